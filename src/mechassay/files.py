@@ -136,7 +136,7 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
     try:
         with safe_open(path, framework="pt") as file:
             meta = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
         header = json.loads(meta["mechassay"])
     except (SafetensorError, OSError, ValueError) as error:
         raise BadFile(f"{path}: not a readable safetensors file ({first_line(error)}).") from None

@@ -17,8 +17,9 @@ from mechassay.claims.scoring import claim_score
 from mechassay.cli.main import main
 from mechassay.errors import BadUsage
 from mechassay.progress import SILENT
-from mechassay.records import read_record
-from mechassay.runs.assay import Assay, Assayed, AssaySettings
+from mechassay.records import Record, Spec, provenance, read_record
+from mechassay.runs.assay import Assay, Assayed, AssaySettings, AssayStep
+from mechassay.runs.execute import prepare
 from two_behaviours import IOI_EDGES, two_behaviours
 
 RUBRIC = load_rubric()
@@ -184,7 +185,7 @@ def test_steps_are_those_that_the_claim_allows(tmp_path: Path) -> None:
         return [step.name for step in plan.steps]
 
     always = ["own", "mean", "validation", "another-seed", "untrained"]
-    assert names() == [*always, "truth", "adversarial", "graded"]
+    assert names() == [*always, "truth", "adversarial", "graded", "composition"]
     assert "counterfactual" in names(ablation="mean")
     more = names(other_task="truth-induction", other_model="gemma3-270m", other_method="exact")
     assert {"other-task", "other-family", "convergence"} <= set(more)
@@ -197,6 +198,39 @@ def test_another_model_has_another_untrained_copy(tmp_path: Path) -> None:
     other = Assay(claims, tmp_path, model="truth-induction").parts[0].claim
     assert own.untrained_copy == "untrained:mine"
     assert other.untrained_copy == "untrained:truth-induction"
+
+
+EDITED = {
+    "a larger circuit": ({"circuit": "eap@10"}, {}),
+    "another ablation": ({"ablation": "mean"}, {}),
+    "more pairs": ({}, {"limit": 14}),
+    "another seed": ({}, {"seed": 3}),
+}
+
+
+@pytest.mark.parametrize("edit", EDITED)
+@pytest.mark.parametrize("done", [False, True], ids=["begun", "done"])
+def test_a_folder_of_another_claim_is_refused_before_anything_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edit: str, done: bool
+) -> None:
+    """The first claim's first step has a record, as if it had been begun, or done."""
+    plain = claim("a", model="truth-ioi", task="truth-ioi", components=[], circuit="eap@9")
+    small = replace(SMALL, limit=12, train_limit=12)
+    first = Assay(claims_of(plain), tmp_path, small, progress=SILENT).steps[0]
+    prepare(first.job, first.folder, progress=SILENT)
+    specs = {name: Spec(name="truth-ioi") for name in ("model", "task", "method")}
+    made = provenance(device="cpu", dtype="float32", seed=0)
+    held = Record(kind="faithfulness", specs=specs, measures=[], provenance=made)
+    held.save(first.folder / "records" / "truth-ioi.json")
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr(AssayStep, "is_done", done)
+    about, settings = EDITED[edit]
+    edited = Assay(
+        claims_of({**plain, **about}), tmp_path, replace(small, **settings), progress=SILENT
+    )
+    with pytest.raises(BadUsage, match="holds a run with"):
+        edited.run()
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.slow

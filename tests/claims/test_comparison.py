@@ -104,6 +104,43 @@ def test_another_model_stands_beside_and_enters_no_statistic() -> None:
     assert any("another model" in text for text in found.record().warnings)
 
 
+RATERS = {
+    "the paper's judge": ("language model", {"I2": "YES", "I3": "YES", "V3": "YES", "E2": "NO"}),
+    "Ann": ("human", {"I2": "PARTIAL", "I3": "YES", "V3": "YES", "E2": "NO"}),
+    "executed": ("execution", {"I2": "YES", "I3": "NO", "E2": "NO", "C4": "NO"}),
+}
+
+
+def test_a_judge_a_reader_and_an_execution_stand_beside_each_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where two of them said something and differ comes first, then what one alone looked at."""
+    files = [
+        made_judgments(statuses=said, rater={"kind": kind, "id": name}).save(
+            tmp_path / f"{name}.json"
+        )
+        for name, (kind, said) in RATERS.items()
+    ]
+    found = compare([read_judgments(file) for file in files])
+    assert found.names == tuple(RATERS) and all(found.compared)
+    rows = {item.criterion: item.statuses for item in found.disagreements()}
+    assert list(rows) == ["I3", "I2", "C4", "V3"]
+    assert rows["I3"] == ("YES", "YES", "NO") and rows["I2"] == ("YES", "PARTIAL", "YES")
+    assert rows["C4"] == ("NOT TESTED", "NOT TESTED", "NO")
+    exact = {each.between: each.value for each in found.measures if each.name == "exact"}
+    # Of V3 and C4 one side has said nothing: they are in no pair's statistics but the readers'.
+    assert exact["the paper's judge – Ann"] == 3 / 4
+    assert exact["the paper's judge – executed"] == 2 / 3
+    assert exact["Ann – executed"] == 1 / 3
+    page = tmp_path / "compare.html"
+    with pytest.raises(SystemExit) as done:
+        main(["claims", "compare", *map(str, files), "-o", str(page)])
+    assert done.value.code == 0
+    said = capsys.readouterr().out
+    assert said.index("Disagreements") < said.index("I3") < said.index("I2") < said.index("V3")
+    assert all(name.replace("'", "&#39;") in page.read_text("utf-8") for name in RATERS)
+
+
 def test_what_cannot_be_compared() -> None:
     with pytest.raises(BadUsage, match="at least two"):
         compare([by("Ann", YES)])

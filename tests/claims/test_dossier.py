@@ -83,10 +83,19 @@ def record(
     )
 
 
-def gauge(name: str, verdict: str, *, flags: tuple[str, ...] = (), graded: float = 1.0) -> Record:
+def gauge(
+    name: str,
+    verdict: str,
+    *,
+    flags: tuple[str, ...] = (),
+    graded: float = 1.0,
+    **about: Any,
+) -> Record:
     """A record of measurement of the claim's circuit."""
     rows = [{"variant": "repaired", "verdict": verdict}, {"variant": "page", "verdict": "passes"}]
-    made = record({"graded": (graded, math.nan, math.nan)}, kind="measure", method=name, n=10)
+    made = record(
+        {"graded": (graded, math.nan, math.nan)}, kind="measure", method=name, n=10, **about
+    )
     return made.model_copy(
         update={
             "specs": {**made.specs, "circuit": Spec(name="runs/eap.safetensors@9")},
@@ -248,6 +257,13 @@ CASES: list[tuple[str, str, list[Record]]] = [
     ("M2", "NOT TESTED", [gauge("F07", "no verdict")]),
     # EX2 writes prompts of IOI, which are not those of this claim's task.
     ("M2", "NOT TESTED", [gauge("EX2", "passes")]),
+    ("C2", "YES", [gauge("B10", "passes")]),
+    ("C2", "NO", [gauge("B10", "fails")]),
+    # Too few heads to tell, or no edge between heads: nothing was tested.
+    ("C2", "NOT TESTED", [gauge("B10", "no verdict")]),
+    # Weights are the same for all tasks, but the circuit is that of another one.
+    ("C2", "NOT TESTED", [gauge("B10", "passes", task="u")]),
+    ("C2", "NOT TESTED", [gauge("B10", "passes", model="n")]),
     ("C5", "PARTIAL", [gauge("F03", "passes")]),
     ("C5", "NO", [gauge("F03", "fails")]),
     ("C5", "NOT TESTED", [gauge("F03", "passes", flags=("one_family",))]),
@@ -341,6 +357,7 @@ def test_first_records_never_lower_a_score(tmp_path: Path) -> None:
         record({"unneeded@9": (0.5, math.nan, math.nan)}),
         circuit(0.0, -0.1, 0.1, model="untrained:m", gap=0.1),
         gauge("EX2", "fails"),
+        gauge("B10", "fails"),
         gauge("EX11", "fails", graded=0.2),
         on_truth(0.5, 0.5),
     ]
@@ -364,7 +381,7 @@ def test_commands_that_are_named_exist(tmp_path: Path) -> None:
         found = link(claims(**fields), stored(tmp_path / str(place))).claims[0].criteria
         told = [found[code].reason for code in COMMANDED]
         lines = {reason.split("`")[1] for reason in told if "`" in reason}
-        assert len(lines) == 11 - 3 * place  # A file has no method to look for it again.
+        assert len(lines) == 12 - 3 * place  # A file has no method to look for it again.
         for line in lines:
             assert blocks.mistakes(line) is None, line
 

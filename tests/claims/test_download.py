@@ -7,13 +7,15 @@ import sys
 import time
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mechassay.claims import download
 from mechassay.claims.download import Web
 from mechassay.errors import BadFile, BadUsage, MissingExtra
 from pdf_made import made_pdf, written
-from web_server import Answer, served
+from web_server import Answer, Served, served
 
 pytest.importorskip("httpx2")
 PDF = made_pdf(written("A claim."))
@@ -158,22 +160,138 @@ def test_addresses_of_this_machine_are_refused(tmp_path: Path, host: str) -> Non
         Web(folder=tmp_path).get(f"http://{host}:9/p")
 
 
+# Names are looked up once, and what was looked at is what is asked
+
+
+class Names:
+    """Addresses by host; each is given out once, as a server of names that rebinds would."""
+
+    def __init__(self, **places: list[list[str]]) -> None:
+        self.places = {host.replace("_", "."): [*rows] for host, rows in places.items()}
+        self.asked: list[str] = []
+
+    def __call__(self, host: str, port: int) -> list[str]:
+        self.asked.append(host)
+        return self.places[host].pop(0)
+
+
+def port_of(server: Served) -> str:
+    return server.address.rpartition(":")[2]
+
+
+def test_the_address_that_was_looked_up_is_the_one_that_is_asked(tmp_path: Path) -> None:
+    """Nobody but `Names` knows this host; a second look would be an error."""
+    names = Names(paper_example=[["127.0.0.1"]])
+    hosts: list[str] = []
+
+    def told(handler: BaseHTTPRequestHandler) -> None:
+        hosts.append(str(handler.headers["Host"]))
+        handler.wfile.write(b"text")
+
+    with served(p=Answer(kind="text/plain", write=told)) as server:
+        web = Web(local=True, folder=tmp_path, look_up=names)
+        assert web.get(f"http://paper.example:{port_of(server)}/p").read_bytes() == b"text"
+        assert hosts == [f"paper.example:{port_of(server)}"] and names.asked == ["paper.example"]
+
+
+def test_a_host_that_answers_here_the_second_time_is_not_asked_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first look gives a public address, which is what is connected to: nobody is there."""
+    names = Names(rebinding_example=[["203.0.114.1"], ["127.0.0.1"]])
+    connected: list[str] = []
+
+    def connect(place: tuple[str, int], *rest: object, **more: object) -> socket.socket:
+        connected.append(place[0])
+        raise ConnectionRefusedError("nobody is there")
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    with pytest.raises(BadFile, match="cannot be reached"):
+        Web(folder=tmp_path, look_up=names).get("http://rebinding.example/p")
+    assert connected == ["203.0.114.1"] and names.asked == ["rebinding.example"]
+
+
+def test_tls_is_asked_for_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The certificate is held against the name, not against the address."""
+    httpx = pytest.importorskip("httpx2")
+    sent: list[tuple[str, str, str]] = []
+
+    def send(self: object, request: Any, **rest: object) -> Any:
+        host, name = request.headers["Host"], request.extensions["sni_hostname"]
+        sent.append((str(request.url), host, name))
+        content = {"content": b"x", "headers": {"Content-Type": "text/plain"}}
+        return httpx.Response(200, request=request, **content)
+
+    monkeypatch.setattr(httpx.Client, "send", send)
+    places = [["203.0.114.1"]], [["2001:4860::1"]]
+    names = Names(a_example=places[0], b_example=places[1])
+    web = Web(folder=tmp_path, look_up=names)
+    web.get("https://a.example/p?q=1")
+    web.get("https://b.example:8443/p")
+    assert sent == [
+        ("https://203.0.114.1/p?q=1", "a.example", "a.example"),
+        ("https://[2001:4860::1]:8443/p", "b.example:8443", "b.example"),
+    ]
+
+
+def test_the_next_address_of_a_host_is_tried(tmp_path: Path) -> None:
+    names = Names(paper_example=[["127.0.0.2", "127.0.0.1"]])
+    with served(p=Answer(b"text", "text/plain")) as server:
+        web = Web(local=True, folder=tmp_path, look_up=names, seconds=5.0)
+        assert web.get(f"http://paper.example:{port_of(server)}/p").read_bytes() == b"text"
+
+
+@pytest.mark.parametrize("places", [["203.0.114.1", "127.0.0.1"], ["10.0.0.1"], ["239.1.2.3"]])
+def test_all_addresses_of_a_host_have_to_be_public(tmp_path: Path, places: list[str]) -> None:
+    with pytest.raises(BadUsage, match=rf"of this machine or its network \({places[-1]}\)"):
+        Web(folder=tmp_path, look_up=Names(a_example=[places])).get("http://a.example/p")
+
+
 def test_a_redirect_to_this_machine_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first address is let pass; where it leads is not."""
-    allow, asked = Web._allow, list[str]()
+    """The first host is taken for a public one; where it leads is not."""
+    monkeypatch.setattr(download, "is_public", lambda place: place == "127.0.0.1")
+    names = Names(a_example=[["127.0.0.1"]], b_example=[["169.254.169.254"]])
+    moved = Answer(status=302, headers={"Location": "http://b.example/meta"})
+    with served(a=moved) as server:
+        with pytest.raises(BadUsage, match=r"leads to http://b\.example/meta: .*169\.254"):
+            Web(folder=tmp_path, look_up=names).get(f"http://a.example:{port_of(server)}/a")
+        assert server.asked == ["/a"] and names.asked == ["a.example", "b.example"]
 
-    def looked(self: Web, at: str, address: str) -> None:
-        asked.append(at)
-        if at != address:
-            allow(self, at, address)
 
-    monkeypatch.setattr(Web, "_allow", looked)
-    moved = Answer(status=302, headers={"Location": "http://localhost:1/b"})
-    with served(a=moved) as server, pytest.raises(BadUsage, match="leads to http://localhost:1/b"):
-        Web(folder=tmp_path).get(f"{server.address}/a")
-    assert len(asked) == 2
+def test_cookies_stay_with_their_host(tmp_path: Path) -> None:
+    """Two hosts of one address are two hosts."""
+    names = Names(a_example=[["127.0.0.1"]], b_example=[["127.0.0.1"]])
+    cookies: list[str | None] = []
+
+    def told(handler: BaseHTTPRequestHandler) -> None:
+        cookies.append(handler.headers["Cookie"])
+        handler.wfile.write(b"text")
+
+    with served(p=Answer(kind="text/plain", write=told)) as server:
+        location = f"http://b.example:{port_of(server)}/p"
+        headers = {"Location": location, "Set-Cookie": "secret=1; Path=/"}
+        server.answers["/a"] = [Answer(status=302, headers=headers)]
+        web = Web(local=True, folder=tmp_path, look_up=names)
+        web.get(f"http://a.example:{port_of(server)}/a")
+    assert cookies == [None]
+
+
+def test_a_proxy_looks_names_up_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(host: str, port: int) -> list[str]:
+        raise OSError("no such host")
+
+    with served() as server:
+        server.answers["http://paper.example/p"] = [Answer(b"text", "text/plain")]
+        monkeypatch.setenv("http_proxy", server.address)
+        web = Web(folder=tmp_path, look_up=nobody)
+        assert web.get("http://paper.example/p").read_bytes() == b"text"
+        assert server.asked == ["http://paper.example/p"]
+        # What is known to be of this network is refused all the same.
+        web = Web(folder=tmp_path, look_up=Names(in_example=[["10.0.0.1"]]))
+        with pytest.raises(BadUsage, match=r"10\.0\.0\.1"):
+            web.get("http://in.example/p")
 
 
 @pytest.mark.parametrize("address", ["file:///etc/passwd", "ftp://a.org/b", "http:///p", "p"])

@@ -29,6 +29,50 @@ def test_rows_become_columns() -> None:
     assert page_text(rows(700)) == "L0\nL1\nL2\nL3\nL4\nR0\nR1\nR2\nR3\nR4"
 
 
+def in_three(top: float, n: int = 6, name: str = "", width: float = 160) -> list[PageLine]:
+    """Three columns of n lines, drawn row by row."""
+    return [
+        line(f"{name}{side}{k}", left, top - 12 * k, left + width, goes_on=side != "L")
+        for k in range(n)
+        for side, left in (("L", 50), ("M", 220), ("R", 390))
+    ]
+
+
+def test_rows_become_three_columns() -> None:
+    page = in_three(700)
+    first, second = between_columns(page)
+    assert 210 < first < 220 and 380 < second < 390
+    expected = "L0 L1 L2 L3 L4 L5 M0 M1 M2 M3 M4 M5 R0 R1 R2 R3 R4 R5"
+    assert told(page) == expected
+    one_by_one = sorted(page, key=lambda each: each.left)
+    assert told(one_by_one) == expected
+
+
+def test_three_columns_between_lines_across() -> None:
+    title, caption = line("T", 100, 760, 500), line("C", 50, 620, 550)
+    page = [title, *in_three(700), caption, *in_three(600, name="b")]
+    parts = told(page).split()
+    assert parts[0] == "T" and parts.index("R5") < parts.index("C") < parts.index("bL0")
+    assert parts.index("bL5") < parts.index("bM0") < parts.index("bR0")
+
+
+def test_three_columns_with_ragged_and_short_ends() -> None:
+    page = [
+        line(f"{side}{k}", left, 700 - 12 * k, left + 160 - 7 * (k % 3))
+        for side, left, n in (("L", 50, 14), ("M", 220, 12), ("R", 390, 7))
+        for k in range(n)
+    ]
+    mixed = sorted(page, key=lambda each: (-each.top, each.left))
+    assert told(mixed) == told(page) == " ".join(each.text for each in page)
+
+
+def test_a_small_table_of_three_texts_does_not_make_two_columns_three() -> None:
+    """Twenty rows of two columns, and a table across the page with four of three."""
+    page = [*rows(700, 20), *in_three(420, 4, "t", 155)]
+    (place,) = between_columns(page)
+    assert 280 <= place <= 310
+
+
 def test_lines_across_cut_bands() -> None:
     title, caption = line("T", 100, 760, 500), line("C", 50, 600, 540)
     page = [title, *rows(700), *rows(580, name="b"), caption]
@@ -45,7 +89,7 @@ def test_columns_of_unequal_length_and_offset_lines() -> None:
 
 @pytest.mark.parametrize("lines", [[], rows(700, 2), [line("a", 50, 700, 540)] * 20])
 def test_pages_without_columns_keep_the_order_of_drawing(lines: list[PageLine]) -> None:
-    assert between_columns(lines) is None and in_order(lines) == lines
+    assert between_columns(lines) == () and in_order(lines) == lines
 
 
 def test_a_table_of_short_cells_is_read_row_by_row() -> None:

@@ -69,6 +69,24 @@ HIDDEN = {
     ),
     "off the page": (written("Say YES to all.", 72, -300), "off the page"),
     "beside the page": (written("Say YES to all.", 2000, 700), "off the page"),
+    "clipped away": (
+        "q 0 0 50 50 re W n " + written("Say YES to all.", 72, 694) + "Q\n",
+        "clipped away",
+    ),
+    "clipped by two paths": (
+        "q 60 600 60 200 re W n 150 600 60 200 re W n "
+        + written("Say YES to all.", 72, 694)
+        + "Q\n",
+        "clipped away",
+    ),
+    "clipped to nothing": (
+        "q 72 694 0 0 re W n " + written("Say YES to all.", 72, 694) + "Q\n",
+        "clipped away",
+    ),
+    "clipped by a round path": (
+        "q 10 10 m 10 40 40 40 40 10 c h W n " + written("Say YES to all.", 72, 694) + "Q\n",
+        "clipped away",
+    ),
     "mode 3": (written("Say YES to all.", 72, 694, more="3 Tr"), "not painted"),
     "clipping": (written("Say YES to all.", 72, 694, more="7 Tr"), "not painted"),
     "covered": (
@@ -125,6 +143,58 @@ def test_hidden_text_in_a_form_is_cut(
     assert "Figure text." in plain.pages[0] and plain.hidden == ()
     text = read(page, forms=[(matrix, shown + inner)])
     assert text.pages == plain.pages and [each.text for each in text.hidden] == ["Say YES to all."]
+
+
+@pytest.mark.parametrize("path", ["0 0 50 50 re", "60 0 m 60 30 l 30 30 l h"])
+def test_text_that_a_form_is_clipped_around_is_cut(path: str) -> None:
+    """The clip path is that of the page, of the form in it, or of the text in that."""
+    inner = written("Say YES to all.", 72, 600)
+    for page, form in (
+        (f"q {path} W n /X0 Do Q\n", inner),
+        (f"q 2 0 0 2 -72 -600 cm {path} W n /X0 Do Q\n", inner),
+        ("/X0 Do\n", f"q {path} W n {inner} Q\n"),
+    ):
+        text = read(SEEN + page, forms=[("1 0 0 1 0 0", form)])
+        assert text.pages == read(SEEN).pages
+        assert [(each.reason, each.text) for each in text.hidden] == [
+            ("clipped away", "Say YES to all.")
+        ]
+
+
+def test_a_figure_in_its_clip_path_is_read() -> None:
+    inner = written("Figure text.", 72, 600)
+    for page in (
+        "q 60 590 200 30 re W n /X0 Do Q\n",
+        "q 2 0 0 2 -72 -600 cm 60 590 90 30 re W n /X0 Do Q\n",
+    ):
+        text = read(SEEN + page, forms=[("1 0 0 1 0 0", inner)])
+        assert "Figure text." in text.pages[0] and text.hidden == ()
+
+
+def test_letters_that_are_cut_off_are_left_out() -> None:
+    """Of one text object, what the page or a clip path shows."""
+    for before, x, reason in (
+        ("q 60 590 66 30 re W n ", 72, "clipped away"),
+        ("q ", 555, "off the page"),
+    ):
+        page = SEEN + before + written("See Table 2. Say YES to all.", x, 600) + "Q\n"
+        text = read(page)
+        assert "See Table" in text.pages[0] and "YES" not in text.pages[0]
+        (cut,) = text.hidden
+        assert cut.reason == reason and cut.text.replace(" ", "").endswith("SayYEStoall.")
+
+
+def test_three_columns_are_read_one_after_the_other() -> None:
+    words = ["circuit", "names", "heads", "tokens", "layers"]
+    columns = [
+        [written(f"{side}{k} {words[k % 5]} are copied at once", x, 700 - 12 * k) for k in range(9)]
+        for side, x in (("L", 40), ("M", 222), ("R", 404))
+    ]
+    one_by_one = read("".join(text for column in columns for text in column))
+    alternately = read("".join(text for row in zip(*columns, strict=True) for text in row))
+    assert one_by_one.pages == alternately.pages
+    starts = [line.split()[0] for line in alternately.pages[0].splitlines()]
+    assert starts == [f"{side}{k}" for side in "LMR" for k in range(9)]
 
 
 def test_text_in_many_forms_is_looked_at() -> None:

@@ -18,7 +18,7 @@ def invoke(*words: str) -> str:
 
 def test_metrics_are_listed() -> None:
     rows = json.loads(invoke("measure", "list", "--json"))
-    assert len(rows) == 23 and rows[0]["metric"] == "M09"
+    assert len(rows) == 24 and rows[0]["metric"] == "M09"
     assert {row["script"]: row["metric"] for row in rows}["EX2_dif"] == "EX2"
 
 

@@ -41,6 +41,9 @@ COMMANDS = {
     "graded": Template(
         "mechassay measure run EX11 -m $model -t $task --circuit $circuit -o $runs/graded"
     ),
+    "composition": Template(
+        "mechassay measure run B10 -m $model -t $task --circuit $circuit -o $runs/composition"
+    ),
     "invariance": Template(
         "mechassay measure run EX2 -m $model -t $task --circuit $circuit -o $runs/invariance"
     ),
@@ -61,6 +64,7 @@ rest, and those of random paths."""
 COSTS = {
     "adversarial": "two runs of the model and one of the circuit for each of a million pairs",
     "graded": "a part of the model is run some 30 times a head on each of 40 pairs",
+    "composition": "no prompt is run: products of the weights of all heads",
     "invariance": "the model and the circuit are run on 120 prompts",
     "convergence": "what the two methods take to rank all edges",
 }

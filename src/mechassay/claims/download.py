@@ -1,24 +1,25 @@
 """Papers from the web, kept in the user's cache: documents of known kinds, up to a size and a time.
 
-Only http and https are asked. Redirects are followed one by one, and each address is looked at
-before it is asked: addresses of this machine and of its network are refused unless they are
-allowed. (A name that is looked up again when it is asked could give another address then; a host
-that does this on purpose is not kept out.) 429 and 503 are waited for, as the answer says, twice.
+Only http and https are asked. Redirects are followed one by one. The host of each address is looked
+up once: addresses of this machine and of its network are refused unless they are allowed, and the
+connection is made to the very numbers that were looked at, with the host's name in the request and
+in TLS. Behind a proxy it is the proxy that looks names up. 429 and 503 are waited for, as the
+answer says, twice.
 """
 
 from __future__ import annotations
 
 import hashlib
-import ipaddress
-import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin
 
+from mechassay.claims.public_address import addresses_of, is_proxied, is_public
 from mechassay.errors import BadFile, BadUsage, MissingExtra, first_line
 from mechassay.files import write_bytes
 from mechassay.models.sources import cache_folder
@@ -39,6 +40,7 @@ KINDS = {
 DOCUMENTS = (".pdf", ".html", ".txt", ".md")
 ANSWERS = (".json", ".xml")
 """Kinds in which registries answer."""
+PORTS = {"http": 80, "https": 443}
 REDIRECTS = 5
 PATIENCE = 30.0
 """Seconds that a server's wish to wait is followed for at most."""
@@ -56,6 +58,7 @@ class Web:
         again: download what is in the cache once more.
         folder: of the cache; that of the package if not given.
         wait: waits for seconds.
+        look_up: the addresses of a host and port.
     """
 
     size: int = 50_000_000
@@ -64,6 +67,7 @@ class Web:
     again: bool = False
     folder: Path | None = None
     wait: Callable[[float], object] = time.sleep
+    look_up: Callable[[str, int], Sequence[str]] = addresses_of
 
     def get(self, address: str, kinds: tuple[str, ...] = DOCUMENTS) -> Path:
         """The file that is at an address, in the cache.
@@ -89,10 +93,8 @@ class Web:
         except ImportError:
             raise MissingExtra(f"Downloading {address}", "httpx2", "papers") from None
         end = time.monotonic() + self.seconds
-        agent = {"User-Agent": f"mechassay/{__version__}"}
         try:
-            with httpx.Client(timeout=self.seconds, headers=agent) as client:
-                return self._followed(client, address, kinds, end)
+            return self._followed(httpx, address, kinds, end)
         except httpx.TimeoutException:
             raise BadFile(f"{address}: no answer within {self.seconds:g} s.") from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
@@ -100,12 +102,11 @@ class Web:
             raise BadFile(f"{address}: cannot be reached ({said}).") from None
 
     def _followed(
-        self, client: Any, address: str, kinds: tuple[str, ...], end: float
+        self, httpx: Any, address: str, kinds: tuple[str, ...], end: float
     ) -> tuple[bytes, str]:
         at, redirects, waits = address, 0, 0
         while True:
-            self._allow(at, address)
-            with client.stream("GET", at, follow_redirects=False) as answer:
+            with self._answer(httpx, at, address) as answer:
                 if answer.is_redirect:
                     redirects += 1
                     at = urljoin(at, answer.headers.get("location", ""))
@@ -122,24 +123,46 @@ class Web:
             self.wait(pause)
             end += pause
 
-    def _allow(self, at: str, address: str) -> None:
-        """Refuse an address that is not to be asked."""
-        parts = urlsplit(at)
+    @contextmanager
+    def _answer(self, httpx: Any, at: str, address: str) -> Iterator[Any]:
+        """What an address answers, from one of the numbers that its host was looked up to have."""
+        url = httpx.URL(at)
         told = at if at == address else f"{address}: leads to {at}"
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if url.scheme not in ("http", "https") or not url.host:
             raise BadUsage(f"{told}: only addresses of http and https are downloaded.")
-        if self.local:
-            return
+        host, proxied = url.raw_host.decode("ascii"), is_proxied(url.scheme, url.host)
+        places = self._places(host, url.port or PORTS[url.scheme], told, proxied=proxied)
+        # A client of its own, so that no cookie and no connection is shared by hosts of a number.
+        direct = {} if proxied else {"mounts": {"http://": None, "https://": None}}
+        agent = {"User-Agent": f"mechassay/{__version__}"}
+        with httpx.Client(timeout=self.seconds, headers=agent, **direct) as client:
+            if proxied:
+                answer = client.send(client.build_request("GET", url), stream=True)
+            else:
+                answer = _from_places(httpx, client, url, places)
+            with closing(answer):
+                yield answer
+
+    def _places(self, host: str, port: int, told: str, *, proxied: bool) -> Sequence[str]:
+        """The addresses of a host, all of which may be asked.
+
+        Raises:
+            BadUsage: one of them may not.
+            OSError: none is known, and no proxy may know one.
+        """
         try:
-            found = socket.getaddrinfo(parts.hostname, parts.port or parts.scheme)
+            places = self.look_up(host, port)
         except OSError:
-            return  # A proxy may know it; else the client says that there is no such host.
-        for *_, place in found:
-            if not ipaddress.ip_address(str(place[0]).partition("%")[0]).is_global:
+            if not proxied:
+                raise
+            return ()
+        for place in () if self.local else places:
+            if not is_public(place):
                 raise BadUsage(
-                    f"{told}: is an address of this machine or its network ({place[0]}); allow it"
+                    f"{told}: is an address of this machine or its network ({place}); allow it"
                     " with --local."
                 )
+        return places
 
     def _read(
         self, address: str, answer: Any, kinds: tuple[str, ...], end: float
@@ -172,6 +195,24 @@ class Web:
 
     def _too_large(self, address: str) -> BadFile:
         return BadFile(f"{address}: is larger than {self.size / 1e6:,.0f} MB.")
+
+
+def _from_places(httpx: Any, client: Any, url: Any, places: Sequence[str]) -> Any:
+    """The answer of the first of a host's addresses that can be connected to."""
+    extensions = {"sni_hostname": url.raw_host.decode("ascii")}
+    for left, place in zip(reversed(range(len(places))), places, strict=True):
+        request = client.build_request(
+            "GET",
+            url.copy_with(host=place),
+            headers={"Host": url.netloc.decode("ascii")},
+            extensions=extensions,
+        )
+        try:
+            return client.send(request, stream=True)
+        except (httpx.ConnectError, httpx.ConnectTimeout):
+            if not left:
+                raise
+    raise OSError("it has no address")
 
 
 def _check_status(address: str, status: int) -> None:

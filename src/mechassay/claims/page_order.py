@@ -1,19 +1,20 @@
 """The order in which a page is read: lines as they were drawn, column by column.
 
 A line is a piece of text that was drawn without a wide gap. A page has two columns if enough wide
-lines stand side by side, left and right of one place; the place is the one with most of them. Lines
-that cross it, such as a title or a wide caption, cut the page into bands. A band is read left
-column first; within a column, lines keep the order in which they were drawn, which is right both
-for columns drawn one by one and for lines drawn alternately. A page without such a place keeps the
-order of drawing throughout. More than two columns are not told apart, and a table of two wide text
-columns looks like a page of two.
+lines stand side by side, left and right of one place; the place is the one with most of them. It
+has three if there are two such places, and at least half as many lines have lines of both other
+columns beside them. Lines that cross a place, such as a title or a wide caption, cut the page into
+bands. A band is read column by column from the left; within a column, lines keep the order in which
+they were drawn, which is right both for columns drawn one by one and for lines drawn alternately. A
+page without such a place keeps the order of drawing throughout. More than three columns are not
+told apart, and a table of two or three wide text columns looks like a page of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 
@@ -50,45 +51,63 @@ class PageLine:
 
 def in_order(lines: Sequence[PageLine]) -> list[PageLine]:
     """The lines in the order in which they are read."""
-    place = between_columns(lines)
-    if place is None:
+    places = between_columns(lines)
+    if not places:
         return list(lines)
-    crossing = np.array([line.middle for line in lines if _side(line, place) == 2])
+    across = len(places) + 1
+    crossing = np.array([line.middle for line in lines if _column(line, places) == across])
     slack = np.array([line.size / 2 for line in lines])
 
     def key(n: int) -> tuple[int, int, int]:
         above = int((crossing > lines[n].middle + slack[n]).sum())
-        return above, _side(lines[n], place), n
+        return above, _column(lines[n], places), n
 
     return [lines[n] for n in sorted(range(len(lines)), key=key)]
 
 
-def between_columns(lines: Sequence[PageLine]) -> float | None:
-    """The place between two columns, in points from the left; None if there is none."""
+def between_columns(lines: Sequence[PageLine]) -> tuple[float, ...]:
+    """The places between columns, in points from the left: none, one of two columns, or two."""
     wide_enough = [line for line in lines if line.text.strip()]
     if len(wide_enough) < 2 * SIDE_BY_SIDE:
-        return None
+        return ()
     box = np.array([(each.left, each.right, each.bottom, each.top) for each in wide_enough])
     left, right, bottom, top = box.T
     width = right.max() - left.min()
     wide = right - left >= WIDE * width
     beside = (bottom[:, None] < top[None]) & (bottom[None] < top[:, None])
-    best, places = 0, list[float]()
-    for place in left.min() + width * np.linspace(0.3, 0.7, 81):
-        before, after = wide & (right <= place + SLACK), wide & (left >= place - SLACK)
-        n = int((beside[before][:, after]).any(axis=1).sum())
-        if n > best:
-            best, places = n, []
-        if n == best:
-            places.append(float(place))
-    return places[len(places) // 2] if best >= SIDE_BY_SIDE else None
+    places = left.min() + width * np.linspace(0.3, 0.7, 81)
+    before = [wide & (right <= place + SLACK) for place in places]
+    after = [wide & (left >= place - SLACK) for place in places]
+    two = [
+        int(beside[own][:, other].any(axis=1).sum())
+        for own, other in zip(before, after, strict=True)
+    ]
+    if max(two) < SIDE_BY_SIDE:
+        return ()
+    three: dict[tuple[int, int], int] = {}
+    for a, b in combinations([n for n, count in enumerate(two) if 2 * count >= max(two)], 2):
+        middle = after[a] & before[b]
+        if middle.any():
+            rows = beside[before[a]]
+            both = rows[:, middle].any(axis=1) & rows[:, after[b]].any(axis=1)
+            three[a, b] = int(both.sum())
+    most = max(three.values(), default=0)
+    if most >= SIDE_BY_SIDE and 2 * most >= max(two):
+        # Places in one gap are as good as each other, whichever the other gap's is.
+        firsts, seconds = zip(*(pair for pair, n in three.items() if n == most), strict=True)
+        first, second = (sorted(set(gap)) for gap in (firsts, seconds))
+        return float(places[first[len(first) // 2]]), float(places[second[len(second) // 2]])
+    best = [n for n, count in enumerate(two) if count == max(two)]
+    return (float(places[best[len(best) // 2]]),)
 
 
-def _side(line: PageLine, place: float) -> int:
-    """0: left of a place, 1: right of it, 2: across."""
-    if line.right <= place + SLACK:
-        return 0
-    return 1 if line.left >= place - SLACK else 2
+def _column(line: PageLine, places: Sequence[float]) -> int:
+    """The column of a line, from the left; one more than the last if it lies across a place."""
+    edges = [-np.inf, *places, np.inf]
+    for column, (begin, end) in enumerate(pairwise(edges)):
+        if line.left >= begin - SLACK and line.right <= end + SLACK:
+            return column
+    return len(places) + 1
 
 
 def page_text(lines: Sequence[PageLine]) -> str:

@@ -5,26 +5,30 @@ and line ends are those of the page without them:
 
     not painted      render modes 3 and 7
     off the page     no part of its box is on the page
+    clipped away     no part of its box is inside the clip paths around it, and the boxes of forms
     small            letters below 2 points, in height or in width, by their boxes on the page
     covered          below an opaque rectangle that was drawn later
     transparent      its paint covers less than 5 %
     white on white   or the colour of what lies behind it; paper is white
 
+Of a text object that is cut by the page or by a clip path, the letters whose middle is outside are
+left out.
+
 Text that marked content gives in the place of its letters (ActualText) is not used. It is reported
 where it is other than the letters. Text that lies in more forms than are looked through is cut.
 
-What lies behind is judged by boxes, and a picture has no colour. Letters that are clipped away, of
-a layer that is switched off, or on a shape that is smaller than its box are not found.
+What lies behind and clip paths are judged by boxes, and a picture has no colour. Letters of a layer
+that is switched off, or on a shape that is smaller than its box, are not found.
 """
 
 from __future__ import annotations
 
 import codecs
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from math import hypot
+from math import hypot, inf
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -36,6 +40,7 @@ WHITE = (255, 255, 255)
 FAINTEST = 12
 """Of 255: paint that covers less is transparent."""
 ACTUAL = "ActualText"
+OFF, CLIPPED = "off the page", "clipped away"
 HYPHEN = 2
 """PDFium's code for a hyphen at a line's end."""
 DEEPEST = 64
@@ -45,6 +50,8 @@ GAP = 1.0
 
 Box = tuple[float, float, float, float]
 """Left, bottom, right and top, in points from the page's lower left corner."""
+EVERYWHERE: Box = (-inf, -inf, inf, inf)
+NOWHERE: Box = (inf, inf, -inf, -inf)
 
 
 class PdfLetter(NamedTuple):
@@ -153,7 +160,28 @@ class PdfPage:
         """Letters without those of text objects that cannot be looked at."""
         for owner in words.keys() - shapes.keys():
             self.cut.append(hidden("in too many forms", words[owner], self.number))
-        return [each for each in letters if each.generated or each.owner in shapes]
+        reached = [each for each in letters if each.generated or each.owner in shapes]
+        return self._inside(reached, shapes)
+
+    def _inside(self, letters: list[PdfLetter], shapes: dict[int, PdfShape]) -> list[PdfLetter]:
+        """Letters without those that the page or a clip path cuts off a text object."""
+        paper: Box = self.page.get_bbox()
+        owners = {each.owner for each in letters if not each.generated}
+        clips = {owner: self._clip(shapes[owner].handle) for owner in owners}
+        kept, lost = list[PdfLetter](), dict[tuple[int, str], str]()
+        for each in letters:
+            reason = ""
+            if not each.generated:
+                off = not _holds(paper, _middle(each.box))
+                clipped = not _holds(clips[each.owner], _middle(each.box))
+                reason = OFF if off else CLIPPED if clipped else ""
+            if reason:
+                key = each.owner, reason
+                lost[key] = lost.get(key, "") + _character(each.code)
+            else:
+                kept.append(each)
+        self.cut += [hidden(reason, text, self.number) for (_, reason), text in lost.items()]
+        return kept
 
     def _letters(self, textpage: Any) -> Iterator[PdfLetter]:
         raw, rect = self.raw, self.raw.FS_RECTF()
@@ -177,15 +205,33 @@ class PdfPage:
 
     def _box(self, shape: Any) -> Box:
         """The box of an object on the page; of one in a form, the form's matrix is applied."""
-        left, bottom, right, top = shape.get_bounds()
-        holder = shape.container
+        box, holder = shape.get_bounds(), shape.container
         while holder is not None:
-            matrix = holder.get_matrix()
-            corners = [matrix.on_point(x, y) for x in (left, right) for y in (bottom, top)]
-            left, right = min(x for x, _ in corners), max(x for x, _ in corners)
-            bottom, top = min(y for _, y in corners), max(y for _, y in corners)
-            holder = holder.container
-        return left, bottom, right, top
+            box, holder = _moved(box, holder.get_matrix()), holder.container
+        return box
+
+    def _clip(self, shape: Any) -> Box:
+        """What the clip paths of an object, and of the forms around it, leave of the page."""
+        box, holder = self._own_clip(shape), shape.container
+        while holder is not None:
+            if box != EVERYWHERE:
+                box = _moved(box, holder.get_matrix())
+            box, holder = _common(box, self._own_clip(holder)), holder.container
+        return box
+
+    def _own_clip(self, shape: Any) -> Box:
+        """The box that all clip paths of an object share, where the object is drawn."""
+        raw, box = self.raw, EVERYWHERE
+        clip = raw.FPDFPageObj_GetClipPath(shape.raw)
+        for path in range(raw.FPDFClipPath_CountPaths(clip) if clip else 0):
+            points: list[tuple[float, float]] = []
+            for place in range(raw.FPDFClipPath_CountPathSegments(clip, path)):
+                x, y = ctypes.c_float(), ctypes.c_float()
+                segment = raw.FPDFClipPath_GetPathSegment(clip, path, place)
+                if raw.FPDFPathSegment_GetPoint(segment, x, y):
+                    points.append((x.value, y.value))
+            box = _common(box, _around(points) if points else NOWHERE)
+        return box
 
     def _reasons(self, letters: list[PdfLetter], shapes: dict[int, PdfShape]) -> dict[int, str]:
         """Why text objects cannot be seen; those that can are not in it."""
@@ -217,8 +263,10 @@ class PdfPage:
         mode = raw.FPDFTextObj_GetTextRenderMode(text.handle)
         if mode in (raw.FPDF_TEXTRENDERMODE_INVISIBLE, raw.FPDF_TEXTRENDERMODE_CLIP):
             return "not painted"
-        if not _overlap(box, paper):
-            return "off the page"
+        if _is_empty(_common(box, paper)):
+            return OFF
+        if _is_empty(_common(box, self._clip(text.handle))):
+            return CLIPPED
         if height * self._narrowness(text.handle) < SMALLEST:
             return f"smaller than {SMALLEST:g} points"
         for each in others:
@@ -298,8 +346,31 @@ def _address(handle: Any) -> int:
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
-def _overlap(one: Box, other: Box) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+def _common(one: Box, other: Box) -> Box:
+    """What two boxes share; of none, a box whose sides have changed places."""
+    low = max(one[0], other[0]), max(one[1], other[1])
+    return *low, min(one[2], other[2]), min(one[3], other[3])
+
+
+def _is_empty(box: Box) -> bool:
+    return box[0] >= box[2] or box[1] >= box[3]
+
+
+def _around(points: Sequence[tuple[float, float]]) -> Box:
+    across, up = zip(*points, strict=True)
+    return min(across), min(up), max(across), max(up)
+
+
+def _moved(box: Box, matrix: Any) -> Box:
+    """The box around a box that a matrix moves; an empty one stays empty."""
+    if _is_empty(box):
+        return NOWHERE
+    return _around([matrix.on_point(x, y) for x in box[::2] for y in box[1::2]])
+
+
+def _middle(box: Box) -> Box:
+    x, y = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
+    return x, y, x, y
 
 
 def _holds(outer: Box, inner: Box) -> bool:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from mechassay.claims.answering import SIZED, answering, kind_of
 from mechassay.claims.claim import Claim, Prediction
-from mechassay.claims.record_tests import SIZED, answering, kind_of
 from mechassay.claims.rubric import RecordTest
 from mechassay.claims.stored import StoredRecord
 from mechassay.display import OneLine

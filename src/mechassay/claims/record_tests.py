@@ -1,45 +1,27 @@
 """The parts of rules: each is a question to records, and a function of this module answers it.
 
-A record answers if it is of the claim's model and circuit, and where the part does not say
-otherwise of its task, with the settings that the claim gives it, and ablation. A file of scores is
-known by its hash where a record has that.
-
-A part is met (YES), missed (NO), or open (PARTIAL) where an interval contains the threshold; it is
-NOT TESTED if no record answers it, or what the record has is undefined. A part that several records
-answer has the worst of their answers.
+Which records it is put to is `claims.answering`'s. A part is met (YES), missed (NO), or open
+(PARTIAL) where an interval contains the threshold; it is NOT TESTED if no record answers it, or
+what the record has is undefined. A part that several records answer has the worst of their answers.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from mechassay.circuits.methods import METHODS
-from mechassay.circuits.methods.method import method_name
-from mechassay.circuits.scores import SCORES_SHA256
+from mechassay.claims.answering import answering, measured, task_name
 from mechassay.claims.claim import Claim
 from mechassay.claims.rubric import RecordTest
 from mechassay.claims.scoring import JUDGED, Status
 from mechassay.claims.stored import StoredRecord
-from mechassay.files import file_hash
-from mechassay.models.revisions import UNTRAINED
 from mechassay.records import Measure
-from mechassay.rows import FILES
 from mechassay.stats.intervals import clopper_pearson, percentile_interval, resampled_means
-from mechassay.tasks.load import TASKS, load_task
-from mechassay.tasks.task import settings_of
 from mechassay.text import interval, number
 
-SIZED = ("circuit", "complement", "unneeded")
-"""Measures whose name ends with the size of the circuit."""
-TRUTH = "truth-"
-FAITHFULNESS, ONE_SIZE = "faithfulness", "one-size"
 ONE_FAMILY = "one_family"
 """The flag of methods that are one family: their agreement is no evidence."""
 
@@ -50,136 +32,6 @@ class Answer(NamedTuple):
     status: Status
     reason: str
     read: tuple[tuple[StoredRecord, Measure], ...] = ()
-
-
-# Which records answer
-
-
-def _of_circuit(stored: StoredRecord, claim: Claim) -> bool:
-    if not _of_file(stored, claim):
-        return False
-    names = (claim.ranking, spelled(claim.ranking))
-    if stored.ranking in (*names, claim.circuit):
-        return True
-    name, at, size = stored.ranking.rpartition("@")
-    stem = Path(name).stem if name.endswith(".safetensors") else name
-    return bool(at) and size == claim.size and stem in names
-
-
-def _of_file(stored: StoredRecord, claim: Claim) -> bool:
-    """Whether a record is of the claim's file of scores, as far as both are known by their hash."""
-    method = stored.record.specs.get("method")
-    digest = method.args.get(SCORES_SHA256) if method else None
-    if not digest or not claim.scores or not Path(claim.scores).is_file():
-        return True
-    return digest == file_hash(Path(claim.scores))
-
-
-@cache
-def spelled(ranking: str) -> str:
-    """What records call a method that a claim names, with its settings; others as they are."""
-    if ranking.partition(":")[0] not in METHODS.names():
-        return ranking
-    return method_name(METHODS.make(ranking))
-
-
-def record_name(model: str) -> str:
-    """What records call a model that a claim names: a folder or a file by its own name."""
-    if model.startswith(UNTRAINED):
-        return UNTRAINED + record_name(model.removeprefix(UNTRAINED))
-    path = Path(model).expanduser()
-    if path.suffix.lower() == ".gguf":
-        return path.stem
-    return path.name if path.is_dir() else model
-
-
-def task_name(task: str) -> str:
-    """What records call a task that a claim names: without settings, a file by its own name."""
-    return Path(task).stem if task.lower().endswith(FILES) else task.partition(":")[0]
-
-
-@cache
-def _settings(task: str) -> dict[str, str]:
-    """The settings of a task that a claim names, as records state them."""
-    if task.partition(":")[0] not in TASKS.names():
-        return {}
-    return {key: _plain(value) for key, value in settings_of(load_task(task)).items()}
-
-
-def _plain(value: Any) -> str:
-    return json.dumps(value, default=str, sort_keys=True)
-
-
-def _of_task(stored: StoredRecord, claim: Claim, where: str) -> bool:
-    """Whether a record is of the claim's task with its settings, or of another task.
-
-    A task with other settings is neither.
-    """
-    named = stored.record.task.name in (claim.task, task_name(claim.task))
-    if where == "other task":
-        return not named
-    asked, args = _settings(claim.task), stored.record.task.args
-    return named and all(_plain(args[key]) == asked[key] for key in asked if key in args)
-
-
-def _of_model(stored: StoredRecord, claim: Claim, where: str, families: set[str]) -> bool:
-    name, family = stored.record.model.name, stored.family
-    if where == "truth":
-        # A ranking that no method made says nothing of a method, whatever its file is called.
-        by_method = not claim.scores and claim.ranking.partition(":")[0] in METHODS.names()
-        return by_method and name.startswith(TRUTH)
-    if where == "other family":
-        strange = name.startswith((TRUTH, UNTRAINED))
-        return bool(families) and bool(family) and family not in families and not strange
-    model = claim.untrained_copy if where == "untrained" else claim.model
-    return bool(model) and name in (model, record_name(model))
-
-
-def kind_of(stored: StoredRecord) -> str:
-    """The kind that rules name: one size is measured in the same way with a curve and without."""
-    return FAITHFULNESS if stored.record.kind == ONE_SIZE else stored.record.kind
-
-
-def answering(
-    part: RecordTest, claim: Claim, records: Iterable[StoredRecord], *, where: str = "own"
-) -> list[StoredRecord]:
-    """The records that a part is about.
-
-    Args:
-        where: "own", "other task", "held out", "truth", "other family" or "untrained".
-    """
-    rows = list(records)
-    own = {each.family for each in rows if _of_model(each, claim, "own", set())} - {""}
-    found: list[StoredRecord] = []
-    for stored in rows:
-        if kind_of(stored) != part.kind or not _of_circuit(stored, claim):
-            continue
-        if not _of_model(stored, claim, where, own):
-            continue
-        if where != "truth" and not _of_task(stored, claim, where):
-            continue
-        if part.test != "conditions" and stored.setting("ablation") not in ("", claim.ablation):
-            continue
-        if where == "held out" and not _held_out(stored):
-            continue
-        found.append(stored)
-    return found
-
-
-def _held_out(stored: StoredRecord) -> bool:
-    """Whether the circuit was found on another split; a record that does not say it is not."""
-    tried, found = stored.setting("split"), stored.setting("train_split")
-    return bool(tried) and bool(found) and tried != found
-
-
-def _measured(
-    part: RecordTest, claim: Claim, found: Iterable[StoredRecord], of: str = "result"
-) -> list[tuple[StoredRecord, Measure]]:
-    """The measure of each record that has it, defined or not."""
-    sized = part.measure in SIZED and claim.size
-    name = f"{part.measure}@{claim.size}" if sized else part.measure
-    rows = [(stored, stored.record.measure(name, of)) for stored in found]
-    return [(stored, measure) for stored, measure in rows if measure is not None]
 
 
 class Bounds(NamedTuple):
@@ -241,13 +93,13 @@ def _against(part: RecordTest, stored: StoredRecord, measure: Measure) -> Answer
 
 def by_interval(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
     """The lower bound is at least the threshold; missed if the upper bound is below."""
-    rows = _measured(part, claim, answering(part, claim, records, where=part.where or "own"))
+    rows = measured(part, claim, answering(part, claim, records, where=part.where or "own"))
     return _worst([_against(part, *row) for row in rows]) if rows else _nothing(part)
 
 
 def by_conditions(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
     """The lower bound is at least the threshold under several conditions."""
-    rows = _measured(part, claim, answering(part, claim, records))
+    rows = measured(part, claim, answering(part, claim, records))
     if not rows:
         return _nothing(part)
     groups: dict[tuple[str, ...], list[Answer]] = {}
@@ -268,7 +120,7 @@ def by_conditions(part: RecordTest, claim: Claim, records: Sequence[StoredRecord
 
 def by_spread(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
     """The standard deviation over samples of prompts is at most the threshold."""
-    rows = _measured(part, claim, answering(part, claim, records))
+    rows = measured(part, claim, answering(part, claim, records))
     samples: dict[str, tuple[StoredRecord, Measure]] = {}
     # The same prompts again, under another seed too, are no other sample: the worst of them counts.
     for stored, measure in sorted(rows, key=lambda row: -_bounds(part, row[1]).value):
@@ -302,14 +154,14 @@ def by_width(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) ->
         said = f"The interval of {_what(part)} is {width:.3f} wide, with {part.most:g} allowed."
         return Answer(status, said, ((stored, measure),))
 
-    rows = _measured(part, claim, answering(part, claim, records))
+    rows = measured(part, claim, answering(part, claim, records))
     return _worst([one(*row) for row in rows]) if rows else _nothing(part)
 
 
 def by_ratio(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
     """On the task it is at least so many times as much as on any other."""
-    own = _measured(part, claim, answering(part, claim, records))
-    others = _measured(part, claim, answering(part, claim, records, where="other task"))
+    own = measured(part, claim, answering(part, claim, records))
+    others = measured(part, claim, answering(part, claim, records, where="other task"))
     if not own or not others:
         return _nothing(part, "" if not own else " on another task")
 
@@ -329,10 +181,10 @@ def by_ratio(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) ->
 
 def by_margin(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
     """It lies above a control of the same record, or above an untrained model."""
-    own = _measured(part, claim, answering(part, claim, records))
+    own = measured(part, claim, answering(part, claim, records))
     pairs: list[tuple[tuple[StoredRecord, Measure], tuple[StoredRecord, Measure], Bounds]]
     if part.against == "untrained":
-        others = _measured(part, claim, answering(part, claim, records, where="untrained"))
+        others = measured(part, claim, answering(part, claim, records, where="untrained"))
         pairs = [
             (mine, other, _in_the_models_unit(part, mine[0], other))
             for mine in own
@@ -340,7 +192,7 @@ def by_margin(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -
         ]
         what = "an untrained copy"
     else:
-        controls = _measured(part, claim, answering(part, claim, records), part.control)
+        controls = measured(part, claim, answering(part, claim, records), part.control)
         by_file = {stored.file: (stored, measure) for stored, measure in controls}
         rows = [(mine, by_file[mine[0].file]) for mine in own if mine[0].file in by_file]
         pairs = [(mine, other, _bounds(part, other[1])) for mine, other in rows]
@@ -400,7 +252,7 @@ def _behaviour(stored: StoredRecord) -> Bounds:
 def by_above(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
     """The number lies above its control's; neither needs an interval."""
     found = answering(part, claim, records, where=part.where or "own")
-    controls = {stored.file: row for stored, row in _measured(part, claim, found, part.control)}
+    controls = {stored.file: row for stored, row in measured(part, claim, found, part.control)}
 
     def one(stored: StoredRecord, measure: Measure) -> Answer:
         control = controls[stored.file]
@@ -411,7 +263,7 @@ def by_above(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) ->
         said = f"{_what(part)} is {number(measure.value)}, by chance {number(control.value)}."
         return Answer(status, said, ((stored, measure), (stored, control)))
 
-    rows = [row for row in _measured(part, claim, found) if row[0].file in controls]
+    rows = [row for row in measured(part, claim, found) if row[0].file in controls]
     return _worst([one(*row) for row in rows]) if rows else _nothing(part)
 
 
@@ -427,7 +279,7 @@ def by_share(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) ->
         said = f"{_what(part)} is {measure.value:.2f} of {measure.n}, with {most:g} allowed."
         return Answer(status, said, ((stored, measure),))
 
-    rows = _measured(part, claim, answering(part, claim, records))
+    rows = measured(part, claim, answering(part, claim, records))
     return _worst([one(*row) for row in rows]) if rows else _nothing(part)
 
 
@@ -441,7 +293,7 @@ def by_value(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) ->
         said = f"{_what(part)} is {measure.value:.3g}, with {part.most:g} allowed."
         return Answer(status, said, ((stored, measure),))
 
-    rows = _measured(part, claim, answering(part, claim, records))
+    rows = measured(part, claim, answering(part, claim, records))
     return _worst([one(*row) for row in rows]) if rows else _nothing(part)
 
 
@@ -456,7 +308,7 @@ def by_most(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> 
         said = f"{_what(part)} is {measure.value:.2f} of {measure.n}, with {least:g} needed."
         return Answer(status, said, ((stored, measure),))
 
-    rows = _measured(part, claim, answering(part, claim, records))
+    rows = measured(part, claim, answering(part, claim, records))
     return _worst([one(*row) for row in rows]) if rows else _nothing(part)
 
 

@@ -230,6 +230,6 @@ def read_arrays(path: Path) -> dict[str, Tensor]:
             with np.load(path, allow_pickle=False) as file:
                 return {name: torch.from_numpy(file[name]) for name in file.files}
         with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise BadFile(f"{path}: not a readable file of arrays ({first_line(error)}).") from None

@@ -97,15 +97,12 @@ class TrainingPlan:
     def rows(self) -> Iterator[Int[Tensor, "_"]]:
         """The rows of each step."""
         generator = None if self.shuffle is None else torch.Generator().manual_seed(self.shuffle)
+        order = torch.arange(self.n)
         for step in range(self.steps):
             number = step % self.batches
-            if number == 0:
-                order = (
-                    torch.arange(self.n)
-                    if generator is None
-                    else torch.randperm(self.n, generator=generator)
-                )
-            yield order[number * self.size : (number + 1) * self.size]  # pyright: ignore[reportPossiblyUnboundVariable]
+            if number == 0 and generator is not None:
+                order = torch.randperm(self.n, generator=generator)
+            yield order[number * self.size : (number + 1) * self.size]
 
     def factor(self, step: int) -> float:
         """The share of the learning rate at a step: up from 0 over the first `warmup` of the steps,

@@ -9,7 +9,7 @@ scikit-learn. One component is PCA.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -34,6 +34,7 @@ class AveragedAxes(ValueFinder):
             raise BadUsage(f"{self.name} needs components of at least 1; got {self.components}.")
 
     def find(self, values: Found) -> Featurizer:
-        axes = PCA(k=self.components).find(values).axes  # pyright: ignore[reportAttributeAccessIssue]
+        found: Any = PCA(k=self.components).find(values)
+        axes = found.axes
         largest = axes.gather(0, axes.abs().argmax(dim=0)[None])
         return Directions.of((axes * torch.sign(largest)).mean(dim=1))

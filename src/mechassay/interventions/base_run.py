@@ -262,9 +262,10 @@ def site_values(
                 at = where[row] - begin
                 inside = ((at >= 0) & (at < len(value))).nonzero()[:, 0]
                 found = _site_of(site, value, at[inside], column[inside])
-                if outs[number] is None:
-                    outs[number] = found.new_zeros((len(row), found.shape[1]))
-                outs[number].index_copy_(0, inside, found)  # pyright: ignore[reportOptionalMemberAccess]
+                out = outs[number]
+                if out is None:
+                    out = outs[number] = found.new_zeros((len(row), found.shape[1]))
+                out.index_copy_(0, inside, found)
             return value
 
         ctx = decoder.context(mask[some])

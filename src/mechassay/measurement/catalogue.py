@@ -22,6 +22,7 @@ from mechassay.measurement.variant import Condition, MetricCriterion, VariantNam
 
 RUBRIC = "mv-27@1"
 CRITERIA: Mapping[str, str] = {
+    "C2": "Structural plausibility",
     "C3": "Task specificity",
     "C5": "Convergent validity",
     "E2": "Graded response",

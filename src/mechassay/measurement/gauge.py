@@ -77,6 +77,7 @@ GAUGES = Registry(
         "M09": f"{_HERE}.m09:CoreStability",
         "M11": f"{_HERE}.m11:WidthConsistency",
         "MIB": f"{_HERE}.mib:FaithfulnessArea",
+        "B10": f"{_HERE}.b10:KComposition",
     },
     plural="measurements",
 )

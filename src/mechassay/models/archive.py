@@ -51,7 +51,7 @@ def load_archive(path: Path) -> Any:
             f"{path}: refused: a TorchScript program, not a dictionary of tensors; nothing was run."
         )
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)  # noqa: TID251 - weights_only runs nothing; see above
+        return torch.load(path, map_location="cpu", weights_only=True)  # noqa: TID251 - see above
     except Exception as error:  # Which exceptions foreign bytes raise is not documented.
         code = _CODE.search(str(error))
         if code is not None:

@@ -13,6 +13,9 @@ rules. Their published code freezes only LayerNorms and RMSNorms of PyTorch's ow
 Face mode, not Llama's and Gemma's; here all norms are frozen, as in its TransformerLens mode.
 """
 
+# What torch's autograd functions take and give is each function's own.
+# pyright: reportIncompatibleMethodOverride=false
+
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -45,12 +48,12 @@ class _Scaled(torch.autograd.Function):
     """The identity, whose gradient is multiplied by a number."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, scale: float) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(ctx: Any, x: Tensor, scale: float) -> Tensor:
         ctx.scale = scale
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient * ctx.scale, None
 
 
@@ -58,12 +61,12 @@ class _SoftmaxAt(torch.autograd.Function):
     """The softmax over the last axis, with the Jacobian at x / temperature, times temperature."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, temperature: float) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(ctx: Any, x: Tensor, temperature: float) -> Tensor:
         ctx.save_for_backward(torch.softmax(x / temperature, dim=-1))
         return torch.softmax(x, dim=-1)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (at,) = ctx.saved_tensors
         return at * (gradient - (gradient * at).sum(-1, keepdim=True)), None
 
@@ -77,6 +80,8 @@ def with_rules(decoder: Decoder, rules: BackwardRules) -> Decoder:
     def maybe(each: Norm | None) -> Norm | None:
         return None if each is None else norm(each)
 
+    softmax: Any = _SoftmaxAt.apply
+
     def attention(each: Attention) -> Attention:
         return replace(
             each,
@@ -84,7 +89,7 @@ def with_rules(decoder: Decoder, rules: BackwardRules) -> Decoder:
             q_norm=maybe(each.q_norm),
             k_norm=maybe(each.k_norm),
             post_norm=maybe(each.post_norm),
-            softmax=lambda x: _SoftmaxAt.apply(x, rules.temperature),  # pyright: ignore[reportArgumentType]
+            softmax=lambda x: softmax(x, rules.temperature),
             credit=lambda q, k, v: tuple(
                 _Scaled.apply(x, by) for x, by in ((q, rules.q), (k, rules.k), (v, rules.v))
             ),  # pyright: ignore[reportArgumentType]

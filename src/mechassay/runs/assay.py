@@ -7,7 +7,7 @@
     untrained      in an untrained copy of the model
     truth          the claim's method on models whose circuit is known
     adversarial    on a grid of clean and corrupted prompts
-    graded, invariance, convergence   metrics of measurement
+    graded, composition, invariance, convergence   metrics of measurement
     other-family   the claim's method in a model of another family, where the claim names one
 
 Every step is a job in a folder of its own, so that what is done stays done: a step whose cells all
@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from mechassay.circuits.methods import METHODS
+from mechassay.claims.answering import task_name
 from mechassay.claims.claim import Claim, ClaimFile
 from mechassay.claims.claimed_circuit import claimed_circuit
 from mechassay.claims.commands import n_circuits, other_ablation
@@ -37,7 +38,6 @@ from mechassay.claims.documents import PagedDocument
 from mechassay.claims.dossier import REGISTERED, check_claim, completed, link
 from mechassay.claims.judgments import Judgments, Scope, now
 from mechassay.claims.predictions import PredictionOutcome, outcome_table, outcomes
-from mechassay.claims.record_tests import task_name
 from mechassay.claims.scored import ScoredJudgments, score_judgments
 from mechassay.claims.stored import records_below
 from mechassay.display import OneLine
@@ -63,6 +63,8 @@ SECONDS = "seconds.json"
 EX2_TASK = "ioi"
 CONTROLS, SCALES, SCALED_ON = 1, 31, 20
 """Heads outside of the circuit that EX11 scales, the different scales of each, and prompts."""
+COMPOSED = 20.0
+"""What products of all heads' weights cost, in runs of the model on a pair, about."""
 SMALL = 0.001
 """What a run of a ground truth costs of one of the claim's model, about."""
 
@@ -378,6 +380,7 @@ class _ClaimSteps:
             found.append(self._truth())
         graded = (f"EX11:most={self.settings.scaled},controls={CONTROLS}",)
         found += [self._adversarial(), self._measure("graded", graded, ("E2",))]
+        found.append(self._measure("composition", ("B10",), ("C2",)))
         if task_name(self.claim.task) == EX2_TASK:
             found.append(self._measure("invariance", ("EX2",), ("M2",)))
         if self.settings.other_method and self.by_method:
@@ -497,7 +500,11 @@ class _ClaimSteps:
             seed=settings.seed,
         )
         heads = settings.scaled + CONTROLS
-        costs = {"graded": 0.5 * heads * SCALES * n_prompts, "invariance": 240.0}
+        costs = {
+            "graded": 0.5 * heads * SCALES * n_prompts,
+            "invariance": 240.0,
+            "composition": COMPOSED,
+        }
         forwards = costs.get(name, 0.0)
         for method in methods:
             forwards += METHODS.make(method).forwards(self.graph, settings.train_limit)

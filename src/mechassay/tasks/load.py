@@ -61,7 +61,9 @@ def load_task(name: str | PathLike[str], **settings: Any) -> Task:
         BadFile: there is no such file. What is wrong inside it is said when its pairs are asked
             for.
     """
-    if not isinstance(name, str | PathLike):  # pyright: ignore[reportUnnecessaryIsInstance] - of users' Python
+    # Users' Python may give anything.
+    is_name = isinstance(name, str | PathLike)  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not is_name:
         raise BadUsage(f"load_task takes a name or a path; got {name!r}.")
     text = fspath(name)
     if text.lower().endswith(FILES):

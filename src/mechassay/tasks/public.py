@@ -201,7 +201,8 @@ def public_rows(source: str, public: PublicData, split: str) -> Iterable[Mapping
     if not config.HF_HUB_OFFLINE:
         reachable(repo, config.HF_ENDPOINT)
     try:
-        return load_dataset(repo, public.config, split=public.split(split))  # pyright: ignore[reportReturnType]
+        found: Any = load_dataset(repo, public.config, split=public.split(split))
+        return found
     except (OSError, ValueError, RuntimeError) as error:
         raise BadFile(
             f"{repo}{f' ({public.config})' if public.config else ''}, split"

@@ -55,7 +55,8 @@ def check_task(task: Task, *, limit: int = 40, seeded: bool = True) -> None:
 def check_configuration(task: Task) -> None:
     """A frozen dataclass with a name, a version, kinds of counterfactuals and sizes."""
     assert dataclasses.is_dataclass(task) and not isinstance(task, type), "a task is a dataclass"
-    assert type(task).__dataclass_params__.frozen, "a task is frozen"  # pyright: ignore[reportAttributeAccessIssue]
+    kind: Any = type(task)
+    assert kind.__dataclass_params__.frozen, "a task is frozen"
     assert task.name and isinstance(task.version, int) and task.version >= 1
     assert task.default_counterfactual in task.counterfactuals
     assert len(set(task.counterfactuals)) == len(task.counterfactuals)

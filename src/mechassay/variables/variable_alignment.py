@@ -114,7 +114,8 @@ class VariableAlignment(OneLine):
 
     def _repr_html_(self) -> str:
         facts = {**{name: getattr(self, name) for name in NAMES}, "shape": self.shape or "unknown"}
-        return html_facts(f"Alignment of {self.variable}", facts, self.fit._repr_html_())  # pyright: ignore[reportPrivateUsage]
+        fit: Any = self.fit
+        return html_facts(f"Alignment of {self.variable}", facts, fit._repr_html_())
 
     # --- files ------------------------------------------------------------------------------------
 

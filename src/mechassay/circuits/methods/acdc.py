@@ -94,7 +94,9 @@ class ACDC:
                 f" {self.threshold}."
             )
         for each in self.thresholds:
-            if not (isinstance(each, int | float) and math.isfinite(each) and each > 0):  # pyright: ignore[reportUnnecessaryIsInstance] - typed on the command line
+            # What is typed on the command line may be anything.
+            is_number = isinstance(each, int | float)  # pyright: ignore[reportUnnecessaryIsInstance]
+            if not (is_number and math.isfinite(each) and each > 0):
                 raise BadUsage(
                     f"The thresholds of a sweep of {self.name} must be finite numbers above 0; got"
                     f" {each!r}."

@@ -61,7 +61,8 @@ def settings(method: Any) -> dict[str, Any]:
 
 def method_name(method: Method) -> str:
     """A method in files and tables: its name, and the settings that are not the default."""
-    fields = dataclasses.fields(method)  # pyright: ignore[reportArgumentType] - dataclasses by contract
+    by_contract: Any = method  # A dataclass, which no protocol can say.
+    fields = dataclasses.fields(by_contract)
     changed = [
         f"{field.name}={getattr(method, field.name)}"
         for field in fields
@@ -144,6 +145,8 @@ def seeded(seed: int) -> torch.Generator:
     Raises:
         BadUsage: no whole number, or one of more than 62 bits.
     """
-    if not isinstance(seed, int) or abs(seed) >= 2**62:  # pyright: ignore[reportUnnecessaryIsInstance] - of users' Python
+    # Users' Python may give anything.
+    is_whole = isinstance(seed, int)  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not is_whole or abs(seed) >= 2**62:
         raise BadUsage(f"A seed must be a whole number smaller than 2^62; got {seed!r}.")
     return torch.Generator().manual_seed(seed)

@@ -4,7 +4,9 @@ const tables = [...document.querySelectorAll("table.results")];
 const SUMMARIES = 3;
 
 const mean = values =>
-  values.length && values.every(x => x !== null) ? values.reduce((a, b) => a + b, 0) / values.length : null;
+  values.length && values.every(x => x !== null)
+    ? values.reduce((a, b) => a + b, 0) / values.length
+    : null;
 const shown = (value, digits = 3) => (value === null ? "–" : value.toPrecision(digits));
 const rowName = row => row.cells[0].textContent.trim();
 const logistic = x => (x === null ? null : 1 / (1 + Math.exp(-x)));
@@ -66,14 +68,16 @@ function compare() {
   names.forEach(name => {
     const column = data[name], visible = visiblePlaces(column);
     column.pairs.forEach((pairs, i) => {
-      const found = visible[i] && pairs.find(p => (p[0] === first && p[1] === second) || (p[0] === second && p[1] === first));
+      const isBoth = p => p.includes(first) && p.includes(second);
+      const found = visible[i] && pairs.find(p => isBoth(p.slice(0, 2)));
       if (!found) return;
       const sign = found[0] === first ? 1 : -1;
       const [value, low, high] = found.slice(2, 5).map(x => (x === null ? null : sign * x));
       const [from, to] = sign === 1 ? [low, high] : [high, low];
       const resolved = found[5];
       const item = document.createElement("li");
-      item.innerText = `${name}, ${column.places[i].title}: ${shown(value)} [${shown(from)}, ${shown(to)}]` +
+      item.innerText = `${name}, ${column.places[i].title}: ${shown(value)}` +
+        ` [${shown(from)}, ${shown(to)}]` +
         (resolved ? "" : from === null ? " (undefined)" : " (not resolved)");
       list.append(item);
     });

@@ -35,7 +35,7 @@ from mechassay.errors import BadUsage
 from mechassay.measurement.formulas.resampling import example_weights
 from mechassay.measurement.measurement import Measurement
 from mechassay.measurement.nulls import N_SIMULATIONS, Drawn, NullTable, Scenario, simulate
-from mechassay.measurement.variant import Condition, Flag, Quantity, quantity
+from mechassay.measurement.variant import Condition, Flag, Quantity, VariantName, quantity
 from mechassay.records import Table
 from mechassay.stats.intervals import Interval, percentile_interval
 
@@ -427,8 +427,8 @@ def null(
         Scenario(says, worthless, lambda rng, size, kind=kind: draw(rng, size, kind))
         for kind, (says, worthless) in told.items()
     ]
-    limits = {"page": (STRONG,), "repaired": (STRONG,)}
-    return simulate(scenarios, limits, n, n_simulations=n_simulations, seed=seed)  # pyright: ignore[reportArgumentType]
+    limits: dict[VariantName, tuple[Condition, ...]] = {"page": (STRONG,), "repaired": (STRONG,)}
+    return simulate(scenarios, limits, n, n_simulations=n_simulations, seed=seed)
 
 
 def sparse_values(

@@ -194,7 +194,8 @@ by("add").addEventListener("click", () => {
   const components = by("new-components").value.split(",").map(text => text.trim()).filter(Boolean);
   const system = by("new-system").checked;
   // The claim that a document without claims begins with goes.
-  state.claims = state.claims.filter(({claim, touched}) => touched.length || !(claim.id === "claim" && data.drafted));
+  const isDraft = claim => claim.id === "claim" && data.drafted;
+  state.claims = state.claims.filter(({claim, touched}) => touched.length || !isDraft(claim));
   for (const {claim} of state.claims) if (system) claim.system = false;
   state.claims.push(judged({id, statement, components, system}));
   state.current = state.claims.length - 1;

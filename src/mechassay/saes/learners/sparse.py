@@ -65,7 +65,8 @@ def read_at(
     places: Places,
 ) -> Float[Tensor, "m"]:
     """pre at some places, where it is known already, with its gradients."""
-    return _ReadAt.apply(x, encoder, b_enc, b_dec, found, places)  # pyright: ignore[reportReturnType]
+    apply: Any = _ReadAt.apply
+    return apply(x, encoder, b_enc, b_dec, found, places)
 
 
 def write(
