@@ -25,6 +25,9 @@ class Named(Protocol):
     def args(self) -> Mapping[str, Any]: ...
 
 
+ROLES = ("model", "task", "metric", "method")
+
+
 class RecordLike(Protocol):
     """A record, as far as it is drawn: its measures, and its tables."""
 
@@ -115,18 +118,27 @@ def is_random(record: RecordLike) -> bool:
 def labels(records: Sequence[RecordLike]) -> list[str]:
     """A name for every record: its method, and whatever else tells it from the others."""
     names = [record.method.name for record in records]
-    for role in ("model", "task", "metric"):
+    for role in ROLES[:3]:
         others = [getattr(record, role).name for record in records]
         if len(set(others)) > 1:
             pairs = zip(names, others, strict=True)
             names = [", ".join(part for part in pair if part) for pair in pairs]
-    for more in (list(map(_arguments, records)), [f"#{n + 1}" for n in range(len(names))]):
+    numbers = [f"#{n + 1}" for n in range(len(names))]
+    for more in (_of_cells(records), list(map(_arguments, records)), numbers):
         count = Counter(names)
         names = [
             f"{name}, {extra}" if count[name] > 1 and extra else name
             for name, extra in zip(names, more, strict=True)
         ]
     return names
+
+
+def _of_cells(records: Sequence[RecordLike]) -> list[str]:
+    """What else tells cells apart, such as their sites; "" where nothing does."""
+    cells: list[Mapping[str, str]] = [getattr(record, "cell", {}) for record in records]
+    roles = dict.fromkeys(role for cell in cells for role in cell if role not in ROLES)
+    telling = [role for role in roles if len({cell.get(role) for cell in cells}) > 1]
+    return [", ".join(cell[role] for role in telling if role in cell) for cell in cells]
 
 
 def short_labels(records: Sequence[RecordLike], most: int = 40) -> list[str]:

@@ -117,6 +117,8 @@ def test_labels_tell_records_apart(make_record: Make) -> None:
     steps = [make_record().changed(method=Spec(name="ig", args={"steps": n})) for n in (5, 10)]
     assert all(f"steps={n}" in label for n, label in zip((5, 10), labels(steps), strict=True))
     assert len(set(labels([make_record("eap"), make_record("eap")]))) == 2
+    sites = [make_record().changed(cell={"site": site}) for site in ("resid.4", "resid.15")]
+    assert labels(sites) == ["eap, resid.4", "eap, resid.15"]
 
 
 def test_missing_parts_are_blank(make_record: Make) -> None:
