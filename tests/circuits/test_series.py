@@ -216,5 +216,5 @@ def test_a_folder_of_circuits_is_a_row_of_the_board(tmp_path: Path) -> None:
     page = job.report(ma.run(job, tmp_path / "run", progress=SILENT)).read_text("utf-8")
     assert "the circuit at its size" in page
     by_rank = replace(job, profile="mib-2025")
-    (failure,) = ma.run(by_rank, tmp_path / "mib", progress=SILENT).failures
-    assert "mib-2025 takes 9 circuits, one of each size; got 3" in failure.message
+    with pytest.raises(BadUsage, match="mib-2025 takes 9 circuits, one of each size; got 3"):
+        ma.run(by_rank, tmp_path / "mib", progress=SILENT)
