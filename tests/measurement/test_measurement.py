@@ -35,8 +35,10 @@ SCRIPTS = {
     "EX11": "EX11_weber_fechner",
     "MIB": "MIB_faithfulness_curve",
     "M14": "136_safety_sve",
+    "B10": "B10_k_composition",
 }
-"""The fifteen published scripts, written down apart from the catalogue."""
+"""The fifteen published scripts of the page, and that of B10, written down apart from the
+catalogue."""
 
 
 def test_the_catalogue_has_the_page() -> None:

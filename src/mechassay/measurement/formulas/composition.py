@@ -35,7 +35,7 @@ from mechassay.errors import BadUsage
 from mechassay.measurement.catalogue import thresholds
 from mechassay.measurement.measurement import Measurement
 from mechassay.measurement.nulls import N_SIMULATIONS, Drawn, NullTable, Scenario, simulate
-from mechassay.measurement.variant import Condition, Flag, quantity
+from mechassay.measurement.variant import Condition, Flag, Quantity, quantity
 from mechassay.records import Table
 
 ID = "B10"
@@ -187,7 +187,7 @@ def _rows(scores: Scores, places: Scores, edges: Edges) -> list[dict[str, object
 
 def _page(
     raw: Float[np.ndarray, "layers heads layers heads"], inside: Bool[np.ndarray, "layers heads"]
-) -> dict[str, object]:
+) -> dict[str, Quantity]:
     layers, heads = inside.shape
     matrix, own = raw.reshape(layers * heads, -1), np.flatnonzero(inside)
     every = matrix[~np.eye(len(matrix), dtype=bool)]
