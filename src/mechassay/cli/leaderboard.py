@@ -30,7 +30,7 @@ def build(
 ) -> None:
     """Make the boards of all runs in a folder: pages that need no server, JSON and CSV."""
     from mechassay.leaderboard.exchange import write_exchange
-    from mechassay.leaderboard.pages import BoardsFolder
+    from mechassay.leaderboard.folder import BoardsFolder
     from mechassay.leaderboard.reported import read_mib_results
 
     cells = [cell for path in reported or () for cell in read_mib_results(path)]
@@ -66,7 +66,7 @@ def recompute(
     from mechassay.files import write_text
     from mechassay.leaderboard.board import Board
     from mechassay.leaderboard.cells import read_cells
-    from mechassay.leaderboard.pages import RECOMPUTED
+    from mechassay.leaderboard.folder import RECOMPUTED
     from mechassay.leaderboard.recomputation import TOLERANCE
     from mechassay.leaderboard.recomputation import recompute as again
     from mechassay.leaderboard.rules import rules_of
