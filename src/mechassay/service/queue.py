@@ -1,0 +1,445 @@
+"""All changes of state of submissions and evaluations; each is one transaction that can run twice.
+
+Whoever changes a submission as a whole locks its row first, and then its evaluations, so that two
+who end its last two evaluations see each other. A claim locks one evaluation alone, and passes over
+those that others are about to take.
+
+Claims are fair. The submitter comes first of whose evaluations the fewest were begun in the last
+day, then the submission with the fewest begun, then the older one; within a submission, what was
+never begun. So 500 cells of one do not stand before 2 of another.
+
+A worker that does not beat loses what it holds when its lease is over; what was lost three times
+is not tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy.orm import Session
+
+from mechassay.errors import UnknownName
+from mechassay.service.database import Database
+from mechassay.service.settings import ServiceLimits
+from mechassay.service.tables import (
+    Evaluation,
+    EvaluationState,
+    Submission,
+    Submitter,
+    now,
+)
+from mechassay.submissions import Problem
+
+ATTEMPTS = 3
+DIED = f"its worker died {ATTEMPTS} times"
+DAY = timedelta(days=1)
+OPEN_EVALUATIONS = ("waiting", "running")
+OPEN_SUBMISSIONS = ("received", "checking", "queued")
+CLOSED = ("refused", "withdrawn")
+"""Submissions that are received anew when they are handed in again."""
+NOTHING = "nothing in it is evaluated here."
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A file that was handed in and is in the store.
+
+    Attributes:
+        digest: SHA-256 of its bytes, in hex.
+        file: its key in the store.
+        name: what the board calls the submission.
+        kind: "circuits" or "variables"; "" if only the file says it.
+    """
+
+    digest: str
+    file: str
+    n_bytes: int
+    name: str
+    declaration: Mapping[str, Any]
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class PlannedEvaluation:
+    """A cell that a submission is evaluated in: of which of its jobs, and on which split."""
+
+    job: int
+    cell: str
+    split: str = "test"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an evaluation ended.
+
+    Attributes:
+        state: "done", "failed" or "skipped".
+        message: why it failed or was skipped.
+        record: key of its record in the store.
+        seconds: that it took.
+    """
+
+    state: EvaluationState
+    message: str | None = None
+    record: str | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many evaluations of a submission are in each state."""
+
+    of: Mapping[str, int] = field(default_factory=dict)
+
+    def __getitem__(self, state: EvaluationState) -> int:
+        return self.of.get(state, 0)
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(self.of.values())
+
+
+def receive(
+    db: Database, submitter: Submitter, upload: Upload, limits: ServiceLimits | None = None
+) -> tuple[Submission, bool]:
+    """Take a submission, once for each content and submitter.
+
+    One that was refused or withdrawn is received anew, under the id it had.
+
+    Returns:
+        The submission, and whether it is new; one that is under way or done is not.
+
+    Raises:
+        BadUsage: the submitter has as many as are allowed a day, or at once.
+    """
+    limits, time = limits or ServiceLimits(), now()
+
+    def work(session: Session) -> tuple[Submission, bool]:
+        # Two uploads of one submitter come one after the other.
+        session.execute(select(Submitter.id).filter_by(id=submitter.id).with_for_update())
+        own = select(func.count()).where(Submission.submitter_id == submitter.id)
+        known = session.scalar(
+            select(Submission)
+            .filter_by(submitter_id=submitter.id, digest=upload.digest)
+            .with_for_update()
+        )
+        if known and (known.state not in CLOSED):
+            return known, known.created == time
+        if not submitter.admin:
+            pending = session.scalar(own.where(Submission.state.in_(OPEN_SUBMISSIONS))) or 0
+            today = session.scalar(own.where(Submission.created > time - DAY)) or 0
+            limits.check(submitter.name, pending=pending, today=today)
+        if known:
+            session.query(Evaluation).filter_by(submission_id=known.id).delete()
+        found = known or Submission(submitter_id=submitter.id, digest=upload.digest)
+        found.name, found.kind, found.file = upload.name, upload.kind, upload.file
+        found.declaration, found.n_bytes = dict(upload.declaration), upload.n_bytes
+        found.state, found.report, found.attempts = "received", [], 0
+        found.created, found.finished = time, None
+        found.worker = found.lease_until = None
+        session.add(found)
+        return found, True
+
+    return db.write(work)
+
+
+def claim_check(db: Database, worker: str, lease: float) -> Submission | None:
+    """The next submission to check, which is this worker's for `lease` seconds; None if none is."""
+    time = now()
+    until = time + timedelta(seconds=lease)
+
+    def work(session: Session) -> Submission | None:
+        mine = select(Submission).filter_by(state="checking", worker=worker, lease_until=until)
+        if found := session.scalar(mine):
+            return found
+        lost = (Submission.state == "checking") & (Submission.lease_until < time)
+        session.execute(
+            update(Submission)
+            .where(lost, Submission.attempts >= ATTEMPTS)
+            .values(
+                state="refused",
+                finished=time,
+                report=[asdict(Problem("", f"{DIED}."))],
+                worker=None,
+            )
+        )
+        found = session.scalar(
+            select(Submission)
+            .where((Submission.state == "received") | lost)
+            .order_by(Submission.attempts, Submission.created, Submission.id)
+            .limit(1)
+            .with_for_update(skip_locked=True)
+        )
+        if found is not None:
+            found.state, found.worker, found.lease_until = "checking", worker, until
+            found.attempts += 1
+        return found
+
+    return db.write(work)
+
+
+def checked(
+    db: Database,
+    submission: Submission,
+    worker: str,
+    problems: Sequence[Problem],
+    evaluations: Sequence[PlannedEvaluation],
+    *,
+    kind: str = "",
+    name: str = "",
+    declaration: Mapping[str, Any] | None = None,
+) -> bool:
+    """Say what a check found; without errors, the evaluations wait.
+
+    Args:
+        kind, name, declaration: what the submission's files say of it, in place of what was said
+            with the upload.
+
+    Returns:
+        Whether it counted: the submission was still this worker's.
+    """
+    time = now()
+    report = [asdict(problem) for problem in problems]
+    bad = any(not problem.warning for problem in problems)
+    if not (bad or evaluations):
+        report, bad = [*report, asdict(Problem("", NOTHING))], True
+
+    def work(session: Session) -> bool:
+        found = _locked(session, submission.id)
+        if found.worker != worker:
+            return False
+        if found.state != "checking":
+            return found.state in ("queued", "refused", "done")
+        found.state = "refused" if bad else "queued"
+        found.report, found.lease_until = report, None
+        found.finished = time if bad else None
+        found.kind, found.name = kind or found.kind, name or found.name
+        if declaration is not None:
+            found.declaration = dict(declaration)
+        if not bad:
+            session.add_all(
+                Evaluation(submission_id=found.id, **asdict(planned)) for planned in evaluations
+            )
+        return True
+
+    return db.write(work)
+
+
+def beat_check(db: Database, submission: Submission, worker: str, lease: float) -> bool:
+    """Hold a submission that is being checked longer; False: it was taken away or withdrawn."""
+    until = now() + timedelta(seconds=lease)
+    mine = (
+        update(Submission)
+        .where(Submission.id == submission.id, Submission.state == "checking")
+        .where(Submission.worker == worker)
+        .values(lease_until=until)
+    )
+    return db.write(lambda session: _count(session, mine) == 1)
+
+
+def claim(db: Database, worker: str, lease: float) -> Evaluation | None:
+    """The next evaluation, which is this worker's for `lease` seconds; None if none waits."""
+    time = now()
+    until = time + timedelta(seconds=lease)
+
+    def work(session: Session) -> Evaluation | None:
+        mine = select(Evaluation).filter_by(state="running", worker=worker, started=time)
+        if found := session.scalar(mine):
+            return found
+        _take_back(session, time)
+        for submission in _fair_order(session, time):
+            found = session.scalar(
+                select(Evaluation)
+                .filter_by(submission_id=submission, state="waiting")
+                .order_by(Evaluation.attempts, Evaluation.id)
+                .limit(1)
+                .with_for_update(skip_locked=True)
+            )
+            if found is not None:
+                found.state, found.worker, found.lease_until = "running", worker, until
+                found.started = time
+                found.attempts += 1
+                return found
+        return None
+
+    return db.write(work)
+
+
+def beat(db: Database, evaluation: Evaluation, worker: str, lease: float) -> bool:
+    """Hold an evaluation longer; False: it was taken away or withdrawn, and may be stopped."""
+    longer = (
+        update(Evaluation)
+        .where(_is_mine(evaluation, worker))
+        .values(lease_until=now() + timedelta(seconds=lease))
+    )
+    return db.write(lambda session: _count(session, longer) == 1)
+
+
+def finish(db: Database, evaluation: Evaluation, worker: str, outcome: Outcome) -> bool:
+    """Say how an evaluation ended; the last one ends its submission.
+
+    Returns:
+        Whether it counted: the evaluation was still this worker's.
+    """
+    time = now()
+
+    def work(session: Session) -> bool:
+        _locked(session, evaluation.submission_id)
+        ended = (
+            update(Evaluation)
+            .where(_is_mine(evaluation, worker))
+            .values(finished=time, lease_until=None, **asdict(outcome))
+        )
+        if _count(session, ended) == 0:
+            found = session.get_one(Evaluation, evaluation.id)
+            return found.worker == worker and found.finished == time
+        _close(session, evaluation.submission_id, time)
+        return True
+
+    return db.write(work)
+
+
+def give_back(db: Database, evaluation: Evaluation, worker: str) -> bool:
+    """Let an evaluation wait again, as if it had not been begun; whether it was this worker's."""
+    again = (
+        update(Evaluation)
+        .where(_is_mine(evaluation, worker))
+        .values(
+            state="waiting",
+            worker=None,
+            lease_until=None,
+            started=None,
+            attempts=Evaluation.attempts - 1,
+        )
+    )
+    return db.write(lambda session: _count(session, again) == 1)
+
+
+def withdraw(db: Database, submission: str, submitter: Submitter) -> Submission:
+    """Take a submission back, whatever its state; what runs of it counts no more.
+
+    Args:
+        submission: its id.
+
+    Raises:
+        UnknownName: there is none, or it is somebody else's.
+    """
+    time = now()
+
+    def work(session: Session) -> Submission:
+        found = session.get(Submission, submission, with_for_update=True)
+        if found is None or not (submitter.admin or found.submitter_id == submitter.id):
+            raise UnknownName("submission", submission, ())
+        if found.state != "withdrawn":
+            found.state, found.finished, found.lease_until = "withdrawn", time, None
+            session.execute(
+                update(Evaluation)
+                .where(Evaluation.submission_id == submission)
+                .where(Evaluation.state.in_(OPEN_EVALUATIONS))
+                .values(state="withdrawn", finished=time, lease_until=None)
+            )
+        return found
+
+    return db.write(work)
+
+
+def counts(db: Database, submission: str) -> Counts:
+    """How many evaluations of a submission, by its id, are in each state."""
+    rows = (
+        select(Evaluation.state, func.count())
+        .filter_by(submission_id=submission)
+        .group_by(Evaluation.state)
+    )
+    return db.read(lambda session: Counts({state: n for state, n in session.execute(rows)}))
+
+
+def _is_mine(evaluation: Evaluation, worker: str) -> ColumnElement[bool]:
+    """That the worker holds the evaluation since the claim that gave it this one."""
+    return (
+        (Evaluation.id == evaluation.id)
+        & (Evaluation.state == "running")
+        & (Evaluation.worker == worker)
+        & (Evaluation.started == evaluation.started)
+    )
+
+
+def _locked(session: Session, submission: str) -> Submission:
+    return session.get_one(Submission, submission, with_for_update=True, populate_existing=True)
+
+
+def _count(session: Session, change: Any) -> int:
+    """How many rows a change finds."""
+    found: Any = session.execute(change, execution_options={"synchronize_session": False})
+    return found.rowcount
+
+
+def _take_back(session: Session, time: datetime) -> None:
+    """Let evaluations wait again whose worker is silent; fail those for which that is too much."""
+    lost = (Evaluation.state == "running") & (Evaluation.lease_until < time)
+    theirs = select(Evaluation.submission_id).where(lost).distinct()
+    for submission in sorted(session.scalars(theirs)):
+        _locked(session, submission)
+        own = update(Evaluation).where(lost, Evaluation.submission_id == submission)
+        failed = own.where(Evaluation.attempts >= ATTEMPTS)
+        _count(
+            session,
+            own.where(Evaluation.attempts < ATTEMPTS).values(
+                state="waiting", worker=None, lease_until=None, started=None
+            ),
+        )
+        if _count(
+            session,
+            failed.values(state="failed", message=f"{DIED}.", finished=time, lease_until=None),
+        ):
+            _close(session, submission, time)
+
+
+def _close(session: Session, submission: str, time: datetime) -> None:
+    """End a submission, whose row is locked, if nothing of it waits or runs."""
+    left = select(func.count()).where(
+        Evaluation.submission_id == submission, Evaluation.state.in_(OPEN_EVALUATIONS)
+    )
+    if session.scalar(left) == 0:
+        _count(
+            session,
+            update(Submission)
+            .where(Submission.id == submission, Submission.state == "queued")
+            .values(state="done", finished=time),
+        )
+
+
+def _fair_order(session: Session, time: datetime) -> list[str]:
+    """Submissions of which something waits, the next one first."""
+    begun = Evaluation.started.is_not(None)
+    of_submission = (
+        select(func.count())
+        .where(begun, Evaluation.submission_id == Submission.id)
+        .correlate(Submission)
+        .scalar_subquery()
+    )
+    of_submitter = (
+        select(Submission.submitter_id, func.count().label("n"))
+        .join(Evaluation, Evaluation.submission_id == Submission.id)
+        .where(begun, Evaluation.started > time - DAY)
+        .group_by(Submission.submitter_id)
+        .subquery()
+    )
+    waiting = (
+        select(Evaluation.id)
+        .where(Evaluation.submission_id == Submission.id, Evaluation.state == "waiting")
+        .exists()
+    )
+    order = (
+        select(Submission.id)
+        .outerjoin(of_submitter, of_submitter.c.submitter_id == Submission.submitter_id)
+        .where(Submission.state == "queued", waiting)
+        .order_by(
+            func.coalesce(of_submitter.c.n, 0), of_submission, Submission.created, Submission.id
+        )
+    )
+    return list(session.scalars(order))
