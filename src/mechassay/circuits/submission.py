@@ -249,31 +249,45 @@ def _folder_problems(
         message = _wrong(path, root, within=True)
         if message is None:
             paths.append(path)
+            size = path.stat().st_size
+            if size > LARGEST_FILE:
+                message = (
+                    f"has {size / 10**6:,.0f} MB; the board skips files of more than"
+                    f" {LARGEST_FILE // 10**6} MB: write a .pt file, or circuits."
+                )
+                yield Problem(f"{here}/{path.name}", message, warning=True)
         else:
             yield Problem(f"{here}/{path.name}", message)
+    yield from graph_file_problems(here, paths, model, sizes)
+
+
+def graph_file_problems(
+    here: str, paths: Sequence[Path], model: TrackModel, sizes: Sequence[float] = MIB.sizes
+) -> Iterator[Problem]:
+    """What is wrong with the graph files of one task and model: one of scores, or circuits.
+
+    Args:
+        here: their folder, as problems name it.
+        paths: regular files that may be opened, named `.json` or `.pt`.
+        sizes: of the circuits; see `Track`.
+    """
     alone = len(paths) == 1 and _size_of(paths[0].name, sizes) is None
     # Weighted edge counts: the tensors of nine circuits of a large graph may not fit together.
     counts: dict[str, float | None] = {path.name: None for path in paths}
     for path in paths:
-        size = path.stat().st_size
-        if size > LARGEST_FILE:
-            message = (
-                f"has {size / 10**6:,.0f} MB; the board skips files of more than"
-                f" {LARGEST_FILE // 10**6} MB: write a .pt file, or circuits."
-            )
-            yield Problem(f"{here}/{path.name}", message, warning=True)
+        at = f"{here}/{path.name}" if here else path.name
         try:
             file = read_graph_file(path, model.graph)
         except MechassayError as error:
-            yield Problem(f"{here}/{path.name}", str(error).removeprefix(f"{path}: "))
+            yield Problem(at, str(error).removeprefix(f"{path}: "))
             continue
         if file.d_model != model.d_model:
             message = f"cfg says d_model = {file.d_model}; the model's is {model.d_model}."
-            yield Problem(f"{here}/{path.name}", message)
+            yield Problem(at, message)
             continue
         counts[path.name] = file.weighted_edge_count()
         for fault in _score_faults(file) if alone else ():
-            yield Problem(f"{here}/{path.name}", fault)
+            yield Problem(at, fault)
     if not paths:
         yield Problem(here, f"no graph file: one of scores or {len(sizes)} circuits are needed.")
     elif not alone:

@@ -1,0 +1,122 @@
+"""What a submitter declares of a submission: its name, the method, the training data, the compute.
+
+It stands in `submission.yaml` or `submission.json` of the folder:
+
+    name: eap-ig, 20 steps
+    method: EAP-IG (inputs)
+    description: what was done, for readers of its page
+    training_data: 100 pairs of the train split, seed 0
+    train_hashes: [sha256 of the data set, or of the prompts, that it was found on]
+    compute: one H100
+    gpu_hours: 0.5
+    url: https://example.org/paper
+
+Nothing of it is checked but its form; pages say that it is declared. A name is plain text without
+signs that mean something in a page, a table or a path.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import AfterValidator, Field, ValidationError
+
+from mechassay.errors import BadFile, first_line
+from mechassay.records import Number, Stored, first_mistake
+from mechassay.submissions import read_small_json
+
+FILES = ("submission.yaml", "submission.json")
+LARGEST = 10**5
+"""Bytes of a file that declares a submission."""
+LONGEST_NAME, LONGEST_LINE, LONGEST_TEXT, MOST_HASHES = 80, 200, 5000, 10_000
+_NAME = re.compile(r"\w[\w .,:+=()@/-]*")
+_HASH = re.compile(r"[0-9a-f]{64}")
+_URL = re.compile(r"https://[\w.-]+(:\d+)?(/[\w./~%+=&?#:@,;-]*)?")
+
+
+def _name(text: str) -> str:
+    text = text.strip()
+    if not _NAME.fullmatch(text) or len(text) > LONGEST_NAME:
+        raise ValueError(
+            f"a name has letters, digits, spaces and .,:+=()@/-, begins with a letter or a digit"
+            f" and has at most {LONGEST_NAME} characters; got {text[:LONGEST_NAME]!r}"
+        )
+    return text
+
+
+def _plain(text: str) -> str:
+    """Text without characters that are not to be seen, but for new lines and tabs."""
+    hidden = [x for x in text if unicodedata.category(x) in ("Cc", "Cf", "Cs") and x not in "\n\t"]
+    if hidden:
+        raise ValueError(f"control characters are not allowed; got {hidden[0]!r}")
+    return text.strip()
+
+
+def _url(text: str) -> str:
+    if text and not _URL.fullmatch(text):
+        raise ValueError(f"an address begins with https:// and has no spaces; got {text[:80]!r}")
+    return text
+
+
+def _hash(text: str) -> str:
+    if not _HASH.fullmatch(text):
+        raise ValueError(f"a SHA-256 has 64 digits 0-9 and a-f; got {text[:80]!r}")
+    return text
+
+
+Line = Annotated[str, AfterValidator(_plain), Field(max_length=LONGEST_LINE)]
+Text = Annotated[str, AfterValidator(_plain), Field(max_length=LONGEST_TEXT)]
+
+
+class Declaration(Stored):
+    """What a submitter says of a submission.
+
+    Attributes:
+        training_data: in words; `train_hashes` are the SHA-256 of what it was found on: of a data
+            set, or of its prompts.
+        gpu_hours: NaN where nothing is said.
+    """
+
+    name: Annotated[str, AfterValidator(_name)]
+    method: Line = ""
+    description: Text = ""
+    training_data: Text = ""
+    train_hashes: tuple[Annotated[str, AfterValidator(_hash)], ...] = Field(
+        default=(), max_length=MOST_HASHES
+    )
+    compute: Line = ""
+    gpu_hours: Number = Field(default=float("nan"))
+    url: Annotated[str, AfterValidator(_url), Field(max_length=LONGEST_LINE)] = ""
+
+    @staticmethod
+    def of(told: Any, source: str = "declaration") -> Declaration:
+        """That of plain values, as a form or a file has them.
+
+        Raises:
+            BadFile: a field that is missing, unknown, too long or of another kind; the first.
+        """
+        try:
+            return Declaration.model_validate(told)
+        except ValidationError as error:
+            raise BadFile(f"{source}: {first_mistake(error)}.") from None
+
+    @staticmethod
+    def read(path: Path) -> Declaration:
+        """That of a YAML or JSON file.
+
+        Raises:
+            BadFile: missing, too large, unreadable, or as `of`.
+        """
+        if path.is_file() and path.stat().st_size > LARGEST:
+            raise BadFile(f"{path}: has more than {LARGEST // 1000} kB; it was not opened.")
+        if path.suffix == ".json":
+            return Declaration.of(read_small_json(path), str(path))
+        try:
+            told = yaml.safe_load(path.read_text("utf-8"))
+        except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+            raise BadFile(f"{path}: not readable as YAML ({first_line(error)}).") from None
+        return Declaration.of(told, str(path))

@@ -1,0 +1,230 @@
+"""What the service evaluates, as data: models, tasks, splits and limits, read from `track.yaml`.
+
+    boards: [circuits, variables]       which boards take submissions
+    splits: [test]                      "private" too where the server has a seed for it
+    limit: 100                          examples of a cell; `limits` of single tasks: {mcqa: 50}
+    models:
+      gpt2:                             the public name; folders of submissions have it
+        load: openai-community/gpt2     what `load_model` gets; the public name if left out
+        tasks: [ioi]
+        shape: {n_layers: 12, n_heads: 12, d_model: 768, d_head: 64}
+        mib_class: GPT2LMHeadModel      what folders of MIB's causal track call the model
+    upload: {megabytes: 2000}           see `UploadLimits`
+    cell: {seconds: 3600}               see `CellLimits`
+
+A model whose shape is not written down is loaded once, when the first submission names it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import AfterValidator, Field, ValidationError
+
+from mechassay.circuits.areas import Profile
+from mechassay.circuits.submission import TrackModel
+from mechassay.errors import BadFile, BadUsage, UnknownName, first_line
+from mechassay.graph import Graph
+from mechassay.interventions.model_shape import ModelShape
+from mechassay.models.model import load_model
+from mechassay.records import Stored, first_mistake
+from mechassay.variables.mib_board import MIB_BOARD, BoardModel, MIBBoard
+
+SubmissionKind = Literal["circuits", "variables"]
+SplitName = Literal["test", "private"]
+TEST = "test"
+LARGEST_TRACK = 10**6
+"""Characters of a track file."""
+_PUBLIC = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
+
+
+def _public(name: str) -> str:
+    if not _PUBLIC.fullmatch(name):
+        raise ValueError(
+            f"{name[:80]!r} is no public name: small letters, digits, dots and hyphens, at most 64"
+        )
+    return name
+
+
+PublicName = Annotated[str, AfterValidator(_public)]
+
+
+class UploadLimits(Stored):
+    """What a submission may be at most.
+
+    Attributes:
+        megabytes: of the file as it comes, and of all files that it unpacks to.
+        files: how many it unpacks to.
+        ratio: how many times larger than the file all that it unpacks to may be.
+    """
+
+    megabytes: float = Field(default=2000, gt=0)
+    files: int = Field(default=2000, ge=1)
+    ratio: float = Field(default=100, ge=1)
+
+    @property
+    def n_bytes(self) -> int:
+        """The bytes that these are."""
+        return int(self.megabytes * 10**6)
+
+
+class CellLimits(Stored):
+    """What the evaluation of one cell may take at most."""
+
+    seconds: float = Field(default=3600, gt=0)
+    memory_gb: float = Field(default=16, gt=0)
+
+
+class ServiceShape(Stored):
+    """The sizes of a model; see `ModelShape`."""
+
+    n_layers: int = Field(ge=1)
+    n_heads: int = Field(ge=1)
+    d_model: int = Field(ge=1)
+    d_head: int = Field(ge=1)
+    parallel: bool = False
+    mlp: bool = True
+
+    @property
+    def sizes(self) -> ModelShape:
+        """The same as sites and graphs know it."""
+        graph = Graph(self.n_layers, self.n_heads, parallel=self.parallel, mlp=self.mlp)
+        return ModelShape(graph, self.d_model, self.d_head)
+
+
+class ServiceModel(Stored):
+    """A model of the track, and the tasks that it is evaluated on."""
+
+    tasks: tuple[PublicName, ...] = Field(min_length=1)
+    load: str = ""
+    shape: ServiceShape | None = None
+    mib_class: str = ""
+
+
+class ServiceTrack(Stored):
+    """What the service evaluates.
+
+    Attributes:
+        models: by public name.
+        limit, limits: examples of a cell, and of cells of single tasks.
+        profile: of the areas under faithfulness; see `circuits.areas`.
+    """
+
+    models: dict[PublicName, ServiceModel] = Field(min_length=1)
+    boards: tuple[SubmissionKind, ...] = ("circuits", "variables")
+    splits: tuple[SplitName, ...] = (TEST,)
+    limit: int = Field(default=100, ge=1)
+    limits: dict[str, int] = Field(default_factory=dict)
+    dtype: str = "float32"
+    seed: int = Field(default=0, ge=0)
+    profile: Profile = "strict"
+    upload: UploadLimits = UploadLimits()
+    cell: CellLimits = CellLimits()
+
+    @staticmethod
+    def read(path: Path | None = None) -> ServiceTrack:
+        """The track of a file; that of this package if none is given.
+
+        Raises:
+            BadFile: missing, no YAML, or not a track: the first mistake is named.
+        """
+        try:
+            text = (
+                files("mechassay.service").joinpath("data/track.yaml").read_text("utf-8")
+                if path is None
+                else path.read_text("utf-8")
+            )
+            told = yaml.safe_load(text) if len(text) <= LARGEST_TRACK else None
+            return ServiceTrack.model_validate(told)
+        except ValidationError as error:
+            raise BadFile(f"{path}: not a track ({first_mistake(error)}).") from None
+        except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+            raise BadFile(f"{path}: not a readable track ({first_line(error)}).") from None
+
+    def model(self, name: str) -> ServiceModel:
+        """A model by its public name.
+
+        Raises:
+            UnknownName: the track has none of this name.
+        """
+        if name not in self.models:
+            raise UnknownName("model of the track", name, self.models)
+        return self.models[name]
+
+    def loaded_from(self, name: str) -> str:
+        """What `load_model` gets for a public name; errors as `model`."""
+        return self.model(name).load or name
+
+    def public_name(self, name: str) -> str:
+        """The public name of a model that is named by it or by what it is loaded from.
+
+        Raises:
+            UnknownName: the track has no such model.
+        """
+        same = [public for public in self.models if name in (public, self.loaded_from(public))]
+        return same[0] if same else next(iter({name: self.model(name)}))
+
+    def shape(self, name: str) -> ModelShape:
+        """The shape of a model; one that is not written down is that of the loaded model.
+
+        Raises:
+            UnknownName: no such model. MechassayError: it cannot be loaded; see `load_model`.
+        """
+        written = self.model(name).shape
+        return _shape_of(self.loaded_from(name)) if written is None else written.sizes
+
+    def check(self, model: str, task: str) -> None:
+        """Refuse a task and model that the track does not evaluate.
+
+        Raises:
+            UnknownName: there is no such model, or no such task.
+            BadUsage: both are there, but not together.
+        """
+        tasks = self.model(model).tasks
+        if task in tasks:
+            return
+        every = sorted({each for about in self.models.values() for each in about.tasks})
+        if task not in every:
+            raise UnknownName("task of the track", task, every)
+        raise BadUsage(
+            f"The track does not evaluate {model} on {task}; it does {', '.join(tasks)}."
+        )
+
+    def circuit_model(self, name: str) -> TrackModel:
+        """A model as checks of graph files know it; errors as `shape`."""
+        shape = self.shape(name)
+        return TrackModel(shape.graph, shape.d_model, self.model(name).tasks)
+
+    def causal_board(self) -> MIBBoard:
+        """The tasks and models of MIB's causal track that this one evaluates; errors as `shape`."""
+        classes = {about.mib_class: name for name, about in self.models.items() if about.mib_class}
+        models = {kind: BoardModel(name, self.shape(name)) for kind, name in classes.items()}
+        tasks = {
+            theirs: about
+            for theirs, about in MIB_BOARD.tasks.items()
+            if any(about.name in self.models[name].tasks for name in classes.values())
+        }
+        evaluated = {
+            theirs: tuple(
+                kind for kind, name in classes.items() if about.name in self.models[name].tasks
+            )
+            for theirs, about in tasks.items()
+        }
+        return MIBBoard(
+            {name: replace(about, models=evaluated[name]) for name, about in tasks.items()}, models
+        )
+
+    def examples_of(self, task: str) -> int:
+        """How many examples of a task a cell has."""
+        return self.limits.get(task, self.limit)
+
+
+@cache
+def _shape_of(source: str) -> ModelShape:
+    return ModelShape.of(load_model(source))
