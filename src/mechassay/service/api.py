@@ -1,0 +1,114 @@
+"""The service for programs: boards, records and submissions as JSON, CSV and files."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from fastapi import APIRouter, Request
+from sqlalchemy import text
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+
+from mechassay.service.answers import answer
+from mechassay.service.intake import bearer, take
+from mechassay.service.lookups import NotFound, find_submission, list_submissions
+from mechassay.service.parts import KINDS, ServiceParts
+from mechassay.service.queue import withdraw
+from mechassay.service.tokens import submitter_of
+from mechassay.service.uploads import ARCHIVES
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_DIGITS = re.compile(r"[1-9][0-9]{0,5}")
+
+
+def page_number(request: Request) -> int:
+    """The page that a list is asked for, counted from 1.
+
+    Raises:
+        NotFound: it is no number.
+    """
+    asked = request.query_params.get("page", "1")
+    if not _DIGITS.fullmatch(asked):
+        raise NotFound("Pages are counted from 1.")
+    return int(asked)
+
+
+def api_routes(parts: ServiceParts) -> APIRouter:
+    """All addresses below /api."""
+    router = APIRouter(prefix="/api")
+
+    @router.get("/health")
+    async def health() -> dict[str, str]:
+        """Whether the database answers."""
+        await run_in_threadpool(parts.db.read, lambda session: session.execute(text("SELECT 1")))
+        return {"status": "ok"}
+
+    @router.get("/track")
+    async def track() -> Response:
+        """What is evaluated, and the limits of an upload."""
+        return JSONResponse(parts.track.model_dump(mode="json"))
+
+    @router.get("/boards/{name}.{kind}", response_class=Response)
+    async def board(request: Request, name: str, kind: str) -> Response:
+        """All cells of a board, as JSON or CSV."""
+        boards = parts.boards.snapshot.pages.boards
+        if kind not in KINDS or name not in boards:
+            raise NotFound("There is no such board, or it is empty.")
+        page = await parts.board_page(
+            ("data", name, kind), lambda pages: pages.text(f"data/{name}.{kind}"), KINDS[kind]
+        )
+        return answer(request, page)
+
+    @router.get("/records/{sha256}.json", response_class=Response)
+    async def record(sha256: str) -> Response:
+        """The record of a cell about public examples."""
+        if not _SHA256.fullmatch(sha256) or sha256 not in parts.boards.snapshot.public:
+            raise NotFound("There is no such record.")
+        path = parts.boards.record_file(sha256)
+        return FileResponse(path, media_type=KINDS["json"], filename=f"{sha256}.json")
+
+    @router.get("/submissions")
+    async def submissions(request: Request) -> dict[str, Any]:
+        """The submissions, the newest first."""
+        page = page_number(request)
+        views, total = await run_in_threadpool(list_submissions, parts.db, page)
+        return {"total": total, "page": page, "submissions": [view.plain() for view in views]}
+
+    @router.post("/submissions", response_class=Response)
+    async def submit(request: Request) -> Response:
+        """Hand a submission in; the same content again is the same submission."""
+        found, new = await take(parts, request, {}, by_header=True)
+        plain = {"id": found.id, "state": found.state, "new": new, "digest": found.digest}
+        return JSONResponse(plain, 201 if new else 200)
+
+    @router.get("/submissions/{submission}")
+    async def submission(submission: str) -> dict[str, Any]:
+        """A submission and its evaluations."""
+        return (await run_in_threadpool(find_submission, parts.db, submission)).plain()
+
+    @router.delete("/submissions/{submission}")
+    async def remove(request: Request, submission: str) -> dict[str, str]:
+        """Withdraw a submission."""
+        by = await run_in_threadpool(submitter_of, parts.db, bearer(request))
+        await run_in_threadpool(find_submission, parts.db, submission)
+        found = await run_in_threadpool(withdraw, parts.db, submission, by)
+        parts.brief.clear()
+        return {"id": found.id, "state": found.state}
+
+    @router.get("/submissions/{submission}/file", response_class=Response)
+    async def file(submission: str) -> Response:
+        """The file of a submission that is done; what was not checked is given to nobody."""
+        held = (await run_in_threadpool(find_submission, parts.db, submission)).submission
+        if held.state != "done":
+            raise NotFound(f"Submission {submission} is {held.state}: its file is not given out.")
+        size, chunks = await run_in_threadpool(parts.store.stream, held.file)
+        ending = next((each for each in ARCHIVES if held.file.endswith(each)), "")
+        name = f"submission-{held.id}{ending}" if ending else held.file.rpartition("/")[2]
+        headers = {
+            "Content-Length": str(size),
+            "Content-Disposition": f'attachment; filename="{name}"',
+        }
+        return StreamingResponse(chunks, headers=headers, media_type="application/octet-stream")
+
+    return router
