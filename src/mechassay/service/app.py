@@ -24,7 +24,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from mechassay.errors import BadUsage, MechassayError
@@ -94,7 +94,7 @@ class SitePages:
     def __init__(self, parts: ServiceParts) -> None:
         self._parts = parts
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[BaseRoute]:
         """Of all pages."""
         return [
             Route("/", self.index),
