@@ -4,8 +4,8 @@ errors, version, lazy, registry, progress, files, submissions, checkpoint, text,
 drawing, alignment, rows, pairs, examples, interchange_pairs, interchange, curves, figures,
 records_v1, records, stats -> models -> objectives, training -> interventions -> features -> tasks
 -> circuits -> truth -> variables -> gym -> saes -> names -> adversarial -> measurement ->
-claims -> report -> runs -> leaderboard -> service -> cli; testing may import all. Imports inside functions and
-under TYPE_CHECKING count too.
+claims -> report -> runs -> leaderboard -> service -> cli; testing may import all. Imports inside
+functions and under TYPE_CHECKING count too.
 """
 
 from __future__ import annotations

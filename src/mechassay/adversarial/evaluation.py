@@ -122,7 +122,7 @@ def evaluate_pairs(
         raise BadUsage(
             f"A part of a grid is of its prompts, here {part.shape}; got values of shape {shape}."
         )
-    values = _Store(store, (len(circuits) + 1, *shape), _identity(circuits, clean, corrupted, part))
+    values = _KeptValues(store, (len(circuits) + 1, *shape), _identity(circuits, clean, corrupted, part))
     runs = [
         circuit_runner(model.decoder, model.graph, circuit.edges, circuit.neurons)
         for circuit in circuits
@@ -144,7 +144,7 @@ def evaluate_pairs(
     return Divergences(values.array[1:], values.array[0])
 
 
-class _Store:
+class _KeptValues:
     """The values: row 0 is the empty circuit, then one a circuit. NaN is still to be done."""
 
     def __init__(self, folder: Path | None, shape: tuple[int, ...], identity: str) -> None:

@@ -73,7 +73,12 @@ class Database:
             if sqlite
             else {"timeout": max(1, round(patience)), "tcp_keepalive": True}
         )
-        self.engine = create_engine(self._url, connect_args=arguments, pool_pre_ping=not sqlite)
+        self.engine = create_engine(
+            self._url,
+            connect_args=arguments,
+            pool_pre_ping=not sqlite,
+            hide_parameters=True,  # What is stored shows in no error and in no log.
+        )
         if sqlite:
             event.listen(self.engine, "connect", _open_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)

@@ -24,6 +24,7 @@ try:
         BigInteger,
         DateTime,
         Dialect,
+        Double,
         ForeignKey,
         String,
         Text,
@@ -69,11 +70,12 @@ class Instant(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-class Table(DeclarativeBase):
+class ServiceTable(DeclarativeBase):
     """Base of the tables; rows are read once, and stay as they were read."""
 
     type_annotation_map: ClassVar[Mapping[Any, Any]] = {
         datetime: Instant(),
+        float: Double(),
         dict[str, Any]: JSON(),
         list[dict[str, Any]]: JSON(),
         SubmissionState: String(16),
@@ -81,7 +83,7 @@ class Table(DeclarativeBase):
     }
 
 
-class Submitter(Table):
+class Submitter(ServiceTable):
     """Who has a token.
 
     Attributes:
@@ -100,7 +102,7 @@ class Submitter(Table):
     admin: Mapped[bool] = mapped_column(default=False)
 
 
-class Submission(Table):
+class Submission(ServiceTable):
     """What somebody handed in, once for each of its contents.
 
     Attributes:
@@ -132,7 +134,7 @@ class Submission(Table):
     finished: Mapped[datetime | None]
 
 
-class Evaluation(Table):
+class Evaluation(ServiceTable):
     """One cell of one job of a submission.
 
     Attributes:
@@ -163,7 +165,7 @@ class Evaluation(Table):
     seconds: Mapped[float | None]
 
 
-class Recomputed(Table):
+class Recomputed(ServiceTable):
     """A cell that somebody computed again.
 
     Attributes:

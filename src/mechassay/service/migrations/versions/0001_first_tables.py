@@ -65,7 +65,7 @@ def upgrade() -> None:
         _time("finished"),
         sa.Column("message", sa.Text()),
         sa.Column("record", sa.String(200)),
-        sa.Column("seconds", sa.Float()),
+        sa.Column("seconds", sa.Double()),
         sa.UniqueConstraint("submission_id", "job", "cell", name="evaluation_once"),
     )
     op.create_index("ix_evaluation_state", "evaluation", ["state"])
@@ -76,7 +76,7 @@ def upgrade() -> None:
         sa.Column("submission_id", sa.String(16), sa.ForeignKey("submission.id"), nullable=False),
         sa.Column("cell", sa.Text(), nullable=False),
         sa.Column("sha256", sa.String(64), nullable=False),
-        sa.Column("value", sa.Float()),
+        sa.Column("value", sa.Double()),
         sa.Column("agrees", sa.Boolean(), nullable=False),
         sa.Column("by", sa.String(64), nullable=False),
         _time("created", known=True),
