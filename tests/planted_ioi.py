@@ -11,14 +11,19 @@ e^2, and opposed ones cancel, so that with logits of 10 times the attention
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
 from mechassay.examples import Example, Prompt
 from mechassay.models.model import Model, make_model
+from mechassay.tasks.task import Task
 from mechassay.truth.compiled import CONTEXT, GAP, Blueprint, Reads, Space, compile_model
 from mechassay.truth.folders import word_tokenizer
 from mechassay.truth.tasks import FILLERS, LENGTH, NAMES, CompiledIOI
+from mechassay.variables.models.ioi import FLIPS
 
 POSITION, TOKEN = "heads.1.0@all", "heads.1.1@all"
 HALF = 5 * math.tanh(1)
@@ -111,3 +116,16 @@ def prompt(fill: list[str], a: str, b: str, c: str) -> Prompt:
     spans["subject"] = spans["name_A" if c == a else "name_B"]
     spans["indirect_object"] = spans["name_B" if c == a else "name_A"]
     return Prompt(" ".join(words), (f" {other}",), spans=spans)
+
+
+@dataclass(frozen=True)
+class PlantedIOI(Task):
+    """The prompts of a model with two built-in signals, under the name of IOI."""
+
+    name: ClassVar[str] = "ioi"
+    counterfactuals: ClassVar[tuple[str, ...]] = FLIPS
+    default_counterfactual: ClassVar[str] = FLIPS[0]
+    sizes: ClassVar[dict[str, int]] = {"train": 12, "validation": 12, "test": 12}
+
+    def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
+        yield from planted_examples(12, list(self.sizes).index(split))

@@ -9,6 +9,7 @@ from mechassay.runs.accuracy import AccuracyJob
 from mechassay.runs.adversarial import AdversarialJob
 from mechassay.runs.adversarial_paper import PaperJob
 from mechassay.runs.adversarial_search import SearchJob
+from mechassay.runs.alignments import AlignmentsJob
 from mechassay.runs.assess import AssessJob
 from mechassay.runs.circuits import CircuitsJob
 from mechassay.runs.gym import GymJob
@@ -83,6 +84,13 @@ SMALL_JOBS: dict[str, Any] = {
     ),
     "measure-trial": MeasureTrialJob(
         ("EX1", "M07"), ("truth-ioi",), seeds=(0,), n_prompts=6, train_limit=6
+    ),
+    "alignments": AlignmentsJob(
+        (str(DATA / "alignments" / "truth_ioi_answer"),),
+        "truth-ioi-trained",
+        train_limit=8,
+        validation_limit=6,
+        test_limit=8,
     ),
     "patch": PatchJob(("truth-ioi",), ("truth-ioi",), ("heads", "resid"), limit=4),
     "variables": VariablesJob(

@@ -91,6 +91,20 @@ def file_hash(path: Path) -> str:
         raise BadFile(f"{path}: cannot be read ({first_line(error)}).") from None
 
 
+def folder_hash(folder: Path) -> str:
+    """The SHA-256 of a folder: of what `sha256sum` writes of its files, sorted by their paths.
+
+    Links are left out.
+
+    Raises:
+        BadFile: a file cannot be read.
+    """
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    named = sorted((path.relative_to(folder).as_posix(), path) for path in files)
+    lines = "".join(f"{file_hash(path)}  {name}\n" for name, path in named)
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
 def write_text(path: Path, text: str) -> Path:
     """Write a text file whole, and the folders above it; the same bytes on every platform."""
     return write_bytes(path, text.encode())

@@ -8,10 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +18,7 @@ from safetensors.torch import save_file
 
 import mechassay as ma
 from mechassay.errors import BadUsage, UnknownName
-from mechassay.examples import Example, Examples
+from mechassay.examples import Examples
 from mechassay.files import read_tensors
 from mechassay.interventions.site import Site
 from mechassay.models.model import make_model
@@ -28,13 +27,11 @@ from mechassay.progress import SILENT
 from mechassay.runs.execute import run
 from mechassay.runs.job import Results
 from mechassay.runs.variables import VariablesJob, layers_of
-from mechassay.tasks.task import Task
 from mechassay.testing.jobs import numbers
 from mechassay.testing.tiny import with_words
 from mechassay.variables.homes import true_sites
-from mechassay.variables.models.ioi import FLIPS
 from mechassay.variables.variable_alignment import VariableAlignment
-from planted_ioi import HALF, planted_examples, planted_ioi
+from planted_ioi import HALF, PlantedIOI, planted_ioi
 from small_jobs import SMALL_JOBS
 
 ONE = replace(
@@ -289,19 +286,6 @@ def test_counterfactuals_that_cannot_tell_the_variable_are_refused(
 
 
 # --- IOI: heads instead of sites ------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class PlantedIOI(Task):
-    """The prompts of a model with two built-in signals, under the name of IOI."""
-
-    name: ClassVar[str] = "ioi"
-    counterfactuals: ClassVar[tuple[str, ...]] = FLIPS
-    default_counterfactual: ClassVar[str] = FLIPS[0]
-    sizes: ClassVar[dict[str, int]] = {"train": 12, "validation": 12, "test": 12}
-
-    def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
-        yield from planted_examples(12, list(self.sizes).index(split))
 
 
 def test_variables_of_a_logit_difference_are_looked_for_in_heads(tmp_path: Path) -> None:

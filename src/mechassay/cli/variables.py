@@ -10,10 +10,12 @@ import typer
 from mechassay.cli.command import command
 from mechassay.cli.listing import JsonOption, show
 from mechassay.cli.problems import tell
+from mechassay.runs.alignments import AlignmentsJob
 from mechassay.runs.variables import VariablesJob
 
 app = typer.Typer(help="Locate causal variables in features of a model.", no_args_is_help=True)
 app.command("run")(command(VariablesJob, output="runs/variables"))
+app.command("evaluate")(command(AlignmentsJob, output="runs/alignments", arguments=("alignments",)))
 
 
 @app.command("list")

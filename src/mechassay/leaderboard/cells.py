@@ -6,12 +6,12 @@ Two cells are compared only if they were measured under the same conditions:
     the task, its version and settings, but for those of the train split
     the test examples, by the hash of their content; the metric or profile; the dtype
     where the best of many sites was chosen: these sites, and what chose them
-    constants of an ablation: the train examples that they are from
+    constants of an ablation, coefficients of IOI: the train examples that they are from
 
 `conditions` holds these as text. What a method was given to find things on is not among them: it is
-shown. The place of a cell is what it was tried on: model, task, variable. A ranking that was read
-from a file is a row of its own, with the file's hash. Private examples have no hash here, by which
-their seed could be guessed, but a number.
+shown. The place of a cell is what it was tried on: model, task, variable. A ranking or features
+that were read from files are a row of their own, with a hash. Private examples have no hash here,
+by which their seed could be guessed, but a number.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from mechassay.runs.command_line import command_line
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import job_of
 from mechassay.tasks.task import PRIVATE
+from mechassay.variables.given import FEATURES_SHA256
 
 Origin = Literal["recomputed", "as reported"]
 OF_TRAINING = ("train_split", "train_limit")
@@ -213,9 +214,9 @@ def _measures(
     if not column.many_rows:
         measure = record.measure(column.measure)
         row = names.get(rules.row) or names.get("method")
-        file = record.specs.get("method") and record.method.args.get(SCORES_SHA256)
+        file = _of_file(record)
         if row and file:
-            row = f"{row} (file {str(file)[:8]})"
+            row = f"{row} (file {file[:8]})"
         if measure is not None and row:
             yield row, measure
         return
@@ -225,6 +226,12 @@ def _measures(
         same = measure.of == "result" and inner and measure.name == f"{begin}{inner}{end}"
         if same:
             yield inner, measure
+
+
+def _of_file(record: Record) -> str:
+    """The hash of what a record measures, where this was read from files; else ""."""
+    settings = record.method.args if "method" in record.specs else {}
+    return str(settings.get(SCORES_SHA256) or settings.get(FEATURES_SHA256) or "")
 
 
 def _controls(record: Record, measure: Measure) -> dict[str, float]:
@@ -250,8 +257,13 @@ def _conditions(record: Record, column: BoardColumn) -> dict[str, str]:
         said |= {key: method.args[key] for key in ("compat", "choose_on") if key in method.args}
     if said.get("ablation") in FOUND_ON_TRAIN and "train" in record.data:
         said["constants from"] = record.data["train"].hash
+    if column.name == "mse" and "train" in record.data:
+        said["coefficients from"] = record.data["train"].hash
     if record.kind in CANDIDATES:
-        said["chosen of"] = _candidates(record, *CANDIDATES[record.kind])
+        # Sites of given features are their finder's choice, as the features are.
+        said["chosen of"] = (
+            "sites as given" if _of_file(record) else _candidates(record, *CANDIDATES[record.kind])
+        )
     if column.against:
         names = {m.of for m in record.measures if m.name == column.against}
         said["controls"] = ", ".join(sorted(names - {"result"}))

@@ -141,6 +141,7 @@ JOBS = Registry(
         "adversarial": "mechassay.runs.adversarial:AdversarialJob",
         "adversarial-paper": "mechassay.runs.adversarial_paper:PaperJob",
         "adversarial-search": "mechassay.runs.adversarial_search:SearchJob",
+        "alignments": "mechassay.runs.alignments:AlignmentsJob",
         "assess": "mechassay.runs.assess:AssessJob",
         "gym": "mechassay.runs.gym:GymJob",
         "gym-check": "mechassay.runs.gym_check:GymCheckJob",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -15,10 +17,12 @@ from mechassay.service.intake import bearer, take
 from mechassay.service.lookups import NotFound, find_submission, list_submissions
 from mechassay.service.parts import KINDS, ServiceParts
 from mechassay.service.queue import withdraw
+from mechassay.service.store import Store
 from mechassay.service.tokens import submitter_of
-from mechassay.service.uploads import ARCHIVES
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+MAGIC = {b"PK": ".zip", b"\x1f\x8b": ".tar.gz"}
+"""How files of archives begin; tar archives do not."""
 _DIGITS = re.compile(r"[1-9][0-9]{0,5}")
 
 
@@ -102,13 +106,18 @@ def api_routes(parts: ServiceParts) -> APIRouter:
         held = (await run_in_threadpool(find_submission, parts.db, submission)).submission
         if held.state != "done":
             raise NotFound(f"Submission {submission} is {held.state}: its file is not given out.")
-        size, chunks = await run_in_threadpool(parts.store.stream, held.file)
-        ending = next((each for each in ARCHIVES if held.file.endswith(each)), "")
-        name = f"submission-{held.id}{ending}" if ending else held.file.rpartition("/")[2]
+        size, first, chunks = await run_in_threadpool(_begun, parts.store, held.file)
+        ending = next((name for magic, name in MAGIC.items() if first.startswith(magic)), ".tar")
         headers = {
             "Content-Length": str(size),
-            "Content-Disposition": f'attachment; filename="{name}"',
+            "Content-Disposition": f'attachment; filename="submission-{held.id}{ending}"',
         }
-        return StreamingResponse(chunks, headers=headers, media_type="application/octet-stream")
+        return StreamingResponse(chain((first,), chunks), headers=headers, media_type="application/octet-stream")
 
     return router
+
+
+def _begun(store: Store, key: str) -> tuple[int, bytes, Iterator[bytes]]:
+    """The size of a blob, its first bytes, and the others."""
+    size, chunks = store.stream(key)
+    return size, next(chunks, b""), chunks

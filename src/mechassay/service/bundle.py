@@ -31,6 +31,7 @@ from mechassay.circuits.submission import TrackModel, graph_file_problems
 from mechassay.display import OneLine
 from mechassay.errors import BadUsage, MechassayError
 from mechassay.files import file_hash, kind_of
+from mechassay.runs.alignments import AlignmentsJob
 from mechassay.runs.circuits import CircuitsJob
 from mechassay.service.declaration import FILES, Declaration
 from mechassay.service.track import TEST, ServiceTrack, SubmissionKind
@@ -120,6 +121,17 @@ def job_of_part(
 ) -> Any:
     """The job that evaluates one part of a bundle on one split."""
     model = track.loaded_from(part.model)
+    if part.form in ("alignment", "mib-alignment"):
+        return AlignmentsJob(
+            (str(bundle.folder / part.path),),
+            model,
+            (part.task,),
+            test_split=split,
+            test_limit=track.examples_of(part.task),
+            dtype=track.dtype,
+            seed=track.seed,
+            private_seed=private_seed,
+        )
     return CircuitsJob(
         models=(model,),
         # A ground truth runs on its own task where none is named.

@@ -72,7 +72,8 @@ async def take(
         async with uploaded(request.stream(), request.headers, folder, largest, ready) as upload:
             if upload.path is None:
                 raise BadUsage("The form has no file.")
-            key = upload.key()
+            # What kind of archive it is, its first bytes say.
+            key = f"uploads/{upload.digest}"
             await run_in_threadpool(parts.store.put_file, key, upload.path)
             declared = held["declared"]
             plain = json.loads(declared.model_dump_json())

@@ -304,8 +304,12 @@ def finish(db: Database, evaluation: Evaluation, worker: str, outcome: Outcome) 
     return db.write(work)
 
 
-def give_back(db: Database, evaluation: Evaluation, worker: str) -> bool:
-    """Let an evaluation wait again, as if it had not been begun; whether it was this worker's."""
+def give_back(db: Database, evaluation: Evaluation, worker: str, *, begun: bool = False) -> bool:
+    """Let an evaluation wait again; whether it was this worker's.
+
+    Args:
+        begun: the attempt counts; else it is as if there had been none.
+    """
     again = (
         update(Evaluation)
         .where(_is_mine(evaluation, worker))
@@ -314,7 +318,7 @@ def give_back(db: Database, evaluation: Evaluation, worker: str) -> bool:
             worker=None,
             lease_until=None,
             started=None,
-            attempts=Evaluation.attempts - 1,
+            attempts=Evaluation.attempts - (0 if begun else 1),
         )
     )
     return db.write(lambda session: _count(session, again) == 1)

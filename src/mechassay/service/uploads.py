@@ -8,6 +8,7 @@ file has a name of ours in a folder of its own, and goes with the block, whateve
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import secrets
 import shutil
@@ -24,6 +25,8 @@ from python_multipart.multipart import parse_options_header
 from starlette.concurrency import run_in_threadpool
 
 from mechassay.errors import BadFile, BadUsage, DiskFull, MechassayError
+from mechassay.files import file_hash
+from mechassay.service.archive import pack
 
 FIELDS, LONGEST_FIELD = 20, 100_000
 BATCH = 2**20
@@ -50,6 +53,7 @@ class FormUpload:
         fields: texts by name.
         name: of the file, as the sender calls it.
         path: of what was written of it; None before its first byte.
+        digest_packed: of the archive that a single file was made.
     """
 
     folder: Path
@@ -60,6 +64,7 @@ class FormUpload:
     path: Path | None = None
     n_bytes: int = 0
     ended: bool = False
+    digest_packed: str = ""
     _hash: Any = field(default_factory=hashlib.sha256)
     _stream: BinaryIO | None = None
     _header: bytes = b""
@@ -70,24 +75,31 @@ class FormUpload:
     @property
     def digest(self) -> str:
         """SHA-256 of the file's bytes."""
-        return self._hash.hexdigest()
+        return self.digest_packed or self._hash.hexdigest()
 
-    def key(self) -> str:
-        """Where the store keeps the file: its content's hash, and what the name tells of its kind.
+    def pack(self) -> None:
+        """Make a single file of data an archive, in which it keeps its name.
 
         Raises:
-            BadFile: a name of no kind that is read.
+            BadFile: a name of no kind that is read. BadUsage: too large.
         """
         name = Path(self.name.replace("\\", "/")).name
-        ending = next((each for each in ARCHIVES if name.lower().endswith(each)), None)
-        if ending is not None:
-            return f"uploads/{self.digest}{ending}"
+        if self.path is None or name.lower().endswith(ARCHIVES):
+            return
         if not _SINGLE.fullmatch(name):
             raise BadFile(
                 f"A submission is a file {', '.join(ARCHIVES)}, or TASK_MODEL.json, .pt or"
                 f" .safetensors; got {name[:80]!r}."
             )
-        return f"uploads/{self.digest}/{name}"
+        single, plain = self.path.with_suffix(".single"), self.path
+        single.mkdir()
+        try:
+            os.replace(plain, single / name)
+            self.path = plain.with_suffix(".zip.upload")
+            pack(single, self.path)
+        finally:
+            shutil.rmtree(single, ignore_errors=True)
+        self.n_bytes, self.digest_packed = self.path.stat().st_size, file_hash(self.path)
 
     def parser(self, content_type: str) -> MultipartParser:
         """A parser that fills this.
@@ -217,6 +229,7 @@ async def uploaded(
             raise BadFile("The form is cut off.")
         if not found.n_bytes:
             raise BadFile("The file is empty.")
+        await run_in_threadpool(found.pack)
         yield found
     finally:
         found.close()
@@ -237,9 +250,12 @@ def _check_room(folder: Path, needed: int) -> None:
 
 
 def remove_stale(folder: Path) -> int:
-    """Remove what servers that were killed left; how many files that were."""
+    """Remove what servers that were killed left; how much that was."""
     before = time.time() - STALE
-    old = [path for path in folder.glob("*.upload") if path.stat().st_mtime < before]
+    old = [path for path in folder.glob("*") if path.stat().st_mtime < before]
     for path in old:
-        path.unlink(missing_ok=True)
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
     return len(old)

@@ -13,7 +13,7 @@ Subsets depend on the pairs alone, so that those who compare featurizers pass th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,10 +58,11 @@ class HeadLocalization(OneLine, Tabular):
     """A variable of IOI in the features of a subset of heads; see the module.
 
     Attributes:
-        subsets: errors of whole heads; `subsets.chosen` are those of the fit.
+        subsets: errors of whole heads; `subsets.chosen` are those of the fit. None where the
+            features were given, and no heads were chosen.
         error: of the features on test pairs, with its controls.
         validation: the squared error on validation pairs, by number of directions a head; None
-            where a featurizer says itself.
+            where a featurizer says itself, and nothing where there was no choice.
         linear: the fit that expected values come from; None where they come from elsewhere.
     """
 
@@ -69,7 +70,7 @@ class HeadLocalization(OneLine, Tabular):
     causal_model: str
     variable: str
     featurizer: str
-    subsets: HeadSubsets
+    subsets: HeadSubsets | None
     fit: Fit
     error: SquaredError
     validation: Mapping[int | None, float]
@@ -88,7 +89,7 @@ class HeadLocalization(OneLine, Tabular):
     @property
     def k(self) -> int | None:
         """The number of directions a head that was chosen; None where a featurizer says itself."""
-        return min(self.validation, key=self.validation.__getitem__)
+        return min(self.validation, key=self.validation.__getitem__, default=None)
 
     @property
     def found(self) -> bool:
@@ -141,14 +142,14 @@ class HeadLocalization(OneLine, Tabular):
             given["variable"] = given["variable"].model_copy(update={"args": wider})
         error = self.error
         columns = {of: error.errors(of).tolist() for of in error.measured}
+        tables = [Table(name=KINDS_TABLE, keys=("kind", "of"), columns=error.columns())]
+        if self.subsets is not None:
+            tables.insert(0, Table(name=SUBSETS, keys=("heads",), columns=self.subsets.columns()))
         return Record(
             kind=KIND,
             specs={**names, "method": method, **given},
             measures=list(self._measures()),
-            tables=[
-                Table(name=SUBSETS, keys=("heads",), columns=self.subsets.columns()),
-                Table(name=KINDS_TABLE, keys=("kind", "of"), columns=error.columns()),
-            ],
+            tables=tables,
             values=Values(
                 unit="pair", ids=list(error.ids), groups=list(error.groups), columns=columns
             ),
@@ -252,3 +253,33 @@ def localize_in_heads(
         validation,
         linear,
     )
+
+
+def measure_features_in_heads(
+    model: Model,
+    pairs: VariablePairs,
+    fit: Fit,
+    name: str = "given",
+    *,
+    linear: LogitDifference | None = None,
+    seed: int = 0,
+    progress: Progress = BAR,
+) -> HeadLocalization:
+    """How well features that were found elsewhere hold a variable of IOI; nothing is trained.
+
+    All sites of the fit are exchanged in one run.
+
+    Args:
+        pairs: with the splits train, whose mean value is the best constant, and test.
+        name: of what found them.
+        linear: the fit that the values of the pairs come from.
+        seed: of random directions and intervals.
+
+    Raises:
+        BadUsage, BadPairs: see `squared_error`.
+    """
+    test, train = pairs.batches["test"], pairs.batches["train"]
+    own = replace(fit, model=model)
+    error = squared_error(own, test, train=train, seed=seed, progress=progress)
+    causal, variable = pairs.labels["test"].model, str(pairs.variable)
+    return HeadLocalization(model.name, causal, variable, name, None, own, error, {}, linear)

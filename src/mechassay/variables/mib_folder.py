@@ -26,7 +26,7 @@ from functools import partial
 from math import isfinite, nan
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, one_of
 from mechassay.features.featurizer import ChosenFeatures, Featurizer, Mask, decoder_of
@@ -80,6 +80,7 @@ def read_mib_folder(
     featurizers: Mapping[str, Featurizer] | None = None,
     ignore_code: bool = False,
     board: MIBBoard = MIB_BOARD,
+    only: str = "",
 ) -> tuple[VariableAlignment, ...]:
     """The alignments of a submission to MIB's causal track; nothing in it is executed.
 
@@ -88,15 +89,50 @@ def read_mib_folder(
         featurizers: by site, of units that have indices alone: MIB never saves SAEs.
         ignore_code: read a folder with featurizer.py or token_position.py without them.
         board: the tasks and models that there are.
+        only: the folder of one alignment (`MIBPart.inside`); no other is opened.
 
     Raises:
         BadFile: the first problem, and how many more there are; see `mib_problems`.
         UnknownName: the board has no model of the given one's class.
     """
     found = Problems()
-    read = _read(Path(folder), found, model, featurizers or {}, ignore_code, board)
+    read = _read(Path(folder), found, model, featurizers or {}, ignore_code, board, only)
     found.refuse(Path(folder))
     return read
+
+
+class MIBPart(NamedTuple):
+    """An alignment of a submission by the names of its folders.
+
+    Attributes:
+        inside: its folder, relative to that of the submission.
+        task, variable: as we call them.
+        model_class: of the language model.
+        method: "" where the track has one for each folder.
+    """
+
+    inside: str
+    task: str
+    variable: str
+    model_class: str
+    method: str
+
+
+def mib_parts(folder: str | Path, *, board: MIBBoard = MIB_BOARD, only: str = "") -> list[MIBPart]:
+    """What a submission has alignments of, by the names of its folders; no file is opened.
+
+    Args:
+        only: the name of a folder in it; no other is looked into.
+
+    Raises:
+        BadFile: there is no such folder, or a link leads out of it. BadUsage: a folder's name.
+    """
+    root, found = Path(folder), Problems()
+    if not root.is_dir():
+        raise BadFile(f"{folder}: there is no such folder.")
+    parts = list(_OpenFolder(root, found, None, {}, True, board, only).parts())
+    found.refuse(root)
+    return parts
 
 
 def mib_problems(
@@ -127,6 +163,7 @@ def _read(
     featurizers: Mapping[str, Featurizer],
     ignore_code: bool,
     board: MIBBoard,
+    only: str = "",
 ) -> tuple[VariableAlignment, ...]:
     if model is not None:
         one_of("class of a model of MIB's causal track", type(model.hf).__name__, board.models)
@@ -134,7 +171,7 @@ def _read(
         found.note(".", f"there is no folder {folder}.")
         return ()
     given = {str(load_site(site)): each for site, each in featurizers.items()}
-    submission = _OpenFolder(folder, found, model, given, ignore_code, board)
+    submission = _OpenFolder(folder, found, model, given, ignore_code, board, only)
     read = list(submission.alignments())
     if not read and not found.errors:
         found.note(".", "no units: folders are named TASK_MODELCLASS_VARIABLE.")
@@ -147,6 +184,7 @@ class _OpenFolder:
 
     Attributes:
         given: featurizers by site, of units without files of theirs.
+        only: the folder of the one alignment that is read; all if empty.
     """
 
     root: Path
@@ -155,6 +193,7 @@ class _OpenFolder:
     given: Mapping[str, Featurizer]
     ignore_code: bool
     board: MIBBoard
+    only: str = ""
 
     def alignments(self) -> Iterator[VariableAlignment]:
         """Of all folders."""
@@ -166,16 +205,31 @@ class _OpenFolder:
             elif path.name not in BESIDE:
                 self._extra(path)
         for folder in folders:
-            if folder.name in BESIDE:
+            if not self._is_meant(folder):
                 continue
             parsed = self.found.tried(folder.name, partial(self.board.parsed, folder.name))
             if parsed is None:
                 continue
             linear = self._linear(parsed[1], coefficients) if parsed[0] == LINEAR else None
             for inside, method, files_inside in self._groups(folder):
+                if self.only and self._name(inside) != self.only:
+                    continue
                 read = self._alignment(inside, method, files_inside, parsed)
                 if read is not None:
                     yield replace(read, coefficients=linear)
+
+    def _is_meant(self, folder: Path) -> bool:
+        return folder.name == self.only.split("/")[0] if self.only else folder.name not in BESIDE
+
+    def parts(self) -> Iterator[MIBPart]:
+        """Of all folders, by their names."""
+        for folder in self._inside(self.root)[1]:
+            if self._is_meant(folder):
+                task, kind, variable = self.board.parsed(folder.name)
+                about = self.board.tasks[task]
+                ours = about.name, about.variables[variable]
+                for inside, method, _ in self._groups(folder):
+                    yield MIBPart(self._name(inside), *ours, kind, method)
 
     def _inside(self, folder: Path) -> tuple[list[Path], list[Path]]:
         """Files and folders in a folder that may be opened."""

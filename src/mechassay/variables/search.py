@@ -12,7 +12,7 @@ who compare featurizers pass them in.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +116,55 @@ def localize(
         chosen,
         full,
         search.controls(chosen, site, full, untrained, permuted),
+    )
+
+
+def measure_features(
+    model: Model,
+    pairs: VariablePairs,
+    fit: Fit,
+    name: str = "given",
+    *,
+    seed: int = 0,
+    progress: Progress = BAR,
+) -> Localization:
+    """How well features that were found elsewhere hold a variable; nothing is trained.
+
+    The site is the one of the highest accuracy on validation pairs, as in `localize`. Controls are
+    those that need no training: no intervention, the full vector and random directions.
+
+    Args:
+        pairs: with the splits validation and test.
+        fit: features of sites that are meant each alone.
+        name: of what found them.
+        seed: of random directions and intervals.
+
+    Raises:
+        BadUsage: a split is missing; sites that are meant together. Others as `accuracy`.
+    """
+    missing = [split for split in ("validation", "test") if split not in pairs.batches]
+    if missing:
+        raise BadUsage(f"measure_features needs pairs of validation and test; no {missing[0]}.")
+    search = _SiteSearch(
+        model, pairs, name, FeaturizerSettings(), None, seed, folder=None, progress=progress
+    )
+    own = replace(fit, model=model)
+    whole = FullVector().fit(model, pairs.batches["test"], own.sites, progress=progress)
+    [validation] = search.scores([own], "validation")
+    test, full = search.scores([own, whole], "test")
+    scored = ScoredFit(None, own, validation, test)
+    _, site = best_of([scored], "validation")
+    return Localization(
+        model.name,
+        pairs.labels["test"].model,
+        str(pairs.variable),
+        name,
+        "validation",
+        (scored,),
+        site,
+        scored,
+        full,
+        search.controls(scored, site, full, None, None),
     )
 
 

@@ -230,6 +230,17 @@ def read_alignment(folder: Path, found: Problems) -> VariableAlignment | None:
     return VariableAlignment(**names, fit=fit, shape=shape, coefficients=coefficients)
 
 
+def read_header(folder: Path) -> dict[str, Any]:
+    """What an alignment is about: its names, sites and shape; no features are read.
+
+    Raises:
+        BadFile: missing, a link that leads out, or no header of an alignment.
+    """
+    if leads_out(folder / HEADER, folder):
+        raise BadFile(f"{folder / HEADER}: is {LEADS_OUT}")
+    return _header(folder / HEADER)
+
+
 def _files(folder: Path, found: Problems) -> Iterator[tuple[str, Path]]:
     """The files of an alignment that may be opened."""
     there = {path.name: path for path in sorted(folder.iterdir())}

@@ -120,6 +120,8 @@ def draw(record: Record, ax: Axes | None = None) -> MatplotlibFigure:
     """The heat map of a record's sites, or the errors of its heads."""
     if record.has_table(SUBSETS):
         return _draw_subsets(record, ax)
+    if not record.has_table(SITES):
+        return _draw_kinds(record, ax)
     choose_on = str(record.method.args.get("choose_on", "validation"))
     cells = shown_cells(record.table(SITES).columns, choose_on)
     layers = [int(x) for x in cells["layer"]]
@@ -310,6 +312,8 @@ def _drawn(record: Record) -> str:
     """What a record's figure shows."""
     if record.has_table(SUBSETS):
         return "Mean squared errors of whole heads, by subset"
+    if not record.has_table(SITES):
+        return "Mean squared errors of the features and their controls"
     columns = record.table(SITES).columns
     places = list(zip(columns["layer"], columns["position"], strict=True))
     best = ", the best of several sites or numbers of features"
@@ -342,7 +346,9 @@ def _errors(records: Sequence[Record]) -> TextTable:
         )
         for record in records
     ]
-    caption = "Squared errors in logits on test pairs; heads were chosen on validation pairs."
+    chosen = any(record.has_table(SUBSETS) for record in records)
+    caption = "Squared errors in logits on test pairs"
+    caption += "; heads were chosen on validation pairs." if chosen else "; heads were given."
     return TextTable(f"{task}, {model}", tuple(columns), tuple(rows), caption)
 
 
@@ -361,3 +367,14 @@ def _draw_subsets(record: Record, ax: Axes | None) -> MatplotlibFigure:
     }
     heads = [str(x) for x in table.columns["heads"]]
     return draw_points(points, heads, "mean squared error", ax=ax)
+
+
+def _draw_kinds(record: Record, ax: Axes | None) -> MatplotlibFigure:
+    """Errors of the features and their controls, a colour for each kind of counterfactual."""
+    table = record.table(KINDS)
+    names = list(dict.fromkeys(str(x) for x in table.columns["of"]))
+    points: dict[str, list[Estimate]] = {}
+    for row in table.rows():
+        found = Estimate(*(float(row[name]) for name in ("mse", "low", "high")))  # pyright: ignore[reportArgumentType]
+        points.setdefault(str(row["kind"]), []).append(found)
+    return draw_points(points, names, "mean squared error", ax=ax)

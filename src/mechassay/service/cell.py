@@ -1,0 +1,200 @@
+"""What touches a submission, in a process of its own: `python -m mechassay.service.cell`.
+
+    check FOLDER               unpacks FOLDER/upload, reads it, and writes FOLDER/checked.json and
+                               the plan of each job, FOLDER/jobs/JOB/plan.json
+    run FOLDER JOB CELL        does one cell of a job; its record or failure is in the job's folder
+
+The first line of the standard input is JSON, `CellOrders`. It has what nobody else may see, the
+private seed: arguments and environment are shown to others, and files stay. The process ends when
+its standard input does, so that none outlives the worker that watches its time and memory.
+
+A private record names the epoch of its seed. Hashes of private examples in it are keyed with the
+seed: equal for equal examples, and nothing by which a seed could be tried.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+
+from mechassay.errors import BadUsage, MechassayError, one_of
+from mechassay.files import write_text
+from mechassay.progress import SILENT
+from mechassay.records import Record, Stored
+from mechassay.runs.execute import Executor, Here, prepare
+from mechassay.runs.folder import RunFolder
+from mechassay.runs.job import Bench, job_of
+from mechassay.service.bundle import open_bundle
+from mechassay.service.track import TEST, ServiceTrack
+from mechassay.submissions import Problem
+from mechassay.tasks.task import PRIVATE
+
+UPLOAD, CHECKED, JOBS, BUNDLE = "upload", "checked.json", "jobs", "bundle"
+Engine = Literal["here", "ray"]
+FIRST_TO_GO = "1000"
+"""For Linux, where memory runs out: this process before the worker."""
+
+
+class CellOrders(Stored):
+    """What a child is told on its standard input.
+
+    Attributes:
+        name: of the uploaded file.
+        engine, address, num_gpus: where a cell is run; private ones always here.
+        threads: of this process; 0: as many as it likes.
+        seed, epoch: of private examples; None where there are none.
+    """
+
+    track: ServiceTrack
+    name: str = ""
+    device: str = "cpu"
+    engine: Engine = "here"
+    address: str = "auto"
+    num_gpus: float = 0.0
+    threads: int = 0
+    seed: int | None = Field(default=None, repr=False)
+    epoch: str = ""
+
+
+class CheckedCell(Stored):
+    """A cell of one of the jobs that evaluate a submission."""
+
+    job: int
+    cell: str
+    split: str = TEST
+
+
+class CheckedSubmission(Stored):
+    """What a check found; see `queue.checked`."""
+
+    kind: str
+    name: str = ""
+    declaration: dict[str, Any] | None = None
+    problems: list[Problem]
+    cells: list[CheckedCell]
+
+
+def check(folder: Path, orders: CellOrders) -> CheckedSubmission:
+    """Unpack and read a submission, and plan its jobs; what is wrong is in what it returns."""
+    track, bundle_folder = orders.track, folder / BUNDLE
+    shutil.rmtree(bundle_folder, ignore_errors=True)
+    bundle = open_bundle(folder / UPLOAD, bundle_folder, track, orders.name)
+    cells: list[CheckedCell] = []
+    problems = bundle.problems
+    for number, job in enumerate(bundle.jobs(track) if bundle.valid else ()):
+        try:
+            prepare(job, folder / JOBS / str(number), progress=SILENT)
+            cells += [
+                CheckedCell(job=number, cell=cell.name, split=job.test_split)
+                for cell in job.cells()
+            ]
+        except MechassayError as error:
+            problems.note("", str(error).replace(f"{bundle_folder}{os.sep}", ""))
+    said = None if bundle.declaration is None else bundle.declaration.model_dump(mode="json")
+    checked = CheckedSubmission(
+        kind=bundle.kind,
+        name="" if bundle.declaration is None else bundle.declaration.name,
+        declaration=said,
+        problems=list(problems),
+        cells=[] if problems.errors else cells,
+    )
+    write_text(folder / CHECKED, checked.model_dump_json(indent=1))
+    return checked
+
+
+def job_folder(folder: Path, job: int, epoch: str = "") -> RunFolder:
+    """Where the cells of a job are done: those of each epoch of private examples apart."""
+    return RunFolder(folder / JOBS / (f"{job}-{epoch}" if epoch else str(job)))
+
+
+def run_cell(folder: Path, number: int, name: str, orders: CellOrders) -> None:
+    """Do a cell of a job whose plan was written by `check`.
+
+    Raises:
+        BadUsage: the job has no such cell; a private one without a seed.
+    """
+    plan = job_folder(folder, number)
+    private = plan.plan().get("test_split") == PRIVATE
+    if private and orders.seed is None:
+        raise BadUsage("This worker has no seed of private examples.")
+    job = job_of(plan.plan(), **({"private_seed": orders.seed} if private else {}))
+    run = job_folder(folder, number, orders.epoch if private else "")
+    write_text(run.plan_file, plan.plan_file.read_text("utf-8"))
+    cells = {cell.name: cell for cell in job.cells()}
+    cell = cells[one_of("cell of the job", name, cells)]
+    _executor(orders, private).map(job, [[cell]], Bench(run, orders.device, SILENT))
+    record = run.record(name)
+    if private and record is not None and orders.seed is not None:
+        run.save_record(name, without_hashes(record, orders.seed, orders.epoch))
+
+
+def without_hashes(record: Record, seed: int, epoch: str) -> Record:
+    """A private record with its epoch, and with keyed hashes of its private examples."""
+    if record.task.args.get("epoch") == epoch:
+        return record  # Done before, by a worker that did not come to say so.
+    about, data = record.provenance, dict(record.data)
+    keyed: dict[str, str] = {}
+    for role, chosen in record.data.items():
+        if chosen.split == PRIVATE:
+            keyed[chosen.hash] = _keyed(chosen.hash, seed)
+            data[role] = chosen.model_copy(update={"hash": keyed[chosen.hash]})
+    told = about.model_copy(update={"data_hash": keyed.get(about.data_hash, about.data_hash)})
+    task = record.task.model_copy(update={"args": {**record.task.args, "epoch": epoch}})
+    return record.changed(task=task, data=data, provenance=told)
+
+
+def _keyed(text: str, seed: int) -> str:
+    return hmac.new(str(seed).encode(), text.encode(), hashlib.sha256).hexdigest()
+
+
+def _executor(orders: CellOrders, private: bool) -> Executor:
+    if orders.engine == "here" or private:  # A cluster would store the seed with its job.
+        return Here()
+    from mechassay.runs.ray import Ray
+
+    return Ray(orders.address, 1, orders.num_gpus)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Do what the arguments say; 0 if it ended in a file, else 1 and one line on stderr."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(FIRST_TO_GO, "ascii")
+    orders = CellOrders.model_validate_json(sys.stdin.readline())
+    threading.Thread(target=_end_with, args=(sys.stdin.read,), daemon=True).start()
+    if orders.threads:
+        torch.set_num_threads(orders.threads)
+    try:
+        what, folder, *rest = arguments
+        if what == "check":
+            check(Path(folder), orders)
+        else:
+            number, name = rest
+            run_cell(Path(folder), int(number), name, orders)
+    except MechassayError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+def _end_with(read: Callable[[], object]) -> None:
+    """End this process when what `read` waits for is over."""
+    read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stderr.flush()
+    # Not sys.exit: it would wait for the thread that reads.
+    os._exit(code)

@@ -1,0 +1,315 @@
+"""Given alignments as a run: known answers, worthless features, MIB's folders, IOI."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import mechassay as ma
+from mechassay.errors import BadFile, BadUsage
+from mechassay.features.featurizer import Directions, Identity
+from mechassay.features.fit import Fit
+from mechassay.files import folder_hash
+from mechassay.interventions.site import load_site
+from mechassay.leaderboard.cells import cells_of
+from mechassay.leaderboard.rules import rules_of
+from mechassay.progress import SILENT
+from mechassay.records import Record
+from mechassay.report.kinds.variables import draw, tables, verdict_of
+from mechassay.runs.alignments import AlignmentsJob
+from mechassay.runs.command_line import command_line
+from mechassay.runs.execute import run
+from mechassay.runs.variables import VariablesJob
+from mechassay.testing.jobs import numbers
+from mechassay.variables.mib_folder import mib_parts, write_mib_folder
+from mechassay.variables.models.ioi import LogitDifference
+from mechassay.variables.variable_alignment import VariableAlignment
+from planted_ioi import PlantedIOI, planted_ioi
+from small_jobs import SMALL_JOBS
+
+JOB: AlignmentsJob = SMALL_JOBS["alignments"]
+MODEL, TASK = "truth-ioi-trained", "truth-ioi"
+
+
+def saved(folder: Path, featurizers: dict[str, Any], **changes: Any) -> str:
+    """An alignment of the answer in truth-ioi-trained, as a folder."""
+    fit = Fit({load_site(site): each for site, each in featurizers.items()})
+    about: dict[str, Any] = {"task": TASK, "variable": "answer", "model": MODEL, **changes}
+    return str(VariableAlignment(**about, fit=fit).save(folder))
+
+
+def one(folder: Path, **changes: Any) -> Record:
+    """The record of a job with one cell."""
+    (record,) = run(replace(JOB, **changes), folder, progress=SILENT).records
+    return record
+
+
+def values(record: Record, of: str) -> list[Any]:
+    assert record.values is not None
+    return list(record.values.columns[of])
+
+
+def test_given_features_are_measured_as_those_that_a_search_has_found(tmp_path: Path) -> None:
+    search = VariablesJob(
+        (MODEL,),
+        variables=("answer",),
+        featurizers=("das",),
+        layers="2",
+        positions=("last",),
+        ks=(6,),
+        controls=(),
+        train_limit=JOB.train_limit,
+        validation_limit=JOB.validation_limit,
+        test_limit=JOB.test_limit,
+    )
+    results = run(search, tmp_path / "search", progress=SILENT)
+    (cell, found), *_ = results.done
+    folder = str(results.folder.path / "alignments" / cell.name)
+    record = one(tmp_path / "given", alignments=(folder,))
+    assert record.kind == found.kind == "variables"
+    assert record.values == found.values and record.data == found.data
+    for name in ("iia", "gain", "validation", "log_odds", "kl"):
+        assert record.measure(name) == found.measure(name)
+    assert record.method.name == "das" and record.method.args["site"] == "resid.2@last"
+    assert record.method.args["features_sha256"] == folder_hash(Path(folder))
+
+
+def test_the_site_is_chosen_on_validation_and_its_features_hold_the_answer(tmp_path: Path) -> None:
+    record = one(tmp_path / "run", test_limit=20)
+    assert record.method.args["site"] == "resid.2@last" and verdict_of(record) == "isolated"
+    table = record.table("sites")
+    assert [row["site"] for row in table.rows()] == ["resid.1@last", "resid.2@last"]
+    assert {m.of for m in record.measures if m.name == "iia"} == {
+        "result",
+        *(f"{kind}:{name}" for kind in ("control", "difference") for name in CONTROLS),
+    }
+
+
+CONTROLS = ("no intervention", "full vector", "random")
+
+
+def test_no_feature_is_no_intervention_and_all_of_them_are_the_whole_vector(
+    tmp_path: Path,
+) -> None:
+    nothing = saved(tmp_path / "nothing", {"resid.2@last": Directions(torch.zeros(48, 0))})
+    whole = saved(tmp_path / "whole", {"resid.2@last": Identity(48)})
+    results = run(
+        replace(JOB, alignments=(nothing, whole)), tmp_path / "run", progress=SILENT
+    ).records
+    empty, full = results
+    assert values(empty, "features") == values(empty, "no intervention")
+    assert verdict_of(empty) == "not found"
+    assert values(full, "features") == values(full, "full vector") == values(full, "random")
+    assert values(empty, "no intervention") == values(full, "no intervention")
+
+
+def test_a_basis_that_is_turned_within_its_space_gives_the_same_numbers(tmp_path: Path) -> None:
+    def drawn(rows: int, columns: int) -> torch.Tensor:
+        normal = torch.randn(rows, columns, generator=torch.Generator().manual_seed(columns))
+        return torch.linalg.qr(normal)[0]
+
+    axes = drawn(48, 20)
+    first = saved(tmp_path / "first", {"resid.2@last": Directions(axes)})
+    turned = saved(tmp_path / "turned", {"resid.2@last": Directions(axes @ drawn(20, 20))})
+    one_of, other = run(
+        replace(JOB, alignments=(first, turned)), tmp_path / "run", progress=SILENT
+    ).records
+    assert values(one_of, "features") == values(other, "features")
+    odds = [record.measure("log_odds") for record in (one_of, other)]
+    assert odds[0] is not None and odds[1] is not None
+    assert odds[0].value == pytest.approx(odds[1].value, abs=1e-4)
+
+
+def test_a_right_and_a_wrong_hypothesis_are_told_by_the_truth(tmp_path: Path) -> None:
+    claim = {"variable": "name_place", "causal_model": "truth-ioi by place"}
+    wrong = saved(tmp_path / "wrong", {"resid.2@last": Identity(48)}, **claim)
+    record = one(tmp_path / "run", alignments=(wrong,))
+    assert record.specs["variable"].args["hypothesis"] == "wrong"
+    assert verdict_of(record) == "not found"
+
+
+def test_a_cell_of_the_board_is_a_row_with_the_hash_of_its_features(tmp_path: Path) -> None:
+    other = saved(tmp_path / "das", {"resid.1@last": Identity(48)})
+    first, second = (
+        next(iter(cells_of(rules_of("variables"), one(tmp_path / f"run{n}", alignments=folders))))
+        for n, folders in enumerate((JOB.alignments, (other,)))
+    )
+    assert first.row == f"das (file {folder_hash(Path(JOB.alignments[0]))[:8]})"
+    assert first.row_in_record == second.row_in_record == "das"
+    # Which sites to look at was the submitters' choice: rows of other sites are comparable.
+    assert first.under == second.under and first.row != second.row
+
+
+def test_private_prompts_are_measured_and_not_written(tmp_path: Path) -> None:
+    record = one(tmp_path / "run", test_split="private", private_seed=77_001_122)
+    assert record.data["test"].split == "private" and record.data["test"].seed is None
+    texts = [
+        x.prompt.text
+        for x in ma.load_task(TASK).examples("private", limit=8, private_seed=77001122)
+    ]
+    for path in (tmp_path / "run").rglob("*"):
+        said = path.read_bytes() if path.is_file() else b""
+        assert b"77001122" not in said and not any(text.encode() in said for text in texts), path
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def test_the_command_is_typed_with_the_folders(tmp_path: Path) -> None:
+    text = command_line(replace(JOB, alignments=("a b", "c")), Path("out"))
+    assert text.startswith("mechassay variables evaluate 'a b' c --model truth-ioi-trained")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"alignments": ("nowhere",)}, "nowhere: there is no such folder"),
+        ({"tasks": ("mcqa",)}, "None of the alignments is about truth-ioi-trained and mcqa"),
+        ({"tasks": ("mqca",)}, "Did you mean 'mcqa'"),
+        ({"test_split": "train"}, "split to report on"),
+        ({"layers": "first"}, "such as 0,3,6"),
+        ({"dtype": "float8"}, "float8"),
+        ({"alignments": JOB.alignments * 2}, "are both 'das' for answer of truth-ioi"),
+    ],
+)
+def test_a_plan_that_cannot_be_run_leaves_no_folder(
+    changes: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises((BadUsage, BadFile), match=said) as error:
+        run(replace(JOB, **changes), tmp_path / "run", progress=SILENT)
+    assert "\n" not in str(error.value) and not (tmp_path / "run").exists()
+
+
+def test_a_folder_without_an_alignment_is_said(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadFile, match=r"neither alignment\.json nor folders named TASK"):
+        run(replace(JOB, alignments=(str(tmp_path / "empty"),)), tmp_path / "run", progress=SILENT)
+
+
+def test_a_variable_of_another_causal_model_is_refused(tmp_path: Path) -> None:
+    other = {"variable": "subject_token", "causal_model": "ioi"}
+    folder = saved(tmp_path / "other", {"resid.2@last": Identity(48)}, **other)
+    with pytest.raises(BadUsage, match="'subject_token' of the causal model 'ioi' is none of"):
+        run(replace(JOB, alignments=(folder,)), tmp_path / "run", progress=SILENT)
+
+
+def test_an_alignment_of_another_model_fails_alone(tmp_path: Path) -> None:
+    small = ma.load_model("truth-previous-token-trained")
+    fit = ma.features.FullVector().fit(
+        small,
+        small.interchanges(ma.load_task("truth-previous-token").pairs("train", small, limit=4)),
+        ["resid.0@last"],
+    )
+    other = VariableAlignment.of(fit, TASK, "answer", method="other").save(tmp_path / "other")
+    results = run(
+        replace(JOB, alignments=(*JOB.alignments, str(other))), tmp_path / "run", progress=SILENT
+    )
+    assert len(results.records) == 1
+    (failure,) = results.failures
+    assert failure.error == "GraphMismatch" and "truth-previous-token-trained" in failure.message
+
+
+def test_changed_features_are_another_plan(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    shutil.copytree(JOB.alignments[0], folder)
+    job = replace(JOB, alignments=(str(folder),))
+    first = run(job, tmp_path / "run", progress=SILENT)
+    assert numbers(run(job, tmp_path / "run", progress=SILENT)) == numbers(first)
+    told = json.loads((folder / "alignment.json").read_text())
+    (folder / "alignment.json").write_text(json.dumps({**told, "method": "dbm"}))
+    with pytest.raises(BadUsage, match="holds a run with files"):
+        run(job, tmp_path / "run", progress=SILENT)
+
+
+def test_a_name_with_markup_is_text_of_one_line(tmp_path: Path) -> None:
+    name = "<script>alert(1)</script>\n\x1b[31m../../etc"
+    folder = saved(tmp_path / "mine", {"resid.2@last": Identity(48)}, method=name)
+    results = run(replace(JOB, alignments=(folder,)), tmp_path / "run", progress=SILENT)
+    (record,) = results.records
+    assert record.method.name == "<script>alert(1)</script> [31m../../etc"
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "<script>alert(1)" not in page and "&lt;script&gt;alert(1)" in page
+    assert all(
+        (tmp_path / "run").resolve() in file.resolve().parents
+        for file in (tmp_path / "run").rglob("*.json")
+    )
+
+
+# --- MIB's folders --------------------------------------------------------------------------------
+
+
+def mib_submission(folder: Path) -> Path:
+    axes = torch.linalg.qr(torch.randn(896, 4, generator=torch.Generator().manual_seed(0))).Q
+    wide = torch.linalg.qr(torch.randn(2304, 4, generator=torch.Generator().manual_seed(0))).Q
+    sites = [load_site("resid.12@correct_symbol")]
+    qwen, gemma = "Qwen/Qwen2.5-0.5B", "google/gemma-2-2b"
+    given = [
+        VariableAlignment("mcqa", "answer_pointer", qwen, Fit({sites[0]: Directions(axes)})),
+        VariableAlignment("mcqa", "answer", gemma, Fit({sites[0]: Directions(wide)})),
+    ]
+    write_mib_folder(given, folder)
+    return folder
+
+
+def test_of_a_submission_to_mib_those_folders_count_that_are_about_the_model(
+    tmp_path: Path,
+) -> None:
+    folder = mib_submission(tmp_path / "submission")
+    assert [part.task for part in mib_parts(folder)] == ["mcqa", "mcqa"]
+    job = AlignmentsJob((str(folder),), "Qwen/Qwen2.5-0.5B")
+    (cell,) = job.cells()
+    assert cell.of["variable"] == "answer_pointer" and cell.of["task"] == "mcqa"
+    local = tmp_path / "gemma"
+    local.mkdir()
+    (local / "config.json").write_text('{"architectures": ["Gemma2ForCausalLM"]}')
+    (of_gemma,) = replace(job, model=str(local)).cells()
+    assert of_gemma.of["variable"] == "answer"
+    inside = job.given[0].inside
+    (alone,) = replace(job, alignments=(str(folder / inside),)).given
+    assert alone.inside == inside and alone.sha256 == job.given[0].sha256
+    (read,) = ma.variables.read_mib_folder(folder, only=inside)
+    assert read.variable == "answer_pointer"
+
+
+def test_a_submission_with_code_or_a_link_that_leads_out_is_not_planned(tmp_path: Path) -> None:
+    folder = mib_submission(tmp_path / "submission")
+    (folder / "4_answer_MCQA_Qwen2ForCausalLM_answer").symlink_to(tmp_path)
+    with pytest.raises(BadFile, match="leads out"):
+        AlignmentsJob((str(folder),), "Qwen/Qwen2.5-0.5B").cells()
+
+
+# --- IOI: all heads at once -----------------------------------------------------------------------
+
+
+def test_variables_of_a_logit_difference_are_measured_by_coefficients_that_are_fitted_here(
+    tmp_path: Path,
+) -> None:
+    head = {load_site("heads.1.0@all"): Identity(None)}
+    invented = LogitDifference(bias=0.0, position=0.0, token=0.0, r2=1.0, n=0, conditions={})
+    honest = VariableAlignment("ioi", "subject_position", "mine", Fit(head, together=True))
+    paths = [
+        str(replace(honest, method=name, coefficients=given).save(tmp_path / name))
+        for name, given in (("plain", None), ("invented", invented))
+    ]
+    job = AlignmentsJob(
+        tuple(paths), "mine", ("ioi",), layers="1", train_limit=8, validation_limit=6, test_limit=6
+    )
+    about: dict[str, Any] = {"models": {"mine": planted_ioi()}, "tasks": {"ioi": PlantedIOI()}}
+    results = run(job, tmp_path / "run", progress=SILENT, **about)
+    assert not results.failures
+    plain, other = results.records
+    # MIB's evaluator would compare the second with 0, whatever is exchanged.
+    assert values(plain, "features") == values(other, "features")
+    error, constant = plain.measure("mse"), plain.measure("mse", "control:best constant")
+    assert error is not None and constant is not None and error.value < constant.value / 4
+    assert values(plain, "features") == values(plain, "full vector")
+    assert "1.0" in str(plain.specs["metric"].args["coefficients of"])
+    assert draw(plain).axes and "heads were given" in tables([plain])[0].caption
+    (cell,) = cells_of(rules_of("variables"), plain)
+    assert cell.column == "mse" and "coefficients from" in cell.conditions
