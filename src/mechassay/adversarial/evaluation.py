@@ -122,7 +122,9 @@ def evaluate_pairs(
         raise BadUsage(
             f"A part of a grid is of its prompts, here {part.shape}; got values of shape {shape}."
         )
-    values = _KeptValues(store, (len(circuits) + 1, *shape), _identity(circuits, clean, corrupted, part))
+    values = _KeptValues(
+        store, (len(circuits) + 1, *shape), _identity(circuits, clean, corrupted, part)
+    )
     runs = [
         circuit_runner(model.decoder, model.graph, circuit.edges, circuit.neurons)
         for circuit in circuits

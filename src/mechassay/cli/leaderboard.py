@@ -8,8 +8,11 @@ from typing import Annotated
 import typer
 
 from mechassay.cli.command import DeviceOption
+from mechassay.cli.service_site import export, serve, status, submit, withdraw
 
 app = typer.Typer(help="Boards of runs, and any cell of them again.", no_args_is_help=True)
+for each in (serve, submit, status, withdraw, export):
+    app.command(each.__name__)(each)
 
 RunsOption = Annotated[Path, typer.Option("--runs", help="Folder of the runs that boards read.")]
 

@@ -60,10 +60,6 @@ class Choice:
     every: bool = False
 
 
-def _no_notes(_: BoardCell) -> CellNotes:
-    return CellNotes()
-
-
 @dataclass(frozen=True, eq=False)
 class BoardPages:
     """The pages of boards.
@@ -80,7 +76,7 @@ class BoardPages:
     boards: Mapping[str, Board]
     record: Callable[[BoardCell], Record | None]
     again: Mapping[str, Sequence[Repetition]] = field(default_factory=dict)
-    notes: Callable[[BoardCell], CellNotes] = _no_notes
+    notes: Callable[[BoardCell], CellNotes] | None = None
     unreadable: tuple[str, ...] = ()
     served: bool = False
     nav: Markup | None = None
@@ -326,7 +322,7 @@ class BoardPages:
         return Section(column.title, tuple(blocks))
 
     def _cell_section(self, board: Board, cell: BoardCell, links: Links) -> Section:
-        notes = self.notes(cell)
+        notes = self.notes(cell) if self.notes else CellNotes()
         if links.served:
             address = history_link(board.rules.name, cell.full_id)
             history = ("history", link(address, "what stood here"))

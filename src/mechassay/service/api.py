@@ -112,7 +112,9 @@ def api_routes(parts: ServiceParts) -> APIRouter:
             "Content-Length": str(size),
             "Content-Disposition": f'attachment; filename="submission-{held.id}{ending}"',
         }
-        return StreamingResponse(chain((first,), chunks), headers=headers, media_type="application/octet-stream")
+        return StreamingResponse(
+            chain((first,), chunks), headers=headers, media_type="application/octet-stream"
+        )
 
     return router
 

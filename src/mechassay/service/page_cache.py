@@ -72,7 +72,7 @@ class PageCache:
         self._held[key] = time.monotonic(), made
 
     async def get(self, key: Hashable, make: Callable[[], CachedPage]) -> CachedPage:
-        """An answer; `make` runs in a thread, once for all who ask meanwhile; errors are not kept."""
+        """An answer; `make` runs in a thread, once for all who ask; errors are not kept."""
         held = self._held.get(key)
         now = time.monotonic()
         if held is not None and (self.seconds is None or now - held[0] < self.seconds):
