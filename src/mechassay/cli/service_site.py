@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mechassay.cli.service_options import DatabaseOption, FolderOption, StoreOption, TrackOption
+
+if TYPE_CHECKING:
+    from mechassay.leaderboard.recomputation import Recomputation
 
 ServerOption = Annotated[
     str,
@@ -133,6 +136,41 @@ def withdraw(
 
     found = ServiceClient(server, read_token(token_file)).withdraw(submission)
     typer.echo(f"{found['id']}: {found['state']}")
+
+
+def recompute_from(
+    server: str, token_file: Path | None, board: str, cell: str, device: str
+) -> None:
+    """Compute a cell of a service's board again; with a token, tell the service."""
+    import os
+    from tempfile import TemporaryDirectory
+
+    from mechassay.service.client import TOKEN, ServiceClient, read_token
+    from mechassay.service.recomputing import fetch_cell, recompute_served
+
+    token = read_token(token_file) if token_file or os.environ.get(TOKEN) else ""
+    client = ServiceClient(server, token)
+    with TemporaryDirectory() as folder:
+        served = fetch_cell(client, board, cell, Path(folder))
+        told = recompute_served(served, Path(folder), device=device)
+    if token:
+        said = {"cell": told.cell, "sha256": told.sha256, "value": told.again}
+        client.recomputed(served.submission, {**said, "agrees": told.agrees})
+    tell(told)
+
+
+def tell(told: Recomputation) -> None:
+    """Print what came of computing a cell again; exit with 1 if it differs."""
+    from mechassay.leaderboard.recomputation import TOLERANCE
+
+    typer.echo(f"{told.cell}: {told.stored:.9g} on the board, {told.again:.9g} again")
+    word = "agrees" if told.agrees else "DIFFERS"
+    typer.echo(
+        f"{word}: {told.n} results, largest difference {told.largest:.1g} (allowed"
+        f" {TOLERANCE:g}); {told.seconds:.0f} s"
+    )
+    if not told.agrees:
+        raise typer.Exit(1)
 
 
 def export(

@@ -69,7 +69,7 @@ class BoardCell(Stored):
         failing: controls with a known answer that the record fails.
         file, sha256: the record, relative to the folder of runs, and the hash of its bytes.
         command: that makes the record; "" where no command does.
-        source: of a number as reported: where it stands.
+        source: where a number as reported stands, or which submission it is of.
         private: whether its examples are those of a private split.
         earlier: what stood here before, the newest first.
     """

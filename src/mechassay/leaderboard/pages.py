@@ -7,7 +7,7 @@ folder need no server; those of a server have forms and links to pages of two ro
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -17,6 +17,7 @@ from markupsafe import Markup
 from mechassay.errors import BadUsage, one_of
 from mechassay.leaderboard.board import Board, BoardPlace
 from mechassay.leaderboard.cells import BoardCell
+from mechassay.leaderboard.choice import Choice
 from mechassay.leaderboard.controls import column_data, compare_form, controls, resolved
 from mechassay.leaderboard.facts import (
     MARK,
@@ -26,8 +27,8 @@ from mechassay.leaderboard.facts import (
     number_text,
     place_text,
     plain_number,
-    record_link,
 )
+from mechassay.leaderboard.history import cell_history
 from mechassay.leaderboard.links import FileLinks, Links, ServedLinks, history_link, link
 from mechassay.leaderboard.paired import Pairs, paired_differences
 from mechassay.leaderboard.rules import BoardColumn
@@ -36,28 +37,13 @@ from mechassay.report.page import Block, Command, Fold, Notice, Section, Text, r
 from mechassay.report.tables import NOTHING, Column, Row, TextTable
 from mechassay.runs.job import cell_name
 from mechassay.stats.intervals import Estimate
-from mechassay.text import interval, number
+from mechassay.text import interval
 
 TITLE = "Leaderboard"
 PAIRED = 50
 """Rows of a column, best first, whose pairs a page that needs no server holds."""
 SHOWN = 200
 """Rows of a column, best first, that a page of a server shows until it is asked for all."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What of a board a page shows.
-
-    Attributes:
-        roles: values by role, such as models; a role without any is not restricted.
-        words: that the names of rows have to contain.
-        every: all rows, however many.
-    """
-
-    roles: tuple[tuple[str, frozenset[str]], ...] = ()
-    words: str = ""
-    every: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +141,7 @@ class BoardPages:
             UnknownName: no such board, role or value of a role.
         """
         whole, chosen = self.find(name), choice or Choice()
-        board = _part(whole, chosen)
+        board = chosen.part_of(whole)
         sections = [Section("", _opening(board))]
         data: dict[str, object] = {}
         for column in map(board.rules.column, board.columns):
@@ -216,37 +202,10 @@ class BoardPages:
         """
         board, links = self.find(name), self._links()
         found = board.find(cell)
-        lines = [
-            (found.created, interval(found.value, found.low, found.high), found.settings, found)
-        ]
-        lines += [(old.created, number(old.value), old.settings, old) for old in found.earlier]
-        rows = [
-            (created[:19] or NOTHING, value, settings or NOTHING, self._kept(found, each.sha256))
-            for created, value, settings, each in lines
-        ]
-        head = ("made", "value", "method", "record")
-        blocks: list[Block] = [
-            Text(f"{board.rules.column(found.column).says} The newest number stands on the board."),
-            TextTable.of("", head, rows, words=True),
-        ]
-        others = [each for each in board.cells if each.id == found.id and each is not found]
-        if others:
-            other = [
-                (
-                    each.created[:19] or NOTHING,
-                    interval(each.value, each.low, each.high),
-                    each.conditions.get("examples", NOTHING),
-                    link(history_link(name, each.full_id), each.under),
-                )
-                for each in others
-            ]
-            head = ("made", "value", "examples", "conditions")
-            said = "Numbers under other conditions are not compared with these."
-            blocks += [Text(said, "soft"), TextTable.of("", head, other, words=True)]
         row = link(links.row(name, found.row), found.row)
         top = Markup("{}<p>{}</p>").format(_back(links, board), row)
         title = f"{board.rules.column(found.column).title}: {found.row}, {place_text(found)}"
-        return self._render(title, [Section("", tuple(blocks))], top=top)
+        return self._render(title, [Section("", cell_history(board, found, links))], top=top)
 
     # --- parts of pages ---------------------------------------------------------------------------
 
@@ -262,10 +221,6 @@ class BoardPages:
 
     def _links(self, up: str = "") -> Links:
         return ServedLinks() if self.served else FileLinks(up)
-
-    def _kept(self, cell: BoardCell, sha256: str) -> str:
-        """The record of a number as a download, if there is one."""
-        return record_link(self._links(), sha256) if sha256 and not cell.private else NOTHING
 
     def _repeated(self, cell: BoardCell) -> Sequence[Repetition]:
         return self.again.get(cell.sha256, ())
@@ -356,30 +311,6 @@ class BoardPages:
             named = link(links.row(board.rules.name, row), row)
             lines.append(Row((named, *map(plain_number, summary), *texts)))
         return TextTable("", tuple(columns), tuple(lines))
-
-
-def _part(board: Board, choice: Choice) -> Board:
-    """The cells of a board that were chosen."""
-    words = choice.words.lower().split()
-    for role, values in choice.roles:
-        held = {cell.place[role] for cell in board.cells if role in cell.place}
-        for value in sorted(values):
-            one_of(one_of("role", role, board.rules.place), value, held)
-    if not choice.roles and not words:
-        return board
-
-    def has(values: Collection[str], found: str | None) -> bool:
-        return not values or found in values
-
-    return Board(
-        board.rules,
-        tuple(
-            cell
-            for cell in board.cells
-            if all(has(values, cell.place.get(role)) for role, values in choice.roles)
-            and all(word in cell.row.lower() for word in words)
-        ),
-    )
 
 
 @cache

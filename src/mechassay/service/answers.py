@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -119,7 +120,9 @@ async def failed(request: Request, error: Exception) -> Response:
     """The answer to an error: one line, never a trace."""
     if isinstance(error, ClientDisconnect):
         return Response(status_code=400)
-    if isinstance(error, HTTPException):
+    if isinstance(error, RequestValidationError):
+        status, title, text = 400, "Refused", "The request is not of the form that is expected."
+    elif isinstance(error, HTTPException):
         status, title, text = error.status_code, TITLES.get(error.status_code, "Refused"), ""
         text = "There is no such page." if status == 404 else f"{error.detail}."
     else:

@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
-from sqlalchemy import text
+from pydantic import Field
+from sqlalchemy import delete, text
+from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 
+from mechassay.errors import BadUsage
+from mechassay.records import Number, Stored
 from mechassay.service.answers import answer
 from mechassay.service.intake import bearer, take
-from mechassay.service.lookups import NotFound, find_submission, list_submissions
+from mechassay.service.lookups import NotFound, SubmissionView, find_submission, list_submissions
 from mechassay.service.parts import KINDS, ServiceParts
 from mechassay.service.queue import withdraw
 from mechassay.service.store import Store
+from mechassay.service.tables import Recomputed, Submitter, now
 from mechassay.service.tokens import submitter_of
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 MAGIC = {b"PK": ".zip", b"\x1f\x8b": ".tar.gz"}
 """How files of archives begin; tar archives do not."""
+LONGEST_CELL = 500
 _DIGITS = re.compile(r"[1-9][0-9]{0,5}")
+
+
+class Repeated(Stored):
+    """What somebody says of a cell that was computed again."""
+
+    cell: str = Field(max_length=LONGEST_CELL)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    value: Number
+    agrees: bool
 
 
 def page_number(request: Request) -> int:
@@ -51,7 +68,11 @@ def api_routes(parts: ServiceParts) -> APIRouter:
     @router.get("/track")
     async def track() -> Response:
         """What is evaluated, and the limits of an upload."""
-        return JSONResponse(parts.track.model_dump(mode="json"))
+        told = parts.track.model_dump(mode="json")
+        for about in told["models"].values():
+            if Path(about["load"]).is_absolute():
+                about["load"] = ""  # Where files of this machine are concerns nobody.
+        return JSONResponse(told)
 
     @router.get("/boards/{name}.{kind}", response_class=Response)
     async def board(request: Request, name: str, kind: str) -> Response:
@@ -100,6 +121,14 @@ def api_routes(parts: ServiceParts) -> APIRouter:
         parts.brief.clear()
         return {"id": found.id, "state": found.state}
 
+    @router.post("/submissions/{submission}/recomputed", status_code=201)
+    async def recomputed(request: Request, submission: str, said: Repeated) -> dict[str, bool]:
+        """Say that a cell was computed again by somebody else than its submitter."""
+        by = await run_in_threadpool(submitter_of, parts.db, bearer(request))
+        view = await run_in_threadpool(find_submission, parts.db, submission)
+        await run_in_threadpool(_note, parts, view, by, said)
+        return {"agrees": said.agrees}
+
     @router.get("/submissions/{submission}/file", response_class=Response)
     async def file(submission: str) -> Response:
         """The file of a submission that is done; what was not checked is given to nobody."""
@@ -123,3 +152,29 @@ def _begun(store: Store, key: str) -> tuple[int, bytes, Iterator[bytes]]:
     """The size of a blob, its first bytes, and the others."""
     size, chunks = store.stream(key)
     return size, next(chunks, b""), chunks
+
+
+def _note(parts: ServiceParts, view: SubmissionView, by: Submitter, said: Repeated) -> None:
+    """Store what somebody computed again, once for each cell and person.
+
+    Raises:
+        BadUsage: it is the submitter's own. NotFound: the board shows no such record.
+    """
+    held = view.submission
+    if held.submitter_id == by.id:
+        raise BadUsage("Your own submission has to be computed again by somebody else.")
+    shown = {parts.boards.snapshot.hashes.get(each.record or "") for each in view.evaluations}
+    if said.sha256 not in shown:
+        raise NotFound("The submission has no such record on a board.")
+
+    def work(session: Session) -> None:
+        same = {"sha256": said.sha256, "cell": said.cell, "by": by.name}
+        session.execute(delete(Recomputed).filter_by(**same))
+        value = None if math.isnan(said.value) else said.value
+        session.add(
+            Recomputed(
+                **same, submission_id=held.id, value=value, agrees=said.agrees, created=now()
+            )
+        )
+
+    parts.db.write(work)

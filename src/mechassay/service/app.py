@@ -29,7 +29,8 @@ from starlette.types import ASGIApp
 
 from mechassay.errors import BadUsage, MechassayError
 from mechassay.leaderboard.board import Board
-from mechassay.leaderboard.pages import BoardPages, Choice
+from mechassay.leaderboard.choice import Choice
+from mechassay.leaderboard.pages import BoardPages
 from mechassay.runs.job import cell_name
 from mechassay.service.answers import SafeHeaders, answer, failed, refusal
 from mechassay.service.api import api_routes, page_number

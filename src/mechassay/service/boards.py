@@ -145,7 +145,8 @@ class ServedBoards:
             submissions[row] = each.submission
             if not is_private(record):
                 public.add(sha256)
-            cells += self._cells(numbered(record, private), row, sha256)
+            about = {"row": row, "source": f"submission {each.submission}"}
+            cells += self._cells(numbered(record, private), sha256, about)
         self._known = known
         boards = {
             name: Board.of(rules, held)
@@ -163,7 +164,7 @@ class ServedBoards:
         )
         return BoardsSnapshot(generation, pages, submissions, frozenset(public), hashes)
 
-    def _cells(self, record: Record, row: str, sha256: str) -> Iterator[BoardCell]:
+    def _cells(self, record: Record, sha256: str, about: Mapping[str, str]) -> Iterator[BoardCell]:
         for rules in board_rules().values():
             if rules.kind != record.kind:
                 continue
@@ -171,7 +172,7 @@ class ServedBoards:
                 place = dict(cell.place)
                 if "model" in place:
                     place["model"] = self._public_model(place["model"])
-                yield cell.model_copy(update={"row": row, "place": place})
+                yield cell.model_copy(update={**about, "place": place})
 
     def _public_model(self, name: str) -> str:
         try:

@@ -108,7 +108,23 @@ class ServiceClient:
         """Withdraw a submission; errors as `submit`."""
         return self._asked(lambda client: client.delete(f"/api/submissions/{_plain(submission)}"))
 
+    def recomputed(self, submission: str, told: Mapping[str, Any]) -> dict[str, Any]:
+        """Say that a cell was computed again; errors as `submit`."""
+        address = f"/api/submissions/{_plain(submission)}/recomputed"
+        return self._asked(lambda client: client.post(address, json=dict(told)))
+
+    def asked(self, address: str) -> dict[str, Any]:
+        """The JSON object at an address of the service; errors as `submit`."""
+        return self._asked(lambda client: client.get(address))
+
+    def content(self, address: str) -> bytes:
+        """The bytes at an address of the service; errors as `submit`."""
+        return self._answer(lambda client: client.get(address)).content
+
     def _asked(self, send: Callable[[Any], Any]) -> dict[str, Any]:
+        return _object(self.server, self._answer(send))
+
+    def _answer(self, send: Callable[[Any], Any]) -> Any:
         httpx = _httpx()
         headers: Mapping[str, str] = {"User-Agent": f"mechassay/{__version__}"}
         if self.token:
@@ -124,7 +140,7 @@ class ServiceClient:
                     refused = f"{self.server}: cannot be reached ({said})."
                 else:
                     if answer.status_code < 300:
-                        return _object(self.server, answer)
+                        return answer
                     refused = f"{self.server}: {_reason(answer)}"
                     if answer.status_code not in AGAIN:
                         raise ServerRefused(refused)

@@ -90,7 +90,9 @@ def submission_page(view: SubmissionView, records: Mapping[str, Record], address
     if view.evaluations:
         sections.append(Section("Cells", (_cells_table(view, records),)))
     if held.state == "done":
-        sections.append(Section("Compute it again", tuple(_again(view, address))))
+        said = "The page of a row on the board has the command that computes each number again:"
+        command = f"mechassay leaderboard recompute {held.kind} CELL --server {address}"
+        sections.append(Section("Compute it again", (Text(said), Command(command))))
     script = "" if view.ended else watch_script()
     return render(held.name, sections, top=progress, script=script, nav=NAV, connects=bool(script))
 
@@ -225,13 +227,3 @@ def _cells_table(view: SubmissionView, records: Mapping[str, Record]) -> TextTab
         rows.append(Row((each.cell, each.split, state, *numbers, spent, said), kind))
     head = ("cell", "examples", "state", *(each.title for each in columns), "seconds", "message")
     return TextTable.of("", head, rows, words=True)
-
-
-def _again(view: SubmissionView, address: str) -> list[Block]:
-    return [
-        Text(
-            "The page of a row has the command of each number. This one computes the first of all"
-            " public cells of this submission:"
-        ),
-        Command(f"mechassay leaderboard recompute --server {address} {view.submission.id}"),
-    ]
