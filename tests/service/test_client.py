@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mechassay.cli.main import main
+from mechassay.cli.main import main as program
 from mechassay.errors import BadFile, BadUsage
 from mechassay.service.app import create_app
 from mechassay.service.client import ServerRefused, ServiceClient, read_token
@@ -23,6 +23,13 @@ from web_server import Answer, served
 
 uvicorn = pytest.importorskip("uvicorn")
 DECLARED = Declaration(name="mine")
+
+
+def main(words: list[str]) -> int:
+    """The exit code of a command."""
+    with pytest.raises(SystemExit) as ended:
+        program(words)
+    return int(ended.value.code or 0)
 
 
 @pytest.fixture(scope="module")

@@ -154,8 +154,9 @@ class BoardPages:
             blocks += [Notice("Not compared", tuple((text, "") for text in wrong))] if wrong else []
             blocks.append(self._table(board, column.name, places, rows, comparable))
             if len(rows) < len(ranked):
-                more = f"The {len(rows):,} best of {len(ranked):,} rows; add rows=all to see all."
-                blocks.append(Text(more, "soft"))
+                every = link(f"{self._links().board(name)}?rows=all", "show all")
+                said = Markup("The {} best of {} rows; {}.").format(len(rows), len(ranked), every)
+                blocks.append(Text(said, "soft"))
             sections.append(Section(column.title, tuple(blocks)))
             data[column.name] = column_data(board, column.name, places, rows, pairs)
         top = controls(board, data, self._links(), whole=whole, words=chosen.words)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 from fastapi.exceptions import RequestValidationError
-from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -28,7 +27,6 @@ API = "/api/"
 RETRY_SECONDS = 10
 LONGEST = 1000
 """Letters of a message."""
-CONTENT = "Content-Type"
 DISK_FULL = (28, 122)
 """ENOSPC and EDQUOT, as the system calls them."""
 
@@ -69,14 +67,14 @@ class SafeHeaders:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._headers = (
-            ("Content-Security-Policy", policy()),
-            ("X-Content-Type-Options", "nosniff"),
-            ("X-Frame-Options", "DENY"),
-            ("Referrer-Policy", "no-referrer"),
-            ("Cross-Origin-Opener-Policy", "same-origin"),
-            ("Cross-Origin-Resource-Policy", "same-origin"),
-        )
+        self._headers = [
+            (b"content-security-policy", policy().encode()),
+            (b"x-content-type-options", b"nosniff"),
+            (b"x-frame-options", b"DENY"),
+            (b"referrer-policy", b"no-referrer"),
+            (b"cross-origin-opener-policy", b"same-origin"),
+            (b"cross-origin-resource-policy", b"same-origin"),
+        ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -85,9 +83,7 @@ class SafeHeaders:
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in self._headers:
-                    headers[name] = value
+                message["headers"] = [*message.get("headers", ()), *self._headers]
             await send(message)
 
         await self._app(scope, receive, guarded)

@@ -48,19 +48,19 @@ MOST_VALUES = 100
 
 
 def create_app(settings: ServiceSettings, address: str = "") -> ASGIApp:
-    """The application; its tables are brought up to date when it starts.
+    """The application; its tables are brought up to date.
 
     Args:
         address: at which others reach it, for the commands on its pages.
 
     Raises:
-        BadUsage, BadFile: the settings cannot be used.
+        BadUsage, BadFile: the settings cannot be used. DatabaseAway: the database does not answer.
     """
     parts = ServiceParts(settings, address)
+    parts.db.upgrade()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await run_in_threadpool(parts.db.upgrade)
         await run_in_threadpool(remove_stale, settings.scratch / "uploads")
         with suppress(MechassayError):
             await parts.look()
