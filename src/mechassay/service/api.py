@@ -58,6 +58,12 @@ def page_number(request: Request) -> int:
 def api_routes(parts: ServiceParts) -> APIRouter:
     """All addresses below /api."""
     router = APIRouter(prefix="/api")
+    _read_boards(router, parts)
+    _take_submissions(router, parts)
+    return router
+
+
+def _read_boards(router: APIRouter, parts: ServiceParts) -> None:
 
     @router.get("/health")
     async def health() -> dict[str, str]:
@@ -93,6 +99,8 @@ def api_routes(parts: ServiceParts) -> APIRouter:
         path = parts.boards.record_file(sha256)
         return FileResponse(path, media_type=KINDS["json"], filename=f"{sha256}.json")
 
+
+def _take_submissions(router: APIRouter, parts: ServiceParts) -> None:
     @router.get("/submissions")
     async def submissions(request: Request) -> dict[str, Any]:
         """The submissions, the newest first."""
@@ -144,8 +152,6 @@ def api_routes(parts: ServiceParts) -> APIRouter:
         return StreamingResponse(
             chain((first,), chunks), headers=headers, media_type="application/octet-stream"
         )
-
-    return router
 
 
 def _begun(store: Store, key: str) -> tuple[int, bytes, Iterator[bytes]]:
