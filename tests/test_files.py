@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import pickle
 import shutil
@@ -16,7 +17,7 @@ from mechassay.circuits.methods.random import Random
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.cli.main import main
 from mechassay.errors import BadUsage, DiskFull
-from mechassay.files import whole, write_bytes, write_tensors, write_text
+from mechassay.files import folder_hash, whole, write_bytes, write_tensors, write_text
 from mechassay.graph import Graph
 from mechassay.progress import SILENT
 from mechassay.runs.circuits import CircuitsJob
@@ -128,3 +129,18 @@ def test_a_run_ends_with_the_line_and_goes_on_when_there_is_room(
     file = tmp_path / "scores" / "eap.safetensors"
     found = EdgeScores.load(next(tmp_path.rglob(file.name)))
     assert isinstance(found.graph, Graph)
+
+
+def test_the_hash_of_a_folder_is_that_of_what_sha256sum_writes(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "one").write_bytes(b"1")
+    (tmp_path / "two").write_bytes(b"2")
+    (tmp_path / "link").symlink_to(tmp_path / "two")
+    lines = "".join(
+        f"{hashlib.sha256(content).hexdigest()}  {name}\n"
+        for name, content in (("b/one", b"1"), ("two", b"2"))
+    )
+    assert folder_hash(tmp_path) == hashlib.sha256(lines.encode()).hexdigest()
+    before = folder_hash(tmp_path)
+    (tmp_path / "two").rename(tmp_path / "three")
+    assert folder_hash(tmp_path) != before

@@ -11,6 +11,7 @@ from torch.nn.utils import parametrizations
 from mechassay.errors import BadUsage
 from mechassay.features.directions import (
     check_basis,
+    is_orthonormal,
     orthonormal,
     orthonormalised,
     principal_angles,
@@ -137,3 +138,9 @@ def test_bases_are_checked() -> None:
         check_basis("das", torch.full((4, 4), torch.nan), 4)
     kept = orthonormalised(torch.tensor([[2.0, 1.0], [0.0, 3.0]]))
     assert torch.allclose(kept, torch.eye(2))
+
+
+def test_no_column_is_orthonormal_and_a_column_that_is_not_finite_is_not() -> None:
+    assert is_orthonormal(torch.zeros(4, 0))
+    assert not is_orthonormal(torch.full((4, 1), float("nan")))
+    assert not is_orthonormal(torch.ones(4, 1))

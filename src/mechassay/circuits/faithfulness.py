@@ -31,6 +31,7 @@ from mechassay.circuits.curve import RANKINGS, Controls, FaithfulnessCurve
 from mechassay.circuits.evaluation import objective_per_example
 from mechassay.circuits.node_scores import Scores
 from mechassay.circuits.scores import By, Circuit, EdgeScores
+from mechassay.circuits.series import CircuitSeries, Ranked
 from mechassay.errors import BadUsage, GraphMismatch, one_of
 from mechassay.models.circuit_forward import circuit_runner
 from mechassay.models.model import Model
@@ -96,7 +97,7 @@ def evaluate(
 
 def faithfulness_curve(
     model: Model,
-    scores: Scores,
+    scores: Ranked,
     pairs: PairsLike,
     objective: ObjectiveLike = "logit_diff",
     *,
@@ -108,11 +109,12 @@ def faithfulness_curve(
     seed: int = 0,
     progress: Progress = BAR,
 ) -> FaithfulnessCurve:
-    """Faithfulness at all sizes, CPR and CMD of scores of edges, nodes or neurons.
+    """Faithfulness at all sizes, CPR and CMD of scores of edges, nodes or neurons, or of circuits.
 
     A node counts as all edges out of it, a neuron as its share of them (Mueller et al. 2025,
     section 3.1): the profile "strict" takes the best that stay within a size, "mib-2025" that share
-    of the nodes or neurons. Scores that say so (information flow routes) are cut greedily.
+    of the nodes or neurons. Scores that say so (information flow routes) are cut greedily. Circuits
+    that have been cut already are measured as they are, in both rankings; see `series`.
 
     Args:
         pairs: examples to evaluate on; not those the scores were found on.
@@ -126,7 +128,7 @@ def faithfulness_curve(
         UnknownName: no such profile.
         GraphMismatch: scores of another graph.
         BadUsage: `fractions` are no rising sizes that end in 1; controls of other examples,
-            objective or sizes.
+            objective or sizes; circuits that the profile cannot take.
         NonFinite, OutOfMemory: as `evaluate`.
     """
     one_of("profile", profile, PROFILES)
@@ -144,7 +146,12 @@ def faithfulness_curve(
             " evaluation."
         )
     greedy = greedy or (isinstance(scores, EdgeScores) and scores.grows)
-    wanted = {by: [_cut(scores, p, by, greedy, profile) for p in sizes] for by in RANKINGS}
+    wanted = {
+        by: scores.cut(sizes, profile)
+        if isinstance(scores, CircuitSeries)
+        else [_cut(scores, p, by, greedy, profile) for p in sizes]
+        for by in RANKINGS
+    }
     circuits = [circuit for by in RANKINGS for circuit in wanted[by]]
     values = _evaluate_distinct(model, circuits, batch, chosen, progress)
     rule = AreaRule(
@@ -222,7 +229,7 @@ def _evaluate_distinct(
 
 
 def _warnings(
-    scores: Scores, batch: Batch, rule: AreaRule, kept: tuple[int, ...]
+    scores: Ranked, batch: Batch, rule: AreaRule, kept: tuple[int, ...]
 ) -> tuple[str, ...]:
     lines: list[str] = []
     if not rule.defined:
@@ -236,7 +243,11 @@ def _warnings(
             f"The interval of the full minus the empty circuit, [{low:.3g}, {high:.3g}], contains"
             f" 0: {what}."
         )
-    lines += _unscored(scores, rule.profile)
+    lines += (
+        _not_measured(scores, rule)
+        if isinstance(scores, CircuitSeries)
+        else _unscored(scores, rule.profile)
+    )
     lines += _in_sample(scores, batch)
     n_empty = sum(size == 0 for size in kept)
     if n_empty:
@@ -251,7 +262,7 @@ def _warnings(
     return tuple(lines)
 
 
-def _in_sample(scores: Scores, batch: Batch) -> list[str]:
+def _in_sample(scores: Ranked, batch: Batch) -> list[str]:
     """A line if the scores were found on some of the examples: same tokens and answers, any id."""
     seen = set(scores.provenance.get("prompts", ()))
     if not seen and scores.provenance.get("data_hash") == batch.content:
@@ -266,6 +277,17 @@ def _in_sample(scores: Scores, batch: Batch) -> list[str]:
     return [
         f"{len(shared):,} of {len(batch):,} examples ({named}) are among those that the scores were"
         " found on: faithfulness is in-sample."
+    ]
+
+
+def _not_measured(series: CircuitSeries, rule: AreaRule) -> list[str]:
+    """A line if circuits stand for none of the sizes."""
+    n = series.left_out(rule.fractions) if rule.profile == "strict" else 0
+    if n == 0:
+        return []
+    return [
+        f"{n} of {len(series.circuits)} circuits are not measured: a larger one, or the full"
+        " circuit, stands for their size."
     ]
 
 

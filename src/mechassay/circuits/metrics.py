@@ -23,9 +23,10 @@ from scipy.stats import norm
 
 from mechassay.circuits.methods.random_paths import RandomPaths
 from mechassay.circuits.necessity import Minimality, completeness, minimality
-from mechassay.circuits.node_scores import NeuronScores, Scores
+from mechassay.circuits.node_scores import NeuronScores
 from mechassay.circuits.recovery import recovery_of
 from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.series import CircuitSeries, Ranked
 from mechassay.circuits.spec import CircuitSpec
 from mechassay.display import OneLine
 from mechassay.models.model import Model
@@ -97,7 +98,7 @@ _UNNEEDED = Measure(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Scored(OneLine):
-    """Scores of a model, and what they are measured on.
+    """Scores of a model, or circuits of several sizes, and what they are measured on.
 
     Attributes:
         batch: with the ablation that the scores are measured under.
@@ -106,7 +107,7 @@ class Scored(OneLine):
     """
 
     model: Model
-    scores: Scores
+    scores: Ranked
     batch: Batch
     objective: Objective
     truth: Circuit | None = None
@@ -116,7 +117,8 @@ class Scored(OneLine):
 
     def circuits(self, size: int | float | None) -> dict[str, Circuit]:
         """What is measured at one size, by what it is of: the circuit of the scores, pruned, and
-        the control, as many edges on random paths. Scores of neurons are summed to nodes.
+        the control, as many edges on random paths. Scores of neurons are summed to nodes; of
+        circuits the largest counts that has no more edges.
 
         Args:
             size: edges, or a share of them; as many as the known circuit has if None, and then
@@ -126,8 +128,10 @@ class Scored(OneLine):
             if self.truth is None:
                 return {}
             size = len(self.truth)
-        scores = self.scores.nodes() if isinstance(self.scores, NeuronScores) else self.scores
         random = RandomPaths(seed=self.seed).circuit(self.model.graph, size)
+        if isinstance(self.scores, CircuitSeries):
+            return {"result": self.scores.within(size), "control:random-paths": random}
+        scores = self.scores.nodes() if isinstance(self.scores, NeuronScores) else self.scores
         chosen = CircuitSpec("", "method", "", size).cut(scores)
         return {"result": chosen, "control:random-paths": random}
 
@@ -241,14 +245,17 @@ class RecoveryMetric:
         )
 
 
-def by_edge(scores: Scores) -> EdgeScores:
-    """Scores of edges as they are; of nodes or neurons, each edge with its writer's.
+def by_edge(scores: Ranked) -> EdgeScores:
+    """Scores of edges as they are; of nodes or neurons, each edge with its writer's; of circuits,
+    how many of them have it.
 
     To include a node is to include all edges out of it, so these are tied. A method that finds
     exactly the right nodes has an AUROC below 1.
     """
     if isinstance(scores, EdgeScores):
         return scores
+    if isinstance(scores, CircuitSeries):
+        return scores.counts()
     graph, nodes = scores.graph, scores.nodes() if isinstance(scores, NeuronScores) else scores
     return EdgeScores(
         graph, torch.where(graph.legal, nodes.values[:, None], torch.nan), scores.provenance

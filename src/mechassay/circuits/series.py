@@ -30,7 +30,7 @@ from mechassay.circuits.node_scores import Scores, load_scores
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.display import OneLine
 from mechassay.errors import BadFile, BadUsage, GraphMismatch
-from mechassay.files import kind_of
+from mechassay.files import file_hash, folder_hash, kind_of
 from mechassay.graph import Graph
 from mechassay.submissions import BESIDE, LEADS_OUT, leads_out
 
@@ -164,12 +164,27 @@ def circuit_files(folder: Path) -> list[Path]:
 def is_series(path: Path) -> bool:
     """Whether a path is a folder of circuits, by what its first file says; no file is read whole.
 
-    Graph files (.json, .pt) in a folder of their own are circuits: scores are named one by one.
+    Several graph files (.json, .pt) in a folder are circuits; one alone may hold scores.
     """
-    if not path.is_dir() or (path / "scores").is_dir():
+    paths = circuit_files(path) if path.is_dir() else []
+    if not paths:
         return False
-    paths = circuit_files(path)
-    return bool(paths) and (paths[0].suffix in ENDINGS or kind_of(paths[0]) == CIRCUIT)
+    return kind_of(paths[0]) == CIRCUIT or (len(paths) > 1 and paths[0].suffix in ENDINGS)
+
+
+def ranked_name(path: str | Path) -> str:
+    """What a file of scores, or a folder of circuits, is called."""
+    path = Path(path)
+    return path.stem if path.suffix in CIRCUIT_ENDINGS else path.name
+
+
+def ranked_hash(path: Path) -> str:
+    """The SHA-256 of a file of scores; of a folder of circuits, that of its files' names and bytes.
+
+    Raises:
+        BadFile: one of them cannot be read.
+    """
+    return folder_hash(path) if path.is_dir() else file_hash(path)
 
 
 def load_ranked(path: str | Path, graph: Graph | None = None) -> Ranked:

@@ -18,9 +18,11 @@ from mechassay.cli.service_site import (
     tell,
     withdraw,
 )
+from mechassay.cli.service_validate import validate
+from mechassay.cli.service_worker import worker
 
 app = typer.Typer(help="Boards of runs, and any cell of them again.", no_args_is_help=True)
-for each in (serve, submit, status, withdraw, export):
+for each in (validate, serve, worker, submit, status, withdraw, export):
     app.command(each.__name__)(each)
 
 RunsOption = Annotated[Path, typer.Option("--runs", help="Folder of the runs that boards read.")]

@@ -133,7 +133,7 @@ class AdversarialStudy:
             name = method_name(METHODS.make(text))
             cell = Cell(name, {"method": name}, "", {"method": text})
             try:
-                scores[text] = self.finder.ranking(cell)
+                scores[text] = self.finder.found(cell)
             except Exception as error:
                 said = failure_of({"method": name}, error).message
                 raise MechassayError(f"{name} found no circuit: {said}") from error

@@ -41,7 +41,7 @@ from mechassay.circuits.ablation import (
 )
 from mechassay.circuits.areas import VERSIONS
 from mechassay.circuits.behaviour import Preference, preference_of
-from mechassay.circuits.drawable import largest_drawable
+from mechassay.circuits.drawable import DRAWN_EDGES, largest_drawable
 from mechassay.circuits.faithfulness import (
     Controls,
     Profile,
@@ -56,10 +56,17 @@ from mechassay.circuits.node_scores import Scores, load_scores
 from mechassay.circuits.optimal_ablation import OptimalAblation
 from mechassay.circuits.pairing import check_pairing, paired
 from mechassay.circuits.scores import SCORES_SHA256, Circuit, EdgeScores
+from mechassay.circuits.series import (
+    CircuitSeries,
+    Ranked,
+    is_series,
+    load_ranked,
+    ranked_hash,
+    ranked_name,
+)
 from mechassay.drawing.canvas import Drawing
 from mechassay.drawing.circuit import draw_circuit
 from mechassay.errors import BadFile, BadUsage, one_of
-from mechassay.files import file_hash
 from mechassay.models.constants import Constants
 from mechassay.models.memory import token_budget, trace_bytes
 from mechassay.models.model import Model, check_dtype
@@ -93,14 +100,16 @@ class CircuitsJob(Job):
     Attributes:
         models: "truth" stands for all ground truths.
         tasks: of the models that are no ground truth.
-        scores: score files to measure, instead of methods.
+        scores: score files to measure, instead of methods; or folders of circuits.
         stage: "localize" only finds scores.
     """
 
     models: Annotated[tuple[str, ...], options.MODELS]
     tasks: Annotated[tuple[str, ...], options.TASKS] = ()
     methods: Annotated[tuple[str, ...], options.METHODS] = ()
-    scores: Annotated[tuple[str, ...], option("Score files.", complete="files")] = ()
+    scores: Annotated[
+        tuple[str, ...], option("Score files, or folders of circuits.", complete="files")
+    ] = ()
     counterfactual: Annotated[str | None, options.COUNTERFACTUAL] = None
     objective: Annotated[str | None, options.OBJECTIVE] = None
     keep: Annotated[Keep, options.KEEP] = "all"
@@ -197,7 +206,7 @@ class CircuitsJob(Job):
                     " completeness and minimality take a size instead: completeness:size=0.01."
                 )
         for file in self.scores:
-            load_scores(Path(file))
+            load_ranked(file)
         names = [name for name, _ in self.rankings()]
         if not names:
             raise BadUsage("Name a method or a score file: there is nothing to do.")
@@ -215,7 +224,7 @@ class CircuitsJob(Job):
         """What is measured: the name of each method or score file, and how it was typed."""
         # A method that is spelled in two ways, as with a default setting, is one method.
         methods = {method_name(METHODS.make(text)): text for text in self.methods}
-        files = dict.fromkeys((Path(file).stem, file) for file in self.scores)
+        files = dict.fromkeys((ranked_name(file), file) for file in self.scores)
         return [*methods.items(), *files]
 
     def cells(self) -> list[Cell]:
@@ -264,11 +273,11 @@ class CircuitsJob(Job):
         """See `Job.run`."""
         study = self.study(cell, bench)
         scores = study.ranking(cell)
-        return (
-            study.localized(cell, scores)
-            if self.stage == "localize"
-            else study.measured(cell, scores)
-        )
+        if self.stage == "all":
+            return study.measured(cell, scores)
+        if isinstance(scores, CircuitSeries):
+            raise BadUsage(f"{cell.of['method']} are circuits: there is nothing to localize.")
+        return study.localized(cell, scores)
 
     def show(self, results: Results, console: Console) -> None:
         """See `Job.show`."""
@@ -441,18 +450,22 @@ class Study:
         """Where the scores of a method are kept."""
         return self.bench.folder.scores_file(cell.name.removesuffix(".scores"))
 
-    def ranking(self, cell: Cell) -> Scores:
-        """The scores of a cell: of its file, or of its method, found now or before.
+    def ranking(self, cell: Cell) -> Ranked:
+        """What a cell measures: scores of a file or a method, or a folder's circuits.
 
         Raises:
             BadFile, GraphMismatch: a file cannot be read or belongs to another graph.
         """
         typed = cell.typed["method"]
         if typed in self.job.scores:
-            return load_scores(Path(typed), self.model.graph)
+            return load_ranked(typed, self.model.graph)
+        return self.found(cell)
+
+    def found(self, cell: Cell) -> Scores:
+        """The scores of a cell's method, found now or before."""
         file = self.scores_file(cell)
         if not file.is_file():
-            self.score(METHODS.make(typed), file).save(file)
+            self.score(METHODS.make(cell.typed["method"]), file).save(file)
         return load_scores(file, self.model.graph)
 
     def score(self, method: Method, file: Path) -> Scores:
@@ -490,7 +503,7 @@ class Study:
             provenance=made_by(self.model, self.job.seed, data["train"].hash),
         )
 
-    def measured(self, cell: Cell, scores: Scores) -> Record:
+    def measured(self, cell: Cell, scores: Ranked) -> Record:
         """How faithful the circuits of scores are on the test pairs."""
         job = self.job
         # Before the clock starts: what all cells share is not part of the first one's seconds.
@@ -530,7 +543,7 @@ class Study:
         )
         return self._with_metrics(record, scores, batch)
 
-    def _bare(self, cell: Cell, scores: Scores, batch: Batch) -> Record:
+    def _bare(self, cell: Cell, scores: Ranked, batch: Batch) -> Record:
         """A record of the full and the empty circuit, which metrics add to."""
         job, model, graph = self.job, self.model, self.model.graph
         begin = time.perf_counter()
@@ -558,7 +571,7 @@ class Study:
             provenance=made_by(model, job.seed, data["test"].hash),
         )
 
-    def _with_metrics(self, record: Record, scores: Scores, batch: Batch) -> Record:
+    def _with_metrics(self, record: Record, scores: Ranked, batch: Batch) -> Record:
         """The record with what the metrics say of the scores."""
         job = self.job
         scored = Scored(
@@ -596,7 +609,7 @@ class Study:
         made = dict.fromkeys(METRICS.make(name) for name in names)
         return tuple(metric for metric in made if self.on_truth or not metric.needs_truth)
 
-    def _specs(self, cell: Cell, scores: Scores) -> dict[str, Spec]:
+    def _specs(self, cell: Cell, scores: Ranked) -> dict[str, Spec]:
         job, name, typed = self.job, cell.of["method"], cell.typed["method"]
         method = None if typed in job.scores else METHODS.make(typed)
         counterfactual = job.counterfactual or self.task.counterfactual_for(self.model.tokenizer)
@@ -617,7 +630,7 @@ class Study:
         return {
             "model": Spec(name=self.model.name, args={"family": self.model.family}),
             "task": Spec(name=self.task.name, version=self.task.version, args=about),
-            "method": Spec(name=name, args={SCORES_SHA256: file_hash(Path(typed))})
+            "method": Spec(name=name, args={SCORES_SHA256: ranked_hash(Path(typed))})
             if method is None
             else Spec(name=name, version=method.version, args=settings(method)),
         }
@@ -656,25 +669,29 @@ def forward_seconds(model: Model, batch: Batch) -> float:
 
 
 def score_files(given: Sequence[Path]) -> tuple[str, ...]:
-    """Score files that were typed as files, or as the folder of a run that found them.
+    """Score files that were typed as files, or as the folder of a run that found them; folders of
+    circuits as they are.
 
     Raises:
         BadFile: a folder has none.
     """
     files: list[Path] = []
     for path in given:
+        if is_series(path):
+            files.append(path)
+            continue
         folder = path / "scores" if (path / "scores").is_dir() else path
         held = sorted(folder.rglob("*.safetensors")) if folder.is_dir() else [path]
         if not held:
             raise BadFile(
                 f"{path}: the folder has no score files (.safetensors), neither by itself nor in a"
-                " folder named scores."
+                " folder named scores; nor circuits."
             )
         files += held
     return tuple(map(str, files))
 
 
-def _seconds(scores: Scores) -> float:
+def _seconds(scores: Ranked) -> float:
     return float(scores.provenance.get("seconds", float("nan")))
 
 
@@ -686,18 +703,23 @@ def _duration(seconds: float) -> str:
 
 
 def _drawings(cell: Cell, file: Path) -> list[Drawing]:
-    """The strongest connected edges of scores of edges, drawn."""
+    """The strongest connected edges of scores of edges, or the largest circuit that fits."""
     if not file.is_file():
         file = Path(cell.typed["method"])
     name = cell.of["method"]
-    if not file.is_file() or name.startswith("random"):
+    if not file.exists() or name.startswith("random"):
         return []
-    scores = load_scores(file)
-    if not isinstance(scores, EdgeScores):
+    scores = load_ranked(file)
+    if isinstance(scores, CircuitSeries):
+        circuit, title = scores.within(DRAWN_EDGES), f"{name}: the circuit at its size"
+    elif isinstance(scores, EdgeScores):
+        circuit, title = largest_drawable(scores), f"{name}: the strongest connected edges"
+    else:
         return []
-    title = f"{name}: the strongest connected edges"
-    drawing = draw_circuit(scores, largest_drawable(scores), title=title)
-    return [replace(drawing, of=dict(cell.of))]
+    if isinstance(scores, CircuitSeries) and not len(circuit):
+        return []
+    edges = scores if isinstance(scores, EdgeScores) else None
+    return [replace(draw_circuit(edges, circuit, title=title), of=dict(cell.of))]
 
 
 def _peak_memory() -> float:

@@ -9,7 +9,7 @@ from mechassay.lazy import lazy_names
 if TYPE_CHECKING:
     from mechassay.service.app import create_app
     from mechassay.service.archive import pack, unpack
-    from mechassay.service.bundle import Bundle, BundlePart, read_bundle
+    from mechassay.service.bundle import Bundle, BundlePart, open_bundle, read_bundle
     from mechassay.service.database import Database, DatabaseAway
     from mechassay.service.declaration import Declaration
     from mechassay.service.settings import (
@@ -45,6 +45,7 @@ __all__ = [
     "Submitter",
     "UploadLimits",
     "create_app",
+    "open_bundle",
     "pack",
     "read_bundle",
     "unpack",
@@ -55,7 +56,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "app": "create_app",
         "archive": "pack unpack",
-        "bundle": "Bundle BundlePart read_bundle",
+        "bundle": "Bundle BundlePart open_bundle read_bundle",
         "database": "Database DatabaseAway",
         "declaration": "Declaration",
         "settings": "PrivateSeed PrivateSeeds ServiceLimits ServiceSettings",

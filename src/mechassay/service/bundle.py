@@ -29,11 +29,13 @@ from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.circuits.series import CIRCUIT, CIRCUIT_ENDINGS
 from mechassay.circuits.submission import TrackModel, graph_file_problems
 from mechassay.display import OneLine
-from mechassay.errors import BadUsage, MechassayError
+from mechassay.errors import BadFile, BadUsage, MechassayError
 from mechassay.files import file_hash, kind_of
 from mechassay.runs.alignments import AlignmentsJob
 from mechassay.runs.circuits import CircuitsJob
+from mechassay.service.archive import unpack
 from mechassay.service.declaration import FILES, Declaration
+from mechassay.service.hub import PREFIX, download
 from mechassay.service.track import TEST, ServiceTrack, SubmissionKind
 from mechassay.submissions import BESIDE, CODE, LEADS_OUT, Problem, Problems, leads_out
 from mechassay.tasks.task import PRIVATE
@@ -166,6 +168,29 @@ def read_bundle(folder: str | Path, track: ServiceTrack, found: Sequence[Problem
     sizes = [file.stat().st_size for file in files]
     digest = _digest(folder, files)
     return Bundle(folder, kind, tuple(parts), digest, len(files), sum(sizes), declaration, problems)
+
+
+def open_bundle(
+    source: str | Path, folder: str | Path, track: ServiceTrack, name: str = ""
+) -> Bundle:
+    """Read a submission that is a file, or an id of the hub, in an empty folder; a folder as it is.
+
+    Args:
+        name: what a single file of data is called.
+
+    Raises:
+        BadUsage, MissingExtra: see `hub.download`; the folder is not empty.
+        DiskFull: there is no room.
+    """
+    if str(source).startswith(PREFIX):
+        return read_bundle(download(str(source), Path(folder), track.upload), track)
+    if Path(source).is_dir():
+        return read_bundle(source, track)
+    try:
+        return read_bundle(folder, track, unpack(source, folder, track.upload, name))
+    except BadFile as error:
+        found = Problems([Problem(".", str(error))])
+        return Bundle(Path(folder), "", (), "", 0, 0, problems=found)
 
 
 def _files(folder: Path, track: ServiceTrack, problems: Problems) -> list[Path]:

@@ -34,6 +34,8 @@ from mechassay.graph import Graph
 from mechassay.interventions.model_shape import ModelShape
 from mechassay.models.model import load_model
 from mechassay.records import Stored, first_mistake
+from mechassay.tasks import load_task
+from mechassay.truth.models import is_truth
 from mechassay.variables.mib_board import MIB_BOARD, BoardModel, MIBBoard
 
 SubmissionKind = Literal["circuits", "variables"]
@@ -187,7 +189,9 @@ class ServiceTrack(Stored):
             BadUsage: both are there, but not together.
         """
         tasks = self.model(model).tasks
-        if task in tasks:
+        # The task of a trained ground truth has the name of its task, and that of the model.
+        own = {load_task(each).name for each in tasks if is_truth(each)}
+        if task in tasks or task in own:
             return
         every = sorted({each for about in self.models.values() for each in about.tasks})
         if task not in every:

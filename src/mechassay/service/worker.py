@@ -4,9 +4,9 @@
     waiting   -> one cell in a child -> its record in the store -> done, failed or skipped
 
 The database is the queue, so there may be any number of workers on any number of machines. What one
-holds it holds by a lease, which it renews as long as it lives; a worker that is killed loses it, and
-another one begins the cell anew. Each attempt stores its record under a key of its own, and only
-that which the database counts is kept: so a cell has exactly one result.
+holds it holds by a lease, which it renews as long as it lives; where a worker is killed, another
+one begins the cell anew. Each attempt stores its record under a key of its own, and only that which
+the database counts is kept: so a cell has exactly one result.
 
 A submission cannot stop a worker: its files are opened in children alone. A child that dies without
 a word is tried again, as memory may have run out for another's sake; one over a limit is not.
@@ -158,6 +158,8 @@ class ServiceWorker:
         if isinstance(found, ChildEnd):
             if found.how == "stopped":
                 return  # It was withdrawn, or another worker has it.
+            if found.how == "died" and submission.attempts < queue.ATTEMPTS:
+                return  # Somebody begins it again when the lease is over.
             LOG.warning("%s: submission %s: %s", self.name, submission.id, found.message)
             problems = [Problem("", f"It could not be read: {found.message}")]
             queue.checked(self.db, submission, self.name, problems, [])
@@ -275,7 +277,7 @@ class ServiceWorker:
 
     @contextmanager
     def _held(self, beat: Callable[[], bool], stop: threading.Event) -> Generator[threading.Event]:
-        """An event that is set when what is held is lost, or `stop` is set; it is renewed so long."""
+        """Hold something by `beat`; the event is set when it is lost, or `stop` is set."""
         wanted, done = threading.Event(), threading.Event()
         lease = self.options.lease
 
@@ -317,7 +319,7 @@ def run_workers(
     """Several workers in this process, each with a child of its own; how much they did.
 
     Raises:
-        BadUsage: fewer than one. Others as `ServiceWorker`, and the first error that ended one of them.
+        BadUsage: fewer than one. Others as `ServiceWorker`; the first error that ended one.
     """
     if n < 1:
         raise BadUsage(f"workers must be 1 or more; got {n}.")

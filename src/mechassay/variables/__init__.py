@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from mechassay.variables.distinction import Distinction, distinguish
     from mechassay.variables.featurizers import FEATURIZERS, FeaturizerSettings, fit_featurizer
     from mechassay.variables.head_effects import HeadEffects, inhibition_heads, linear_difference
-    from mechassay.variables.head_localization import HeadLocalization, localize_in_heads
+    from mechassay.variables.head_localization import (
+        HeadLocalization,
+        localize_in_heads,
+        measure_features_in_heads,
+    )
     from mechassay.variables.homes import (
         HOMES,
         Home,
@@ -38,7 +42,7 @@ if TYPE_CHECKING:
         fit_logit_difference,
         ioi_signals,
     )
-    from mechassay.variables.search import localize
+    from mechassay.variables.search import localize, measure_features
     from mechassay.variables.subsets_of_heads import HeadSubsets, head_subsets
     from mechassay.variables.validation import validate
     from mechassay.variables.variable_alignment import VariableAlignment
@@ -82,6 +86,8 @@ __all__ = [
     "load_causal_model",
     "localize",
     "localize_in_heads",
+    "measure_features",
+    "measure_features_in_heads",
     "read_mib_folder",
     "squared_error",
     "true_sites",
@@ -104,7 +110,7 @@ __getattr__, __dir__ = lazy_names(
         "distinction": "Distinction distinguish",
         "featurizers": "FEATURIZERS FeaturizerSettings fit_featurizer",
         "head_effects": "HeadEffects inhibition_heads linear_difference",
-        "head_localization": "HeadLocalization localize_in_heads",
+        "head_localization": "HeadLocalization localize_in_heads measure_features_in_heads",
         "homes": "HOMES Home VerifiedHomes homes_of known_homes true_sites verify_homes",
         "hypothesis": "Hypothesis hypotheses",
         "interchange_accuracy": "InterchangeAccuracy accuracy",
@@ -115,7 +121,7 @@ __getattr__, __dir__ = lazy_names(
         "models.docstring": "with_shifts",
         "models.greater_than": "with_other_years",
         "models.ioi": "FLIPS LogitDifference fit_logit_difference ioi_signals",
-        "search": "localize",
+        "search": "localize measure_features",
         "subsets_of_heads": "HeadSubsets head_subsets",
         "validation": "validate",
         "variable_alignment": "VariableAlignment",

@@ -1,0 +1,73 @@
+"""`mechassay leaderboard worker`: checks and evaluates what was handed in."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mechassay.cli.command import DeviceOption
+from mechassay.cli.service_options import (
+    DatabaseOption,
+    FolderOption,
+    SeedFileOption,
+    StoreOption,
+    TrackOption,
+)
+
+ENGINES = ("here", "ray")
+
+
+def worker(
+    folder: FolderOption = Path("service"),
+    database: DatabaseOption = "",
+    store: StoreOption = "",
+    track: TrackOption = None,
+    private_seed_file: SeedFileOption = None,
+    once: Annotated[bool, typer.Option("--once", help="End when nothing is left to do.")] = False,
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, help="Cells at once, each in a process of its own.")
+    ] = 1,
+    device: DeviceOption = "cpu",
+    engine: Annotated[
+        str,
+        typer.Option(
+            "--engine",
+            help="Where public cells run: here, or ray, a cluster that sees the folder"
+            " (pip install 'mechassay\\[ray]').",
+        ),
+    ] = "here",
+    address: Annotated[
+        str, typer.Option("--address", help="Of the Ray cluster: auto, or its head's host:port.")
+    ] = "auto",
+    num_gpus: Annotated[
+        float, typer.Option("--num-gpus", min=0, help="GPUs of a cell on the Ray cluster.")
+    ] = 0.0,
+) -> None:
+    """Check and evaluate submissions, within the track's limits of time and memory, until stopped.
+
+    SIGTERM and Ctrl-C give back what was begun.
+    """
+    from mechassay.errors import one_of
+    from mechassay.models.model import check_device
+    from mechassay.service.settings import ServiceSettings
+    from mechassay.service.worker import WorkerOptions, run_workers
+
+    if engine == "here":
+        check_device(device)
+    settings = ServiceSettings(folder, database, store, track, private_seed_file)
+    options = WorkerOptions(device, one_of("engine", engine, ENGINES), address, num_gpus)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    stop = threading.Event()
+
+    def ended(*_: Any) -> None:
+        stop.set()
+
+    for name in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(name, ended)
+    n = run_workers(settings, workers, options=options, once=once, stop=stop)
+    typer.echo(f"{n} pieces of work done")

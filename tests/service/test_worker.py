@@ -1,0 +1,345 @@
+"""Workers: records of submissions, limits, deaths, and private seeds, which leave no trace."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mechassay.errors import BadFile, BadUsage
+from mechassay.service import queue
+from mechassay.service.cell import CHECKED, CellOrders, check, run_cell, without_hashes
+from mechassay.service.track import ServiceTrack
+from mechassay.service.worker import ServiceWorker, WorkerOptions, run_workers
+from small_service import (
+    HERE,
+    OLD_SEED,
+    SEED,
+    Served,
+    circuits_archive,
+    variables_archive,
+    without_times,
+)
+
+OPTIONS = WorkerOptions(threads=1)
+FATAL = str(HERE / "service_fatal_cell.py")
+
+
+def ended(process: subprocess.Popen[str], seconds: float = 240) -> str:
+    """What a worker's process has logged."""
+    return process.communicate(timeout=seconds)[1]
+
+
+def until(true: Callable[[], bool], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def private(tmp_path_factory: pytest.TempPathFactory) -> tuple[Served, str, str, str]:
+    """A service with private examples whose worker has ended: submissions, and all it has said."""
+    folder = tmp_path_factory.mktemp("private")
+    served = Served.at(folder / "service", splits="test, private")
+    first = served.submit(circuits_archive(folder / "circuits.zip"))
+    second = served.submit(variables_archive(folder / "variables.zip"))
+    said = ended(served.start("30"), 500)
+    return served, first, second, said
+
+
+@pytest.mark.slow
+def test_every_cell_of_a_submission_ends_in_a_record(
+    private: tuple[Served, str, str, str], tmp_path: Path
+) -> None:
+    served, first, second, _ = private
+    for submission, kind in ((first, "circuits"), (second, "variables")):
+        found = served.submission(submission)
+        assert (found.state, found.kind, found.name) == ("done", kind, "mine")
+        cells = served.evaluations(submission)
+        assert [(each.split, each.state, each.attempts) for each in cells] == [
+            ("test", "done", 1),
+            ("private", "done", 1),
+        ]
+        assert all(each.seconds and each.message is None for each in cells)
+    assert len(served.store.keys("records")) == 4
+    (record, hidden) = served.records(second, tmp_path)
+    assert record.kind == hidden.kind == "variables"
+    accuracy = record.measure("iia")
+    assert accuracy is not None and accuracy.value == 1.0
+
+
+@pytest.mark.slow
+def test_the_private_seed_is_nowhere(private: tuple[Served, str, str, str]) -> None:
+    """Neither in the store, the database, the scratch folder, nor in what was logged."""
+    served, _, _, said = private
+    traces = [form for seed in (SEED, OLD_SEED) for form in forms_of(seed)]
+    files = [file for file in served.settings.folder.rglob("*") if file.is_file()]
+    assert any(file.suffix == ".sqlite" for file in files) and len(files) > 5
+    for file in files:
+        held = file.read_bytes()
+        assert not any(trace in held for trace in traces), file
+    assert "evaluation" in said and not any(trace in said.encode() for trace in traces)
+
+
+def forms_of(seed: int) -> list[bytes]:
+    """A seed as text, in hex, and as eight bytes."""
+    return [str(seed).encode(), f"{seed:x}".encode(), *(seed.to_bytes(8, x) for x in ORDERS_OF)]
+
+
+ORDERS_OF = ("little", "big")
+
+
+@pytest.mark.slow
+def test_private_records_name_their_epoch_and_hold_no_hash_of_their_examples(
+    private: tuple[Served, str, str, str], tmp_path: Path
+) -> None:
+    import mechassay as ma
+
+    served, first, _, _ = private
+    public, hidden = served.records(first, tmp_path)
+    assert hidden.task.args["epoch"] == "2026-11" and "epoch" not in public.task.args
+    model = ma.load_model("truth-ioi")
+    pairs = ma.load_task("truth-ioi").pairs("private", model, limit=6, private_seed=SEED)
+    plain = str(pairs.selection()["hash"])
+    assert plain not in hidden.model_dump_json()
+    assert hidden.data["test"].hash == hidden.provenance.data_hash != plain
+    assert hidden.data["test"].split == "private" and hidden.data["test"].first is None
+    # Done again, as by a second attempt, it stays as it is.
+    assert without_hashes(hidden, SEED, "2026-11") == hidden
+
+
+def test_an_upload_that_is_no_submission_is_refused_with_a_report(tmp_path: Path) -> None:
+    served = Served.at(tmp_path / "service")
+    junk = tmp_path / "junk.bin"
+    junk.write_bytes(b"cos\nsystem\n(S'touch /tmp/pwned'\ntR.")
+    one = served.submit(junk)
+    missing = served.submit(circuits_archive(tmp_path / "gone.zip", 3))
+    served.store.delete(served.submission(missing).file)
+    assert run_workers(served.settings, options=OPTIONS, once=True) == 2
+    for submission in (one, missing):
+        found = served.submission(submission)
+        assert found.state == "refused" and found.report[0]["message"]
+        assert served.evaluations(submission) == []
+    assert "not in the store" in served.submission(missing).report[0]["message"]
+    assert not list(served.settings.scratch.glob("*")), "nothing of it stays"
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [({"seconds": 0.5}, "took longer than 0.5 s"), ({"memory": 0.02}, "the limit is 0.02 GB")],
+)
+def test_a_cell_over_a_limit_fails_at_once_and_says_which(
+    limits: dict[str, float], said: str, tmp_path: Path
+) -> None:
+    served = Served.at(tmp_path / "service")
+    submission = served.submit(circuits_archive(tmp_path / "one.zip"))
+    planned = [queue.PlannedEvaluation(0, "truth-ioi--truth-ioi/scores")]
+    claimed = queue.claim_check(served.db, "other", 60)
+    assert claimed is not None and queue.checked(served.db, claimed, "other", [], planned)
+    narrow = Served.at(tmp_path / "narrow", served.settings.database, **limits)
+    worker = ServiceWorker(narrow_settings(served, narrow), OPTIONS)
+    # It was unpacked before the limit was so narrow.
+    folder = worker.folder / submission
+    folder.mkdir(parents=True)
+    assert worker.step()
+    (cell,) = served.evaluations(submission)
+    assert (cell.state, cell.attempts) == ("failed", 1) and said in (cell.message or "")
+    assert served.submission(submission).state == "done" and not served.store.keys("records")
+
+
+def narrow_settings(served: Served, narrow: Served):
+    from dataclasses import replace
+
+    return replace(served.settings, track=narrow.settings.track)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_in_a_cell_is_followed_by_another_with_the_same_numbers(
+    tmp_path: Path,
+) -> None:
+    archive = circuits_archive(tmp_path / "one.zip")
+    whole = Served.at(tmp_path / "whole")
+    undisturbed = whole.submit(archive)
+    run_workers(whole.settings, options=OPTIONS, once=True)
+    served, begun = Served.at(tmp_path / "service"), tmp_path / "begun"
+    submission = served.submit(archive)
+    first = served.start("2", FATAL, "wait", XDG_BEGUN=str(begun))
+    until(begun.exists)
+    (held,) = served.evaluations(submission)
+    assert held.state == "running" and held.worker
+    first.send_signal(signal.SIGKILL)
+    first.communicate(timeout=60)
+    time.sleep(2.5)  # The lease is over.
+    assert "Traceback" not in ended(served.start("30"))
+    (cell,) = served.evaluations(submission)
+    assert (cell.state, cell.attempts, served.submission(submission).state) == ("done", 2, "done")
+    assert cell.worker != held.worker
+    assert served.store.keys("records") == [cell.record], "exactly one result"
+    (record,) = served.records(submission, tmp_path / "a")
+    (expected,) = whole.records(undisturbed, tmp_path / "b")
+    assert without_times(record) == without_times(expected)
+    assert not list(served.settings.scratch.glob("*")), "what a killed worker left is removed"
+
+
+@pytest.mark.slow
+def test_a_submission_that_kills_its_worker_fails_and_another_is_done(tmp_path: Path) -> None:
+    served = Served.at(tmp_path / "service")
+    bad = served.submit(circuits_archive(tmp_path / "bad.zip", 1, "bad"), "bad")
+    good = served.submit(circuits_archive(tmp_path / "good.zip", 2, "good"), "good")
+    deaths = 0
+    for _ in range(8):
+        process = served.start("2", FATAL, "bad")
+        process.communicate(timeout=300)
+        deaths += process.returncode == -signal.SIGKILL
+        if served.submission(bad).state == served.submission(good).state == "done":
+            break
+        time.sleep(2.2)
+    assert deaths == 3
+    (cell,) = served.evaluations(bad)
+    assert (cell.state, cell.attempts, cell.message) == ("failed", 3, f"{queue.DIED}.")
+    (cell,) = served.evaluations(good)
+    assert cell.state == "done" and served.store.keys("records") == [cell.record]
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_told_to_end_gives_its_cell_back(tmp_path: Path) -> None:
+    served, begun = Served.at(tmp_path / "service"), tmp_path / "begun"
+    submission = served.submit(circuits_archive(tmp_path / "one.zip"))
+    process = served.start("30", FATAL, "wait", XDG_BEGUN=str(begun))
+    until(begun.exists)
+    process.send_signal(signal.SIGTERM)
+    assert "Traceback" not in ended(process, 60) and process.returncode == 0
+    (cell,) = served.evaluations(submission)
+    assert (cell.state, cell.attempts, cell.worker) == ("waiting", 0, None)
+
+
+def test_a_record_of_an_attempt_that_does_not_count_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = Served.at(tmp_path / "service")
+    submission = served.submit(circuits_archive(tmp_path / "one.zip"))
+    planned = [queue.PlannedEvaluation(0, "cell")]
+    claimed = queue.claim_check(served.db, "other", 60)
+    assert claimed is not None and queue.checked(served.db, claimed, "other", [], planned)
+    record = tmp_path / "record.json"
+    record.write_text("{}")
+    from mechassay.service.evaluation import Evaluated
+
+    worker = ServiceWorker(served.settings, OPTIONS)
+
+    def withdrawn(*_: object, **__: object) -> Evaluated:
+        queue.withdraw(served.db, submission, served.submitter)
+        return Evaluated("ended", "done", "", 1.0, record)
+
+    monkeypatch.setattr(worker, "_evaluated", withdrawn)
+    assert worker.step() and not worker.step()
+    assert served.store.keys("records") == []
+    assert served.evaluations(submission)[0].state == "withdrawn"
+
+
+def test_a_child_that_dies_is_tried_again_and_then_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mechassay.service.evaluation import Evaluated
+
+    served = Served.at(tmp_path / "service")
+    submission = served.submit(circuits_archive(tmp_path / "one.zip"))
+    claimed = queue.claim_check(served.db, "other", 60)
+    planned = [queue.PlannedEvaluation(0, "cell")]
+    assert claimed is not None and queue.checked(served.db, claimed, "other", [], planned)
+    worker = ServiceWorker(served.settings, OPTIONS)
+    died = Evaluated("died", "failed", "its process ended with signal 9", 1.0)
+    monkeypatch.setattr(worker, "_evaluated", lambda *_: died)
+    assert [worker.step() for _ in range(4)] == [True, True, True, False]
+    (cell,) = served.evaluations(submission)
+    assert (cell.state, cell.attempts, cell.message) == ("failed", 3, died.message)
+
+
+def test_a_lease_that_is_lost_stops_the_cell(tmp_path: Path) -> None:
+    served = Served.at(tmp_path / "service")
+    worker = ServiceWorker(served.settings, WorkerOptions(lease=0.4))
+    answers = iter([True, True, False])
+    begin = time.monotonic()
+    with worker._held(lambda: next(answers), threading.Event()) as lost:  # pyright: ignore[reportPrivateUsage]
+        assert lost.wait(20)
+    assert time.monotonic() - begin >= 0.25
+    stop = threading.Event()
+    stop.set()
+    with worker._held(lambda: True, stop) as wanted:  # pyright: ignore[reportPrivateUsage]
+        assert wanted.wait(20)
+
+
+def test_checks_are_told_apart_from_cells_and_unknown_cells_are_refused(tmp_path: Path) -> None:
+    served = Served.at(tmp_path / "service", splits="test, private")
+    orders = CellOrders(track=ServiceTrack.read(served.settings.track))
+    circuits_archive(tmp_path / "one.zip").rename(tmp_path / "upload")
+    found = check(tmp_path, orders)
+    assert [(cell.job, cell.split) for cell in found.cells] == [(0, "test"), (1, "private")]
+    assert found.kind == "circuits" and not found.problems and (tmp_path / CHECKED).is_file()
+    with pytest.raises(BadUsage, match="cell of the job"):
+        run_cell(tmp_path, 0, "other", orders)
+    with pytest.raises(BadUsage, match="no seed of private examples"):
+        run_cell(tmp_path, 1, found.cells[1].cell, orders)
+
+
+def test_without_a_seed_private_examples_are_not_planned(tmp_path: Path) -> None:
+    served = Served.at(tmp_path / "service", splits="test, private")
+    from dataclasses import replace
+
+    submission = served.submit(variables_archive(tmp_path / "one.zip"))
+    worker = ServiceWorker(replace(served.settings, private_seed_file=None), OPTIONS)
+    assert worker.step()
+    assert [each.split for each in served.evaluations(submission)] == ["test"]
+
+
+def test_a_worker_is_refused_at_its_start_in_one_line(tmp_path: Path) -> None:
+    served = Served.at(tmp_path / "service", splits="test, private")
+    assert served.settings.private_seed_file is not None
+    with pytest.raises(BadUsage, match="workers must be 1 or more"):
+        run_workers(served.settings, 0)
+    served.settings.private_seed_file.chmod(0o644)
+    with pytest.raises(BadFile, match="others can read it"):
+        ServiceWorker(served.settings)
+
+
+def test_folders_of_dead_workers_are_removed_and_those_of_living_ones_stay(tmp_path: Path) -> None:
+    import socket
+
+    served = Served.at(tmp_path / "service")
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    names = [f"{socket.gethostname()}.{pid}.ab" for pid in (dead.pid, os.getpid())]
+    for name in (*names, "elsewhere.1.ab"):
+        (served.settings.scratch / name).mkdir(parents=True)
+    run_workers(served.settings, options=OPTIONS, once=True)
+    left = {folder.name for folder in served.settings.scratch.iterdir()}
+    assert left == {names[1], "elsewhere.1.ab"}
+
+
+def test_a_database_that_is_away_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from mechassay.service.database import DatabaseAway
+
+    served = Served.at(tmp_path / "service")
+    worker = ServiceWorker(served.settings, OPTIONS)
+    asked: list[int] = []
+
+    def claim(*_: object) -> None:
+        asked.append(1)
+        if len(asked) == 1:
+            raise DatabaseAway("the database does not answer")
+
+    monkeypatch.setattr("mechassay.service.worker.AWAY", 0.01)
+    monkeypatch.setattr(queue, "claim_check", claim)
+    with caplog.at_level(logging.WARNING):
+        assert worker.run(once=True) == 0
+    assert len(asked) == 2 and "does not answer" in caplog.text
