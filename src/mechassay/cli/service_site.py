@@ -77,7 +77,9 @@ def serve(
 
 
 def submit(
-    path: Annotated[Path, typer.Argument(help="Folder, archive, or one file of data.")],
+    source: Annotated[
+        str, typer.Argument(help="Folder, archive, one file of data, or hub:ID of the hub.")
+    ],
     server: ServerOption = DEFAULT_SERVER,
     token_file: TokenFileOption = None,
     name: Annotated[
@@ -105,7 +107,7 @@ def submit(
         raise BadUsage("What is declared needs a --name; or all of it stands in submission.yaml.")
     declared = Declaration.of({"name": name, **said}, "options") if name else None
     client = ServiceClient(server, read_token(token_file))
-    found = client.submit(path, declared)
+    found = client.submit(source, declared)
     typer.echo(f"{found['id']}: {found['state']}" + ("" if found["new"] else " (known already)"))
     typer.echo(f"{server.rstrip('/')}/submissions/{found['id']}")
 

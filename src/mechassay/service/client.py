@@ -21,6 +21,8 @@ from urllib.parse import urlsplit
 from mechassay.errors import BadFile, BadUsage, MechassayError, MissingExtra, first_line
 from mechassay.service.archive import pack
 from mechassay.service.declaration import FILES, Declaration
+from mechassay.service.hub import PREFIX, download
+from mechassay.service.track import UploadLimits
 from mechassay.version import __version__
 
 TOKEN = "MECHASSAY_TOKEN"
@@ -75,8 +77,8 @@ class ServiceClient:
         if self.token and parts.scheme == "http" and parts.hostname not in LOCAL:
             raise BadUsage(f"{self.server}: a token is sent over https alone.")
 
-    def submit(self, path: Path, declaration: Declaration | None = None) -> dict[str, Any]:
-        """Hand in a folder, an archive or a file of data; what the server says of it.
+    def submit(self, source: str | Path, declaration: Declaration | None = None) -> dict[str, Any]:
+        """Hand in a folder, an archive, a file of data or an id of the hub; what the server says.
 
         Args:
             declaration: that of the folder's `submission.yaml` if not given.
@@ -85,10 +87,13 @@ class ServiceClient:
             BadUsage, BadFile: nothing to send, or nothing is declared.
             ServerRefused: the server does not take it.
         """
-        if not path.exists():
-            raise BadFile(f"{path}: there is no such file or folder.")
-        told = (declaration or declared_in(path)).model_dump_json(exclude_defaults=True)
         with TemporaryDirectory() as folder:
+            path = Path(source)
+            if str(source).startswith(PREFIX):
+                path = download(str(source), Path(folder) / "hub", UploadLimits())
+            if not path.exists():
+                raise BadFile(f"{path}: there is no such file or folder.")
+            told = (declaration or declared_in(path)).model_dump_json(exclude_defaults=True)
             file = pack(path, Path(folder) / "submission.zip") if path.is_dir() else path
 
             def send(client: Any) -> Any:

@@ -15,14 +15,13 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from mechassay.circuits.series import is_series
-from mechassay.errors import BadFile, BadUsage, MechassayError
+from mechassay.errors import MechassayError
 from mechassay.files import write_text
 from mechassay.records import Record
 from mechassay.report.page import Figure
 from mechassay.report.sections import parts as drawing_parts
 from mechassay.runs.draw import cut_circuits
-from mechassay.service.archive import unpack
-from mechassay.service.bundle import BundlePart, read_bundle
+from mechassay.service.bundle import BundlePart, open_bundle
 from mechassay.service.lookups import SubmissionView
 from mechassay.service.parts import ServiceParts
 
@@ -66,16 +65,12 @@ def _drawn(parts: ServiceParts, key: str) -> list[tuple[str, str]]:
     folder = Path(mkdtemp(dir=scratch))
     try:
         parts.store.get_file(key, folder / "upload")
-        problems = unpack(folder / "upload", folder / "bundle", parts.track.upload)
-        bundle = read_bundle(folder / "bundle", parts.track, problems)
+        bundle = open_bundle(folder / "upload", folder / "bundle", parts.track)
         return [
             drawn
             for part in bundle.parts[:MOST]
             if (drawn := _part_drawn(part, bundle.folder / part.path)) is not None
         ]
-    except (BadFile, BadUsage) as error:
-        LOG.info("%s is not drawn: %s", key, error)
-        return []
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -30,8 +30,7 @@ from mechassay.progress import BAR, Progress
 from mechassay.records import Record, first_mistake, read_record
 from mechassay.runs.execute import prepare, run_cells
 from mechassay.runs.job import Cell
-from mechassay.service.archive import unpack
-from mechassay.service.bundle import read_bundle
+from mechassay.service.bundle import open_bundle
 from mechassay.service.client import ServiceClient
 from mechassay.service.track import ServiceTrack
 
@@ -93,8 +92,7 @@ def recompute_served(
         BadFile: the file is no submission that the track reads.
         BadUsage: no job of it makes the record, or the job does not end in one.
     """
-    problems = unpack(served.file, folder / "bundle", served.track.upload)
-    bundle = read_bundle(folder / "bundle", served.track, problems)
+    bundle = open_bundle(served.file, folder / "bundle", served.track)
     job, cell = _job_of(bundle.jobs(served.track), served.record)
     bench = prepare(job, folder / "run", device=device, progress=progress, here=True)
     begin = time.perf_counter()
