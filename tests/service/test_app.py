@@ -285,7 +285,7 @@ def test_an_upload_that_is_too_large_leaves_nothing(client: Any, service: MadeSe
     b'--b\r\nContent-Disposition: form-data; name="name"\r\n\r\nx\r\n'
     b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.zip"\r\n\r\nPK',
     b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.zip"\r\n\r\nPK\r\n--b--\r\n',
-    b'--b\r\nContent-Disposition: form-data; name="name"\r\n\r\n' + b"x" * 200_000 + b"\r\n--b--\r\n",
+    b'--b\r\nContent-Disposition: form-data; name="name"\r\n\r\n' + b"x" * 200_000 + b"\r\n--b--",
 ])  # fmt: skip
 def test_a_form_that_is_none_is_refused(client: Any, service: MadeService, content: bytes) -> None:
     headers = {

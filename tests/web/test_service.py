@@ -10,6 +10,7 @@ import time
 import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,9 +108,21 @@ def look(tmp_path: Path) -> Callable[..., Any]:
     return chromium.Browser(PROGRAM, tmp_path).evaluate
 
 
+def until(page: Any, script: str, seconds: float = 120.0) -> None:
+    """Wait until an expression is true in a page that may be left meanwhile."""
+    end = time.monotonic() + seconds
+    while True:
+        # Of a page that is just left, nothing can be asked.
+        with suppress(AssertionError):
+            if page.value(script):
+                return
+        assert time.monotonic() < end, script
+        time.sleep(0.05)
+
+
 def go(page: Any, address: str) -> None:
     page.call("Page.navigate", url=address)
-    page.until(f"location.href === {address!r} && document.readyState === 'complete'", 60.0)
+    until(page, f"location.href === {address!r} && document.readyState === 'complete'")
 
 
 def test_a_submission_is_handed_in_and_watched(site: Site, page: Any, tmp_path: Path) -> None:
@@ -130,16 +143,16 @@ def test_a_submission_is_handed_in_and_watched(site: Site, page: Any, tmp_path: 
     page.call("DOM.setFileInputFiles", nodeId=node, files=[str(file)])
     page.tab_to("main form button")
     page.press("Enter")
-    page.until("location.pathname.startsWith('/submissions/')", 60.0)
-    page.until(f"{TEXT}.includes('waits to be checked')", 60.0)
+    until(page, "location.pathname.startsWith('/submissions/')")
+    until(page, f"{TEXT}.includes('waits to be checked')")
     # Now it is checked and evaluated, and the page says so by itself.
     service = site.service
     held = claim_check(service.db, WORKER, 60.0)
     assert held is not None and held.name == "by hand"
     assert checked(service.db, held, WORKER, [], [PlannedEvaluation(0, "c")], kind="circuits")
-    page.until("document.querySelector('#progress').textContent.includes('0 of 1')", 60.0)
+    until(page, "document.querySelector('#progress').textContent.includes('0 of 1')")
     service.work({"c": made_records()["truth-ioi eap"].stored_text()})
-    page.until(f"{TEXT}.includes('1 of 1') && {TEXT}.includes('download')", 60.0)
+    until(page, f"{TEXT}.includes('1 of 1') && {TEXT}.includes('download')")
     assert page.value("document.querySelectorAll('script').length") == 0
 
 
@@ -155,7 +168,7 @@ def test_a_mistake_in_the_form_is_said(site: Site, page: Any, tmp_path: Path) ->
     page.call("DOM.setFileInputFiles", nodeId=node, files=[str(tmp_path / "x.zip")])
     page.tab_to("main form button")
     page.press("Enter")
-    page.until(f"{TEXT}.includes('not known here')", 60.0)
+    until(page, f"{TEXT}.includes('not known here')")
     assert page.value("document.querySelector('#name').value") == "mine"
     assert page.value("document.querySelector('#token').value") == ""
 
@@ -176,8 +189,8 @@ def test_a_board_is_filtered_here_and_by_the_server(site: Site, page: Any) -> No
     assert math.isclose(average(), one, rel_tol=0.01)
     page.tab_to("form[action='/boards/circuits'] button")
     page.press("Enter")
-    page.until("location.search.includes('model=truth-ioi')", 60.0)
-    page.until("document.readyState === 'complete'")
+    until(page, "location.search.includes('model=truth-ioi')")
+    until(page, "document.readyState === 'complete'")
     assert math.isclose(average(), one, rel_tol=0.01)
     assert page.value("document.querySelector('input[value=truth-induction]').checked") is False
     page.tab_to("#filter")
@@ -193,8 +206,8 @@ def test_two_rows_are_compared_by_the_server(site: Site, page: Any) -> None:
         assert page.value("document.activeElement.value").startswith(row)
     page.tab_to("form[action='/compare'] button")
     page.press("Enter")
-    page.until("location.pathname === '/compare' && document.readyState === 'complete'", 60.0)
-    page.until(f"{TEXT}.includes('first less second')")
+    until(page, "location.pathname === '/compare' && document.readyState === 'complete'")
+    until(page, f"{TEXT}.includes('first less second')")
     assert page.value("document.querySelectorAll('tbody tr').length") == 2
 
 
