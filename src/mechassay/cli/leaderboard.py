@@ -9,13 +9,23 @@ import typer
 
 from mechassay.cli import token
 from mechassay.cli.command import DeviceOption
+from mechassay.cli.service_site import (
+    TokenFileOption,
+    export,
+    recompute_from,
+    serve,
+    status,
+    submit,
+    tell,
+    withdraw,
+)
 from mechassay.cli.service_validate import validate
 from mechassay.cli.service_worker import worker
 
 app = typer.Typer(help="Boards of runs, and any cell of them again.", no_args_is_help=True)
 app.add_typer(token.app, name="token")
-app.command("validate")(validate)
-app.command("worker")(worker)
+for each in (validate, serve, worker, submit, status, withdraw, export):
+    app.command(each.__name__)(each)
 
 RunsOption = Annotated[Path, typer.Option("--runs", help="Folder of the runs that boards read.")]
 
@@ -36,7 +46,7 @@ def build(
 ) -> None:
     """Make the boards of all runs in a folder: pages that need no server, JSON and CSV."""
     from mechassay.leaderboard.exchange import write_exchange
-    from mechassay.leaderboard.pages import BoardsFolder
+    from mechassay.leaderboard.folder import BoardsFolder
     from mechassay.leaderboard.reported import read_mib_results
 
     cells = [cell for path in reported or () for cell in read_mib_results(path)]
@@ -77,15 +87,24 @@ def recompute(
         bool, typer.Option("--anew", help="Let the method find its scores again.")
     ] = False,
     device: DeviceOption = "cpu",
+    server: Annotated[
+        str, typer.Option("--server", help="Service whose board it is; no folder of runs is read.")
+    ] = "",
+    token_file: TokenFileOption = None,
 ) -> None:
-    """Compute a cell again from what the method found, and compare all results of its record."""
+    """Compute a cell again from what the method found, and compare all results of its record.
+
+    With a token, a service is told what came of it.
+    """
+    if server:
+        recompute_from(server, token_file, board, cell, device)
+        return
     from tempfile import TemporaryDirectory
 
     from mechassay.files import write_text
     from mechassay.leaderboard.board import Board
     from mechassay.leaderboard.cells import read_cells
-    from mechassay.leaderboard.pages import RECOMPUTED
-    from mechassay.leaderboard.recomputation import TOLERANCE
+    from mechassay.leaderboard.folder import RECOMPUTED
     from mechassay.leaderboard.recomputation import recompute as again
     from mechassay.leaderboard.rules import rules_of
 
@@ -95,11 +114,4 @@ def recompute(
         told = again(found, runs, Path(folder) / "run", anew=anew, device=device)
     file = output / RECOMPUTED / f"{told.sha256[:16]}-{told.provenance.created[:19]}.json"
     write_text(file.with_name(file.name.replace(":", "")), told.model_dump_json(indent=1))
-    typer.echo(f"{told.cell}: {told.stored:.9g} on the board, {told.again:.9g} again")
-    word = "agrees" if told.agrees else "DIFFERS"
-    typer.echo(
-        f"{word}: {told.n} results, largest difference {told.largest:.1g} (allowed"
-        f" {TOLERANCE:g}); {told.seconds:.0f} s"
-    )
-    if not told.agrees:
-        raise typer.Exit(1)
+    tell(told)

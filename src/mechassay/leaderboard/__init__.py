@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from mechassay.leaderboard.board import Board, BoardPlace
     from mechassay.leaderboard.cells import BoardCell, read_cells
     from mechassay.leaderboard.exchange import write_exchange
-    from mechassay.leaderboard.pages import BoardsFolder
+    from mechassay.leaderboard.folder import BoardsFolder
+    from mechassay.leaderboard.pages import BoardPages
     from mechassay.leaderboard.paired import paired_differences
     from mechassay.leaderboard.recomputation import Recomputation, recompute
     from mechassay.leaderboard.reported import read_mib_results
@@ -20,6 +21,7 @@ __all__ = [
     "Board",
     "BoardCell",
     "BoardColumn",
+    "BoardPages",
     "BoardPlace",
     "BoardRules",
     "BoardsFolder",
@@ -38,7 +40,8 @@ __getattr__, __dir__ = lazy_names(
         "board": "Board BoardPlace",
         "cells": "BoardCell read_cells",
         "exchange": "write_exchange",
-        "pages": "BoardsFolder",
+        "folder": "BoardsFolder",
+        "pages": "BoardPages",
         "paired": "paired_differences",
         "recomputation": "Recomputation recompute",
         "reported": "read_mib_results",

@@ -69,7 +69,7 @@ class BoardCell(Stored):
         failing: controls with a known answer that the record fails.
         file, sha256: the record, relative to the folder of runs, and the hash of its bytes.
         command: that makes the record; "" where no command does.
-        source: of a number as reported: where it stands.
+        source: where a number as reported stands, or which submission it is of.
         private: whether its examples are those of a private split.
         earlier: what stood here before, the newest first.
     """
@@ -147,7 +147,7 @@ def read_cells(rules: BoardRules, folder: Path) -> tuple[list[BoardCell], list[s
                     "sha256": file_hash(file),
                     "command": _command(run),
                 }
-                cells += cells_of(rules, _numbered(record, private), **about)
+                cells += cells_of(rules, numbered(record, private), **about)
     return cells, unreadable
 
 
@@ -156,8 +156,12 @@ def is_private(record: Record) -> bool:
     return any(chosen.split == PRIVATE for chosen in record.data.values())
 
 
-def _numbered(record: Record, private: dict[str, str]) -> Record:
-    """The record; a private one with the number of its examples in place of their hash."""
+def numbered(record: Record, private: dict[str, str]) -> Record:
+    """The record; a private one with the number of its examples in place of their hash.
+
+    Args:
+        private: the numbers by hash so far, to which this may add.
+    """
     if not is_private(record):
         return record
     about = record.provenance

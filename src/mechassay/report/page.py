@@ -10,9 +10,10 @@ import base64
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from mechassay.report.tables import TextTable
@@ -117,14 +118,40 @@ class Section:
 
 
 def render(
-    title: str, sections: Sequence[Section], *, script: str = "", top: Markup | None = None
+    title: str,
+    sections: Sequence[Section],
+    *,
+    script: str = "",
+    top: Markup | None = None,
+    nav: Markup | None = None,
+    connects: bool = False,
 ) -> str:
     """The page as HTML.
 
     Args:
         script: the one script of ours that the page may run, by its hash.
         top: markup of ours that stands before the sections.
+        nav: links of ours that stand before the page.
+        connects: whether the script may ask the server that the page is from.
     """
+    return _template().render(
+        title=title,
+        sections=sections,
+        script=Markup(script),
+        digest=script_hash(script),
+        top=top or "",
+        nav=nav or "",
+        connects=connects,
+    )
+
+
+def script_hash(script: str) -> str:
+    """The hash by which a Content-Security-Policy allows a script."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+@cache
+def _template() -> Template:
     environment = Environment(
         loader=PackageLoader("mechassay.report"),
         autoescape=True,
@@ -133,10 +160,7 @@ def render(
         lstrip_blocks=True,
     )
     environment.filters |= {"kind": lambda block: type(block).__name__}
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return environment.get_template("page.html").render(
-        title=title, sections=sections, script=Markup(script), digest=digest, top=top or ""
-    )
+    return environment.get_template("page.html")
 
 
 def markdown(sections: Sequence[Section]) -> str:

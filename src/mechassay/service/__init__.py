@@ -1,4 +1,4 @@
-"""The leaderboard as a service: submissions, their queue, workers, and pages."""
+"""The leaderboard as a service: submissions of others, read as data, evaluated and shown."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from mechassay.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from mechassay.service.app import create_app
     from mechassay.service.archive import pack, unpack
     from mechassay.service.bundle import Bundle, BundlePart, open_bundle, read_bundle
     from mechassay.service.database import Database, DatabaseAway
@@ -43,6 +44,7 @@ __all__ = [
     "Submission",
     "Submitter",
     "UploadLimits",
+    "create_app",
     "open_bundle",
     "pack",
     "read_bundle",
@@ -52,6 +54,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "app": "create_app",
         "archive": "pack unpack",
         "bundle": "Bundle BundlePart open_bundle read_bundle",
         "database": "Database DatabaseAway",

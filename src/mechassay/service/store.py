@@ -7,7 +7,7 @@ parts are joined when all are there. Keys are made by the service, never of othe
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -116,6 +116,19 @@ class Store:
             BadFile: there is no such blob.
         """
         return self._asked(key, lambda obs: bytes(self._found(obs, key).bytes()))
+
+    def stream(self, key: str) -> tuple[int, Iterator[bytes]]:
+        """How many bytes a blob has, and its bytes in chunks.
+
+        Raises:
+            BadFile: there is no such blob.
+        """
+
+        def work(obs: Any) -> tuple[int, Iterator[bytes]]:
+            found = obs.get(self._inner, key)
+            return found.meta["size"], map(bytes, found.stream(min_chunk_size=CHUNK))
+
+        return self._asked(key, work)
 
     def exists(self, key: str) -> bool:
         """Whether there is such a blob."""

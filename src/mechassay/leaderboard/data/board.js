@@ -59,8 +59,12 @@ function sortable(table, column) {
   });
 }
 
+// On a server two rows have a page of their own.
+const pickers = ["#first", "#second"].map(id => document.querySelector(id)).filter(Boolean);
+
 function compare() {
-  const [first, second] = ["#first", "#second"].map(id => document.querySelector(id).value);
+  if (!pickers.length) return;
+  const [first, second] = pickers.map(select => select.value);
   const out = document.querySelector("#difference");
   out.replaceChildren();
   if (!first || !second || first === second) return;
@@ -91,8 +95,7 @@ function compare() {
 
 names.forEach((name, i) => sortable(tables[i], data[name]));
 const rows = [...new Set(names.flatMap(name => Object.keys(data[name].rows)))];
-for (const id of ["#first", "#second"]) {
-  const select = document.querySelector(id);
+for (const select of pickers) {
   select.append(new Option("", ""), ...rows.map(row => new Option(row, row)));
   select.addEventListener("change", compare);
 }

@@ -1,0 +1,95 @@
+"""What a page says of a cell: number, interval, controls, conditions, where it is from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from mechassay.leaderboard.cells import BoardCell
+from mechassay.leaderboard.links import Links
+from mechassay.report.tables import NOTHING, TextTable
+from mechassay.text import interval, number
+
+MARK = "✓"
+"""Beside a number that somebody recomputed."""
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """That somebody recomputed a record.
+
+    Attributes:
+        text: what came of it, when and where.
+        value: the number of one cell of the record, and that cell.
+    """
+
+    agrees: bool
+    text: str
+    value: str = ""
+    cell: str = ""
+
+
+@dataclass(frozen=True)
+class CellNotes:
+    """What else a page says of a cell: facts by name, and commands that make it again."""
+
+    facts: tuple[tuple[str, str], ...] = ()
+    commands: tuple[str, ...] = ()
+
+
+def plain_number(value: float) -> str:
+    """A number; a dash where there is none."""
+    return NOTHING if math.isnan(value) else number(value)
+
+
+def number_text(cell: BoardCell, again: Sequence[Repetition]) -> str:
+    """A cell's number with its interval; marked if it was recomputed, or only reported."""
+    text = interval(cell.value, cell.low, cell.high)
+    if cell.origin == "as reported":
+        return f"{text} (as reported)"
+    held = any(each.agrees for each in again)
+    value, bracket, rest = text.partition(" [")
+    return f"{value}{' ' + MARK if held else ''}{bracket}{rest}"
+
+
+def cell_facts(
+    cell: BoardCell, again: Sequence[Repetition], links: Links, notes: CellNotes
+) -> TextTable:
+    """All that is known of a cell."""
+    rows: list[tuple[str, str]] = [
+        ("value", interval(cell.value, cell.low, cell.high)),
+        ("examples", f"{cell.n:,}, {cell.n_undefined:,} undefined"),
+        *((f"control: {name}", number(value)) for name, value in cell.controls.items()),
+        ("method", cell.settings or NOTHING),
+        *((name, value) for name, value in cell.conditions.items()),
+        ("origin", cell.source or cell.origin),
+        ("seconds", plain_number(cell.seconds)),
+        ("made", cell.created or NOTHING),
+        *notes.facts,
+    ]
+    rows += [
+        ("earlier", f"{number(old.value)}, {old.created[:10]}, {old.settings or NOTHING}")
+        for old in cell.earlier
+    ]
+    if cell.private:
+        rows.append(("record", "kept back: its examples are private"))
+    elif cell.sha256:
+        rows.append(("record", record_link(links, cell.sha256)))
+    for each in again:
+        value = f"{each.value}; " if each.value and each.cell == cell.full_id else ""
+        rows.append(("recomputed", f"{value}{each.text}"))
+    return TextTable.of("", ("", ""), rows, words=True)
+
+
+def record_link(links: Links, sha256: str) -> Markup:
+    """The record as a download."""
+    markup = Markup('<a href="{}" download>{}</a>')
+    return markup.format(links.record(sha256), sha256[:16])
+
+
+def place_text(cell: BoardCell) -> str:
+    """What a cell was tried on, in words."""
+    return ", ".join(dict.fromkeys(reversed(cell.place.values())))

@@ -1,0 +1,148 @@
+"""The boards of a folder of runs, and the folder of their pages, which need no server.
+
+index.html                what boards there are
+BOARD.html                a table for each column: rows, average, score, places
+rows/BOARD/ROW.html       every cell of a row: number, interval, controls, conditions, command
+data/BOARD.json, .csv     everything
+records/SHA256.json       the records, by the hash of their bytes
+recomputed/*.json         what others recomputed (`recompute`); a cell with one has a mark
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from mechassay.errors import BadFile, BadUsage
+from mechassay.files import write_text
+from mechassay.leaderboard.board import Board
+from mechassay.leaderboard.cells import BoardCell, read_cells
+from mechassay.leaderboard.facts import CellNotes, Repetition
+from mechassay.leaderboard.pages import BoardPages
+from mechassay.leaderboard.recomputation import Recomputation
+from mechassay.leaderboard.rules import board_rules
+from mechassay.records import Record, read_record
+
+RECOMPUTED = "recomputed"
+RECOMPUTE = ("mechassay", "leaderboard", "recompute")
+
+
+@dataclass(frozen=True)
+class BoardsFolder:
+    """The boards of a folder of runs, and the folder that their pages go to.
+
+    Attributes:
+        boards: by name, those that have a cell.
+        unreadable: records that could not be read.
+    """
+
+    runs: Path
+    path: Path
+    boards: Mapping[str, Board]
+    unreadable: tuple[str, ...]
+
+    @staticmethod
+    def of(runs: Path, path: Path, reported: Sequence[BoardCell] = ()) -> BoardsFolder:
+        """Boards of all runs in a folder.
+
+        Args:
+            reported: numbers as others reported them, of any board.
+
+        Raises:
+            BadFile: there is no such folder. BadUsage: it has no record that a board reads, or
+                two files report one number.
+        """
+        names = [cell.full_id for cell in reported]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise BadUsage(f"Two files report {sorted(twice)[0]}: give one of them.")
+        boards: dict[str, Board] = {}
+        unreadable: dict[str, None] = {}
+        for name, rules in board_rules().items():
+            cells, wrong = read_cells(rules, runs)
+            unreadable |= dict.fromkeys(wrong)
+            cells += [cell for cell in reported if cell.board == name]
+            if cells:
+                boards[name] = Board.of(rules, cells)
+        if not boards:
+            kinds = ", ".join(rules.kind for rules in board_rules().values())
+            raise BadUsage(f"{runs} has no record that a board reads (of the kinds {kinds}).")
+        return BoardsFolder(runs, path, boards, tuple(unreadable))
+
+    def write(self) -> Path:
+        """Write all pages; the path of the first.
+
+        Raises:
+            BadFile: a file in `recomputed` is none.
+        """
+        written = write_pages(self.pages(), self.path)
+        for board in self.boards.values():
+            for cell in board.cells:
+                if cell.file and not cell.private:
+                    copy = self.path / "records" / f"{cell.sha256}.json"
+                    shutil.copyfile(self.runs / cell.file, copy)
+        return written
+
+    def pages(self) -> BoardPages:
+        """The pages as texts.
+
+        Raises:
+            BadFile: a file in `recomputed` is none.
+        """
+        again = {
+            digest: tuple(map(_repetition, each)) for digest, each in self.recomputations().items()
+        }
+        return BoardPages(
+            boards=self.boards,
+            record=self._record,
+            again=again,
+            notes=self._notes,
+            unreadable=self.unreadable,
+        )
+
+    def recomputations(self) -> dict[str, list[Recomputation]]:
+        """What was recomputed, by the hash of the record.
+
+        Raises:
+            BadFile: a file there is no recomputation.
+        """
+        found: dict[str, list[Recomputation]] = {}
+        for file in sorted((self.path / RECOMPUTED).glob("*.json")):
+            try:
+                each = Recomputation.model_validate_json(file.read_bytes())
+            except ValidationError as error:
+                raise BadFile(f"{file}: no recomputation ({error.error_count()} errors).") from None
+            found.setdefault(each.sha256, []).append(each)
+        return found
+
+    def _record(self, cell: BoardCell) -> Record | None:
+        return read_record(self.runs / cell.file) if cell.file else None
+
+    def _notes(self, cell: BoardCell) -> CellNotes:
+        if not cell.command or cell.private:
+            return CellNotes()
+        words = [*RECOMPUTE, cell.board, cell.full_id, "--runs", self.runs.name]
+        return CellNotes(commands=(cell.command, shlex.join(words)))
+
+
+def write_pages(pages: BoardPages, folder: Path) -> Path:
+    """Write the pages and data of boards; the path of the first. Records are left to the caller."""
+    (folder / "records").mkdir(parents=True, exist_ok=True)
+    for name in pages.names():
+        write_text(folder / name, pages.text(name))
+    return folder / "index.html"
+
+
+def _repetition(each: Recomputation) -> Repetition:
+    said = "agree" if each.agrees else f"differ, first at {each.differs}"
+    return Repetition(
+        each.agrees,
+        f"{each.n:,} numbers of the record {said} (by {each.largest:.1g});"
+        f" {each.provenance.created[:10]}, {each.provenance.machine}",
+        f"{each.again:.9g}",
+        each.cell,
+    )

@@ -1,0 +1,227 @@
+"""The boards of the service: records of submissions that are done, and pages made of them.
+
+Records are read from the store once, into a folder by the hash of their bytes. The boards are made
+anew when their generation has changed: which submissions are done, and what was recomputed. Until
+the new pages are there, the old ones are given out; also while database or store are away.
+
+A row is a submission: its name with the beginning of its id. A submission that is withdrawn
+vanishes. Records about private examples show their numbers alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from mechassay.errors import BadFile, MechassayError
+from mechassay.files import write_bytes
+from mechassay.leaderboard.board import Board
+from mechassay.leaderboard.cells import BoardCell, cells_of, is_private, numbered
+from mechassay.leaderboard.facts import CellNotes, Repetition
+from mechassay.leaderboard.folder import RECOMPUTE
+from mechassay.leaderboard.links import link
+from mechassay.leaderboard.pages import BoardPages
+from mechassay.leaderboard.rules import board_rules
+from mechassay.records import Record, read_record
+from mechassay.service.database import Database
+from mechassay.service.lookups import row_name
+from mechassay.service.pages import NAV
+from mechassay.service.store import Store
+from mechassay.service.tables import Evaluation, Recomputed, Submission
+from mechassay.service.track import ServiceTrack
+
+LOG = logging.getLogger("mechassay.service.boards")
+Generation = tuple[int, datetime | None, int]
+"""Submissions that are done, when the last of them was, and recomputations."""
+
+
+@dataclass(frozen=True, eq=False)
+class DoneRecord:
+    """A record of a submission that is done."""
+
+    submission: str
+    name: str
+    key: str
+    finished: datetime
+
+
+@dataclass(frozen=True, eq=False)
+class BoardsSnapshot:
+    """The boards at one moment.
+
+    Attributes:
+        pages: of a server.
+        submissions: ids by row.
+        public: hashes of the records that anybody may have.
+        hashes: of all records by their key in the store.
+    """
+
+    generation: Generation
+    pages: BoardPages
+    submissions: Mapping[str, str] = field(default_factory=dict)
+    public: frozenset[str] = frozenset()
+    hashes: Mapping[str, str] = field(default_factory=dict)
+
+
+class ServedBoards:
+    """The boards of a database and a store.
+
+    Args:
+        folder: where records are kept by their hash.
+        address: of the server, for commands.
+    """
+
+    def __init__(
+        self, db: Database, store: Store, folder: Path, track: ServiceTrack, address: str = ""
+    ) -> None:
+        self._db, self._store, self._folder, self._track = db, store, folder, track
+        self._address = address
+        self._known: dict[tuple[str, datetime], tuple[str, Record]] = {}
+        self.snapshot = BoardsSnapshot(
+            (0, None, 0), BoardPages({}, self._record, served=True, nav=NAV)
+        )
+
+    def generation(self) -> Generation:
+        """What the boards depend on.
+
+        Raises:
+            DatabaseAway: the database does not answer.
+        """
+
+        def work(session: Session) -> Generation:
+            done = select(func.count(), func.max(Submission.finished)).where(
+                Submission.state == "done"
+            )
+            n, last = session.execute(done).one()
+            again = session.scalar(select(func.count(Recomputed.id))) or 0
+            return n, last, again
+
+        return self._db.read(work)
+
+    def newer(self) -> BoardsSnapshot | None:
+        """The boards made anew, if their generation has changed. The caller puts them in place.
+
+        Raises:
+            DatabaseAway: the database does not answer. StoreAway: the store does not.
+        """
+        generation = self.generation()
+        return None if generation == self.snapshot.generation else self._made(generation)
+
+    def record_file(self, sha256: str) -> Path:
+        """The file of a record by its hash."""
+        return self._folder / f"{sha256}.json"
+
+    def record_of(self, key: str) -> Record | None:
+        """A record of the boards by its key in the store, if they have it."""
+        sha256 = self.snapshot.hashes.get(key)
+        return read_record(self.record_file(sha256)) if sha256 else None
+
+    def _made(self, generation: Generation) -> BoardsSnapshot:
+        done, again = self._db.read(_done), self._db.read(_again)
+        unreadable: list[str] = []
+        cells: list[BoardCell] = []
+        submissions: dict[str, str] = {}
+        hashes: dict[str, str] = {}
+        public: set[str] = set()
+        private: dict[str, str] = {}
+        known: dict[tuple[str, datetime], tuple[str, Record]] = {}
+        for each in done:
+            try:
+                sha256, record = known[each.key, each.finished] = self._read(each)
+            except BadFile as error:
+                LOG.warning("A record of submission %s: %s", each.submission, error)
+                unreadable.append(f"A record of submission {each.submission} cannot be read.")
+                continue
+            hashes[each.key] = sha256
+            row = row_name(each.name, each.submission)
+            submissions[row] = each.submission
+            if not is_private(record):
+                public.add(sha256)
+            about = {"row": row, "source": f"submission {each.submission}"}
+            cells += self._cells(numbered(record, private), sha256, about)
+        self._known = known
+        boards = {
+            name: Board.of(rules, held)
+            for name, rules in board_rules().items()
+            if (held := [cell for cell in cells if cell.board == name])
+        }
+        pages = BoardPages(
+            boards,
+            self._record,
+            again=again,
+            notes=lambda cell: self._notes(cell, submissions),
+            unreadable=tuple(unreadable),
+            served=True,
+            nav=NAV,
+        )
+        return BoardsSnapshot(generation, pages, submissions, frozenset(public), hashes)
+
+    def _cells(self, record: Record, sha256: str, about: Mapping[str, str]) -> Iterator[BoardCell]:
+        for rules in board_rules().values():
+            if rules.kind != record.kind:
+                continue
+            for cell in cells_of(rules, record, sha256=sha256, file=f"{sha256}.json"):
+                place = dict(cell.place)
+                if "model" in place:
+                    place["model"] = self._public_model(place["model"])
+                yield cell.model_copy(update={**about, "place": place})
+
+    def _public_model(self, name: str) -> str:
+        try:
+            return self._track.public_name(name)
+        except MechassayError:
+            return name  # Of a track that was in force before.
+
+    def _read(self, each: DoneRecord) -> tuple[str, Record]:
+        """The hash and the content of a record, from the store if it is not known yet."""
+        held = self._known.get((each.key, each.finished))
+        if held is not None:
+            return held
+        content = self._store.read(each.key)
+        sha256 = hashlib.sha256(content).hexdigest()
+        path = self.record_file(sha256)
+        if not path.is_file():
+            write_bytes(path, content)
+        record = read_record(path)
+        # Values of examples are read again when two rows are compared.
+        return sha256, record.changed(values=None)
+
+    def _notes(self, cell: BoardCell, submissions: Mapping[str, str]) -> CellNotes:
+        submission = submissions.get(cell.row, "")
+        facts = (("submission", link(f"/submissions/{submission}", submission)),)
+        if cell.private:
+            return CellNotes(facts)
+        words = [*RECOMPUTE, cell.board, cell.full_id, "--server", self._address]
+        return CellNotes(facts, (shlex.join(words),))
+
+    def _record(self, cell: BoardCell) -> Record | None:
+        return read_record(self.record_file(cell.sha256)) if cell.sha256 else None
+
+
+def _done(session: Session) -> Sequence[DoneRecord]:
+    found = session.execute(
+        select(Submission.id, Submission.name, Evaluation.record, Evaluation.finished)
+        .join(Evaluation, Evaluation.submission_id == Submission.id)
+        .where(Submission.state == "done", Evaluation.state == "done")
+        .where(Evaluation.record.is_not(None))
+        .order_by(Evaluation.finished, Evaluation.id)
+    )
+    return [DoneRecord(*row) for row in found]
+
+
+def _again(session: Session) -> dict[str, list[Repetition]]:
+    found: dict[str, list[Repetition]] = {}
+    for each in session.scalars(select(Recomputed).order_by(Recomputed.id)):
+        said = "agrees" if each.agrees else "differs"
+        value = "" if each.value is None else f"{each.value:.9g}"
+        text = f"the record {said}; {each.created:%Y-%m-%d}, {each.by}"
+        found.setdefault(each.sha256, []).append(Repetition(each.agrees, text, value, each.cell))
+    return found

@@ -1,0 +1,137 @@
+"""A cell of a service computed again from what the server gives out."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import mechassay as ma
+from mechassay.circuits.scores import EdgeScores
+from mechassay.errors import BadFile, BadUsage, UnknownName
+from mechassay.progress import SILENT
+from mechassay.service.app import create_app
+from mechassay.service.archive import pack
+from mechassay.service.bundle import read_bundle
+from mechassay.service.client import ServerRefused, ServiceClient
+from mechassay.service.queue import Outcome, PlannedEvaluation, checked, claim, claim_check, finish
+from mechassay.service.recomputing import fetch_cell, recompute_served
+from mechassay.service.tokens import new_token
+from mechassay.service.track import ServiceTrack
+from service_made import WORKER, MadeService
+
+testclient = pytest.importorskip("starlette.testclient")
+
+
+class Asked(ServiceClient):
+    """A client of a server in this process."""
+
+    def use(self, client: Any) -> Asked:
+        object.__setattr__(self, "_client", client)
+        return self
+
+    def _answer(self, send: Any) -> Any:
+        client: Any = self.__dict__["_client"]
+        client.headers = {"Authorization": f"Bearer {self.token}"}
+        answer = send(client)
+        if answer.status_code >= 300:
+            raise ServerRefused(answer.json()["error"])
+        return answer
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> MadeService:
+    """A submission of random scores, evaluated by the jobs of the bundle."""
+    folder = tmp_path_factory.mktemp("own")
+    service = MadeService.at(folder / "service")
+    graph = ma.load_model("truth-ioi").graph
+    values = torch.rand(graph.legal.shape, generator=torch.Generator().manual_seed(0))
+    EdgeScores(graph, values).save(folder / "mine" / "truth-ioi_truth-ioi" / "scores.safetensors")
+    (folder / "mine" / "submission.yaml").write_text("name: mine\n")
+    file = pack(folder / "mine", folder / "mine.zip")
+    track = ServiceTrack.read(service.settings.track)
+    [job] = read_bundle(folder / "mine", track).jobs(track)
+    [cell] = job.cells()
+    run = folder / "run"
+    ma.run(job, run, progress=SILENT)
+    held = service.received("mine", file.read_bytes())
+    assert (found := claim_check(service.db, WORKER, 60.0)) and found.id == held.id
+    plan = [PlannedEvaluation(0, cell.name)]
+    assert checked(service.db, found, WORKER, [], plan, kind="circuits")
+    each = claim(service.db, WORKER, 60.0)
+    assert each is not None
+    service.store.put_file("records/one.json", run / "records" / f"{cell.name}.json")
+    assert finish(service.db, each, WORKER, Outcome("done", None, "records/one.json", 1.0))
+    return service
+
+
+@pytest.fixture
+def client(service: MadeService) -> Iterator[Any]:
+    with testclient.TestClient(create_app(service.settings, "http://x")) as client:
+        yield client
+
+
+def names(client: Any) -> list[str]:
+    return [each["id"] for each in client.get("/api/boards/circuits.json").json()["cells"]]
+
+
+def test_a_cell_is_the_same_again_and_gets_a_mark(
+    client: Any, service: MadeService, tmp_path: Path
+) -> None:
+    name = next(each for each in names(client) if "/cpr@" in each)
+    bob = Asked("http://127.0.0.1", new_token(service.db, "bob")).use(client)
+    served = fetch_cell(bob, "circuits", name, tmp_path / "fetched")
+    told = recompute_served(served, tmp_path, progress=SILENT)
+    assert told.agrees and told.n > 10 and math.isclose(told.again, told.stored, rel_tol=1e-6)
+    said = {"cell": told.cell, "sha256": told.sha256, "value": told.again, "agrees": True}
+    assert bob.recomputed(served.submission, said) == {"agrees": True}
+    bob.recomputed(served.submission, said)
+    with testclient.TestClient(create_app(service.settings)) as other:
+        assert "✓" in other.get("/boards/circuits").text
+    ann = Asked("http://127.0.0.1", service.token).use(client)
+    with pytest.raises(ServerRefused, match="somebody else"):
+        ann.recomputed(served.submission, said)
+    with pytest.raises(ServerRefused, match="no such record"):
+        bob.recomputed(served.submission, {**said, "sha256": "0" * 64})
+    with pytest.raises(ServerRefused, match="not of the form"):
+        bob.recomputed(served.submission, {**said, "sha256": "x"})
+
+
+def test_circuits_of_a_submission_are_drawn(client: Any) -> None:
+    [submission] = client.get("/api/submissions").json()["submissions"]
+    page = client.get(f"/submissions/{submission['id']}/figures").text
+    assert page.count("<svg") >= 2 and "truth-ioi in truth-ioi" in page
+
+
+def test_cells_that_are_not_there_or_several_are_refused(client: Any, tmp_path: Path) -> None:
+    asked = Asked("http://127.0.0.1").use(client)
+    with pytest.raises(UnknownName, match="cell"):
+        fetch_cell(asked, "circuits", "nobody/cpr", tmp_path)
+    with pytest.raises(UnknownName, match="board"):
+        fetch_cell(asked, "none", "x", tmp_path)
+
+
+def test_a_record_that_is_not_the_shown_one_is_refused(
+    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Asked("http://127.0.0.1").use(client)
+    name = names(client)[0]
+    monkeypatch.setattr(Asked, "content", lambda *_: b"{}")
+    with pytest.raises(BadFile, match="not the one that the board shows"):
+        fetch_cell(asked, "circuits", name, tmp_path)
+
+
+def test_an_archive_of_something_else_makes_no_record(
+    client: Any, service: MadeService, tmp_path: Path
+) -> None:
+    asked = Asked("http://127.0.0.1").use(client)
+    served = fetch_cell(asked, "circuits", names(client)[0], tmp_path / "fetched")
+    with zipfile.ZipFile(served.file, "w") as archive:
+        archive.writestr("x.py", "print(1)")
+    with pytest.raises((BadFile, BadUsage)):
+        recompute_served(served, tmp_path, progress=SILENT)
