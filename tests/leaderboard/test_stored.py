@@ -17,8 +17,8 @@ def board(runs: Path, tmp_path: Path) -> Path:
     return tmp_path / "board"
 
 
-def changed(board: Path, **cell: object) -> None:
-    file = board / "data" / "circuits.json"
+def changed(folder: Path, **cell: object) -> None:
+    file = folder / "data" / "circuits.json"
     told = json.loads(file.read_text())
     told["cells"][0] |= cell
     file.write_text(json.dumps(told))
