@@ -14,6 +14,7 @@ VARIABLES := --k 16 --train-limit 64 --validation-limit 32 --limit 64 --dtype bf
 FEWER := --k 16 --train-limit 48 --validation-limit 24 --limit 48 --dtype bfloat16 -f full-vector -f das
 CAUSALGYM_NEEDS := numpy==1.26.4 pandas==2.2.2 pyvene==0.1.6 scikit_learn==1.5.2 scipy==1.13.1 tqdm==4.66.6 transformers==4.46.2 safetensors
 GYM := -t agr_sv_num_pp -t agr_refl_num_pp -t garden_npz_v-trans -t gss_subord -t cleft --train-limit 100 --validation-limit 40 --limit 40 --dtype bfloat16
+MOTO := moto[s3,server]==5.2.5
 OLDEST := tests/models tests/cli tests/test_exports.py tests/test_progress.py tests/test_registry.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
@@ -49,10 +50,12 @@ test: venv ## Run the tests, those on the two packaged real models too (about ei
 test-all: ## Run the tests, the slow ones too: all families, long simulations, a Ray cluster.
 	@$(MAKE) --no-print-directory test MORE=--all
 
-test-web: venv ## Check the pages in Chromium, at three widths and for accessibility; installs Chromium where it may.
+test-web: venv ## Check the pages in Chromium, at three widths and for accessibility, and the service on PostgreSQL and S3; installs what it needs where it may.
 	@$(BIN)/python tests/web/chromium.py || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq chromium; } >/dev/null 2>&1 || echo "Chromium is not there and could not be installed: the tests that need it are skipped."
 	@$(BIN)/python tests/web/axe.py
-	@$(BIN)/python -m pytest -q -rs -m web tests/web
+	@$(BIN)/python tests/postgres_server.py 2>/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq postgresql; } >/dev/null 2>&1 || echo "PostgreSQL is not there and could not be installed: the tests that need it are skipped."
+	@$(BIN)/python tests/s3_server.py 2>/dev/null || { $(BIN)/uv venv -q --clear --python $(BIN)/python .venv-moto && $(BIN)/uv pip install -q --python .venv-moto/bin/python '$(MOTO)'; } || echo "moto could not be installed: the tests that need an S3 server are skipped."
+	@$(BIN)/python -m pytest -q -rs -m web tests/web tests/service
 
 test-oldest: venv ## Run the tests of models and of the command line with the oldest dependencies that pyproject.toml allows.
 	@$(BIN)/uv venv -q --clear --python $(BIN)/python .venv-oldest
@@ -136,5 +139,5 @@ docs: venv ## Build the documentation in site/, with warnings as errors.
 	@$(BIN)/zensical build --clean --strict
 
 clean: ## Remove everything that make and the tools write here.
-	@rm -rf $(VENV) .venv-pyvene .venv-causalgym demo site dist docs/generated .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) .venv-pyvene .venv-causalgym .venv-moto demo site dist docs/generated .pytest_cache .ruff_cache .hypothesis
 	@find src tests examples tools -name __pycache__ -type d -prune -exec rm -rf {} +

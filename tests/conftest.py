@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = {
         "gpu": "" if torch.cuda.is_available() else "there is no GPU",
         "network": "" if "network" in marks else "needs the network: pytest -m network",
-        "web": "" if "web" in marks else "needs Chromium: make test-web",
+        "web": "" if "web" in marks else "needs a browser or a server: make test-web",
         "slow": "" if config.getoption("--all") or "slow" in marks else "slow: pytest --all",
     }
     for item in items:

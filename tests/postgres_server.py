@@ -87,23 +87,27 @@ class PostgresServer:
         )
         assert made.returncode == 0, made.stderr
         self.process: subprocess.Popen[bytes] | None = None
-        self._databases = 0
 
     def url(self, database: str = "postgres") -> str:
         return f"postgresql://{USER}:{self.password}@127.0.0.1:{self.port}/{database}"
 
     def new_database(self) -> str:
-        """The address of an empty database."""
+        """The address of a database that is empty now; who used it before is thrown out."""
         import pg8000.native
 
-        self._databases += 1
-        name = f"test_{self._databases}"
         connection = pg8000.native.Connection(
             USER, host="127.0.0.1", port=self.port, password=self.password, database="postgres"
         )
-        connection.run(f"CREATE DATABASE {name}")
-        connection.close()
-        return self.url(name)
+        try:
+            connection.run(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            connection.run("DROP SCHEMA public CASCADE")
+            connection.run("CREATE SCHEMA public")
+        finally:
+            connection.close()
+        return self.url()
 
     def start(self) -> None:
         """Start it, and wait until it answers; one that was killed recovers first."""
@@ -171,4 +175,4 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 if __name__ == "__main__":
-    sys.exit(missing())
+    sys.exit(missing() or 0)

@@ -40,7 +40,7 @@ def database() -> Iterator[Callable[..., Database]]:
 
     yield opened
     for each in made:
-        each.dispose()
+        each.close()
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from mechassay.cli import token
 from mechassay.cli.command import DeviceOption
 from mechassay.cli.service_validate import validate
 from mechassay.cli.service_worker import worker
@@ -14,6 +15,7 @@ from mechassay.cli.service_worker import worker
 app = typer.Typer(help="Boards of runs, and any cell of them again.", no_args_is_help=True)
 app.command("validate")(validate)
 app.command("worker")(worker)
+app.add_typer(token.app, name="token")
 
 RunsOption = Annotated[Path, typer.Option("--runs", help="Folder of the runs that boards read.")]
 
@@ -49,6 +51,18 @@ def build(
             n = sum(map(len, written.files.values()))
             typer.echo(f"  {n} files for others; {written.left_out} undefined numbers left out")
     typer.echo(f"Written: {page}")
+
+
+@app.command("seed")
+def seed(
+    file: Annotated[Path, typer.Argument(help="File of private seeds; made if there is none.")],
+    epoch: Annotated[str, typer.Argument(help="Name of the time in which it holds, as 2026-11.")],
+) -> None:
+    """Draw the seed of private examples that holds from now on; those before it stay."""
+    from mechassay.service.settings import add_seed
+
+    n = add_seed(file, epoch)
+    typer.echo(f"{file}: {epoch} holds now, the last of {n}. Only its owner can read it.")
 
 
 @app.command("recompute")

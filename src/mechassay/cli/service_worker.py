@@ -11,12 +11,13 @@ from typing import Annotated, Any
 import typer
 
 from mechassay.cli.command import DeviceOption
-from mechassay.cli.service_options import (
+from mechassay.cli.service import (
     DatabaseOption,
     FolderOption,
     SeedFileOption,
     StoreOption,
     TrackOption,
+    opened,
 )
 
 ENGINES = ("here", "ray")
@@ -59,6 +60,7 @@ def worker(
 
     if engine == "here":
         check_device(device)
+    opened(folder, database).dispose()
     settings = ServiceSettings(folder, database, store, track, private_seed_file)
     options = WorkerOptions(device, one_of("engine", engine, ENGINES), address, num_gpus)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")

@@ -26,14 +26,17 @@ try:
     from alembic.script import ScriptDirectory
     from sqlalchemy import URL, Connection, create_engine, event, make_url, text
     from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
+    from sqlalchemy.exc import TimeoutError as NoConnection
     from sqlalchemy.orm import Session
 except ImportError as error:
-    raise MissingExtra("The leaderboard's service", "sqlalchemy", "server") from error
+    raise MissingExtra("The leaderboard's service", error.name or "", "server") from error
 
 BACKENDS = ("postgresql", "sqlite")
 MIGRATIONS = Path(__file__).parent / "migrations"
 LOCK = 1_835_365_473
 """The number of the lock that PostgreSQL gives one process that upgrades."""
+CONNECTIONS = 20
+"""That are kept; ten more are opened while these are busy."""
 BUSY_SECONDS = 15.0
 """How long one statement waits for SQLite's lock."""
 PASSING_SQLITE = {
@@ -77,6 +80,8 @@ class Database:
             self._url,
             connect_args=arguments,
             pool_pre_ping=not sqlite,
+            pool_size=CONNECTIONS,
+            pool_timeout=patience,
             hide_parameters=True,  # What is stored shows in no error and in no log.
         )
         if sqlite:
@@ -114,7 +119,7 @@ class Database:
             Path(str(self._url.database)).parent.mkdir(parents=True, exist_ok=True)
         self._tried(self._upgraded)
 
-    def dispose(self) -> None:
+    def close(self) -> None:
         """Close all connections."""
         self.engine.dispose()
 
@@ -128,6 +133,8 @@ class Database:
         while True:
             try:
                 return work()
+            except NoConnection as error:
+                raise self._away(error) from error
             except (DBAPIError, OSError) as error:
                 if _is_full(error):
                     raise DiskFull(f"{self}: the disk of the database is full.") from error

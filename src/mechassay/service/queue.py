@@ -15,7 +15,7 @@ is not tried again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -41,6 +41,8 @@ OPEN_EVALUATIONS = ("waiting", "running")
 OPEN_SUBMISSIONS = ("received", "checking", "queued")
 CLOSED = ("refused", "withdrawn")
 """Submissions that are received anew when they are handed in again."""
+NAME, MESSAGE = 200, 2000
+"""Characters of a name and of a message that are kept."""
 NOTHING = "nothing in it is evaluated here."
 
 
@@ -137,7 +139,7 @@ def receive(
         if known:
             session.query(Evaluation).filter_by(submission_id=known.id).delete()
         found = known or Submission(submitter_id=submitter.id, digest=upload.digest)
-        found.name, found.kind, found.file = upload.name, upload.kind, upload.file
+        found.name, found.kind, found.file = _kept(upload.name, NAME), upload.kind, upload.file
         found.declaration, found.n_bytes = dict(upload.declaration), upload.n_bytes
         found.state, found.report, found.attempts = "received", [], 0
         found.created, found.finished = time, None
@@ -218,7 +220,7 @@ def checked(
         found.state = "refused" if bad else "queued"
         found.report, found.lease_until = report, None
         found.finished = time if bad else None
-        found.kind, found.name = kind or found.kind, name or found.name
+        found.kind, found.name = kind or found.kind, _kept(name, NAME) or found.name
         if declaration is not None:
             found.declaration = dict(declaration)
         if not bad:
@@ -287,6 +289,7 @@ def finish(db: Database, evaluation: Evaluation, worker: str, outcome: Outcome) 
         Whether it counted: the evaluation was still this worker's.
     """
     time = now()
+    outcome = replace(outcome, message=outcome.message and _kept(outcome.message, MESSAGE))
 
     def work(session: Session) -> bool:
         _locked(session, evaluation.submission_id)
@@ -360,6 +363,11 @@ def counts(db: Database, submission: str) -> Counts:
         .group_by(Evaluation.state)
     )
     return db.read(lambda session: Counts({state: n for state, n in session.execute(rows)}))
+
+
+def _kept(text: str, length: int) -> str:
+    """A text that every database takes: PostgreSQL refuses zeros and halves of characters."""
+    return text[:length].replace("\0", "").encode(errors="replace").decode()
 
 
 def _is_mine(evaluation: Evaluation, worker: str) -> ColumnElement[bool]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -109,10 +110,31 @@ def _seed_of(words: list[str], where: str) -> PrivateSeed:
         raise BadFile(f"{where}: its seed is no whole number below 2^63.")
     if not LEAST_SEED <= int(words[1]) < MOST_SEED:
         raise BadFile(
-            f"{where}: a seed is at least 2^40, so that nobody finds it by trying, and below 2^63:"
-            ' python -c "import secrets; print(2**62 + secrets.randbits(62))"'
+            f"{where}: a seed is at least 2^40, so that nobody finds it by trying, and below 2^63;"
+            " `mechassay leaderboard seed` draws one."
         )
     return PrivateSeed(words[0], int(words[1]))
+
+
+def add_seed(file: Path, epoch: str) -> int:
+    """Draw a seed and put it at the end of a file of seeds; how many there are then.
+
+    Raises:
+        BadUsage: the epoch's name is none, or has a seed.
+        BadFile: the file cannot be used.
+    """
+    known = PrivateSeeds.read(file).epochs if file.exists() else ()
+    if not EPOCH.fullmatch(epoch):
+        raise BadUsage(f"{epoch!r}: the name of an epoch is letters, digits, dots, - and _.")
+    if epoch in {seed.epoch for seed in known}:
+        raise BadUsage(f"{file}: has a seed of {epoch} already.")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    drawn = LEAST_SEED + secrets.randbelow(MOST_SEED - LEAST_SEED)
+    # Nobody else can read it at any moment; a line before may lack its end.
+    with open(os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b") as stream:
+        text = stream.read()
+        stream.write(b"\n" * (text[-1:] not in (b"", b"\n")) + f"{epoch} {drawn}\n".encode())
+    return len(known) + 1
 
 
 @dataclass(frozen=True)

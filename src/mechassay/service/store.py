@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +21,8 @@ from mechassay.files import whole
 
 KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 CHUNK = 2**20
+RETRIES, PATIENCE = 5, timedelta(seconds=30)
+"""How often, and how long, a bucket that does not answer is asked again."""
 FULL = ("No space left on device", "os error 28", "Disk quota exceeded", "os error 122")
 """How the library spells a disk that is full."""
 
@@ -68,7 +71,11 @@ class Store:
                 "A store is a folder or s3://BUCKET/PREFIX; keys are in the environment."
             )
         try:
-            inner = stores.S3Store(parts.netloc, prefix=parts.path.strip("/") or None)
+            inner = stores.S3Store(
+                parts.netloc,
+                prefix=parts.path.strip("/") or None,
+                retry_config={"max_retries": RETRIES, "retry_timeout": PATIENCE},
+            )
         except Exception as error:  # The library's errors have a base, but not all are of it.
             raise BadUsage(f"{url}: {first_line(error)}") from None
         return cls(str(url), inner)
@@ -94,7 +101,7 @@ class Store:
         """
 
         def work(obs: Any) -> Path:
-            found = obs.get(self._inner, key)
+            found = self._found(obs, key)
             with whole(path, found.meta["size"]) as partial, partial.open("wb") as stream:
                 for chunk in found.stream(min_chunk_size=CHUNK):
                     stream.write(chunk)
@@ -108,7 +115,7 @@ class Store:
         Raises:
             BadFile: there is no such blob.
         """
-        return self._asked(key, lambda obs: bytes(obs.get(self._inner, key).bytes()))
+        return self._asked(key, lambda obs: bytes(self._found(obs, key).bytes()))
 
     def exists(self, key: str) -> bool:
         """Whether there is such a blob."""
@@ -140,6 +147,12 @@ class Store:
 
         return self._asked(prefix or "all", work)
 
+    def _found(self, obs: Any, key: str) -> Any:
+        try:
+            return obs.get(self._inner, key)
+        except FileNotFoundError:
+            raise BadFile(f"{self.url}: has no {key}.") from None
+
     def _asked(self, key: str, work: Callable[[Any], FoundT]) -> FoundT:
         if not KEY.fullmatch(key):
             raise ValueError(f"{key!r} is no key.")
@@ -147,9 +160,7 @@ class Store:
         away = import_module("obstore.exceptions").BaseError
         try:
             return work(obs)
-        except FileNotFoundError:
-            raise BadFile(f"{self.url}: has no {key}.") from None
-        except away as error:
+        except (away, FileNotFoundError) as error:
             if any(words in str(error) for words in FULL):
                 raise DiskFull(f"{self.url}: the disk is full.") from error
             raise StoreAway(f"{self.url}: cannot be used ({first_line(error)}).") from error

@@ -33,7 +33,7 @@ try:
     from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
     from sqlalchemy.types import TypeDecorator
 except ImportError as error:
-    raise MissingExtra("The leaderboard's service", "sqlalchemy", "server") from error
+    raise MissingExtra("The leaderboard's service", error.name or "", "server") from error
 
 SubmissionState = Literal["received", "checking", "queued", "refused", "done", "withdrawn"]
 EvaluationState = Literal["waiting", "running", "done", "failed", "skipped", "withdrawn"]

@@ -98,4 +98,5 @@ def submitters(db: Database) -> list[Submitter]:
 
 
 def _hash(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()
+    # What somebody sends need not be text; it is refused like any other wrong token.
+    return hashlib.sha256(token.encode(errors="surrogatepass")).hexdigest()
