@@ -145,7 +145,7 @@ def test_a_cell_over_a_limit_fails_at_once_and_says_which(
     served = Served.at(tmp_path / "service")
     submission = served.submit(circuits_archive(tmp_path / "one.zip"))
     planned = [queue.PlannedEvaluation(0, "truth-ioi--truth-ioi/scores")]
-    claimed = queue.claim_check(served.db, "other", 60)
+    claimed = queue.claim_check(served.db, "other", 60.0)
     assert claimed is not None and queue.checked(served.db, claimed, "other", [], planned)
     narrow = Served.at(tmp_path / "narrow", **limits).settings.track
     worker = ServiceWorker(replace(served.settings, track=narrow), OPTIONS)
@@ -224,7 +224,7 @@ def test_a_record_of_an_attempt_that_does_not_count_is_removed(
     served = Served.at(tmp_path / "service")
     submission = served.submit(circuits_archive(tmp_path / "one.zip"))
     planned = [queue.PlannedEvaluation(0, "cell")]
-    claimed = queue.claim_check(served.db, "other", 60)
+    claimed = queue.claim_check(served.db, "other", 60.0)
     assert claimed is not None and queue.checked(served.db, claimed, "other", [], planned)
     record = tmp_path / "record.json"
     record.write_text("{}")
@@ -245,7 +245,7 @@ def test_a_child_that_dies_is_tried_again_and_then_fails(
 ) -> None:
     served = Served.at(tmp_path / "service")
     submission = served.submit(circuits_archive(tmp_path / "one.zip"))
-    claimed = queue.claim_check(served.db, "other", 60)
+    claimed = queue.claim_check(served.db, "other", 60.0)
     planned = [queue.PlannedEvaluation(0, "cell")]
     assert claimed is not None and queue.checked(served.db, claimed, "other", [], planned)
     worker = ServiceWorker(served.settings, OPTIONS)
