@@ -206,7 +206,7 @@ class ServiceWorker:
         try:
             with self._held(beat, self.stop) as stop:
                 found = self._evaluated(evaluation, stop)
-        except _PASSING:
+        except MechassayError:
             queue.give_back(self.db, evaluation, self.name)
             raise
         if found.how == "stopped" or self._may_try_again(evaluation, found):
