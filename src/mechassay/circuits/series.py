@@ -26,13 +26,13 @@ import torch
 
 from mechassay.circuits.areas import FRACTIONS, Profile
 from mechassay.circuits.formats import ENDINGS, read_graph_file
-from mechassay.circuits.node_scores import Scores, load_scores
+from mechassay.circuits.node_scores import Scores, load_scores, scores_of
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.display import OneLine
 from mechassay.errors import BadFile, BadUsage, GraphMismatch
 from mechassay.files import file_hash, folder_hash, kind_of
 from mechassay.graph import Graph
-from mechassay.submissions import BESIDE, LEADS_OUT, leads_out
+from mechassay.submissions import LEADS_OUT, leads_out
 
 CIRCUIT = "circuit"
 """The kind that our files of circuits say they have."""
@@ -142,10 +142,11 @@ Ranked = Scores | CircuitSeries
 def _circuit(path: Path, graph: Graph | None) -> Circuit:
     if path.suffix == ".safetensors":
         return Circuit.load(path, graph)
-    circuit = read_graph_file(path, graph).circuit
-    if circuit is None:
-        raise BadFile(f"{path}: holds no circuit: no edge is in its graph.")
-    return circuit
+    file = read_graph_file(path, graph)
+    if file.circuit is None and scores_of(file) is not None:
+        raise BadFile(f"{path}: holds scores and no circuit: no edge is in its graph.")
+    # Of the smallest sizes nothing may be left after pruning.
+    return Circuit.empty(file.graph) if file.circuit is None else file.circuit
 
 
 def circuit_files(folder: Path) -> list[Path]:
@@ -158,7 +159,7 @@ def circuit_files(folder: Path) -> list[Path]:
     for path in paths:
         if leads_out(path, folder):
             raise BadFile(f"{path}: {LEADS_OUT}")
-    return [path for path in paths if path.is_file() and path.name not in BESIDE]
+    return [path for path in paths if path.is_file()]
 
 
 def is_series(path: Path) -> bool:

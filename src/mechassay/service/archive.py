@@ -24,11 +24,11 @@ import tarfile
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import IO, Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 from mechassay.errors import BadFile, BadUsage, DiskFull, first_line
 from mechassay.files import FULL, whole
@@ -87,7 +87,9 @@ def unpack(file: str | Path, folder: str | Path, limits: UploadLimits, name: str
             given = Path(name or file.name)
             known = given.suffix == sort
             with file.open("rb") as source:
-                target.write(given.name if known else f"{given.name or 'submission'}{sort}", source)
+                target.write(
+                    given.name if known else f"{given.name or 'submission'}{sort}", source.read
+                )
     except BaseException as error:
         _empty(folder)
         if isinstance(error, OSError) and error.errno in FULL:
@@ -116,7 +118,8 @@ def sort_of(file: Path) -> Sort:
         return ".pt" if _is_torch(file) else "zip"
     if head[257:262] == b"ustar":
         return "tar"
-    if head[8:9] == b"{":
+    # A length of 8 bytes stands before the header; text in its place would be far too large.
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= file.stat().st_size:
         return ".safetensors"
     if head.lstrip()[:1] == b"{":
         return ".json"
@@ -198,7 +201,7 @@ class _Unpacked:
             f"{self.file.name}: more than {self.limits.files:,} files; it was not unpacked."
         )
 
-    def write(self, name: str, source: IO[bytes]) -> None:
+    def write(self, name: str, read: Callable[[int], bytes]) -> None:
         """Write a member, counting what comes out."""
         place = self.place(name)
         if place is None:
@@ -208,7 +211,7 @@ class _Unpacked:
             self._too_many()
         place.parent.mkdir(parents=True, exist_ok=True)
         with place.open("xb") as out:
-            while chunk := source.read(CHUNK):
+            while chunk := read(CHUNK):
                 self.count(len(chunk))
                 out.write(chunk)
 
@@ -271,7 +274,7 @@ def _unzip(file: Path, target: _Unpacked) -> None:
                 target.problems.note(shown_name(member.filename), fault)
                 continue
             with archive.open(member) as source:
-                target.write(member.filename, source)
+                target.write(member.filename, source.read)
 
 
 @contextmanager
@@ -301,7 +304,7 @@ class _CountedStream:
     tarfile reads headers as long as they say they are, into memory.
     """
 
-    def __init__(self, source: IO[bytes], target: _Unpacked) -> None:
+    def __init__(self, source: Any, target: _Unpacked) -> None:
         self._source, self._target = source, target
         self.left = LARGEST_HEADER
 
@@ -328,7 +331,7 @@ def _untar(file: Path, target: _Unpacked, *, packed: bool) -> None:
                 continue
             held = archive.extractfile(member)
             if held is not None:
-                target.write(member.name, held)
+                target.write(member.name, held.read)
 
 
 def _members(

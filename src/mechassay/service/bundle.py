@@ -413,7 +413,8 @@ class _Reader:
         if circuit.neurons is not None:
             _check_width(file, circuit.neurons.shape[1], about)
         if not len(circuit.pruned()):
-            raise BadUsage(f"{file}: no edge of it is on a path from input to logits.")
+            lost = "no edge of it is on a path from input to logits: it is the empty circuit."
+            self.problems.note(self.name_of(file), lost, warning=True)
         return circuit
 
     def _scores(self, file: Path, about: TrackModel) -> Scores:

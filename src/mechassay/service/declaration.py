@@ -17,6 +17,7 @@ signs that mean something in a page, a table or a path.
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from pathlib import Path
@@ -68,6 +69,12 @@ def _hash(text: str) -> str:
     return text
 
 
+def _hours(value: float) -> float:
+    if value < 0 or math.isinf(value):
+        raise ValueError(f"hours are 0 or more; got {value}")
+    return value
+
+
 Line = Annotated[str, AfterValidator(_plain), Field(max_length=LONGEST_LINE)]
 Text = Annotated[str, AfterValidator(_plain), Field(max_length=LONGEST_TEXT)]
 
@@ -89,7 +96,7 @@ class Declaration(Stored):
         default=(), max_length=MOST_HASHES
     )
     compute: Line = ""
-    gpu_hours: Number = Field(default=float("nan"))
+    gpu_hours: Annotated[Number, AfterValidator(_hours)] = math.nan
     url: Annotated[str, AfterValidator(_url), Field(max_length=LONGEST_LINE)] = ""
 
     @staticmethod

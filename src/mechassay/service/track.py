@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from mechassay.circuits.areas import Profile
 from mechassay.circuits.submission import TrackModel
@@ -128,6 +128,14 @@ class ServiceTrack(Stored):
     profile: Profile = "strict"
     upload: UploadLimits = UploadLimits()
     cell: CellLimits = CellLimits()
+
+    @model_validator(mode="after")
+    def _one_model_a_class(self) -> ServiceTrack:
+        classes = [about.mib_class for about in self.models.values() if about.mib_class]
+        twice = [name for name in classes if classes.count(name) > 1]
+        if twice:
+            raise ValueError(f"two models have the class {twice[0]} of MIB's causal track")
+        return self
 
     @staticmethod
     def read(path: Path | None = None) -> ServiceTrack:

@@ -1,0 +1,220 @@
+"""Circuits of several sizes: how they are cut, read from folders, and measured."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import mechassay as ma
+from mechassay.circuits.areas import FRACTIONS
+from mechassay.circuits.faithfulness import evaluate, faithfulness_curve
+from mechassay.circuits.formats import write_graph_file
+from mechassay.circuits.methods.random import Random
+from mechassay.circuits.methods.random_paths import RandomPaths
+from mechassay.circuits.scores import Circuit
+from mechassay.circuits.series import (
+    CircuitSeries,
+    is_series,
+    load_ranked,
+    ranked_hash,
+    ranked_name,
+)
+from mechassay.errors import BadFile, BadUsage, GraphMismatch
+from mechassay.graph import Graph
+from mechassay.leaderboard import board_rules
+from mechassay.leaderboard.cells import cells_of
+from mechassay.progress import SILENT
+from mechassay.runs.circuits import CircuitsJob, score_files
+from mechassay.truth.models import load_truth
+
+GRAPH = Graph(2, 2)
+"""46 edges."""
+
+
+def circuit(n: int, seed: int = 0, graph: Graph = GRAPH) -> Circuit:
+    """A circuit of n edges that are all on paths."""
+    return RandomPaths(seed=seed).circuit(graph, n)
+
+
+def counts(circuits: list[Circuit]) -> list[int]:
+    return [len(each) for each in circuits]
+
+
+def test_a_size_takes_the_largest_circuit_that_fits() -> None:
+    few, some, many = circuit(3), circuit(9), circuit(20)
+    assert counts([few, some, many]) == [3, 9, 20]
+    series = CircuitSeries(GRAPH, (many, few, some))
+    # .1, .3 and .5 of 46 edges are 4, 13 and 23.
+    assert counts(series.cut((0.1, 0.3, 0.5, 1.0))) == [3, 9, 20, 46]
+    assert counts(series.cut((0.05, 0.3, 1.0))) == [0, 9, 46]
+    assert series.within(20) == many and series.within(19) == some
+    assert series.within(20 / 46) == many
+    assert not len(series.within(2))
+
+
+def test_what_stands_for_no_size_is_counted() -> None:
+    series = CircuitSeries(GRAPH, (circuit(3), circuit(8), circuit(9), circuit(30)))
+    # 8 lies below 9 in the same size; 30 edges are more than half.
+    assert series.left_out((0.1, 0.3, 0.5, 1.0)) == 2
+    assert series.left_out((0.1, 0.18, 0.3, 0.7, 1.0)) == 0
+
+
+def test_mibs_rule_goes_by_rank() -> None:
+    series = CircuitSeries(GRAPH, (circuit(20), circuit(3), circuit(9)))
+    assert counts(series.cut((0.001, 0.002, 0.005, 1.0), "mib-2025")) == [3, 9, 20, 46]
+    with pytest.raises(BadUsage, match="mib-2025 takes 9 circuits, one of each size; got 3"):
+        series.cut(FRACTIONS, "mib-2025")
+
+
+def test_circuits_are_pruned_before_they_are_weighed() -> None:
+    live = circuit(3)
+    edges = live.edges.clone()
+    dead = next(
+        (u, v)
+        for u, v in (GRAPH.legal & ~edges).nonzero().tolist()
+        if len(Circuit(GRAPH, edges | _only(u, v)).pruned()) == 3
+    )
+    series = CircuitSeries(GRAPH, (Circuit(GRAPH, edges | _only(*dead)),))
+    assert len(series.circuits[0]) == 4
+    assert series.within(3) == live
+
+
+def _only(u: int, v: int) -> torch.Tensor:
+    mask = torch.zeros_like(GRAPH.legal)
+    mask[u, v] = True
+    return mask
+
+
+def test_edges_are_ranked_by_how_many_circuits_have_them() -> None:
+    first, second = circuit(3), circuit(3) | circuit(9, seed=1)
+    scores = CircuitSeries(GRAPH, (second, first)).counts()
+    shared = (first.pruned().edges & second.pruned().edges).sum()
+    assert int((scores.values == 2).sum()) == int(shared) > 0
+    assert bool((scores.values[GRAPH.legal] >= 0).all())
+    assert bool(scores.values[~GRAPH.legal].isnan().all())
+
+
+def test_a_series_needs_circuits_of_one_graph() -> None:
+    with pytest.raises(BadUsage, match="at least one"):
+        CircuitSeries(GRAPH, ())
+    with pytest.raises(GraphMismatch, match="one graph"):
+        CircuitSeries(GRAPH, (circuit(3), Circuit.empty(Graph(1, 2))))
+
+
+def test_folders_of_all_forms_are_read(tmp_path: Path) -> None:
+    given = [circuit(3), circuit(9)]
+    for i, each in enumerate(given):
+        each.save(tmp_path / "ours" / f"{i}.safetensors")
+        write_graph_file(tmp_path / "json" / f"{i}.json", circuit=each, d_model=8)
+        write_graph_file(tmp_path / "pt" / f"{i}.pt", circuit=each, d_model=8)
+    for name in ("ours", "json", "pt"):
+        read = load_ranked(tmp_path / name, GRAPH)
+        assert isinstance(read, CircuitSeries) and list(read.circuits) == given
+        assert is_series(tmp_path / name) and ranked_name(tmp_path / name) == name
+        assert score_files([tmp_path / name]) == (str(tmp_path / name),)
+    assert ranked_name("a/eap.v2.safetensors") == "eap.v2" and ranked_name("ioi_qwen2.5") == (
+        "ioi_qwen2.5"
+    )
+    before = ranked_hash(tmp_path / "json")
+    given[1].save(tmp_path / "ours" / "0.safetensors")
+    write_graph_file(tmp_path / "json" / "0.json", circuit=given[1], d_model=8)
+    assert ranked_hash(tmp_path / "json") != before
+
+
+def test_what_is_no_folder_of_circuits(tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match="no such folder of circuits"):
+        CircuitSeries.load(tmp_path / "none")
+    with pytest.raises(BadFile, match="has no circuits"):
+        CircuitSeries.load(tmp_path)
+    scores = Random(seed=0).draw(GRAPH)
+    scores.save(tmp_path / "scores" / "a.safetensors")
+    assert not is_series(tmp_path / "scores") and not is_series(tmp_path / "none")
+    with pytest.raises(BadFile, match="holds 'edge_scores'; expected 'circuit'"):
+        CircuitSeries.load(tmp_path / "scores")
+    write_graph_file(tmp_path / "json" / "a.json", scores, d_model=8)
+    assert not is_series(tmp_path / "json")
+    with pytest.raises(BadFile, match="holds scores and no circuit"):
+        CircuitSeries.load(tmp_path / "json")
+    circuit(3).save(tmp_path / "out" / "a.safetensors")
+    (tmp_path / "out" / "b.safetensors").symlink_to(tmp_path / "scores" / "a.safetensors")
+    with pytest.raises(BadFile, match="leads out"):
+        CircuitSeries.load(tmp_path / "out")
+    (tmp_path / "out" / "b.safetensors").unlink()
+    with pytest.raises(GraphMismatch, match="the circuit belongs to"):
+        CircuitSeries.load(tmp_path / "out", Graph(1, 2))
+
+
+# Measured
+
+
+def test_the_area_of_a_rankings_own_circuits_is_that_of_the_ranking() -> None:
+    model = ma.load_model("truth-ioi")
+    # Its circuits are as large after pruning as before, so each keeps its size.
+    scores = RandomPaths(seed=4).draw(model.graph)
+    pairs = ma.load_task("truth-ioi").pairs("test", model, limit=12)
+    series = CircuitSeries(model.graph, tuple(scores.top(p) for p in FRACTIONS[:-1]))
+    ranked = faithfulness_curve(model, scores, pairs, progress=SILENT)
+    curve = faithfulness_curve(model, series, pairs, controls=ranked.controls, progress=SILENT)
+    own, other = curve.sweeps["value"], ranked.sweeps["value"]
+    assert own.kept == other.kept and own.cpr.value == other.cpr.value
+    np.testing.assert_array_equal(own.per_example, other.per_example)
+    np.testing.assert_array_equal(curve.sweeps["magnitude"].per_example, own.per_example)
+
+
+def test_the_area_is_over_the_circuits_own_sizes() -> None:
+    """By hand: two circuits of s_1 and s_2 of the edges, all other sizes those below them."""
+    model = ma.load_model("truth-ioi")
+    known, graph = load_truth("truth-ioi").circuits["counterfactual"], model.graph
+    few = circuit(4, graph=graph)
+    pairs = ma.load_task("truth-ioi").pairs("test", model, limit=12)
+    curve = faithfulness_curve(model, CircuitSeries(graph, (known, few)), pairs, progress=SILENT)
+    m_few, m_known, empty, full = (
+        values.mean()
+        for values in evaluate(
+            model,
+            [few, known, Circuit.empty(graph), Circuit.full(graph)],
+            pairs,
+            progress=SILENT,
+        )
+    )
+    s_few, s_known = len(few) / graph.n_edges, len(known.pruned()) / graph.n_edges
+    assert 0.001 < s_few < s_known < 0.5
+    f_few, f_known = ((m - empty) / (full - empty) for m in (m_few, m_known))
+    expected = (f_few * (s_known - s_few) + f_known * (1 - s_known)) / (1 - 0.001)
+    assert curve.cpr == pytest.approx(expected, abs=1e-9)
+    assert curve.cmd == pytest.approx(
+        ((s_few - 0.001) + abs(1 - f_few) * (s_known - s_few) + abs(1 - f_known) * (1 - s_known))
+        / (1 - 0.001),
+        abs=1e-9,
+    )
+
+
+def test_a_folder_of_circuits_is_a_row_of_the_board(tmp_path: Path) -> None:
+    graph = ma.load_model("truth-ioi").graph
+    known = load_truth("truth-ioi").circuits["counterfactual"]
+    folder = tmp_path / "truth-ioi_truth-ioi"
+    known.save(folder / "known.safetensors")
+    (known | circuit(graph.n_edges // 3, graph=graph)).save(folder / "more.safetensors")
+    circuit(graph.n_edges - 5, graph=graph).save(folder / "nearly-all.safetensors")
+    job = CircuitsJob(("truth-ioi",), scores=(str(folder),), test_limit=8)
+    (record,) = ma.run(job, tmp_path / "run", progress=SILENT).records
+    assert record.kind == "faithfulness" and record.method.name == folder.name
+    assert record.method.args["scores_sha256"] == ranked_hash(folder)
+    assert any("1 of 3 circuits are not measured" in text for text in record.warnings)
+    cells = {cell.column: cell for cell in cells_of(board_rules()["circuits"], record)}
+    assert cells["cpr"].row == f"{folder.name} (file {ranked_hash(folder)[:8]})"
+    assert all(math.isfinite(cell.value) for cell in cells.values())
+    # The known circuit's edges are in two or three circuits, nearly all others in none or one.
+    assert 0.5 < cells["auroc"].value <= 1
+    # At the known circuit's size the known circuit is taken.
+    assert record.value("circuit") == pytest.approx(1, abs=0.1)
+    page = job.report(ma.run(job, tmp_path / "run", progress=SILENT)).read_text("utf-8")
+    assert "the circuit at its size" in page
+    by_rank = replace(job, profile="mib-2025")
+    with pytest.raises(BadUsage, match="mib-2025 takes 9 circuits, one of each size; got 3"):
+        ma.run(by_rank, tmp_path / "mib", progress=SILENT)

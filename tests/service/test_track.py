@@ -1,0 +1,107 @@
+"""The track: what the service evaluates, read from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+import mechassay as ma
+from mechassay.errors import BadFile, BadUsage, UnknownName
+from mechassay.interventions.model_shape import ModelShape
+from mechassay.models.sources import packaged_names, truth_names
+from mechassay.service.track import ServiceModel, ServiceShape, ServiceTrack
+from mechassay.tasks import load_task
+
+TRACK = ServiceTrack(
+    models={
+        "small": ServiceModel(load="truth-ioi", tasks=("truth-ioi",), mib_class="GPT2LMHeadModel"),
+        "wide": ServiceModel(
+            tasks=("ioi", "mcqa"),
+            shape=ServiceShape(n_layers=2, n_heads=3, d_model=12, d_head=4),
+        ),
+    },
+    limits={"mcqa": 50},
+)
+
+
+def test_the_packaged_track_has_models_and_tasks_that_there_are() -> None:
+    track = ServiceTrack.read()
+    assert set(track.models) <= {*packaged_names(), *truth_names()}
+    for about in track.models.values():
+        for task in about.tasks:
+            assert load_task(task).sizes["test"] >= track.examples_of(task)
+    assert track.boards == ("circuits", "variables") and track.splits == ("test",)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["smollm2-135m", "gemma3-270m"])
+def test_the_packaged_tracks_shapes_are_those_of_the_models(name: str) -> None:
+    assert ServiceTrack.read().shape(name) == ModelShape.of(ma.load_model(name))
+
+
+def test_a_track_is_read_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "track.yaml"
+    file.write_text(yaml.safe_dump(TRACK.model_dump(mode="json")))
+    assert ServiceTrack.read(file) == TRACK
+
+
+def test_shapes_are_written_or_those_of_the_loaded_model() -> None:
+    assert TRACK.shape("small") == ModelShape.of(ma.load_model("truth-ioi"))
+    assert TRACK.shape("wide").d_model == 12 and TRACK.shape("wide").graph.n_heads == 3
+    assert TRACK.public_name("truth-ioi") == "small" == TRACK.public_name("small")
+    assert TRACK.loaded_from("small") == "truth-ioi" and TRACK.loaded_from("wide") == "wide"
+    assert TRACK.examples_of("mcqa") == 50 and TRACK.examples_of("ioi") == 100
+
+
+def test_what_the_track_does_not_evaluate() -> None:
+    TRACK.check("wide", "mcqa")
+    with pytest.raises(UnknownName, match="Did you mean 'small'"):
+        TRACK.check("smal", "mcqa")
+    with pytest.raises(UnknownName, match="task of the track 'mcq'. Did you mean 'mcqa'"):
+        TRACK.check("wide", "mcq")
+    with pytest.raises(BadUsage, match="does not evaluate small on mcqa; it does truth-ioi"):
+        TRACK.check("small", "mcqa")
+
+
+def test_mibs_causal_folders_are_of_the_tracks_models() -> None:
+    wide = TRACK.models["wide"].model_copy(update={"mib_class": "LlamaForCausalLM"})
+    board = ServiceTrack(models={**TRACK.models, "wide": wide}).causal_board()
+    assert board.models["LlamaForCausalLM"].name == "wide"
+    assert board.parsed("4_answer_MCQA_LlamaForCausalLM_answer") == (
+        "4_answer_MCQA",
+        "LlamaForCausalLM",
+        "answer",
+    )
+    with pytest.raises(BadUsage, match="does not evaluate GPT2LMHeadModel on ioi_task"):
+        board.parsed("ioi_task_GPT2LMHeadModel_output_token")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("models: {}", "models"),
+        ("models: {A_b: {tasks: [ioi]}}", "is no public name"),
+        ("models: {a: {tasks: []}}", "models.a.tasks"),
+        ("models: {a: {tasks: [ioi]}}\nlimit: 0", "limit"),
+        ("models: {a: {tasks: [ioi]}}\nboards: [all]", "boards"),
+        ("models: {a: {tasks: [ioi]}, b: {tasks: [ioi]}}\nmore: 1", "more"),
+        (
+            "models: {a: {tasks: [ioi], mib_class: X}, b: {tasks: [ioi], mib_class: X}}",
+            "two models have the class X",
+        ),
+        ("models: [", "not a readable track"),
+        ("- a", "not a track"),
+    ],
+)
+def test_what_is_no_track(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "track.yaml").write_text(text)
+    with pytest.raises(BadFile, match=said) as error:
+        ServiceTrack.read(tmp_path / "track.yaml")
+    assert "\n" not in str(error.value)
+
+
+def test_a_track_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match="not a readable track"):
+        ServiceTrack.read(tmp_path / "none.yaml")
