@@ -37,12 +37,12 @@ OPTIONS = WorkerOptions(threads=1)
 FATAL = str(HERE / "service_fatal_cell.py")
 
 
-def ended(process: subprocess.Popen[str], seconds: float = 240) -> str:
+def ended(process: subprocess.Popen[str], seconds: float = 600) -> str:
     """What a worker's process has logged."""
     return process.communicate(timeout=seconds)[1]
 
 
-def until(true: Callable[[], bool], seconds: float = 120) -> None:
+def until(true: Callable[[], bool], seconds: float = 400) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, "it did not come true"
@@ -56,7 +56,7 @@ def private(tmp_path_factory: pytest.TempPathFactory) -> tuple[Served, str, str,
     served = Served.at(folder / "service", splits="test, private")
     first = served.submit(circuits_archive(folder / "circuits.zip"))
     second = served.submit(variables_archive(folder / "variables.zip"))
-    said = ended(served.start("30"), 500)
+    said = ended(served.start("30"))
     return served, first, second, said
 
 
@@ -194,7 +194,7 @@ def test_a_submission_that_kills_its_worker_fails_and_another_is_done(tmp_path: 
     deaths = 0
     for _ in range(8):
         process = served.start("2", FATAL, "bad")
-        process.communicate(timeout=300)
+        process.communicate(timeout=600)
         deaths += process.returncode == -signal.SIGKILL
         if served.submission(bad).state == served.submission(good).state == "done":
             break
