@@ -89,8 +89,8 @@ def submit(
     name: Annotated[
         str, typer.Option("--name", help="On the board; else submission.yaml says it.")
     ] = "",
-    method: Annotated[str, typer.Option("--method")] = "",
-    description: Annotated[str, typer.Option("--description")] = "",
+    method: Annotated[str, typer.Option("--method", help="In words, or a name.")] = "",
+    description: Annotated[str, typer.Option("--description", help="In words.")] = "",
     training_data: Annotated[str, typer.Option("--training-data", help="In words.")] = "",
     compute: Annotated[str, typer.Option("--compute", help="In words.")] = "",
     url: Annotated[str, typer.Option("--url", help="Of a paper or of code.")] = "",
