@@ -69,7 +69,7 @@ def create_app(settings: ServiceSettings, address: str = "") -> ASGIApp:
         looking.cancel()
         with suppress(asyncio.CancelledError):
             await looking
-        parts.db.dispose()
+        parts.db.close()
 
     pages = SitePages(parts)
     app = FastAPI(

@@ -39,7 +39,7 @@ def export_boards(
         boards = ServedBoards(db, Store.of(settings.store), kept, track, address)
         found = boards.newer()
     finally:
-        db.dispose()
+        db.close()
     if found is None or not found.pages.boards:
         raise BadUsage("No submission is done: there is nothing to export.")
     pages = found.pages

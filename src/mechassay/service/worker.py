@@ -126,7 +126,7 @@ class ServiceWorker:
                     self.stop.wait(IDLE)
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
-            self.db.dispose()
+            self.db.close()
         return n
 
     def step(self) -> bool:
