@@ -19,7 +19,7 @@ from mechassay.service.queue import ATTEMPTS
 from mechassay.service.tables import Evaluation, Submission
 from small_service import Served
 
-START_SECONDS = 240
+START_SECONDS = 900
 """For a process to be there, on a machine that others use."""
 
 
