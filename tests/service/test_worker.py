@@ -5,17 +5,22 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import mechassay as ma
 from mechassay.errors import BadFile, BadUsage
 from mechassay.service import queue
 from mechassay.service.cell import CHECKED, CellOrders, check, run_cell, without_hashes
+from mechassay.service.database import DatabaseAway
+from mechassay.service.evaluation import Evaluated
 from mechassay.service.track import ServiceTrack
 from mechassay.service.worker import ServiceWorker, WorkerOptions, run_workers
 from small_service import (
@@ -32,12 +37,12 @@ OPTIONS = WorkerOptions(threads=1)
 FATAL = str(HERE / "service_fatal_cell.py")
 
 
-def ended(process: subprocess.Popen[str], seconds: float = 240) -> str:
+def ended(process: subprocess.Popen[str], seconds: float = 600) -> str:
     """What a worker's process has logged."""
     return process.communicate(timeout=seconds)[1]
 
 
-def until(true: Callable[[], bool], seconds: float = 120) -> None:
+def until(true: Callable[[], bool], seconds: float = 400) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, "it did not come true"
@@ -51,7 +56,7 @@ def private(tmp_path_factory: pytest.TempPathFactory) -> tuple[Served, str, str,
     served = Served.at(folder / "service", splits="test, private")
     first = served.submit(circuits_archive(folder / "circuits.zip"))
     second = served.submit(variables_archive(folder / "variables.zip"))
-    said = ended(served.start("30"), 500)
+    said = ended(served.start("30"))
     return served, first, second, said
 
 
@@ -101,8 +106,6 @@ ORDERS_OF = ("little", "big")
 def test_private_records_name_their_epoch_and_hold_no_hash_of_their_examples(
     private: tuple[Served, str, str, str], tmp_path: Path
 ) -> None:
-    import mechassay as ma
-
     served, first, _, _ = private
     public, hidden = served.records(first, tmp_path)
     assert hidden.task.args["epoch"] == "2026-11" and "epoch" not in public.task.args
@@ -142,10 +145,10 @@ def test_a_cell_over_a_limit_fails_at_once_and_says_which(
     served = Served.at(tmp_path / "service")
     submission = served.submit(circuits_archive(tmp_path / "one.zip"))
     planned = [queue.PlannedEvaluation(0, "truth-ioi--truth-ioi/scores")]
-    claimed = queue.claim_check(served.db, "other", 60)
+    claimed = queue.claim_check(served.db, "other", 60.0)
     assert claimed is not None and queue.checked(served.db, claimed, "other", [], planned)
-    narrow = Served.at(tmp_path / "narrow", served.settings.database, **limits)
-    worker = ServiceWorker(narrow_settings(served, narrow), OPTIONS)
+    narrow = Served.at(tmp_path / "narrow", **limits).settings.track
+    worker = ServiceWorker(replace(served.settings, track=narrow), OPTIONS)
     # It was unpacked before the limit was so narrow.
     folder = worker.folder / submission
     folder.mkdir(parents=True)
@@ -153,12 +156,6 @@ def test_a_cell_over_a_limit_fails_at_once_and_says_which(
     (cell,) = served.evaluations(submission)
     assert (cell.state, cell.attempts) == ("failed", 1) and said in (cell.message or "")
     assert served.submission(submission).state == "done" and not served.store.keys("records")
-
-
-def narrow_settings(served: Served, narrow: Served):
-    from dataclasses import replace
-
-    return replace(served.settings, track=narrow.settings.track)
 
 
 @pytest.mark.slow
@@ -197,7 +194,7 @@ def test_a_submission_that_kills_its_worker_fails_and_another_is_done(tmp_path: 
     deaths = 0
     for _ in range(8):
         process = served.start("2", FATAL, "bad")
-        process.communicate(timeout=300)
+        process.communicate(timeout=600)
         deaths += process.returncode == -signal.SIGKILL
         if served.submission(bad).state == served.submission(good).state == "done":
             break
@@ -227,12 +224,10 @@ def test_a_record_of_an_attempt_that_does_not_count_is_removed(
     served = Served.at(tmp_path / "service")
     submission = served.submit(circuits_archive(tmp_path / "one.zip"))
     planned = [queue.PlannedEvaluation(0, "cell")]
-    claimed = queue.claim_check(served.db, "other", 60)
+    claimed = queue.claim_check(served.db, "other", 60.0)
     assert claimed is not None and queue.checked(served.db, claimed, "other", [], planned)
     record = tmp_path / "record.json"
     record.write_text("{}")
-    from mechassay.service.evaluation import Evaluated
-
     worker = ServiceWorker(served.settings, OPTIONS)
 
     def withdrawn(*_: object, **__: object) -> Evaluated:
@@ -248,11 +243,9 @@ def test_a_record_of_an_attempt_that_does_not_count_is_removed(
 def test_a_child_that_dies_is_tried_again_and_then_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mechassay.service.evaluation import Evaluated
-
     served = Served.at(tmp_path / "service")
     submission = served.submit(circuits_archive(tmp_path / "one.zip"))
-    claimed = queue.claim_check(served.db, "other", 60)
+    claimed = queue.claim_check(served.db, "other", 60.0)
     planned = [queue.PlannedEvaluation(0, "cell")]
     assert claimed is not None and queue.checked(served.db, claimed, "other", [], planned)
     worker = ServiceWorker(served.settings, OPTIONS)
@@ -292,8 +285,6 @@ def test_checks_are_told_apart_from_cells_and_unknown_cells_are_refused(tmp_path
 
 def test_without_a_seed_private_examples_are_not_planned(tmp_path: Path) -> None:
     served = Served.at(tmp_path / "service", splits="test, private")
-    from dataclasses import replace
-
     submission = served.submit(variables_archive(tmp_path / "one.zip"))
     worker = ServiceWorker(replace(served.settings, private_seed_file=None), OPTIONS)
     assert worker.step()
@@ -311,8 +302,6 @@ def test_a_worker_is_refused_at_its_start_in_one_line(tmp_path: Path) -> None:
 
 
 def test_folders_of_dead_workers_are_removed_and_those_of_living_ones_stay(tmp_path: Path) -> None:
-    import socket
-
     served = Served.at(tmp_path / "service")
     dead = subprocess.Popen(["true"])
     dead.wait()
@@ -327,8 +316,6 @@ def test_folders_of_dead_workers_are_removed_and_those_of_living_ones_stay(tmp_p
 def test_a_database_that_is_away_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from mechassay.service.database import DatabaseAway
-
     served = Served.at(tmp_path / "service")
     worker = ServiceWorker(served.settings, OPTIONS)
     asked: list[int] = []

@@ -216,7 +216,7 @@ def pages_of(site: Site, name: str) -> str:
         return site.text(name)
     from mechassay.service.pages import submit_page
 
-    return submit_page(2, {"name": "mine"}, "The token is not known here.")
+    return submit_page(2.0, {"name": "mine"}, "The token is not known here.")
 
 
 @pytest.mark.parametrize("width", [390, 1400])

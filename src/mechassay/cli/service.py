@@ -35,6 +35,17 @@ StoreOption = Annotated[
     ),
 ]
 
+TrackOption = Annotated[
+    Path | None,
+    typer.Option("--track", help="What is evaluated (YAML). If not said: the packaged track."),
+]
+SeedFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--private-seed-file", help="Seeds of private examples: lines EPOCH SEED, the last counts."
+    ),
+]
+
 
 def opened(folder: Path, database: str) -> Database:
     """The service's database, with the tables of this version.

@@ -36,6 +36,10 @@ def serve(
     address: Annotated[
         str, typer.Option("--address", help="At which others reach it, for commands on pages.")
     ] = "",
+    board: Annotated[
+        Path | None,
+        typer.Option("--board", help="Folder of a static board, shown beside the submissions."),
+    ] = None,
     a_day: Annotated[
         int, typer.Option("--a-day", min=1, help="Submissions of one submitter in 24 hours.")
     ] = 20,
@@ -66,7 +70,7 @@ def serve(
         shown = f"[{host}]" if ":" in host else host
         own = f"http://{shown}:{listening.getsockname()[1]}"
         limits = ServiceLimits(a_day, at_once)
-        settings = ServiceSettings(folder, database, store, track, limits=limits)
+        settings = ServiceSettings(folder, database, store, track, limits=limits, board=board)
         app = create_app(settings, address or own)
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
         config = uvicorn.Config(

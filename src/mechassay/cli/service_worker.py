@@ -11,12 +11,13 @@ from typing import Annotated, Any
 import typer
 
 from mechassay.cli.command import DeviceOption
-from mechassay.cli.service_options import (
+from mechassay.cli.service import (
     DatabaseOption,
     FolderOption,
     SeedFileOption,
     StoreOption,
     TrackOption,
+    opened,
 )
 
 ENGINES = ("here", "ray")
@@ -59,6 +60,7 @@ def worker(
 
     if engine == "here":
         check_device(device)
+    opened(folder, database).close()
     settings = ServiceSettings(folder, database, store, track, private_seed_file)
     options = WorkerOptions(device, one_of("engine", engine, ENGINES), address, num_gpus)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
@@ -67,7 +69,10 @@ def worker(
     def ended(*_: Any) -> None:
         stop.set()
 
-    for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, ended)
-    n = run_workers(settings, workers, options=options, once=once, stop=stop)
+    before = {name: signal.signal(name, ended) for name in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        n = run_workers(settings, workers, options=options, once=once, stop=stop)
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
     typer.echo(f"{n} pieces of work done")

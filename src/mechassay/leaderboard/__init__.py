@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mechassay.leaderboard.recomputation import Recomputation, recompute
     from mechassay.leaderboard.reported import read_mib_results
     from mechassay.leaderboard.rules import BoardColumn, BoardRules, board_rules
+    from mechassay.leaderboard.stored import StoredBoards
 
 __all__ = [
     "Board",
@@ -26,6 +27,7 @@ __all__ = [
     "BoardRules",
     "BoardsFolder",
     "Recomputation",
+    "StoredBoards",
     "board_rules",
     "paired_differences",
     "read_cells",
@@ -46,5 +48,6 @@ __getattr__, __dir__ = lazy_names(
         "recomputation": "Recomputation recompute",
         "reported": "read_mib_results",
         "rules": "BoardColumn BoardRules board_rules",
+        "stored": "StoredBoards",
     },
 )

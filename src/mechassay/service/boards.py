@@ -30,6 +30,7 @@ from mechassay.leaderboard.folder import RECOMPUTE
 from mechassay.leaderboard.links import link
 from mechassay.leaderboard.pages import BoardPages
 from mechassay.leaderboard.rules import board_rules
+from mechassay.leaderboard.stored import StoredBoards
 from mechassay.records import Record, read_record
 from mechassay.service.database import Database
 from mechassay.service.lookups import row_name
@@ -41,6 +42,7 @@ from mechassay.service.track import ServiceTrack
 LOG = logging.getLogger("mechassay.service.boards")
 Generation = tuple[int, datetime | None, int]
 """Submissions that are done, when the last of them was, and recomputations."""
+NOT_LOOKED: Generation = (-1, None, -1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,16 +79,23 @@ class ServedBoards:
     Args:
         folder: where records are kept by their hash.
         address: of the server, for commands.
+        beside: boards whose rows stand beside the submissions.
     """
 
     def __init__(
-        self, db: Database, store: Store, folder: Path, track: ServiceTrack, address: str = ""
+        self,
+        db: Database,
+        store: Store,
+        folder: Path,
+        track: ServiceTrack,
+        address: str = "",
+        beside: StoredBoards | None = None,
     ) -> None:
         self._db, self._store, self._folder, self._track = db, store, folder, track
-        self._address = address
+        self._address, self._beside = address, beside
         self._known: dict[tuple[str, datetime], tuple[str, Record]] = {}
         self.snapshot = BoardsSnapshot(
-            (0, None, 0), BoardPages({}, self._record, served=True, nav=NAV)
+            NOT_LOOKED, BoardPages({}, self._record, served=True, nav=NAV)
         )
 
     def generation(self) -> Generation:
@@ -117,6 +126,8 @@ class ServedBoards:
 
     def record_file(self, sha256: str) -> Path:
         """The file of a record by its hash."""
+        if self._beside is not None and sha256 in self._beside.hashes:
+            return self._beside.record_file(sha256)
         return self._folder / f"{sha256}.json"
 
     def record_of(self, key: str) -> Record | None:
@@ -133,6 +144,9 @@ class ServedBoards:
         public: set[str] = set()
         private: dict[str, str] = {}
         known: dict[tuple[str, datetime], tuple[str, Record]] = {}
+        if self._beside is not None:
+            cells += self._beside.cells
+            public |= self._beside.hashes
         for each in done:
             try:
                 sha256, record = known[each.key, each.finished] = self._read(each)
@@ -195,7 +209,9 @@ class ServedBoards:
         return sha256, record.changed(values=None)
 
     def _notes(self, cell: BoardCell, submissions: Mapping[str, str]) -> CellNotes:
-        submission = submissions.get(cell.row, "")
+        submission = submissions.get(cell.row)
+        if submission is None:
+            return CellNotes(commands=(cell.command,) if cell.command else ())
         facts = (("submission", link(f"/submissions/{submission}", submission)),)
         if cell.private:
             return CellNotes(facts)
@@ -203,7 +219,8 @@ class ServedBoards:
         return CellNotes(facts, (shlex.join(words),))
 
     def _record(self, cell: BoardCell) -> Record | None:
-        return read_record(self.record_file(cell.sha256)) if cell.sha256 else None
+        file = self.record_file(cell.sha256)
+        return read_record(file) if cell.sha256 and file.is_file() else None
 
 
 def _done(session: Session) -> Sequence[DoneRecord]:

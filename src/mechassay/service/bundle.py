@@ -187,6 +187,8 @@ def open_bundle(
     if Path(source).is_dir():
         return read_bundle(source, track)
     try:
+        if not Path(source).exists():
+            raise BadFile(f"{source}: there is no such file or folder.")
         return read_bundle(folder, track, unpack(source, folder, track.upload, name))
     except BadFile as error:
         found = Problems([Problem(".", str(error))])

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import os
 import shutil
 import sys
@@ -101,11 +102,12 @@ def check(folder: Path, orders: CellOrders) -> CheckedSubmission:
             ]
         except MechassayError as error:
             problems.note("", str(error).replace(f"{bundle_folder}{os.sep}", ""))
-    said = None if bundle.declaration is None else bundle.declaration.model_dump(mode="json")
+    said = bundle.declaration
     checked = CheckedSubmission(
         kind=bundle.kind,
-        name="" if bundle.declaration is None else bundle.declaration.name,
-        declaration=said,
+        name="" if said is None else said.name,
+        # By way of JSON, in which what is not said is null.
+        declaration=None if said is None else json.loads(said.model_dump_json()),
         problems=list(problems),
         cells=[] if problems.errors else cells,
     )

@@ -17,6 +17,7 @@ from starlette.concurrency import run_in_threadpool
 
 from mechassay.errors import MechassayError
 from mechassay.leaderboard.pages import BoardPages
+from mechassay.leaderboard.stored import StoredBoards
 from mechassay.service.answers import TooMany
 from mechassay.service.boards import BoardsSnapshot, ServedBoards
 from mechassay.service.database import Database
@@ -45,7 +46,7 @@ class ServiceParts:
 
     Raises:
         BadUsage: an address of the database or of the store that is none.
-        BadFile: the track cannot be read.
+        BadFile: the track or the static board cannot be read.
     """
 
     def __init__(self, settings: ServiceSettings, address: str = "") -> None:
@@ -54,7 +55,8 @@ class ServiceParts:
         self.store = Store.of(settings.store)
         self.track = ServiceTrack.read(settings.track)
         folder = settings.folder / "records"
-        self.boards = ServedBoards(self.db, self.store, folder, self.track, address)
+        beside = StoredBoards.read(settings.board) if settings.board else None
+        self.boards = ServedBoards(self.db, self.store, folder, self.track, address, beside)
         self.brief = PageCache(seconds=1.0)
         self._pages = PageCache()
         self._uploads: dict[int, int] = {}

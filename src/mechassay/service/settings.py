@@ -147,6 +147,7 @@ class ServiceSettings:
         store: a folder or `s3://BUCKET/PREFIX`.
         track: file of what is evaluated; the track that comes with the package if not said.
         private_seed_file: see `PrivateSeeds`; without it nothing is evaluated on private examples.
+        board: folder of a static board, whose rows stand beside the submissions.
     """
 
     folder: Path = Path("service")
@@ -155,6 +156,7 @@ class ServiceSettings:
     track: Path | None = None
     private_seed_file: Path | None = None
     limits: ServiceLimits = ServiceLimits()
+    board: Path | None = None
 
     def __post_init__(self) -> None:
         if not self.database:

@@ -206,7 +206,7 @@ class ServiceWorker:
         try:
             with self._held(beat, self.stop) as stop:
                 found = self._evaluated(evaluation, stop)
-        except _PASSING:
+        except MechassayError:
             queue.give_back(self.db, evaluation, self.name)
             raise
         if found.how == "stopped" or self._may_try_again(evaluation, found):
@@ -231,9 +231,8 @@ class ServiceWorker:
         if private:
             seeds = self.settings.seeds()
             if seeds is None:
-                return Evaluated(
-                    "ended", "failed", "The worker has no seed of private examples.", 0
-                )
+                message = "The worker has no seed of private examples."
+                return Evaluated("ended", "failed", message, 0.0)
             seed = seeds.current
         folder = self._folder_of(evaluation.submission_id)
         if not folder.is_dir():

@@ -1,0 +1,83 @@
+"""Boards that were written as files, read again: `data/BOARD.json` and `records/SHA256.json`.
+
+They are files of others: each cell is checked, and a record counts only if it has its hash.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from mechassay.errors import BadFile
+from mechassay.files import file_hash
+from mechassay.leaderboard.board import FORMAT
+from mechassay.leaderboard.cells import BoardCell
+from mechassay.leaderboard.rules import board_rules
+from mechassay.records import first_mistake
+from mechassay.submissions import read_json
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class StoredBoards:
+    """The cells of boards in a folder, and its records.
+
+    Attributes:
+        cells: of all boards; those of earlier versions of a column's definition too.
+    """
+
+    folder: Path
+    cells: tuple[BoardCell, ...]
+
+    @staticmethod
+    def read(folder: str | Path) -> StoredBoards:
+        """The boards of a folder that `leaderboard build` or `export` wrote.
+
+        Raises:
+            BadFile: there are none, or a file is none of a board.
+        """
+        folder = Path(folder)
+        cells = tuple(cell for name in board_rules() for cell in _cells(folder, name))
+        if not cells:
+            raise BadFile(f"{folder}: has no boards (data/BOARD.json); expected a static board.")
+        return StoredBoards(folder, cells)
+
+    @cached_property
+    def hashes(self) -> frozenset[str]:
+        """Of the records that are there, each with the content that its name says."""
+        wanted = {cell.sha256 for cell in self.cells if _SHA256.fullmatch(cell.sha256)}
+        files = {sha256: self.record_file(sha256) for sha256 in wanted}
+        return frozenset(
+            sha256 for sha256, file in files.items() if file.is_file() and file_hash(file) == sha256
+        )
+
+    def record_file(self, sha256: str) -> Path:
+        """The file of a record by its hash."""
+        return self.folder / "records" / f"{sha256}.json"
+
+
+def _cells(folder: Path, name: str) -> Iterator[BoardCell]:
+    file = folder / "data" / f"{name}.json"
+    if not file.is_file():
+        return
+    told = read_json(file)
+    cells: Any = told.get("cells")
+    if told.get("format") != FORMAT or not isinstance(cells, list):
+        raise BadFile(f"{file}: no board of format {FORMAT}.")
+    for number, told_cell in enumerate(cells):
+        plain = dict(told_cell) if isinstance(told_cell, dict) else {}
+        plain.pop("id", None)
+        try:
+            cell = BoardCell.model_validate(plain)
+        except ValidationError as error:
+            raise BadFile(f"{file}: cell {number} is none ({first_mistake(error)}).") from None
+        if cell.board != name:
+            raise BadFile(f"{file}: cell {number} is of the board {cell.board!r}.")
+        yield cell

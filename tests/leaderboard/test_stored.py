@@ -1,0 +1,55 @@
+"""Boards that were written as files are read again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mechassay.errors import BadFile
+from mechassay.leaderboard import BoardsFolder, StoredBoards
+
+
+@pytest.fixture
+def board(runs: Path, tmp_path: Path) -> Path:
+    BoardsFolder.of(runs, tmp_path / "board").write()
+    return tmp_path / "board"
+
+
+def changed(folder: Path, **cell: object) -> None:
+    file = folder / "data" / "circuits.json"
+    told = json.loads(file.read_text())
+    told["cells"][0] |= cell
+    file.write_text(json.dumps(told))
+
+
+def test_cells_and_records_are_those_that_were_written(board: Path, runs: Path) -> None:
+    stored, made = StoredBoards.read(board), BoardsFolder.of(runs, board)
+    wanted = {cell.full_id: cell.value for each in made.boards.values() for cell in each.cells}
+    assert {cell.full_id: cell.value for cell in stored.cells} == pytest.approx(wanted, nan_ok=True)
+    assert stored.hashes == {cell.sha256 for cell in stored.cells}
+    for sha256 in stored.hashes:
+        assert stored.record_file(sha256).is_file()
+
+
+def test_an_edited_record_does_not_count(board: Path) -> None:
+    one = next((board / "records").glob("*.json"))
+    one.write_text(one.read_text() + " ")
+    assert one.stem not in StoredBoards.read(board).hashes
+
+
+def test_what_is_no_board_is_refused(board: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match="has no boards"):
+        StoredBoards.read(tmp_path / "none")
+    changed(board, sha256="../../etc/passwd")
+    assert "../../etc/passwd" not in StoredBoards.read(board).hashes
+    changed(board, board="gym")
+    with pytest.raises(BadFile, match="cell 0 is of the board 'gym'"):
+        StoredBoards.read(board)
+    changed(board, value="many")
+    with pytest.raises(BadFile, match="cell 0 is none"):
+        StoredBoards.read(board)
+    (board / "data" / "circuits.json").write_text('{"format": 99, "cells": []}')
+    with pytest.raises(BadFile, match="no board of format"):
+        StoredBoards.read(board)
