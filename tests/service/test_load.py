@@ -20,9 +20,12 @@ import time
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
+from mechassay.runs.job import cell_name
+from mechassay.service.lookups import row_name
 from mechassay.service.queue import PlannedEvaluation, checked, claim_check
 from mechassay.service.tables import Submission, Submitter
 from mechassay.service.tokens import new_token
@@ -189,6 +192,7 @@ def test_readers_and_submitters_at_once(tmp_path: Path, capsys: pytest.CaptureFi
         service.done(f"row {n}", ("eap", "random")[n % 2], ("truth-ioi", "truth-induction"))
         for n in range(10)
     ]
+    rows = [row_name(f"row {n}", submission) for n, submission in enumerate(ids)]
     tokens = {f"submitter {n}": new_token(service.db, f"submitter {n}") for n in range(SUBMITTERS)}
     server, stop = ServerProcess(tmp_path / "service"), threading.Event()
     worker = threading.Thread(target=ends, args=(service, stop))
@@ -199,6 +203,7 @@ def test_readers_and_submitters_at_once(tmp_path: Path, capsys: pytest.CaptureFi
             *("/compare?board=circuits", "/submit", "/api/boards/circuits.json"),
             *("/api/submissions", "/api/boards/circuits.csv"),
             *(f"/submissions/{submission}" for submission in ids),
+            *(f"/boards/circuits/rows/{quote(cell_name(row))}" for row in rows),
         ]
         worker.start()
         seen = asyncio.run(load(server.port, paths, tokens))
