@@ -12,7 +12,7 @@ import pytest
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.leaderboard.board import Board
 from mechassay.leaderboard.cells import BoardCell
-from mechassay.leaderboard.choice import Choice
+from mechassay.leaderboard.choice import BoardChoice
 from mechassay.leaderboard.pages import PAIRED, SHOWN, BoardPages
 from mechassay.leaderboard.rules import rules_of
 
@@ -34,31 +34,31 @@ BOTH = (cell("a", "x", 1.0), cell("a", "y", 3.0), cell("b", "x", 2.0))
 
 def test_a_part_has_the_cells_that_were_chosen() -> None:
     board = Board.of(RULES, BOTH)
-    part = Choice((("model", frozenset({"x"})),)).part_of(board)
+    part = BoardChoice((("model", frozenset({"x"})),)).part_of(board)
     assert [each.id for each in part.cells] == ["a/x/ioi/cpr", "b/x/ioi/cpr"]
     assert part.average("a", "cpr") == 1.0 and board.average("a", "cpr") == 2.0
     # A row that lacked a place has an average once the place is not asked for.
     assert math.isnan(board.average("b", "cpr")) and part.average("b", "cpr") == 2.0
-    assert [each.row for each in Choice(words="B").part_of(board).cells] == ["b"]
-    assert Choice().part_of(board) is board
-    assert Choice(words="nobody").part_of(board).cells == ()
+    assert [each.row for each in BoardChoice(words="B").part_of(board).cells] == ["b"]
+    assert BoardChoice().part_of(board) is board
+    assert BoardChoice(words="nobody").part_of(board).cells == ()
 
 
 def test_roles_and_values_that_are_not_there_are_refused() -> None:
     board = Board.of(RULES, BOTH)
     with pytest.raises(UnknownName, match="model 'z'"):
-        Choice((("model", frozenset({"z"})),)).part_of(board)
+        BoardChoice((("model", frozenset({"z"})),)).part_of(board)
     with pytest.raises(UnknownName, match="role"):
-        Choice((("column", frozenset({"cpr"})),)).part_of(board)
+        BoardChoice((("column", frozenset({"cpr"})),)).part_of(board)
 
 
 def test_an_empty_part_says_so() -> None:
-    assert "No row has all of these words" in pages(*BOTH).board("circuits", Choice(words="q"))
+    assert "No row has all of these words" in pages(*BOTH).board("circuits", BoardChoice(words="q"))
 
 
 def test_a_page_of_many_rows_shows_the_best_until_it_is_asked_for_all() -> None:
     many = pages(*(cell(f"r{n}", "x", float(n)) for n in range(SHOWN + 5)))
-    page, every = many.board("circuits"), many.board("circuits", Choice(every=True))
+    page, every = many.board("circuits"), many.board("circuits", BoardChoice(every=True))
     assert f"The {SHOWN} best of {SHOWN + 5} rows" in page
     best, worst = f"/rows/r{SHOWN + 4}", "/rows/r0"
     assert f'{best}"' in page and f'{worst}"' not in page

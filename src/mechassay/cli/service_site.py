@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mechassay.cli.service_options import DatabaseOption, FolderOption, StoreOption, TrackOption
+from mechassay.cli.service import DatabaseOption, FolderOption, StoreOption, TrackOption
 
 if TYPE_CHECKING:
     from mechassay.leaderboard.recomputation import Recomputation

@@ -9,7 +9,7 @@ from mechassay.leaderboard.board import Board
 
 
 @dataclass(frozen=True)
-class Choice:
+class BoardChoice:
     """What of a board a page shows.
 
     Attributes:

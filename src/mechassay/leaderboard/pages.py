@@ -17,7 +17,7 @@ from markupsafe import Markup
 from mechassay.errors import BadUsage, one_of
 from mechassay.leaderboard.board import Board, BoardPlace
 from mechassay.leaderboard.cells import BoardCell
-from mechassay.leaderboard.choice import Choice
+from mechassay.leaderboard.choice import BoardChoice
 from mechassay.leaderboard.controls import column_data, compare_form, controls, resolved
 from mechassay.leaderboard.facts import (
     MARK,
@@ -134,13 +134,13 @@ class BoardPages:
         blocks.append(TextTable("", columns, tuple(rows)) if rows else Text("No results yet."))
         return self._render(TITLE, [Section("", tuple(blocks))])
 
-    def board(self, name: str, choice: Choice | None = None) -> str:
+    def board(self, name: str, choice: BoardChoice | None = None) -> str:
         """A table for each column of a board.
 
         Raises:
             UnknownName: no such board, role or value of a role.
         """
-        whole, chosen = self.find(name), choice or Choice()
+        whole, chosen = self.find(name), choice or BoardChoice()
         board = chosen.part_of(whole)
         sections = [Section("", _opening(board))]
         data: dict[str, object] = {}

@@ -29,7 +29,7 @@ from starlette.types import ASGIApp
 
 from mechassay.errors import BadUsage, MechassayError
 from mechassay.leaderboard.board import Board
-from mechassay.leaderboard.choice import Choice
+from mechassay.leaderboard.choice import BoardChoice
 from mechassay.leaderboard.pages import BoardPages
 from mechassay.runs.job import cell_name
 from mechassay.service.answers import SafeHeaders, answer, failed, refusal
@@ -227,7 +227,7 @@ def _asked(request: Request, name: str) -> str:
     return text
 
 
-def _choice(request: Request, board: Board) -> Choice:
+def _choice(request: Request, board: Board) -> BoardChoice:
     """What of a board an address asks for.
 
     Raises:
@@ -243,4 +243,4 @@ def _choice(request: Request, board: Board) -> Choice:
         if values:
             roles.append((role, values))
     words = " ".join(_asked(request, "row").split())
-    return Choice(tuple(roles), words, request.query_params.get("rows") == "all")
+    return BoardChoice(tuple(roles), words, request.query_params.get("rows") == "all")
