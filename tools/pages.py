@@ -20,7 +20,7 @@ NOTEBOOKS = ROOT / "docs" / "notebooks"
 ALONE = "basics"
 """The page of the modules that stand in no package."""
 ASIDE = {"cli", "__main__", "version", "migrations"}
-"""What has no API page: the command line has a page of its own, and migrations are run by Alembic."""
+"""What has no API page: the command line has a page of its own, migrations are for Alembic."""
 
 
 def modules() -> dict[str, list[Path]]:
