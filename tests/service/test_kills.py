@@ -185,7 +185,7 @@ def test_a_server_that_is_killed_in_an_upload_has_taken_nothing(
             b"Content-Type: multipart/form-data; boundary=b\r\n"
             b"Authorization: Bearer " + token.encode() + b"\r\n\r\n" + head + b"0" * 1_500_000
         )
-        until(lambda: any(uploads.glob("*")))
+        until(lambda: any(file.stat().st_size for file in uploads.glob("*")))
         server.kill()
     (half,) = uploads.glob("*")
     assert 0 < half.stat().st_size < 1_900_000
