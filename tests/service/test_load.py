@@ -39,7 +39,7 @@ READERS, SUBMITTERS = 100, 20
 READING = 1.0
 """Seconds that a page is read, on average."""
 MEDIAN = 1.0
-"""Seconds that the median page may take here, where others use the machine; docs/service.md has what was measured."""
+"""Seconds that the median page may take where others use the machine too."""
 LINE_SECONDS = 60
 
 
