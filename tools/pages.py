@@ -19,8 +19,8 @@ TARGET = ROOT / "docs" / "generated"
 NOTEBOOKS = ROOT / "docs" / "notebooks"
 ALONE = "basics"
 """The page of the modules that stand in no package."""
-ASIDE = ("cli", "__main__", "version")
-"""What has no API page: the command line has a page of its own."""
+ASIDE = {"cli", "__main__", "version", "migrations"}
+"""What has no API page: the command line has a page of its own, migrations are for Alembic."""
 
 
 def modules() -> dict[str, list[Path]]:
@@ -28,7 +28,7 @@ def modules() -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         inside = path.relative_to(PACKAGE).with_suffix("").parts
-        if inside[0] not in ASIDE:
+        if not ASIDE & set(inside):
             found.setdefault(".".join(inside[:-1]) or ALONE, []).append(path)
     return found
 

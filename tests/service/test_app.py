@@ -298,6 +298,41 @@ def test_a_form_that_is_none_is_refused(client: Any, service: MadeService, conte
     assert not any((service.settings.scratch / "uploads").glob("*"))
 
 
+def test_a_form_without_end_is_not_read_on(client: Any, service: MadeService) -> None:
+    """Parts without a name hold nothing, and would be read for ever."""
+
+    def endless() -> Iterator[bytes]:
+        for _ in range(200):
+            yield b"--b\r\n\r\nx\r\n" * 10_000
+
+    headers = {"Content-Type": "multipart/form-data; boundary=b"}
+    said = {"Authorization": f"Bearer {service.token}"}
+    for path, more in (("/submit", {}), ("/api/submissions", said)):
+        answer = client.post(path, content=endless(), headers={**headers, **more})
+        assert answer.status_code == 400 and "beside its file" in unescape(answer.text)
+
+
+def test_a_boundary_that_is_too_long_is_refused(client: Any, service: MadeService) -> None:
+    headers = {
+        "Authorization": f"Bearer {service.token}",
+        "Content-Type": f"multipart/form-data; boundary={'b' * 1000}",
+    }
+    answer = client.post("/api/submissions", content=b"1", headers=headers)
+    assert answer.status_code == 400 and "boundary" in answer.json()["error"]
+
+
+def test_what_is_said_of_a_cell_is_read_after_the_token_and_not_for_ever(
+    client: Any, service: MadeService
+) -> None:
+    address = f"/api/submissions/{ids(client)['first']}/recomputed"
+    headers = {"Authorization": f"Bearer {service.token}"}
+    assert client.post(address, content=b" " * 20_000).status_code == 401
+    assert client.post(address, content=b" " * 20_000, headers=headers).status_code == 413
+    for content in (b"", b"[" * 9_000, b"{}", b'{"cell": 1}', b"\xff"):
+        answer = client.post(address, content=content, headers=headers)
+        assert answer.status_code == 400 and "not of the form" in answer.json()["error"]
+
+
 def test_a_single_file_keeps_its_name(client: Any, service: MadeService) -> None:
     answer = sent(client, service.token, file=("truth-ioi_truth-ioi.json", b'{"edges": {}}'))
     held = service.db.read(lambda session: session.get_one(Submission, answer.json()["id"]))

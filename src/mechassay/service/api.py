@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator
@@ -26,11 +27,12 @@ from mechassay.service.queue import withdraw
 from mechassay.service.store import Store
 from mechassay.service.tables import Recomputed, Submitter, now
 from mechassay.service.tokens import submitter_of
+from mechassay.service.uploads import TooLarge
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 MAGIC = {b"PK": ".zip", b"\x1f\x8b": ".tar.gz"}
 """How files of archives begin; tar archives do not."""
-LONGEST_CELL = 500
+LONGEST_CELL, LONGEST_BODY = 500, 10_000
 _DIGITS = re.compile(r"[1-9][0-9]{0,5}")
 
 
@@ -130,9 +132,10 @@ def _take_submissions(router: APIRouter, parts: ServiceParts) -> None:
         return {"id": found.id, "state": found.state}
 
     @router.post("/submissions/{submission}/recomputed", status_code=201)
-    async def recomputed(request: Request, submission: str, said: Repeated) -> dict[str, bool]:
+    async def recomputed(request: Request, submission: str) -> dict[str, bool]:
         """Say that a cell was computed again by somebody else than its submitter."""
         by = await run_in_threadpool(submitter_of, parts.db, bearer(request))
+        said = await _repeated(request)
         view = await run_in_threadpool(find_submission, parts.db, submission)
         await run_in_threadpool(_note, parts, view, by, said)
         return {"agrees": said.agrees}
@@ -152,6 +155,23 @@ def _take_submissions(router: APIRouter, parts: ServiceParts) -> None:
         return StreamingResponse(
             chain((first,), chunks), headers=headers, media_type="application/octet-stream"
         )
+
+
+async def _repeated(request: Request) -> Repeated:
+    """What a request says. It is read after its token was, and no more of it than is needed.
+
+    Raises:
+        TooLarge: it says more. BadUsage: it says something else.
+    """
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > LONGEST_BODY:
+            raise TooLarge(f"The request has more than {LONGEST_BODY:,} bytes.")
+    try:
+        return Repeated.model_validate(json.loads(body))
+    except (ValueError, RecursionError):
+        raise BadUsage("The request is not of the form that is expected.") from None
 
 
 def _begun(store: Store, key: str) -> tuple[int, bytes, Iterator[bytes]]:

@@ -110,19 +110,22 @@ class FormUpload:
         kind, options = parse_options_header(content_type)
         if kind != b"multipart/form-data" or not options.get(b"boundary"):
             raise BadUsage("A submission is sent as multipart/form-data.")
-        return MultipartParser(
-            options[b"boundary"],
-            {
-                "on_part_begin": self._begin_part,
-                "on_header_field": self._header_field,
-                "on_header_value": self._header_value,
-                "on_header_end": lambda: None,
-                "on_headers_finished": self._begin_content,
-                "on_part_data": self._content,
-                "on_part_end": self._end_part,
-                "on_end": self._end,
-            },
-        )
+        try:
+            return MultipartParser(
+                options[b"boundary"],
+                {
+                    "on_part_begin": self._begin_part,
+                    "on_header_field": self._header_field,
+                    "on_header_value": self._header_value,
+                    "on_header_end": lambda: None,
+                    "on_headers_finished": self._begin_content,
+                    "on_part_data": self._content,
+                    "on_part_end": self._end_part,
+                    "on_end": self._end,
+                },
+            )
+        except FormParserError:
+            raise BadUsage("The boundary of the form is too long.") from None
 
     def close(self) -> None:
         """Remove what was written."""
@@ -216,12 +219,15 @@ async def uploaded(
     parser = found.parser(headers.get("content-type", ""))
     try:
         await run_in_threadpool(_check_room, folder, announced)
-        batch = bytearray()
+        batch, n_bytes = bytearray(), 0
         async for chunk in chunks:
             batch += chunk
             if len(batch) >= BATCH:
+                n_bytes += len(batch)
                 await _written(parser, bytes(batch))
                 batch.clear()
+                if n_bytes > found.n_bytes + SLACK + BATCH:
+                    raise BadUsage(f"A form of more than {SLACK:,} bytes beside its file.")
         await _written(parser, bytes(batch))
         if found.path is None:
             raise BadUsage("The form has no file.")
