@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 from mechassay.errors import BadFile, MechassayError
 from mechassay.files import write_bytes
 from mechassay.leaderboard.board import Board
-from mechassay.leaderboard.cells import BoardCell, cells_of, is_private, numbered
+from mechassay.leaderboard.cells import BoardCell, PrivateSets, cells_of, is_private, numbered
 from mechassay.leaderboard.facts import CellNotes, Repetition
 from mechassay.leaderboard.folder import RECOMPUTE
 from mechassay.leaderboard.links import link
@@ -40,9 +40,9 @@ from mechassay.service.tables import Evaluation, Recomputed, Submission
 from mechassay.service.track import ServiceTrack
 
 LOG = logging.getLogger("mechassay.service.boards")
-Generation = tuple[int, datetime | None, int]
-"""Submissions that are done, when the last of them was, and recomputations."""
-NOT_LOOKED: Generation = (-1, None, -1)
+Generation = tuple[int, datetime | None, int, datetime | None]
+"""Submissions that are done and recomputations: how many, and when the last of them was."""
+NOT_LOOKED: Generation = (-1, None, -1, None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +71,13 @@ class BoardsSnapshot:
     submissions: Mapping[str, str] = field(default_factory=dict)
     public: frozenset[str] = frozenset()
     hashes: Mapping[str, str] = field(default_factory=dict)
+
+    def cell(self, name: str, sha256: str) -> BoardCell | None:
+        """The cell of a name and of a record that anybody may have, if a board shows it."""
+        if sha256 not in self.public:
+            return None
+        cells = (cell for board in self.pages.boards.values() for cell in board.cells)
+        return next((each for each in cells if (each.full_id, each.sha256) == (name, sha256)), None)
 
 
 class ServedBoards:
@@ -110,8 +117,9 @@ class ServedBoards:
                 Submission.state == "done"
             )
             n, last = session.execute(done).one()
-            again = session.scalar(select(func.count(Recomputed.id))) or 0
-            return n, last, again
+            again = select(func.count(Recomputed.id), func.max(Recomputed.created))
+            n_again, last_again = session.execute(again).one()
+            return n, last, n_again, last_again
 
         return self._db.read(work)
 
@@ -142,7 +150,7 @@ class ServedBoards:
         submissions: dict[str, str] = {}
         hashes: dict[str, str] = {}
         public: set[str] = set()
-        private: dict[str, str] = {}
+        private: PrivateSets = {}
         known: dict[tuple[str, datetime], tuple[str, Record]] = {}
         if self._beside is not None:
             cells += self._beside.cells
