@@ -18,6 +18,7 @@ from sqlalchemy import delete, update
 from mechassay.records import read_record
 from mechassay.service.app import create_app
 from mechassay.service.boards import ServedBoards
+from mechassay.service.intake import remove_unnamed
 from mechassay.service.queue import withdraw
 from mechassay.service.settings import ServiceLimits
 from mechassay.service.tables import Recomputed, Submission, now
@@ -320,6 +321,20 @@ def test_limits_of_rate_are_said(tmp_path: Path) -> None:
         answer = sent(client, service.token, archive("2"))
         assert answer.status_code == 429 and "at once" in answer.json()["error"]
         assert answer.headers["retry-after"]
+
+
+def test_the_store_has_a_file_of_each_submission_and_no_more(tmp_path: Path) -> None:
+    service = MadeService.at(tmp_path / "service", limits=ServiceLimits(a_day=5, at_once=1))
+    with opened(service) as client:
+        first = sent(client, service.token).json()["id"]
+        assert sent(client, service.token).status_code == 200
+        assert sent(client, service.token, archive("2")).status_code == 429
+        held = service.db.read(lambda session: session.get_one(Submission, first))
+        assert service.store.keys("uploads") == [held.file]
+    service.store.put("uploads/left", b"PK")
+    assert remove_unnamed(service.db, service.store, now() - timedelta(days=1)) == 0
+    assert remove_unnamed(service.db, service.store, now() + timedelta(days=1)) == 1
+    assert service.store.keys("uploads") == [held.file]
 
 
 def test_a_withdrawn_submission_vanishes(client: Any, service: MadeService) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from itertools import chain
@@ -86,12 +87,20 @@ def _read_boards(router: APIRouter, parts: ServiceParts) -> None:
 
 
 def _take_submissions(router: APIRouter, parts: ServiceParts) -> None:
-    @router.get("/submissions")
-    async def submissions(request: Request) -> dict[str, Any]:
-        """The submissions, the newest first."""
+    @router.get("/submissions", response_class=Response)
+    async def submissions(request: Request) -> Response:
+        """The submissions, the newest first; a report is that of a submission alone."""
         page = page_number(request)
-        views, total = await run_in_threadpool(list_submissions, parts.db, page)
-        return {"total": total, "page": page, "submissions": [view.plain() for view in views]}
+
+        def make() -> str:
+            views, total = list_submissions(parts.db, page)
+            plain = [view.plain() for view in views]
+            for each in plain:
+                del each["report"], each["evaluations"]
+            return json.dumps({"total": total, "page": page, "submissions": plain})
+
+        found = await parts.brief_page(("submissions.json", page), make, KINDS["json"])
+        return answer(request, found)
 
     @router.post("/submissions", response_class=Response)
     async def submit(request: Request) -> Response:

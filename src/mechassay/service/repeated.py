@@ -1,6 +1,6 @@
 """What people say of cells that they computed again, as the marks on boards.
 
-A person says one thing of a record. It counts for a cell that a board shows, and the number decides:
+A person says one thing of a record. It counts for a cell that a board shows. The number decides:
 whoever says that it agrees has to have the number of the board. The same again changes nothing;
 something else is taken an hour later.
 """
