@@ -16,14 +16,17 @@ import pytest
 from sqlalchemy import delete, update
 
 from mechassay.records import read_record
+from mechassay.service import figures
 from mechassay.service.app import create_app
 from mechassay.service.boards import ServedBoards
+from mechassay.service.cell import CellOrders
+from mechassay.service.evaluation import ChildEnd
 from mechassay.service.intake import remove_unnamed
 from mechassay.service.queue import withdraw
 from mechassay.service.settings import ServiceLimits
 from mechassay.service.tables import Recomputed, Submission, now
 from mechassay.service.tokens import new_token, withdraw_token
-from mechassay.service.track import ServiceTrack
+from mechassay.service.track import CellLimits, ServiceTrack
 from service_made import MadeService, made_records
 
 testclient = pytest.importorskip("starlette.testclient")
@@ -48,7 +51,21 @@ def opened(service: MadeService, **more: Any) -> Any:
 
 
 @pytest.fixture
-def client(service: MadeService) -> Iterator[Any]:
+def not_drawn(monkeypatch: pytest.MonkeyPatch) -> list[CellLimits]:
+    """The limits of the processes that would have drawn."""
+    begun: list[CellLimits] = []
+
+    def run_child(words: Any, orders: CellOrders, limits: CellLimits, *_: Any, **__: Any) -> Any:
+        assert orders.seed is None and orders.track.upload.megabytes <= figures.UNPACKED
+        begun.append(limits)
+        return ChildEnd("too long", "took longer than 60 s.", 60.0)
+
+    monkeypatch.setattr(figures, "run_child", run_child)
+    return begun
+
+
+@pytest.fixture
+def client(service: MadeService, not_drawn: object) -> Iterator[Any]:
     """A server of two submissions that are done, on one and on two ground truths."""
     service.done("first", "eap", ("truth-ioi", "truth-induction"))
     service.done("second", "random")
@@ -156,6 +173,20 @@ def test_a_page_is_sent_once(client: Any) -> None:
     assert again.status_code == 304 and again.content == b""
     plain = client.get("/boards/circuits", headers={"Accept-Encoding": "identity"})
     assert "content-encoding" not in plain.headers and plain.text == first.text
+
+
+def test_what_cannot_be_drawn_is_tried_once_and_one_at_a_time(
+    client: Any, service: MadeService, not_drawn: list[CellLimits]
+) -> None:
+    page = f"/submissions/{ids(client)['first']}/figures"
+    with figures._DRAWING:
+        busy = client.get(page)
+    assert busy.status_code == 429 and "being drawn" in busy.text and not_drawn == []
+    for _ in range(2):
+        with opened(service) as other:
+            assert other.get(page).status_code == 200
+    assert not_drawn == [figures.LIMITS]
+    assert list((service.settings.scratch / "drawings").iterdir()) == []
 
 
 def test_what_is_not_there_is_said_in_one_line(client: Any) -> None:
