@@ -257,8 +257,8 @@ def _done(session: Session) -> Sequence[DoneRecord]:
 def _in_sample(record: Record, declaration: Mapping[str, Any]) -> Iterator[str]:
     """A line if the declared training data are the test examples, by the hash of their content."""
     declared = set(declaration.get("train_hashes") or ())
-    tested = {chosen.hash for role, chosen in record.data.items() if role != "train"}
-    if declared & {*tested, record.provenance.data_hash}:
+    test = record.data.get("test")
+    if declared & {record.provenance.data_hash, "" if test is None else test.hash}:
         yield "In-sample: the declared training data are the examples that this is evaluated on."
 
 
