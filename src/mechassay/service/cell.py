@@ -175,16 +175,21 @@ def _executor(orders: CellOrders, private: bool) -> Executor:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what the arguments say; 0 if it ended in a file, else one line on stderr.
-
-    It is 75 (`NO_ROOM`) where a disk is full, and 1 where anything else is wrong.
-    """
+    """Do what the arguments say, with the orders that are on the standard input; see `work`."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(FIRST_TO_GO, "ascii")
     orders = CellOrders.model_validate_json(sys.stdin.readline())
     threading.Thread(target=_end_with, args=(sys.stdin.read,), daemon=True).start()
     if orders.threads:
         torch.set_num_threads(orders.threads)
+    return work(arguments, orders)
+
+
+def work(arguments: Sequence[str], orders: CellOrders) -> int:
+    """Do what the arguments say; 0 if it ended in a file, else there is one line on stderr.
+
+    It is `NO_ROOM` where a disk is full, and 1 where anything else is wrong.
+    """
     try:
         what, folder, *rest = arguments
         if what == "check":

@@ -2,8 +2,8 @@
 
 The limit of memory is of the process and all that it starts, as the system counts it (resident). It
 is looked at ten times a second, so a process may be above it for that long; where memory runs out,
-Linux ends it before its worker. A process over a limit is killed, and so is one that nobody wants
-any longer.
+Linux ends it before its worker. What a Ray cluster does for a child is not counted. A process over
+a limit is killed, and so is one that nobody wants any longer.
 
 The child (`service.cell`) gets its orders, with the private seed if there is one, on its standard
 input, which stays open as long as this process lives. Its environment has no keys and passwords:

@@ -67,8 +67,8 @@ class WorkerOptions:
     Attributes:
         device: of models: auto, cpu, cuda ...
         engine, address, num_gpus: where public cells are run: in the child, or on a Ray cluster
-            that sees the worker's scratch folder. The limit of memory holds for the child alone,
-            and not for what a cluster runs; that of time ends both.
+            that sees the worker's scratch folder. The limit of memory is of the child alone, and
+            not of what the cluster runs for it.
         threads: of a child; 0: as many as it likes.
         lease: seconds until what a silent worker holds is given to others.
         command: that makes a child.
