@@ -197,6 +197,6 @@ def export(
 
     settings = ServiceSettings(folder, database, store, track, board=board)
     boards = export_boards(settings, output, address)
-    for name, board in boards.items():
-        typer.echo(f"{name}: {len(board.rows())} rows, {len(board.cells)} cells")
+    for name, written in boards.items():
+        typer.echo(f"{name}: {len(written.rows())} rows, {len(written.cells)} cells")
     typer.echo(f"Written: {output / 'index.html'}")

@@ -265,8 +265,8 @@ def _in_sample(record: Record, declaration: Mapping[str, Any]) -> Iterator[str]:
 def _other_track(record: Record, track: ServiceTrack) -> Iterator[str]:
     """A line if a record was made under another track, which a recomputation would need."""
     task, about = record.specs.get("task"), record.provenance
-    then = {"dtype": about.dtype, "seed": about.seed}
-    here = {"dtype": track.dtype, "seed": track.seed}
+    then: dict[str, object] = {"dtype": about.dtype, "seed": about.seed}
+    here: dict[str, object] = {"dtype": track.dtype, "seed": track.seed}
     if task is not None and "limit" in task.args:
         then["limit"], here["limit"] = task.args["limit"], track.examples_of(task.name)
     other = [
