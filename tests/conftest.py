@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 # Before transformers is imported anywhere, which reads it once.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -32,24 +31,15 @@ settings.register_profile("search", max_examples=1000, deadline=None)
 settings.load_profile("same")
 
 
-SLOW = frozenset((Path(__file__).parent / "slow.txt").read_text("utf-8").splitlines())
-"""Tests that were measured to be slow (`tools/slow_tests.py`)."""
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--all` runs slow tests too."""
     parser.addoption("--all", action="store_true", help="run slow tests too")
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests marked `gpu` are skipped without one, `network` and `web` ones run only with
-    `-m network` or `-m web`, `slow` ones only with `--all` or `-m slow`. Slow is what has the mark
-    or is listed in slow.txt.
+    `-m network` or `-m web`, `slow` ones only with `--all` or `-m slow`.
     """
-    for item in items:
-        if item.nodeid in SLOW:
-            item.add_marker(pytest.mark.slow)
     marks = config.getoption("-m")
     left_out = {
         "gpu": "" if torch.cuda.is_available() else "there is no GPU",

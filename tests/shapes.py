@@ -17,28 +17,42 @@ than double the time of the tests.
 from __future__ import annotations
 
 import ast
+import hashlib
+import re
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from beartype import beartype
 from jaxtyping import _import_hook
+
+PACKAGE = Path(__file__).parents[1] / "src" / "mechassay"
+_ALIAS = re.compile(
+    r"^(\w+)(?:: TypeAlias)? = .*\b(?:Float|Int|Bool|Shaped|Num|Real)\[", re.MULTILINE
+)
+
+
+def _aliases() -> frozenset[str]:
+    """Names of types of arrays that modules of the package lend to others."""
+    texts = (file.read_text("utf-8") for file in PACKAGE.rglob("*.py"))
+    return frozenset(name for text in texts for name in _ALIAS.findall(text))
+
+
+ALIASES = _aliases()
 
 
 class OfArrays(_import_hook.JaxtypingTransformer):
     """Decorates what has arrays in its annotations alone."""
 
     def visit_Module(self, node: ast.Module) -> ast.Module:
-        self._names = {
+        self._names = ALIASES | {
             alias.asname or alias.name
             for each in ast.walk(node)
             if isinstance(each, ast.ImportFrom) and each.module == "jaxtyping"
             for alias in each.names
         }
-        for each in node.body:
-            if isinstance(each, ast.Assign) and self._has_array(each.value):
-                self._names |= {name.id for name in each.targets if isinstance(name, ast.Name)}
         return super().visit_Module(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
@@ -58,8 +72,10 @@ class OfArrays(_import_hook.JaxtypingTransformer):
         return node
 
     def _has_array(self, expression: ast.expr) -> bool:
-        parts = ast.walk(expression)
-        return any(isinstance(part, ast.Name) and part.id in self._names for part in parts)
+        parts = list(ast.walk(expression))
+        names = {part.id for part in parts if isinstance(part, ast.Name)}
+        names |= {part.attr for part in parts if isinstance(part, ast.Attribute)}
+        return not names.isdisjoint(self._names)
 
 
 def _is_check(decorator: ast.expr) -> bool:
@@ -70,7 +86,17 @@ def _is_check(decorator: ast.expr) -> bool:
 
 
 def check_arrays_alone() -> None:
-    """From now on, modules are imported with checks of arrays alone."""
+    """From now on, modules are imported with checks of arrays alone.
+
+    What was compiled by another version of this file is compiled anew.
+    """
+    own = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
+    plain = _import_hook._optimized_cache_from_source
+
+    def of_this_version(checker: str, /, path: str, debug_override: bool | None = None) -> str:
+        return plain(checker + own, path, debug_override)
+
+    _import_hook._optimized_cache_from_source = of_this_version
     _import_hook.JaxtypingTransformer = OfArrays
 
 

@@ -1,6 +1,6 @@
 """Imports run one way: a module knows those to its left, never those to its right.
 
-errors, version, lazy, registry, progress, files, submissions, checkpoint, text, display -> graph,
+errors, version, lazy, registry, progress, files, text, submissions, checkpoint, display -> graph,
 drawing, alignment, rows, pairs, examples, interchange_pairs, interchange, curves, figures,
 records_v1, records, stats -> models -> objectives, training -> interventions -> features -> tasks
 -> circuits -> truth -> variables -> gym -> saes -> names -> adversarial -> measurement ->
@@ -27,9 +27,9 @@ ORDER = [
     "registry",
     "progress",
     "files",
+    "text",
     "submissions",
     "checkpoint",
-    "text",
     "display",
     "graph",
     "drawing",

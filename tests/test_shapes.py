@@ -6,8 +6,11 @@ import jaxtyping
 import numpy as np
 import pytest
 
+from mechassay.features.sae import SAE
+from mechassay.measurement.gauges.b10 import composition_scores
 from mechassay.stats.intervals import BootstrapEstimate, student_interval, trapezoid
 from mechassay.text import number
+from shapes import ALIASES
 
 
 def test_a_wrong_shape_is_an_error() -> None:
@@ -20,6 +23,12 @@ def test_a_wrong_shape_is_an_error() -> None:
 def test_a_dataclass_checks_its_fields() -> None:
     with pytest.raises(jaxtyping.TypeCheckError):
         BootstrapEstimate(0.0, np.zeros((2, 2)), np.zeros(4), 2)
+
+
+def test_types_of_arrays_that_have_a_name_are_known() -> None:
+    assert {"Values", "Features"} <= ALIASES
+    for function in (SAE.encode, SAE.decode, composition_scores):
+        assert hasattr(function, "__wrapped__"), function
 
 
 def test_what_has_no_arrays_is_left_alone() -> None:

@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mechassay.errors import BadFile, MechassayError, first_line
+from mechassay.text import shortened
 
 BESIDE = frozenset({"README.md", "LICENSE", ".gitattributes", ".gitignore", ".git", ".cache"})
 """What else belongs to a repository on the Hugging Face hub."""
 LEADS_OUT = "a link that leads out of the submission; it was not followed. Copy the file here."
 CODE = "code, which is never run: a folder holds data alone."
+MOST_PROBLEMS, LONGEST = 200, 500
+"""Problems of a report, and letters of one."""
 LARGEST_JSON = 10**7
 """Bytes of a JSON file from which on it is not opened."""
 
@@ -63,6 +66,20 @@ class Problems(list[Problem]):
     def errors(self) -> list[Problem]:
         """Those that are no warnings."""
         return [problem for problem in self if not problem.warning]
+
+    def short(self) -> Problems:
+        """As a report has them: at most `MOST_PROBLEMS`, mistakes first then, none of them long."""
+        many = len(self) > MOST_PROBLEMS
+        ordered = sorted(self, key=lambda problem: problem.warning) if many else self
+        found = Problems(
+            Problem(shortened(each.path, LONGEST), shortened(each.message, LONGEST), each.warning)
+            for each in ordered[:MOST_PROBLEMS]
+        )
+        if left := ordered[MOST_PROBLEMS:]:
+            wrong = sum(not each.warning for each in left)
+            said = f"and {len(left):,} more, {wrong:,} of them mistakes."
+            found.note(".", said, warning=not wrong)
+        return found
 
     def refuse(self, folder: Path) -> None:
         """Refuse the folder if there are errors.

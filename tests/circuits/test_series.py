@@ -218,3 +218,36 @@ def test_a_folder_of_circuits_is_a_row_of_the_board(tmp_path: Path) -> None:
     by_rank = replace(job, profile="mib-2025")
     with pytest.raises(BadUsage, match="mib-2025 takes 9 circuits, one of each size; got 3"):
         ma.run(by_rank, tmp_path / "mib", progress=SILENT)
+
+
+def test_a_small_file_with_scores_and_nothing_in_the_graph_is_the_empty_circuit(
+    tmp_path: Path,
+) -> None:
+    """EAP-IG writes scores beside the circuit, which pruning may leave without an edge."""
+    scores = Random(seed=0).draw(GRAPH)
+    write_graph_file(tmp_path / "0.1pct.json", scores, circuit=Circuit.empty(GRAPH), d_model=8)
+    write_graph_file(tmp_path / "50pct.json", scores, circuit=scores.top(0.5), d_model=8)
+    series = CircuitSeries.load(tmp_path)
+    assert [len(circuit) for circuit in series.circuits] == [0, len(scores.top(0.5))]
+
+
+def test_a_file_that_was_changed_is_not_the_one_that_was_measured(tmp_path: Path) -> None:
+    graph = load_truth("truth-ioi").model.graph
+    file = tmp_path / "own.safetensors"
+    Random(seed=0).draw(graph).save(file)
+    job = CircuitsJob(
+        models=("truth-ioi",), scores=(str(file),), curve=False, train_limit=4, test_limit=4
+    )
+    ma.run(job, tmp_path / "out", progress=SILENT)
+    ma.run(job, tmp_path / "out", progress=SILENT)
+    Random(seed=1).draw(graph).save(file)
+    with pytest.raises(BadUsage, match=r"own\.safetensors has changed since"):
+        ma.run(job, tmp_path / "out", progress=SILENT)
+
+
+def test_the_folder_of_a_finished_run_stands_for_its_scores(tmp_path: Path) -> None:
+    job = CircuitsJob(models=("truth-ioi",), methods=("eap",), train_limit=4, test_limit=4)
+    ma.run(job, tmp_path / "run", progress=SILENT)
+    assert len(list((tmp_path / "run").glob("*.json"))) > 1
+    [file] = score_files([tmp_path / "run"])
+    assert file.endswith("eap.safetensors")

@@ -10,7 +10,9 @@ import pytest
 
 import mechassay as ma
 from mechassay.leaderboard import Board, BoardCell, board_rules, read_cells
+from mechassay.leaderboard.cells import PrivateSets, numbered
 from mechassay.progress import SILENT
+from mechassay.records import Record, read_record
 from small_jobs import SMALL_JOBS
 
 RULES = board_rules()["circuits"]
@@ -79,3 +81,30 @@ def test_what_a_board_names_is_in_the_records_of_its_runs(
     assert all(set(cell.place) == set(board_rules()[board].place) for cell in cells)
     folder = ma.leaderboard.BoardsFolder.of(tmp_path, tmp_path / "board")
     assert board in folder.boards and folder.write().is_file()
+
+
+def test_a_private_cell_says_nothing_of_single_examples(tmp_path: Path) -> None:
+    [public] = run(tmp_path, "public")
+    [private] = run(tmp_path, "private", test_split="private", private_seed=7)
+    assert public.warnings and private.private and private.warnings == []
+    assert private.conditions["examples"] == "8 private examples"
+
+
+def test_private_examples_are_named_by_their_epoch(tmp_path: Path) -> None:
+    run(tmp_path, "private", test_split="private", private_seed=7)
+    [file] = (tmp_path / "private" / "records").rglob("eap.json")
+    record = read_record(file)
+
+    def of(epoch: str, digest: str) -> Record:
+        args = {**record.task.args, "epoch": epoch}
+        about = record.provenance.model_copy(update={"data_hash": digest})
+        return record.changed(task=record.task.model_copy(update={"args": args}), provenance=about)
+
+    first, second, again = of("2026-11", "a"), of("2026-12", "b"), of("2026-12", "b")
+    changed = of("2026-12", "c")
+    for order in ((first, second, again, changed), (second, again, changed)):
+        sets: PrivateSets = {}
+        names = [numbered(each, sets).provenance.data_hash for each in order]
+        # Without the first, the others keep their names.
+        later = "8 private examples of 2026-12"
+        assert names[-3:] == [later, later, f"{later}, set 2"]

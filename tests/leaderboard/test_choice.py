@@ -39,9 +39,22 @@ def test_a_part_has_the_cells_that_were_chosen() -> None:
     assert part.average("a", "cpr") == 1.0 and board.average("a", "cpr") == 2.0
     # A row that lacked a place has an average once the place is not asked for.
     assert math.isnan(board.average("b", "cpr")) and part.average("b", "cpr") == 2.0
-    assert [each.row for each in BoardChoice(words="B").part_of(board).cells] == ["b"]
     assert BoardChoice().part_of(board) is board
-    assert BoardChoice(words="nobody").part_of(board).cells == ()
+
+
+def test_words_choose_rows_and_not_what_is_averaged() -> None:
+    """A row that is tried under rarer conditions has no average, whatever is typed."""
+    rare = {"conditions": {"ablation": "zero"}}
+    board = (*BOTH[:1], BOTH[2], cell("own", "x", 0.95, **rare), cell("a", "x", 0.9, **rare))
+    whole = pages(*board).board("circuits")
+    own = pages(*board).board("circuits", BoardChoice(words="OWN"))
+
+    def line(page: str, row: str) -> str:
+        found = re.search(rf"<tr[^>]*>(?:(?!</tr>).)*/rows/{row}\".*?</tr>", page, re.DOTALL)
+        return found[0] if found else ""
+
+    assert line(whole, "own") == line(own, "own") != ""
+    assert line(whole, "a") and not line(own, "a")
 
 
 def test_roles_and_values_that_are_not_there_are_refused() -> None:

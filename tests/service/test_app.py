@@ -7,19 +7,26 @@ import json
 import re
 import zipfile
 from collections.abc import Iterator
+from datetime import timedelta
 from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import delete
+from sqlalchemy import delete, update
 
 from mechassay.records import read_record
+from mechassay.service import figures
 from mechassay.service.app import create_app
+from mechassay.service.boards import ServedBoards
+from mechassay.service.cell import CellOrders
+from mechassay.service.evaluation import ChildEnd
+from mechassay.service.intake import remove_unnamed
 from mechassay.service.queue import withdraw
 from mechassay.service.settings import ServiceLimits
 from mechassay.service.tables import Recomputed, Submission, now
-from mechassay.service.tokens import withdraw_token
+from mechassay.service.tokens import new_token, withdraw_token
+from mechassay.service.track import CellLimits, ServiceTrack
 from service_made import MadeService, made_records
 
 testclient = pytest.importorskip("starlette.testclient")
@@ -44,7 +51,21 @@ def opened(service: MadeService, **more: Any) -> Any:
 
 
 @pytest.fixture
-def client(service: MadeService) -> Iterator[Any]:
+def not_drawn(monkeypatch: pytest.MonkeyPatch) -> list[CellLimits]:
+    """The limits of the processes that would have drawn."""
+    begun: list[CellLimits] = []
+
+    def run_child(words: Any, orders: CellOrders, limits: CellLimits, *_: Any, **__: Any) -> Any:
+        assert orders.seed is None and orders.track.upload.megabytes <= figures.UNPACKED
+        begun.append(limits)
+        return ChildEnd("too long", "took longer than 60 s.", 60.0)
+
+    monkeypatch.setattr(figures, "run_child", run_child)
+    return begun
+
+
+@pytest.fixture
+def client(service: MadeService, not_drawn: object) -> Iterator[Any]:
     """A server of two submissions that are done, on one and on two ground truths."""
     service.done("first", "eap", ("truth-ioi", "truth-induction"))
     service.done("second", "random")
@@ -152,6 +173,20 @@ def test_a_page_is_sent_once(client: Any) -> None:
     assert again.status_code == 304 and again.content == b""
     plain = client.get("/boards/circuits", headers={"Accept-Encoding": "identity"})
     assert "content-encoding" not in plain.headers and plain.text == first.text
+
+
+def test_what_cannot_be_drawn_is_tried_once_and_one_at_a_time(
+    client: Any, service: MadeService, not_drawn: list[CellLimits]
+) -> None:
+    page = f"/submissions/{ids(client)['first']}/figures"
+    with figures._DRAWING:
+        busy = client.get(page)
+    assert busy.status_code == 429 and "being drawn" in busy.text and not_drawn == []
+    for _ in range(2):
+        with opened(service) as other:
+            assert other.get(page).status_code == 200
+    assert not_drawn == [figures.LIMITS]
+    assert list((service.settings.scratch / "drawings").iterdir()) == []
 
 
 def test_what_is_not_there_is_said_in_one_line(client: Any) -> None:
@@ -354,6 +389,20 @@ def test_limits_of_rate_are_said(tmp_path: Path) -> None:
         assert answer.headers["retry-after"]
 
 
+def test_the_store_has_a_file_of_each_submission_and_no_more(tmp_path: Path) -> None:
+    service = MadeService.at(tmp_path / "service", limits=ServiceLimits(a_day=5, at_once=1))
+    with opened(service) as client:
+        first = sent(client, service.token).json()["id"]
+        assert sent(client, service.token).status_code == 200
+        assert sent(client, service.token, archive("2")).status_code == 429
+        held = service.db.read(lambda session: session.get_one(Submission, first))
+        assert service.store.keys("uploads") == [held.file]
+    service.store.put("uploads/left", b"PK")
+    assert remove_unnamed(service.db, service.store, now() - timedelta(days=1)) == 0
+    assert remove_unnamed(service.db, service.store, now() + timedelta(days=1)) == 1
+    assert service.store.keys("uploads") == [held.file]
+
+
 def test_a_withdrawn_submission_vanishes(client: Any, service: MadeService) -> None:
     first = ids(client)["first"]
     headers = {"Authorization": f"Bearer {service.token}"}
@@ -421,6 +470,62 @@ def test_a_recomputed_number_has_a_mark(client: Any, service: MadeService) -> No
     with opened(service) as other:
         assert "✓" in other.get("/boards/circuits").text
     service.db.write(lambda session: session.execute(delete(Recomputed)))
+
+
+def said_of(client: Any, token: str, **changes: Any) -> Any:
+    """What the service answers to somebody who computed the first submission's CPR again."""
+    [cell] = [
+        each
+        for each in client.get("/api/boards/circuits.json").json()["cells"]
+        if each["row"].startswith("first") and each["place"]["model"] == "truth-ioi"
+        if each["column"] == "cpr"
+    ]
+    told = {"cell": cell["id"], "sha256": cell["sha256"], "value": cell["value"], "agrees": True}
+    changed = {key: make(told[key]) for key, make in changes.items()}
+    address = f"/api/submissions/{ids(client)['first']}/recomputed"
+    headers = {"Authorization": f"Bearer {token}"}
+    return client.post(address, json={**told, **changed}, headers=headers)
+
+
+def test_the_number_decides_whether_a_cell_agrees(client: Any, service: MadeService) -> None:
+    before = service.db.read(lambda session: session.query(Recomputed).count())
+    forged = said_of(client, new_token(service.db, "eve"), value=lambda value: value + 0.01)
+    assert forged.status_code == 201 and forged.json() == {"agrees": False}
+    token = new_token(service.db, "bob")
+    assert said_of(client, token, value=lambda value: value + 1e-9).json() == {"agrees": True}
+    wrong = said_of(client, token, cell=lambda name: name + "x")
+    assert wrong.status_code == 404 and "no such record" in wrong.json()["error"]
+    assert service.db.read(lambda session: session.query(Recomputed).count()) == before + 2
+
+
+def test_the_same_again_changes_nothing_and_another_word_waits(
+    client: Any, service: MadeService, tmp_path: Path
+) -> None:
+    token = new_token(service.db, "bob")
+    track = ServiceTrack.read(service.settings.track)
+    boards = ServedBoards(service.db, service.store, tmp_path / "records", track)
+    assert said_of(client, token).status_code == 201
+    before = boards.generation()
+    assert said_of(client, token).status_code == 201 and boards.generation() == before
+    assert said_of(client, token, value=lambda _: 0.0).status_code == 429
+    old = now() - timedelta(hours=2)
+    service.db.write(lambda session: session.execute(update(Recomputed).values(created=old)))
+    assert boards.generation() != before
+    aged = boards.generation()
+    assert said_of(client, token, value=lambda _: 0.0).json() == {"agrees": False}
+    # As many as before, and yet others.
+    assert boards.generation()[2] == aged[2] and boards.generation() != aged
+
+
+def test_what_is_said_without_a_token_or_too_long_is_not_read(
+    client: Any, service: MadeService
+) -> None:
+    address = f"/api/submissions/{ids(client)['first']}/recomputed"
+    assert client.post(address, content=b"{").status_code == 401
+    headers = {"Authorization": f"Bearer {new_token(service.db, 'bob')}"}
+    assert client.post(address, content=b"{", headers=headers).status_code == 400
+    answer = client.post(address, content=b" " * 5000, headers=headers)
+    assert answer.status_code == 413 and "4,096 bytes" in answer.json()["error"]
 
 
 def test_without_submissions_there_are_pages(service: MadeService) -> None:

@@ -28,6 +28,7 @@ from mechassay.runs.circuits import CircuitsJob
 from mechassay.service.archive import pack
 from mechassay.service.bundle import Bundle, BundlePart, open_bundle, read_bundle
 from mechassay.service.track import ServiceModel, ServiceTrack, UploadLimits
+from mechassay.submissions import Problem, Problems
 
 IOI, TRAINED = "truth-ioi", "truth-ioi-trained"
 TRACK = ServiceTrack(
@@ -320,3 +321,15 @@ def test_the_command_lists_all(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert code == 1 and json.loads(out)["valid"] is False
     code, _, err = run(str(tmp_path / "none"))
     assert code == 1 and "there is no" in err
+
+
+def test_a_report_is_short_and_names_mistakes_first() -> None:
+    few = Problems([Problem("a", "x", warning=True), Problem("b", "y")])
+    assert few.short() == few
+    many = Problems(Problem(f"{n}", "odd", warning=True) for n in range(300))
+    many.note("last", "wrong" * 1000)
+    found = many.short()
+    assert len(found) == 201 and found[0].path == "last" and len(found[0].message) <= 500
+    assert found[-1].message == "and 101 more, 0 of them mistakes." and found[-1].warning
+    wrong = Problems(Problem(f"{n}", "bad") for n in range(300)).short()
+    assert wrong[-1].message == "and 100 more, 100 of them mistakes." and len(wrong.errors) == 201

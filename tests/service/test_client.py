@@ -8,6 +8,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from mechassay.errors import BadFile, BadUsage
 from mechassay.service.app import create_app
 from mechassay.service.client import ServerRefused, ServiceClient, read_token
 from mechassay.service.declaration import Declaration
+from mechassay.service.export import export_boards
+from mechassay.service.queue import withdraw
 from mechassay.service.tables import Submission
 from service_made import MadeService
 from web_server import Answer, served
@@ -222,3 +225,25 @@ def test_the_boards_are_exported(tmp_path: Path, capsys: pytest.CaptureFixture[s
         file.read_text() for file in (pages / "rows" / "circuits").glob("*.html")
     )
     assert len(list((pages / "records").glob("*.json"))) == 2
+
+
+def test_an_export_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+    service = MadeService.at(tmp_path / "service")
+    first = service.done("first")
+    service.done("second", "random")
+    pages, before = tmp_path / "pages", tmp_path / "before"
+    export_boards(service.settings, before)
+    export_boards(service.settings, pages)
+    withdraw(service.db, first, service.by)
+    export_boards(service.settings, pages)
+    for file in pages.rglob("*"):
+        assert not file.is_file() or first not in file.read_text(), file
+    [told] = json.loads((pages / "data" / "submissions.json").read_text())
+    assert told["name"] == "second" and told["declaration"] == {"name": "second"}
+    # A static board stands beside the submissions.
+    boards = export_boards(replace(service.settings, board=before), pages)
+    assert any(row.startswith("first") for row in boards["circuits"].rows())
+    assert len(list((pages / "records").glob("*.json"))) == 2
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["before", "pages", "service"]
+    with pytest.raises(BadUsage, match="no board"):
+        export_boards(service.settings, tmp_path / "service")

@@ -8,14 +8,16 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import inspect, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError, StatementError
 
 from mechassay.errors import BadUsage, DiskFull, UnknownName
-from mechassay.service.database import Database, DatabaseAway
-from mechassay.service.tables import Evaluation, ServiceTable, Submission, Submitter, now
+from mechassay.service.database import MIGRATIONS, Database, DatabaseAway
+from mechassay.service.tables import Evaluation, Receipt, ServiceTable, Submission, Submitter, now
 from postgres_server import PostgresServer
 
 Opened = Callable[..., Database]
@@ -49,6 +51,30 @@ def test_an_upgrade_twice_changes_nothing(db: Database) -> None:
     assert names(db) == ["ann"]
 
 
+def test_what_an_older_version_received_is_kept_and_counts(url: str, database: Opened) -> None:
+    db, config = database(url), Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with db.engine.execution_options(writes=True).begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        connection.execute(
+            text("INSERT INTO submitter VALUES (1, 'ann', 'h', '2026-11-23 10:00', NULL, :no)"),
+            {"no": False},
+        )
+        connection.execute(
+            text(
+                "INSERT INTO submission (id, submitter_id, kind, name, declaration, digest, file,"
+                " n_bytes, state, report, attempts, created) VALUES"
+                " ('x', 1, '', 'n', '{}', 'd', 'f', 1, 'received', '[]', 2, '2026-11-23 10:00')"
+            )
+        )
+    db.upgrade()
+    (receipt,) = db.read(lambda session: session.query(Receipt).all())
+    assert (receipt.submitter_id, receipt.begun) == (1, 0)
+    found = db.read(lambda session: session.get_one(Submission, "x"))
+    assert (found.attempts, found.deaths, found.created) == (2, 0, receipt.created)
+
+
 def test_many_upgrades_at_once_make_the_tables_once(url: str, database: Opened) -> None:
     errors: list[Exception] = []
 
@@ -69,7 +95,7 @@ def test_many_upgrades_at_once_make_the_tables_once(url: str, database: Opened) 
 
 def test_tables_of_a_newer_version_are_refused_and_left_alone(db: Database) -> None:
     db.write(lambda session: session.execute(text("UPDATE alembic_version SET version_num='9999'")))
-    with pytest.raises(BadUsage, match=r"newer mechassay \(revision 9999; .* up to 0001\)"):
+    with pytest.raises(BadUsage, match=r"newer mechassay \(revision 9999; .* up to 0002\)"):
         db.upgrade()
     stored = db.read(lambda s: s.execute(text("SELECT version_num FROM alembic_version")).scalar())
     assert stored == "9999"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 import threading
@@ -11,8 +12,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mechassay.service.cell import CellOrders
-from mechassay.service.evaluation import ChildEnd, run_child
+from mechassay.errors import DiskFull
+from mechassay.records import Failure
+from mechassay.service import cell
+from mechassay.service.cell import CHECKED, NO_ROOM, CellOrders, job_folder
+from mechassay.service.evaluation import (
+    ChildEnd,
+    Evaluated,
+    check_submission,
+    evaluate,
+    run_child,
+)
 from mechassay.service.track import CellLimits, ServiceTrack
 
 SEED = 4_611_686_018_427_388_777
@@ -128,6 +138,62 @@ def test_a_child_ends_with_its_worker() -> None:
     child.stdin.close()
     assert child.wait(timeout=60) == 1
     child.stdout.close()
+
+
+def evaluated(folder: Path, code: str, *, private: bool = False) -> Evaluated:
+    """What comes of a cell whose child runs `code`."""
+    command = (sys.executable, "-c", FIRST_LINE + code)
+    return evaluate(folder, 0, "a", ORDERS, threading.Event(), private=private, command=command)
+
+
+def test_a_record_counts_only_if_its_child_says_that_all_is_well(tmp_path: Path) -> None:
+    file = job_folder(tmp_path, 0).record_file("a")
+    file.parent.mkdir(parents=True)
+    file.write_text("{}")
+    good = evaluated(tmp_path, "")
+    assert (good.state, good.record) == ("done", file)
+    bad = evaluated(tmp_path, "sys.exit('the epoch could not be written')")
+    assert (bad.state, bad.record) == ("failed", None) and "the epoch" in bad.message
+    (tmp_path / CHECKED).write_text("{}")
+    command = (sys.executable, "-c", FIRST_LINE + "sys.exit('no')")
+    end = check_submission(tmp_path, ORDERS, WIDE, threading.Event(), command=command)
+    assert isinstance(end, ChildEnd) and end.code == 1
+
+
+def test_messages_hold_no_folder_of_the_server(tmp_path: Path) -> None:
+    said = f"{tmp_path}/jobs/0/plan.json: not a readable plan (/srv/cache/hub/x.json), see a/b."
+    shown = "jobs/0/plan.json: not a readable plan (x.json), see a/b."
+    assert evaluated(tmp_path, f"sys.exit({said!r})").message == shown
+    failure = Failure(cell={}, error="BadFile", message=said)
+    job_folder(tmp_path, 0).save_failure("a", failure)
+    assert evaluated(tmp_path, "").message == shown
+
+
+def test_of_private_cells_only_the_kind_of_a_failure_is_told(tmp_path: Path) -> None:
+    failure = Failure(cell={}, error="BadTask", message="'When Mary and John went' has no answer")
+    for epoch in ("", ORDERS.epoch):
+        job_folder(tmp_path, 0, epoch).save_failure("a", failure)
+    assert "Mary" in evaluated(tmp_path, "").message
+    hidden = evaluated(tmp_path, "", private=True)
+    assert (hidden.state, hidden.message) == ("failed", "BadTask")
+    raised = evaluated(tmp_path, "raise ValueError('When Mary')", private=True)
+    assert (raised.state, raised.message) == ("failed", "it left no result.")
+
+
+def test_a_full_disk_is_not_the_fault_of_a_submission(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(DiskFull, match="no room"):
+        ran(f"import os; sys.stderr.write('no room'); sys.stderr.flush(); os._exit({NO_ROOM})")
+    errors = [DiskFull("full"), OSError(errno.ENOSPC, "No space left"), OSError(5, "broken")]
+
+    def check(*_: object) -> None:
+        raise errors.pop(0)
+
+    monkeypatch.setattr(cell, "check", check)
+    codes = [cell.work(["check", str(tmp_path)], ORDERS) for _ in range(3)]
+    assert codes == [NO_ROOM, NO_ROOM, 1]
+    assert len(capsys.readouterr().err.splitlines()) == 3
 
 
 def test_a_child_without_a_plan_says_so_in_one_line(tmp_path: Path) -> None:

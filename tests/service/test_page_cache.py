@@ -6,9 +6,11 @@ import asyncio
 import gzip
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from mechassay.service import page_cache
 from mechassay.service.page_cache import CachedPage, PageCache
 
 
@@ -62,6 +64,37 @@ def test_one_who_goes_away_takes_nothing_from_the_others() -> None:
         return await second
 
     assert asyncio.run(ask()).body == b"x"
+
+
+def test_a_slow_answer_is_made_once_at_a_time_and_is_young_when_it_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[int] = []
+    clock = [0.0]
+    going = threading.Event()
+    monkeypatch.setattr(page_cache, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def make() -> CachedPage:
+        made.append(1)
+        assert going.wait(20)
+        return CachedPage.of("x")
+
+    async def ask() -> None:
+        cache = PageCache(seconds=1.0)
+        first = asyncio.create_task(cache.get("key", make))
+        await asyncio.sleep(0.01)
+        clock[0] = 10.0
+        second = asyncio.create_task(cache.get("key", make))
+        await asyncio.sleep(0.01)
+        going.set()
+        await asyncio.gather(first, second)
+        await cache.get("key", make)
+        assert len(made) == 1
+        clock[0] = 12.0
+        await cache.get("key", make)
+        assert len(made) == 2
+
+    asyncio.run(ask())
 
 
 def test_the_longest_unasked_goes_and_answers_grow_old() -> None:

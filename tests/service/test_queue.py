@@ -15,6 +15,7 @@ from mechassay.errors import BadUsage, UnknownName
 from mechassay.service.database import Database
 from mechassay.service.queue import (
     ATTEMPTS,
+    LOST,
     beat,
     beat_check,
     checked,
@@ -23,11 +24,12 @@ from mechassay.service.queue import (
     counts,
     finish,
     give_back,
+    give_back_check,
     receive,
     withdraw,
 )
 from mechassay.service.settings import ServiceLimits
-from mechassay.service.tables import Evaluation, Submission
+from mechassay.service.tables import Evaluation, Receipt, Submission
 from mechassay.service.work import Outcome, PlannedEvaluation
 from mechassay.submissions import Problem
 from submissions_made import MANY, queued, submitter, upload
@@ -169,7 +171,7 @@ def test_the_limit_a_day_counts_withdrawn_ones_and_ends_with_the_day(db: Databas
         receive(db, ann, upload("3"), limits)
 
     def age(session: Session) -> None:
-        for row in session.query(Submission):
+        for row in session.query(Receipt):
             row.created -= timedelta(days=1)
 
     db.write(age)
@@ -266,15 +268,16 @@ def test_a_beat_holds_what_a_lease_would_have_lost(db: Database) -> None:
     assert finish(db, held, "w", DONE)
 
 
-def test_a_worker_that_died_three_times_is_not_followed_by_a_fourth(db: Database) -> None:
+def test_a_cell_outlives_ten_workers_and_more_and_ends_all_the_same(db: Database) -> None:
     made = queued(db, submitter(db), cells=1)
-    for attempt in range(1, ATTEMPTS + 1):
+    assert LOST > 10
+    for attempt in range(1, LOST + 1):
         held = claim(db, "w", OVER)
         assert held is not None and held.attempts == attempt
         assert now_of(db, made).state == "queued"
     assert claim(db, "w", LEASE) is None
     (row,) = evaluations(db)
-    assert (row.state, row.message) == ("failed", "its worker died 3 times.")
+    assert (row.state, row.message) == ("failed", f"its worker died {LOST} times.")
     assert now_of(db, made).state == "done"
 
 
@@ -289,15 +292,78 @@ def test_what_was_given_back_was_not_tried(db: Database) -> None:
     assert (row.state, row.attempts, row.started, row.worker) == ("waiting", 0, None, None)
 
 
-def test_a_check_whose_worker_died_three_times_is_refused(db: Database) -> None:
+def test_a_check_whose_workers_died_that_often_is_refused(db: Database) -> None:
     made, _ = receive(db, submitter(db), upload())
-    for attempt in range(1, ATTEMPTS + 1):
+    for attempt in range(1, LOST + 1):
         held = claim_check(db, "w", OVER)
         assert held is not None and held.attempts == attempt
     assert claim_check(db, "w", LEASE) is None
     found = now_of(db, made)
-    assert found.state == "refused" and "died 3 times" in found.report[0]["message"]
+    assert found.state == "refused" and f"died {LOST} times" in found.report[0]["message"]
     assert not checked(db, held, "w", [], [PlannedEvaluation(0, "a")])
+
+
+def test_what_is_given_back_counts_only_where_a_child_died(db: Database) -> None:
+    made, _ = receive(db, submitter(db), upload())
+    for died, attempts, deaths in ((False, 1, 0), (True, 1, 0), (True, 2, 1), (False, 3, 2)):
+        check = claim_check(db, "w", LEASE)
+        assert check is not None and (check.attempts, check.deaths) == (attempts, deaths)
+        assert not give_back_check(db, check, "other") and give_back_check(
+            db, check, "w", died=died
+        )
+    assert not give_back_check(db, check, "w")
+    found = now_of(db, made)
+    assert (found.state, found.attempts, found.deaths) == ("received", 2, 2)
+    check = claim_check(db, "w", LEASE)
+    assert check is not None and checked(db, check, "w", [], [PlannedEvaluation(0, "a")])
+    held = claim(db, "w", LEASE)
+    assert held is not None and give_back(db, held, "w", died=True)
+    (row,) = evaluations(db)
+    assert (row.state, row.attempts, row.deaths) == ("waiting", 1, 1)
+
+
+def test_a_cell_that_runs_while_its_submission_is_received_anew_does_not_count(
+    db: Database,
+) -> None:
+    ann = submitter(db)
+    made = queued(db, ann, cells=1)
+    old = claim(db, "w", LEASE)
+    assert old is not None
+    withdraw(db, made.id, ann)
+    receive(db, ann, upload())
+    assert not finish(db, old, "w", DONE) and not give_back(db, old, "w")
+    check = claim_check(db, "w", LEASE)
+    assert check is not None and checked(db, check, "w", [], [PlannedEvaluation(0, "cell 0")])
+    new = claim(db, "w", LEASE)
+    assert new is not None and not finish(db, old, "w", DONE)
+    assert finish(db, new, "w", DONE) and now_of(db, made).state == "done"
+
+
+def test_what_is_withdrawn_and_received_anew_is_counted_each_time(db: Database) -> None:
+    ann, bob, limits = submitter(db), submitter(db, "bob"), ServiceLimits(a_day=3, at_once=5)
+    for _ in range(3):
+        made, new = receive(db, ann, upload(), limits)
+        assert new
+        check = claim_check(db, "w", LEASE)
+        assert check is not None and checked(db, check, "w", [], [PlannedEvaluation(0, "a")])
+        assert claim(db, "w", LEASE) is not None
+        withdraw(db, made.id, ann)
+    with pytest.raises(BadUsage, match="ann: 3 submissions in 24 hours; 3 are allowed"):
+        receive(db, ann, upload(), limits)
+    # Nor are begun cells forgotten with their rows: three of Ann's stand against one of Bob's.
+    again = queued(db, ann, cells=4).id
+    of_bob = queued(db, bob, "2", 5).id
+    order = [claim(db, "w", LEASE) for _ in range(5)]
+    assert [each and each.submission_id for each in order] == [of_bob] * 3 + [again, of_bob]
+
+
+def test_checks_begin_with_who_handed_in_least(db: Database) -> None:
+    ann, bob = submitter(db), submitter(db, "bob")
+    for digest in "12":
+        receive(db, ann, upload(digest))
+    of_bob = receive(db, bob, upload("3"))[0].id
+    first = claim_check(db, "w", LEASE)
+    assert first is not None and first.id == of_bob
 
 
 def test_a_check_that_was_taken_away_counts_no_more(db: Database) -> None:

@@ -7,22 +7,27 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 import mechassay as ma
-from mechassay.errors import BadFile, BadUsage
+from mechassay.errors import BadFile, BadUsage, DiskFull
 from mechassay.service import queue
 from mechassay.service.cell import CHECKED, CellOrders, check, run_cell, without_hashes
 from mechassay.service.database import DatabaseAway
-from mechassay.service.evaluation import Evaluated
+from mechassay.service.evaluation import ChildEnd, Evaluated
+from mechassay.service.store import Store, StoreAway
+from mechassay.service.tables import Evaluation, Submission
 from mechassay.service.track import ServiceTrack
-from mechassay.service.worker import ServiceWorker, WorkerOptions, run_workers
+from mechassay.service.worker import SeedsAway, ServiceWorker, WorkerOptions, run_workers
 from small_service import (
     HERE,
     OLD_SEED,
@@ -34,6 +39,7 @@ from small_service import (
 )
 
 OPTIONS = WorkerOptions(threads=1)
+PLANNED = queue.PlannedEvaluation(0, "truth-ioi--truth-ioi/scores")
 FATAL = str(HERE / "service_fatal_cell.py")
 
 
@@ -47,6 +53,36 @@ def until(true: Callable[[], bool], seconds: float = 400) -> None:
     while not true():
         assert time.monotonic() < deadline, "it did not come true"
         time.sleep(0.1)
+
+
+def planned(served: Served, archive: Path, *cells: queue.PlannedEvaluation) -> str:
+    """A submission that was checked elsewhere; its id."""
+    submission = served.submit(archive)
+    claimed = queue.claim_check(served.db, "other", 60.0)
+    assert claimed is not None and claimed.id == submission
+    assert queue.checked(served.db, claimed, "other", [], cells)
+    return submission
+
+
+def junk(file: Path, content: bytes = b"PK") -> Path:
+    file.write_bytes(content)
+    return file
+
+
+class AwayStore:
+    """A store that is away `n` times, and then as the one it stands for."""
+
+    def __init__(self, inner: Store, n: int) -> None:
+        self.inner, self.left = inner, n
+
+    def __getattr__(self, name: str) -> Any:
+        def asked(*given: Any) -> Any:
+            self.left -= 1
+            if self.left >= 0:
+                raise StoreAway("the store is away")
+            return getattr(self.inner, name)(*given)
+
+        return asked
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +138,21 @@ def forms_of(seed: int) -> list[bytes]:
 ORDERS_OF = ("little", "big")
 
 
+def test_the_private_seed_is_not_in_the_folder_that_a_cell_is_done_in(tmp_path: Path) -> None:
+    """The folder is removed when a worker ends, so it is looked at before."""
+    served = Served.at(tmp_path / "service", splits="test, private")
+    orders = CellOrders(track=ServiceTrack.read(served.settings.track), seed=SEED, epoch="2026-11")
+    folder = tmp_path / "work"
+    folder.mkdir()
+    circuits_archive(tmp_path / "one.zip").rename(folder / "upload")
+    cells = check(folder, orders).cells
+    run_cell(folder, cells[1].job, cells[1].cell, orders)
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    assert any("records" in file.parts for file in files) and len(files) > 5
+    for file in files:
+        assert not any(trace in file.read_bytes() for trace in forms_of(SEED)), file
+
+
 @pytest.mark.slow
 def test_private_records_name_their_epoch_and_hold_no_hash_of_their_examples(
     private: tuple[Served, str, str, str], tmp_path: Path
@@ -143,15 +194,13 @@ def test_a_cell_over_a_limit_fails_at_once_and_says_which(
     limits: dict[str, float], said: str, tmp_path: Path
 ) -> None:
     served = Served.at(tmp_path / "service")
-    submission = served.submit(circuits_archive(tmp_path / "one.zip"))
-    planned = [queue.PlannedEvaluation(0, "truth-ioi--truth-ioi/scores")]
-    claimed = queue.claim_check(served.db, "other", 60.0)
-    assert claimed is not None and queue.checked(served.db, claimed, "other", [], planned)
+    submission = planned(served, circuits_archive(tmp_path / "one.zip"), PLANNED)
     narrow = Served.at(tmp_path / "narrow", **limits).settings.track
     worker = ServiceWorker(replace(served.settings, track=narrow), OPTIONS)
     # It was unpacked before the limit was so narrow.
     folder = worker.folder / submission
     folder.mkdir(parents=True)
+    (folder / CHECKED).touch()
     assert worker.step()
     (cell,) = served.evaluations(submission)
     assert (cell.state, cell.attempts) == ("failed", 1) and said in (cell.message or "")
@@ -189,7 +238,10 @@ def test_a_worker_that_is_killed_in_a_cell_is_followed_by_another_with_the_same_
 @pytest.mark.slow
 def test_a_submission_that_kills_its_worker_fails_and_another_is_done(tmp_path: Path) -> None:
     served = Served.at(tmp_path / "service")
-    bad = served.submit(circuits_archive(tmp_path / "bad.zip", 1, "bad"), "bad")
+    bad = planned(served, circuits_archive(tmp_path / "bad.zip", 1, "bad"), PLANNED)
+    # As if it had killed most of the workers that it may.
+    before = queue.LOST - 3
+    served.db.write(lambda session: session.execute(update(Evaluation).values(attempts=before)))
     good = served.submit(circuits_archive(tmp_path / "good.zip", 2, "good"), "good")
     deaths = 0
     for _ in range(8):
@@ -201,7 +253,7 @@ def test_a_submission_that_kills_its_worker_fails_and_another_is_done(tmp_path: 
         time.sleep(2.2)
     assert deaths == 3
     (cell,) = served.evaluations(bad)
-    assert (cell.state, cell.attempts, cell.message) == ("failed", 3, f"{queue.DIED}.")
+    assert (cell.state, cell.attempts, cell.message) == ("failed", queue.LOST, f"{queue.DIED}.")
     (cell,) = served.evaluations(good)
     assert cell.state == "done" and served.store.keys("records") == [cell.record]
 
@@ -222,10 +274,7 @@ def test_a_record_of_an_attempt_that_does_not_count_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served = Served.at(tmp_path / "service")
-    submission = served.submit(circuits_archive(tmp_path / "one.zip"))
-    planned = [queue.PlannedEvaluation(0, "cell")]
-    claimed = queue.claim_check(served.db, "other", 60.0)
-    assert claimed is not None and queue.checked(served.db, claimed, "other", [], planned)
+    submission = planned(served, junk(tmp_path / "one.zip"), PLANNED)
     record = tmp_path / "record.json"
     record.write_text("{}")
     worker = ServiceWorker(served.settings, OPTIONS)
@@ -244,16 +293,128 @@ def test_a_child_that_dies_is_tried_again_and_then_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served = Served.at(tmp_path / "service")
-    submission = served.submit(circuits_archive(tmp_path / "one.zip"))
-    claimed = queue.claim_check(served.db, "other", 60.0)
-    planned = [queue.PlannedEvaluation(0, "cell")]
-    assert claimed is not None and queue.checked(served.db, claimed, "other", [], planned)
+    submission = planned(served, junk(tmp_path / "one.zip"), PLANNED)
     worker = ServiceWorker(served.settings, OPTIONS)
     died = Evaluated("died", "failed", "its process ended with signal 9", 1.0)
     monkeypatch.setattr(worker, "_evaluated", lambda *_: died)
     assert [worker.step() for _ in range(4)] == [True, True, True, False]
     (cell,) = served.evaluations(submission)
     assert (cell.state, cell.attempts, cell.message) == ("failed", 3, died.message)
+
+
+def test_a_folder_that_is_half_there_is_not_taken_for_a_submission(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = Served.at(tmp_path / "service")
+    submission = planned(served, junk(tmp_path / "one.zip"), PLANNED)
+    worker = ServiceWorker(served.settings, OPTIONS)
+    (worker.folder / submission / "bundle").mkdir(parents=True)
+    again: list[str] = []
+
+    def checked(found: Submission, _: threading.Event) -> ChildEnd:
+        again.append(found.id)
+        return ChildEnd("stopped", "it was stopped.", 0.0)
+
+    monkeypatch.setattr(worker, "_checked", checked)
+    assert worker.step() and again == [submission]
+    assert served.evaluations(submission)[0].state == "waiting"
+
+
+def test_a_store_that_is_away_costs_a_check_no_attempt(tmp_path: Path) -> None:
+    served = Served.at(tmp_path / "service")
+    submission = served.submit(junk(tmp_path / "one.zip"))
+    worker = ServiceWorker(served.settings, OPTIONS)
+    worker.store = AwayStore(worker.store, 4)  # pyright: ignore[reportAttributeAccessIssue]
+    for _ in range(4):
+        with pytest.raises(StoreAway):
+            worker.step()
+        found = served.submission(submission)
+        assert (found.state, found.attempts, found.deaths) == ("received", 0, 0)
+
+
+def test_a_record_waits_for_the_store_and_its_cell_is_not_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = Served.at(tmp_path / "service")
+    submission = planned(served, junk(tmp_path / "one.zip"), PLANNED)
+    worker = ServiceWorker(served.settings, OPTIONS)
+    worker.store = AwayStore(worker.store, 3)  # pyright: ignore[reportAttributeAccessIssue]
+    done: list[Evaluated] = []
+
+    def evaluated(*_: object) -> Evaluated:
+        done.append(Evaluated("ended", "done", "", 1.0, junk(tmp_path / "record.json")))
+        return done[-1]
+
+    monkeypatch.setattr("mechassay.service.worker.AWAY", 0.01)
+    monkeypatch.setattr(worker, "_evaluated", evaluated)
+    assert worker.step()
+    (cell,) = served.evaluations(submission)
+    assert (cell.state, cell.attempts, len(done)) == ("done", 1, 1)
+    assert served.store.keys("records") == [cell.record]
+    # The same is received anew, and a number of an evaluation may be given again.
+    queue.withdraw(served.db, submission, served.submitter)
+    assert planned(served, tmp_path / "one.zip", PLANNED) == submission and worker.step()
+    (again,) = served.evaluations(submission)
+    assert again.state == "done" and again.record != cell.record
+    # A worker that has to end does not wait.
+    third = planned(served, junk(tmp_path / "two.zip", b"PK2"), PLANNED)
+    worker.store = AwayStore(served.store, 10**9)  # pyright: ignore[reportAttributeAccessIssue]
+    threading.Timer(0.5, worker.stop.set).start()
+    assert worker.step()
+    (cell,) = served.evaluations(third)
+    assert (cell.state, cell.attempts) == ("waiting", 0)
+
+
+def test_what_fails_for_the_machine_ends_no_worker_and_counts_as_no_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = Served.at(tmp_path / "service", splits="test, private")
+    submission = served.submit(junk(tmp_path / "one.zip"))
+    worker, seeds = ServiceWorker(served.settings, OPTIONS), served.settings.private_seed_file
+    assert seeds is not None
+    told = seeds.read_text()
+    seeds.write_text("2026-11")  # In the middle of an edit.
+    with pytest.raises(SeedsAway):
+        worker.step()
+    seeds.write_text(told)
+    errors: list[Exception] = [OSError(11, "fork: try again"), DiskFull("the disk is full")]
+
+    def checked(*_: object) -> ChildEnd:
+        if errors:
+            raise errors.pop(0)
+        return ChildEnd("ended", "no archive", 0.0)
+
+    monkeypatch.setattr("mechassay.service.worker.AWAY", 0.01)
+    monkeypatch.setattr(worker, "_checked", checked)
+    with caplog.at_level(logging.WARNING):
+        assert worker.run(once=True) == 1
+    assert "try again" in caplog.text and "the disk is full" in caplog.text
+    found = served.submission(submission)
+    assert (found.state, found.attempts) == ("refused", 1)
+
+
+def test_a_worker_that_is_told_to_end_gives_its_check_back(tmp_path: Path) -> None:
+    served = Served.at(tmp_path / "service")
+    submission = served.submit(junk(tmp_path / "one.zip"))
+    sleeps = (sys.executable, "-c", "import time; time.sleep(600)")
+    worker = ServiceWorker(served.settings, WorkerOptions(command=sleeps))
+    threading.Timer(1.0, worker.stop.set).start()
+    assert worker.run() == 1
+    found = served.submission(submission)
+    assert (found.state, found.attempts, found.worker) == ("received", 0, None)
+
+
+def test_checks_and_cells_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = Served.at(tmp_path / "service")
+    planned(served, junk(tmp_path / "0.zip", b"0"), PLANNED, replace(PLANNED, job=1))
+    for name in "12":
+        served.submit(junk(tmp_path / f"{name}.zip", name.encode()))
+    worker, order = ServiceWorker(served.settings, OPTIONS), list[str]()
+    monkeypatch.setattr(worker, "_check", lambda _: order.append("check"))
+    monkeypatch.setattr(worker, "_evaluate", lambda _: order.append("cell"))
+    while worker.step():
+        pass
+    assert order == ["check", "cell", "check", "cell"]
 
 
 def test_a_lease_that_is_lost_stops_the_cell(tmp_path: Path) -> None:

@@ -128,9 +128,17 @@ class CircuitSeries(OneLine):
         if not paths:
             raise BadFile(f"{folder}: the folder has no circuits ({', '.join(CIRCUIT_ENDINGS)}).")
         circuits: list[Circuit] = []
+        with_scores: list[Path] = []
         for path in paths:
-            circuits.append(_circuit(path, graph))
-            graph = circuits[0].graph
+            circuit, has_scores = _circuit(path, graph)
+            circuits.append(circuit)
+            with_scores += [path] if has_scores and not len(circuit) else []
+            graph = circuit.graph
+        # Of the smallest sizes nothing may be left after pruning, but not of all.
+        if with_scores and not any(map(len, circuits)):
+            raise BadFile(
+                f"{with_scores[0]}: holds scores and no circuit: no edge is in its graph."
+            )
         return CircuitSeries(circuits[0].graph, tuple(circuits), {"source": folder.name})
 
 
@@ -139,14 +147,13 @@ Ranked = Scores | CircuitSeries
 """What a curve of faithfulness is of: scores, or circuits that have been cut already."""
 
 
-def _circuit(path: Path, graph: Graph | None) -> Circuit:
+def _circuit(path: Path, graph: Graph | None) -> tuple[Circuit, bool]:
+    """The circuit of a file, and whether the file has scores too, as EAP-IG's have."""
     if path.suffix == ".safetensors":
-        return Circuit.load(path, graph)
+        return Circuit.load(path, graph), False
     file = read_graph_file(path, graph)
-    if file.circuit is None and scores_of(file) is not None:
-        raise BadFile(f"{path}: holds scores and no circuit: no edge is in its graph.")
-    # Of the smallest sizes nothing may be left after pruning.
-    return Circuit.empty(file.graph) if file.circuit is None else file.circuit
+    circuit = Circuit.empty(file.graph) if file.circuit is None else file.circuit
+    return circuit, scores_of(file) is not None
 
 
 def circuit_files(folder: Path) -> list[Path]:

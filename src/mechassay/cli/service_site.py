@@ -22,6 +22,10 @@ TokenFileOption = Annotated[
     Path | None,
     typer.Option("--token-file", help="File with the token; else MECHASSAY_TOKEN has it."),
 ]
+BoardOption = Annotated[
+    Path | None,
+    typer.Option("--board", help="Folder of a static board, shown beside the submissions."),
+]
 SubmissionArgument = Annotated[str, typer.Argument(help="Id of the submission.")]
 DEFAULT_SERVER = "http://127.0.0.1:8000"
 
@@ -36,10 +40,7 @@ def serve(
     address: Annotated[
         str, typer.Option("--address", help="At which others reach it, for commands on pages.")
     ] = "",
-    board: Annotated[
-        Path | None,
-        typer.Option("--board", help="Folder of a static board, shown beside the submissions."),
-    ] = None,
+    board: BoardOption = None,
     a_day: Annotated[
         int, typer.Option("--a-day", min=1, help="Submissions of one submitter in 24 hours.")
     ] = 20,
@@ -89,8 +90,8 @@ def submit(
     name: Annotated[
         str, typer.Option("--name", help="On the board; else submission.yaml says it.")
     ] = "",
-    method: Annotated[str, typer.Option("--method")] = "",
-    description: Annotated[str, typer.Option("--description")] = "",
+    method: Annotated[str, typer.Option("--method", help="In words, or a name.")] = "",
+    description: Annotated[str, typer.Option("--description", help="In words.")] = "",
     training_data: Annotated[str, typer.Option("--training-data", help="In words.")] = "",
     compute: Annotated[str, typer.Option("--compute", help="In words.")] = "",
     url: Annotated[str, typer.Option("--url", help="Of a paper or of code.")] = "",
@@ -188,12 +189,13 @@ def export(
     address: Annotated[
         str, typer.Option("--address", help="Of the server, for commands on the pages.")
     ] = "",
+    board: BoardOption = None,
 ) -> None:
     """Write the boards as pages that need no server, with JSON, CSV and public records."""
     from mechassay.service.export import export_boards
     from mechassay.service.settings import ServiceSettings
 
-    settings = ServiceSettings(folder, database, store, track)
+    settings = ServiceSettings(folder, database, store, track, board=board)
     boards = export_boards(settings, output, address)
     for name, board in boards.items():
         typer.echo(f"{name}: {len(board.rows())} rows, {len(board.cells)} cells")

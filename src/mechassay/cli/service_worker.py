@@ -38,8 +38,8 @@ def worker(
         str,
         typer.Option(
             "--engine",
-            help="Where public cells run: here, or ray, a cluster that sees the folder"
-            " (pip install 'mechassay\\[ray]').",
+            help="Where public cells run: here, or ray, a cluster that sees the folder and whose"
+            " memory is not limited (pip install 'mechassay\\[ray]').",
         ),
     ] = "here",
     address: Annotated[

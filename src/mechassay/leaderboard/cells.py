@@ -11,7 +11,8 @@ Two cells are compared only if they were measured under the same conditions:
 `conditions` holds these as text. What a method was given to find things on is not among them: it is
 shown. The place of a cell is what it was tried on: model, task, variable. A ranking or features
 that were read from files are a row of their own, with a hash. Private examples have no hash here,
-by which their seed could be guessed, but a number.
+by which their seed could be guessed, but the name of their epoch. Their cells have no warnings: one
+that is about single examples would tell which ones there are.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from mechassay.tasks.task import PRIVATE
 from mechassay.variables.given import FEATURES_SHA256
 
 Origin = Literal["recomputed", "as reported"]
+PrivateSets = dict[tuple[str, ...], list[str]]
+"""Hashes of private examples, by epoch, task, model and how many there are."""
 OF_TRAINING = ("train_split", "train_limit")
 """Settings of a task that say what a method was given, not what it is measured on."""
 RECORDS = "records"
@@ -70,7 +73,7 @@ class BoardCell(Stored):
         file, sha256: the record, relative to the folder of runs, and the hash of its bytes.
         command: that makes the record; "" where no command does.
         source: where a number as reported stands, or which submission it is of.
-        private: whether its examples are those of a private split.
+        private: whether its examples are those of a private split; there are no warnings then.
         earlier: what stood here before, the newest first.
     """
 
@@ -131,7 +134,7 @@ def read_cells(rules: BoardRules, folder: Path) -> tuple[list[BoardCell], list[s
         raise BadFile(f"{folder}: there is no such folder.")
     cells: list[BoardCell] = []
     unreadable: list[str] = []
-    private: dict[str, str] = {}
+    private: PrivateSets = {}
     for plan in sorted(folder.rglob("plan.json")):
         run = plan.parent
         for file in sorted((run / RECORDS).rglob("*.json")):
@@ -156,17 +159,28 @@ def is_private(record: Record) -> bool:
     return any(chosen.split == PRIVATE for chosen in record.data.values())
 
 
-def numbered(record: Record, private: dict[str, str]) -> Record:
-    """The record; a private one with the number of its examples in place of their hash.
+def numbered(record: Record, private: PrivateSets) -> Record:
+    """The record; a private one with a name of its examples in place of their hash.
+
+    The name has the epoch and how many they are. Examples of one epoch, task, model and number are
+    the same unless a task was changed meanwhile: these are counted in the order of reading.
 
     Args:
-        private: the numbers by hash so far, to which this may add.
+        private: the examples so far, to which this may add.
     """
     if not is_private(record):
         return record
-    about = record.provenance
-    number = private.setdefault(about.data_hash, f"private examples {len(private) + 1}")
-    return record.changed(provenance=about.model_copy(update={"data_hash": number}))
+    about, task, model = record.provenance, record.specs.get("task"), record.specs.get("model")
+    epoch = str(task.args.get("epoch", "")) if task is not None else ""
+    names = [f"{each.name}@{each.version}" for each in (task, model) if each is not None]
+    n = max(chosen.kept for chosen in record.data.values() if chosen.split == PRIVATE)
+    sets = private.setdefault((epoch, *names, str(n)), [])
+    if about.data_hash not in sets:
+        sets.append(about.data_hash)
+    number = sets.index(about.data_hash) + 1
+    words = [f"{n:,} private examples", f"of {epoch}" if epoch else ""]
+    name = " ".join(filter(None, words)) + (f", set {number}" if number > 1 else "")
+    return record.changed(provenance=about.model_copy(update={"data_hash": name}))
 
 
 def cells_of(rules: BoardRules, record: Record, **about: Any) -> Iterator[BoardCell]:
@@ -187,7 +201,7 @@ def cells_of(rules: BoardRules, record: Record, **about: Any) -> Iterator[BoardC
         "board": rules.name,
         "place": place,
         "failing": [check.name for check in record.checks if not check.passed],
-        "warnings": list(record.warnings),
+        "warnings": [] if is_private(record) else list(record.warnings),
         "created": record.provenance.created,
         "seconds": _seconds(record),
         "private": is_private(record),

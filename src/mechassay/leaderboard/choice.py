@@ -23,17 +23,16 @@ class BoardChoice:
     every: bool = False
 
     def part_of(self, board: Board) -> Board:
-        """The cells that were chosen.
+        """The cells at the chosen places, of all rows: words do not change what is averaged.
 
         Raises:
             UnknownName: the board has no such role, or no such value of it.
         """
-        words = self.words.lower().split()
         for role, values in self.roles:
             held = {cell.place[role] for cell in board.cells if role in cell.place}
             for value in sorted(values):
                 one_of(one_of("role", role, board.rules.place), value, held)
-        if not self.roles and not words:
+        if not self.roles:
             return board
         return Board(
             board.rules,
@@ -41,6 +40,9 @@ class BoardChoice:
                 cell
                 for cell in board.cells
                 if all(not values or cell.place.get(role) in values for role, values in self.roles)
-                and all(word in cell.row.lower() for word in words)
             ),
         )
+
+    def shows(self, row: str) -> bool:
+        """Whether a row has all of the words."""
+        return all(word in row.lower() for word in self.words.lower().split())

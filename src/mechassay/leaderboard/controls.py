@@ -1,8 +1,9 @@
 """What a reader of a board's page chooses with, and the data that its script computes with.
 
 The script hides places and rows, computes averages and scores of what is left with all digits,
-sorts, and shows the paired difference of two rows. On a server all of this works without it: boxes
-and fields are a form, and two rows are compared by a page of their own.
+sorts, and shows the paired difference of two rows. On a server boxes and fields are a form, which
+works without it, and two rows are compared by a page of their own; the boxes of conditions are for
+the script alone.
 """
 
 from __future__ import annotations

@@ -47,25 +47,32 @@ def write_exchange(board: Board, folder: Path, runs: Path | None = None) -> Exch
         runs: the folder of the records, whose curves MIB's format needs; without it, or on another
             board than that of circuits, nothing is written for MIB.
     """
-    cells = [cell for cell in board.cells if cell.origin == "recomputed" and not cell.private]
+    cells = [cell for cell in board.cells if _is_public(cell)]
     defined = [cell for cell in cells if math.isfinite(cell.value)]
     files: dict[str, tuple[Path, ...]] = {
         "every_eval_ever": tuple(_every_eval_ever(board, defined, folder / "every_eval_ever")),
         "hugging_face": tuple(_hugging_face(board, defined, folder / "hugging_face")),
     }
     if runs is not None and board.rules.name == "circuits":
-        files["mib"] = tuple(_mib(cells, runs, folder / "mib"))
+        files["mib"] = tuple(_mib(board, runs, folder / "mib"))
     return Exchanged(files, len(cells) - len(defined))
 
 
-def _mib(cells: Sequence[BoardCell], runs: Path, folder: Path) -> Iterator[Path]:
-    """Curves over MIB's ten sizes, as its evaluator writes them; others have no place there."""
-    records = {cell.file: read_record(runs / cell.file) for cell in cells if cell.file}
-    for (row,), of_row in _by(cells, "row").items():
+def _mib(board: Board, runs: Path, folder: Path) -> Iterator[Path]:
+    """Curves over MIB's ten sizes, as its evaluator writes them; others have no place there.
+
+    The format has no conditions: of each task of a model it gets those under which most rows were
+    measured, which the averages are over too.
+    """
+    (column, *_) = RANKED_BY
+    places = board.comparable(column) if column in board.columns else []
+    for row in board.rows():
+        cells = [board.cell(row, place, column) for place in places]
+        given = [cell for cell in cells if cell and cell.file and _is_public(cell)]
         results: list[dict[str, Any]] = []
-        for (model,), of_model in _by(of_row, "model").items():
-            tasks = {cell.place["task"]: records[cell.file] for cell in of_model if cell.file}
-            scores = {task: curves for task, record in tasks.items() if (curves := _curves(record))}
+        for (model,), of_model in _by(given, "model").items():
+            records = {cell.place["task"]: read_record(runs / cell.file) for cell in of_model}
+            scores = {task: found for task, each in records.items() if (found := _curves(each))}
             if scores:
                 results.append({"model_id": model, "scores": scores})
         if results:
@@ -73,6 +80,10 @@ def _mib(cells: Sequence[BoardCell], runs: Path, folder: Path) -> Iterator[Path]
             told = {"method_name": row, "description": described, "results": results}
             path = folder / f"{cell_name(row)}.json"
             yield write_text(path, json.dumps(told, indent=1))
+
+
+def _is_public(cell: BoardCell) -> bool:
+    return cell.origin == "recomputed" and not cell.private
 
 
 def _curves(record: Record) -> dict[str, Any]:

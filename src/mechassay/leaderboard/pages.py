@@ -142,11 +142,11 @@ class BoardPages:
         """
         whole, chosen = self.find(name), choice or BoardChoice()
         board = chosen.part_of(whole)
-        sections = [Section("", _opening(board))]
+        sections = [Section("", _opening(board, chosen))]
         data: dict[str, object] = {}
         for column in map(board.rules.column, board.columns):
             places, comparable = board.places(column.name), board.comparable(column.name)
-            ranked = board.ranked(column.name, comparable)
+            ranked = [row for row in board.ranked(column.name, comparable) if chosen.shows(row)]
             rows = ranked[:SHOWN] if self.served and not chosen.every else ranked
             # A server compares two rows when it is asked.
             pairs, wrong = self._pairs(board, column, [] if self.served else places, rows)
@@ -320,7 +320,7 @@ def board_script() -> str:
     return files("mechassay.leaderboard").joinpath("data/board.js").read_text("utf-8")
 
 
-def _opening(board: Board) -> tuple[Block, ...]:
+def _opening(board: Board, chosen: BoardChoice) -> tuple[Block, ...]:
     blocks: list[Block] = [Text(board.rules.asks, "verdict")]
     failing = {
         f"{cell.row}, {', '.join(cell.place.values())}: {text}": ""
@@ -331,6 +331,8 @@ def _opening(board: Board) -> tuple[Block, ...]:
         lines = tuple(failing.items())
         blocks.append(Notice("Controls fail: do not use these numbers.", lines, "broken"))
     if not board.cells:
+        blocks.append(Text("Nothing was measured there."))
+    elif not any(map(chosen.shows, board.rows())):
         blocks.append(Text("No row has all of these words."))
     return tuple(blocks)
 

@@ -188,6 +188,7 @@ class CircuitsJob(Job):
         if self.objective is not None:
             load_objective(self.objective)
         self._check_plugins()
+        self._check_unchanged(bench)
         for task in self.tasks:
             bench.task(task)
         for model in self.models:
@@ -213,6 +214,23 @@ class CircuitsJob(Job):
         for name in names:
             if names.count(name) > 1:
                 raise BadUsage(f"Two rankings are called {name!r}; rename the file of one.")
+
+    def _check_unchanged(self, bench: Bench) -> None:
+        """Refuse files of scores that have changed since the folder's records were made of them."""
+        of_files = [cell for cell in self.cells() if cell.typed["method"] in self.scores]
+        for cell in of_files if bench.folder.plan_file.is_file() else ():
+            record, typed = bench.folder.record(cell.name), cell.typed["method"]
+            if record is None or record.method.args.get(SCORES_SHA256) == ranked_hash(Path(typed)):
+                continue
+            raise BadUsage(
+                f"{typed} has changed since {bench.folder.path} was made of it. Name another"
+                " --output, or remove the folder."
+            )
+
+    def _kept_scores(self, cell: Cell, results: Results) -> Path:
+        """Where the scores of a finished cell are: as given, or as its method found them."""
+        typed = cell.typed["method"]
+        return Path(typed) if typed in self.scores else results.folder.scores_file(cell.name)
 
     def tasks_of(self, model: str) -> tuple[str, ...]:
         """What a model runs on: a ground truth on its own task, unless others are named."""
@@ -310,7 +328,7 @@ class CircuitsJob(Job):
             drawings = [
                 drawing
                 for cell, _ in part.done
-                for drawing in _drawings(cell, results.folder.scores_file(cell.name))
+                for drawing in _drawings(cell, self._kept_scores(cell, results))
             ]
             every += drawings
             target = page if len(groups) == 1 else folder / "pages" / f"{group}.html"
@@ -677,10 +695,11 @@ def score_files(given: Sequence[Path]) -> tuple[str, ...]:
     """
     files: list[Path] = []
     for path in given:
-        if is_series(path):
+        found = (path / "scores").is_dir()
+        if not found and is_series(path):
             files.append(path)
             continue
-        folder = path / "scores" if (path / "scores").is_dir() else path
+        folder = path / "scores" if found else path
         held = sorted(folder.rglob("*.safetensors")) if folder.is_dir() else [path]
         if not held:
             raise BadFile(
@@ -704,8 +723,6 @@ def _duration(seconds: float) -> str:
 
 def _drawings(cell: Cell, file: Path) -> list[Drawing]:
     """The strongest connected edges of scores of edges, or the largest circuit that fits."""
-    if not file.is_file():
-        file = Path(cell.typed["method"])
     name = cell.of["method"]
     if not file.exists() or name.startswith("random"):
         return []

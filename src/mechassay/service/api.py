@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator
 from itertools import chain
@@ -11,38 +10,23 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
-from pydantic import Field
-from sqlalchemy import delete, text
-from sqlalchemy.orm import Session
+from sqlalchemy import text
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 
-from mechassay.errors import BadUsage
-from mechassay.records import Number, Stored
 from mechassay.service.answers import answer
 from mechassay.service.intake import bearer, take
-from mechassay.service.lookups import NotFound, SubmissionView, find_submission, list_submissions
+from mechassay.service.lookups import NotFound, find_submission, list_submissions
 from mechassay.service.parts import KINDS, ServiceParts
 from mechassay.service.queue import withdraw
+from mechassay.service.repeated import note, read_repeated
 from mechassay.service.store import Store
-from mechassay.service.tables import Recomputed, Submitter, now
 from mechassay.service.tokens import submitter_of
-from mechassay.service.uploads import TooLarge
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 MAGIC = {b"PK": ".zip", b"\x1f\x8b": ".tar.gz"}
 """How files of archives begin; tar archives do not."""
-LONGEST_CELL, LONGEST_BODY = 500, 10_000
 _DIGITS = re.compile(r"[1-9][0-9]{0,5}")
-
-
-class Repeated(Stored):
-    """What somebody says of a cell that was computed again."""
-
-    cell: str = Field(max_length=LONGEST_CELL)
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    value: Number
-    agrees: bool
 
 
 def page_number(request: Request) -> int:
@@ -103,12 +87,20 @@ def _read_boards(router: APIRouter, parts: ServiceParts) -> None:
 
 
 def _take_submissions(router: APIRouter, parts: ServiceParts) -> None:
-    @router.get("/submissions")
-    async def submissions(request: Request) -> dict[str, Any]:
-        """The submissions, the newest first."""
+    @router.get("/submissions", response_class=Response)
+    async def submissions(request: Request) -> Response:
+        """The submissions, the newest first; a report is that of a submission alone."""
         page = page_number(request)
-        views, total = await run_in_threadpool(list_submissions, parts.db, page)
-        return {"total": total, "page": page, "submissions": [view.plain() for view in views]}
+
+        def make() -> str:
+            views, total = list_submissions(parts.db, page)
+            plain = [view.plain() for view in views]
+            for each in plain:
+                del each["report"], each["evaluations"]
+            return json.dumps({"total": total, "page": page, "submissions": plain})
+
+        found = await parts.brief_page(("submissions.json", page), make, KINDS["json"])
+        return answer(request, found)
 
     @router.post("/submissions", response_class=Response)
     async def submit(request: Request) -> Response:
@@ -135,10 +127,9 @@ def _take_submissions(router: APIRouter, parts: ServiceParts) -> None:
     async def recomputed(request: Request, submission: str) -> dict[str, bool]:
         """Say that a cell was computed again by somebody else than its submitter."""
         by = await run_in_threadpool(submitter_of, parts.db, bearer(request))
-        said = await _repeated(request)
+        said = await read_repeated(request.stream())
         view = await run_in_threadpool(find_submission, parts.db, submission)
-        await run_in_threadpool(_note, parts, view, by, said)
-        return {"agrees": said.agrees}
+        return {"agrees": await run_in_threadpool(note, parts, view, by, said)}
 
     @router.get("/submissions/{submission}/file", response_class=Response)
     async def file(submission: str) -> Response:
@@ -157,50 +148,7 @@ def _take_submissions(router: APIRouter, parts: ServiceParts) -> None:
         )
 
 
-async def _repeated(request: Request) -> Repeated:
-    """What a request says. It is read after its token was, and no more of it than is needed.
-
-    Raises:
-        TooLarge: it says more. BadUsage: it says something else.
-    """
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > LONGEST_BODY:
-            raise TooLarge(f"The request has more than {LONGEST_BODY:,} bytes.")
-    try:
-        return Repeated.model_validate(json.loads(body))
-    except (ValueError, RecursionError):
-        raise BadUsage("The request is not of the form that is expected.") from None
-
-
 def _begun(store: Store, key: str) -> tuple[int, bytes, Iterator[bytes]]:
     """The size of a blob, its first bytes, and the others."""
     size, chunks = store.stream(key)
     return size, next(chunks, b""), chunks
-
-
-def _note(parts: ServiceParts, view: SubmissionView, by: Submitter, said: Repeated) -> None:
-    """Store what somebody computed again, once for each cell and person.
-
-    Raises:
-        BadUsage: it is the submitter's own. NotFound: the board shows no such record.
-    """
-    held = view.submission
-    if held.submitter_id == by.id:
-        raise BadUsage("Your own submission has to be computed again by somebody else.")
-    shown = {parts.boards.snapshot.hashes.get(each.record or "") for each in view.evaluations}
-    if said.sha256 not in shown:
-        raise NotFound("The submission has no such record on a board.")
-
-    def work(session: Session) -> None:
-        same = {"sha256": said.sha256, "cell": said.cell, "by": by.name}
-        session.execute(delete(Recomputed).filter_by(**same))
-        value = None if math.isnan(said.value) else said.value
-        session.add(
-            Recomputed(
-                **same, submission_id=held.id, value=value, agrees=said.agrees, created=now()
-            )
-        )
-
-    parts.db.write(work)

@@ -15,8 +15,10 @@ Pages come from caches; what is not there is made in a thread. There are no cook
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -35,13 +37,15 @@ from mechassay.runs.job import cell_name
 from mechassay.service.answers import SafeHeaders, answer, failed, refusal
 from mechassay.service.api import api_routes, page_number
 from mechassay.service.figures import submission_figures
-from mechassay.service.intake import take
+from mechassay.service.intake import remove_unnamed, take
 from mechassay.service.lookups import SUBMISSION_ID, NotFound, find_submission, list_submissions
 from mechassay.service.pages import figures_page, submission_page, submissions_page, submit_page
 from mechassay.service.parts import HTML, INDEX, ServiceParts
 from mechassay.service.settings import ServiceSettings
-from mechassay.service.uploads import remove_stale
+from mechassay.service.tables import now
+from mechassay.service.uploads import STALE, remove_stale
 
+LOG = logging.getLogger("mechassay.service.app")
 LONGEST_QUERY = 400
 """Letters of one value in an address."""
 MOST_VALUES = 100
@@ -61,14 +65,13 @@ def create_app(settings: ServiceSettings, address: str = "") -> ASGIApp:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await run_in_threadpool(remove_stale, settings.scratch / "uploads")
         with suppress(MechassayError):
             await parts.look()
-        looking = asyncio.create_task(parts.keep_looking())
+        tasks = [asyncio.create_task(parts.keep_looking()), asyncio.create_task(_sweep(parts))]
         yield
-        looking.cancel()
-        with suppress(asyncio.CancelledError):
-            await looking
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         parts.db.close()
 
     pages = SitePages(parts)
@@ -87,6 +90,18 @@ def create_app(settings: ServiceSettings, address: str = "") -> ASGIApp:
     ):
         app.add_exception_handler(kind, failed)
     return SafeHeaders(app)
+
+
+async def _sweep(parts: ServiceParts) -> None:
+    """Remove once a day what uploads left that were never taken."""
+    while True:
+        await run_in_threadpool(remove_stale, parts.settings.scratch / "uploads")
+        old = now() - timedelta(seconds=STALE)
+        try:
+            await run_in_threadpool(remove_unnamed, parts.db, parts.store, old)
+        except MechassayError as error:
+            LOG.warning("Uploads are swept tomorrow: %s", error)
+        await asyncio.sleep(STALE)
 
 
 class SitePages:

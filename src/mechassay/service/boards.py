@@ -5,7 +5,8 @@ anew when their generation has changed: which submissions are done, and what was
 the new pages are there, the old ones are given out; also while database or store are away.
 
 A row is a submission: its name with the beginning of its id. A submission that is withdrawn
-vanishes. Records about private examples show their numbers alone.
+vanishes. Records about private examples show their numbers alone. A cell says so if its submitter
+declared the test examples as training data, or if the track has changed since.
 """
 
 from __future__ import annotations
@@ -14,17 +15,19 @@ import hashlib
 import logging
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from mechassay.errors import BadFile, MechassayError
+from mechassay.errors import BadFile, UnknownName
 from mechassay.files import write_bytes
 from mechassay.leaderboard.board import Board
-from mechassay.leaderboard.cells import BoardCell, cells_of, is_private, numbered
+from mechassay.leaderboard.cells import BoardCell, PrivateSets, cells_of, is_private, numbered
 from mechassay.leaderboard.facts import CellNotes, Repetition
 from mechassay.leaderboard.folder import RECOMPUTE
 from mechassay.leaderboard.links import link
@@ -40,9 +43,9 @@ from mechassay.service.tables import Evaluation, Recomputed, Submission
 from mechassay.service.track import ServiceTrack
 
 LOG = logging.getLogger("mechassay.service.boards")
-Generation = tuple[int, datetime | None, int]
-"""Submissions that are done, when the last of them was, and recomputations."""
-NOT_LOOKED: Generation = (-1, None, -1)
+Generation = tuple[int, datetime | None, int, datetime | None]
+"""Submissions that are done and recomputations: how many, and when the last of them was."""
+NOT_LOOKED: Generation = (-1, None, -1, None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +54,7 @@ class DoneRecord:
 
     submission: str
     name: str
+    declaration: Mapping[str, Any]
     key: str
     finished: datetime
 
@@ -71,6 +75,13 @@ class BoardsSnapshot:
     submissions: Mapping[str, str] = field(default_factory=dict)
     public: frozenset[str] = frozenset()
     hashes: Mapping[str, str] = field(default_factory=dict)
+
+    def cell(self, name: str, sha256: str) -> BoardCell | None:
+        """The cell of a name and of a record that anybody may have, if a board shows it."""
+        if sha256 not in self.public:
+            return None
+        cells = (cell for board in self.pages.boards.values() for cell in board.cells)
+        return next((each for each in cells if (each.full_id, each.sha256) == (name, sha256)), None)
 
 
 class ServedBoards:
@@ -110,8 +121,9 @@ class ServedBoards:
                 Submission.state == "done"
             )
             n, last = session.execute(done).one()
-            again = session.scalar(select(func.count(Recomputed.id))) or 0
-            return n, last, again
+            again = select(func.count(Recomputed.id), func.max(Recomputed.created))
+            n_again, last_again = session.execute(again).one()
+            return n, last, n_again, last_again
 
         return self._db.read(work)
 
@@ -142,10 +154,10 @@ class ServedBoards:
         submissions: dict[str, str] = {}
         hashes: dict[str, str] = {}
         public: set[str] = set()
-        private: dict[str, str] = {}
+        private: PrivateSets = {}
         known: dict[tuple[str, datetime], tuple[str, Record]] = {}
         if self._beside is not None:
-            cells += self._beside.cells
+            cells += map(self._named, self._beside.cells)
             public |= self._beside.hashes
         for each in done:
             try:
@@ -159,7 +171,10 @@ class ServedBoards:
             submissions[row] = each.submission
             if not is_private(record):
                 public.add(sha256)
-            about = {"row": row, "source": f"submission {each.submission}"}
+            about: dict[str, Any] = {"row": row, "source": f"submission {each.submission}"}
+            if not is_private(record):
+                said = (*_in_sample(record, each.declaration), *_other_track(record, self._track))
+                about["warnings"] = [*record.warnings, *said]
             cells += self._cells(numbered(record, private), sha256, about)
         self._known = known
         boards = {
@@ -178,21 +193,20 @@ class ServedBoards:
         )
         return BoardsSnapshot(generation, pages, submissions, frozenset(public), hashes)
 
-    def _cells(self, record: Record, sha256: str, about: Mapping[str, str]) -> Iterator[BoardCell]:
+    def _cells(self, record: Record, sha256: str, about: Mapping[str, Any]) -> Iterator[BoardCell]:
         for rules in board_rules().values():
             if rules.kind != record.kind:
                 continue
             for cell in cells_of(rules, record, sha256=sha256, file=f"{sha256}.json"):
-                place = dict(cell.place)
-                if "model" in place:
-                    place["model"] = self._public_model(place["model"])
-                yield cell.model_copy(update={**about, "place": place})
+                yield self._named(cell).model_copy(update=about)
 
-    def _public_model(self, name: str) -> str:
-        try:
-            return self._track.public_name(name)
-        except MechassayError:
-            return name  # Of a track that was in force before.
+    def _named(self, cell: BoardCell) -> BoardCell:
+        """The cell with the public name of its model; that of another track keeps what it has."""
+        place = dict(cell.place)
+        with suppress(UnknownName):
+            if "model" in place:
+                place["model"] = self._track.public_name(place["model"])
+        return cell.model_copy(update={"place": place})
 
     def _read(self, each: DoneRecord) -> tuple[str, Record]:
         """The hash and the content of a record, from the store if it is not known yet."""
@@ -225,13 +239,44 @@ class ServedBoards:
 
 def _done(session: Session) -> Sequence[DoneRecord]:
     found = session.execute(
-        select(Submission.id, Submission.name, Evaluation.record, Evaluation.finished)
+        select(
+            Submission.id,
+            Submission.name,
+            Submission.declaration,
+            Evaluation.record,
+            Evaluation.finished,
+        )
         .join(Evaluation, Evaluation.submission_id == Submission.id)
         .where(Submission.state == "done", Evaluation.state == "done")
         .where(Evaluation.record.is_not(None))
         .order_by(Evaluation.finished, Evaluation.id)
     )
     return [DoneRecord(*row) for row in found]
+
+
+def _in_sample(record: Record, declaration: Mapping[str, Any]) -> Iterator[str]:
+    """A line if the declared training data are the test examples, by the hash of their content."""
+    declared = set(declaration.get("train_hashes") or ())
+    test = record.data.get("test")
+    if declared & {record.provenance.data_hash, "" if test is None else test.hash}:
+        yield "In-sample: the declared training data are the examples that this is evaluated on."
+
+
+def _other_track(record: Record, track: ServiceTrack) -> Iterator[str]:
+    """A line if a record was made under another track, which a recomputation would need."""
+    task, about = record.specs.get("task"), record.provenance
+    then = {"dtype": about.dtype, "seed": about.seed}
+    here = {"dtype": track.dtype, "seed": track.seed}
+    if task is not None and "limit" in task.args:
+        then["limit"], here["limit"] = task.args["limit"], track.examples_of(task.name)
+    other = [
+        f"{name} {value}, now {here[name]}" for name, value in then.items() if value != here[name]
+    ]
+    if other:
+        yield (
+            f"Measured under an earlier track ({'; '.join(other)}): to compute it again from this"
+            " server, that track is needed."
+        )
 
 
 def _again(session: Session) -> dict[str, list[Repetition]]:

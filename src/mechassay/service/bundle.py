@@ -167,7 +167,8 @@ def read_bundle(folder: str | Path, track: ServiceTrack, found: Sequence[Problem
     reader.check_twice(parts)
     sizes = [file.stat().st_size for file in files]
     digest = _digest(folder, files)
-    return Bundle(folder, kind, tuple(parts), digest, len(files), sum(sizes), declaration, problems)
+    told = problems.short()
+    return Bundle(folder, kind, tuple(parts), digest, len(files), sum(sizes), declaration, told)
 
 
 def open_bundle(

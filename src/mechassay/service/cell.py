@@ -9,7 +9,9 @@ private seed: arguments and environment are shown to others, and files stay. The
 its standard input does, so that none outlives the worker that watches its time and memory.
 
 A private record names the epoch of its seed. Hashes of private examples in it are keyed with the
-seed: equal for equal examples, and nothing by which a seed could be tried.
+seed: equal for equal examples, and of no use to who has examples and looks for them here. Whoever
+reads such a record could still try seeds by its hashes and numbers. What protects the seed is that
+private records are not published, and that it is one of more than 2^40.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ from typing import Any, Literal
 import torch
 from pydantic import Field
 
-from mechassay.errors import BadUsage, MechassayError, one_of
-from mechassay.files import write_text
+from mechassay.errors import BadUsage, DiskFull, MechassayError, first_line, one_of
+from mechassay.files import FULL, write_text
 from mechassay.progress import SILENT
 from mechassay.records import Record, Stored
 from mechassay.runs.execute import Executor, Here, prepare
@@ -45,6 +47,8 @@ UPLOAD, CHECKED, JOBS, BUNDLE = "upload", "checked.json", "jobs", "bundle"
 Engine = Literal["here", "ray"]
 FIRST_TO_GO = "1000"
 """For Linux, where memory runs out: this process before the worker."""
+NO_ROOM = 75
+"""What it exits with where a disk is full: `EX_TEMPFAIL`, the same may go well later."""
 
 
 class CellOrders(Stored):
@@ -100,6 +104,8 @@ def check(folder: Path, orders: CellOrders) -> CheckedSubmission:
                 CheckedCell(job=number, cell=cell.name, split=job.test_split)
                 for cell in job.cells()
             ]
+        except DiskFull:
+            raise  # It is not the submission that is wrong.
         except MechassayError as error:
             problems.note("", str(error).replace(f"{bundle_folder}{os.sep}", ""))
     said = bundle.declaration
@@ -169,13 +175,21 @@ def _executor(orders: CellOrders, private: bool) -> Executor:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what the arguments say; 0 if it ended in a file, else 1 and one line on stderr."""
+    """Do what the arguments say, with the orders that are on the standard input; see `work`."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(FIRST_TO_GO, "ascii")
     orders = CellOrders.model_validate_json(sys.stdin.readline())
     threading.Thread(target=_end_with, args=(sys.stdin.read,), daemon=True).start()
     if orders.threads:
         torch.set_num_threads(orders.threads)
+    return work(arguments, orders)
+
+
+def work(arguments: Sequence[str], orders: CellOrders) -> int:
+    """Do what the arguments say; 0 if it ended in a file, else there is one line on stderr.
+
+    It is `NO_ROOM` where a disk is full, and 1 where anything else is wrong.
+    """
     try:
         what, folder, *rest = arguments
         if what == "check":
@@ -183,9 +197,10 @@ def main(arguments: Sequence[str]) -> int:
         else:
             number, name = rest
             run_cell(Path(folder), int(number), name, orders)
-    except MechassayError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
+    except (MechassayError, OSError) as error:
+        sys.stderr.write(f"{first_line(error)}\n")
+        full = isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in FULL)
+        return NO_ROOM if full else 1
     return 0
 
 

@@ -6,12 +6,13 @@ It stands in `submission.yaml` or `submission.json` of the folder:
     method: EAP-IG (inputs)
     description: what was done, for readers of its page
     training_data: 100 pairs of the train split, seed 0
-    train_hashes: [sha256 of the data set, or of the prompts, that it was found on]
+    train_hashes: [sha256 of the examples that it was found on, as `provenance.data_hash` has it]
     compute: one H100
     gpu_hours: 0.5
     url: https://example.org/paper
 
-Nothing of it is checked but its form; pages say that it is declared. A name is plain text without
+Its form is checked, and `train_hashes` are compared with the hash of the test examples: the board
+says where they are the same. All else is shown as declared. A name is plain text without
 signs that mean something in a page, a table or a path.
 """
 

@@ -2,8 +2,8 @@
 
 The limit of memory is of the process and all that it starts, as the system counts it (resident). It
 is looked at ten times a second, so a process may be above it for that long; where memory runs out,
-Linux ends it before its worker. A process over a limit is killed, and so is one that nobody wants
-any longer.
+Linux ends it before its worker. What a Ray cluster does for a child is not counted. A process over
+a limit is killed, and so is one that nobody wants any longer.
 
 The child (`service.cell`) gets its orders, with the private seed if there is one, on its standard
 input, which stays open as long as this process lives. Its environment has no keys and passwords:
@@ -13,6 +13,7 @@ it needs none, and opens files of others.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -25,10 +26,10 @@ from typing import IO, Literal
 
 import psutil
 
-from mechassay.errors import BadFile, first_line
+from mechassay.errors import BadFile, DiskFull, first_line
 from mechassay.records import Failure
 from mechassay.runs.folder import RunFolder
-from mechassay.service.cell import CHECKED, CellOrders, CheckedSubmission, job_folder
+from mechassay.service.cell import CHECKED, NO_ROOM, CellOrders, CheckedSubmission, job_folder
 from mechassay.service.track import CellLimits
 
 COMMAND = (sys.executable, "-m", "mechassay.service.cell")
@@ -40,6 +41,8 @@ KEPT_AS = ("PYTHON", "LC_", "MECHASSAY_CACHE", "HF_", "OMP_", "MKL_", "CUDA_", "
 SECRET = ("TOKEN", "SECRET", "PASSWORD", "KEY")
 """Parts of names that it is not given."""
 LONGEST = 500
+FOLDERS_ABOVE = re.compile(r"(?<![\w.:/\\-])/(?:[^\s/:'\"]+/)+")
+"""The folders of an absolute path."""
 
 Ending = Literal["ended", "too long", "too large", "stopped", "died"]
 
@@ -52,11 +55,13 @@ class ChildEnd:
         how: it "ended" itself, was killed as it took "too long" or was "too large", was "stopped"
             as nobody wants it any longer, or "died" without a word.
         message: one line of it that says why; empty if all is well.
+        code: its exit code, if it ended itself.
     """
 
     how: Ending
     message: str
     seconds: float
+    code: int | None = None
 
 
 @dataclass(frozen=True)
@@ -91,17 +96,25 @@ def evaluate(
     Args:
         folder: of the submission, as `check_submission` left it.
         stop: the cell is given up when this is set.
+        private: the message is no more than the kind of a failure, as what an error says may
+            repeat examples.
+
+    Raises:
+        DiskFull: the child had no room.
     """
     words = ("run", str(folder), str(job), cell)
     end = run_child(words, orders, orders.track.cell, stop, command=command)
     run = job_folder(folder, job, orders.epoch if private else "")
-    if end.how == "ended" and run.record_file(cell).is_file():
+    # A child that says 1 may have left a record that is not as it should be.
+    if end.code == 0 and run.record_file(cell).is_file():
         return Evaluated("ended", "done", "", end.seconds, run.record_file(cell))
     failure = _failure(run, cell)
-    if end.how == "ended" and failure is not None:
+    if end.code == 0 and failure is not None:
         state = "skipped" if failure.status == "skipped" else "failed"
-        return Evaluated("ended", state, _short(failure.message, orders), end.seconds)
-    return Evaluated(end.how, "failed", end.message or "it left no result.", end.seconds)
+        said = failure.error if private else failure.message
+        return Evaluated("ended", state, _short(said, orders, folder), end.seconds)
+    said = "" if private and end.how == "ended" else end.message
+    return Evaluated(end.how, "failed", said or "it left no result.", end.seconds)
 
 
 def _failure(run: RunFolder, cell: str) -> Failure | None:
@@ -119,10 +132,14 @@ def check_submission(
     *,
     command: Sequence[str] = COMMAND,
 ) -> CheckedSubmission | ChildEnd:
-    """What a check of FOLDER/upload finds; how its process ended if it finds nothing."""
+    """What a check of FOLDER/upload finds; how its process ended if it finds nothing.
+
+    Raises:
+        DiskFull: the child had no room.
+    """
     end = run_child(("check", str(folder)), orders, limits, stop, command=command)
     file = folder / CHECKED
-    if end.how != "ended" or not file.is_file():
+    if end.code != 0 or not file.is_file():
         return end
     return CheckedSubmission.model_validate_json(file.read_bytes())
 
@@ -135,7 +152,14 @@ def run_child(
     *,
     command: Sequence[str] = COMMAND,
 ) -> ChildEnd:
-    """Run `command words` until it ends, is over a limit, or `stop` is set."""
+    """Run `command words` until it ends, is over a limit, or `stop` is set.
+
+    Args:
+        words: of a child; the second one, its folder, is cut from what it says.
+
+    Raises:
+        DiskFull: it had no room. That is nobody's fault who handed something in.
+    """
     begin, how, message = time.monotonic(), "ended", ""
     with TemporaryFile() as said:
         process = subprocess.Popen(
@@ -158,10 +182,14 @@ def run_child(
         finally:
             _kill(process)
             _close(process.stdin)
-        seconds = time.monotonic() - begin
-        if how == "ended" and process.returncode:
-            how, message = _died(process.returncode, _last_line(said))
-    return ChildEnd(how, _short(message, orders), round(seconds, 3))
+        seconds = round(time.monotonic() - begin, 3)
+        code = process.returncode if how == "ended" else None
+        if code:
+            how, message = _died(code, _last_line(said))
+    message = _short(message, orders, *words[1:2])
+    if code == NO_ROOM:
+        raise DiskFull(message)
+    return ChildEnd(how, message, seconds, code if how == "ended" else None)
 
 
 def _fault(pid: int, begin: float, limits: CellLimits, stop: threading.Event) -> tuple[Ending, str]:
@@ -238,9 +266,12 @@ def _last_line(said: IO[bytes]) -> str:
     return lines[-1] if lines else ""
 
 
-def _short(message: str, orders: CellOrders) -> str:
-    """One line that holds no seed, whatever it is from."""
+def _short(message: str, orders: CellOrders, folder: str | Path = "") -> str:
+    """One line that holds no seed and no folder of this machine, whatever it is from."""
     line = first_line(message) if message else ""
+    if folder:
+        line = line.replace(f"{folder}{os.sep}", "").replace(str(folder), "its folder")
+    line = FOLDERS_ABOVE.sub("", line)
     if orders.seed is not None:
         line = line.replace(str(orders.seed), "(private seed)")
     return line[:LONGEST]

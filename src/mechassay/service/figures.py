@@ -1,8 +1,8 @@
 """Curves and drawings of a submission that is done.
 
-Circuits are drawn from the uploaded file, which is unpacked and read as it was when it was checked.
-A drawing is made once, and kept by the hash of the upload. Large files are not drawn here: reading
-one would hold up the pages of everybody.
+Circuits are drawn from the uploaded file by a process of its own (`drawing`), within limits of time
+and memory: the file is of others. One is drawn at a time. What comes of it is kept by the hash of
+the upload, also that nothing did. Large files are not drawn.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Iterator
+import threading
 from pathlib import Path
 from tempfile import mkdtemp
 
-from mechassay.circuits.series import is_series
-from mechassay.errors import MechassayError
 from mechassay.files import write_text
 from mechassay.records import Record
 from mechassay.report.page import Figure
-from mechassay.report.sections import parts as drawing_parts
-from mechassay.runs.draw import cut_circuits
-from mechassay.service.bundle import BundlePart, open_bundle
+from mechassay.service.answers import TooMany
+from mechassay.service.cell import CellOrders
+from mechassay.service.drawing import COMMAND, DRAWN, LARGEST, UPLOAD
+from mechassay.service.evaluation import run_child
 from mechassay.service.lookups import SubmissionView
 from mechassay.service.parts import ServiceParts
+from mechassay.service.track import CellLimits, ServiceTrack
 
 LOG = logging.getLogger("mechassay.service.figures")
-LARGEST = 20 * 10**6
-"""Bytes of an upload, and of a file in it, that is drawn."""
-MOST = 6
-"""Drawings of a page."""
+LIMITS = CellLimits(seconds=60, memory_gb=2)
+UNPACKED = 100.0
+"""MB of an upload that is unpacked to be drawn."""
+_DRAWING = threading.Lock()
 
 
 def submission_figures(
@@ -39,6 +39,7 @@ def submission_figures(
 
     Raises:
         StoreAway: the store does not answer. DiskFull: there is no room for the drawings.
+        TooMany: another submission is being drawn.
     """
     keys = [each.record for each in view.evaluations if each.record]
     found = [parts.boards.record_of(key) for key in keys]
@@ -52,42 +53,36 @@ def _drawings(parts: ServiceParts, view: SubmissionView) -> list[Figure]:
         return []
     kept = parts.settings.folder / "drawings" / f"{held.digest}.json"
     if not kept.is_file():
-        made = [{"title": title, "svg": svg} for title, svg in _drawn(parts, held.file)]
-        write_text(kept, json.dumps(made))
+        if not _DRAWING.acquire(blocking=False):
+            raise TooMany("Another submission is being drawn; try again in a moment.")
+        try:
+            write_text(kept, _drawn(parts, held.file))
+        finally:
+            _DRAWING.release()
     told = json.loads(kept.read_text("utf-8"))
     return [Figure(each["svg"], each["title"], kind="drawing") for each in told]
 
 
-def _drawn(parts: ServiceParts, key: str) -> list[tuple[str, str]]:
-    """The title and SVG of each part that can be drawn."""
+def _drawn(parts: ServiceParts, key: str) -> str:
+    """The title and SVG of each part that can be drawn, as JSON."""
     scratch = parts.settings.scratch / "drawings"
     scratch.mkdir(parents=True, exist_ok=True)
     folder = Path(mkdtemp(dir=scratch))
     try:
-        parts.store.get_file(key, folder / "upload")
-        bundle = open_bundle(folder / "upload", folder / "bundle", parts.track)
-        return [
-            drawn
-            for part in bundle.parts[:MOST]
-            if (drawn := _part_drawn(part, bundle.folder / part.path)) is not None
-        ]
+        parts.store.get_file(key, folder / UPLOAD)
+        orders = CellOrders(track=_small(parts.track), threads=1)
+        end = run_child((str(folder),), orders, LIMITS, threading.Event(), command=COMMAND)
+        file = folder / DRAWN
+        if file.is_file():
+            return file.read_text("utf-8")
+        LOG.warning("%s is not drawn: %s", key, end.message)
+        return "[]"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _part_drawn(part: BundlePart, path: Path) -> tuple[str, str] | None:
-    for file in _drawable(path):
-        try:
-            [cut] = cut_circuits([str(file)])
-            svg, _, _ = drawing_parts(cut.drawing())
-        except MechassayError as error:
-            LOG.info("%s, %s is not drawn: %s", part.model, part.task, error)
-            continue
-        return f"{part.task} in {part.model}: {cut.how}", svg
-    return None
-
-
-def _drawable(path: Path) -> Iterator[Path]:
-    """The files of a part that may be drawn; of circuits of several sizes the first that can be."""
-    files = sorted(path.iterdir()) if is_series(path) else [path]
-    yield from (file for file in files if file.is_file() and file.stat().st_size <= LARGEST)
+def _small(track: ServiceTrack) -> ServiceTrack:
+    """A track that unpacks less."""
+    upload = track.upload
+    less = upload.model_copy(update={"megabytes": min(UNPACKED, upload.megabytes)})
+    return track.model_copy(update={"upload": less})

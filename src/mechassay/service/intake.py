@@ -1,7 +1,9 @@
 """Taking a submission: whose token, what is declared, the file into the store, then the queue.
 
 The file is in the store before the database knows of it, so that an accepted submission always has
-its file. Sent twice, the same content of one submitter is one submission.
+its file. Each upload has a key of its own: one that is not taken, or is there already, is deleted
+again, and takes nothing from another. What a server that was killed left there is swept later.
+Sent twice, the same content of one submitter is one submission.
 """
 
 from __future__ import annotations
@@ -9,21 +11,28 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import ExitStack
+from datetime import datetime
+from secrets import token_hex
 from typing import Any
 
+from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from mechassay.errors import BadFile, BadUsage
 from mechassay.service.answers import TooMany
+from mechassay.service.database import Database
 from mechassay.service.declaration import Declaration
 from mechassay.service.parts import ServiceParts
 from mechassay.service.queue import Upload, receive
+from mechassay.service.store import Store
 from mechassay.service.tables import Submission, Submitter
 from mechassay.service.tokens import BadToken, submitter_of
 from mechassay.service.uploads import uploaded
 
 DECLARATION, TOKEN = "declaration", "token"
+UPLOADS = "uploads"
+"""Where the keys of uploads begin."""
 
 
 def bearer(request: Request) -> str:
@@ -73,7 +82,7 @@ async def take(
             if upload.path is None:
                 raise BadUsage("The form has no file.")
             # What kind of archive it is, its first bytes say.
-            key = f"uploads/{upload.digest}"
+            key = f"{UPLOADS}/{upload.digest}-{token_hex(8)}"
             await run_in_threadpool(parts.store.put_file, key, upload.path)
             declared = held["declared"]
             plain = json.loads(declared.model_dump_json())
@@ -83,9 +92,29 @@ async def take(
 
 def _received(parts: ServiceParts, by: Submitter, upload: Upload) -> tuple[Submission, bool]:
     try:
-        return receive(parts.db, by, upload, parts.settings.limits)
+        found, new = receive(parts.db, by, upload, parts.settings.limits)
     except BadUsage as error:
+        parts.store.delete(upload.file)
         raise TooMany(str(error)) from None
+    # After any other error the database may have taken it.
+    if found.file != upload.file:
+        parts.store.delete(upload.file)
+    return found, new
+
+
+def remove_unnamed(db: Database, store: Store, before: datetime) -> int:
+    """Remove uploads older than a time that no submission names; how many these were.
+
+    Raises:
+        DatabaseAway, StoreAway: database or store do not answer.
+    """
+    old = store.keys(UPLOADS, before)
+    # Read after the keys: what is named later is younger than these.
+    named = set(db.read(lambda session: session.scalars(select(Submission.file)).all()))
+    left = [key for key in old if key not in named]
+    for key in left:
+        store.delete(key)
+    return len(left)
 
 
 def declaration_of(fields: Mapping[str, str]) -> Declaration:

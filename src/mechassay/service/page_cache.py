@@ -1,7 +1,8 @@
 """Answers that are made once and given to many: bytes, plain and zipped, by key.
 
-Of those who ask for what is not there, one makes it, in a thread, and the others wait for it. The
-event loop never makes anything.
+Of those who ask for what is not there, one makes it, in a thread, and the others wait for it. An
+answer grows old from when it is made, so that a slow one is made once at a time too. The event loop
+never makes anything.
 """
 
 from __future__ import annotations
@@ -75,20 +76,27 @@ class PageCache:
         """An answer; `make` runs in a thread, once for all who ask; errors are not kept."""
         held = self._held.get(key)
         now = time.monotonic()
-        if held is not None and (self.seconds is None or now - held[0] < self.seconds):
+        if held is not None and not held[1].done():
             self._held.move_to_end(key)
             # Whoever goes away takes nothing from the others.
-            return held[1].result() if held[1].done() else await asyncio.shield(held[1])
+            return await asyncio.shield(held[1])
+        if held is not None and (self.seconds is None or now - held[0] < self.seconds):
+            self._held.move_to_end(key)
+            return held[1].result()
         task = asyncio.ensure_future(run_in_threadpool(make))
         self._held[key] = now, task
         self._held.move_to_end(key)
-        task.add_done_callback(lambda done: self._drop_failed(key, done))
+        task.add_done_callback(lambda done: self._made(key, done))
         while len(self._held) > self.most:
             self._held.popitem(last=False)
         return await asyncio.shield(task)
 
-    def _drop_failed(self, key: Hashable, done: asyncio.Future[CachedPage]) -> None:
+    def _made(self, key: Hashable, done: asyncio.Future[CachedPage]) -> None:
+        """Begin an answer's age; forget an error."""
+        held = self._held.get(key)
+        if held is None or held[1] is not done:
+            return
         if done.cancelled() or done.exception() is not None:
-            held = self._held.get(key)
-            if held is not None and held[1] is done:
-                del self._held[key]
+            del self._held[key]
+        else:
+            self._held[key] = time.monotonic(), done

@@ -8,8 +8,10 @@ Claims are fair. The submitter comes first of whose evaluations the fewest were 
 day, then the submission with the fewest begun, then the older one; within a submission, what was
 never begun. So 500 cells of one do not stand before 2 of another.
 
-A worker that does not beat loses what it holds when its lease is over; what was lost three times
-is not tried again.
+A worker that does not beat loses what it holds when its lease is over. Workers die for reasons of
+their machines, so that may happen often (`LOST`); what ended the child of a living worker three
+times is not tried again. A check and a submission received anew count for as long as a day, even
+if it is withdrawn: `Receipt`.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from mechassay.service.database import Database
 from mechassay.service.settings import ServiceLimits
 from mechassay.service.tables import (
     Evaluation,
+    Receipt,
     Submission,
     Submitter,
     now,
@@ -35,7 +38,10 @@ from mechassay.service.work import Counts, Outcome, PlannedEvaluation, Upload
 from mechassay.submissions import Problem
 
 ATTEMPTS = 3
-DIED = f"its worker died {ATTEMPTS} times"
+"""How often the child of a living worker may die of the same."""
+LOST = 20
+"""How often the same is begun, whose worker is silent then."""
+DIED = f"its worker died {LOST} times"
 DAY = timedelta(days=1)
 OPEN_EVALUATIONS = ("waiting", "running")
 OPEN_SUBMISSIONS = ("received", "checking", "queued")
@@ -74,14 +80,23 @@ def receive(
             return known, known.created == time
         if not submitter.admin:
             pending = session.scalar(own.where(Submission.state.in_(OPEN_SUBMISSIONS))) or 0
-            today = session.scalar(own.where(Submission.created > time - DAY)) or 0
-            limits.check(submitter.name, pending=pending, today=today)
+            today = session.scalar(
+                select(func.count())
+                .where(Receipt.submitter_id == submitter.id)
+                .where(Receipt.created > time - DAY)
+            )
+            limits.check(submitter.name, pending=pending, today=today or 0)
+        begun = 0
         if known:
-            session.query(Evaluation).filter_by(submission_id=known.id).delete()
+            earlier = session.query(Evaluation).filter_by(submission_id=known.id)
+            begun = earlier.where(Evaluation.started > time - DAY).count()
+            earlier.delete()
+        session.add(Receipt(submitter_id=submitter.id, created=time, begun=begun))
         found = known or Submission(submitter_id=submitter.id, digest=upload.digest)
         found.name, found.kind, found.file = _kept(upload.name, NAME), upload.kind, upload.file
         found.declaration, found.n_bytes = dict(upload.declaration), upload.n_bytes
-        found.state, found.report, found.attempts = "received", [], 0
+        found.state, found.report = "received", []
+        found.attempts = found.deaths = 0
         found.created, found.finished = time, None
         found.worker = found.lease_until = None
         session.add(found)
@@ -91,9 +106,18 @@ def receive(
 
 
 def claim_check(db: Database, worker: str, lease: float) -> Submission | None:
-    """The next submission to check, which is this worker's for `lease` seconds; None if none is."""
+    """The next submission to check, which is this worker's for `lease` seconds; None if none is.
+
+    It is of whom the least was received in the last day.
+    """
     time = now()
     until = time + timedelta(seconds=lease)
+    received = (
+        select(func.count())
+        .where(Receipt.submitter_id == Submission.submitter_id, Receipt.created > time - DAY)
+        .correlate(Submission)
+        .scalar_subquery()
+    )
 
     def work(session: Session) -> Submission | None:
         mine = select(Submission).filter_by(state="checking", worker=worker, lease_until=until)
@@ -102,7 +126,7 @@ def claim_check(db: Database, worker: str, lease: float) -> Submission | None:
         lost = (Submission.state == "checking") & (Submission.lease_until < time)
         session.execute(
             update(Submission)
-            .where(lost, Submission.attempts >= ATTEMPTS)
+            .where(lost, Submission.attempts >= LOST)
             .values(
                 state="refused",
                 finished=time,
@@ -113,7 +137,7 @@ def claim_check(db: Database, worker: str, lease: float) -> Submission | None:
         found = session.scalar(
             select(Submission)
             .where((Submission.state == "received") | lost)
-            .order_by(Submission.attempts, Submission.created, Submission.id)
+            .order_by(Submission.attempts, received, Submission.created, Submission.id)
             .limit(1)
             .with_for_update(skip_locked=True)
         )
@@ -153,7 +177,7 @@ def checked(
 
     def work(session: Session) -> bool:
         found = _locked(session, submission.id)
-        if found.worker != worker:
+        if found is None or found.worker != worker:
             return False
         if found.state != "checking":
             return found.state in ("queued", "refused", "done")
@@ -182,6 +206,23 @@ def beat_check(db: Database, submission: Submission, worker: str, lease: float) 
         .values(lease_until=until)
     )
     return db.write(lambda session: _count(session, mine) == 1)
+
+
+def give_back_check(
+    db: Database, submission: Submission, worker: str, *, died: bool = False
+) -> bool:
+    """Let a submission wait for its check again; whether it was this worker's.
+
+    Args:
+        died: the attempt counts, as the child died; else it is as if there had been none.
+    """
+    again = (
+        update(Submission)
+        .where(Submission.id == submission.id, Submission.state == "checking")
+        .where(Submission.worker == worker)
+        .values(state="received", worker=None, lease_until=None, **_counted(Submission, died))
+    )
+    return db.write(lambda session: _count(session, again) == 1)
 
 
 def claim(db: Database, worker: str, lease: float) -> Evaluation | None:
@@ -239,19 +280,20 @@ def finish(db: Database, evaluation: Evaluation, worker: str, outcome: Outcome) 
             .values(finished=time, lease_until=None, **asdict(outcome))
         )
         if _count(session, ended) == 0:
-            found = session.get_one(Evaluation, evaluation.id)
-            return found.worker == worker and found.finished == time
+            # There is none if its submission was withdrawn and received anew.
+            found = session.get(Evaluation, evaluation.id)
+            return found is not None and found.worker == worker and found.finished == time
         _close(session, evaluation.submission_id, time)
         return True
 
     return db.write(work)
 
 
-def give_back(db: Database, evaluation: Evaluation, worker: str, *, begun: bool = False) -> bool:
+def give_back(db: Database, evaluation: Evaluation, worker: str, *, died: bool = False) -> bool:
     """Let an evaluation wait again; whether it was this worker's.
 
     Args:
-        begun: the attempt counts; else it is as if there had been none.
+        died: the attempt counts, as the child died; else it is as if there had been none.
     """
     again = (
         update(Evaluation)
@@ -261,7 +303,7 @@ def give_back(db: Database, evaluation: Evaluation, worker: str, *, begun: bool 
             worker=None,
             lease_until=None,
             started=None,
-            attempts=Evaluation.attempts - (0 if begun else 1),
+            **_counted(Evaluation, died),
         )
     )
     return db.write(lambda session: _count(session, again) == 1)
@@ -320,8 +362,13 @@ def _is_mine(evaluation: Evaluation, worker: str) -> ColumnElement[bool]:
     )
 
 
-def _locked(session: Session, submission: str) -> Submission:
-    return session.get_one(Submission, submission, with_for_update=True, populate_existing=True)
+def _counted(of: type[Evaluation] | type[Submission], died: bool) -> dict[str, Any]:
+    """How what is given back is counted."""
+    return {"deaths": of.deaths + 1} if died else {"attempts": of.attempts - 1}
+
+
+def _locked(session: Session, submission: str) -> Submission | None:
+    return session.get(Submission, submission, with_for_update=True, populate_existing=True)
 
 
 def _count(session: Session, change: Any) -> int:
@@ -337,10 +384,10 @@ def _take_back(session: Session, time: datetime) -> None:
     for submission in sorted(session.scalars(theirs)):
         _locked(session, submission)
         own = update(Evaluation).where(lost, Evaluation.submission_id == submission)
-        failed = own.where(Evaluation.attempts >= ATTEMPTS)
+        failed = own.where(Evaluation.attempts >= LOST)
         _count(
             session,
-            own.where(Evaluation.attempts < ATTEMPTS).values(
+            own.where(Evaluation.attempts < LOST).values(
                 state="waiting", worker=None, lease_until=None, started=None
             ),
         )
@@ -381,6 +428,12 @@ def _fair_order(session: Session, time: datetime) -> list[str]:
         .group_by(Submission.submitter_id)
         .subquery()
     )
+    of_earlier = (
+        select(func.coalesce(func.sum(Receipt.begun), 0))
+        .where(Receipt.submitter_id == Submission.submitter_id, Receipt.created > time - DAY)
+        .correlate(Submission)
+        .scalar_subquery()
+    )
     waiting = (
         select(Evaluation.id)
         .where(Evaluation.submission_id == Submission.id, Evaluation.state == "waiting")
@@ -391,7 +444,10 @@ def _fair_order(session: Session, time: datetime) -> list[str]:
         .outerjoin(of_submitter, of_submitter.c.submitter_id == Submission.submitter_id)
         .where(Submission.state == "queued", waiting)
         .order_by(
-            func.coalesce(of_submitter.c.n, 0), of_submission, Submission.created, Submission.id
+            func.coalesce(of_submitter.c.n, 0) + of_earlier,
+            of_submission,
+            Submission.created,
+            Submission.id,
         )
     )
     return list(session.scalars(order))

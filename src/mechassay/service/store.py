@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
@@ -151,12 +151,21 @@ class Store:
 
         self._asked(key, work)
 
-    def keys(self, prefix: str = "") -> list[str]:
-        """All keys in a folder of keys, sorted; the whole store's without one."""
+    def keys(self, prefix: str = "", before: datetime | None = None) -> list[str]:
+        """All keys in a folder of keys, sorted; the whole store's without one.
+
+        Args:
+            before: only those that were written before this time.
+        """
 
         def work(obs: Any) -> list[str]:
             pages = obs.list(self._inner, prefix=prefix or None)
-            return sorted(found["path"] for page in pages for found in page)
+            return sorted(
+                found["path"]
+                for page in pages
+                for found in page
+                if before is None or found["last_modified"] < before
+            )
 
         return self._asked(prefix or "all", work)
 

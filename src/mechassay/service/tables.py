@@ -111,6 +111,7 @@ class Submission(ServiceTable):
         file: key of the uploaded file in the store.
         report: what was found wrong with it: path, message, whether it is a warning only.
         worker, lease_until, attempts: who checks it, until when, and how often it was begun.
+        deaths: how often the process that checked it died while its worker lived.
         finished: when it was refused, done or withdrawn.
     """
 
@@ -130,6 +131,7 @@ class Submission(ServiceTable):
     worker: Mapped[str | None] = mapped_column(String(200))
     lease_until: Mapped[datetime | None]
     attempts: Mapped[int] = mapped_column(default=0)
+    deaths: Mapped[int] = mapped_column(default=0)
     created: Mapped[datetime]
     finished: Mapped[datetime | None]
 
@@ -141,6 +143,7 @@ class Evaluation(ServiceTable):
         job: which of the submission's jobs, counted from 0.
         cell: the name of the cell in the job's plan.
         split: "test", or "private".
+        attempts, deaths: how often it was begun, and its process died while its worker lived.
         message: why it failed or was skipped.
         record: key of its record in the store.
         seconds: that the evaluation took.
@@ -158,11 +161,27 @@ class Evaluation(ServiceTable):
     worker: Mapped[str | None] = mapped_column(String(200))
     lease_until: Mapped[datetime | None]
     attempts: Mapped[int] = mapped_column(default=0)
+    deaths: Mapped[int] = mapped_column(default=0)
     started: Mapped[datetime | None] = mapped_column(index=True)
     finished: Mapped[datetime | None]
     message: Mapped[str | None] = mapped_column(Text)
     record: Mapped[str | None] = mapped_column(String(200))
     seconds: Mapped[float | None]
+
+
+class Receipt(ServiceTable):
+    """That a submission was received, or received anew: limits count these, which stay.
+
+    Attributes:
+        begun: evaluations that were begun in the day before, and removed by this.
+    """
+
+    __tablename__ = "receipt"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    submitter_id: Mapped[int] = mapped_column(ForeignKey("submitter.id"), index=True)
+    created: Mapped[datetime]
+    begun: Mapped[int] = mapped_column(default=0)
 
 
 class Recomputed(ServiceTable):

@@ -9,8 +9,9 @@ one begins the cell anew. Each attempt stores its record under a key of its own,
 the database counts is kept: so a cell has exactly one result.
 
 A submission cannot stop a worker: its files are opened in children alone. A child that dies without
-a word is tried again, as memory may have run out for another's sake; one over a limit is not.
-SIGTERM and Ctrl-C give the cell back, and end the worker.
+a word is tried again, as memory may have run out for another's sake; one over a limit is not. Where
+the store is away or a disk is full, what was begun waits again and is not counted; a record that is
+done waits for the store. SIGTERM and Ctrl-C give back what was begun, and end the worker.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from time import monotonic
 
 import psutil
 
-from mechassay.errors import BadFile, BadUsage, DiskFull, MechassayError
+from mechassay.errors import BadFile, BadUsage, DiskFull, MechassayError, first_line
 from mechassay.service import queue
-from mechassay.service.cell import UPLOAD, CellOrders, CheckedSubmission, Engine
+from mechassay.service.cell import CHECKED, UPLOAD, CellOrders, CheckedSubmission, Engine
 from mechassay.service.database import Database, DatabaseAway
 from mechassay.service.evaluation import COMMAND, ChildEnd, Evaluated, check_submission, evaluate
-from mechassay.service.settings import PrivateSeed, ServiceSettings
+from mechassay.service.settings import PrivateSeed, PrivateSeeds, ServiceSettings
 from mechassay.service.store import Store, StoreAway
 from mechassay.service.tables import Evaluation, Submission
 from mechassay.service.track import CellLimits, ServiceTrack
@@ -49,7 +50,13 @@ IDLE, AWAY = 2.0, 5.0
 CHECK_SECONDS = 900.0
 FOLDERS = 4
 """Submissions that a worker keeps unpacked."""
-_PASSING = (DatabaseAway, StoreAway, DiskFull)
+
+
+class SeedsAway(MechassayError):
+    """The file of private seeds cannot be used now, as while somebody edits it."""
+
+
+_PASSING = (DatabaseAway, StoreAway, DiskFull, SeedsAway, OSError)
 """What is nobody's fault who handed something in."""
 
 
@@ -60,7 +67,8 @@ class WorkerOptions:
     Attributes:
         device: of models: auto, cpu, cuda ...
         engine, address, num_gpus: where public cells are run: in the child, or on a Ray cluster
-            that sees the worker's scratch folder.
+            that sees the worker's scratch folder. The limit of memory is of the child alone, and
+            not of what the cluster runs for it.
         threads: of a child; 0: as many as it likes.
         lease: seconds until what a silent worker holds is given to others.
         command: that makes a child.
@@ -97,6 +105,7 @@ class ServiceWorker:
         self.track = ServiceTrack.read(self.settings.track)
         self.settings.seeds()  # Refused now, and not in the first private cell.
         self._unpacked: dict[str, Path] = {}
+        self._checks_next = True
 
     @property
     def folder(self) -> Path:
@@ -116,7 +125,9 @@ class ServiceWorker:
                 try:
                     found = self.step()
                 except _PASSING as error:
-                    LOG.warning("%s: %s", self.name, error)
+                    LOG.warning("%s: %s", self.name, first_line(error))
+                    if isinstance(error, DiskFull | OSError):
+                        self._make_room()
                     self.stop.wait(AWAY)
                     continue
                 n += found
@@ -130,20 +141,53 @@ class ServiceWorker:
         return n
 
     def step(self) -> bool:
-        """Check a submission or evaluate a cell; whether there was one.
+        """Check a submission or evaluate a cell, in turn; whether there was one.
 
         Raises:
-            DatabaseAway, StoreAway, DiskFull: what was begun is begun again, by whom it may be.
+            DatabaseAway, StoreAway, DiskFull, SeedsAway, OSError: what was begun waits again, and
+                is not counted.
         """
+        turn = (self._next_check, self._next_cell)
+        for work in turn if self._checks_next else reversed(turn):
+            if work():
+                # So neither many uploads nor many cells stand before everything else.
+                self._checks_next = work == self._next_cell
+                return True
+        return False
+
+    def _next_check(self) -> bool:
         submission = queue.claim_check(self.db, self.name, self.options.lease)
         if submission is not None:
-            self._check(submission)
-            return True
+            with self._given_back(lambda: queue.give_back_check(self.db, submission, self.name)):
+                self._check(submission)
+        return submission is not None
+
+    def _next_cell(self) -> bool:
         evaluation = queue.claim(self.db, self.name, self.options.lease)
         if evaluation is not None:
-            self._evaluate(evaluation)
-            return True
-        return False
+            with self._given_back(lambda: queue.give_back(self.db, evaluation, self.name)):
+                self._evaluate(evaluation)
+        return evaluation is not None
+
+    @contextmanager
+    def _given_back(self, give_back: Callable[[], bool]) -> Generator[None]:
+        """What a worker cannot do now waits again, as if it had not been begun."""
+        try:
+            yield
+        except _PASSING:
+            give_back()
+            raise
+
+    def _make_room(self) -> None:
+        """Remove what is kept for cells to come: the disk may be full of it."""
+        while self._unpacked:
+            shutil.rmtree(self._unpacked.popitem()[1], ignore_errors=True)
+
+    def _seeds(self) -> PrivateSeeds | None:
+        try:
+            return self.settings.seeds()
+        except BadFile as error:
+            raise SeedsAway(str(error)) from None
 
     # --- checks ---------------------------------------------------------------------------------
 
@@ -153,18 +197,18 @@ class ServiceWorker:
         def beat() -> bool:
             return queue.beat_check(self.db, submission, self.name, self.options.lease)
 
-        with self._held(beat, threading.Event()) as lost:
-            found = self._checked(submission, lost)
+        has_seed = self._seeds() is not None
+        with self._held(beat, self.stop) as stop:
+            found = self._checked(submission, stop)
         if isinstance(found, ChildEnd):
-            if found.how == "stopped":
-                return  # It was withdrawn, or another worker has it.
-            if found.how == "died" and submission.attempts < queue.ATTEMPTS:
-                return  # Somebody begins it again when the lease is over.
+            died = found.how == "died" and submission.deaths + 1 < queue.ATTEMPTS
+            if found.how == "stopped" or died:
+                queue.give_back_check(self.db, submission, self.name, died=died)
+                return
             LOG.warning("%s: submission %s: %s", self.name, submission.id, found.message)
             problems = [Problem("", f"It could not be read: {found.message}")]
             queue.checked(self.db, submission, self.name, problems, [])
             return
-        has_seed = self.settings.seeds() is not None
         planned = [
             queue.PlannedEvaluation(cell.job, cell.cell, cell.split)
             for cell in found.cells
@@ -203,39 +247,47 @@ class ServiceWorker:
         def beat() -> bool:
             return queue.beat(self.db, evaluation, self.name, self.options.lease)
 
-        try:
-            with self._held(beat, self.stop) as stop:
-                found = self._evaluated(evaluation, stop)
-        except MechassayError:
-            queue.give_back(self.db, evaluation, self.name)
-            raise
-        if found.how == "stopped" or self._may_try_again(evaluation, found):
-            queue.give_back(self.db, evaluation, self.name, begun=found.how != "stopped")
-            return
         key = None
-        if found.record is not None:
-            key = f"records/{evaluation.submission_id}/{evaluation.id}-{evaluation.attempts}.json"
-            self.store.put_file(key, found.record)
+        with self._held(beat, self.stop) as stop:
+            found = self._evaluated(evaluation, stop)
+            if found.record is not None:
+                # Drawn, as the number of an evaluation may be given again when it is removed.
+                key = f"records/{evaluation.submission_id}/{secrets.token_hex(16)}.json"
+                stored = self._stored(key, found.record, stop)
+                found = found if stored else replace(found, how="stopped")
+        died = found.how == "died" and evaluation.deaths + 1 < queue.ATTEMPTS
+        if found.how == "stopped" or died:
+            queue.give_back(self.db, evaluation, self.name, died=died)
+            return
         outcome = queue.Outcome(found.state, found.message or None, key, found.seconds)
         counted = queue.finish(self.db, evaluation, self.name, outcome)
         if not counted and key is not None:
             self.store.delete(key)
         LOG.info("%s: evaluation %d: %s", self.name, evaluation.id, found.state)
 
-    def _may_try_again(self, evaluation: Evaluation, found: Evaluated) -> bool:
-        return found.how == "died" and evaluation.attempts < queue.ATTEMPTS
+    def _stored(self, key: str, record: Path, stop: threading.Event) -> bool:
+        """Put a record into the store, however long that is away; False if `stop` was set."""
+        while True:
+            try:
+                self.store.put_file(key, record)
+            except (StoreAway, DiskFull) as error:
+                LOG.warning("%s: %s", self.name, error)
+                if stop.wait(AWAY):
+                    return False
+            else:
+                return True
 
     def _evaluated(self, evaluation: Evaluation, stop: threading.Event) -> Evaluated:
         private = evaluation.split == PRIVATE
         seed: PrivateSeed | None = None
         if private:
-            seeds = self.settings.seeds()
+            seeds = self._seeds()
             if seeds is None:
                 message = "The worker has no seed of private examples."
                 return Evaluated("ended", "failed", message, 0.0)
             seed = seeds.current
         folder = self._folder_of(evaluation.submission_id)
-        if not folder.is_dir():
+        if not (folder / CHECKED).is_file():  # Written last: what lacks it may be half of it.
             submission = self._submission(evaluation.submission_id)
             found = self._checked(submission, stop)
             if isinstance(found, ChildEnd):
