@@ -12,10 +12,8 @@ import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
 from sqlalchemy.orm import Session
 
-from mechassay.service.queue import ATTEMPTS
 from mechassay.service.tables import Evaluation, Submission
 from small_service import Served
 
@@ -125,38 +123,16 @@ class WorkerProcess:
         self.process = started(words, self.log)
 
     def kill(self) -> None:
-        """Kill it, but not in a third attempt: what three workers die of is given up."""
-        if self.process is None:
-            return
-        self._stop()
-        while self.process.poll() is None and self._in_last_attempt():
-            self.process.send_signal(signal.SIGCONT)
-            time.sleep(0.1)
-            self._stop()
-        killed(self.process)
-        self.process = None
+        """Kill it, if it runs."""
+        if self.process is not None:
+            killed(self.process)
+            self.process = None
 
     def has_begun(self) -> bool:
         """Whether something is held, by whichever worker."""
-        return any(state in ("checking", "running") for state, _ in self._held())
 
-    def _stop(self) -> None:
-        """Stop it where it is; it can be killed or go on from there."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGSTOP)
-        stopped = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
-        while psutil.Process(self.process.pid).status() not in stopped:
-            time.sleep(0.001)
-
-    def _in_last_attempt(self) -> bool:
-        return any(
-            state in ("checking", "running") and attempts >= ATTEMPTS
-            for state, attempts in self._held()
-        )
-
-    def _held(self) -> list[tuple[str, int]]:
-        def work(session: Session) -> list[tuple[str, int]]:
+        def work(session: Session) -> bool:
             both = (*session.query(Submission), *session.query(Evaluation))
-            return [(each.state, each.attempts) for each in both]
+            return any(each.state in ("checking", "running") for each in both)
 
         return self.served.db.read(work)

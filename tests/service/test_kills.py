@@ -160,8 +160,8 @@ def test_kills_at_random_moments_lose_and_double_nothing(
             return json.load(answer)["cells"]
 
     until(lambda: {cell["row"] for cell in cells()} == rows)
-    times = Counter((cell["row"], cell["column"], str(cell["place"])) for cell in cells())
-    assert set(times.values()) == {1}
+    times = Counter((cell["row"], cell["column"], cell["private"]) for cell in cells())
+    assert set(times.values()) == {1} and not any(cell["earlier"] for cell in cells())
     for log in (server.log, worker.log):
         assert "Traceback" not in log.read_text(), log.read_text()
 
