@@ -363,7 +363,7 @@ def test_what_is_said_of_a_cell_is_read_after_the_token_and_not_for_ever(
     headers = {"Authorization": f"Bearer {service.token}"}
     assert client.post(address, content=b" " * 20_000).status_code == 401
     assert client.post(address, content=b" " * 20_000, headers=headers).status_code == 413
-    for content in (b"", b"[" * 9_000, b"{}", b'{"cell": 1}', b"\xff"):
+    for content in (b"", b"[" * 3_000, b"{}", b'{"cell": 1}', b"\xff"):
         answer = client.post(address, content=content, headers=headers)
         assert answer.status_code == 400 and "not of the form" in answer.json()["error"]
 

@@ -85,4 +85,4 @@ def test_the_packaged_track_has_as_many_examples_as_the_seeded_board() -> None:
     makefile = Path(__file__).parents[2] / "Makefile"
     seed = makefile.read_text("utf-8").split("\nseed:")[1].split("\n\n")[0]
     limit = ServiceTrack.read().limit
-    assert f"$(SEED_METHODS) --train-limit 40 --limit {limit} -o runs/board/circuits" in seed
+    assert f"$(SEED_METHODS) --train-limit 40 --limit {limit} -o runs/board/smollm2-135m" in seed
