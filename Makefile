@@ -20,7 +20,7 @@ MOTO := moto[s3,server]==5.2.5
 SEED_METHODS := -M eap -M eap-ig-inputs -M ifr -M random
 SEED_TRUTHS := truth-ioi truth-ioi-trained truth-greater-than-trained truth-mcqa-trained truth-addition-trained
 SEED_CIRCUITS := -c eap@0.01 -c eap-ig-inputs@0.01 -c random@0.01
-OLDEST := tests/models tests/cli tests/test_exports.py tests/test_progress.py tests/test_registry.py
+OLDEST := tests/models tests/cli tests/service tests/test_exports.py tests/test_progress.py tests/test_registry.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
@@ -65,7 +65,7 @@ test-web: venv ## Check the pages in Chromium, at three widths and for accessibi
 test-oldest: venv ## Run the tests of models and of the command line with the oldest dependencies that pyproject.toml allows.
 	@$(BIN)/uv venv -q --clear --python $(BIN)/python .venv-oldest
 	@grep '^torch==' constraints.txt > .venv-oldest/constraints.txt
-	@UV_FIND_LINKS="$$PIP_FIND_LINKS" $(BIN)/uv pip install -q --python .venv-oldest/bin/python --resolution lowest-direct -c .venv-oldest/constraints.txt -e '.[gguf,hub,pandas]' 'pytest>=8.3' 'pytest-xdist>=3.6' 'hypothesis>=6.100'
+	@UV_FIND_LINKS="$$PIP_FIND_LINKS" $(BIN)/uv pip install -q --python .venv-oldest/bin/python --resolution lowest-direct -c .venv-oldest/constraints.txt -e '.[gguf,hub,pandas,server]' 'pytest>=8.3' 'pytest-xdist>=3.6' 'hypothesis>=6.100' 'beartype>=0.20'
 	@.venv-oldest/bin/python -m pytest -q -n logical --maxprocesses 4 -o addopts=--import-mode=importlib -o filterwarnings= -p no:cacheprovider $(OLDEST)
 
 dist: venv ## Build wheel and sdist in dist/, install the wheel in an empty environment, and run the demo's first step there.

@@ -30,7 +30,7 @@ from service_processes import START_SECONDS, ServerProcess, WorkerProcess
 from small_service import SEED, Served, circuits_archive, without_times
 
 pytest.importorskip("uvicorn")
-pytestmark = [pytest.mark.web, pytest.mark.slow]
+pytestmark = pytest.mark.web
 KILLS, SUBMISSIONS = 10, 3
 PUBLIC, PRIVATE = "test", "private"
 MOMENT = 4.0

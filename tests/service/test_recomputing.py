@@ -60,7 +60,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> MadeService:
     run = folder / "run"
     ma.run(job, run, progress=SILENT)
     held = service.received("mine", file.read_bytes())
-    assert (found := claim_check(service.db, WORKER, 60.0)) and found.id == held.id
+    found = claim_check(service.db, WORKER, 60.0)
+    assert found is not None and found.id == held.id
     plan = [PlannedEvaluation(0, cell.name)]
     assert checked(service.db, found, WORKER, [], plan, kind="circuits")
     each = claim(service.db, WORKER, 60.0)

@@ -76,8 +76,6 @@ class ServiceTable(DeclarativeBase):
     type_annotation_map: ClassVar[Mapping[Any, Any]] = {
         datetime: Instant(),
         float: Double(),
-        dict[str, Any]: JSON(),
-        list[dict[str, Any]]: JSON(),
         SubmissionState: String(16),
         EvaluationState: String(16),
     }
@@ -122,12 +120,12 @@ class Submission(ServiceTable):
     submitter_id: Mapped[int] = mapped_column(ForeignKey("submitter.id"), index=True)
     kind: Mapped[str] = mapped_column(String(32), default="")
     name: Mapped[str] = mapped_column(String(200))
-    declaration: Mapped[dict[str, Any]]
+    declaration: Mapped[dict[str, Any]] = mapped_column(JSON)
     digest: Mapped[str] = mapped_column(String(64))
     file: Mapped[str] = mapped_column(String(200))
     n_bytes: Mapped[int] = mapped_column(BigInteger)
     state: Mapped[SubmissionState] = mapped_column(default="received", index=True)
-    report: Mapped[list[dict[str, Any]]] = mapped_column(default=list)
+    report: Mapped[list[dict[str, Any]]] = mapped_column(JSON, default=list)
     worker: Mapped[str | None] = mapped_column(String(200))
     lease_until: Mapped[datetime | None]
     attempts: Mapped[int] = mapped_column(default=0)
