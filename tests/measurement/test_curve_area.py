@@ -16,7 +16,7 @@ from mechassay.measurement.formulas.curve_area import (
 from mechassay.measurement.variant import Quantity
 
 SIZES = np.array(FRACTIONS)
-OURS = {"cpr_above_random_low": Quantity(0.1)}
+OURS = {"cpr_above_edges_low": Quantity(0.1), "cpr_above_paths_low": Quantity(0.1)}
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,14 @@ def test_circuits_that_do_nothing_at_small_sizes_pass_the_page() -> None:
     assert found.page.passed is True and found.page["cpr"] > 0.7
     assert found.flagged("nothing_at_small_sizes")
     assert not curve_area(np.ones(10), OURS, mib={}).flagged("nothing_at_small_sizes")
+
+
+@pytest.mark.parametrize("better", ["cpr_above_edges_low", "cpr_above_paths_low"])
+def test_a_ranking_has_to_be_above_both_random_ones(better: str) -> None:
+    """A random ranking of either kind may be the better one, so that being above it counts."""
+    assert curve_area(np.ones(10), OURS, mib={}).repaired.passed is True
+    below = {**OURS, better: Quantity(-0.1)}
+    assert curve_area(np.ones(10), below, mib={}).repaired.passed is False
 
 
 def test_an_undefined_curve_does_not_pass() -> None:

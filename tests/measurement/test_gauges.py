@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from ioi_words import word_level
+from mechassay.circuits.faithfulness import faithfulness_curve
 from mechassay.circuits.methods.random import Random
 from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadPairs, BadUsage
@@ -168,6 +169,16 @@ def test_the_published_curve_does_not_depend_on_the_ranking(case: Case) -> None:
     assert not heads_in_layer_order(graph, 1.0)[0], "the input is no head"
     assert torch.equal(heads_in_layer_order(graph, 1.0), head_writers(graph))
     assert int(heads_in_layer_order(graph, 0.001).sum()) == 1
+
+
+def test_the_repaired_curve_is_compared_with_both_random_rankings(case: Case) -> None:
+    [(label, ranking)] = rankings(case.model.graph, 1).items()
+    found = case.measured("MIB", rankings={label: ranking}).repaired
+    curve = faithfulness_curve(case.model, ranking, case.pairs, "logit_diff").record()
+    for name, control in {"cpr_above_edges": "random", "cpr_above_paths": "random-paths"}.items():
+        gap = curve.measure("cpr", f"difference:{control}")
+        assert gap is not None and found[name] == pytest.approx(gap.value, abs=1e-6)
+        assert found[f"{name}_low"] == pytest.approx(gap.low, abs=1e-6)
 
 
 def test_scaled_heads(case: Case) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,6 +24,11 @@ from mechassay.measurement.nulls import N_SIMULATIONS, NullTable
 from mechassay.measurement.variant import Flag, Quantity, quantity
 from mechassay.stats.intervals import BootstrapEstimate
 
+RANDOM = {
+    "cpr_above_edges": ("random", "random single edges"),
+    "cpr_above_paths": ("random-paths", "random paths"),
+}
+"""The controls that a ranking has to be above, as the record of a curve calls them."""
 UNDEFINED = "the interval of the full less the empty circuit has 0"
 
 
@@ -41,7 +47,7 @@ class FaithfulnessArea:
     """How faithful are circuits of all sizes, in one number?"""
 
     id: ClassVar[str] = formula.ID
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     needs: ClassVar[tuple[str, ...]] = ("model", "pairs", "ranking")
 
     def measure(self, inputs: Inputs) -> Measurement:
@@ -62,19 +68,25 @@ class FaithfulnessArea:
                 progress=inputs.progress,
             )
 
-        ours, theirs = curve("strict").sweeps, curve("mib-2025").sweeps
-        random = curve("strict").record().measure("cpr", "difference:random-paths")
+        strict = curve("strict")
+        ours, theirs = strict.sweeps, curve("mib-2025").sweeps
         repaired = {
             "cpr": _area(ours["value"].cpr, n, "up", "Performance of circuits of all sizes."),
             "cmd": _area(ours["magnitude"].cmd, n, "down", "Distance from the model."),
             "log_cpr": _area(ours["value"].log_cpr, n, "up", "The same over the log of the size."),
         }
-        gap = float("nan") if random is None else random.value
-        low = float("nan") if random is None else random.low
-        repaired["cpr_above_random"] = quantity(
-            gap, n=n, reason=UNDEFINED, better="up", meaning="CPR less that of random paths."
-        )
-        repaired["cpr_above_random_low"] = quantity(low, n=n, reason=UNDEFINED)
+        record = strict.record()
+        for name, (control, words) in RANDOM.items():
+            gap = record.measure("cpr", f"difference:{control}")
+            repaired[name] = quantity(
+                gap.value if gap is not None else math.nan,
+                n=n,
+                reason=UNDEFINED,
+                better="up",
+                meaning=f"CPR less that of {words}.",
+            )
+            low = gap.low if gap is not None else math.nan
+            repaired[f"{name}_low"] = quantity(low, n=n, reason=UNDEFINED)
         mib = {
             "cpr": _area(theirs["value"].cpr, n, "up", "By the benchmark's arithmetic."),
             "cmd": _area(theirs["magnitude"].cmd, n, "down", "By the benchmark's arithmetic."),
