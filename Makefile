@@ -130,7 +130,7 @@ gym: venv ## Measure gym tasks in gym-neox and both packaged models (two hours o
 	@$(BIN)/mechassay gym run -m gemma3-270m --layers 1::4 $(GYM) -o runs/gym/gemma3-270m
 	@$(BIN)/python tools/tables.py runs/gym/gym-neox/tables.md runs/gym/smollm2-135m/tables.md runs/gym/gemma3-270m/tables.md docs/gym-results.md
 
-trial: venv ## Try metrics of measurement on circuits and dictionaries of known worth (a quarter of an hour on one core); rewrites the tables of docs/measurement-trial.md.
+trial: venv ## Try metrics of measurement on circuits and dictionaries of known worth (some minutes on one core); rewrites the tables of docs/measurement-trial.md.
 	@$(BIN)/mechassay measure trial -o runs/measure-trial
 	@$(BIN)/python tools/tables.py runs/measure-trial/tables.md docs/measurement-trial.md
 

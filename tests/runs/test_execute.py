@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from mechassay.circuits import EdgeScores
+from mechassay.circuits.methods import METHODS
 from mechassay.errors import BadUsage, MechassayError
 from mechassay.progress import SILENT
 from mechassay.runs.adversarial import AdversarialJob
@@ -102,6 +103,11 @@ def test_a_stored_plan_is_the_job_again(tmp_path: Path) -> None:
     plan = json.loads(json.dumps(plan_of(before, Bench(RunFolder(tmp_path)))))
     assert "private_seed" not in plan
     assert job_of(plan, private_seed=5) == before
+
+
+def test_a_plan_has_the_versions_of_what_it_names(tmp_path: Path) -> None:
+    plan = plan_of(job(methods=("eap", "eap:backward=gim")), Bench(RunFolder(tmp_path)))
+    assert plan["definitions"] == {"method eap": METHODS.make("eap").version}
 
 
 def test_a_plan_has_no_fields_of_other_jobs(tmp_path: Path) -> None:

@@ -82,6 +82,22 @@ def test_free_settings_may_change_and_the_last_is_stored(tmp_path: Path) -> None
         RunFolder.open(tmp_path, {"seed": 1, "max_minutes": 3})
 
 
+def test_results_of_another_version_are_not_gone_on_with(tmp_path: Path) -> None:
+    def opened(**versions: int) -> RunFolder:
+        plan = {"methods": list(versions), "definitions": versions}
+        return RunFolder.open(tmp_path, plan, growing=("methods",))
+
+    opened(eap=1)
+    assert opened(eap=2).plan()["definitions"] == {"eap": 2}, "nothing was found yet"
+    write_text(tmp_path / "records/a.json", "")
+    opened(ifr=1)
+    assert opened(eap=2).plan()["definitions"] == {"eap": 2, "ifr": 1}
+    said = "holds results of version 2 of the eap; it has version 3 now"
+    with pytest.raises(BadUsage, match=said):
+        opened(ifr=1, eap=3)
+    assert RunFolder(tmp_path).plan()["definitions"] == {"eap": 2, "ifr": 1}
+
+
 @pytest.mark.parametrize("content", [b"[1]", b"{", b"\xff", json.dumps({"a": 1}).encode() + b"x"])
 def test_a_damaged_plan_is_one_line(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "plan.json").write_bytes(content)

@@ -170,6 +170,15 @@ class CircuitsJob(Job):
         """Versions of definitions, which are part of the plan."""
         return {"profile_version": VERSIONS[self.profile]}
 
+    def definitions(self) -> dict[str, int]:
+        """See `Job.definitions`: of methods and metrics."""
+        methods = [METHODS.make(text) for text in self.methods]
+        metrics = [METRICS.make(text) for text in self.metrics]
+        return {
+            **{f"method {each.name}": each.version for each in methods},
+            **{f"metric {each.name}": each.version for each in metrics},
+        }
+
     def check(self, bench: Bench) -> None:
         """See `Job.check`."""
         one_of("profile", self.profile, get_args(Profile))

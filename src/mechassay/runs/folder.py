@@ -8,7 +8,8 @@
 The folder is the queue: a cell is done if its record is there. Workers share nothing else, so any
 of them may be killed; files appear whole or not at all. A run with the same plan takes up what is
 there. Lists of what to do may grow: `plan.json` has all that was ever asked for. Any other plan is
-refused, with the first setting that differs, unless the folder has no results.
+refused, with the first setting that differs, unless the folder has no results; so is one whose
+methods or metrics are defined in another way since.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from mechassay.records import Failure, Record, Selection, first_mistake, read_re
 
 CHOSEN = ("plan.json", "data.json", "prompts.json")
 """What a run writes before it has found anything: what is run, and on what."""
+DEFINITIONS = "definitions"
+"""The part of a plan that says which version each definition had that it names."""
 
 _Kind = TypeVar("_Kind", dict[str, Any], list[Any])
 
@@ -81,10 +84,14 @@ class RunFolder:
                     wanted[name] = list(dict.fromkeys([*stored[name], *wanted[name]]))
             differing = [
                 name
-                for name in sorted((set(stored) | set(wanted)) - {*growing, *free})
+                for name in sorted((set(stored) | set(wanted)) - {*growing, *free, DEFINITIONS})
                 if not _same(stored, wanted, name)
             ]
-            if differing and folder._holds_nothing():
+            before, now = (_definitions(each) for each in (stored, wanted))
+            newer = [name for name, version in now.items() if before.get(name, version) != version]
+            if before or now:
+                wanted[DEFINITIONS] = {**before, **now}
+            if (differing or newer) and folder._holds_nothing():
                 wanted = json.loads(json.dumps(plan))
                 old = [folder.data_file(), *(path / "data").glob("*"), *folder._failures()]
                 for file in old:
@@ -99,6 +106,12 @@ class RunFolder:
                 raise BadUsage(
                     f"{path} holds a run with {name} = {stored.get(name)!r}; this one has"
                     f" {wanted.get(name)!r}. Name another --output, or remove the folder."
+                )
+            elif newer:
+                name = newer[0]
+                raise BadUsage(
+                    f"{path} holds results of version {before[name]} of the {name}; it has version"
+                    f" {now[name]} now. Name another --output, or remove the folder."
                 )
             elif wanted == stored:
                 return folder
@@ -220,6 +233,12 @@ class RunFolder:
             return Failure.model_validate_json(file.read_bytes()) if file.is_file() else None
         except ValidationError as error:
             raise BadFile(f"{file}: not a failure ({first_mistake(error)}).") from None
+
+
+def _definitions(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """The versions that a plan says; none where it was written without, or by somebody else."""
+    told = plan.get(DEFINITIONS)
+    return dict(told) if isinstance(told, dict) else {}
 
 
 def _same(stored: Mapping[str, Any], wanted: Mapping[str, Any], name: str) -> bool:

@@ -33,7 +33,7 @@ from mechassay.records import Failure, Record
 from mechassay.registry import Registry
 from mechassay.report.reports import print_report, write_markdown, write_page
 from mechassay.runs.command_line import Option, command_line, option, options_of
-from mechassay.runs.folder import RunFolder
+from mechassay.runs.folder import DEFINITIONS, RunFolder
 from mechassay.tasks import load_task
 from mechassay.tasks.task import Task
 from mechassay.text import interval
@@ -93,7 +93,11 @@ class Job(Protocol):
         return self.command or (self.kind, "run"), ()
 
     def versions(self, bench: Bench) -> Mapping[str, Any]:
-        """What else is part of the plan: versions of definitions, hashes of files."""
+        """What else is part of the plan: settings of definitions, hashes of files."""
+        return {}
+
+    def definitions(self) -> Mapping[str, int]:
+        """Versions of what it names, {"method eap": 1}; a folder of others is not gone on with."""
         return {}
 
     def check(self, bench: Bench) -> None:
@@ -158,10 +162,11 @@ JOBS = Registry(
 
 
 def plan_of(job: Any, bench: Bench) -> dict[str, Any]:
-    """What plan.json holds of a job: its kind, its fields but secret ones, and its versions."""
+    """What plan.json holds of a job: its kind, its fields but secret ones, and versions."""
     fields = [name for name, about in options_of(job).items() if about.role != "secret"]
     plan = {name: getattr(job, name) for name in fields}
-    return {"kind": job.kind, **plan, **job.versions(bench)}
+    versions = {DEFINITIONS: dict(named)} if (named := job.definitions()) else {}
+    return {"kind": job.kind, **plan, **job.versions(bench), **versions}
 
 
 def free_fields(job: Any) -> tuple[str, ...]:

@@ -190,6 +190,15 @@ class MeasureJob(Job):
         ]
         return {gauge_name(text): text for text in typed}
 
+    def definitions(self) -> dict[str, int]:
+        """See `Job.definitions`: of metrics, and of the methods that rank for them."""
+        gauges = [load_gauge(text) for text in self.gauges().values()]
+        methods = [METHODS.make(text) for text in self.methods]
+        return {
+            **{f"metric {each.id}": each.version for each in gauges},
+            **{f"method {each.name}": each.version for each in methods},
+        }
+
     def tasks_of(self, model: str) -> tuple[str, ...]:
         """What a model runs on: a ground truth on its own task, unless others are named."""
         if not is_truth(model):

@@ -93,6 +93,11 @@ class MeasureTrialJob(Job):
         ]
         return {gauge_name(text): text for text in map(_tried, typed)}
 
+    def definitions(self) -> dict[str, int]:
+        """See `Job.definitions`: of metrics."""
+        gauges = [load_gauge(text) for text in self.gauges().values()]
+        return {f"metric {each.id}": each.version for each in gauges}
+
     def cells(self) -> list[Cell]:
         """See `Job.cells`."""
         found = [
