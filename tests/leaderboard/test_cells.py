@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import mechassay as ma
 from mechassay.leaderboard import Board, BoardCell, board_rules, read_cells
@@ -48,6 +49,27 @@ def test_constants_of_other_train_examples_are_other_conditions(tmp_path: Path) 
     # Counterfactuals come with the test pairs: what a method was given is its own affair.
     [few], [many] = run(tmp_path, "a"), run(tmp_path, "b", train_limit=12)
     assert few.under == many.under and few.settings != many.settings
+
+
+def test_two_models_in_folders_of_one_name_are_two(tmp_path: Path) -> None:
+    """The name of a folder does not say which weights are in it; that of a known model does."""
+    truth = ma.load_model("truth-ioi")
+    cells = {}
+    for number, name in enumerate(("a", "b")):
+        folder = tmp_path / name / "truth-ioi"
+        with torch.no_grad():
+            next(truth.hf.parameters()).view(-1)[0] += number
+        truth.hf.save_pretrained(folder)
+        assert truth.tokenizer is not None
+        truth.tokenizer.save_pretrained(folder)
+        job = ma.CircuitsJob((str(folder),), ("truth-ioi",), ("eap",), train_limit=6, test_limit=8)
+        ma.run(job, tmp_path / "runs" / name, progress=SILENT)
+        found = read_cells(RULES, tmp_path / "runs" / name)[0]
+        cells[name] = next(cell for cell in found if cell.column == "cpr")
+    known = run(tmp_path / "runs", "known")[0]
+    assert len({cells["a"].id, cells["b"].id, known.id}) == 1
+    assert len({cells["a"].under, cells["b"].under, known.under}) == 3
+    assert "weights" in cells["a"].conditions and "weights" not in known.conditions
 
 
 def test_a_file_does_not_take_the_row_of_a_method(tmp_path: Path) -> None:

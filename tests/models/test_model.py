@@ -26,6 +26,18 @@ def test_a_saved_folder_loads_and_passes_its_check(name: str, tmp_path: Path) ->
     assert model.graph.n_heads == 4
 
 
+def test_weights_of_a_folder_are_told_apart(tmp_path: Path) -> None:
+    hf = build("llama")
+    hf.save_pretrained(tmp_path / "a" / "model")
+    with torch.no_grad():
+        hf.get_input_embeddings().weight.mul_(1.001)
+    hf.save_pretrained(tmp_path / "b" / "model")
+    first, again, other = (ma.load_model(str(tmp_path / x / "model")) for x in "aab")
+    assert first.weights == again.weights != other.weights and len(first.weights) == 16
+    assert first.spec() == again.spec() != other.spec() and first.name == other.name
+    assert ma.load_model("truth-ioi").weights == "", "its name says which weights it has"
+
+
 def test_a_model_in_memory_is_taken_as_it_is() -> None:
     hf = build("qwen3", torch.float64)
     model = ma.load_model(hf)

@@ -281,6 +281,9 @@ def _conditions(record: Record, column: BoardColumn) -> dict[str, str]:
     if column.against:
         names = {m.of for m in record.measures if m.name == column.against}
         said["controls"] = ", ".join(sorted(names - {"result"}))
+    model = record.specs.get("model")
+    if model is not None and model.args.get("weights"):
+        said["weights"] = model.args["weights"]  # Another folder may have the same name.
     said["dtype"] = record.provenance.dtype
     said["examples"] = record.provenance.data_hash
     return {key: x if isinstance(x, str) else json.dumps(x) for key, x in said.items()}

@@ -6,6 +6,7 @@ unmodified Hugging Face model, with and without padding, and the writers sum to 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike, fspath
@@ -25,6 +26,7 @@ from mechassay.models.decoder import Context, Decoder, at_least_fp32
 from mechassay.models.families import decode
 from mechassay.models.trace import Trace, trace
 from mechassay.pairs import NO_TOKEN, Batch, Pair, PairsLike
+from mechassay.records import Spec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -34,6 +36,7 @@ TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 0.1, torc
 RMSNorms to fp32 even in fp64. In 16 bits single numbers differ by more: streams have numbers forty
 times their spread, and rounding goes with the size."""
 
+SAMPLED = 1024
 DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")
 }
@@ -64,6 +67,8 @@ class Model(OneLine):
         tokenizer: None for models without one; then only `Batch.from_tokens` batches can be run.
         prepend: token ids put before every prompt, after which the tokenizer's own special tokens
             come.
+        weights: see `weights_hash`; of models from folders and files of the user's own, as another
+            folder may have the same name.
     """
 
     name: str
@@ -72,6 +77,12 @@ class Model(OneLine):
     decoder: Decoder
     prepend: tuple[int, ...] = ()
     self_check: SelfCheck | None = None
+    weights: str = ""
+
+    def spec(self, **more: Any) -> Spec:
+        """Which model it is, for records."""
+        weights = {"weights": self.weights} if self.weights else {}
+        return Spec(name=self.name, args={"family": self.family, **more, **weights})
 
     def shown(self) -> dict[str, Any]:
         graph, dtype = self.graph, str(self.dtype).removeprefix("torch.")
@@ -350,7 +361,22 @@ def load_model(
     resolved = resolve(fspath(source))
     hf, own = load_hf(resolved, dtype=dtype, device=device)
     tokenizer = tokenizer or own
-    return make_model(hf, tokenizer, name=resolved.name, prepend=_bos(tokenizer, prepend_bos))
+    model = make_model(hf, tokenizer, name=resolved.name, prepend=_bos(tokenizer, prepend_bos))
+    return replace(model, weights=weights_hash(hf)) if resolved.own else model
+
+
+def weights_hash(hf: PreTrainedModel) -> str:
+    """16 hex digits of the SHA-256 of a sample of the weights, `SAMPLED` of each parameter or more.
+
+    Trainings change nearly all weights, so models that differ have another one; it depends on the
+    dtype. A large model is not read twice for it.
+    """
+    digest = hashlib.sha256()
+    for name, each in hf.named_parameters():
+        sample = each.detach().flatten()[:: max(1, each.numel() // SAMPLED)]
+        digest.update(f"{name} {tuple(each.shape)} {each.dtype}".encode())
+        digest.update(sample.float().cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _check_plain(hf: PreTrainedModel) -> None:

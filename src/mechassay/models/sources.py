@@ -123,6 +123,7 @@ class Resolved:
 
     `name` and `note`, which may be empty, are for reports. `revision` is which checkpoint of a hub
     id is asked for; a folder's is in its location. `untrained`: weights are drawn instead of read.
+    `own`: a folder or file of the user's, whose name does not say which weights are in it.
     """
 
     kind: Literal["packaged", "folder", "gguf", "hub"]
@@ -131,6 +132,7 @@ class Resolved:
     note: str = ""
     revision: str | None = None
     untrained: bool = False
+    own: bool = False
 
 
 def cache_folder() -> Path:
@@ -260,7 +262,7 @@ def resolve(source: str) -> Resolved:
     if found.kind != "gguf":
         return found
     held = _resolve_gguf(Path(found.location))
-    return replace(held, name=found.name, untrained=found.untrained)
+    return replace(held, name=found.name, untrained=found.untrained, own=found.own)
 
 
 def find_source(source: str) -> Resolved:
@@ -301,11 +303,11 @@ def _find_whole(source: str) -> Resolved | None:
     if path.suffix.lower() == ".gguf":
         if not path.is_file():
             raise BadFile(f"There is no file {str(path)!r}.")
-        return Resolved("gguf", path.stem, str(path))
+        return Resolved("gguf", path.stem, str(path), own=True)
     if source and path.is_dir():
         if not _is_model_folder(path) and not checkpoints(path):
             raise BadFile(f"The folder {source!r} has no config.json, so it holds no model.")
-        return Resolved("folder", path.name, str(path))
+        return Resolved("folder", path.name, str(path), own=True)
     return Resolved("hub", source, source) if _is_hub_id(source) else None
 
 

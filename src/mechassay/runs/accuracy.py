@@ -133,7 +133,7 @@ def score_task(model: Model, task: Task, job: AccuracyJob, *, progress: Progress
         kind=KIND,
         cell={"model": model.name, "task": task.name},
         specs={
-            "model": Spec(name=model.name, args={"family": model.family}),
+            "model": model.spec(),
             "task": Spec(
                 name=task.name, version=task.version, args={"split": job.split, **settings_of(task)}
             ),

@@ -91,9 +91,7 @@ class RecordMaker:
             kind=KIND,
             cell={"model": model.name, "task": self.study.task.name, "method": each.text},
             specs={
-                "model": Spec(
-                    name=model.name, args={"family": model.family, "n_edges": model.graph.n_edges}
-                ),
+                "model": model.spec(n_edges=model.graph.n_edges),
                 "task": Spec(
                     name=self.study.task.name,
                     version=self.study.task.version,

@@ -169,9 +169,7 @@ class SearchJob(Job):
             kind=KIND,
             cell={**cell.of, "model": model.name, "method": found.text},
             specs={
-                "model": Spec(
-                    name=model.name, args={"family": model.family, "n_edges": model.graph.n_edges}
-                ),
+                "model": model.spec(n_edges=model.graph.n_edges),
                 "task": Spec(name=task.name, version=task.version, args=settings_of(task)),
                 "method": Spec(name=found.text, args={"edges": len(found.circuit), **found.about}),
                 "search": Spec(

@@ -203,7 +203,7 @@ class AlignmentsJob(Job):
             said["hypothesis"] = "right" if hypothesis.right else "wrong"
         record = found.record(
             {
-                "model": Spec(name=model.name, args={"family": model.family}),
+                "model": model.spec(),
                 "task": Spec(
                     name=study.task.name,
                     version=study.task.version,

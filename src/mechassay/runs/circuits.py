@@ -655,7 +655,7 @@ class Study:
             **settings_of(self.task),
         }
         return {
-            "model": Spec(name=self.model.name, args={"family": self.model.family}),
+            "model": self.model.spec(),
             "task": Spec(name=self.task.name, version=self.task.version, args=about),
             "method": Spec(name=name, args={SCORES_SHA256: ranked_hash(Path(typed))})
             if method is None

@@ -224,12 +224,12 @@ def gym_cells(models: Sequence[str], tasks: Sequence[str]) -> list[Cell]:
 def model_spec(model: Model, cell: Cell) -> Spec:
     """A model and what its size and its checkpoint are."""
     revision = split_revision(cell.typed["model"])[1]
-    args: dict[str, Any] = {"family": model.family, "parameters": model.n_parameters}
+    spec = model.spec(parameters=model.n_parameters)
     if not revision:
-        return Spec(name=model.name, args=args)
+        return spec
     step = training_step(revision)
-    args |= {"revision": revision, **({} if step is None else {"step": step})}
-    return Spec(name=cell.of["model"], args=args)
+    about = {"revision": revision, **({} if step is None else {"step": step})}
+    return Spec(name=cell.of["model"], args={**spec.args, **about})
 
 
 def task_spec(task: GymTask) -> Spec:

@@ -263,7 +263,7 @@ class MeasureJob(Job):
         about = {"split": self.split, "n_prompts": len(pairs), **settings_of(task)}
         return found.record(
             {
-                "model": Spec(name=model.name, args={"family": model.family}),
+                "model": model.spec(),
                 "task": Spec(name=task.name, version=task.version, args=about),
                 "circuit": Spec(name=study.circuit_name),
             },

@@ -115,7 +115,7 @@ class PatchJob(Job):
         about = {"split": self.split, "limit": self.limit, **settings_of(task)}
         return found.record(
             {
-                "model": Spec(name=model.name, args={"family": model.family}),
+                "model": model.spec(),
                 "task": Spec(name=task.name, version=task.version, args=about),
             },
             made_by(model, self.seed, chosen.hash),

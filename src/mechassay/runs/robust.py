@@ -255,9 +255,7 @@ class _Repeat:
             kind=KIND,
             cell={**self.cell.of, "model": model.name},
             specs={
-                "model": Spec(
-                    name=model.name, args={"family": model.family, "n_edges": model.graph.n_edges}
-                ),
+                "model": model.spec(n_edges=model.graph.n_edges),
                 "task": Spec(name=task.name, version=task.version),
                 "method": Spec(name=job.method, version=method.version),
                 "robust": Spec(name=Robust.name, version=Robust.version, args=asdict(job)),

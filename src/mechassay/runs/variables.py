@@ -354,7 +354,7 @@ class VariableStudy:
         ).save(self.bench.folder.path / "alignments" / cell.name)
         return found.record(
             {
-                "model": Spec(name=model.name, args={"family": model.family}),
+                "model": model.spec(),
                 "task": Spec(
                     name=self.task.name,
                     version=self.task.version,
