@@ -44,7 +44,18 @@ PLACE, ANSWER = 600.0, 60.0
 PAUSE = 0.1
 """Seconds between two looks at a process."""
 KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "USERPROFILE", "VIRTUAL_ENV")
-KEPT_AS = ("PYTHON", "LC_", "MECHASSAY_CACHE", "HF_", "OMP_", "MKL_", "CUDA_", "LD_", "XDG_", "RAY_")
+KEPT_AS = (
+    "PYTHON",
+    "LC_",
+    "MECHASSAY_CACHE",
+    "HF_",
+    "OMP_",
+    "MKL_",
+    "CUDA_",
+    "LD_",
+    "XDG_",
+    "RAY_",
+)
 """Names of the environment, and beginnings of names, that a child is given."""
 SECRET = ("TOKEN", "SECRET", "PASSWORD", "KEY")
 """Parts of names that it is not given."""
@@ -145,7 +156,7 @@ def _send(words: Sequence[str], orders: CellOrders, stop: threading.Event) -> Ch
     if driver.how == "stopped":
         return driver
     if not file.is_file():
-        raise ClusterAway(driver.message or "The Ray cluster did not say how a cell ended.")
+        raise ClusterAway(f"Driver of a cell on Ray: {driver.message or 'it left no result.'}")
     return _with_room(TypeAdapter(ChildEnd).validate_json(file.read_bytes()))
 
 
