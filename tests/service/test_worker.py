@@ -20,7 +20,7 @@ import pytest
 from sqlalchemy import update
 
 import mechassay as ma
-from mechassay.errors import BadFile, BadUsage, DiskFull
+from mechassay.errors import BadFile, BadUsage, DiskFull, MissingExtra
 from mechassay.service import queue
 from mechassay.service.cell import CHECKED, CellOrders, check, run_cell, without_hashes
 from mechassay.service.database import DatabaseAway
@@ -476,11 +476,16 @@ def test_without_a_seed_private_examples_are_not_planned(tmp_path: Path) -> None
     assert [each.split for each in served.evaluations(submission)] == ["test"]
 
 
-def test_a_worker_is_refused_at_its_start_in_one_line(tmp_path: Path) -> None:
+def test_a_worker_is_refused_at_its_start_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     served = Served.at(tmp_path / "service", splits="test, private")
     assert served.settings.private_seed_file is not None
     with pytest.raises(BadUsage, match="workers must be 1 or more"):
         run_workers(served.settings, 0)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'mechassay\[ray\]'"):
+        ServiceWorker(served.settings, WorkerOptions(engine="ray"))
     served.settings.private_seed_file.chmod(0o644)
     with pytest.raises(BadFile, match="others can read it"):
         ServiceWorker(served.settings)

@@ -61,7 +61,7 @@ def worker(
     from mechassay.service.settings import ServiceSettings
     from mechassay.service.worker import WorkerOptions, run_workers
 
-    if engine == "here":
+    if engine == "here" or private_seed_file is not None:  # Private cells are always run here.
         check_device(device)
     opened(folder, database).close()
     settings = ServiceSettings(folder, database, store, track, private_seed_file)
