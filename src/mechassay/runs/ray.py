@@ -127,12 +127,13 @@ def connected(address: str) -> Any:
         return ray
     host, _, port = address.rpartition(":")
     try:
-        if host and port.isdecimal():
+        if host and port.isdecimal() and "://" not in host:
             # Where nothing listens, Ray waits for minutes and ends this process without a word.
-            socket.create_connection((host, int(port)), timeout=HEARD).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=HEARD).close()
         ray.init(address=address, log_to_driver=False, logging_level="error")
     except (OSError, ValueError, RuntimeError, SystemExit) as error:
-        raise BadUsage(f"No Ray cluster at {address!r}: {first_line(error)}") from None
+        reason = "Ray gave up" if isinstance(error, SystemExit) else first_line(error)
+        raise BadUsage(f"No Ray cluster at {address!r}: {reason}") from None
     return ray
 
 

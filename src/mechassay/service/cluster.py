@@ -23,10 +23,10 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from mechassay.errors import BadUsage, MechassayError, first_line
+from mechassay.errors import BadUsage, DiskFull, MechassayError, first_line
 from mechassay.files import write_text
 from mechassay.runs.ray import connected
-from mechassay.service.cell import CHECKED, CellOrders, read_orders
+from mechassay.service.cell import CHECKED, NO_ROOM, CellOrders, read_orders
 from mechassay.service.evaluation import ANSWER, PLACE, SENT, ChildEnd, ClusterAway, watch_child
 
 
@@ -77,13 +77,13 @@ def send(words: Sequence[str], orders: CellOrders) -> ChildEnd:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Send what the arguments say; 0 if its end is in a file, else 1 and one line on stderr."""
+    """Send what the arguments say; 0 if its end is in a file, else there is one line on stderr."""
     try:
         end = send(arguments, read_orders())
         write_text(Path(arguments[1]) / SENT, TypeAdapter(ChildEnd).dump_json(end).decode())
     except MechassayError as error:
         sys.stderr.write(f"{first_line(error)}\n")
-        return 1
+        return NO_ROOM if isinstance(error, DiskFull) else 1
     return 0
 
 
