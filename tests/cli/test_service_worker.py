@@ -25,10 +25,12 @@ def test_a_worker_of_an_empty_queue_makes_the_tables_and_ends(
         (("--track", "nowhere.yaml"), "nowhere.yaml: not a readable track"),
         (("--private-seed-file", "nowhere"), "nowhere: cannot be read"),
         (("--device", "tpu"), "tpu"),
+        # Private cells are run here, whatever the engine.
+        (("--engine", "ray", "--device", "tpu", "--private-seed-file", "nowhere"), "tpu"),
     ],
 )
 def test_what_is_wrong_is_one_line(
-    words: tuple[str, str], said: str, run: Callable[..., Any], tmp_path: Path
+    words: tuple[str, ...], said: str, run: Callable[..., Any], tmp_path: Path
 ) -> None:
     done = run(*WORDS, tmp_path / "new", *words)
     assert done.code == 2 and said in done.line

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+import ray_cluster
 from mechassay.circuits import EdgeScores
 from mechassay.circuits.methods import METHODS
 from mechassay.errors import BadUsage, MechassayError
@@ -267,37 +268,11 @@ cluster.shutdown()
 """
 
 
-def on_cluster(out: Path, how: str) -> subprocess.CompletedProcess[str]:
-    """Run the job on a cluster of its own; once more where Ray itself does not go on.
-
-    On a machine with little to spare Ray sometimes waits for ever for a node that is gone.
-    """
-    command = [sys.executable, "-W", "ignore", "-c", CLUSTER, str(out), how]
-    about: dict[str, Any] = {
-        "env": {**os.environ, "RAY_gcs_rpc_server_reconnect_timeout_s": "5"},
-        "capture_output": True,
-        "text": True,
-        "timeout": 240,
-        "check": False,
-    }
-    try:
-        return subprocess.run(command, **about)
-    except subprocess.TimeoutExpired:
-        return subprocess.run(command, **about)
-
-
 @pytest.fixture
 def ray_runs() -> None:
-    """Skips where no cluster can be started at all, as without sockets or shared memory."""
-    pytest.importorskip("ray")
-    code = "import ray; ray.init('local', num_cpus=1, include_dashboard=False); ray.shutdown()"
-    command = [sys.executable, "-W", "ignore", "-c", code]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
-    except subprocess.TimeoutExpired:
-        pytest.skip("Ray does not start here in time")
-    if done.returncode:
-        pytest.skip(f"Ray does not start here: {done.stderr[-300:]}")
+    """Skips where no cluster can be started at all."""
+    if reason := ray_cluster.missing():
+        pytest.skip(reason)
 
 
 @pytest.mark.slow
@@ -309,14 +284,14 @@ def test_a_cluster_gives_the_same_bits_and_survives_a_lost_node_and_a_lost_head(
     run(job(models=names), tmp_path / "here", progress=SILENT)
     expected = numbers(tmp_path / "here")
 
-    node = on_cluster(tmp_path / "node", "node")
+    node = ray_cluster.run_script(["-c", CLUSTER, str(tmp_path / "node"), "node"])
     assert "done" in node.stdout, node.stderr
     assert numbers(tmp_path / "node") == expected
 
-    on_cluster(tmp_path / "head", "head")
+    ray_cluster.run_script(["-c", CLUSTER, str(tmp_path / "head"), "head"])
     partly = {file: file.stat().st_mtime_ns for file in tmp_path.glob("head/records/*/*.json")}
     assert partly
-    again = on_cluster(tmp_path / "head", "whole")
+    again = ray_cluster.run_script(["-c", CLUSTER, str(tmp_path / "head"), "whole"])
     assert "done" in again.stdout, again.stderr
     assert numbers(tmp_path / "head") == expected
     assert all(file.stat().st_mtime_ns == when for file, when in partly.items())
@@ -326,3 +301,8 @@ def test_no_cluster_is_one_line(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     with pytest.raises(BadUsage, match="workers must be 1 or more"):
         Ray(workers=0)
+    # Ray itself waits for minutes, and ends the process.
+    begin = time.monotonic()
+    with pytest.raises(BadUsage, match="No Ray cluster at '127.0.0.1:1': "):
+        run(job(), tmp_path / "runs", executor=Ray("127.0.0.1:1"), progress=SILENT)
+    assert time.monotonic() - begin < 60

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,11 @@ import pytest
 from sqlalchemy import update
 
 import mechassay as ma
-from mechassay.errors import BadFile, BadUsage, DiskFull
+from mechassay.errors import BadFile, BadUsage, DiskFull, MissingExtra
 from mechassay.service import queue
 from mechassay.service.cell import CHECKED, CellOrders, check, run_cell, without_hashes
 from mechassay.service.database import DatabaseAway
-from mechassay.service.evaluation import ChildEnd, Evaluated
+from mechassay.service.evaluation import ChildEnd, ClusterAway, Evaluated
 from mechassay.service.store import Store, StoreAway
 from mechassay.service.tables import Evaluation, Submission
 from mechassay.service.track import ServiceTrack
@@ -417,6 +418,29 @@ def test_checks_and_cells_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert order == ["check", "cell", "check", "cell"]
 
 
+def test_cells_wait_for_a_cluster_that_is_away_and_checks_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = Served.at(tmp_path / "service")
+    submission = planned(served, junk(tmp_path / "0.zip", b"0"), PLANNED)
+    for name in "12":
+        served.submit(junk(tmp_path / f"{name}.zip", name.encode()))
+    worker, order = ServiceWorker(served.settings, OPTIONS), list[str]()
+
+    def away(_: Evaluation) -> None:
+        order.append("cell")
+        raise ClusterAway("no cluster")
+
+    monkeypatch.setattr(worker, "_check", lambda _: order.append("check"))
+    monkeypatch.setattr(worker, "_evaluate", away)
+    for _ in range(5):
+        with suppress(ClusterAway):
+            worker.step()
+    assert order == ["check", "cell", "check", "cell", "cell"]
+    (cell,) = served.evaluations(submission)
+    assert (cell.state, cell.attempts) == ("waiting", 0)
+
+
 def test_a_lease_that_is_lost_stops_the_cell(tmp_path: Path) -> None:
     served = Served.at(tmp_path / "service")
     worker = ServiceWorker(served.settings, WorkerOptions(lease=0.4))
@@ -452,11 +476,16 @@ def test_without_a_seed_private_examples_are_not_planned(tmp_path: Path) -> None
     assert [each.split for each in served.evaluations(submission)] == ["test"]
 
 
-def test_a_worker_is_refused_at_its_start_in_one_line(tmp_path: Path) -> None:
+def test_a_worker_is_refused_at_its_start_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     served = Served.at(tmp_path / "service", splits="test, private")
     assert served.settings.private_seed_file is not None
     with pytest.raises(BadUsage, match="workers must be 1 or more"):
         run_workers(served.settings, 0)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'mechassay\[ray\]'"):
+        ServiceWorker(served.settings, WorkerOptions(engine="ray"))
     served.settings.private_seed_file.chmod(0o644)
     with pytest.raises(BadFile, match="others can read it"):
         ServiceWorker(served.settings)

@@ -38,8 +38,8 @@ def worker(
         str,
         typer.Option(
             "--engine",
-            help="Where public cells run: here, or ray, a cluster that sees the folder and whose"
-            " memory is not limited (pip install 'mechassay\\[ray]').",
+            help="Where public cells run: here, or ray, a cluster whose nodes see the folder"
+            " (pip install 'mechassay\\[ray]').",
         ),
     ] = "here",
     address: Annotated[
@@ -48,6 +48,9 @@ def worker(
     num_gpus: Annotated[
         float, typer.Option("--num-gpus", min=0, help="GPUs of a cell on the Ray cluster.")
     ] = 0.0,
+    num_cpus: Annotated[
+        int, typer.Option("--num-cpus", min=1, help="CPUs of a cell on the Ray cluster.")
+    ] = 1,
 ) -> None:
     """Check and evaluate submissions, within the track's limits of time and memory, until stopped.
 
@@ -58,11 +61,11 @@ def worker(
     from mechassay.service.settings import ServiceSettings
     from mechassay.service.worker import WorkerOptions, run_workers
 
-    if engine == "here":
+    if engine == "here" or private_seed_file is not None:  # Private cells are always run here.
         check_device(device)
     opened(folder, database).close()
     settings = ServiceSettings(folder, database, store, track, private_seed_file)
-    options = WorkerOptions(device, one_of("engine", engine, ENGINES), address, num_gpus)
+    options = WorkerOptions(device, one_of("engine", engine, ENGINES), address, num_gpus, num_cpus)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     stop = threading.Event()
 

@@ -6,13 +6,14 @@ finished is given to another one; what a lost cluster had not finished is done b
 
 from __future__ import annotations
 
+import socket
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mechassay.errors import BadUsage, MechassayError, MissingExtra
+from mechassay.errors import BadUsage, MechassayError, MissingExtra, first_line
 from mechassay.progress import SILENT
 from mechassay.runs.execute import Batches, named_device, run_cells
 from mechassay.runs.folder import RunFolder
@@ -20,6 +21,8 @@ from mechassay.runs.job import Bench, Cell
 
 TRIES = 3
 """How often a batch is begun: a batch that kills every worker is not begun for ever."""
+HEARD = 10.0
+"""Seconds in which the head of a cluster takes a connection."""
 
 
 class Worker:
@@ -58,7 +61,7 @@ class Ray:
     num_cpus: float = 1.0
 
     def __post_init__(self) -> None:
-        _ray()
+        ray_module()
         if self.workers < 1:
             raise BadUsage(f"workers must be 1 or more; got {self.workers}.")
 
@@ -69,13 +72,8 @@ class Ray:
             BadUsage: no cluster at the address, or models and tasks that are objects.
             MechassayError: a batch was lost too often, or the cluster is gone.
         """
-        ray, device = _ray(), named_device(bench)
-        if not ray.is_initialized():
-            try:
-                ray.init(address=self.address, log_to_driver=False, logging_level="error")
-            except (ConnectionError, ValueError) as error:
-                reason = str(error).splitlines()[0]
-                raise BadUsage(f"No Ray cluster at {self.address!r}: {reason}") from None
+        device = named_device(bench)
+        ray = connected(self.address)
         actor = ray.remote(num_gpus=self.num_gpus, num_cpus=self.num_cpus)(Worker)
         folder = bench.folder.path.resolve()
         waiting = deque((cells, 1) for cells in batches)
@@ -117,7 +115,34 @@ class Ray:
             ray.kill(worker)
 
 
-def _ray() -> Any:
+def connected(address: str) -> Any:
+    """The module `ray`, with this process as a driver of the cluster at an address.
+
+    Raises:
+        MissingExtra: Ray is not installed.
+        BadUsage: no cluster at the address.
+    """
+    ray = ray_module()
+    if ray.is_initialized():
+        return ray
+    host, _, port = address.rpartition(":")
+    try:
+        if host and port.isdecimal() and "://" not in host:
+            # Where nothing listens, Ray waits for minutes and ends this process without a word.
+            socket.create_connection((host.strip("[]"), int(port)), timeout=HEARD).close()
+        ray.init(address=address, log_to_driver=False, logging_level="error")
+    except (OSError, ValueError, RuntimeError, SystemExit) as error:
+        reason = "Ray gave up" if isinstance(error, SystemExit) else first_line(error)
+        raise BadUsage(f"No Ray cluster at {address!r}: {reason}") from None
+    return ray
+
+
+def ray_module() -> Any:
+    """The module `ray`.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
     try:
         import ray
     except ImportError as error:

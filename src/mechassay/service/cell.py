@@ -35,7 +35,7 @@ from mechassay.errors import BadUsage, DiskFull, MechassayError, first_line, one
 from mechassay.files import FULL, write_text
 from mechassay.progress import SILENT
 from mechassay.records import Record, Stored
-from mechassay.runs.execute import Executor, Here, prepare
+from mechassay.runs.execute import Here, prepare
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import Bench, job_of
 from mechassay.service.bundle import open_bundle
@@ -56,7 +56,8 @@ class CellOrders(Stored):
 
     Attributes:
         name: of the uploaded file.
-        engine, address, num_gpus: where a cell is run; private ones always here.
+        engine: where public cells are run: here, or on a Ray cluster (`service.cluster`).
+        address, num_gpus, num_cpus: of the cluster, and of a cell on it.
         threads: of this process; 0: as many as it likes.
         seed, epoch: of private examples; None where there are none.
     """
@@ -67,6 +68,7 @@ class CellOrders(Stored):
     engine: Engine = "here"
     address: str = "auto"
     num_gpus: float = 0.0
+    num_cpus: int = 1
     threads: int = 0
     seed: int | None = Field(default=None, repr=False)
     epoch: str = ""
@@ -141,7 +143,7 @@ def run_cell(folder: Path, number: int, name: str, orders: CellOrders) -> None:
     write_text(run.plan_file, plan.plan_file.read_text("utf-8"))
     cells = {cell.name: cell for cell in job.cells()}
     cell = cells[one_of("cell of the job", name, cells)]
-    _executor(orders, private).map(job, [[cell]], Bench(run, orders.device, SILENT))
+    Here().map(job, [[cell]], Bench(run, orders.device, SILENT))
     record = run.record(name)
     if private and record is not None and orders.seed is not None:
         run.save_record(name, without_hashes(record, orders.seed, orders.epoch))
@@ -166,23 +168,20 @@ def _keyed(text: str, seed: int) -> str:
     return hmac.new(str(seed).encode(), text.encode(), hashlib.sha256).hexdigest()
 
 
-def _executor(orders: CellOrders, private: bool) -> Executor:
-    if orders.engine == "here" or private:  # A cluster would store the seed with its job.
-        return Here()
-    from mechassay.runs.ray import Ray
-
-    return Ray(orders.address, 1, orders.num_gpus)
-
-
 def main(arguments: Sequence[str]) -> int:
     """Do what the arguments say, with the orders that are on the standard input; see `work`."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(FIRST_TO_GO, "ascii")
+    return work(arguments, read_orders())
+
+
+def read_orders() -> CellOrders:
+    """The orders of this process, which ends when its standard input does."""
     orders = CellOrders.model_validate_json(sys.stdin.readline())
     threading.Thread(target=_end_with, args=(sys.stdin.read,), daemon=True).start()
     if orders.threads:
         torch.set_num_threads(orders.threads)
-    return work(arguments, orders)
+    return orders
 
 
 def work(arguments: Sequence[str], orders: CellOrders) -> int:

@@ -10,11 +10,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-
-import torch
 
 from mechassay.circuits.series import is_series
 from mechassay.errors import MechassayError
@@ -22,7 +19,7 @@ from mechassay.files import write_text
 from mechassay.report.sections import parts as drawing_parts
 from mechassay.runs.draw import cut_circuits
 from mechassay.service.bundle import BundlePart, open_bundle
-from mechassay.service.cell import CellOrders
+from mechassay.service.cell import read_orders
 from mechassay.service.track import ServiceTrack
 
 COMMAND = (sys.executable, "-m", "mechassay.service.drawing")
@@ -67,21 +64,12 @@ def _drawable(path: Path) -> Iterator[Path]:
 
 def main(folder: str) -> int:
     """Draw; 0 if it ended in a file, else 1 and one line on stderr."""
-    orders = CellOrders.model_validate_json(sys.stdin.readline())
-    threading.Thread(target=_end_with_input, daemon=True).start()
-    if orders.threads:
-        torch.set_num_threads(orders.threads)
     try:
-        draw(Path(folder), orders.track)
+        draw(Path(folder), read_orders().track)
     except MechassayError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0
-
-
-def _end_with_input() -> None:
-    sys.stdin.read()
-    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
 The limit of memory is of the process and all that it starts, as the system counts it (resident). It
 is looked at ten times a second, so a process may be above it for that long; where memory runs out,
-Linux ends it before its worker. What a Ray cluster does for a child is not counted. A process over
-a limit is killed, and so is one that nobody wants any longer.
+Linux ends it before its worker. A process over a limit is killed, and so is one that nobody wants
+any longer. A cell on a Ray cluster is watched in the same way on its node (`service.cluster`); what
+is run here for it is its driver, which ends when it is killed, and all that it began with it.
 
 The child (`service.cell`) gets its orders, with the private seed if there is one, on its standard
 input, which stays open as long as this process lives. Its environment has no keys and passwords:
@@ -12,6 +13,7 @@ it needs none, and opens files of others.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
@@ -25,18 +27,35 @@ from tempfile import TemporaryFile
 from typing import IO, Literal
 
 import psutil
+from pydantic import TypeAdapter
 
-from mechassay.errors import BadFile, DiskFull, first_line
+from mechassay.errors import BadFile, DiskFull, MechassayError, first_line
 from mechassay.records import Failure
 from mechassay.runs.folder import RunFolder
 from mechassay.service.cell import CHECKED, NO_ROOM, CellOrders, CheckedSubmission, job_folder
 from mechassay.service.track import CellLimits
 
 COMMAND = (sys.executable, "-m", "mechassay.service.cell")
+DRIVER = (sys.executable, "-m", "mechassay.service.cluster")
+SENT = "sent.json"
+"""In the folder of a submission: how the child of a cell ended that was sent to a cluster."""
+PLACE, ANSWER = 600.0, 60.0
+"""Seconds that a cell waits for a place on a cluster, and that a node has to answer in."""
 PAUSE = 0.1
 """Seconds between two looks at a process."""
 KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "USERPROFILE", "VIRTUAL_ENV")
-KEPT_AS = ("PYTHON", "LC_", "MECHASSAY_CACHE", "HF_", "OMP_", "MKL_", "CUDA_", "LD_", "XDG_")
+KEPT_AS = (
+    "PYTHON",
+    "LC_",
+    "MECHASSAY_CACHE",
+    "HF_",
+    "OMP_",
+    "MKL_",
+    "CUDA_",
+    "LD_",
+    "XDG_",
+    "RAY_",
+)
 """Names of the environment, and beginnings of names, that a child is given."""
 SECRET = ("TOKEN", "SECRET", "PASSWORD", "KEY")
 """Parts of names that it is not given."""
@@ -45,6 +64,10 @@ FOLDERS_ABOVE = re.compile(r"(?<![\w.:/\\-])/(?:[^\s/:'\"]+/)+")
 """The folders of an absolute path."""
 
 Ending = Literal["ended", "too long", "too large", "stopped", "died"]
+
+
+class ClusterAway(MechassayError):
+    """The Ray cluster cannot do a cell now; no submission is to blame."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +124,14 @@ def evaluate(
 
     Raises:
         DiskFull: the child had no room.
+        ClusterAway: the cell was for a cluster, which did not begin it or did not answer.
     """
     words = ("run", str(folder), str(job), cell)
-    end = run_child(words, orders, orders.track.cell, stop, command=command)
+    # Nothing private is sent: a cluster would keep the seed with the work it is given.
+    if orders.engine == "here" or private:
+        end = run_child(words, orders, orders.track.cell, stop, command=command)
+    else:
+        end = _send(words, orders, stop)
     run = job_folder(folder, job, orders.epoch if private else "")
     # A child that says 1 may have left a record that is not as it should be.
     if end.code == 0 and run.record_file(cell).is_file():
@@ -115,6 +143,21 @@ def evaluate(
         return Evaluated("ended", state, _short(said, orders, folder), end.seconds)
     said = "" if private and end.how == "ended" else end.message
     return Evaluated(end.how, "failed", said or "it left no result.", end.seconds)
+
+
+def _send(words: Sequence[str], orders: CellOrders, stop: threading.Event) -> ChildEnd:
+    """How a child ended on the cluster, as its driver wrote down."""
+    file = Path(words[1]) / SENT
+    file.unlink(missing_ok=True)
+    # Memory and time of the child are watched on its node; its driver has nothing of strangers.
+    seconds = PLACE + orders.track.cell.seconds + 3 * ANSWER
+    limits = CellLimits(seconds=seconds, memory_gb=math.inf)
+    driver = run_child(words, orders, limits, stop, command=DRIVER)
+    if driver.how == "stopped":
+        return driver
+    if not file.is_file():
+        raise ClusterAway(f"Driver of a cell on Ray: {driver.message or 'it left no result.'}")
+    return _with_room(TypeAdapter(ChildEnd).validate_json(file.read_bytes()))
 
 
 def _failure(run: RunFolder, cell: str) -> Failure | None:
@@ -160,6 +203,24 @@ def run_child(
     Raises:
         DiskFull: it had no room. That is nobody's fault who handed something in.
     """
+    return _with_room(watch_child(words, orders, limits, stop, command=command))
+
+
+def _with_room(end: ChildEnd) -> ChildEnd:
+    if end.code == NO_ROOM:
+        raise DiskFull(end.message)
+    return end
+
+
+def watch_child(
+    words: Sequence[str],
+    orders: CellOrders,
+    limits: CellLimits,
+    stop: threading.Event,
+    *,
+    command: Sequence[str] = COMMAND,
+) -> ChildEnd:
+    """As `run_child`; no room is the code `NO_ROOM`."""
     begin, how, message = time.monotonic(), "ended", ""
     with TemporaryFile() as said:
         process = subprocess.Popen(
@@ -187,8 +248,6 @@ def run_child(
         if code:
             how, message = _died(code, _last_line(said))
     message = _short(message, orders, *words[1:2])
-    if code == NO_ROOM:
-        raise DiskFull(message)
     return ChildEnd(how, message, seconds, code if how == "ended" else None)
 
 

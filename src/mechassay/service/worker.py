@@ -10,8 +10,8 @@ the database counts is kept: so a cell has exactly one result.
 
 A submission cannot stop a worker: its files are opened in children alone. A child that dies without
 a word is tried again, as memory may have run out for another's sake; one over a limit is not. Where
-the store is away or a disk is full, what was begun waits again and is not counted; a record that is
-done waits for the store. SIGTERM and Ctrl-C give back what was begun, and end the worker.
+store or cluster are away or a disk is full, what was begun waits again and is not counted; a record
+that is done waits for the store. SIGTERM and Ctrl-C give back what was begun, and end the worker.
 """
 
 from __future__ import annotations
@@ -31,10 +31,18 @@ from time import monotonic
 import psutil
 
 from mechassay.errors import BadFile, BadUsage, DiskFull, MechassayError, first_line
+from mechassay.runs.ray import ray_module
 from mechassay.service import queue
 from mechassay.service.cell import CHECKED, UPLOAD, CellOrders, CheckedSubmission, Engine
 from mechassay.service.database import Database, DatabaseAway
-from mechassay.service.evaluation import COMMAND, ChildEnd, Evaluated, check_submission, evaluate
+from mechassay.service.evaluation import (
+    COMMAND,
+    ChildEnd,
+    ClusterAway,
+    Evaluated,
+    check_submission,
+    evaluate,
+)
 from mechassay.service.settings import PrivateSeed, PrivateSeeds, ServiceSettings
 from mechassay.service.store import Store, StoreAway
 from mechassay.service.tables import Evaluation, Submission
@@ -56,7 +64,7 @@ class SeedsAway(MechassayError):
     """The file of private seeds cannot be used now, as while somebody edits it."""
 
 
-_PASSING = (DatabaseAway, StoreAway, DiskFull, SeedsAway, OSError)
+_PASSING = (DatabaseAway, StoreAway, ClusterAway, DiskFull, SeedsAway, OSError)
 """What is nobody's fault who handed something in."""
 
 
@@ -66,10 +74,10 @@ class WorkerOptions:
 
     Attributes:
         device: of models: auto, cpu, cuda ...
-        engine, address, num_gpus: where public cells are run: in the child, or on a Ray cluster
-            that sees the worker's scratch folder. The limit of memory is of the child alone, and
-            not of what the cluster runs for it.
-        threads: of a child; 0: as many as it likes.
+        engine, address: where public cells are run: here, or on a Ray cluster whose nodes see the
+            worker's scratch folder; see `service.cluster`. Private ones are always run here.
+        num_gpus, num_cpus: of a cell on the cluster; it has as many threads as CPUs.
+        threads: of a child that is run here; 0: as many as it likes.
         lease: seconds until what a silent worker holds is given to others.
         command: that makes a child.
     """
@@ -78,6 +86,7 @@ class WorkerOptions:
     engine: Engine = "here"
     address: str = "auto"
     num_gpus: float = 0.0
+    num_cpus: int = 1
     threads: int = 0
     lease: float = LEASE
     command: Sequence[str] = COMMAND
@@ -103,6 +112,8 @@ class ServiceWorker:
         self.db = Database(self.settings.database)
         self.store = Store.of(self.settings.store)
         self.track = ServiceTrack.read(self.settings.track)
+        if self.options.engine == "ray":
+            ray_module()
         self.settings.seeds()  # Refused now, and not in the first private cell.
         self._unpacked: dict[str, Path] = {}
         self._checks_next = True
@@ -144,14 +155,15 @@ class ServiceWorker:
         """Check a submission or evaluate a cell, in turn; whether there was one.
 
         Raises:
-            DatabaseAway, StoreAway, DiskFull, SeedsAway, OSError: what was begun waits again, and
-                is not counted.
+            DatabaseAway, StoreAway, ClusterAway, DiskFull, SeedsAway, OSError: what was begun waits
+                again, and is not counted.
         """
         turn = (self._next_check, self._next_cell)
         for work in turn if self._checks_next else reversed(turn):
+            # So neither many uploads nor many cells stand before everything else, and no cell that
+            # waits for a cluster before a check.
+            self._checks_next = work == self._next_cell
             if work():
-                # So neither many uploads nor many cells stand before everything else.
-                self._checks_next = work == self._next_cell
                 return True
         return False
 
@@ -306,10 +318,8 @@ class ServiceWorker:
 
     def _orders(self, seed: PrivateSeed | None = None) -> CellOrders:
         options = self.options
-        about = {name: getattr(options, name) for name in ("device", "engine", "address")}
-        orders = CellOrders(
-            track=self.track, num_gpus=options.num_gpus, threads=options.threads, **about
-        )
+        names = ("device", "engine", "address", "num_gpus", "num_cpus", "threads")
+        orders = CellOrders(track=self.track, **{name: getattr(options, name) for name in names})
         if seed is None:
             return orders
         return orders.model_copy(update={"seed": seed.seed, "epoch": seed.epoch})
