@@ -550,3 +550,31 @@ def test_each_change_of_state_can_run_twice(forgetful: Forgetful) -> None:
     assert lost(lambda: withdraw(db, made.id, ann)).state == "withdrawn"
     assert counts(db, made.id).of == {"done": 1, "withdrawn": 2}
     assert len(evaluations(db)) == 3
+
+
+def test_what_a_worker_passes_over_others_may_take(db: Database) -> None:
+    ann = submitter(db)
+    first, second = queued(db, ann, "1", 1), queued(db, ann, "2", 1)
+    held = claim(db, "w", LEASE, without={first.id})
+    assert held is not None and held.submission_id == second.id
+    assert claim(db, "w", LEASE, without=[first.id]) is None
+    held = claim(db, "other", LEASE)
+    assert held is not None and held.submission_id == first.id
+    third, fourth = (receive(db, ann, upload(digest), MANY)[0] for digest in "34")
+    check = claim_check(db, "w", LEASE, without={third.id})
+    assert check is not None and check.id == fourth.id
+    assert claim_check(db, "w", LEASE, without={third.id}) is None
+    check = claim_check(db, "other", LEASE)
+    assert check is not None and check.id == third.id
+
+
+def test_an_end_may_be_said_again_but_no_other_one(db: Database) -> None:
+    queued(db, submitter(db), cells=1)
+    held = claim(db, "w", LEASE)
+    assert held is not None and finish(db, held, "w", DONE)
+    assert finish(db, held, "w", DONE)
+    assert not finish(db, held, "other", DONE)
+    assert not finish(db, held, "w", replace(DONE, record="records/2"))
+    assert not finish(db, held, "w", Outcome("failed", message="no memory"))
+    (row,) = evaluations(db)
+    assert (row.state, row.record) == ("done", "records/1")

@@ -16,7 +16,7 @@ if it is withdrawn: `Receipt`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -105,10 +105,15 @@ def receive(
     return db.write(work)
 
 
-def claim_check(db: Database, worker: str, lease: float) -> Submission | None:
+def claim_check(
+    db: Database, worker: str, lease: float, *, without: Collection[str] = ()
+) -> Submission | None:
     """The next submission to check, which is this worker's for `lease` seconds; None if none is.
 
     It is of whom the least was received in the last day.
+
+    Args:
+        without: ids of submissions that are passed over.
     """
     time = now()
     until = time + timedelta(seconds=lease)
@@ -136,7 +141,7 @@ def claim_check(db: Database, worker: str, lease: float) -> Submission | None:
         )
         found = session.scalar(
             select(Submission)
-            .where((Submission.state == "received") | lost)
+            .where((Submission.state == "received") | lost, Submission.id.not_in(without))
             .order_by(Submission.attempts, received, Submission.created, Submission.id)
             .limit(1)
             .with_for_update(skip_locked=True)
@@ -225,8 +230,14 @@ def give_back_check(
     return db.write(lambda session: _count(session, again) == 1)
 
 
-def claim(db: Database, worker: str, lease: float) -> Evaluation | None:
-    """The next evaluation, which is this worker's for `lease` seconds; None if none waits."""
+def claim(
+    db: Database, worker: str, lease: float, *, without: Collection[str] = ()
+) -> Evaluation | None:
+    """The next evaluation, which is this worker's for `lease` seconds; None if none waits.
+
+    Args:
+        without: ids of submissions that are passed over.
+    """
     time = now()
     until = time + timedelta(seconds=lease)
 
@@ -236,6 +247,8 @@ def claim(db: Database, worker: str, lease: float) -> Evaluation | None:
             return found
         _take_back(session, time)
         for submission in _fair_order(session, time):
+            if submission in without:
+                continue
             found = session.scalar(
                 select(Evaluation)
                 .filter_by(submission_id=submission, state="waiting")
@@ -264,7 +277,7 @@ def beat(db: Database, evaluation: Evaluation, worker: str, lease: float) -> boo
 
 
 def finish(db: Database, evaluation: Evaluation, worker: str, outcome: Outcome) -> bool:
-    """Say how an evaluation ended; the last one ends its submission.
+    """Say how an evaluation ended; the last one ends its submission. It may be said again.
 
     Returns:
         Whether it counted: the evaluation was still this worker's.
@@ -280,9 +293,11 @@ def finish(db: Database, evaluation: Evaluation, worker: str, outcome: Outcome) 
             .values(finished=time, lease_until=None, **asdict(outcome))
         )
         if _count(session, ended) == 0:
-            # There is none if its submission was withdrawn and received anew.
+            # Said before, as by a call whose answer was lost? There is no row if its submission
+            # was withdrawn and received anew.
             found = session.get(Evaluation, evaluation.id)
-            return found is not None and found.worker == worker and found.finished == time
+            said = asdict(outcome) | {"worker": worker, "started": evaluation.started}
+            return found is not None and all(getattr(found, x) == y for x, y in said.items())
         _close(session, evaluation.submission_id, time)
         return True
 

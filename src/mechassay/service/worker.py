@@ -10,8 +10,9 @@ the database counts is kept: so a cell has exactly one result.
 
 A submission cannot stop a worker: its files are opened in children alone. A child that dies without
 a word is tried again, as memory may have run out for another's sake; one over a limit is not. Where
-the store is away or a disk is full, what was begun waits again and is not counted; a record that is
-done waits for the store. SIGTERM and Ctrl-C give back what was begun, and end the worker.
+the store is away or a disk is full, what was begun waits again and is not counted, and others come
+first (`service.postponed`). A cell that is done waits for store and database to take its result.
+SIGTERM and Ctrl-C give back what was begun, and end the worker.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ import secrets
 import shutil
 import socket
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
+from typing import TypeVar
 
 import psutil
 
@@ -35,6 +38,7 @@ from mechassay.service import queue
 from mechassay.service.cell import CHECKED, UPLOAD, CellOrders, CheckedSubmission, Engine
 from mechassay.service.database import Database, DatabaseAway
 from mechassay.service.evaluation import COMMAND, ChildEnd, Evaluated, check_submission, evaluate
+from mechassay.service.postponed import PostponedSubmissions
 from mechassay.service.settings import PrivateSeed, PrivateSeeds, ServiceSettings
 from mechassay.service.store import Store, StoreAway
 from mechassay.service.tables import Evaluation, Submission
@@ -50,6 +54,9 @@ IDLE, AWAY = 2.0, 5.0
 CHECK_SECONDS = 900.0
 FOLDERS = 4
 """Submissions that a worker keeps unpacked."""
+
+
+FoundT = TypeVar("FoundT")
 
 
 class SeedsAway(MechassayError):
@@ -105,6 +112,7 @@ class ServiceWorker:
         self.track = ServiceTrack.read(self.settings.track)
         self.settings.seeds()  # Refused now, and not in the first private cell.
         self._unpacked: dict[str, Path] = {}
+        self._postponed = PostponedSubmissions()
         self._checks_next = True
 
     @property
@@ -148,35 +156,45 @@ class ServiceWorker:
                 is not counted.
         """
         turn = (self._next_check, self._next_cell)
-        for work in turn if self._checks_next else reversed(turn):
-            if work():
-                # So neither many uploads nor many cells stand before everything else.
-                self._checks_next = work == self._next_cell
-                return True
+        turn = turn if self._checks_next else turn[::-1]
+        postponed = self._postponed.now()
+        # What was postponed is tried where nothing else is left to do.
+        for without in (postponed, frozenset[str]()) if postponed else (postponed,):
+            for work in turn:
+                if work(without):
+                    # So neither many uploads nor many cells stand before everything else.
+                    self._checks_next = work == self._next_cell
+                    return True
         return False
 
-    def _next_check(self) -> bool:
-        submission = queue.claim_check(self.db, self.name, self.options.lease)
-        if submission is not None:
-            with self._given_back(lambda: queue.give_back_check(self.db, submission, self.name)):
-                self._check(submission)
-        return submission is not None
+    def _next_check(self, without: Collection[str]) -> bool:
+        found = queue.claim_check(self.db, self.name, self.options.lease, without=without)
+        if found is not None:
+            give_back = partial(queue.give_back_check, self.db, found, self.name)
+            with self._given_back(found.id, give_back):
+                self._check(found)
+        return found is not None
 
-    def _next_cell(self) -> bool:
-        evaluation = queue.claim(self.db, self.name, self.options.lease)
-        if evaluation is not None:
-            with self._given_back(lambda: queue.give_back(self.db, evaluation, self.name)):
-                self._evaluate(evaluation)
-        return evaluation is not None
+    def _next_cell(self, without: Collection[str]) -> bool:
+        found = queue.claim(self.db, self.name, self.options.lease, without=without)
+        if found is not None:
+            give_back = partial(queue.give_back, self.db, found, self.name)
+            with self._given_back(found.submission_id, give_back):
+                self._evaluate(found)
+        return found is not None
 
     @contextmanager
-    def _given_back(self, give_back: Callable[[], bool]) -> Generator[None]:
+    def _given_back(self, submission: str, give_back: Callable[[], bool]) -> Generator[None]:
         """What a worker cannot do now waits again, as if it had not been begun."""
         try:
             yield
-        except _PASSING:
+        except _PASSING as error:
+            if not isinstance(error, DatabaseAway):  # That is away for all alike.
+                wait = self._postponed.add(submission)
+                LOG.info("%s: others before submission %s, %g s", self.name, submission, wait)
             give_back()
             raise
+        self._postponed.remove(submission)
 
     def _make_room(self) -> None:
         """Remove what is kept for cells to come: the disk may be full of it."""
@@ -200,30 +218,29 @@ class ServiceWorker:
         has_seed = self._seeds() is not None
         with self._held(beat, self.stop) as stop:
             found = self._checked(submission, stop)
-        if isinstance(found, ChildEnd):
-            died = found.how == "died" and submission.deaths + 1 < queue.ATTEMPTS
-            if found.how == "stopped" or died:
-                queue.give_back_check(self.db, submission, self.name, died=died)
-                return
-            LOG.warning("%s: submission %s: %s", self.name, submission.id, found.message)
-            problems = [Problem("", f"It could not be read: {found.message}")]
-            queue.checked(self.db, submission, self.name, problems, [])
-            return
-        planned = [
-            queue.PlannedEvaluation(cell.job, cell.cell, cell.split)
-            for cell in found.cells
-            if has_seed or cell.split != PRIVATE
-        ]
-        queue.checked(
-            self.db,
-            submission,
-            self.name,
-            found.problems,
-            planned,
-            kind=found.kind,
-            name=found.name,
-            declaration=found.declaration,
-        )
+            if isinstance(found, ChildEnd):
+                died = found.how == "died" and submission.deaths + 1 < queue.ATTEMPTS
+                if found.how == "stopped" or died:
+                    queue.give_back_check(self.db, submission, self.name, died=died)
+                    return
+                LOG.warning("%s: submission %s: %s", self.name, submission.id, found.message)
+                problems = [Problem("", f"It could not be read: {found.message}")]
+                end = partial(queue.checked, problems=problems, evaluations=())
+            else:
+                planned = [
+                    queue.PlannedEvaluation(cell.job, cell.cell, cell.split)
+                    for cell in found.cells
+                    if has_seed or cell.split != PRIVATE
+                ]
+                end = partial(
+                    queue.checked,
+                    problems=found.problems,
+                    evaluations=planned,
+                    kind=found.kind,
+                    name=found.name,
+                    declaration=found.declaration,
+                )
+            self._waited(lambda: end(self.db, submission, self.name), self.stop)
 
     def _checked(
         self, submission: Submission, stop: threading.Event
@@ -247,35 +264,53 @@ class ServiceWorker:
         def beat() -> bool:
             return queue.beat(self.db, evaluation, self.name, self.options.lease)
 
-        key = None
         with self._held(beat, self.stop) as stop:
-            found = self._evaluated(evaluation, stop)
+            found, key = self._evaluated(evaluation, stop), None
             if found.record is not None:
-                # Drawn, as the number of an evaluation may be given again when it is removed.
-                key = f"records/{evaluation.submission_id}/{secrets.token_hex(16)}.json"
-                stored = self._stored(key, found.record, stop)
-                found = found if stored else replace(found, how="stopped")
-        died = found.how == "died" and evaluation.deaths + 1 < queue.ATTEMPTS
-        if found.how == "stopped" or died:
-            queue.give_back(self.db, evaluation, self.name, died=died)
-            return
-        outcome = queue.Outcome(found.state, found.message or None, key, found.seconds)
-        counted = queue.finish(self.db, evaluation, self.name, outcome)
-        if not counted and key is not None:
-            self.store.delete(key)
+                key = self._stored(evaluation, found.record, stop)
+                found = found if key else replace(found, how="stopped")
+            died = found.how == "died" and evaluation.deaths + 1 < queue.ATTEMPTS
+            if found.how == "stopped" or died:
+                queue.give_back(self.db, evaluation, self.name, died=died)
+                return
+            outcome = queue.Outcome(found.state, found.message or None, key, found.seconds)
+            self._tell(evaluation, outcome)
         LOG.info("%s: evaluation %d: %s", self.name, evaluation.id, found.state)
 
-    def _stored(self, key: str, record: Path, stop: threading.Event) -> bool:
-        """Put a record into the store, however long that is away; False if `stop` was set."""
+    def _stored(self, evaluation: Evaluation, record: Path, stop: threading.Event) -> str | None:
+        """Put a record into the store; its key, or None if `stop` was set before."""
+        # Drawn, as the number of an evaluation may be given again when it is removed.
+        key = f"records/{evaluation.submission_id}/{secrets.token_hex(16)}.json"
+
+        def put() -> str:
+            self.store.put_file(key, record)
+            return key
+
+        return self._waited(put, stop)
+
+    def _tell(self, evaluation: Evaluation, outcome: queue.Outcome) -> None:
+        """Say how a cell ended; where that does not count, its record goes.
+
+        It waits for the database although the lease may be over meanwhile: nobody else may have
+        taken the cell. Where the worker has to end before, nobody knows whether it counted, as a
+        connection may be lost in a commit: then the record stays.
+        """
+        finish = partial(queue.finish, self.db, evaluation, self.name, outcome)
+        counted = self._waited(finish, self.stop)
+        record = outcome.record
+        if counted is False and record is not None:
+            LOG.info("%s: evaluation %d: it did not count", self.name, evaluation.id)
+            self._waited(lambda: self.store.delete(record), self.stop)
+
+    def _waited(self, work: Callable[[], FoundT], stop: threading.Event) -> FoundT | None:
+        """Do what needs store or database, however long that is away; None if `stop` was set."""
         while True:
             try:
-                self.store.put_file(key, record)
-            except (StoreAway, DiskFull) as error:
-                LOG.warning("%s: %s", self.name, error)
+                return work()
+            except (DatabaseAway, StoreAway, DiskFull) as error:
+                LOG.warning("%s: %s", self.name, first_line(error))
                 if stop.wait(AWAY):
-                    return False
-            else:
-                return True
+                    return None
 
     def _evaluated(self, evaluation: Evaluation, stop: threading.Event) -> Evaluated:
         private = evaluation.split == PRIVATE
