@@ -24,6 +24,7 @@ from mechassay.service.settings import ServiceSettings
 from mechassay.service.store import Store
 from mechassay.service.tables import Evaluation, Submission, Submitter
 from mechassay.service.tokens import new_token, submitter_of
+from mechassay.service.work import Upload
 
 SEED = 4_611_686_018_427_388_777
 """Of private examples; the last of the epochs counts."""
@@ -87,7 +88,7 @@ class Served:
         key = f"uploads/{hashlib.sha256(archive.read_bytes()).hexdigest()}"
         self.store.put_file(key, archive)
         told = {"name": name}
-        upload = queue.Upload(key[8:], key, archive.stat().st_size, name, told)
+        upload = Upload(key[8:], key, archive.stat().st_size, name, told)
         submission, _ = queue.receive(self.db, self.submitter, upload)
         return submission.id
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -21,8 +19,8 @@ import pytest
 from sqlalchemy import update
 
 import mechassay as ma
-from mechassay.errors import BadFile, BadUsage, DiskFull
-from mechassay.service import queue
+from mechassay.errors import BadUsage, DiskFull
+from mechassay.service import checks, queue
 from mechassay.service.cell import (
     CHECKED,
     CellOrders,
@@ -32,12 +30,15 @@ from mechassay.service.cell import (
     run_cell,
     without_hashes,
 )
+from mechassay.service.changes import DIED, LOST
 from mechassay.service.database import Database, DatabaseAway
 from mechassay.service.evaluation import ChildEnd, Evaluated
 from mechassay.service.store import Store, StoreAway
 from mechassay.service.tables import Evaluation, Submission, now
 from mechassay.service.track import ServiceTrack
-from mechassay.service.worker import SeedsAway, ServiceWorker, WorkerOptions, run_workers
+from mechassay.service.work import PlannedEvaluation
+from mechassay.service.worker import SeedsAway, ServiceWorker, WorkerOptions
+from mechassay.service.workers import run_workers
 from small_service import (
     HERE,
     OLD_SEED,
@@ -49,7 +50,7 @@ from small_service import (
 )
 
 OPTIONS = WorkerOptions(threads=1)
-PLANNED = queue.PlannedEvaluation(0, "truth-ioi--truth-ioi/scores")
+PLANNED = PlannedEvaluation(0, "truth-ioi--truth-ioi/scores")
 FATAL = str(HERE / "service_fatal_cell.py")
 
 
@@ -65,12 +66,12 @@ def until(true: Callable[[], bool], seconds: float = 400) -> None:
         time.sleep(0.1)
 
 
-def planned(served: Served, archive: Path, *cells: queue.PlannedEvaluation) -> str:
+def planned(served: Served, archive: Path, *cells: PlannedEvaluation) -> str:
     """A submission that was checked elsewhere; its id."""
     submission = served.submit(archive)
-    claimed = queue.claim_check(served.db, "other", 60.0)
+    claimed = checks.claim_check(served.db, "other", 60.0)
     assert claimed is not None and claimed.id == submission
-    assert queue.checked(served.db, claimed, "other", [], cells)
+    assert checks.checked(served.db, claimed, "other", [], cells)
     return submission
 
 
@@ -250,7 +251,7 @@ def test_a_submission_that_kills_its_worker_fails_and_another_is_done(tmp_path: 
     served = Served.at(tmp_path / "service")
     bad = planned(served, circuits_archive(tmp_path / "bad.zip", 1, "bad"), PLANNED)
     # As if it had killed most of the workers that it may.
-    before = queue.LOST - 3
+    before = LOST - 3
     served.db.write(lambda session: session.execute(update(Evaluation).values(attempts=before)))
     good = served.submit(circuits_archive(tmp_path / "good.zip", 2, "good"), "good")
     deaths = 0
@@ -263,7 +264,7 @@ def test_a_submission_that_kills_its_worker_fails_and_another_is_done(tmp_path: 
         time.sleep(2.2)
     assert deaths == 3
     (cell,) = served.evaluations(bad)
-    assert (cell.state, cell.attempts, cell.message) == ("failed", queue.LOST, f"{queue.DIED}.")
+    assert (cell.state, cell.attempts, cell.message) == ("failed", LOST, f"{DIED}.")
     (cell,) = served.evaluations(good)
     assert cell.state == "done" and served.store.keys("records") == [cell.record]
 
@@ -567,20 +568,6 @@ def test_checks_and_cells_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert order == ["check", "cell", "check", "cell"]
 
 
-def test_a_lease_that_is_lost_stops_the_cell(tmp_path: Path) -> None:
-    served = Served.at(tmp_path / "service")
-    worker = ServiceWorker(served.settings, WorkerOptions(lease=0.4))
-    answers = iter([True, True, False])
-    begin = time.monotonic()
-    with worker._held(lambda: next(answers), threading.Event()) as lost:  # pyright: ignore[reportPrivateUsage]
-        assert lost.wait(20)
-    assert time.monotonic() - begin >= 0.25
-    stop = threading.Event()
-    stop.set()
-    with worker._held(lambda: True, stop) as wanted:  # pyright: ignore[reportPrivateUsage]
-        assert wanted.wait(20)
-
-
 def test_checks_are_told_apart_from_cells_and_unknown_cells_are_refused(tmp_path: Path) -> None:
     served = Served.at(tmp_path / "service", splits="test, private")
     orders = CellOrders(track=ServiceTrack.read(served.settings.track))
@@ -602,28 +589,6 @@ def test_without_a_seed_private_examples_are_not_planned(tmp_path: Path) -> None
     assert [each.split for each in served.evaluations(submission)] == ["test"]
 
 
-def test_a_worker_is_refused_at_its_start_in_one_line(tmp_path: Path) -> None:
-    served = Served.at(tmp_path / "service", splits="test, private")
-    assert served.settings.private_seed_file is not None
-    with pytest.raises(BadUsage, match="workers must be 1 or more"):
-        run_workers(served.settings, 0)
-    served.settings.private_seed_file.chmod(0o644)
-    with pytest.raises(BadFile, match="others can read it"):
-        ServiceWorker(served.settings)
-
-
-def test_folders_of_dead_workers_are_removed_and_those_of_living_ones_stay(tmp_path: Path) -> None:
-    served = Served.at(tmp_path / "service")
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    names = [f"{socket.gethostname()}.{pid}.ab" for pid in (dead.pid, os.getpid())]
-    for name in (*names, "elsewhere.1.ab"):
-        (served.settings.scratch / name).mkdir(parents=True)
-    run_workers(served.settings, options=OPTIONS, once=True)
-    left = {folder.name for folder in served.settings.scratch.iterdir()}
-    assert left == {names[1], "elsewhere.1.ab"}
-
-
 def test_a_database_that_is_away_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -637,7 +602,7 @@ def test_a_database_that_is_away_is_waited_for(
             raise DatabaseAway("the database does not answer")
 
     monkeypatch.setattr("mechassay.service.worker.AWAY", 0.01)
-    monkeypatch.setattr(queue, "claim_check", claim)
+    monkeypatch.setattr(checks, "claim_check", claim)
     with caplog.at_level(logging.WARNING):
         assert worker.run(once=True) == 0
     assert len(asked) == 2 and "does not answer" in caplog.text

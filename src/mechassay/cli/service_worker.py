@@ -56,7 +56,8 @@ def worker(
     from mechassay.errors import one_of
     from mechassay.models.model import check_device
     from mechassay.service.settings import ServiceSettings
-    from mechassay.service.worker import WorkerOptions, run_workers
+    from mechassay.service.worker import WorkerOptions
+    from mechassay.service.workers import run_workers
 
     if engine == "here":
         check_device(device)

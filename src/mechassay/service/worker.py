@@ -28,32 +28,29 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from time import monotonic
 from typing import TypeVar
 
-import psutil
-
-from mechassay.errors import BadFile, BadUsage, DiskFull, MechassayError, first_line
-from mechassay.service import queue
+from mechassay.errors import BadFile, DiskFull, MechassayError, first_line
+from mechassay.service import checks, queue
 from mechassay.service.cell import CHECKED, UPLOAD, CellOrders, CheckedSubmission, Engine
+from mechassay.service.changes import ATTEMPTS
+from mechassay.service.checks import unread
 from mechassay.service.database import Database, DatabaseAway
 from mechassay.service.evaluation import COMMAND, ChildEnd, Evaluated, check_submission, evaluate
+from mechassay.service.leases import LEASE, held
 from mechassay.service.postponed import PostponedSubmissions
 from mechassay.service.settings import PrivateSeed, PrivateSeeds, ServiceSettings
 from mechassay.service.store import Store, StoreAway
 from mechassay.service.tables import Evaluation, Submission
 from mechassay.service.track import CellLimits, ServiceTrack
-from mechassay.submissions import Problem
+from mechassay.service.unpacked import UnpackedSubmissions, sweep
+from mechassay.service.work import Outcome, PlannedEvaluation
 from mechassay.tasks.task import PRIVATE
 
 LOG = logging.getLogger("mechassay.service.worker")
-LEASE, BEATS = 60.0, 4
-"""Seconds of a lease, and how often it is renewed in that time."""
 IDLE, AWAY = 2.0, 5.0
 """Seconds to wait where nothing is to be done, and where database or store are away."""
 CHECK_SECONDS = 900.0
-FOLDERS = 4
-"""Submissions that a worker keeps unpacked."""
 
 
 FoundT = TypeVar("FoundT")
@@ -111,7 +108,7 @@ class ServiceWorker:
         self.store = Store.of(self.settings.store)
         self.track = ServiceTrack.read(self.settings.track)
         self.settings.seeds()  # Refused now, and not in the first private cell.
-        self._unpacked: dict[str, Path] = {}
+        self._unpacked = UnpackedSubmissions(self.folder)
         self._postponed = PostponedSubmissions()
         self._checks_next = True
 
@@ -127,7 +124,7 @@ class ServiceWorker:
             once: end as soon as nothing is left to do.
         """
         n = 0
-        _sweep(self.settings.scratch)
+        sweep(self.settings.scratch)
         try:
             while not self.stop.is_set():
                 try:
@@ -135,7 +132,7 @@ class ServiceWorker:
                 except _PASSING as error:
                     LOG.warning("%s: %s", self.name, first_line(error))
                     if isinstance(error, DiskFull | OSError):
-                        self._make_room()
+                        self._unpacked.clear()
                     self.stop.wait(AWAY)
                     continue
                 n += found
@@ -168,9 +165,9 @@ class ServiceWorker:
         return False
 
     def _next_check(self, without: Collection[str]) -> bool:
-        found = queue.claim_check(self.db, self.name, self.options.lease, without=without)
+        found = checks.claim_check(self.db, self.name, self.options.lease, without=without)
         if found is not None:
-            give_back = partial(queue.give_back_check, self.db, found, self.name)
+            give_back = partial(checks.give_back_check, self.db, found, self.name)
             with self._given_back(found.id, give_back):
                 self._check(found)
         return found is not None
@@ -196,11 +193,6 @@ class ServiceWorker:
             raise
         self._postponed.remove(submission)
 
-    def _make_room(self) -> None:
-        """Remove what is kept for cells to come: the disk may be full of it."""
-        while self._unpacked:
-            shutil.rmtree(self._unpacked.popitem()[1], ignore_errors=True)
-
     def _seeds(self) -> PrivateSeeds | None:
         try:
             return self.settings.seeds()
@@ -213,27 +205,27 @@ class ServiceWorker:
         LOG.info("%s: checks submission %s", self.name, submission.id)
 
         def beat() -> bool:
-            return queue.beat_check(self.db, submission, self.name, self.options.lease)
+            return checks.beat_check(self.db, submission, self.name, self.options.lease)
 
         has_seed = self._seeds() is not None
-        with self._held(beat, self.stop) as stop:
+        with held(beat, self.stop, lease=self.options.lease, worker=self.name) as stop:
             found = self._checked(submission, stop)
             if isinstance(found, ChildEnd):
-                died = found.how == "died" and submission.deaths + 1 < queue.ATTEMPTS
+                died = found.how == "died" and submission.deaths + 1 < ATTEMPTS
                 if found.how == "stopped" or died:
-                    queue.give_back_check(self.db, submission, self.name, died=died)
+                    checks.give_back_check(self.db, submission, self.name, died=died)
                     return
                 LOG.warning("%s: submission %s: %s", self.name, submission.id, found.message)
-                problems = [Problem("", f"It could not be read: {found.message}")]
-                end = partial(queue.checked, problems=problems, evaluations=())
+                problems = [unread(found.message)]
+                end = partial(checks.checked, problems=problems, evaluations=())
             else:
                 planned = [
-                    queue.PlannedEvaluation(cell.job, cell.cell, cell.split)
+                    PlannedEvaluation(cell.job, cell.cell, cell.split)
                     for cell in found.cells
                     if has_seed or cell.split != PRIVATE
                 ]
                 end = partial(
-                    queue.checked,
+                    checks.checked,
                     problems=found.problems,
                     evaluations=planned,
                     kind=found.kind,
@@ -246,7 +238,7 @@ class ServiceWorker:
         self, submission: Submission, stop: threading.Event
     ) -> CheckedSubmission | ChildEnd:
         """Download a submission and check it; it stays in the folder for its cells."""
-        folder = self._folder_of(submission.id)
+        folder = self._unpacked.of(submission.id)
         shutil.rmtree(folder, ignore_errors=True)
         try:
             self.store.get_file(submission.file, folder / UPLOAD)
@@ -264,16 +256,16 @@ class ServiceWorker:
         def beat() -> bool:
             return queue.beat(self.db, evaluation, self.name, self.options.lease)
 
-        with self._held(beat, self.stop) as stop:
+        with held(beat, self.stop, lease=self.options.lease, worker=self.name) as stop:
             found, key = self._evaluated(evaluation, stop), None
             if found.record is not None:
                 key = self._stored(evaluation, found.record, stop)
                 found = found if key else replace(found, how="stopped")
-            died = found.how == "died" and evaluation.deaths + 1 < queue.ATTEMPTS
+            died = found.how == "died" and evaluation.deaths + 1 < ATTEMPTS
             if found.how == "stopped" or died:
                 queue.give_back(self.db, evaluation, self.name, died=died)
                 return
-            outcome = queue.Outcome(found.state, found.message or None, key, found.seconds)
+            outcome = Outcome(found.state, found.message or None, key, found.seconds)
             self._tell(evaluation, outcome)
         LOG.info("%s: evaluation %d: %s", self.name, evaluation.id, found.state)
 
@@ -288,7 +280,7 @@ class ServiceWorker:
 
         return self._waited(put, stop)
 
-    def _tell(self, evaluation: Evaluation, outcome: queue.Outcome) -> None:
+    def _tell(self, evaluation: Evaluation, outcome: Outcome) -> None:
         """Say how a cell ended; where that does not count, its record goes.
 
         It waits for the database although the lease may be over meanwhile: nobody else may have
@@ -321,7 +313,7 @@ class ServiceWorker:
                 message = "The worker has no seed of private examples."
                 return Evaluated("ended", "failed", message, 0.0)
             seed = seeds.current
-        folder = self._folder_of(evaluation.submission_id)
+        folder = self._unpacked.of(evaluation.submission_id)
         if not (folder / CHECKED).is_file():  # Written last: what lacks it may be half of it.
             submission = self._submission(evaluation.submission_id)
             found = self._checked(submission, stop)
@@ -351,94 +343,3 @@ class ServiceWorker:
 
     def _submission(self, submission: str) -> Submission:
         return self.db.read(lambda session: session.get_one(Submission, submission))
-
-    def _folder_of(self, submission: str) -> Path:
-        """The folder of a submission; of several the longest unused goes."""
-        folder = self._unpacked.pop(submission, self.folder / submission)
-        self._unpacked[submission] = folder
-        while len(self._unpacked) > FOLDERS:
-            oldest = next(iter(self._unpacked))
-            shutil.rmtree(self._unpacked.pop(oldest), ignore_errors=True)
-        return folder
-
-    @contextmanager
-    def _held(self, beat: Callable[[], bool], stop: threading.Event) -> Generator[threading.Event]:
-        """Hold something by `beat`; the event is set when it is lost, or `stop` is set."""
-        wanted, done = threading.Event(), threading.Event()
-        lease = self.options.lease
-
-        def renew() -> None:
-            last = renewed = monotonic()
-            while not done.wait(min(0.2, lease / BEATS)):
-                if stop.is_set():
-                    wanted.set()
-                if monotonic() - last < lease / BEATS:
-                    continue
-                last = monotonic()
-                try:
-                    held = beat()
-                except MechassayError as error:
-                    LOG.warning("%s: %s", self.name, error)
-                    held = monotonic() - renewed < lease
-                else:
-                    renewed = monotonic()
-                if not held:
-                    wanted.set()
-
-        thread = threading.Thread(target=renew, daemon=True, name=f"beat {self.name}")
-        thread.start()
-        try:
-            yield wanted
-        finally:
-            done.set()
-            thread.join()
-
-
-def run_workers(
-    settings: ServiceSettings,
-    n: int = 1,
-    *,
-    options: WorkerOptions = WorkerOptions(),
-    once: bool = False,
-    stop: threading.Event | None = None,
-) -> int:
-    """Several workers in this process, each with a child of its own; how much they did.
-
-    Raises:
-        BadUsage: fewer than one. Others as `ServiceWorker`; the first error that ended one.
-    """
-    if n < 1:
-        raise BadUsage(f"workers must be 1 or more; got {n}.")
-    threads = options.threads or max(1, (os.cpu_count() or 1) // n)
-    stop = stop or threading.Event()
-    workers = [ServiceWorker(settings, replace(options, threads=threads), stop) for _ in range(n)]
-    done: list[int] = []
-    errors: list[BaseException] = []
-
-    def work(worker: ServiceWorker) -> None:
-        try:
-            done.append(worker.run(once=once))
-        except BaseException as error:
-            errors.append(error)
-            stop.set()
-
-    running = [
-        threading.Thread(target=work, args=(worker,), name=worker.name) for worker in workers
-    ]
-    for thread in running:
-        thread.start()
-    for thread in running:
-        # With a limit, so that signals are seen.
-        while thread.is_alive():
-            thread.join(0.5)
-    if errors:
-        raise errors[0]
-    return sum(done)
-
-
-def _sweep(scratch: Path) -> None:
-    """Remove the folders of workers of this machine that are gone."""
-    for folder in scratch.glob(f"{socket.gethostname()}.*.*"):
-        pid = folder.name.rsplit(".", 2)[1]
-        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
-            shutil.rmtree(folder, ignore_errors=True)
