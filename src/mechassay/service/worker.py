@@ -150,7 +150,7 @@ class ServiceWorker:
 
         Raises:
             DatabaseAway, StoreAway, DiskFull, SeedsAway, OSError: what was begun waits again, and
-                is not counted.
+                is not counted. But for the first of these, others come before it then.
         """
         turn = (self._next_check, self._next_cell)
         turn = turn if self._checks_next else turn[::-1]
@@ -203,10 +203,7 @@ class ServiceWorker:
 
     def _check(self, submission: Submission) -> None:
         LOG.info("%s: checks submission %s", self.name, submission.id)
-
-        def beat() -> bool:
-            return checks.beat_check(self.db, submission, self.name, self.options.lease)
-
+        beat = partial(checks.beat_check, self.db, submission, self.name, self.options.lease)
         has_seed = self._seeds() is not None
         with held(beat, self.stop, lease=self.options.lease, worker=self.name) as stop:
             found = self._checked(submission, stop)
@@ -217,22 +214,15 @@ class ServiceWorker:
                     return
                 LOG.warning("%s: submission %s: %s", self.name, submission.id, found.message)
                 problems = [unread(found.message)]
-                end = partial(checks.checked, problems=problems, evaluations=())
-            else:
-                planned = [
-                    PlannedEvaluation(cell.job, cell.cell, cell.split)
-                    for cell in found.cells
-                    if has_seed or cell.split != PRIVATE
-                ]
-                end = partial(
-                    checks.checked,
-                    problems=found.problems,
-                    evaluations=planned,
-                    kind=found.kind,
-                    name=found.name,
-                    declaration=found.declaration,
-                )
-            self._waited(lambda: end(self.db, submission, self.name), self.stop)
+                found = CheckedSubmission(kind="", problems=problems, cells=[])
+            planned = [
+                PlannedEvaluation(cell.job, cell.cell, cell.split)
+                for cell in found.cells
+                if has_seed or cell.split != PRIVATE
+            ]
+            told = {"kind": found.kind, "name": found.name, "declaration": found.declaration}
+            end = partial(checks.checked, self.db, submission, self.name, found.problems, planned)
+            self._waited(partial(end, **told), self.stop)
 
     def _checked(
         self, submission: Submission, stop: threading.Event
@@ -252,10 +242,7 @@ class ServiceWorker:
 
     def _evaluate(self, evaluation: Evaluation) -> None:
         LOG.info("%s: evaluation %d, attempt %d", self.name, evaluation.id, evaluation.attempts)
-
-        def beat() -> bool:
-            return queue.beat(self.db, evaluation, self.name, self.options.lease)
-
+        beat = partial(queue.beat, self.db, evaluation, self.name, self.options.lease)
         with held(beat, self.stop, lease=self.options.lease, worker=self.name) as stop:
             found, key = self._evaluated(evaluation, stop), None
             if found.record is not None:
