@@ -17,7 +17,7 @@ def retry(
     cells: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[CELL]...",
+            metavar="CELL",
             help="Of these alone, as `leaderboard status` names them; all that failed if not said.",
         ),
     ] = None,
@@ -26,8 +26,7 @@ def retry(
 ) -> None:
     """Let failed and skipped cells wait again, and a submission whose check came to no end.
 
-    Cells that are done keep their records. Until the others have ended, the submission is not on
-    the board.
+    Cells that are done keep their records. The submission is off the board until all have ended.
     """
     with closing(opened(folder, database)) as db:
         from mechassay.service.retry import retry as again

@@ -26,8 +26,8 @@ AGAIN = ("failed", "skipped")
 def retry(db: Database, submission: str, cells: Collection[str] = ()) -> Retried:
     """Let a submission's failed and skipped cells wait again, as if they had not been tried.
 
-    One that was done is queued again. One that was refused as its check died, took too long or
-    could not be begun is received again.
+    One that was done is queued again. One that was refused as its check came to no end is received
+    again: it died, was over a limit, or its file was not in the store.
 
     Args:
         submission: its id.
