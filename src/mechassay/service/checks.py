@@ -26,7 +26,7 @@ UNREAD = "It could not be read: "
 
 
 def unread(why: str) -> Problem:
-    """What is said of a submission whose check did not come to its end: by this it is told apart."""
+    """What is said of a submission whose check did not come to its end, and tells it apart."""
     return Problem("", f"{UNREAD}{why}")
 
 
