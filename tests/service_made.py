@@ -11,21 +11,14 @@ from tempfile import TemporaryDirectory
 import mechassay as ma
 from mechassay.progress import SILENT
 from mechassay.records import Record, read_record
+from mechassay.service.checks import checked, claim_check
 from mechassay.service.database import Database
-from mechassay.service.queue import (
-    Outcome,
-    PlannedEvaluation,
-    Upload,
-    checked,
-    claim,
-    claim_check,
-    finish,
-    receive,
-)
+from mechassay.service.queue import claim, finish, receive
 from mechassay.service.settings import ServiceLimits, ServiceSettings
 from mechassay.service.store import Store
 from mechassay.service.tables import Submission, Submitter
 from mechassay.service.tokens import new_token, submitter_of
+from mechassay.service.work import Outcome, PlannedEvaluation, Upload
 
 TRACK = """
 boards: [circuits]

@@ -94,7 +94,8 @@ WORKER = """
 import sys
 from pathlib import Path
 from mechassay.service.settings import ServiceSettings
-from mechassay.service.worker import WorkerOptions, run_workers
+from mechassay.service.worker import WorkerOptions
+from mechassay.service.workers import run_workers
 folder, seeds = map(Path, sys.argv[1:])
 settings = ServiceSettings(folder, track=folder / "track.yaml", private_seed_file=seeds)
 run_workers(settings, options=WorkerOptions(lease=1.0, threads=1))

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from mechassay.service.evaluation import COMMAND
 from mechassay.service.settings import ServiceSettings
-from mechassay.service.worker import WorkerOptions, run_workers
+from mechassay.service.worker import WorkerOptions
+from mechassay.service.workers import run_workers
 
 
 def main() -> None:

@@ -18,12 +18,14 @@ from sqlalchemy import select
 import mechassay as ma
 from mechassay.circuits.scores import EdgeScores
 from mechassay.records import Record, read_record
-from mechassay.service import queue
+from mechassay.service.checks import checked, claim_check
 from mechassay.service.database import Database
+from mechassay.service.queue import receive
 from mechassay.service.settings import ServiceSettings
 from mechassay.service.store import Store
 from mechassay.service.tables import Evaluation, Submission, Submitter
 from mechassay.service.tokens import new_token, submitter_of
+from mechassay.service.work import PlannedEvaluation, Upload
 
 SEED = 4_611_686_018_427_388_777
 """Of private examples; the last of the epochs counts."""
@@ -87,8 +89,8 @@ class Served:
         key = f"uploads/{hashlib.sha256(archive.read_bytes()).hexdigest()}"
         self.store.put_file(key, archive)
         told = {"name": name}
-        upload = queue.Upload(key[8:], key, archive.stat().st_size, name, told)
-        submission, _ = queue.receive(self.db, self.submitter, upload)
+        upload = Upload(key[8:], key, archive.stat().st_size, name, told)
+        submission, _ = receive(self.db, self.submitter, upload)
         return submission.id
 
     def submission(self, submission: str) -> Submission:
@@ -156,3 +158,22 @@ def without_times(record: Record) -> dict[str, Any]:
     """All of a record but when and how fast it was made."""
     plain = record.model_dump(mode="json")
     return {name: value for name, value in plain.items() if name not in ("provenance", "realised")}
+
+
+def planned(served: Served, archive: Path, *cells: PlannedEvaluation) -> str:
+    """A submission that was checked elsewhere; its id."""
+    submission = served.submit(archive)
+    claimed = claim_check(served.db, "other", 60.0)
+    assert claimed is not None and claimed.id == submission
+    assert checked(served.db, claimed, "other", [], cells)
+    return submission
+
+
+def junk(file: Path, content: bytes = b"PK") -> Path:
+    file.write_bytes(content)
+    return file
+
+
+def ended(process: subprocess.Popen[str], seconds: float = 600) -> str:
+    """What a worker's process has logged."""
+    return process.communicate(timeout=seconds)[1]

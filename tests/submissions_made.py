@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from mechassay.service.checks import checked, claim_check
 from mechassay.service.database import Database
-from mechassay.service.queue import checked, claim_check, receive
+from mechassay.service.queue import receive
 from mechassay.service.settings import ServiceLimits
 from mechassay.service.tables import Submission, Submitter
 from mechassay.service.tokens import new_token, submitter_of

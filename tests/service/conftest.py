@@ -10,6 +10,7 @@ import pytest
 
 import postgres_server
 from mechassay.service.database import Database
+from queue_seen import Forgetful
 
 
 @pytest.fixture(scope="session")
@@ -56,3 +57,11 @@ def lost_connections() -> Iterator[None]:
     """For tests that break connections: pg8000 leaves their sockets to the garbage collector."""
     yield
     gc.collect()
+
+
+@pytest.fixture
+def forgetful(db: Database, url: str) -> Iterator[Forgetful]:
+    """The same database, over a connection that can be lost."""
+    made = Forgetful(url)
+    yield made
+    made.close()

@@ -25,10 +25,11 @@ from urllib.parse import quote
 import pytest
 
 from mechassay.runs.job import cell_name
+from mechassay.service.checks import checked, claim_check
 from mechassay.service.lookups import row_name
-from mechassay.service.queue import PlannedEvaluation, checked, claim_check
 from mechassay.service.tables import Submission, Submitter
 from mechassay.service.tokens import new_token
+from mechassay.service.work import PlannedEvaluation
 from service_made import WORKER, MadeService, made_records
 from service_processes import ServerProcess
 

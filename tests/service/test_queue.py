@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,64 +7,19 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from mechassay.errors import BadUsage, UnknownName
+from mechassay.service.changes import ATTEMPTS, LOST
+from mechassay.service.checks import checked, claim_check, give_back_check
 from mechassay.service.database import Database
-from mechassay.service.queue import (
-    ATTEMPTS,
-    LOST,
-    beat,
-    beat_check,
-    checked,
-    claim,
-    claim_check,
-    counts,
-    finish,
-    give_back,
-    give_back_check,
-    receive,
-    withdraw,
-)
+from mechassay.service.queue import beat, claim, counts, finish, give_back, receive, withdraw
 from mechassay.service.settings import ServiceLimits
-from mechassay.service.tables import Evaluation, Receipt, Submission
+from mechassay.service.tables import Receipt
 from mechassay.service.work import Outcome, PlannedEvaluation
 from mechassay.submissions import Problem
-from submissions_made import MANY, queued, submitter, upload
-
-LEASE, OVER = 60.0, -1.0
-"""Seconds of a lease, and of one that is over at once."""
-DONE = Outcome("done", record="records/1", seconds=2.5)
-
-
-def now_of(db: Database, submission: Submission) -> Submission:
-    return db.read(lambda session: session.get_one(Submission, submission.id))
-
-
-def evaluations(db: Database) -> list[Evaluation]:
-    return db.read(lambda session: session.query(Evaluation).order_by(Evaluation.id).all())
-
-
-def at_once(n: int, work: Callable[[int], None]) -> None:
-    """Run threads that begin together; the first error of one is raised."""
-    errors: list[BaseException] = []
-    gate = threading.Barrier(n)
-
-    def run(index: int) -> None:
-        gate.wait()
-        try:
-            work(index)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(index,)) for index in range(n)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+from queue_seen import DONE, LEASE, OVER, Forgetful, at_once, evaluations, now_of
+from submissions_made import queued, submitter, upload
 
 
 def test_a_submission_from_its_upload_to_its_end(db: Database) -> None:
@@ -116,25 +70,6 @@ def test_many_uploads_of_one_file_at_once_are_one_submission(db: Database) -> No
     at_once(8, lambda _: found.append(receive(db, ann, upload())))
     assert len({made.id for made, _ in found}) == 1
     assert sum(new for _, new in found) == 1
-
-
-def test_what_a_check_refuses_is_not_evaluated(db: Database) -> None:
-    made, _ = receive(db, submitter(db), upload())
-    held = claim_check(db, "w", LEASE)
-    assert held is not None
-    wrong = [Problem("a", "odd", warning=True), Problem("b", "NaN")]
-    assert checked(db, held, "w", wrong, [PlannedEvaluation(0, "a")])
-    found = now_of(db, made)
-    assert found.state == "refused" and found.finished is not None and len(found.report) == 2
-    assert evaluations(db) == [] and claim(db, "w", LEASE) is None
-
-
-def test_a_submission_of_nothing_is_refused_not_done(db: Database) -> None:
-    made, _ = receive(db, submitter(db), upload())
-    held = claim_check(db, "w", LEASE)
-    assert held is not None and checked(db, held, "w", [], [])
-    found = now_of(db, made)
-    assert found.state == "refused" and "nothing" in found.report[0]["message"]
 
 
 def test_what_was_refused_or_withdrawn_can_be_handed_in_again(db: Database) -> None:
@@ -224,19 +159,6 @@ def test_the_last_two_of_a_submission_end_it_at_once(db: Database) -> None:
         assert now_of(db, made).state == "done"
 
 
-def test_many_checks_at_once_take_each_submission_once(db: Database) -> None:
-    ann = submitter(db)
-    made = {receive(db, ann, upload(str(i)), MANY)[0].id for i in range(12)}
-    seen: list[str] = []
-
-    def run(index: int) -> None:
-        while (held := claim_check(db, f"w{index}", LEASE)) is not None:
-            seen.append(held.id)
-
-    at_once(6, run)
-    assert sorted(seen) == sorted(made)
-
-
 def test_an_expired_lease_is_taken_by_another_and_the_first_counts_no_more(db: Database) -> None:
     made = queued(db, submitter(db), cells=1)
     slow = claim(db, "slow", OVER)
@@ -292,17 +214,6 @@ def test_what_was_given_back_was_not_tried(db: Database) -> None:
     assert (row.state, row.attempts, row.started, row.worker) == ("waiting", 0, None, None)
 
 
-def test_a_check_whose_workers_died_that_often_is_refused(db: Database) -> None:
-    made, _ = receive(db, submitter(db), upload())
-    for attempt in range(1, LOST + 1):
-        held = claim_check(db, "w", OVER)
-        assert held is not None and held.attempts == attempt
-    assert claim_check(db, "w", LEASE) is None
-    found = now_of(db, made)
-    assert found.state == "refused" and f"died {LOST} times" in found.report[0]["message"]
-    assert not checked(db, held, "w", [], [PlannedEvaluation(0, "a")])
-
-
 def test_what_is_given_back_counts_only_where_a_child_died(db: Database) -> None:
     made, _ = receive(db, submitter(db), upload())
     for died, attempts, deaths in ((False, 1, 0), (True, 1, 0), (True, 2, 1), (False, 3, 2)):
@@ -339,60 +250,6 @@ def test_a_cell_that_runs_while_its_submission_is_received_anew_does_not_count(
     assert finish(db, new, "w", DONE) and now_of(db, made).state == "done"
 
 
-def test_what_is_withdrawn_and_received_anew_is_counted_each_time(db: Database) -> None:
-    ann, bob, limits = submitter(db), submitter(db, "bob"), ServiceLimits(a_day=3, at_once=5)
-    for _ in range(3):
-        made, new = receive(db, ann, upload(), limits)
-        assert new
-        check = claim_check(db, "w", LEASE)
-        assert check is not None and checked(db, check, "w", [], [PlannedEvaluation(0, "a")])
-        assert claim(db, "w", LEASE) is not None
-        withdraw(db, made.id, ann)
-    with pytest.raises(BadUsage, match="ann: 3 submissions in 24 hours; 3 are allowed"):
-        receive(db, ann, upload(), limits)
-    # Nor are begun cells forgotten with their rows: three of Ann's stand against one of Bob's.
-    again = queued(db, ann, cells=4).id
-    of_bob = queued(db, bob, "2", 5).id
-    order = [claim(db, "w", LEASE) for _ in range(5)]
-    assert [each and each.submission_id for each in order] == [of_bob] * 3 + [again, of_bob]
-
-
-def test_checks_begin_with_who_handed_in_least(db: Database) -> None:
-    ann, bob = submitter(db), submitter(db, "bob")
-    for digest in "12":
-        receive(db, ann, upload(digest))
-    of_bob = receive(db, bob, upload("3"))[0].id
-    first = claim_check(db, "w", LEASE)
-    assert first is not None and first.id == of_bob
-
-
-def test_a_check_that_was_taken_away_counts_no_more(db: Database) -> None:
-    made, _ = receive(db, submitter(db), upload())
-    slow, fast = claim_check(db, "slow", OVER), claim_check(db, "fast", LEASE)
-    assert slow is not None and fast is not None and slow.id == fast.id == made.id
-    assert not beat_check(db, slow, "slow", LEASE) and beat_check(db, fast, "fast", LEASE)
-    assert not checked(db, slow, "slow", [Problem("", "late")], [])
-    assert checked(db, fast, "fast", [], [PlannedEvaluation(0, "a")])
-    assert now_of(db, made).state == "queued"
-
-
-def test_a_submission_that_kills_its_checks_waits_behind_the_others(db: Database) -> None:
-    ann = submitter(db)
-    bad = receive(db, ann, upload("1"))[0]
-    assert claim_check(db, "w", OVER) is not None
-    good = receive(db, ann, upload("2"))[0]
-    order = [claim_check(db, "w", LEASE), claim_check(db, "w", LEASE)]
-    assert [each and each.id for each in order] == [good.id, bad.id]
-
-
-def test_a_cell_that_kills_its_worker_waits_behind_the_others(db: Database) -> None:
-    queued(db, submitter(db), cells=3)
-    killed = claim(db, "w", OVER)
-    later = [claim(db, "w", LEASE) for _ in range(3)]
-    assert killed is not None
-    assert [each and each.cell for each in later] == ["cell 1", "cell 2", "cell 0"]
-
-
 def test_withdrawn_while_running(db: Database) -> None:
     ann = submitter(db)
     made = queued(db, ann, cells=3)
@@ -405,17 +262,6 @@ def test_withdrawn_while_running(db: Database) -> None:
     assert claim(db, "w", LEASE) is None
     assert counts(db, made.id).of == {"done": 1, "withdrawn": 2}
     assert now_of(db, made).state == "withdrawn"
-
-
-def test_withdrawn_while_it_is_checked(db: Database) -> None:
-    ann = submitter(db)
-    made, _ = receive(db, ann, upload())
-    held = claim_check(db, "w", LEASE)
-    assert held is not None
-    withdraw(db, made.id, ann)
-    assert not beat_check(db, held, "w", LEASE)
-    assert not checked(db, held, "w", [], [PlannedEvaluation(0, "a")])
-    assert evaluations(db) == [] and now_of(db, made).state == "withdrawn"
 
 
 def test_withdrawn_while_many_claim(db: Database) -> None:
@@ -447,50 +293,6 @@ def test_only_who_submitted_it_and_administrators_withdraw(db: Database) -> None
     assert withdraw(db, made.id, boss).state == "withdrawn"
 
 
-def test_500_cells_of_one_do_not_stand_before_2_of_another(db: Database) -> None:
-    large = queued(db, submitter(db, "ann"), "1", 500)
-    begun = [claim(db, "w", LEASE) for _ in range(10)]
-    assert {each and each.submission_id for each in begun} == {large.id}
-    small = queued(db, submitter(db, "bob"), "2", 2)
-    following = [claim(db, "w", LEASE) for _ in range(3)]
-    assert [each and each.submission_id for each in following] == [small.id, small.id, large.id]
-
-
-def test_submissions_of_one_submitter_take_turns(db: Database) -> None:
-    ann = submitter(db)
-    large, small = queued(db, ann, "1", 100), queued(db, ann, "2", 2)
-    order = [claim(db, "w", LEASE) for _ in range(5)]
-    names = {large.id: "L", small.id: "s"}
-    assert "".join(names[each.submission_id] for each in order if each) == "LsLsL"
-
-
-def test_many_submissions_of_one_count_as_one_submitter(db: Database) -> None:
-    ann, bob = submitter(db, "ann"), submitter(db, "bob")
-    for digest in "12345":
-        queued(db, ann, digest, 4)
-    of_bob = queued(db, bob, "6", 4).id
-    order = [claim(db, "w", LEASE) for _ in range(8)]
-    assert [bool(each and each.submission_id == of_bob) for each in order] == [False, True] * 4
-
-
-def test_work_of_yesterday_is_forgiven(db: Database) -> None:
-    ann, bob = submitter(db, "ann"), submitter(db, "bob")
-    queued(db, ann, "1", 5)
-    while (held := claim(db, "w", LEASE)) is not None:
-        finish(db, held, "w", DONE)
-
-    def age(session: Session) -> None:
-        for row in session.query(Evaluation):
-            assert row.started is not None
-            row.started -= timedelta(days=1, hours=1)
-
-    db.write(age)
-    of_ann = queued(db, ann, "2", 1).id
-    queued(db, bob, "3", 1)
-    first = claim(db, "w", LEASE)
-    assert first is not None and first.submission_id == of_ann
-
-
 def test_texts_that_a_database_refuses_are_kept_without_what_it_refuses(db: Database) -> None:
     odd = "a\0b\ud800c" + 3000 * "d"
     made, _ = receive(db, submitter(db), replace(upload(), name=odd))
@@ -503,26 +305,6 @@ def test_texts_that_a_database_refuses_are_kept_without_what_it_refuses(db: Data
     assert running is not None and finish(db, running, "w", Outcome("failed", message=odd))
     assert str(evaluations(db)[0].message).startswith("ab?cd")
     assert now_of(db, made).declaration == {"x": odd}
-
-
-class Forgetful(Database):
-    """A database whose connection is lost once, after a transaction was stored."""
-
-    lose = False
-
-    def _transaction(self, work: Callable[[Session], Any], *, writes: bool) -> Any:
-        found = super()._transaction(work, writes=writes)
-        if self.lose:
-            self.lose = False
-            raise OperationalError("COMMIT", {}, ConnectionError("lost"))
-        return found
-
-
-@pytest.fixture
-def forgetful(db: Database, url: str) -> Any:
-    made = Forgetful(url)
-    yield made
-    made.close()
 
 
 def test_each_change_of_state_can_run_twice(forgetful: Forgetful) -> None:
@@ -550,3 +332,15 @@ def test_each_change_of_state_can_run_twice(forgetful: Forgetful) -> None:
     assert lost(lambda: withdraw(db, made.id, ann)).state == "withdrawn"
     assert counts(db, made.id).of == {"done": 1, "withdrawn": 2}
     assert len(evaluations(db)) == 3
+
+
+def test_an_end_may_be_said_again_but_no_other_one(db: Database) -> None:
+    queued(db, submitter(db), cells=1)
+    held = claim(db, "w", LEASE)
+    assert held is not None and finish(db, held, "w", DONE)
+    assert finish(db, held, "w", DONE)
+    assert not finish(db, held, "other", DONE)
+    assert not finish(db, held, "w", replace(DONE, record="records/2"))
+    assert not finish(db, held, "w", Outcome("failed", message="no memory"))
+    (row,) = evaluations(db)
+    assert (row.state, row.record) == ("done", "records/1")

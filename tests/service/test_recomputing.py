@@ -18,11 +18,13 @@ from mechassay.progress import SILENT
 from mechassay.service.app import create_app
 from mechassay.service.archive import pack
 from mechassay.service.bundle import read_bundle
+from mechassay.service.checks import checked, claim_check
 from mechassay.service.client import ServerRefused, ServiceClient
-from mechassay.service.queue import Outcome, PlannedEvaluation, checked, claim, claim_check, finish
+from mechassay.service.queue import claim, finish
 from mechassay.service.recomputing import fetch_cell, recompute_served
 from mechassay.service.tokens import new_token
 from mechassay.service.track import ServiceTrack
+from mechassay.service.work import Outcome, PlannedEvaluation
 from service_made import WORKER, MadeService
 
 testclient = pytest.importorskip("starlette.testclient")

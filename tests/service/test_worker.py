@@ -1,12 +1,8 @@
-"""Workers: records of submissions, limits, deaths, and private seeds, which leave no trace."""
+"""Workers: records of submissions, limits, deaths, turns."""
 
 from __future__ import annotations
 
-import logging
-import os
 import signal
-import socket
-import subprocess
 import sys
 import threading
 import time
@@ -14,39 +10,33 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import update
 
-import mechassay as ma
-from mechassay.errors import BadFile, BadUsage, DiskFull, MissingExtra
+from mechassay.errors import BadUsage
 from mechassay.service import queue
-from mechassay.service.cell import CHECKED, CellOrders, check, run_cell, without_hashes
-from mechassay.service.database import DatabaseAway
+from mechassay.service.cell import CHECKED, CellOrders, check, run_cell
+from mechassay.service.changes import DIED, LOST
 from mechassay.service.evaluation import ChildEnd, ClusterAway, Evaluated
-from mechassay.service.store import Store, StoreAway
 from mechassay.service.tables import Evaluation, Submission
 from mechassay.service.track import ServiceTrack
-from mechassay.service.worker import SeedsAway, ServiceWorker, WorkerOptions, run_workers
+from mechassay.service.work import PlannedEvaluation
+from mechassay.service.worker import ServiceWorker, WorkerOptions
+from mechassay.service.workers import run_workers
 from small_service import (
     HERE,
-    OLD_SEED,
-    SEED,
     Served,
     circuits_archive,
-    variables_archive,
+    ended,
+    junk,
+    planned,
     without_times,
 )
 
 OPTIONS = WorkerOptions(threads=1)
-PLANNED = queue.PlannedEvaluation(0, "truth-ioi--truth-ioi/scores")
+PLANNED = PlannedEvaluation(0, "truth-ioi--truth-ioi/scores")
 FATAL = str(HERE / "service_fatal_cell.py")
-
-
-def ended(process: subprocess.Popen[str], seconds: float = 600) -> str:
-    """What a worker's process has logged."""
-    return process.communicate(timeout=seconds)[1]
 
 
 def until(true: Callable[[], bool], seconds: float = 400) -> None:
@@ -54,121 +44,6 @@ def until(true: Callable[[], bool], seconds: float = 400) -> None:
     while not true():
         assert time.monotonic() < deadline, "it did not come true"
         time.sleep(0.1)
-
-
-def planned(served: Served, archive: Path, *cells: queue.PlannedEvaluation) -> str:
-    """A submission that was checked elsewhere; its id."""
-    submission = served.submit(archive)
-    claimed = queue.claim_check(served.db, "other", 60.0)
-    assert claimed is not None and claimed.id == submission
-    assert queue.checked(served.db, claimed, "other", [], cells)
-    return submission
-
-
-def junk(file: Path, content: bytes = b"PK") -> Path:
-    file.write_bytes(content)
-    return file
-
-
-class AwayStore:
-    """A store that is away `n` times, and then as the one it stands for."""
-
-    def __init__(self, inner: Store, n: int) -> None:
-        self.inner, self.left = inner, n
-
-    def __getattr__(self, name: str) -> Any:
-        def asked(*given: Any) -> Any:
-            self.left -= 1
-            if self.left >= 0:
-                raise StoreAway("the store is away")
-            return getattr(self.inner, name)(*given)
-
-        return asked
-
-
-@pytest.fixture(scope="module")
-def private(tmp_path_factory: pytest.TempPathFactory) -> tuple[Served, str, str, str]:
-    """A service with private examples whose worker has ended: submissions, and all it has said."""
-    folder = tmp_path_factory.mktemp("private")
-    served = Served.at(folder / "service", splits="test, private")
-    first = served.submit(circuits_archive(folder / "circuits.zip"))
-    second = served.submit(variables_archive(folder / "variables.zip"))
-    said = ended(served.start("30"))
-    return served, first, second, said
-
-
-@pytest.mark.slow
-def test_every_cell_of_a_submission_ends_in_a_record(
-    private: tuple[Served, str, str, str], tmp_path: Path
-) -> None:
-    served, first, second, _ = private
-    for submission, kind in ((first, "circuits"), (second, "variables")):
-        found = served.submission(submission)
-        assert (found.state, found.kind, found.name) == ("done", kind, "mine")
-        cells = served.evaluations(submission)
-        assert [(each.split, each.state, each.attempts) for each in cells] == [
-            ("test", "done", 1),
-            ("private", "done", 1),
-        ]
-        assert all(each.seconds and each.message is None for each in cells)
-    assert len(served.store.keys("records")) == 4
-    (record, hidden) = served.records(second, tmp_path)
-    assert record.kind == hidden.kind == "variables"
-    accuracy = record.measure("iia")
-    assert accuracy is not None and accuracy.value == 1.0
-
-
-@pytest.mark.slow
-def test_the_private_seed_is_nowhere(private: tuple[Served, str, str, str]) -> None:
-    """Neither in the store, the database, the scratch folder, nor in what was logged."""
-    served, _, _, said = private
-    traces = [form for seed in (SEED, OLD_SEED) for form in forms_of(seed)]
-    files = [file for file in served.settings.folder.rglob("*") if file.is_file()]
-    assert any(file.suffix == ".sqlite" for file in files) and len(files) > 5
-    for file in files:
-        held = file.read_bytes()
-        assert not any(trace in held for trace in traces), file
-    assert "evaluation" in said and not any(trace in said.encode() for trace in traces)
-
-
-def forms_of(seed: int) -> list[bytes]:
-    """A seed as text, in hex, and as eight bytes."""
-    return [str(seed).encode(), f"{seed:x}".encode(), *(seed.to_bytes(8, x) for x in ORDERS_OF)]
-
-
-ORDERS_OF = ("little", "big")
-
-
-def test_the_private_seed_is_not_in_the_folder_that_a_cell_is_done_in(tmp_path: Path) -> None:
-    """The folder is removed when a worker ends, so it is looked at before."""
-    served = Served.at(tmp_path / "service", splits="test, private")
-    orders = CellOrders(track=ServiceTrack.read(served.settings.track), seed=SEED, epoch="2026-11")
-    folder = tmp_path / "work"
-    folder.mkdir()
-    circuits_archive(tmp_path / "one.zip").rename(folder / "upload")
-    cells = check(folder, orders).cells
-    run_cell(folder, cells[1].job, cells[1].cell, orders)
-    files = [file for file in folder.rglob("*") if file.is_file()]
-    assert any("records" in file.parts for file in files) and len(files) > 5
-    for file in files:
-        assert not any(trace in file.read_bytes() for trace in forms_of(SEED)), file
-
-
-@pytest.mark.slow
-def test_private_records_name_their_epoch_and_hold_no_hash_of_their_examples(
-    private: tuple[Served, str, str, str], tmp_path: Path
-) -> None:
-    served, first, _, _ = private
-    public, hidden = served.records(first, tmp_path)
-    assert hidden.task.args["epoch"] == "2026-11" and "epoch" not in public.task.args
-    model = ma.load_model("truth-ioi")
-    pairs = ma.load_task("truth-ioi").pairs("private", model, limit=6, private_seed=SEED)
-    plain = str(pairs.selection()["hash"])
-    assert plain not in hidden.model_dump_json()
-    assert hidden.data["test"].hash == hidden.provenance.data_hash != plain
-    assert hidden.data["test"].split == "private" and hidden.data["test"].first is None
-    # Done again, as by a second attempt, it stays as it is.
-    assert without_hashes(hidden, SEED, "2026-11") == hidden
 
 
 def test_an_upload_that_is_no_submission_is_refused_with_a_report(tmp_path: Path) -> None:
@@ -241,7 +116,7 @@ def test_a_submission_that_kills_its_worker_fails_and_another_is_done(tmp_path: 
     served = Served.at(tmp_path / "service")
     bad = planned(served, circuits_archive(tmp_path / "bad.zip", 1, "bad"), PLANNED)
     # As if it had killed most of the workers that it may.
-    before = queue.LOST - 3
+    before = LOST - 3
     served.db.write(lambda session: session.execute(update(Evaluation).values(attempts=before)))
     good = served.submit(circuits_archive(tmp_path / "good.zip", 2, "good"), "good")
     deaths = 0
@@ -254,7 +129,7 @@ def test_a_submission_that_kills_its_worker_fails_and_another_is_done(tmp_path: 
         time.sleep(2.2)
     assert deaths == 3
     (cell,) = served.evaluations(bad)
-    assert (cell.state, cell.attempts, cell.message) == ("failed", queue.LOST, f"{queue.DIED}.")
+    assert (cell.state, cell.attempts, cell.message) == ("failed", LOST, f"{DIED}.")
     (cell,) = served.evaluations(good)
     assert cell.state == "done" and served.store.keys("records") == [cell.record]
 
@@ -321,79 +196,6 @@ def test_a_folder_that_is_half_there_is_not_taken_for_a_submission(
     assert served.evaluations(submission)[0].state == "waiting"
 
 
-def test_a_store_that_is_away_costs_a_check_no_attempt(tmp_path: Path) -> None:
-    served = Served.at(tmp_path / "service")
-    submission = served.submit(junk(tmp_path / "one.zip"))
-    worker = ServiceWorker(served.settings, OPTIONS)
-    worker.store = AwayStore(worker.store, 4)  # pyright: ignore[reportAttributeAccessIssue]
-    for _ in range(4):
-        with pytest.raises(StoreAway):
-            worker.step()
-        found = served.submission(submission)
-        assert (found.state, found.attempts, found.deaths) == ("received", 0, 0)
-
-
-def test_a_record_waits_for_the_store_and_its_cell_is_not_done_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    served = Served.at(tmp_path / "service")
-    submission = planned(served, junk(tmp_path / "one.zip"), PLANNED)
-    worker = ServiceWorker(served.settings, OPTIONS)
-    worker.store = AwayStore(worker.store, 3)  # pyright: ignore[reportAttributeAccessIssue]
-    done: list[Evaluated] = []
-
-    def evaluated(*_: object) -> Evaluated:
-        done.append(Evaluated("ended", "done", "", 1.0, junk(tmp_path / "record.json")))
-        return done[-1]
-
-    monkeypatch.setattr("mechassay.service.worker.AWAY", 0.01)
-    monkeypatch.setattr(worker, "_evaluated", evaluated)
-    assert worker.step()
-    (cell,) = served.evaluations(submission)
-    assert (cell.state, cell.attempts, len(done)) == ("done", 1, 1)
-    assert served.store.keys("records") == [cell.record]
-    # The same is received anew, and a number of an evaluation may be given again.
-    queue.withdraw(served.db, submission, served.submitter)
-    assert planned(served, tmp_path / "one.zip", PLANNED) == submission and worker.step()
-    (again,) = served.evaluations(submission)
-    assert again.state == "done" and again.record != cell.record
-    # A worker that has to end does not wait.
-    third = planned(served, junk(tmp_path / "two.zip", b"PK2"), PLANNED)
-    worker.store = AwayStore(served.store, 10**9)  # pyright: ignore[reportAttributeAccessIssue]
-    threading.Timer(0.5, worker.stop.set).start()
-    assert worker.step()
-    (cell,) = served.evaluations(third)
-    assert (cell.state, cell.attempts) == ("waiting", 0)
-
-
-def test_what_fails_for_the_machine_ends_no_worker_and_counts_as_no_attempt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    served = Served.at(tmp_path / "service", splits="test, private")
-    submission = served.submit(junk(tmp_path / "one.zip"))
-    worker, seeds = ServiceWorker(served.settings, OPTIONS), served.settings.private_seed_file
-    assert seeds is not None
-    told = seeds.read_text()
-    seeds.write_text("2026-11")  # In the middle of an edit.
-    with pytest.raises(SeedsAway):
-        worker.step()
-    seeds.write_text(told)
-    errors: list[Exception] = [OSError(11, "fork: try again"), DiskFull("the disk is full")]
-
-    def checked(*_: object) -> ChildEnd:
-        if errors:
-            raise errors.pop(0)
-        return ChildEnd("ended", "no archive", 0.0)
-
-    monkeypatch.setattr("mechassay.service.worker.AWAY", 0.01)
-    monkeypatch.setattr(worker, "_checked", checked)
-    with caplog.at_level(logging.WARNING):
-        assert worker.run(once=True) == 1
-    assert "try again" in caplog.text and "the disk is full" in caplog.text
-    found = served.submission(submission)
-    assert (found.state, found.attempts) == ("refused", 1)
-
-
 def test_a_worker_that_is_told_to_end_gives_its_check_back(tmp_path: Path) -> None:
     served = Served.at(tmp_path / "service")
     submission = served.submit(junk(tmp_path / "one.zip"))
@@ -441,20 +243,6 @@ def test_cells_wait_for_a_cluster_that_is_away_and_checks_go_on(
     assert (cell.state, cell.attempts) == ("waiting", 0)
 
 
-def test_a_lease_that_is_lost_stops_the_cell(tmp_path: Path) -> None:
-    served = Served.at(tmp_path / "service")
-    worker = ServiceWorker(served.settings, WorkerOptions(lease=0.4))
-    answers = iter([True, True, False])
-    begin = time.monotonic()
-    with worker._held(lambda: next(answers), threading.Event()) as lost:  # pyright: ignore[reportPrivateUsage]
-        assert lost.wait(20)
-    assert time.monotonic() - begin >= 0.25
-    stop = threading.Event()
-    stop.set()
-    with worker._held(lambda: True, stop) as wanted:  # pyright: ignore[reportPrivateUsage]
-        assert wanted.wait(20)
-
-
 def test_checks_are_told_apart_from_cells_and_unknown_cells_are_refused(tmp_path: Path) -> None:
     served = Served.at(tmp_path / "service", splits="test, private")
     orders = CellOrders(track=ServiceTrack.read(served.settings.track))
@@ -466,57 +254,3 @@ def test_checks_are_told_apart_from_cells_and_unknown_cells_are_refused(tmp_path
         run_cell(tmp_path, 0, "other", orders)
     with pytest.raises(BadUsage, match="no seed of private examples"):
         run_cell(tmp_path, 1, found.cells[1].cell, orders)
-
-
-def test_without_a_seed_private_examples_are_not_planned(tmp_path: Path) -> None:
-    served = Served.at(tmp_path / "service", splits="test, private")
-    submission = served.submit(variables_archive(tmp_path / "one.zip"))
-    worker = ServiceWorker(replace(served.settings, private_seed_file=None), OPTIONS)
-    assert worker.step()
-    assert [each.split for each in served.evaluations(submission)] == ["test"]
-
-
-def test_a_worker_is_refused_at_its_start_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    served = Served.at(tmp_path / "service", splits="test, private")
-    assert served.settings.private_seed_file is not None
-    with pytest.raises(BadUsage, match="workers must be 1 or more"):
-        run_workers(served.settings, 0)
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'mechassay\[ray\]'"):
-        ServiceWorker(served.settings, WorkerOptions(engine="ray"))
-    served.settings.private_seed_file.chmod(0o644)
-    with pytest.raises(BadFile, match="others can read it"):
-        ServiceWorker(served.settings)
-
-
-def test_folders_of_dead_workers_are_removed_and_those_of_living_ones_stay(tmp_path: Path) -> None:
-    served = Served.at(tmp_path / "service")
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    names = [f"{socket.gethostname()}.{pid}.ab" for pid in (dead.pid, os.getpid())]
-    for name in (*names, "elsewhere.1.ab"):
-        (served.settings.scratch / name).mkdir(parents=True)
-    run_workers(served.settings, options=OPTIONS, once=True)
-    left = {folder.name for folder in served.settings.scratch.iterdir()}
-    assert left == {names[1], "elsewhere.1.ab"}
-
-
-def test_a_database_that_is_away_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    served = Served.at(tmp_path / "service")
-    worker = ServiceWorker(served.settings, OPTIONS)
-    asked: list[int] = []
-
-    def claim(*_: object) -> None:
-        asked.append(1)
-        if len(asked) == 1:
-            raise DatabaseAway("the database does not answer")
-
-    monkeypatch.setattr("mechassay.service.worker.AWAY", 0.01)
-    monkeypatch.setattr(queue, "claim_check", claim)
-    with caplog.at_level(logging.WARNING):
-        assert worker.run(once=True) == 0
-    assert len(asked) == 2 and "does not answer" in caplog.text

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from mechassay.service.queue import PlannedEvaluation, checked, claim_check
+from mechassay.service.checks import checked, claim_check
+from mechassay.service.work import PlannedEvaluation
 from service_made import WORKER, MadeService, made_records
 from web_modules import web_module
 

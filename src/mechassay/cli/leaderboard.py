@@ -9,6 +9,7 @@ import typer
 
 from mechassay.cli import token
 from mechassay.cli.command import DeviceOption
+from mechassay.cli.service_retry import retry
 from mechassay.cli.service_site import (
     TokenFileOption,
     export,
@@ -24,7 +25,7 @@ from mechassay.cli.service_worker import worker
 
 app = typer.Typer(help="Boards of runs, and any cell of them again.", no_args_is_help=True)
 app.add_typer(token.app, name="token")
-for each in (validate, serve, worker, submit, status, withdraw, export):
+for each in (validate, serve, worker, retry, submit, status, withdraw, export):
     app.command(each.__name__)(each)
 
 RunsOption = Annotated[Path, typer.Option("--runs", help="Folder of the runs that boards read.")]

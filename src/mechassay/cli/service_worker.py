@@ -59,7 +59,8 @@ def worker(
     from mechassay.errors import one_of
     from mechassay.models.model import check_device
     from mechassay.service.settings import ServiceSettings
-    from mechassay.service.worker import WorkerOptions, run_workers
+    from mechassay.service.worker import WorkerOptions
+    from mechassay.service.workers import run_workers
 
     if engine == "here" or private_seed_file is not None:  # Private cells are always run here.
         check_device(device)

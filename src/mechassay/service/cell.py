@@ -83,7 +83,7 @@ class CheckedCell(Stored):
 
 
 class CheckedSubmission(Stored):
-    """What a check found; see `queue.checked`."""
+    """What a check found; see `checks.checked`."""
 
     kind: str
     name: str = ""

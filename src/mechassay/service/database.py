@@ -3,7 +3,7 @@
 `read` and `write` run a function in one transaction. One that fails because the database was busy,
 chose this transaction as the one to give way, or went away, runs again from its start, with growing
 waits, until `patience` is over. A connection that is lost in a commit leaves open whether it
-counted, so everything in `queue` can run twice with the result of once.
+counted, so each change of state (`queue`, `checks`, `retry`) can run twice with the result of once.
 
 SQLite writes ahead into a log, so that readers never wait; a writer takes the lock at its begin, so
 that no transaction reads what another one changes before it writes.

@@ -24,11 +24,12 @@ from mechassay.service.answers import TooMany
 from mechassay.service.database import Database
 from mechassay.service.declaration import Declaration
 from mechassay.service.parts import ServiceParts
-from mechassay.service.queue import Upload, receive
+from mechassay.service.queue import receive
 from mechassay.service.store import Store
 from mechassay.service.tables import Submission, Submitter
 from mechassay.service.tokens import BadToken, submitter_of
 from mechassay.service.uploads import uploaded
+from mechassay.service.work import Upload
 
 DECLARATION, TOKEN = "declaration", "token"
 UPLOADS = "uploads"

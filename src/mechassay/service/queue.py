@@ -1,55 +1,49 @@
-"""All changes of state of submissions and evaluations; each is one transaction that can run twice.
+"""Changes of state of submissions and evaluations; each is one transaction that can run twice.
 
 Whoever changes a submission as a whole locks its row first, and then its evaluations, so that two
 who end its last two evaluations see each other. A claim locks one evaluation alone, and passes over
 those that others are about to take.
 
-Claims are fair. The submitter comes first of whose evaluations the fewest were begun in the last
-day, then the submission with the fewest begun, then the older one; within a submission, what was
-never begun. So 500 cells of one do not stand before 2 of another.
+Claims are fair: see `service.turns`. Within a submission, what was never begun comes first. So 500
+cells of one do not stand before 2 of another.
 
 A worker that does not beat loses what it holds when its lease is over. Workers die for reasons of
 their machines, so that may happen often (`LOST`); what ended the child of a living worker three
 times is not tried again. A check and a submission received anew count for as long as a day, even
-if it is withdrawn: `Receipt`.
+if it is withdrawn: `Receipt`. Checks are in `service.checks`, and what is tried again as somebody
+says so in `service.retry`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
-from typing import Any
 
 from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session
 
 from mechassay.errors import UnknownName
+from mechassay.service.changes import (
+    DIED,
+    LOST,
+    MESSAGE,
+    NAME,
+    changed,
+    counted,
+    kept,
+    locked,
+)
 from mechassay.service.database import Database
 from mechassay.service.settings import ServiceLimits
-from mechassay.service.tables import (
-    Evaluation,
-    Receipt,
-    Submission,
-    Submitter,
-    now,
-)
-from mechassay.service.work import Counts, Outcome, PlannedEvaluation, Upload
-from mechassay.submissions import Problem
+from mechassay.service.tables import Evaluation, Receipt, Submission, Submitter, now
+from mechassay.service.turns import DAY, fair_order
+from mechassay.service.work import Counts, Outcome, Upload
 
-ATTEMPTS = 3
-"""How often the child of a living worker may die of the same."""
-LOST = 20
-"""How often the same is begun, whose worker is silent then."""
-DIED = f"its worker died {LOST} times"
-DAY = timedelta(days=1)
 OPEN_EVALUATIONS = ("waiting", "running")
 OPEN_SUBMISSIONS = ("received", "checking", "queued")
 CLOSED = ("refused", "withdrawn")
 """Submissions that are received anew when they are handed in again."""
-NAME, MESSAGE = 200, 2000
-"""Characters of a name and of a message that are kept."""
-NOTHING = "nothing in it is evaluated here."
 
 
 def receive(
@@ -93,7 +87,7 @@ def receive(
             earlier.delete()
         session.add(Receipt(submitter_id=submitter.id, created=time, begun=begun))
         found = known or Submission(submitter_id=submitter.id, digest=upload.digest)
-        found.name, found.kind, found.file = _kept(upload.name, NAME), upload.kind, upload.file
+        found.name, found.kind, found.file = kept(upload.name, NAME), upload.kind, upload.file
         found.declaration, found.n_bytes = dict(upload.declaration), upload.n_bytes
         found.state, found.report = "received", []
         found.attempts = found.deaths = 0
@@ -105,128 +99,14 @@ def receive(
     return db.write(work)
 
 
-def claim_check(db: Database, worker: str, lease: float) -> Submission | None:
-    """The next submission to check, which is this worker's for `lease` seconds; None if none is.
-
-    It is of whom the least was received in the last day.
-    """
-    time = now()
-    until = time + timedelta(seconds=lease)
-    received = (
-        select(func.count())
-        .where(Receipt.submitter_id == Submission.submitter_id, Receipt.created > time - DAY)
-        .correlate(Submission)
-        .scalar_subquery()
-    )
-
-    def work(session: Session) -> Submission | None:
-        mine = select(Submission).filter_by(state="checking", worker=worker, lease_until=until)
-        if found := session.scalar(mine):
-            return found
-        lost = (Submission.state == "checking") & (Submission.lease_until < time)
-        session.execute(
-            update(Submission)
-            .where(lost, Submission.attempts >= LOST)
-            .values(
-                state="refused",
-                finished=time,
-                report=[asdict(Problem("", f"{DIED}."))],
-                worker=None,
-            )
-        )
-        found = session.scalar(
-            select(Submission)
-            .where((Submission.state == "received") | lost)
-            .order_by(Submission.attempts, received, Submission.created, Submission.id)
-            .limit(1)
-            .with_for_update(skip_locked=True)
-        )
-        if found is not None:
-            found.state, found.worker, found.lease_until = "checking", worker, until
-            found.attempts += 1
-        return found
-
-    return db.write(work)
-
-
-def checked(
-    db: Database,
-    submission: Submission,
-    worker: str,
-    problems: Sequence[Problem],
-    evaluations: Sequence[PlannedEvaluation],
-    *,
-    kind: str = "",
-    name: str = "",
-    declaration: Mapping[str, Any] | None = None,
-) -> bool:
-    """Say what a check found; without errors, the evaluations wait.
+def claim(
+    db: Database, worker: str, lease: float, *, without: Collection[str] = ()
+) -> Evaluation | None:
+    """The next evaluation, which is this worker's for `lease` seconds; None if none waits.
 
     Args:
-        kind, name, declaration: what the submission's files say of it, in place of what was said
-            with the upload.
-
-    Returns:
-        Whether it counted: the submission was still this worker's.
+        without: ids of submissions that are passed over.
     """
-    time = now()
-    report = [asdict(problem) for problem in problems]
-    bad = any(not problem.warning for problem in problems)
-    if not (bad or evaluations):
-        report, bad = [*report, asdict(Problem("", NOTHING))], True
-
-    def work(session: Session) -> bool:
-        found = _locked(session, submission.id)
-        if found is None or found.worker != worker:
-            return False
-        if found.state != "checking":
-            return found.state in ("queued", "refused", "done")
-        found.state = "refused" if bad else "queued"
-        found.report, found.lease_until = report, None
-        found.finished = time if bad else None
-        found.kind, found.name = kind or found.kind, _kept(name, NAME) or found.name
-        if declaration is not None:
-            found.declaration = dict(declaration)
-        if not bad:
-            session.add_all(
-                Evaluation(submission_id=found.id, **asdict(planned)) for planned in evaluations
-            )
-        return True
-
-    return db.write(work)
-
-
-def beat_check(db: Database, submission: Submission, worker: str, lease: float) -> bool:
-    """Hold a submission that is being checked longer; False: it was taken away or withdrawn."""
-    until = now() + timedelta(seconds=lease)
-    mine = (
-        update(Submission)
-        .where(Submission.id == submission.id, Submission.state == "checking")
-        .where(Submission.worker == worker)
-        .values(lease_until=until)
-    )
-    return db.write(lambda session: _count(session, mine) == 1)
-
-
-def give_back_check(
-    db: Database, submission: Submission, worker: str, *, died: bool = False
-) -> bool:
-    """Let a submission wait for its check again; whether it was this worker's.
-
-    Args:
-        died: the attempt counts, as the child died; else it is as if there had been none.
-    """
-    again = (
-        update(Submission)
-        .where(Submission.id == submission.id, Submission.state == "checking")
-        .where(Submission.worker == worker)
-        .values(state="received", worker=None, lease_until=None, **_counted(Submission, died))
-    )
-    return db.write(lambda session: _count(session, again) == 1)
-
-
-def claim(db: Database, worker: str, lease: float) -> Evaluation | None:
-    """The next evaluation, which is this worker's for `lease` seconds; None if none waits."""
     time = now()
     until = time + timedelta(seconds=lease)
 
@@ -235,7 +115,9 @@ def claim(db: Database, worker: str, lease: float) -> Evaluation | None:
         if found := session.scalar(mine):
             return found
         _take_back(session, time)
-        for submission in _fair_order(session, time):
+        for submission in fair_order(session, time):
+            if submission in without:
+                continue
             found = session.scalar(
                 select(Evaluation)
                 .filter_by(submission_id=submission, state="waiting")
@@ -260,29 +142,31 @@ def beat(db: Database, evaluation: Evaluation, worker: str, lease: float) -> boo
         .where(_is_mine(evaluation, worker))
         .values(lease_until=now() + timedelta(seconds=lease))
     )
-    return db.write(lambda session: _count(session, longer) == 1)
+    return db.write(lambda session: changed(session, longer) == 1)
 
 
 def finish(db: Database, evaluation: Evaluation, worker: str, outcome: Outcome) -> bool:
-    """Say how an evaluation ended; the last one ends its submission.
+    """Say how an evaluation ended; the last one ends its submission. It may be said again.
 
     Returns:
         Whether it counted: the evaluation was still this worker's.
     """
     time = now()
-    outcome = replace(outcome, message=outcome.message and _kept(outcome.message, MESSAGE))
+    outcome = replace(outcome, message=outcome.message and kept(outcome.message, MESSAGE))
 
     def work(session: Session) -> bool:
-        _locked(session, evaluation.submission_id)
+        locked(session, evaluation.submission_id)
         ended = (
             update(Evaluation)
             .where(_is_mine(evaluation, worker))
             .values(finished=time, lease_until=None, **asdict(outcome))
         )
-        if _count(session, ended) == 0:
-            # There is none if its submission was withdrawn and received anew.
+        if changed(session, ended) == 0:
+            # Said before, as by a call whose answer was lost? There is no row if its submission
+            # was withdrawn and received anew.
             found = session.get(Evaluation, evaluation.id)
-            return found is not None and found.worker == worker and found.finished == time
+            said = asdict(outcome) | {"worker": worker, "started": evaluation.started}
+            return found is not None and all(getattr(found, x) == y for x, y in said.items())
         _close(session, evaluation.submission_id, time)
         return True
 
@@ -303,10 +187,10 @@ def give_back(db: Database, evaluation: Evaluation, worker: str, *, died: bool =
             worker=None,
             lease_until=None,
             started=None,
-            **_counted(Evaluation, died),
+            **counted(Evaluation, died),
         )
     )
-    return db.write(lambda session: _count(session, again) == 1)
+    return db.write(lambda session: changed(session, again) == 1)
 
 
 def withdraw(db: Database, submission: str, submitter: Submitter) -> Submission:
@@ -347,11 +231,6 @@ def counts(db: Database, submission: str) -> Counts:
     return db.read(lambda session: Counts({state: n for state, n in session.execute(rows)}))
 
 
-def _kept(text: str, length: int) -> str:
-    """A text that every database takes: PostgreSQL refuses zeros and halves of characters."""
-    return text[:length].replace("\0", "").encode(errors="replace").decode()
-
-
 def _is_mine(evaluation: Evaluation, worker: str) -> ColumnElement[bool]:
     """That the worker holds the evaluation since the claim that gave it this one."""
     return (
@@ -362,36 +241,21 @@ def _is_mine(evaluation: Evaluation, worker: str) -> ColumnElement[bool]:
     )
 
 
-def _counted(of: type[Evaluation] | type[Submission], died: bool) -> dict[str, Any]:
-    """How what is given back is counted."""
-    return {"deaths": of.deaths + 1} if died else {"attempts": of.attempts - 1}
-
-
-def _locked(session: Session, submission: str) -> Submission | None:
-    return session.get(Submission, submission, with_for_update=True, populate_existing=True)
-
-
-def _count(session: Session, change: Any) -> int:
-    """How many rows a change finds."""
-    found: Any = session.execute(change, execution_options={"synchronize_session": False})
-    return found.rowcount
-
-
 def _take_back(session: Session, time: datetime) -> None:
     """Let evaluations wait again whose worker is silent; fail those for which that is too much."""
     lost = (Evaluation.state == "running") & (Evaluation.lease_until < time)
     theirs = select(Evaluation.submission_id).where(lost).distinct()
     for submission in sorted(session.scalars(theirs)):
-        _locked(session, submission)
+        locked(session, submission)
         own = update(Evaluation).where(lost, Evaluation.submission_id == submission)
         failed = own.where(Evaluation.attempts >= LOST)
-        _count(
+        changed(
             session,
             own.where(Evaluation.attempts < LOST).values(
                 state="waiting", worker=None, lease_until=None, started=None
             ),
         )
-        if _count(
+        if changed(
             session,
             failed.values(state="failed", message=f"{DIED}.", finished=time, lease_until=None),
         ):
@@ -404,50 +268,9 @@ def _close(session: Session, submission: str, time: datetime) -> None:
         Evaluation.submission_id == submission, Evaluation.state.in_(OPEN_EVALUATIONS)
     )
     if session.scalar(left) == 0:
-        _count(
+        changed(
             session,
             update(Submission)
             .where(Submission.id == submission, Submission.state == "queued")
             .values(state="done", finished=time),
         )
-
-
-def _fair_order(session: Session, time: datetime) -> list[str]:
-    """Submissions of which something waits, the next one first."""
-    begun = Evaluation.started.is_not(None)
-    of_submission = (
-        select(func.count())
-        .where(begun, Evaluation.submission_id == Submission.id)
-        .correlate(Submission)
-        .scalar_subquery()
-    )
-    of_submitter = (
-        select(Submission.submitter_id, func.count().label("n"))
-        .join(Evaluation, Evaluation.submission_id == Submission.id)
-        .where(begun, Evaluation.started > time - DAY)
-        .group_by(Submission.submitter_id)
-        .subquery()
-    )
-    of_earlier = (
-        select(func.coalesce(func.sum(Receipt.begun), 0))
-        .where(Receipt.submitter_id == Submission.submitter_id, Receipt.created > time - DAY)
-        .correlate(Submission)
-        .scalar_subquery()
-    )
-    waiting = (
-        select(Evaluation.id)
-        .where(Evaluation.submission_id == Submission.id, Evaluation.state == "waiting")
-        .exists()
-    )
-    order = (
-        select(Submission.id)
-        .outerjoin(of_submitter, of_submitter.c.submitter_id == Submission.submitter_id)
-        .where(Submission.state == "queued", waiting)
-        .order_by(
-            func.coalesce(of_submitter.c.n, 0) + of_earlier,
-            of_submission,
-            Submission.created,
-            Submission.id,
-        )
-    )
-    return list(session.scalars(order))

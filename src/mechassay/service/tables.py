@@ -5,7 +5,7 @@ evaluations is waiting -> running -> done, failed, skipped or withdrawn. A worke
 checks or runs until `lease_until`, and holds it longer by beating; what has no living holder waits
 again. Files are blobs of a `Store`: tables hold their keys alone. Tokens are kept as hashes.
 
-Times are aware and in UTC. All changes of state are in `queue`.
+Times are aware and in UTC. All changes of state are in `queue`, `checks` and `retry`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mechassay.service.tables import EvaluationState
+from mechassay.service.tables import EvaluationState, SubmissionState
 
 
 @dataclass(frozen=True)
@@ -67,3 +67,18 @@ class Counts:
     def total(self) -> int:
         """All of them."""
         return sum(self.of.values())
+
+
+@dataclass(frozen=True)
+class Retried:
+    """What of a submission waits again.
+
+    Attributes:
+        state: of the submission now.
+        check: whether it is received again, for a check anew.
+        cells: how many of its cells wait again.
+    """
+
+    state: SubmissionState
+    check: bool
+    cells: int

@@ -10,8 +10,9 @@ the database counts is kept: so a cell has exactly one result.
 
 A submission cannot stop a worker: its files are opened in children alone. A child that dies without
 a word is tried again, as memory may have run out for another's sake; one over a limit is not. Where
-store or cluster are away or a disk is full, what was begun waits again and is not counted; a record
-that is done waits for the store. SIGTERM and Ctrl-C give back what was begun, and end the worker.
+store or cluster are away or a disk is full, what was begun waits again and is not counted, and
+others come first (`service.postponed`). A cell that is done waits for store and database to take
+its result. SIGTERM and Ctrl-C give back what was begun, and end the worker.
 """
 
 from __future__ import annotations
@@ -22,18 +23,19 @@ import secrets
 import shutil
 import socket
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from time import monotonic
+from typing import TypeVar
 
-import psutil
-
-from mechassay.errors import BadFile, BadUsage, DiskFull, MechassayError, first_line
+from mechassay.errors import BadFile, DiskFull, MechassayError, first_line
 from mechassay.runs.ray import ray_module
-from mechassay.service import queue
+from mechassay.service import checks, queue
 from mechassay.service.cell import CHECKED, UPLOAD, CellOrders, CheckedSubmission, Engine
+from mechassay.service.changes import ATTEMPTS
+from mechassay.service.checks import unread
 from mechassay.service.database import Database, DatabaseAway
 from mechassay.service.evaluation import (
     COMMAND,
@@ -43,21 +45,23 @@ from mechassay.service.evaluation import (
     check_submission,
     evaluate,
 )
+from mechassay.service.leases import LEASE, held
+from mechassay.service.postponed import PostponedSubmissions
 from mechassay.service.settings import PrivateSeed, PrivateSeeds, ServiceSettings
 from mechassay.service.store import Store, StoreAway
 from mechassay.service.tables import Evaluation, Submission
 from mechassay.service.track import CellLimits, ServiceTrack
-from mechassay.submissions import Problem
+from mechassay.service.unpacked import UnpackedSubmissions, sweep
+from mechassay.service.work import Outcome, PlannedEvaluation
 from mechassay.tasks.task import PRIVATE
 
 LOG = logging.getLogger("mechassay.service.worker")
-LEASE, BEATS = 60.0, 4
-"""Seconds of a lease, and how often it is renewed in that time."""
 IDLE, AWAY = 2.0, 5.0
 """Seconds to wait where nothing is to be done, and where database or store are away."""
 CHECK_SECONDS = 900.0
-FOLDERS = 4
-"""Submissions that a worker keeps unpacked."""
+
+
+FoundT = TypeVar("FoundT")
 
 
 class SeedsAway(MechassayError):
@@ -115,7 +119,8 @@ class ServiceWorker:
         if self.options.engine == "ray":
             ray_module()
         self.settings.seeds()  # Refused now, and not in the first private cell.
-        self._unpacked: dict[str, Path] = {}
+        self._unpacked = UnpackedSubmissions(self.folder)
+        self._postponed = PostponedSubmissions()
         self._checks_next = True
 
     @property
@@ -130,7 +135,7 @@ class ServiceWorker:
             once: end as soon as nothing is left to do.
         """
         n = 0
-        _sweep(self.settings.scratch)
+        sweep(self.settings.scratch)
         try:
             while not self.stop.is_set():
                 try:
@@ -138,7 +143,7 @@ class ServiceWorker:
                 except _PASSING as error:
                     LOG.warning("%s: %s", self.name, first_line(error))
                     if isinstance(error, DiskFull | OSError):
-                        self._make_room()
+                        self._unpacked.clear()
                     self.stop.wait(AWAY)
                     continue
                 n += found
@@ -156,44 +161,49 @@ class ServiceWorker:
 
         Raises:
             DatabaseAway, StoreAway, ClusterAway, DiskFull, SeedsAway, OSError: what was begun waits
-                again, and is not counted.
+                again, and is not counted. Others come before it then, where these can be done.
         """
         turn = (self._next_check, self._next_cell)
-        for work in turn if self._checks_next else reversed(turn):
-            # So neither many uploads nor many cells stand before everything else, and no cell that
-            # waits for a cluster before a check.
-            self._checks_next = work == self._next_cell
-            if work():
-                return True
+        turn = turn if self._checks_next else turn[::-1]
+        postponed = self._postponed.now()
+        # What was postponed is tried where nothing else is left to do.
+        for without in (postponed, frozenset[str]()) if postponed else (postponed,):
+            for work in turn:
+                # So neither many uploads nor many cells stand before everything else, and no cell
+                # that waits for a cluster before a check.
+                self._checks_next = work == self._next_cell
+                if work(without):
+                    return True
         return False
 
-    def _next_check(self) -> bool:
-        submission = queue.claim_check(self.db, self.name, self.options.lease)
-        if submission is not None:
-            with self._given_back(lambda: queue.give_back_check(self.db, submission, self.name)):
-                self._check(submission)
-        return submission is not None
+    def _next_check(self, without: Collection[str]) -> bool:
+        found = checks.claim_check(self.db, self.name, self.options.lease, without=without)
+        if found is not None:
+            give_back = partial(checks.give_back_check, self.db, found, self.name)
+            with self._given_back(found.id, give_back):
+                self._check(found)
+        return found is not None
 
-    def _next_cell(self) -> bool:
-        evaluation = queue.claim(self.db, self.name, self.options.lease)
-        if evaluation is not None:
-            with self._given_back(lambda: queue.give_back(self.db, evaluation, self.name)):
-                self._evaluate(evaluation)
-        return evaluation is not None
+    def _next_cell(self, without: Collection[str]) -> bool:
+        found = queue.claim(self.db, self.name, self.options.lease, without=without)
+        if found is not None:
+            give_back = partial(queue.give_back, self.db, found, self.name)
+            with self._given_back(found.submission_id, give_back):
+                self._evaluate(found)
+        return found is not None
 
     @contextmanager
-    def _given_back(self, give_back: Callable[[], bool]) -> Generator[None]:
+    def _given_back(self, submission: str, give_back: Callable[[], bool]) -> Generator[None]:
         """What a worker cannot do now waits again, as if it had not been begun."""
         try:
             yield
-        except _PASSING:
+        except _PASSING as error:
+            if not isinstance(error, DatabaseAway | ClusterAway):  # These are away for all alike.
+                wait = self._postponed.add(submission)
+                LOG.info("%s: others before submission %s, %g s", self.name, submission, wait)
             give_back()
             raise
-
-    def _make_room(self) -> None:
-        """Remove what is kept for cells to come: the disk may be full of it."""
-        while self._unpacked:
-            shutil.rmtree(self._unpacked.popitem()[1], ignore_errors=True)
+        self._postponed.remove(submission)
 
     def _seeds(self) -> PrivateSeeds | None:
         try:
@@ -205,43 +215,32 @@ class ServiceWorker:
 
     def _check(self, submission: Submission) -> None:
         LOG.info("%s: checks submission %s", self.name, submission.id)
-
-        def beat() -> bool:
-            return queue.beat_check(self.db, submission, self.name, self.options.lease)
-
+        beat = partial(checks.beat_check, self.db, submission, self.name, self.options.lease)
         has_seed = self._seeds() is not None
-        with self._held(beat, self.stop) as stop:
+        with held(beat, self.stop, lease=self.options.lease, worker=self.name) as stop:
             found = self._checked(submission, stop)
-        if isinstance(found, ChildEnd):
-            died = found.how == "died" and submission.deaths + 1 < queue.ATTEMPTS
-            if found.how == "stopped" or died:
-                queue.give_back_check(self.db, submission, self.name, died=died)
-                return
-            LOG.warning("%s: submission %s: %s", self.name, submission.id, found.message)
-            problems = [Problem("", f"It could not be read: {found.message}")]
-            queue.checked(self.db, submission, self.name, problems, [])
-            return
-        planned = [
-            queue.PlannedEvaluation(cell.job, cell.cell, cell.split)
-            for cell in found.cells
-            if has_seed or cell.split != PRIVATE
-        ]
-        queue.checked(
-            self.db,
-            submission,
-            self.name,
-            found.problems,
-            planned,
-            kind=found.kind,
-            name=found.name,
-            declaration=found.declaration,
-        )
+            if isinstance(found, ChildEnd):
+                died = found.how == "died" and submission.deaths + 1 < ATTEMPTS
+                if found.how == "stopped" or died:
+                    checks.give_back_check(self.db, submission, self.name, died=died)
+                    return
+                LOG.warning("%s: submission %s: %s", self.name, submission.id, found.message)
+                problems = [unread(found.message)]
+                found = CheckedSubmission(kind="", problems=problems, cells=[])
+            planned = [
+                PlannedEvaluation(cell.job, cell.cell, cell.split)
+                for cell in found.cells
+                if has_seed or cell.split != PRIVATE
+            ]
+            told = {"kind": found.kind, "name": found.name, "declaration": found.declaration}
+            end = partial(checks.checked, self.db, submission, self.name, found.problems, planned)
+            self._waited(partial(end, **told), self.stop)
 
     def _checked(
         self, submission: Submission, stop: threading.Event
     ) -> CheckedSubmission | ChildEnd:
         """Download a submission and check it; it stays in the folder for its cells."""
-        folder = self._folder_of(submission.id)
+        folder = self._unpacked.of(submission.id)
         shutil.rmtree(folder, ignore_errors=True)
         try:
             self.store.get_file(submission.file, folder / UPLOAD)
@@ -255,39 +254,54 @@ class ServiceWorker:
 
     def _evaluate(self, evaluation: Evaluation) -> None:
         LOG.info("%s: evaluation %d, attempt %d", self.name, evaluation.id, evaluation.attempts)
-
-        def beat() -> bool:
-            return queue.beat(self.db, evaluation, self.name, self.options.lease)
-
-        key = None
-        with self._held(beat, self.stop) as stop:
-            found = self._evaluated(evaluation, stop)
+        beat = partial(queue.beat, self.db, evaluation, self.name, self.options.lease)
+        with held(beat, self.stop, lease=self.options.lease, worker=self.name) as stop:
+            found, key = self._evaluated(evaluation, stop), None
             if found.record is not None:
-                # Drawn, as the number of an evaluation may be given again when it is removed.
-                key = f"records/{evaluation.submission_id}/{secrets.token_hex(16)}.json"
-                stored = self._stored(key, found.record, stop)
-                found = found if stored else replace(found, how="stopped")
-        died = found.how == "died" and evaluation.deaths + 1 < queue.ATTEMPTS
-        if found.how == "stopped" or died:
-            queue.give_back(self.db, evaluation, self.name, died=died)
-            return
-        outcome = queue.Outcome(found.state, found.message or None, key, found.seconds)
-        counted = queue.finish(self.db, evaluation, self.name, outcome)
-        if not counted and key is not None:
-            self.store.delete(key)
+                key = self._stored(evaluation, found.record, stop)
+                found = found if key else replace(found, how="stopped")
+            died = found.how == "died" and evaluation.deaths + 1 < ATTEMPTS
+            if found.how == "stopped" or died:
+                queue.give_back(self.db, evaluation, self.name, died=died)
+                return
+            outcome = Outcome(found.state, found.message or None, key, found.seconds)
+            self._tell(evaluation, outcome)
         LOG.info("%s: evaluation %d: %s", self.name, evaluation.id, found.state)
 
-    def _stored(self, key: str, record: Path, stop: threading.Event) -> bool:
-        """Put a record into the store, however long that is away; False if `stop` was set."""
+    def _stored(self, evaluation: Evaluation, record: Path, stop: threading.Event) -> str | None:
+        """Put a record into the store; its key, or None if `stop` was set before."""
+        # Drawn, as the number of an evaluation may be given again when it is removed.
+        key = f"records/{evaluation.submission_id}/{secrets.token_hex(16)}.json"
+
+        def put() -> str:
+            self.store.put_file(key, record)
+            return key
+
+        return self._waited(put, stop)
+
+    def _tell(self, evaluation: Evaluation, outcome: Outcome) -> None:
+        """Say how a cell ended; where that does not count, its record goes.
+
+        It waits for the database although the lease may be over meanwhile: nobody else may have
+        taken the cell. Where the worker has to end before, nobody knows whether it counted, as a
+        connection may be lost in a commit: then the record stays.
+        """
+        finish = partial(queue.finish, self.db, evaluation, self.name, outcome)
+        counted = self._waited(finish, self.stop)
+        record = outcome.record
+        if counted is False and record is not None:
+            LOG.info("%s: evaluation %d: it did not count", self.name, evaluation.id)
+            self._waited(lambda: self.store.delete(record), self.stop)
+
+    def _waited(self, work: Callable[[], FoundT], stop: threading.Event) -> FoundT | None:
+        """Do what needs store or database, however long that is away; None if `stop` was set."""
         while True:
             try:
-                self.store.put_file(key, record)
-            except (StoreAway, DiskFull) as error:
-                LOG.warning("%s: %s", self.name, error)
+                return work()
+            except (DatabaseAway, StoreAway, DiskFull) as error:
+                LOG.warning("%s: %s", self.name, first_line(error))
                 if stop.wait(AWAY):
-                    return False
-            else:
-                return True
+                    return None
 
     def _evaluated(self, evaluation: Evaluation, stop: threading.Event) -> Evaluated:
         private = evaluation.split == PRIVATE
@@ -298,7 +312,7 @@ class ServiceWorker:
                 message = "The worker has no seed of private examples."
                 return Evaluated("ended", "failed", message, 0.0)
             seed = seeds.current
-        folder = self._folder_of(evaluation.submission_id)
+        folder = self._unpacked.of(evaluation.submission_id)
         if not (folder / CHECKED).is_file():  # Written last: what lacks it may be half of it.
             submission = self._submission(evaluation.submission_id)
             found = self._checked(submission, stop)
@@ -326,94 +340,3 @@ class ServiceWorker:
 
     def _submission(self, submission: str) -> Submission:
         return self.db.read(lambda session: session.get_one(Submission, submission))
-
-    def _folder_of(self, submission: str) -> Path:
-        """The folder of a submission; of several the longest unused goes."""
-        folder = self._unpacked.pop(submission, self.folder / submission)
-        self._unpacked[submission] = folder
-        while len(self._unpacked) > FOLDERS:
-            oldest = next(iter(self._unpacked))
-            shutil.rmtree(self._unpacked.pop(oldest), ignore_errors=True)
-        return folder
-
-    @contextmanager
-    def _held(self, beat: Callable[[], bool], stop: threading.Event) -> Generator[threading.Event]:
-        """Hold something by `beat`; the event is set when it is lost, or `stop` is set."""
-        wanted, done = threading.Event(), threading.Event()
-        lease = self.options.lease
-
-        def renew() -> None:
-            last = renewed = monotonic()
-            while not done.wait(min(0.2, lease / BEATS)):
-                if stop.is_set():
-                    wanted.set()
-                if monotonic() - last < lease / BEATS:
-                    continue
-                last = monotonic()
-                try:
-                    held = beat()
-                except MechassayError as error:
-                    LOG.warning("%s: %s", self.name, error)
-                    held = monotonic() - renewed < lease
-                else:
-                    renewed = monotonic()
-                if not held:
-                    wanted.set()
-
-        thread = threading.Thread(target=renew, daemon=True, name=f"beat {self.name}")
-        thread.start()
-        try:
-            yield wanted
-        finally:
-            done.set()
-            thread.join()
-
-
-def run_workers(
-    settings: ServiceSettings,
-    n: int = 1,
-    *,
-    options: WorkerOptions = WorkerOptions(),
-    once: bool = False,
-    stop: threading.Event | None = None,
-) -> int:
-    """Several workers in this process, each with a child of its own; how much they did.
-
-    Raises:
-        BadUsage: fewer than one. Others as `ServiceWorker`; the first error that ended one.
-    """
-    if n < 1:
-        raise BadUsage(f"workers must be 1 or more; got {n}.")
-    threads = options.threads or max(1, (os.cpu_count() or 1) // n)
-    stop = stop or threading.Event()
-    workers = [ServiceWorker(settings, replace(options, threads=threads), stop) for _ in range(n)]
-    done: list[int] = []
-    errors: list[BaseException] = []
-
-    def work(worker: ServiceWorker) -> None:
-        try:
-            done.append(worker.run(once=once))
-        except BaseException as error:
-            errors.append(error)
-            stop.set()
-
-    running = [
-        threading.Thread(target=work, args=(worker,), name=worker.name) for worker in workers
-    ]
-    for thread in running:
-        thread.start()
-    for thread in running:
-        # With a limit, so that signals are seen.
-        while thread.is_alive():
-            thread.join(0.5)
-    if errors:
-        raise errors[0]
-    return sum(done)
-
-
-def _sweep(scratch: Path) -> None:
-    """Remove the folders of workers of this machine that are gone."""
-    for folder in scratch.glob(f"{socket.gethostname()}.*.*"):
-        pid = folder.name.rsplit(".", 2)[1]
-        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
-            shutil.rmtree(folder, ignore_errors=True)
