@@ -149,7 +149,7 @@ def made_here(static: Path, board: str, name: str, folder: Path) -> tuple[BoardC
     Args:
         folder: an empty one, for the files.
     """
-    from mechassay.leaderboard.artefacts import made_on_board
+    from mechassay.leaderboard.plans import made_on_board
     from mechassay.leaderboard.stored import StoredBoards
 
     stored = StoredBoards.read(static)

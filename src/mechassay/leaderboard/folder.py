@@ -5,7 +5,7 @@ BOARD.html                a table for each column: rows, average, score, places
 rows/BOARD/ROW.html       every cell of a row: number, interval, controls, conditions, command
 data/BOARD.json, .csv     everything
 records/SHA256.json       the records, by the hash of their bytes
-plans/, artefacts/        what they are computed again from (`artefacts`)
+plans/, artefacts/        what they are computed again from (`plans`)
 recomputed/*.json         what others recomputed (`recompute`); a cell with one has a mark
 """
 
@@ -21,11 +21,11 @@ from pydantic import ValidationError
 
 from mechassay.errors import BadFile, BadUsage, DiskFull, MechassayError
 from mechassay.files import write_text
-from mechassay.leaderboard.artefacts import plan_file, write_plan
 from mechassay.leaderboard.board import Board
 from mechassay.leaderboard.cells import BoardCell, read_cells
 from mechassay.leaderboard.facts import CellNotes, Repetition
 from mechassay.leaderboard.pages import BoardPages
+from mechassay.leaderboard.plans import plan_file, write_plan
 from mechassay.leaderboard.recomputation import Recomputation
 from mechassay.leaderboard.rules import board_rules
 from mechassay.records import Record, read_record

@@ -3,9 +3,10 @@
     1  the record is what the board says: the hash of its bytes is compared
     2  a ranking that a method found is copied, so that the number of this artefact is recomputed;
        `anew` lets the method find it again. Methods of other kinds of run are always run again.
-       Plan and ranking are those of the run, or of a static board (`artefacts`)
+       Plan and ranking are those of the run, or of a static board (`plans`)
     3  the cell of the job is run, and the whole record is compared with the stored one: what was
-       measured on what, all measures with their intervals, tables, checks, values of examples
+       measured on what, all measures with their intervals, tables, checks, values of examples; and
+       the board's number with the record's
 
 Numbers may differ by `TOLERANCE` of the larger of 1 and the stored one: in fp32 on a CPU those of
 two machines agree so far. All else is the same or differs. Times and versions are left out. What
@@ -198,7 +199,14 @@ def recompute_made(
         reason = failure.message if failure else "no record"
         raise BadUsage(f"{cell.id} could not be recomputed: {reason}")
     compared = compare_records(made.record, again)
-    number = again.measure(rules_of(cell.board).column(cell.column).measure_of(cell.row_in_record))
+    measure = rules_of(cell.board).column(cell.column).measure_of(cell.row_in_record)
+    number, of_record = again.measure(measure), made.record.measure(measure)
+    # A board is data of others: it may show a number that its record does not have.
+    shown = [(cell.value, None if of_record is None else of_record.value)]
+    shown += [] if of_record is None else [(cell.low, of_record.low), (cell.high, of_record.high)]
+    compared.look(
+        *([_defined(each) for each in side] for side in zip(*shown, strict=True)), "board"
+    )
     return Recomputation(
         cell=cell.full_id,
         sha256=cell.sha256,
@@ -275,6 +283,10 @@ def _plain(record: Record) -> dict[str, Any]:
     about = record.provenance
     plain = json.loads(record.model_dump_json(exclude=LEFT_OUT))
     return {**plain, "examples": about.data_hash, "dtype": about.dtype}
+
+
+def _defined(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else value
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

@@ -30,12 +30,12 @@ from markupsafe import Markup
 
 from mechassay.errors import BadUsage
 from mechassay.files import file_hash, write_text
-from mechassay.leaderboard.artefacts import copy_plan, plan_file
 from mechassay.leaderboard.board import Board
 from mechassay.leaderboard.cells import BoardCell
 from mechassay.leaderboard.facts import CellNotes
 from mechassay.leaderboard.folder import HERE, RECOMPUTE, SAID_HERE, kept_notes, write_pages
 from mechassay.leaderboard.links import link
+from mechassay.leaderboard.plans import copy_plan, plan_file
 from mechassay.progress import BAR, Progress
 from mechassay.report.page import render
 from mechassay.runs.job import cell_name

@@ -23,8 +23,9 @@ from pydantic import ValidationError
 
 from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.files import file_hash, write_bytes
-from mechassay.leaderboard.artefacts import inside, is_path
+from mechassay.leaderboard.artefacts import inside
 from mechassay.leaderboard.cells import BoardCell
+from mechassay.leaderboard.plans import is_path
 from mechassay.leaderboard.recomputation import (
     MadeRecord,
     Recomputation,
