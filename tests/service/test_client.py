@@ -241,7 +241,7 @@ def test_an_export_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
     [told] = json.loads((pages / "data" / "submissions.json").read_text())
     assert told["name"] == "second" and told["declaration"] == {"name": "second"}
     # A static board stands beside the submissions.
-    boards = export_boards(replace(service.settings, board=before), pages)
+    boards = export_boards(replace(service.settings, board=before), pages).boards
     assert any(row.startswith("first") for row in boards["circuits"].rows())
     assert len(list((pages / "records").glob("*.json"))) == 2
     assert sorted(each.name for each in tmp_path.iterdir()) == ["before", "pages", "service"]

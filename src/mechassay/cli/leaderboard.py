@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,6 +22,10 @@ from mechassay.cli.service_site import (
 )
 from mechassay.cli.service_validate import validate
 from mechassay.cli.service_worker import worker
+
+if TYPE_CHECKING:
+    from mechassay.leaderboard.cells import BoardCell
+    from mechassay.leaderboard.recomputation import MadeRecord
 
 app = typer.Typer(help="Boards of runs, and any cell of them again.", no_args_is_help=True)
 app.add_typer(token.app, name="token")
@@ -44,6 +48,12 @@ def build(
     exchange: Annotated[
         bool, typer.Option("--exchange", help="Write the formats of other boards too.")
     ] = False,
+    artefacts: Annotated[
+        bool,
+        typer.Option(
+            "--artefacts/--no-artefacts", help="Keep what computes the cells again in the folder."
+        ),
+    ] = True,
 ) -> None:
     """Make the boards of all runs in a folder: pages that need no server, JSON and CSV."""
     from mechassay.leaderboard.exchange import write_exchange
@@ -52,9 +62,12 @@ def build(
 
     cells = [cell for path in reported or () for cell in read_mib_results(path)]
     boards = BoardsFolder.of(runs, output, cells)
+    lacking = boards.keep_artefacts() if artefacts else ()
     page = boards.write()
     for text in boards.unreadable:
         typer.echo(f"warning: {text}", err=True)
+    for text in lacking:
+        typer.echo(f"warning: computed again from its run alone: {text}", err=True)
     for name, board in boards.boards.items():
         typer.echo(f"{name}: {len(board.rows())} rows, {len(board.cells)} cells")
         if exchange:
@@ -82,12 +95,17 @@ def recompute(
     cell: Annotated[str, typer.Argument(help="Cell: ROW/MODEL/TASK/COLUMN, as its page says.")],
     runs: RunsOption = Path("runs"),
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder of the boards' pages.")
-    ] = Path("board"),
+        Path | None,
+        typer.Option("--output", "-o", help="Folder of the boards' pages: --board, or board."),
+    ] = None,
     anew: Annotated[
         bool, typer.Option("--anew", help="Let the method find its scores again.")
     ] = False,
     device: DeviceOption = "cpu",
+    static: Annotated[
+        Path | None,
+        typer.Option("--board", help="Folder of a static board; nothing else is read."),
+    ] = None,
     server: Annotated[
         str, typer.Option("--server", help="Service whose board it is; no folder of runs is read.")
     ] = "",
@@ -102,17 +120,43 @@ def recompute(
         return
     from tempfile import TemporaryDirectory
 
-    from mechassay.files import write_text
+    from mechassay.leaderboard.folder import write_recomputation
+    from mechassay.leaderboard.recomputation import made_in_runs, recompute_made
+
+    with TemporaryDirectory() as folder:
+        if static is not None:
+            found, made = made_here(static, board, cell, Path(folder) / "files")
+        else:
+            found = found_in_runs(runs, board, cell)
+            made, _ = made_in_runs(found, runs)
+        told = recompute_made(found, made, Path(folder) / "run", anew=anew, device=device)
+    write_recomputation(output or static or Path("board"), told)
+    tell(told)
+
+
+def found_in_runs(runs: Path, board: str, name: str) -> BoardCell:
+    """A cell of the board of a folder of runs, by its name."""
     from mechassay.leaderboard.board import Board
     from mechassay.leaderboard.cells import read_cells
-    from mechassay.leaderboard.folder import RECOMPUTED
-    from mechassay.leaderboard.recomputation import recompute as again
     from mechassay.leaderboard.rules import rules_of
 
     rules = rules_of(board)
-    found = Board.of(rules, read_cells(rules, runs)[0]).find(cell)
-    with TemporaryDirectory() as folder:
-        told = again(found, runs, Path(folder) / "run", anew=anew, device=device)
-    file = output / RECOMPUTED / f"{told.sha256[:16]}-{told.provenance.created[:19]}.json"
-    write_text(file.with_name(file.name.replace(":", "")), told.model_dump_json(indent=1))
-    tell(told)
+    return Board.of(rules, read_cells(rules, runs)[0]).find(name)
+
+
+def made_here(static: Path, board: str, name: str, folder: Path) -> tuple[BoardCell, MadeRecord]:
+    """A cell of a static board, with what computes it again: of a run, or of a submission.
+
+    Args:
+        folder: an empty one, for the files.
+    """
+    from mechassay.leaderboard.plans import made_on_board
+    from mechassay.leaderboard.stored import StoredBoards
+
+    stored = StoredBoards.read(static)
+    cell = stored.find(board, name)
+    if not cell.submission:
+        return cell, made_on_board(cell, static, folder)
+    from mechassay.service.recomputing import exported_cell, made_by_submission
+
+    return cell, made_by_submission(exported_cell(stored, cell), folder)

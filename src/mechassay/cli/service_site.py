@@ -190,13 +190,18 @@ def export(
         str, typer.Option("--address", help="Of the server, for commands on the pages.")
     ] = "",
     board: BoardOption = None,
+    files: Annotated[
+        bool, typer.Option("--files/--no-files", help="Copy what was handed in.")
+    ] = True,
 ) -> None:
-    """Write the boards as pages that need no server, with JSON, CSV and public records."""
+    """Write the boards as pages that need no server, with data, public records and submissions."""
     from mechassay.service.export import export_boards
     from mechassay.service.settings import ServiceSettings
 
     settings = ServiceSettings(folder, database, store, track, board=board)
-    boards = export_boards(settings, output, address)
-    for name, written in boards.items():
+    found = export_boards(settings, output, address, with_files=files)
+    for name, written in found.boards.items():
         typer.echo(f"{name}: {len(written.rows())} rows, {len(written.cells)} cells")
+    said = f"{len(found.files)} files of {found.n_bytes / 1e6:,.1f} MB (--no-files leaves them out)"
+    typer.echo(f"{found.submissions} submissions; {said if files else 'their files are left out'}")
     typer.echo(f"Written: {output / 'index.html'}")

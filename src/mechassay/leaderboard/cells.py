@@ -44,6 +44,8 @@ PrivateSets = dict[tuple[str, ...], list[str]]
 OF_TRAINING = ("train_split", "train_limit")
 """Settings of a task that say what a method was given, not what it is measured on."""
 RECORDS = "records"
+OF_SUBMISSION = "submission "
+"""How the source of a submission's cell begins."""
 CANDIDATES = {"gym": ("cells", ("layer", "region")), "variables": ("sites", ("site",))}
 """The table of the sites that the best was chosen of, by kind of record."""
 _OF_FILE = re.compile(r" \(file [0-9a-f]{8}\)$")
@@ -112,6 +114,12 @@ class BoardCell(Stored):
     def row_in_record(self) -> str:
         """The row as its record calls it: without the hash of a file."""
         return _OF_FILE.sub("", self.row)
+
+    @property
+    def submission(self) -> str:
+        """The id of the submission that it is of; "" if it is of none."""
+        found = self.source.removeprefix(OF_SUBMISSION)
+        return "" if found == self.source else found
 
     @property
     def id(self) -> str:

@@ -5,6 +5,7 @@ BOARD.html                a table for each column: rows, average, score, places
 rows/BOARD/ROW.html       every cell of a row: number, interval, controls, conditions, command
 data/BOARD.json, .csv     everything
 records/SHA256.json       the records, by the hash of their bytes
+plans/, artefacts/        what they are computed again from (`plans`)
 recomputed/*.json         what others recomputed (`recompute`); a cell with one has a mark
 """
 
@@ -12,23 +13,26 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from mechassay.errors import BadFile, BadUsage
+from mechassay.errors import BadFile, BadUsage, DiskFull, MechassayError
 from mechassay.files import write_text
 from mechassay.leaderboard.board import Board
 from mechassay.leaderboard.cells import BoardCell, read_cells
 from mechassay.leaderboard.facts import CellNotes, Repetition
 from mechassay.leaderboard.pages import BoardPages
+from mechassay.leaderboard.plans import plan_file, write_plan
 from mechassay.leaderboard.recomputation import Recomputation
 from mechassay.leaderboard.rules import board_rules
 from mechassay.records import Record, read_record
 
 RECOMPUTED = "recomputed"
+HERE = "."
+SAID_HERE = "from this folder alone: the last command, in it"
 RECOMPUTE = ("mechassay", "leaderboard", "recompute")
 
 
@@ -73,6 +77,22 @@ class BoardsFolder:
             raise BadUsage(f"{runs} has no record that a board reads (of the kinds {kinds}).")
         return BoardsFolder(runs, path, boards, tuple(unreadable))
 
+    def keep_artefacts(self) -> tuple[str, ...]:
+        """Keep what the cells are computed again from; for each record that needs its run, why.
+
+        It stands before `write`: pages name the command that works.
+        """
+        lacking: dict[str, str] = {}
+        cells = {cell.sha256: cell for cell in self._public()}
+        for cell in cells.values():
+            try:
+                write_plan(cell, self.runs, self.path)
+            except DiskFull:
+                raise
+            except MechassayError as error:
+                lacking[cell.file] = str(error)
+        return tuple(f"{file}: {error}" for file, error in lacking.items())
+
     def write(self) -> Path:
         """Write all pages; the path of the first.
 
@@ -80,11 +100,9 @@ class BoardsFolder:
             BadFile: a file in `recomputed` is none.
         """
         written = write_pages(self.pages(), self.path)
-        for board in self.boards.values():
-            for cell in board.cells:
-                if cell.file and not cell.private:
-                    copy = self.path / "records" / f"{cell.sha256}.json"
-                    shutil.copyfile(self.runs / cell.file, copy)
+        for cell in self._public():
+            copy = self.path / "records" / f"{cell.sha256}.json"
+            shutil.copyfile(self.runs / cell.file, copy)
         return written
 
     def pages(self) -> BoardPages:
@@ -119,14 +137,28 @@ class BoardsFolder:
             found.setdefault(each.sha256, []).append(each)
         return found
 
+    def _public(self) -> Iterator[BoardCell]:
+        """The cells whose records anybody may have."""
+        for board in self.boards.values():
+            yield from (cell for cell in board.cells if cell.file and not cell.private)
+
     def _record(self, cell: BoardCell) -> Record | None:
         return read_record(self.runs / cell.file) if cell.file else None
 
     def _notes(self, cell: BoardCell) -> CellNotes:
         if not cell.command or cell.private:
             return CellNotes()
+        if plan_file(self.path, cell.sha256).is_file():
+            return kept_notes(cell)
         words = [*RECOMPUTE, cell.board, cell.full_id, "--runs", self.runs.name]
         return CellNotes(commands=(cell.command, shlex.join(words)))
+
+
+def kept_notes(cell: BoardCell) -> CellNotes:
+    """The commands of a cell whose artefacts are in the folder."""
+    words = [*RECOMPUTE, cell.board, cell.full_id, "--board", HERE]
+    commands = (cell.command, shlex.join(words)) if cell.command else (shlex.join(words),)
+    return CellNotes((("again", SAID_HERE),), commands)
 
 
 def write_pages(pages: BoardPages, folder: Path) -> Path:
@@ -135,6 +167,12 @@ def write_pages(pages: BoardPages, folder: Path) -> Path:
     for name in pages.names():
         write_text(folder / name, pages.text(name))
     return folder / "index.html"
+
+
+def write_recomputation(folder: Path, told: Recomputation) -> Path:
+    """Keep what came of recomputing a cell; the next `build` marks the cell."""
+    name = f"{told.sha256[:16]}-{told.provenance.created[:19]}.json".replace(":", "")
+    return write_text(folder / RECOMPUTED / name, told.model_dump_json(indent=1))
 
 
 def _repetition(each: Recomputation) -> Repetition:

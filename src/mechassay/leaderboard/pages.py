@@ -40,6 +40,8 @@ from mechassay.stats.intervals import Estimate
 from mechassay.text import interval
 
 TITLE = "Leaderboard"
+ROW_UP = "../../"
+"""The way from the page of a row to the first one."""
 PAIRED = 50
 """Rows of a column, best first, whose pairs a page that needs no server holds."""
 SHOWN = 200
@@ -56,7 +58,7 @@ class BoardPages:
         notes: what else is said of a cell.
         unreadable: records that could not be read.
         served: whether a server answers.
-        nav: links of ours before every page.
+        nav: links of ours before a page, by the way from it to the first one.
     """
 
     boards: Mapping[str, Board]
@@ -65,7 +67,7 @@ class BoardPages:
     notes: Callable[[BoardCell], CellNotes] | None = None
     unreadable: tuple[str, ...] = ()
     served: bool = False
-    nav: Markup | None = None
+    nav: Callable[[str], Markup] | None = None
 
     def names(self) -> Iterator[str]:
         """The names of all files that need no server; records are not among them."""
@@ -170,11 +172,11 @@ class BoardPages:
         """
         board = self.find(name)
         one_of("row", row, board.rows())
-        links = self._links("../../")
+        links = self._links(ROW_UP)
         sections = [
             self._cell_section(board, cell, links) for cell in board.cells if cell.row == row
         ]
-        return self._render(row, sections, top=_back(links, board))
+        return self._render(row, sections, top=_back(links, board), up=ROW_UP)
 
     def compared(self, name: str, column: str = "", first: str = "", second: str = "") -> str:
         """Two rows of a column, place by place, with their paired differences.
@@ -217,8 +219,10 @@ class BoardPages:
         *,
         script: str = "",
         top: Markup | None = None,
+        up: str = "",
     ) -> str:
-        return render(title, sections, script=script, top=top, nav=self.nav)
+        nav = self.nav(up) if self.nav else None
+        return render(title, sections, script=script, top=top, nav=nav)
 
     def _links(self, up: str = "") -> Links:
         return ServedLinks() if self.served else FileLinks(up)

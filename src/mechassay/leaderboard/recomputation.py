@@ -2,9 +2,11 @@
 
     1  the record is what the board says: the hash of its bytes is compared
     2  a ranking that a method found is copied, so that the number of this artefact is recomputed;
-       `anew` lets the method find it again. Methods of other kinds of run are always run again
+       `anew` lets the method find it again. Methods of other kinds of run are always run again.
+       Plan and ranking are those of the run, or of a static board (`plans`)
     3  the cell of the job is run, and the whole record is compared with the stored one: what was
-       measured on what, all measures with their intervals, tables, checks, values of examples
+       measured on what, all measures with their intervals, tables, checks, values of examples; and
+       the board's number with the record's
 
 Numbers may differ by `TOLERANCE` of the larger of 1 and the stored one: in fp32 on a CPU those of
 two machines agree so far. All else is the same or differs. Times and versions are left out. What
@@ -17,6 +19,7 @@ import json
 import math
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -29,10 +32,14 @@ from mechassay.progress import BAR, Progress
 from mechassay.records import Number, Provenance, Record, Stored, read_record
 from mechassay.runs.execute import prepare, run_cells
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.job import job_of
+from mechassay.runs.job import Cell, job_of
 
 TOLERANCE = 1e-6
 LEFT_OUT = {"provenance", "realised", "sha256"}
+GIVEN = ("scores", "alignments", "saes")
+"""Fields of jobs that name files and folders."""
+FOR_ALL = ("saes",)
+"""Those of them that all cells of a job read."""
 
 
 class Recomputation(Stored):
@@ -65,6 +72,39 @@ class Recomputation(Stored):
         return self.n > 0 and not self.differs and self.largest <= TOLERANCE
 
 
+@dataclass(frozen=True, eq=False)
+class MadeRecord:
+    """A record of a board, and what it is computed again from.
+
+    Attributes:
+        cell: of the job, which makes the record.
+        scores: the file of scores that the job's method found, if it is there.
+        given: whether the job measures files that it was given; then no method is run again.
+    """
+
+    record: Record
+    job: Any
+    cell: Cell
+    scores: Path | None = None
+    given: bool = False
+
+    @staticmethod
+    def of(
+        record: Record, plan: Mapping[str, Any], name: str, scores: Path | None = None
+    ) -> MadeRecord:
+        """A record by the plan of its run, and by the name of its cell there.
+
+        Raises:
+            UnknownName, BadUsage: the plan is none of this version, or has no such cell.
+        """
+        job = job_of(plan)
+        wanted = [each for each in job.cells() if each.name == name]
+        if not wanted:
+            raise BadUsage(f"The plan of the run has no cell {name!r}.")
+        given = set(given_files(plan, wanted[0])) - set(FOR_ALL)
+        return MadeRecord(record, job, wanted[0], scores, bool(given))
+
+
 def recompute(
     cell: BoardCell,
     runs: Path,
@@ -85,37 +125,88 @@ def recompute(
         BadUsage: a number as reported, or on private examples, which nothing here recomputes; the
             cell did not end in a record.
     """
+    made, _ = made_in_runs(cell, runs)
+    return recompute_made(cell, made, folder, anew=anew, device=device, progress=progress)
+
+
+def check_public(cell: BoardCell) -> None:
+    """Refuse a cell that nothing here recomputes.
+
+    Raises:
+        BadUsage: a number as reported, or on private examples.
+    """
     if cell.origin == "as reported":
         raise BadUsage(f"{cell.id} is a number as reported ({cell.source}): nothing recomputes it.")
     if cell.private:
         raise BadUsage(f"{cell.id} is about private examples, which need the seed of their owner.")
-    file = runs / cell.file
+
+
+def shown_record(cell: BoardCell, file: Path) -> Record:
+    """The record that a board shows a number of.
+
+    Raises:
+        BadFile: it is not there, or was changed since.
+    """
     if not file.is_file():
         raise BadFile(f"{file}: the record of {cell.id} is not there.")
     if file_hash(file) != cell.sha256:
         raise BadFile(f"{file}: is not the record that the board shows; it was changed since.")
+    return read_record(file)
+
+
+def made_in_runs(cell: BoardCell, runs: Path) -> tuple[MadeRecord, dict[str, Any]]:
+    """The record of a cell in the run that made it, and the plan of this run.
+
+    Raises:
+        BadFile: it is not there, or was changed since.
+        UnknownName, BadUsage: see `check_public` and `MadeRecord.of`.
+    """
+    check_public(cell)
+    file = runs / cell.file
+    record = shown_record(cell, file)
     source = RunFolder(_run_of(file))
-    name = file.relative_to(source.path / RECORDS).with_suffix("").as_posix()
-    job = job_of(source.plan())
-    wanted = [each for each in job.cells() if each.name == name]
-    if not wanted:
-        raise BadUsage(f"The plan of the run has no cell {name!r}.")
-    bench = prepare(job, folder, device=device, progress=progress, here=True)
+    name, plan = file.relative_to(source.path / RECORDS).with_suffix("").as_posix(), source.plan()
     scores = source.scores_file(name)
-    found_before = scores.is_file() and not anew
-    if found_before:
+    return MadeRecord.of(record, plan, name, scores if scores.is_file() else None), plan
+
+
+def recompute_made(
+    cell: BoardCell,
+    made: MadeRecord,
+    folder: Path,
+    *,
+    anew: bool = False,
+    device: str = "cpu",
+    progress: Progress = BAR,
+) -> Recomputation:
+    """Run the cell of a job in an empty folder, and compare its record with the stored one.
+
+    Raises:
+        BadUsage: the cell did not end in a record.
+    """
+    job, name = made.job, made.cell.name
+    bench = prepare(job, folder, device=device, progress=progress, here=True)
+    copied = made.scores is not None and not anew
+    if made.scores is not None and copied:
         copy = bench.folder.scores_file(name)
         copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(scores, copy)
+        shutil.copyfile(made.scores, copy)
     begin = time.perf_counter()
-    run_cells(job, wanted, bench)
+    run_cells(job, [made.cell], bench)
     again = bench.folder.record(name)
     if again is None:
         failure = bench.folder.failure(name)
         reason = failure.message if failure else "no record"
         raise BadUsage(f"{cell.id} could not be recomputed: {reason}")
-    compared = compare_records(read_record(file), again)
-    number = again.measure(rules_of(cell.board).column(cell.column).measure_of(cell.row_in_record))
+    compared = compare_records(made.record, again)
+    measure = rules_of(cell.board).column(cell.column).measure_of(cell.row_in_record)
+    number, of_record = again.measure(measure), made.record.measure(measure)
+    # A board is data of others: it may show a number that its record does not have.
+    shown = [(cell.value, None if of_record is None else of_record.value)]
+    shown += [] if of_record is None else [(cell.low, of_record.low), (cell.high, of_record.high)]
+    compared.look(
+        *([_defined(each) for each in side] for side in zip(*shown, strict=True)), "board"
+    )
     return Recomputation(
         cell=cell.full_id,
         sha256=cell.sha256,
@@ -124,10 +215,28 @@ def recompute(
         largest=compared.largest,
         n=compared.n,
         differs=compared.differs,
-        anew=not found_before,
+        anew=not (copied or made.given),
         seconds=round(time.perf_counter() - begin, 3),
         provenance=again.provenance,
     )
+
+
+def given_files(plan: Mapping[str, Any], cell: Cell) -> dict[str, list[str]]:
+    """The files and folders that a cell of a plan reads, by the field that names them."""
+    found: dict[str, list[str]] = {}
+    for name in GIVEN:
+        value = plan.get(name)
+        paths = [value] if isinstance(value, str) else list(value or ())
+        # A list has those of other cells too.
+        own = [path for path in paths if path and (name in FOR_ALL or _reads(cell, path))]
+        if own:
+            found[name] = own
+    return found
+
+
+def _reads(cell: Cell, path: str) -> bool:
+    typed = map(Path, cell.typed.values())
+    return any(one.is_relative_to(path) or Path(path).is_relative_to(one) for one in typed)
 
 
 @dataclass
@@ -174,6 +283,10 @@ def _plain(record: Record) -> dict[str, Any]:
     about = record.provenance
     plain = json.loads(record.model_dump_json(exclude=LEFT_OUT))
     return {**plain, "examples": about.data_hash, "dtype": about.dtype}
+
+
+def _defined(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else value
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

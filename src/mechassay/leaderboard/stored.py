@@ -5,7 +5,6 @@ They are files of others: each cell is checked, and a record counts only if it h
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,13 +15,12 @@ from pydantic import ValidationError
 
 from mechassay.errors import BadFile
 from mechassay.files import file_hash
-from mechassay.leaderboard.board import FORMAT
+from mechassay.leaderboard.artefacts import SHA256, inside
+from mechassay.leaderboard.board import FORMAT, Board
 from mechassay.leaderboard.cells import BoardCell
-from mechassay.leaderboard.rules import board_rules
+from mechassay.leaderboard.rules import board_rules, rules_of
 from mechassay.records import first_mistake
-from mechassay.submissions import read_json
-
-_SHA256 = re.compile(r"[0-9a-f]{64}")
+from mechassay.submissions import leads_out, read_json
 
 
 @dataclass(frozen=True)
@@ -52,11 +50,22 @@ class StoredBoards:
     @cached_property
     def hashes(self) -> frozenset[str]:
         """Of the records that are there, each with the content that its name says."""
-        wanted = {cell.sha256 for cell in self.cells if _SHA256.fullmatch(cell.sha256)}
+        wanted = {cell.sha256 for cell in self.cells if SHA256.fullmatch(cell.sha256)}
         files = {sha256: self.record_file(sha256) for sha256 in wanted}
         return frozenset(
-            sha256 for sha256, file in files.items() if file.is_file() and file_hash(file) == sha256
+            sha256
+            for sha256, file in files.items()
+            if file.is_file() and not leads_out(file, self.folder) and file_hash(file) == sha256
         )
+
+    def find(self, board: str, name: str) -> BoardCell:
+        """A cell of a board by its name, see `Board.find`.
+
+        Raises:
+            UnknownName: no such board or cell. BadUsage: the name is that of several.
+        """
+        rules = rules_of(board)
+        return Board.of(rules, [cell for cell in self.cells if cell.board == board]).find(name)
 
     def record_file(self, sha256: str) -> Path:
         """The file of a record by its hash."""
@@ -67,7 +76,7 @@ def _cells(folder: Path, name: str) -> Iterator[BoardCell]:
     file = folder / "data" / f"{name}.json"
     if not file.is_file():
         return
-    told = read_json(file)
+    told = read_json(inside(folder, file))
     cells: Any = told.get("cells")
     if told.get("format") != FORMAT or not isinstance(cells, list):
         raise BadFile(f"{file}: no board of format {FORMAT}.")

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -16,7 +15,7 @@ from starlette.responses import FileResponse, JSONResponse, Response, StreamingR
 
 from mechassay.service.answers import answer
 from mechassay.service.intake import bearer, take
-from mechassay.service.lookups import NotFound, find_submission, list_submissions
+from mechassay.service.lookups import NotFound, file_ending, find_submission, list_submissions
 from mechassay.service.parts import KINDS, ServiceParts
 from mechassay.service.queue import withdraw
 from mechassay.service.repeated import note, read_repeated
@@ -24,8 +23,6 @@ from mechassay.service.store import Store
 from mechassay.service.tokens import submitter_of
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-MAGIC = {b"PK": ".zip", b"\x1f\x8b": ".tar.gz"}
-"""How files of archives begin; tar archives do not."""
 _DIGITS = re.compile(r"[1-9][0-9]{0,5}")
 
 
@@ -60,11 +57,7 @@ def _read_boards(router: APIRouter, parts: ServiceParts) -> None:
     @router.get("/track")
     async def track() -> Response:
         """What is evaluated, and the limits of an upload."""
-        told = parts.track.model_dump(mode="json")
-        for about in told["models"].values():
-            if Path(about["load"]).is_absolute():
-                about["load"] = ""  # Where files of this machine are concerns nobody.
-        return JSONResponse(told)
+        return JSONResponse(parts.public_track())
 
     @router.get("/boards/{name}.{kind}", response_class=Response)
     async def board(request: Request, name: str, kind: str) -> Response:
@@ -138,10 +131,10 @@ def _take_submissions(router: APIRouter, parts: ServiceParts) -> None:
         if held.state != "done":
             raise NotFound(f"Submission {submission} is {held.state}: its file is not given out.")
         size, first, chunks = await run_in_threadpool(_begun, parts.store, held.file)
-        ending = next((name for magic, name in MAGIC.items() if first.startswith(magic)), ".tar")
+        name = f"submission-{held.id}{file_ending(first)}"
         headers = {
             "Content-Length": str(size),
-            "Content-Disposition": f'attachment; filename="submission-{held.id}{ending}"',
+            "Content-Disposition": f'attachment; filename="{name}"',
         }
         return StreamingResponse(
             chain((first,), chunks), headers=headers, media_type="application/octet-stream"

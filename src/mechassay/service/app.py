@@ -39,7 +39,13 @@ from mechassay.service.api import api_routes, page_number
 from mechassay.service.figures import submission_figures
 from mechassay.service.intake import remove_unnamed, take
 from mechassay.service.lookups import SUBMISSION_ID, NotFound, find_submission, list_submissions
-from mechassay.service.pages import figures_page, submission_page, submissions_page, submit_page
+from mechassay.service.pages import (
+    SubmissionPlaces,
+    figures_page,
+    submission_page,
+    submissions_page,
+    submit_page,
+)
 from mechassay.service.parts import HTML, INDEX, ServiceParts
 from mechassay.service.settings import ServiceSettings
 from mechassay.service.tables import now
@@ -183,10 +189,9 @@ class SitePages:
 
         def make() -> str:
             view = find_submission(self._parts.db, submission)
-            keys = [each.record for each in view.evaluations if each.record]
-            found = {key: self._parts.boards.record_of(key) for key in keys}
-            records = {key: record for key, record in found.items() if record is not None}
-            return submission_page(view, records, self._parts.address)
+            records = self._parts.boards.records_of(view)
+            places = SubmissionPlaces.served(view, self._parts.address)
+            return submission_page(view, records, places)
 
         return answer(request, await self._parts.brief_page(("submission", submission), make))
 

@@ -27,7 +27,14 @@ from sqlalchemy.orm import Session
 from mechassay.errors import BadFile, UnknownName
 from mechassay.files import write_bytes
 from mechassay.leaderboard.board import Board
-from mechassay.leaderboard.cells import BoardCell, PrivateSets, cells_of, is_private, numbered
+from mechassay.leaderboard.cells import (
+    OF_SUBMISSION,
+    BoardCell,
+    PrivateSets,
+    cells_of,
+    is_private,
+    numbered,
+)
 from mechassay.leaderboard.facts import CellNotes, Repetition
 from mechassay.leaderboard.folder import RECOMPUTE
 from mechassay.leaderboard.links import link
@@ -36,8 +43,8 @@ from mechassay.leaderboard.rules import board_rules
 from mechassay.leaderboard.stored import StoredBoards
 from mechassay.records import Record, read_record
 from mechassay.service.database import Database
-from mechassay.service.lookups import row_name
-from mechassay.service.pages import NAV
+from mechassay.service.lookups import SubmissionView, row_name
+from mechassay.service.pages import served_nav
 from mechassay.service.store import Store
 from mechassay.service.tables import Evaluation, Recomputed, Submission
 from mechassay.service.track import ServiceTrack
@@ -106,7 +113,7 @@ class ServedBoards:
         self._address, self._beside = address, beside
         self._known: dict[tuple[str, datetime], tuple[str, Record]] = {}
         self.snapshot = BoardsSnapshot(
-            NOT_LOOKED, BoardPages({}, self._record, served=True, nav=NAV)
+            NOT_LOOKED, BoardPages({}, self._record, served=True, nav=served_nav)
         )
 
     def generation(self) -> Generation:
@@ -142,10 +149,13 @@ class ServedBoards:
             return self._beside.record_file(sha256)
         return self._folder / f"{sha256}.json"
 
-    def record_of(self, key: str) -> Record | None:
-        """A record of the boards by its key in the store, if they have it."""
-        sha256 = self.snapshot.hashes.get(key)
-        return read_record(self.record_file(sha256)) if sha256 else None
+    def records_of(self, view: SubmissionView) -> dict[str, Record]:
+        """The records of a submission that the boards have, by their key in the store."""
+        keys = [each.record for each in view.evaluations if each.record]
+        hashes = {key: self.snapshot.hashes.get(key) for key in keys}
+        return {
+            key: read_record(self.record_file(sha256)) for key, sha256 in hashes.items() if sha256
+        }
 
     def _made(self, generation: Generation) -> BoardsSnapshot:
         done, again = self._db.read(_done), self._db.read(_again)
@@ -171,7 +181,7 @@ class ServedBoards:
             submissions[row] = each.submission
             if not is_private(record):
                 public.add(sha256)
-            about: dict[str, Any] = {"row": row, "source": f"submission {each.submission}"}
+            about: dict[str, Any] = {"row": row, "source": f"{OF_SUBMISSION}{each.submission}"}
             if not is_private(record):
                 said = (*_in_sample(record, each.declaration), *_other_track(record, self._track))
                 about["warnings"] = [*record.warnings, *said]
@@ -189,7 +199,7 @@ class ServedBoards:
             notes=lambda cell: self._notes(cell, submissions),
             unreadable=tuple(unreadable),
             served=True,
-            nav=NAV,
+            nav=served_nav,
         )
         return BoardsSnapshot(generation, pages, submissions, frozenset(public), hashes)
 

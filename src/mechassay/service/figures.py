@@ -41,10 +41,7 @@ def submission_figures(
         StoreAway: the store does not answer. DiskFull: there is no room for the drawings.
         TooMany: another submission is being drawn.
     """
-    keys = [each.record for each in view.evaluations if each.record]
-    found = [parts.boards.record_of(key) for key in keys]
-    records = [record for record in found if record is not None]
-    return records, _drawings(parts, view)
+    return list(parts.boards.records_of(view).values()), _drawings(parts, view)
 
 
 def _drawings(parts: ServiceParts, view: SubmissionView) -> list[Figure]:

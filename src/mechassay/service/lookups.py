@@ -29,6 +29,10 @@ WORDS = {
 }
 
 
+ENDINGS = (".zip", ".tar.gz", ".tar")
+_MAGIC = {b"PK": ".zip", b"\x1f\x8b": ".tar.gz"}
+
+
 class NotFound(MechassayError):
     """What is asked for is not there, or not any more."""
 
@@ -36,6 +40,11 @@ class NotFound(MechassayError):
 def row_name(name: str, submission: str) -> str:
     """What boards call a submission."""
     return f"{name} (submission {submission[:SHORT_ID]})"
+
+
+def file_ending(first: bytes) -> str:
+    """The ending of a submission's file, by its first bytes; those of tar say nothing."""
+    return next((ending for magic, ending in _MAGIC.items() if first.startswith(magic)), ".tar")
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,6 +178,24 @@ def list_submissions(db: Database, page: int = 1) -> tuple[list[SubmissionView],
         return [SubmissionView(each, name, counts[each.id]) for each, name in rows], total
 
     return db.read(work)
+
+
+def done_submissions(db: Database, until: datetime | None = None) -> list[SubmissionView]:
+    """The submissions that are done, in the order in which they ended.
+
+    Args:
+        until: only those that had ended at this time.
+
+    Raises:
+        NotFound: one was withdrawn meanwhile. DatabaseAway: the database does not answer.
+    """
+    found = select(Submission.id).where(Submission.state == "done")
+    if until is not None:
+        found = found.where(Submission.finished <= until)
+    ids = db.read(
+        lambda session: session.scalars(found.order_by(Submission.finished, Submission.id)).all()
+    )
+    return [find_submission(db, each) for each in ids]
 
 
 def _told(time: datetime | None) -> str | None:

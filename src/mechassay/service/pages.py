@@ -6,7 +6,9 @@ only follows what becomes of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from math import ceil
@@ -15,6 +17,7 @@ from markupsafe import Markup
 
 from mechassay.leaderboard.cells import is_private
 from mechassay.leaderboard.facts import plain_number
+from mechassay.leaderboard.folder import RECOMPUTE
 from mechassay.leaderboard.links import link
 from mechassay.leaderboard.rules import board_rules
 from mechassay.records import Record
@@ -30,6 +33,7 @@ from mechassay.text import interval
 NAV = Markup(
     '<a href="/">Boards</a> <a href="/submissions">Submissions</a> <a href="/submit">Submit</a>'
 )
+
 DECLARED = {
     "method": ("Method", LONGEST_LINE),
     "url": ("Address of a paper or of code (https://)", LONGEST_LINE),
@@ -43,6 +47,11 @@ LONG = ("description", "training_data", "train_hashes")
 STATES = {"waiting": "waits", "running": "runs"}
 
 
+def served_nav(_: str) -> Markup:
+    """The links before every page of a server."""
+    return NAV
+
+
 @cache
 def watch_script() -> str:
     """The one script of a submission's page."""
@@ -51,9 +60,29 @@ def watch_script() -> str:
 
 def submissions_page(views: Sequence[SubmissionView], total: int, page: int = 1) -> str:
     """The newest submissions."""
+    sections = [submissions_section(views, total, lambda each: f"/submissions/{each}")]
+    last = max(1, ceil(total / PAGE))
+    around = [
+        link(f"/submissions?page={number}", text)
+        for number, text in ((page - 1, "Newer"), (page + 1, "Older"))
+        if 1 <= number <= last
+    ]
+    top = Markup("<p>{}</p>").format(Markup(" ").join(around)) if around else None
+    return render("Submissions", sections, top=top, nav=NAV)
+
+
+def submissions_section(
+    views: Sequence[SubmissionView], total: int, place: Callable[[str], str]
+) -> Section:
+    """A table of submissions.
+
+    Args:
+        total: how many there are in all.
+        place: where the page of an id is.
+    """
     rows = [
         (
-            link(f"/submissions/{view.submission.id}", view.submission.name),
+            link(place(view.submission.id), view.submission.name),
             view.submitter,
             view.submission.kind or NOTHING,
             view.submission.state,
@@ -65,51 +94,91 @@ def submissions_page(views: Sequence[SubmissionView], total: int, page: int = 1)
     head = ("name", "by", "kind", "state", "how far", "received (UTC)")
     blocks: list[Block] = [Text(f"{total:,} submissions, the newest first.", "verdict")]
     blocks.append(TextTable.of("", head, rows, words=True) if rows else Text("There are none yet."))
-    last = max(1, ceil(total / PAGE))
-    around = [
-        link(f"/submissions?page={number}", text)
-        for number, text in ((page - 1, "Newer"), (page + 1, "Older"))
-        if 1 <= number <= last
-    ]
-    top = Markup("<p>{}</p>").format(Markup(" ").join(around)) if around else None
-    return render("Submissions", [Section("", tuple(blocks))], top=top, nav=NAV)
+    return Section("", tuple(blocks))
 
 
-def submission_page(view: SubmissionView, records: Mapping[str, Record], address: str) -> str:
+@dataclass(frozen=True)
+class SubmissionPlaces:
+    """Where what belongs to a submission is, from its page; "" where there is none.
+
+    Attributes:
+        file: the uploaded file; row: its row on the board; figures: their page, if there is one.
+        command: that computes a cell again.
+        status: where a page asks what became of the submission.
+        nav: before the page.
+    """
+
+    file: str = ""
+    row: str = ""
+    figures: str = ""
+    command: str = ""
+    status: str = ""
+    nav: Markup | None = None
+
+    @staticmethod
+    def served(view: SubmissionView, address: str) -> SubmissionPlaces:
+        """Of a server at an address."""
+        held = view.submission
+        here, api = f"/submissions/{held.id}", f"/api/submissions/{held.id}"
+        if held.state != "done":
+            return SubmissionPlaces(status=api, nav=NAV)
+        row = f"/boards/{held.kind}/rows/{cell_name(view.row)}"
+        command = again_command(held.kind, "--server", address)
+        return SubmissionPlaces(f"{api}/file", row, f"{here}/figures", command, api, NAV)
+
+
+def again_command(board: str, *where: str) -> str:
+    """The command that computes a cell of a board again; CELL stands for its name."""
+    return shlex.join([*RECOMPUTE, board, "CELL", *where])
+
+
+def submission_page(
+    view: SubmissionView,
+    records: Mapping[str, Record],
+    places: SubmissionPlaces,
+    figures: Sequence[Section] = (),
+) -> str:
     """A submission: what it is, how it was made, every cell, and how to compute it again.
 
     Args:
         records: of its evaluations that are on a board, by key in the store.
-        address: of this server, for commands.
+        figures: that stand on the page itself.
     """
     held = view.submission
     progress = Markup(
         '<p id="progress" role="status" data-version="{}" data-address="{}">{}</p>'
-    ).format(view.version, f"/api/submissions/{held.id}", view.progress)
-    sections = [Section("", tuple(_what(view)))]
+    ).format(view.version, places.status, view.progress)
+    sections = [Section("", tuple(_what(view, places)))]
     if view.evaluations:
         sections.append(Section("Cells", (_cells_table(view, records),)))
-    if held.state == "done":
+    sections += figures
+    if places.command:
         said = "The page of a row on the board has the command that computes each number again:"
-        command = f"mechassay leaderboard recompute {held.kind} CELL --server {address}"
-        sections.append(Section("Compute it again", (Text(said), Command(command))))
+        sections.append(Section("Compute it again", (Text(said), Command(places.command))))
     script = "" if view.ended else watch_script()
-    return render(held.name, sections, top=progress, script=script, nav=NAV, connects=bool(script))
+    return render(
+        held.name, sections, top=progress, script=script, nav=places.nav, connects=bool(script)
+    )
 
 
 def figures_page(
     view: SubmissionView, records: Sequence[Record], drawings: Sequence[Figure] = ()
 ) -> str:
     """Curves of a submission's public cells, and drawings of its circuits."""
+    shown = figure_sections(records, drawings)
+    nothing = Section("", (Text("There is nothing to draw."),))
+    held = view.submission
+    back = Markup("<p>{}</p>").format(link(f"/submissions/{held.id}", held.name))
+    return render(f"Figures of {held.name}", shown or [nothing], top=back, nav=NAV)
+
+
+def figure_sections(records: Sequence[Record], drawings: Sequence[Figure] = ()) -> list[Section]:
+    """Curves of public cells, and drawings of circuits."""
     public = [each for each in records if each.kind == "faithfulness" and not is_private(each)]
     curves = [
         Section(setting_name(group[0]), (faithfulness_chart(group),)) for group in settings(public)
     ]
-    drawn = [Section("Circuits", tuple(drawings))] if drawings else []
-    nothing = [] if curves or drawn else [Section("", (Text("There is nothing to draw."),))]
-    held = view.submission
-    back = Markup("<p>{}</p>").format(link(f"/submissions/{held.id}", held.name))
-    return render(f"Figures of {held.name}", [*nothing, *curves, *drawn], top=back, nav=NAV)
+    return [*curves, *([Section("Circuits", tuple(drawings))] if drawings else [])]
 
 
 def submit_page(megabytes: float, given: Mapping[str, str] | None = None, wrong: str = "") -> str:
@@ -164,7 +233,7 @@ def _field(
     return Markup('<p><label for="{}">{}</label><br>{}</p>').format(name, label, control)
 
 
-def _what(view: SubmissionView) -> list[Block]:
+def _what(view: SubmissionView, places: SubmissionPlaces) -> list[Block]:
     held = view.submission
     declared = {
         label: _declared(held.declaration.get(name)) for name, (label, _) in DECLARED.items()
@@ -179,15 +248,13 @@ def _what(view: SubmissionView) -> list[Block]:
         *((f"declared: {label}", text) for label, text in declared.items() if text),
         ("file", f"{held.n_bytes:,} bytes, SHA-256 {held.digest}"),
     ]
-    if held.state == "done":
-        download = Markup('<a href="/api/submissions/{}/file" download>download</a>').format(
-            held.id
-        )
+    if places.file:
+        download = Markup('<a href="{}" download>download</a>').format(places.file)
         rows.append(("file", download))
-        rows.append(("figures", link(f"/submissions/{held.id}/figures", "curves and circuits")))
-        if board is not None:
-            place = f"/boards/{board.name}/rows/{cell_name(view.row)}"
-            rows.append(("on the board", link(place, f"{board.title}: {view.row}")))
+    if places.figures:
+        rows.append(("figures", link(places.figures, "curves and circuits")))
+    if places.row and board is not None:
+        rows.append(("on the board", link(places.row, f"{board.title}: {view.row}")))
     blocks: list[Block] = [TextTable.of("", ("", ""), rows, words=True)]
     for kind, title, warning in (
         ("broken", "What is wrong with it", False),

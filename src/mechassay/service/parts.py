@@ -12,6 +12,8 @@ import logging
 import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
@@ -60,6 +62,14 @@ class ServiceParts:
         self.brief = PageCache(seconds=1.0)
         self._pages = PageCache()
         self._uploads: dict[int, int] = {}
+
+    def public_track(self) -> dict[str, Any]:
+        """The track as anybody may see it."""
+        told = self.track.model_dump(mode="json")
+        for about in told["models"].values():
+            if Path(about["load"]).is_absolute():
+                about["load"] = ""  # Where files of this machine are concerns nobody.
+        return told
 
     async def board_page(
         self, key: Hashable, make: Callable[[BoardPages], str], media: str = HTML

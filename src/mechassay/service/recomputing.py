@@ -1,19 +1,19 @@
 """A cell of a service's board, computed again on this machine.
 
-    1  the cell, its record and the submission's file are asked of the server; the record has to
-       have the hash that the board shows
+    1  the cell, its record and the submission's file are asked of the server, or read from the
+       folder that it exported; the record has to have the hash that the board shows
     2  the file is unpacked and read with the same distrust as by the server, under its track
     3  the cell of the job is run here, and the whole record is compared, see
        `leaderboard.recomputation`
 
-What the server says is data: no path of it is used. The model is loaded by the name in the track.
+What server or folder say is data: no path of it is used. The model is loaded by the name in the
+track.
 """
 
 from __future__ import annotations
 
 import json
-import math
-import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -22,19 +22,30 @@ from typing import Any
 from pydantic import ValidationError
 
 from mechassay.errors import BadFile, BadUsage, UnknownName
-from mechassay.files import write_bytes
+from mechassay.files import file_hash, write_bytes
+from mechassay.leaderboard.artefacts import inside
 from mechassay.leaderboard.cells import BoardCell
-from mechassay.leaderboard.recomputation import Recomputation, compare_records
+from mechassay.leaderboard.plans import is_path
+from mechassay.leaderboard.recomputation import (
+    MadeRecord,
+    Recomputation,
+    check_public,
+    recompute_made,
+    shown_record,
+)
 from mechassay.leaderboard.rules import rules_of
+from mechassay.leaderboard.stored import StoredBoards
 from mechassay.progress import BAR, Progress
 from mechassay.records import Record, first_mistake, read_record
-from mechassay.runs.execute import prepare, run_cells
 from mechassay.runs.job import Cell
 from mechassay.service.bundle import open_bundle
 from mechassay.service.client import ServiceClient
+from mechassay.service.lookups import ENDINGS, SUBMISSION_ID
 from mechassay.service.track import ServiceTrack
+from mechassay.submissions import read_json
 
-SOURCE = "submission "
+FILES, KEPT_FILES, TRACK = "files", "data/files.json", "track.json"
+"""Of an export: the submitted files, their names and hashes, and what is evaluated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,16 +82,52 @@ def fetch_cell(client: ServiceClient, board: str, name: str, folder: Path) -> Se
     if sha256(content).hexdigest() != cell.sha256:
         raise BadFile(f"{client.server}: the record of {name} is not the one that the board shows.")
     record = read_record(write_bytes(folder / "record.json", content))
-    submission = cell.source.removeprefix(SOURCE)
-    if not (submission.isascii() and submission.isalnum()):
+    if not SUBMISSION_ID.fullmatch(cell.submission):
         raise BadFile(f"{client.server}: does not say which submission {name} is of.")
     file = folder / "upload"
-    write_bytes(file, client.content(f"/api/submissions/{submission}/file"))
-    try:
-        track = ServiceTrack.model_validate(client.asked("/api/track"))
-    except ValidationError as error:
-        raise BadFile(f"{client.server}: its track is none ({first_mistake(error)}).") from None
-    return ServedCell(cell, record, submission, file, track)
+    write_bytes(file, client.content(f"/api/submissions/{cell.submission}/file"))
+    track = _track(client.asked("/api/track"), client.server)
+    return ServedCell(cell, record, cell.submission, file, track)
+
+
+def exported_cell(stored: StoredBoards, cell: BoardCell) -> ServedCell:
+    """A cell of boards that a service exported, and all that computes it again.
+
+    Raises:
+        BadUsage: it is about private examples. BadFile: the record or the file is not there, or not
+            the one that the board shows; the track is none.
+    """
+    check_public(cell)
+    board = stored.folder
+    record = shown_record(cell, inside(board, stored.record_file(cell.sha256)))
+    if not SUBMISSION_ID.fullmatch(cell.submission):
+        raise BadFile(f"{board}: does not say which submission {cell.id} is of.")
+    told = _told(board, cell.submission)
+    name, digest = str(told.get("name")), str(told.get("sha256"))
+    if name not in [f"{cell.submission}{ending}" for ending in ENDINGS]:
+        raise BadFile(f"{board}: has no file of the submission {cell.submission}.")
+    file = inside(board, board / FILES / name)
+    if not file.is_file():
+        raise BadFile(f"{file}: is not there; the boards were exported without files.")
+    if file_hash(file) != digest:
+        raise BadFile(f"{file}: is not the file of the submission; it was changed since.")
+    track = _track(read_json(inside(board, board / TRACK)), str(board))
+    return ServedCell(cell, record, cell.submission, file, track)
+
+
+def made_by_submission(served: ServedCell, folder: Path) -> MadeRecord:
+    """The record of a cell, with the job of its submission that makes it.
+
+    Args:
+        folder: an empty one, for what the submission unpacks to.
+
+    Raises:
+        BadFile: the file is no submission that the track reads. BadUsage: no job of it makes the
+            record.
+    """
+    bundle = open_bundle(served.file, folder, served.track)
+    job, cell = _job_of(bundle.jobs(served.track), served.record)
+    return MadeRecord(served.record, job, cell, given=True)
 
 
 def recompute_served(
@@ -89,34 +136,29 @@ def recompute_served(
     """Compute a cell again in an empty folder, and compare the whole record.
 
     Raises:
-        BadFile: the file is no submission that the track reads.
-        BadUsage: no job of it makes the record, or the job does not end in one.
+        BadFile, BadUsage: see `made_by_submission`; the job does not end in a record.
     """
-    bundle = open_bundle(served.file, folder / "bundle", served.track)
-    job, cell = _job_of(bundle.jobs(served.track), served.record)
-    bench = prepare(job, folder / "run", device=device, progress=progress, here=True)
-    begin = time.perf_counter()
-    run_cells(job, [cell], bench)
-    again = bench.folder.record(cell.name)
-    if again is None:
-        failure = bench.folder.failure(cell.name)
-        reason = failure.message if failure else "no record"
-        raise BadUsage(f"{served.cell.id} could not be computed again: {reason}")
-    compared = compare_records(served.record, again)
-    column = rules_of(served.cell.board).column(served.cell.column)
-    number = again.measure(column.measure_of(served.cell.row_in_record))
-    return Recomputation(
-        cell=served.cell.full_id,
-        sha256=served.cell.sha256,
-        stored=served.cell.value,
-        again=math.nan if number is None else number.value,
-        largest=compared.largest,
-        n=compared.n,
-        differs=compared.differs,
-        anew=False,
-        seconds=round(time.perf_counter() - begin, 3),
-        provenance=again.provenance,
-    )
+    made = made_by_submission(served, folder / "bundle")
+    return recompute_made(served.cell, made, folder / "run", device=device, progress=progress)
+
+
+def _told(board: Path, submission: str) -> Mapping[str, Any]:
+    """What an export says of the file of a submission."""
+    told = read_json(inside(board, board / KEPT_FILES)) if (board / KEPT_FILES).is_file() else {}
+    file = told.get(submission)
+    return file if isinstance(file, dict) else {}
+
+
+def _track(told: dict[str, Any], where: str) -> ServiceTrack:
+    """The track of a server, whose models are no paths of this machine."""
+    try:
+        track = ServiceTrack.model_validate(told)
+    except ValidationError as error:
+        raise BadFile(f"{where}: its track is none ({first_mistake(error)}).") from None
+    for name, about in track.models.items():
+        if is_path(about.load):
+            raise BadFile(f"{where}: its track loads {name} from a path ({about.load!r}).")
+    return track
 
 
 def _found(cells: object, name: str) -> BoardCell:

@@ -1,0 +1,105 @@
+"""Files that cells of a static board are computed again from: `artefacts/SHA256.gz`.
+
+They are packed with gzip, and named by the hash of what they hold, which is compared whenever one
+is unpacked. Links out of the board are not followed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+import shutil
+import zlib
+from pathlib import Path
+from typing import IO, cast
+
+from mechassay.errors import BadFile, first_line
+from mechassay.files import file_hash, whole
+from mechassay.submissions import leads_out
+
+ARTEFACTS = "artefacts"
+CHUNK = 2**20
+LARGEST = 4 * 10**9
+"""Bytes that one artefact unpacks to at most."""
+SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def artefact_file(board: Path, sha256: str) -> Path:
+    """Where an artefact is, by its hash."""
+    return board / ARTEFACTS / f"{sha256}.gz"
+
+
+def keep_artefact(path: Path, board: Path) -> str:
+    """Pack a file into the board; its hash."""
+    sha256 = file_hash(path)
+    packed = artefact_file(board, sha256)
+    if not packed.is_file():
+        with (
+            whole(packed) as partial,
+            path.open("rb") as source,
+            partial.open("wb") as stream,
+            # Without time and name: the same file is packed to the same bytes.
+            gzip.GzipFile("", "wb", 9, stream, mtime=0) as target,
+        ):
+            shutil.copyfileobj(source, cast("IO[bytes]", target), CHUNK)
+    return sha256
+
+
+def copy_artefact(sha256: str, source: Path, target: Path) -> None:
+    """Copy an artefact to another board.
+
+    Raises:
+        BadFile: it is not there, or not what its hash says.
+    """
+    file, copy = inside(source, artefact_file(source, sha256)), artefact_file(target, sha256)
+    _check_hash(file, sha256)
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(file, copy)
+
+
+def unpack_artefact(board: Path, sha256: str, path: Path) -> Path:
+    """Write an artefact to a file.
+
+    Raises:
+        BadFile: it is not there, or not what its hash says.
+    """
+    file = inside(board, artefact_file(board, sha256))
+    with whole(path) as partial, partial.open("wb") as stream:
+        _check_hash(file, sha256, stream)
+    return path
+
+
+def inside(board: Path, file: Path) -> Path:
+    """A file of a board, which is no link out of it.
+
+    Raises:
+        BadFile: it is one.
+    """
+    if leads_out(file, board):
+        raise BadFile(f"{file}: a link that leads out of the board; it was not followed.")
+    return file
+
+
+def _check_hash(file: Path, sha256: str, target: IO[bytes] | None = None) -> None:
+    """Unpack a file, to a stream if there is one, and compare the hash of what comes out.
+
+    Raises:
+        BadFile: it is not there, not readable, too large, or something else.
+    """
+    digest, n_bytes = hashlib.sha256(), 0
+    try:
+        with gzip.open(file, "rb") as stream:
+            while chunk := stream.read(CHUNK):
+                n_bytes += len(chunk)
+                if n_bytes > LARGEST:
+                    raise BadFile(f"{file}: holds more than {LARGEST:,} bytes.")
+                digest.update(chunk)
+                if target is not None:
+                    target.write(chunk)
+    except FileNotFoundError:
+        raise BadFile(f"{file}: is not there; the board lacks an artefact.") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise BadFile(f"{file}: cannot be unpacked ({first_line(error)}).") from None
+    if digest.hexdigest() != sha256:
+        raise BadFile(f"{file}: is not what its name says; it was changed since.")

@@ -1,0 +1,214 @@
+"""Cells of a static board computed again from its folder alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import mechassay as ma
+from mechassay.circuits.scores import EdgeScores
+from mechassay.cli.main import main
+from mechassay.errors import BadFile, BadUsage, UnknownName
+from mechassay.leaderboard import BoardsFolder, StoredBoards
+from mechassay.leaderboard.plans import copy_plan, is_path, made_on_board, plan_file, read_plan
+from mechassay.leaderboard.recomputation import Recomputation, recompute_made
+from mechassay.progress import SILENT
+
+CELL = "eap/truth-ioi/truth-ioi/cpr"
+
+
+def written(runs: Path, folder: Path) -> Path:
+    boards = BoardsFolder.of(runs, folder)
+    assert boards.keep_artefacts() == ()
+    boards.write()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(runs, tmp_path_factory.mktemp("made") / "board")
+
+
+@pytest.fixture
+def board(made: Path, tmp_path: Path) -> Path:
+    """A copy of the board; the folder of runs is nowhere near."""
+    return Path(shutil.copytree(made, tmp_path / "copy" / "board"))
+
+
+def again(board: Path, name: str, folder: Path) -> Recomputation:
+    cell = StoredBoards.read(board).find(name.split("//")[0], name.split("//")[1])
+    found = made_on_board(cell, board, folder / "files")
+    return recompute_made(cell, found, folder / "run", progress=SILENT)
+
+
+def edited(file: Path, change: Callable[[Any], object]) -> None:
+    told = json.loads(file.read_text())
+    change(told)
+    file.write_text(json.dumps(told))
+
+
+def plan_of_cell(board: Path) -> Path:
+    return plan_file(board, StoredBoards.read(board).find("circuits", CELL).sha256)
+
+
+def test_a_cell_is_the_same_again_by_the_command_of_its_page(
+    board: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(board)
+    page = (board / "rows" / "circuits" / "eap.html").read_text()
+    cell = StoredBoards.read(board).find("circuits", CELL)
+    words = ["leaderboard", "recompute", "circuits", cell.full_id, "--board", "."]
+    assert f"mechassay {' '.join(words)}" in page and "from this folder alone" in page
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 0
+    assert "agrees" in capsys.readouterr().out
+    [told] = (board / "recomputed").glob("*.json")
+    assert Recomputation.model_validate_json(told.read_bytes()).anew is False
+
+
+def test_the_scores_are_those_that_the_method_found(board: Path, tmp_path: Path) -> None:
+    cells = StoredBoards.read(board)
+    random = cells.find("circuits", "random/truth-ioi/truth-ioi/cpr")
+    other = read_plan(board, random.sha256).scores
+    edited(plan_of_cell(board), lambda told: told.update(scores=other))
+    found = again(board, f"circuits//{CELL}", tmp_path)
+    assert not found.agrees and found.largest > 1e-3
+
+
+def test_a_number_that_its_record_does_not_have_differs(board: Path, tmp_path: Path) -> None:
+    def change(told: Any) -> None:
+        for cell in told["cells"]:
+            if cell["row"] == "eap" and cell["column"] == "cpr":
+                cell["value"] += 1
+
+    edited(board / "data" / "circuits.json", change)
+    found = again(board, f"circuits//{CELL}", tmp_path)
+    assert not found.agrees and found.differs.startswith("board")
+
+
+def test_scores_of_a_file_are_kept_under_their_name(tmp_path: Path) -> None:
+    graph = ma.load_model("truth-ioi").graph
+    file = tmp_path / "mine" / "own scores.safetensors"
+    values = torch.rand(graph.legal.shape, generator=torch.Generator().manual_seed(0))
+    EdgeScores(graph, values).save(file)
+    job = ma.CircuitsJob(
+        models=("truth-ioi",), methods=("eap",), scores=(str(file),), train_limit=6, test_limit=8
+    )
+    ma.run(job, tmp_path / "runs" / "own", progress=SILENT)
+    board = written(tmp_path / "runs", tmp_path / "board")
+    shutil.rmtree(tmp_path / "mine")
+    shutil.rmtree(tmp_path / "runs")
+    cells = [cell for cell in StoredBoards.read(board).cells if cell.column == "cpr"]
+    kept = {cell.row_in_record: read_plan(board, cell.sha256) for cell in cells}
+    assert list(kept["own scores"].files) == ["scores-0/own scores.safetensors"]
+    assert not kept["eap"].files and kept["eap"].plan["scores"] == []
+    assert str(tmp_path) not in plan_file(board, cells[0].sha256).read_text()
+    for number, cell in enumerate(cells):
+        found = again(board, f"circuits//{cell.full_id}", tmp_path / str(number))
+        assert found.agrees and not found.anew
+
+
+def test_a_run_on_what_only_its_machine_has_needs_its_folder(tmp_path: Path) -> None:
+    model = tmp_path / "own-model"
+    shutil.copytree(Path(ma.__file__).parent / "truth" / "data" / "truth-ioi", model)
+    job = ma.CircuitsJob(
+        models=(str(model),),
+        tasks=("truth-ioi",),
+        methods=("random",),
+        train_limit=4,
+        test_limit=4,
+    )
+    ma.run(job, tmp_path / "runs" / "own", progress=SILENT)
+    boards = BoardsFolder.of(tmp_path / "runs", tmp_path / "board")
+    [said] = boards.keep_artefacts()
+    assert "which is a path" in said and not (tmp_path / "board" / "plans").exists()
+    boards.write()
+    [row] = (tmp_path / "board" / "rows" / "circuits").glob("*.html")
+    assert "--runs runs" in row.read_text() and "--board" not in row.read_text()
+    cell = StoredBoards.read(tmp_path / "board").cells[0]
+    with pytest.raises(BadFile, match="its folder of runs is needed|Its folder of runs is needed"):
+        made_on_board(cell, tmp_path / "board", tmp_path / "files")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda told: told["plan"].update(models=["/etc"]), "is a path"),
+        (lambda told: told["plan"].update(models=["../truth-ioi"]), "is a path"),
+        (lambda told: told["plan"].update(tasks=["pairs.jsonl"]), "is a path"),
+        (lambda told: told["plan"].update(tasks=["pairs.csv:a=1"]), "is a path"),
+        (lambda told: told["plan"].update(objective={"~/x": 1}), "is a path"),
+        (lambda told: told["plan"].update(scores=["/etc/passwd"]), "none of its files"),
+        (lambda told: told["plan"].update(scores=["scores-0/a.pt"]), "none of its files"),
+        (lambda told: told["plan"].update(kind="assess"), "no kind of run"),
+        (lambda told: told["plan"].update(models=7), "no plan of a run"),
+        (lambda told: told.update(files={"../x": "0" * 64}), "no name of a file"),
+        (lambda told: told.update(files={"/x": "0" * 64}), "no name of a file"),
+        (lambda told: told.update(files={"a/.b": "0" * 64}), "no name of a file"),
+        (lambda told: told.update(files={"x": "../../etc"}), "hash is none"),
+        (lambda told: told.update(scores="../" + "0" * 61), "hash is none"),
+        (lambda told: told.update(scores="0" * 64), "lacks an artefact"),
+        (lambda told: told.update(more=1), "no plan of a record"),
+        (lambda told: told.update(plan=[]), "no plan of a record"),
+    ],
+)
+def test_a_plan_of_others_reads_nothing_outside_of_the_board(
+    board: Path, tmp_path: Path, change: Callable[[Any], object], said: str
+) -> None:
+    edited(plan_of_cell(board), change)
+    with pytest.raises(BadFile, match=said):
+        again(board, f"circuits//{CELL}", tmp_path / "again")
+
+
+def test_a_model_that_is_a_folder_here_is_not_loaded(
+    board: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Path(ma.__file__).parent / "truth" / "data" / "truth-ioi"
+    for name in ("secret", "owner/secret"):
+        shutil.copytree(source, tmp_path / "here" / name)
+        edited(plan_of_cell(board), lambda told, name=name: told["plan"].update(models=[name]))
+        monkeypatch.chdir(tmp_path / "here")
+        with pytest.raises(BadFile, match="folder of this machine|is a path"):
+            again(board, f"circuits//{CELL}", tmp_path / "again")
+    assert not is_path("owner/other") and is_path("owner/..") and is_path("a\\b")
+
+
+def test_other_cells_and_records_are_refused(board: Path, tmp_path: Path) -> None:
+    stored = StoredBoards.read(board)
+    with pytest.raises(UnknownName, match="cell"):
+        stored.find("circuits", "nobody/x/cpr")
+    cell = stored.find("circuits", CELL)
+    for about, said in (({"private": True}, "private"), ({"origin": "as reported"}, "reported")):
+        with pytest.raises(BadUsage, match=said):
+            made_on_board(cell.model_copy(update=about), board, tmp_path / "files")
+    with pytest.raises(BadFile, match="has no record"):
+        made_on_board(cell.model_copy(update={"sha256": "../x"}), board, tmp_path / "files")
+    edited(plan_of_cell(board), lambda told: told.update(cell="truth-ioi/none"))
+    with pytest.raises(BadUsage, match="no cell"):
+        made_on_board(cell, board, tmp_path / "files")
+    record = stored.record_file(cell.sha256)
+    record.write_text(record.read_text() + " ")
+    with pytest.raises(BadFile, match="changed since"):
+        made_on_board(cell, board, tmp_path / "files")
+    plan_of_cell(board).unlink()
+    copy_plan(cell.sha256, board, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_plans_are_copied_with_their_files(board: Path, tmp_path: Path) -> None:
+    cell = StoredBoards.read(board).find("circuits", CELL)
+    copy_plan(cell.sha256, board, tmp_path / "other")
+    (tmp_path / "other" / "records").mkdir()
+    shutil.copyfile(
+        board / "records" / f"{cell.sha256}.json",
+        tmp_path / "other" / "records" / f"{cell.sha256}.json",
+    )
+    found = made_on_board(cell, tmp_path / "other", tmp_path / "files")
+    assert recompute_made(cell, found, tmp_path / "run", progress=SILENT).agrees
