@@ -78,6 +78,7 @@ class MethodOdds(OneLine):
             part.
         lacking: why nothing was found, by site; odds are 0 there.
         others: the candidates that were not chosen, by their settings.
+        offered: whether a region of a layer may be chosen; all of them if not given.
     """
 
     method: str
@@ -88,6 +89,7 @@ class MethodOdds(OneLine):
     fits: Mapping[str, tuple[Fit, ...]] = field(repr=False)
     lacking: Mapping[str, str] = field(default_factory=dict[str, str])
     others: Mapping[str, MethodOdds] = field(default_factory=lambda: {}, repr=False)
+    offered: Bool[np.ndarray, "layers regions"] | None = field(default=None, repr=False)
 
     @property
     def seeds(self) -> int:
@@ -95,11 +97,14 @@ class MethodOdds(OneLine):
         return len(self.test[ORIGINAL])
 
     def odds(self, of: str, split: str = "test") -> Odds:
-        """Odds of items: original, control, or the first less the second."""
+        """Odds of items: original, control, or the first less the second. Those of validation
+        items, by which regions are chosen, are minus infinity where none may be.
+        """
         found = self.test if split == "test" else self.validation
-        if of == SELECTIVITY:
-            return found[ORIGINAL] - found[CONTROL]
-        return found[of]
+        made = found[ORIGINAL] - found[CONTROL] if of == SELECTIVITY else found[of]
+        if split == "test" or self.offered is None:
+            return made
+        return np.where(self.offered, made, -np.inf)
 
     def shown(self) -> dict[str, Any]:
         return {
@@ -121,6 +126,7 @@ class TaskOdds(OneLine, Tabular):
         control_labels: the label of each type.
         compat: whose indices were used, None: the right ones.
         seed: of the pairs, of the first draw and of the bootstrap.
+        controls: methods that are no results here; the others stand beside them.
     """
 
     model: str
@@ -135,6 +141,7 @@ class TaskOdds(OneLine, Tabular):
     untrained: TaskOdds | None = None
     compat: str | None = None
     seed: int = 0
+    controls: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
