@@ -9,11 +9,15 @@ import typer
 
 from mechassay.cli.command import command
 from mechassay.cli.listing import JsonOption, show
+from mechassay.runs.directions import DirectionsJob
 from mechassay.runs.gym import GymJob
 from mechassay.runs.gym_check import GymCheckJob
 
 app = typer.Typer(help="Linear features on tasks of minimal pairs.", no_args_is_help=True)
 app.command("run")(command(GymJob, output="runs/gym"))
+app.command("evaluate")(
+    command(DirectionsJob, output="runs/directions", arguments=("directions",))
+)
 app.command("check")(command(GymCheckJob, output="runs/gym-check"))
 
 

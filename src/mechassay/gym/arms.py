@@ -128,14 +128,14 @@ class ArmMeasurement:
         self, arms: Sequence[Arm], odds: Mapping[tuple[int, str], Odds]
     ) -> Mapping[str, float]:
         """Of each candidate the overall odds on the items that they were measured on."""
-        return {
-            candidate: best_mean(
-                np.concatenate(
-                    [odds[id(arm), ORIGINAL] for arm in arms if arm.candidate == candidate]
-                )
+        found: dict[str, float] = {}
+        for candidate in dict.fromkeys(arm.candidate for arm in arms):
+            every = [odds[id(arm), ORIGINAL] for arm in arms if arm.candidate == candidate]
+            own = np.concatenate(every)
+            found[candidate] = best_mean(
+                own if self.offered is None else np.where(self.offered, own, -np.inf)
             )
-            for candidate in dict.fromkeys(arm.candidate for arm in arms)
-        }
+        return found
 
     def _of_method(
         self,
