@@ -115,7 +115,7 @@ def recompute(
         reason = failure.message if failure else "no record"
         raise BadUsage(f"{cell.id} could not be recomputed: {reason}")
     compared = compare_records(read_record(file), again)
-    number = again.measure(rules_of(cell.board).column(cell.column).measure_of(cell.row_in_record))
+    number = rules_of(cell.board).column(cell.column).measure_in(again, cell.row_in_record)
     return Recomputation(
         cell=cell.full_id,
         sha256=cell.sha256,

@@ -215,7 +215,7 @@ def _cells_table(view: SubmissionView, records: Mapping[str, Record]) -> TextTab
     rows: list[Row] = []
     for each in view.evaluations:
         record = records.get(each.record or "")
-        found = [record.measure(column.measure) if record else None for column in columns]
+        found = [column.measure_in(record) if record else None for column in columns]
         numbers = [
             NOTHING if measure is None else interval(measure.value, measure.low, measure.high)
             for measure in found

@@ -104,7 +104,7 @@ def recompute_served(
         raise BadUsage(f"{served.cell.id} could not be computed again: {reason}")
     compared = compare_records(served.record, again)
     column = rules_of(served.cell.board).column(served.cell.column)
-    number = again.measure(column.measure_of(served.cell.row_in_record))
+    number = column.measure_in(again, served.cell.row_in_record)
     return Recomputation(
         cell=served.cell.full_id,
         sha256=served.cell.sha256,

@@ -1,0 +1,105 @@
+"""Directions that others found for gym tasks: beside the whole vector and random directions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mechassay.gym.task_odds import ORIGINAL, RANDOM_DIRECTIONS, SELECTIVITY, WHOLE_VECTOR
+from mechassay.records import Failure, Record
+from mechassay.report.kinds.gym import READING as OF_GYM
+from mechassay.report.kinds.gym import figures_of
+from mechassay.report.page import Section, Terms, Text
+from mechassay.report.sections import (
+    all_numbers,
+    facts_section,
+    failures_table,
+    measured,
+    opening,
+    values_section,
+)
+from mechassay.report.tables import Column, Row, TextTable
+
+READING = {
+    "Odds": (
+        f"{OF_GYM['Odds']} Of a layer with directions at some regions alone, these are chosen from;"
+        " a layer without directions counts 0."
+    ),
+    "Whole vector": "All numbers exchanged at the same sites: what directions can do at most there.",
+    "Random directions": "As many random directions at the same sites, the mean of three draws.",
+    "Selectivity": (
+        "The odds less those of control labels, which have nothing to do with the sentences."
+        " Directions for control labels are taken as they were given; without them it is undefined."
+    ),
+    "Accuracy": OF_GYM["Accuracy"],
+}
+
+
+def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    """What the page is called."""
+    tasks = ", ".join(dict.fromkeys(record.task.name for record in records))
+    return f"Directions for {tasks}" if tasks else "Directions"
+
+
+def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
+    """A row a method: its odds beside those of controls, and its selectivity."""
+    rows = [Row(_cells(record)) for record in records]
+    texts = (Column(name, False) for name in ("method", "task", "model"))
+    names = ("k", "accuracy", "odds", WHOLE_VECTOR, RANDOM_DIRECTIONS, "less random", SELECTIVITY)
+    caption = (
+        "Log odds-ratios of test items in nats, the mean over layers, regions chosen on validation"
+        " items. k: the most directions of a site. Brackets are 95 % intervals."
+    )
+    columns = (*texts, *map(Column, names))
+    made = [TextTable("Directions as given", columns, tuple(rows), caption)] if rows else []
+    return [*made, *failures_table(failures, "method")]
+
+
+def _cells(record: Record) -> tuple[str, ...]:
+    method = record.method.name
+    odds, selectivity = f"{ORIGINAL}_{method}", f"{SELECTIVITY}_{method}"
+    found = (
+        record.measure("accuracy"),
+        record.measure(odds),
+        record.measure(odds, f"control:{WHOLE_VECTOR}"),
+        record.measure(odds, f"control:{RANDOM_DIRECTIONS}"),
+        record.measure(odds, f"difference:{RANDOM_DIRECTIONS}"),
+        record.measure(selectivity),
+    )
+    k = str(record.method.args.get("k", ""))
+    return (method, record.task.name, record.model.name, k, *map(measured, found))
+
+
+def sections(
+    records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
+) -> list[Section]:
+    """What was found in words; the table; figures of every record; facts; values."""
+    said = [Text(_verdict(record), "verdict") for record in records]
+    return [
+        opening(records, said, failures),
+        Section("Odds beside controls", tuple(tables(records, failures))),
+        *map(figures_of, records),
+        Section("How to read this", (Terms(READING),)),
+        *facts_section(records),
+        *values_section(records),
+        *all_numbers(records),
+    ]
+
+
+def _verdict(record: Record) -> str:
+    """Whether the directions do more than random ones, in words."""
+    name = f"{ORIGINAL}_{record.method.name}"
+    own = record.measure(name)
+    whole = record.measure(name, f"control:{WHOLE_VECTOR}")
+    less = record.measure(name, f"difference:{RANDOM_DIRECTIONS}")
+    if own is None or whole is None or less is None:
+        return f"{record.method.name}, {record.task.name}: it has no odds."
+    if less.low > 0:
+        said = "more than random directions"
+    elif less.high < 0:
+        said = "less than random directions"
+    else:
+        said = "not told apart from random directions"
+    return (
+        f"{record.method.name} in {record.model.name}, {record.task.name}: odds of {own.value:.2f},"
+        f" {said}; the whole vector has {whole.value:.2f}."
+    )
