@@ -73,9 +73,7 @@ class ArmMeasurement:
         validation, _ = self.odds(arms, "validation")
         test, base = self.odds(arms, "test")
         methods = {
-            method: self._of_method(
-                [arm for arm in arms if arm.method == method], validation, test
-            )
+            method: self._of_method([arm for arm in arms if arm.method == method], validation, test)
             for method in dict.fromkeys(arm.method for arm in arms)
         }
         items = self.data.items["test"]

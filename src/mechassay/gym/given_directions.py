@@ -95,7 +95,7 @@ def given_directions(
     """
     found = Problems()
     read = read_directions(Path(folder), regions, shape, model, found)
-    found.refuse(Path(folder))
+    found.refuse(Path(folder), "mechassay gym validate")
     return read
 
 

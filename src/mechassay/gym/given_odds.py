@@ -68,11 +68,11 @@ def measure_directions(
         BadFile: files that cannot be read. BadUsage: no directions in these layers, a split is
             missing. BadPairs: labels that are not one token each.
     """
-    pairs = dict(task) if isinstance(task, Mapping) else task.splits(model, seed=seed, limits=limits)
-    labels = (True if control is None else control) if given.has_control else False
-    items = TaskItems.of(
-        "measure_directions", model, pairs, SPLITS, types_of(task, pairs), labels
+    pairs = (
+        dict(task) if isinstance(task, Mapping) else task.splits(model, seed=seed, limits=limits)
     )
+    labels = (True if control is None else control) if given.has_control else False
+    items = TaskItems.of("measure_directions", model, pairs, SPLITS, types_of(task, pairs), labels)
     measured = ArmMeasurement(model, items, blocks(model, layers), seed, progress)
     every = {
         kind: [_within(fit, measured.sites) for fit in fits] for kind, fits in given.fits().items()

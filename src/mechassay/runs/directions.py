@@ -22,7 +22,15 @@ from mechassay.interventions.model_shape import ModelShape
 from mechassay.models.model import check_dtype
 from mechassay.records import Record, Spec
 from mechassay.runs import options
-from mechassay.runs.gym import FILLER, at_most, gym_cells, gym_task, model_spec, selection, task_spec
+from mechassay.runs.gym import (
+    FILLER,
+    at_most,
+    gym_cells,
+    gym_task,
+    model_spec,
+    selection,
+    task_spec,
+)
 from mechassay.runs.job import Bench, Cell, Job, cell_name, option
 from mechassay.runs.names import made_by
 from mechassay.runs.variables import MANY, layers_of
@@ -65,6 +73,7 @@ class DirectionsJob(Job):
     seed: Annotated[int, options.SEED] = 0
 
     kind: ClassVar[str] = "directions"
+    test_split: ClassVar[str] = "test"
     command: ClassVar[tuple[str, ...]] = ("gym", "evaluate")
 
     def words(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -141,8 +150,14 @@ class DirectionsJob(Job):
             progress=bench.progress,
         )
         chosen = {split: selection(each, model) for split, each in pairs.items()}
-        sizes = {fit.directions(site).shape[1] for fit in given.fits()[ORIGINAL] for site in fit.sites}
-        about = {"seeds": found[given.method].seeds, "k": max(sizes), FEATURES_SHA256: given.sha256}
+        sizes = {
+            fit.directions(site).shape[1] for fit in given.fits()[ORIGINAL] for site in fit.sites
+        }
+        about: dict[str, Any] = {
+            "seeds": found[given.method].seeds,
+            "k": max(sizes),
+            FEATURES_SHA256: given.sha256,
+        }
         record = found.record(
             {
                 "model": model_spec(model, cell),
