@@ -183,14 +183,17 @@ def _check_numbers(path: Path, found: Problems) -> None:
     """Note what is no number, and what is no direction, site by site."""
     tensors, header = read_tensors(path, KIND)
     told = header.get("sites")
-    sites = [each.get("site") if isinstance(each, dict) else None for each in told or ()]
+    if not isinstance(told, list):
+        return  # Whoever reads the fit says what is wrong with it.
+    sites = [each.get("site") if isinstance(each, dict) else None for each in told]
+    places = {str(number): site for number, site in enumerate(sites)}
     if len(set(map(str, sites))) < len(sites):
         found.note(path.name, "names a site twice.")
     for name, tensor in tensors.items():
         number, _, part = name.partition(".")
-        if not (number.isdecimal() and int(number) < len(sites)):
+        site = places.get(number)
+        if site is None:
             continue
-        site = sites[int(number)]
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             found.note(path.name, f"{site}: numbers that are NaN or infinite.")
         elif part in _AXES and _has_zero(tensor):
