@@ -30,7 +30,7 @@ READING = {
         f"{OF_GYM['Odds']} Of a layer with directions at some regions alone, these are chosen from;"
         " a layer without directions counts 0."
     ),
-    "Whole vector": "All numbers exchanged at the same sites: what directions can do at most there.",
+    "Whole vector": "All numbers exchanged at the same sites, and so all directions there.",
     "Random directions": "As many random directions at the same sites, the mean of three draws.",
     "Selectivity": (
         "The odds less those of control labels, which have nothing to do with the sentences."
