@@ -12,6 +12,7 @@ import torch
 
 from mechassay.features import Fit
 from mechassay.features.featurizer import Directions
+from mechassay.files import write_tensors
 from mechassay.gym import load_gym_task
 from mechassay.interventions.site import load_site
 from mechassay.progress import SILENT
@@ -74,6 +75,10 @@ def test_all_mistakes_are_said_at_once(tmp_path: Path) -> None:
     (first / "b.pt").write_bytes(b"PK")
     (first / "c-0.safetensors").symlink_to(tmp_path.parent / "secret")
     saved(tmp_path / f"filler_gap_sub_{NEOX}")
+    nan = {"0.vectors": torch.full((48, 1), torch.nan), "losses": torch.zeros(0, 0)}
+    site = {"site": "resid.3@pp", "featurizer": "Directions"}
+    header = {"kind": "features", "sites": [site], "together": False, "provenance": {}}
+    write_tensors(tmp_path / f"filler_gap_subj_{NEOX}" / "mine-0.safetensors", nan, header)
     saved(tmp_path / f"{TASK}_truth-ioi")
     saved(tmp_path / f"{NEOX}--{TASK}")
     saved(tmp_path / "mine")
@@ -88,6 +93,7 @@ def test_all_mistakes_are_said_at_once(tmp_path: Path) -> None:
         (f"{TASK}_{NEOX}/b.pt", "no file of directions"),
         (f"{TASK}_{NEOX}/c-0.safetensors", "leads out"),
         (f"{TASK}_{NEOX}", "directions of 2 methods (mine, other)"),
+        (f"filler_gap_subj_{NEOX}/mine-0.safetensors", "resid.3@pp: numbers that are NaN"),
         (f"filler_gap_sub_{NEOX}", "Did you mean 'filler_gap_subj'"),
         (f"{TASK}_truth-ioi", "does not evaluate truth-ioi on agr_gender; it does none"),
         ("mine", "is not named TASK_MODEL"),

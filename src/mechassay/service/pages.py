@@ -122,8 +122,8 @@ def submit_page(megabytes: float, given: Mapping[str, str] | None = None, wrong:
     typed = given or {}
     said = (
         "A submission is a .zip or .tar(.gz) of scores, circuits, alignments or directions, or one"
-        f" file TASK_MODEL.json, .pt or .safetensors, of at most {megabytes:,g} MB. It is read as data;"
-        " nothing in it is executed. Its name and what you declare are shown to everybody."
+        f" file TASK_MODEL.json, .pt or .safetensors, of at most {megabytes:,g} MB. It is read as"
+        " data; nothing in it is executed. Its name and what you declare are shown to everybody."
     )
     parts = [
         _field("token", "Token", '<input {} type="password" required autocomplete="off">'),
