@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -38,10 +39,13 @@ def saved(folder: Path, given: Mapping[str, torch.Tensor], *kinds: str) -> Given
     return found
 
 
+MODEL = cache(planted_model)
+
+
 def measured(given: GivenDirections, **more: Any) -> TaskOdds:
     limits = {"validation": LIMITS["validation"], "test": LIMITS["test"]}
     return measure_directions(
-        planted_model(), planted_task(), given, limits=limits, progress=SILENT, **more
+        MODEL(), planted_task(), given, limits=limits, progress=SILENT, **more
     )
 
 
@@ -132,7 +136,7 @@ def test_without_directions_for_control_labels_selectivity_is_undefined(tmp_path
 
 def test_what_a_method_found_gives_its_odds_again(tmp_path: Path) -> None:
     found = evaluate(
-        planted_model(),
+        MODEL(),
         planted_task(),
         ("das:lr=0.1,steps=10", "mean"),
         limits=LIMITS,
