@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import mechassay as ma
 from mechassay.progress import SILENT
 from mechassay.records import Record, read_record
 from mechassay.service.checks import checked, claim_check
+from mechassay.service.client import ServerRefused, ServiceClient
 from mechassay.service.database import Database
 from mechassay.service.queue import claim, finish, receive
 from mechassay.service.settings import ServiceLimits, ServiceSettings
@@ -103,6 +105,22 @@ class MadeService:
         records = made_records()
         self.work({model: records[f"{model} {method}"].stored_text() for model in models})
         return found.id
+
+
+class Asked(ServiceClient):
+    """A client of a server in this process."""
+
+    def use(self, client: Any) -> Asked:
+        object.__setattr__(self, "_client", client)
+        return self
+
+    def _answer(self, send: Any) -> Any:
+        client: Any = self.__dict__["_client"]
+        client.headers = {"Authorization": f"Bearer {self.token}"}
+        answer = send(client)
+        if answer.status_code >= 300:
+            raise ServerRefused(answer.json()["error"])
+        return answer
 
 
 def edges_json() -> bytes:

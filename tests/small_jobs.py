@@ -12,6 +12,7 @@ from mechassay.runs.adversarial_search import SearchJob
 from mechassay.runs.alignments import AlignmentsJob
 from mechassay.runs.assess import AssessJob
 from mechassay.runs.circuits import CircuitsJob
+from mechassay.runs.directions import DirectionsJob
 from mechassay.runs.gym import GymJob
 from mechassay.runs.gym_check import GymCheckJob
 from mechassay.runs.measure import MeasureJob
@@ -68,6 +69,14 @@ SMALL_JOBS: dict[str, Any] = {
         n_base=4,
         n_held_out=5,
         repeats=2,
+    ),
+    "directions": DirectionsJob(
+        (str(DATA / "directions" / "gym_small_truth-ioi"),),
+        "truth-ioi",
+        SMALL_GYM_TASK,
+        control_labels=(" Ann", " Bob"),
+        validation_limit=8,
+        test_limit=8,
     ),
     "gym": GymJob(
         ("truth-ioi",),

@@ -81,8 +81,11 @@ class Problems(list[Problem]):
             found.note(".", said, warning=not wrong)
         return found
 
-    def refuse(self, folder: Path) -> None:
+    def refuse(self, folder: Path, lists: str = "mechassay variables validate") -> None:
         """Refuse the folder if there are errors.
+
+        Args:
+            lists: the command that lists all of them.
 
         Raises:
             BadFile: the first of them, and how many more there are.
@@ -90,7 +93,7 @@ class Problems(list[Problem]):
         errors = self.errors
         if errors:
             first, more = errors[0], len(errors) - 1
-            also = f" ({more} more: `mechassay variables validate` lists all.)" if more else ""
+            also = f" ({more} more: `{lists}` lists all.)" if more else ""
             raise BadFile(f"{folder / first.path}: {first.message}{also}")
 
 

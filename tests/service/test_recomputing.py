@@ -19,31 +19,15 @@ from mechassay.service.app import create_app
 from mechassay.service.archive import pack
 from mechassay.service.bundle import read_bundle
 from mechassay.service.checks import checked, claim_check
-from mechassay.service.client import ServerRefused, ServiceClient
+from mechassay.service.client import ServerRefused
 from mechassay.service.queue import claim, finish
 from mechassay.service.recomputing import fetch_cell, recompute_served
 from mechassay.service.tokens import new_token
 from mechassay.service.track import ServiceTrack
 from mechassay.service.work import Outcome, PlannedEvaluation
-from service_made import WORKER, MadeService
+from service_made import WORKER, Asked, MadeService
 
 testclient = pytest.importorskip("starlette.testclient")
-
-
-class Asked(ServiceClient):
-    """A client of a server in this process."""
-
-    def use(self, client: Any) -> Asked:
-        object.__setattr__(self, "_client", client)
-        return self
-
-    def _answer(self, send: Any) -> Any:
-        client: Any = self.__dict__["_client"]
-        client.headers = {"Authorization": f"Bearer {self.token}"}
-        answer = send(client)
-        if answer.status_code >= 300:
-            raise ServerRefused(answer.json()["error"])
-        return answer
 
 
 @pytest.fixture(scope="module")

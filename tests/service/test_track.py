@@ -9,8 +9,9 @@ import yaml
 
 import mechassay as ma
 from mechassay.errors import BadFile, BadUsage, UnknownName
+from mechassay.gym import load_gym_task
 from mechassay.interventions.model_shape import ModelShape
-from mechassay.models.sources import packaged_names, truth_names
+from mechassay.models.sources import gym_model_names, packaged_names, truth_names
 from mechassay.service.track import ServiceModel, ServiceShape, ServiceTrack
 from mechassay.tasks import load_task
 
@@ -28,11 +29,13 @@ TRACK = ServiceTrack(
 
 def test_the_packaged_track_has_models_and_tasks_that_there_are() -> None:
     track = ServiceTrack.read()
-    assert set(track.models) <= {*packaged_names(), *truth_names()}
+    assert set(track.models) <= {*packaged_names(), *truth_names(), *gym_model_names()}
     for about in track.models.values():
         for task in about.tasks:
             assert load_task(task).sizes["test"] >= track.examples_of(task)
-    assert track.boards == ("circuits", "variables") and track.splits == ("test",)
+        for task in about.gym:
+            assert load_gym_task(task).sizes["validation"] >= track.examples_of(task)
+    assert track.boards == ("circuits", "variables", "gym") and track.splits == ("test",)
 
 
 @pytest.mark.real
@@ -65,6 +68,21 @@ def test_what_the_track_does_not_evaluate() -> None:
         TRACK.check("small", "mcqa")
 
 
+def test_gym_tasks_are_tasks_of_their_own() -> None:
+    track = ServiceTrack(
+        models={**TRACK.models, "gym-neox": ServiceModel(gym=("agr_gender", "cleft"))}
+    )
+    track.check_gym("gym-neox", "agr_gender")
+    with pytest.raises(UnknownName, match="Did you mean 'cleft'"):
+        track.check_gym("gym-neox", "clef")
+    with pytest.raises(BadUsage, match="does not evaluate wide on cleft; it does none"):
+        track.check_gym("wide", "cleft")
+    with pytest.raises(UnknownName, match="task of the track 'cleft'"):
+        track.check("gym-neox", "cleft")
+    with pytest.raises(BadUsage, match="does not evaluate gym-neox on mcqa; it does none"):
+        track.check("gym-neox", "mcqa")
+
+
 def test_mibs_causal_folders_are_of_the_tracks_models() -> None:
     wide = TRACK.models["wide"].model_copy(update={"mib_class": "LlamaForCausalLM"})
     board = ServiceTrack(models={**TRACK.models, "wide": wide}).causal_board()
@@ -83,7 +101,7 @@ def test_mibs_causal_folders_are_of_the_tracks_models() -> None:
     [
         ("models: {}", "models"),
         ("models: {A_b: {tasks: [ioi]}}", "is no public name"),
-        ("models: {a: {tasks: []}}", "models.a.tasks"),
+        ("models: {a: {tasks: []}}", "models.a: .*a model needs tasks, or gym tasks"),
         ("models: {a: {tasks: [ioi]}}\nlimit: 0", "limit"),
         ("models: {a: {tasks: [ioi]}}\nboards: [all]", "boards"),
         ("models: {a: {tasks: [ioi]}, b: {tasks: [ioi]}}\nmore: 1", "more"),
@@ -93,6 +111,8 @@ def test_mibs_causal_folders_are_of_the_tracks_models() -> None:
         ),
         ("models: [", "not a readable track"),
         ("- a", "not a track"),
+        ("models: {a: {}}", "a model needs tasks, or gym tasks"),
+        ("models: {a: {gym: [../x]}}", "no name of a gym task"),
     ],
 )
 def test_what_is_no_track(text: str, said: str, tmp_path: Path) -> None:

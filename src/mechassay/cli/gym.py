@@ -9,12 +9,37 @@ import typer
 
 from mechassay.cli.command import command
 from mechassay.cli.listing import JsonOption, show
+from mechassay.cli.problems import tell
+from mechassay.runs.directions import DirectionsJob
 from mechassay.runs.gym import GymJob
 from mechassay.runs.gym_check import GymCheckJob
 
 app = typer.Typer(help="Linear features on tasks of minimal pairs.", no_args_is_help=True)
 app.command("run")(command(GymJob, output="runs/gym"))
+app.command("evaluate")(command(DirectionsJob, output="runs/directions", arguments=("directions",)))
 app.command("check")(command(GymCheckJob, output="runs/gym-check"))
+
+
+@app.command("validate")
+def validate(
+    folder: Annotated[Path, typer.Argument(help="Directions, as `gym run` leaves them.")],
+    task: Annotated[str, typer.Option("--task", "-t", help="Gym task that they are for.")],
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Model that they have to be about.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """List every problem of a folder of directions; nothing in it is executed."""
+    from mechassay.gym.given_directions import read_directions
+    from mechassay.gym.published import load_gym_task
+    from mechassay.interventions.model_shape import ModelShape
+    from mechassay.models.model import load_model
+    from mechassay.submissions import Problems
+
+    regions, found = load_gym_task(task).tested, Problems()
+    shape = None if model is None else ModelShape.of(load_model(model))
+    read_directions(folder, regions, shape, model or "", found)
+    tell(folder, found, json, what="folder")
 
 
 @app.command("list")

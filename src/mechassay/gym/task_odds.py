@@ -50,6 +50,10 @@ KIND = "gym"
 METHODS_TABLE, CANDIDATES, CELLS = "methods", "candidates", "cells"
 ORIGINAL, CONTROL, SELECTIVITY = "odds", "control", "selectivity"
 OF = (ORIGINAL, CONTROL, SELECTIVITY)
+WHOLE_VECTOR, RANDOM_DIRECTIONS = "whole vector", "random directions"
+"""Controls of directions that others found."""
+RIGHT = "right"
+"""The column of a record that has whether a base's own label is the more probable one."""
 SAYS = {
     ORIGINAL: (
         "Mean over layers of the mean log odds-ratio of test items, in nats; of each layer at the"
@@ -78,6 +82,7 @@ class MethodOdds(OneLine):
             part.
         lacking: why nothing was found, by site; odds are 0 there.
         others: the candidates that were not chosen, by their settings.
+        offered: whether a region of a layer may be chosen; all of them if not given.
     """
 
     method: str
@@ -88,6 +93,7 @@ class MethodOdds(OneLine):
     fits: Mapping[str, tuple[Fit, ...]] = field(repr=False)
     lacking: Mapping[str, str] = field(default_factory=dict[str, str])
     others: Mapping[str, MethodOdds] = field(default_factory=lambda: {}, repr=False)
+    offered: Bool[np.ndarray, "layers regions"] | None = field(default=None, repr=False)
 
     @property
     def seeds(self) -> int:
@@ -95,11 +101,14 @@ class MethodOdds(OneLine):
         return len(self.test[ORIGINAL])
 
     def odds(self, of: str, split: str = "test") -> Odds:
-        """Odds of items: original, control, or the first less the second."""
+        """Odds of items: original, control, or the first less the second. Those of validation
+        items, by which regions are chosen, are minus infinity where none may be.
+        """
         found = self.test if split == "test" else self.validation
-        if of == SELECTIVITY:
-            return found[ORIGINAL] - found[CONTROL]
-        return found[of]
+        made = found[ORIGINAL] - found[CONTROL] if of == SELECTIVITY else found[of]
+        if split == "test" or self.offered is None:
+            return made
+        return np.where(self.offered, made, -np.inf)
 
     def shown(self) -> dict[str, Any]:
         return {
@@ -121,6 +130,8 @@ class TaskOdds(OneLine, Tabular):
         control_labels: the label of each type.
         compat: whose indices were used, None: the right ones.
         seed: of the pairs, of the first draw and of the bootstrap.
+        controls: methods that are no results here; the others stand beside them.
+        undefined: why a selectivity that was asked for is undefined.
     """
 
     model: str
@@ -135,6 +146,8 @@ class TaskOdds(OneLine, Tabular):
     untrained: TaskOdds | None = None
     compat: str | None = None
     seed: int = 0
+    controls: tuple[str, ...] = ()
+    undefined: str = ""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -336,7 +349,7 @@ class TaskOdds(OneLine, Tabular):
                 unit="pair",
                 ids=list(self.ids),
                 groups=list(self.groups),
-                columns={"right": self.right.astype(float).tolist(), **values},
+                columns={RIGHT: self.right.astype(float).tolist(), **values},
             ),
             warnings=self.warnings(),
             **given,
@@ -346,13 +359,15 @@ class TaskOdds(OneLine, Tabular):
         """What a reader has to know."""
         said: list[str] = []
         for method, found in self.methods.items():
-            if found.lacking:
+            if found.lacking and method not in self.controls:
                 n = len(self.layers) * len(self.regions)
                 first = next(iter(found.lacking.values()))
                 said.append(
                     f"{method} finds nothing at {len(found.lacking)} of {n} sites, where its odds"
                     f" are 0; the first: {first}"
                 )
+        if self.undefined:
+            said.append(self.undefined)
         if self.accuracy.value <= LEAST_ACCURACY:
             said.append(no_behaviour(self.model, self.task, self.accuracy.value))
         return said
@@ -362,6 +377,8 @@ class TaskOdds(OneLine, Tabular):
         found = self.accuracy
         yield _measure("accuracy", "accuracy", "result", found, n, ACCURACY_SAYS, "")
         for method in self.methods:
+            if method in self.controls:
+                continue
             for of in self.of:
                 name, title = f"{of}_{method}", method if of == ORIGINAL else f"{of}: {method}"
                 found = self.estimate(method, of)
@@ -371,6 +388,12 @@ class TaskOdds(OneLine, Tabular):
                     named = f"{CAUSALGYM_2024}_{name}"
                     title = f"{CAUSALGYM_2024}, {title}"
                     yield _measure(named, title, "result", Estimate(found.value), n, BIASED)
+                    yield from self._beside(method, of)
+            if self.undefined:
+                name, title = f"{SELECTIVITY}_{method}", f"{SELECTIVITY}: {method}"
+                nothing = Estimate(float("nan"))
+                unknown = _measure(name, title, "result", nothing, 0, SAYS[SELECTIVITY])
+                yield unknown.model_copy(update={"n_undefined": n})
             if RANDOM in self.methods and method != RANDOM:
                 less = self.difference(method, RANDOM)
                 name = f"{ORIGINAL}_{method}"
@@ -380,6 +403,15 @@ class TaskOdds(OneLine, Tabular):
                 name = f"{ORIGINAL}_{method}"
                 named = "control:untrained model"
                 yield _measure(name, method, named, other.estimate(method), n, SAYS[ORIGINAL])
+
+    def _beside(self, method: str, of: str) -> Iterator[Measure]:
+        """What the controls give, and the method less each of them."""
+        name, n = f"{of}_{method}", len(self)
+        for control in self.controls:
+            found = self.estimate(control, of)
+            yield _measure(name, method, f"control:{control}", found, n, SAYS[of])
+            less = self.difference(method, control, of)
+            yield _measure(name, method, f"difference:{control}", less, n, SAYS[of])
 
     def to_html(self, path: str | Path) -> Path:
         """Write the evaluation as one self-contained HTML file with its figures."""

@@ -48,6 +48,8 @@ OF_SUBMISSION = "submission "
 """How the source of a submission's cell begins."""
 CANDIDATES = {"gym": ("cells", ("layer", "region")), "variables": ("sites", ("site",))}
 """The table of the sites that the best was chosen of, by kind of record."""
+SITES_AS_GIVEN = ("variables",)
+"""Kinds of record whose sites are as given, where features were. Of a gym task all layers count."""
 _OF_FILE = re.compile(r" \(file [0-9a-f]{8}\)$")
 FOUND_ON_TRAIN = ("mean", "optimal")
 """Ablations whose constants are those of the train examples."""
@@ -233,10 +235,10 @@ def _measures(
     rules: BoardRules, column: BoardColumn, record: Record, names: Mapping[str, str]
 ) -> Iterator[tuple[str, Measure]]:
     """The rows that a record has in a column, each with its measure."""
-    if not column.many_rows:
-        measure = record.measure(column.measure)
+    file = _of_file(record)
+    if file or not column.many_rows:
+        measure = column.measure_in(record)
         row = names.get(rules.row) or names.get("method")
-        file = _of_file(record)
         if row and file:
             row = f"{row} (file {file[:8]})"
         if measure is not None and row:
@@ -283,8 +285,9 @@ def _conditions(record: Record, column: BoardColumn) -> dict[str, str]:
         said["coefficients from"] = record.data["train"].hash
     if record.kind in CANDIDATES:
         # Sites of given features are their finder's choice, as the features are.
+        as_given = record.kind in SITES_AS_GIVEN and _of_file(record)
         said["chosen of"] = (
-            "sites as given" if _of_file(record) else _candidates(record, *CANDIDATES[record.kind])
+            "sites as given" if as_given else _candidates(record, *CANDIDATES[record.kind])
         )
     if column.against:
         names = {m.of for m in record.measures if m.name == column.against}

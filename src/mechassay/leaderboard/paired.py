@@ -16,7 +16,7 @@ import numpy as np
 
 from mechassay.circuits.differences import differences_of
 from mechassay.errors import BadUsage
-from mechassay.leaderboard.rules import ROW, BoardColumn
+from mechassay.leaderboard.rules import BoardColumn
 from mechassay.records import Record, Values
 from mechassay.stats.intervals import Estimate, Resamples, percentile_interval
 
@@ -54,7 +54,7 @@ def paired_differences(column: BoardColumn, records: Mapping[str, Record], seed:
 
 
 def _column(column: BoardColumn, row: str, record: Record) -> tuple[Values, np.ndarray]:
-    name = column.paired.replace(ROW, row)
+    name = column.values_in(record, row)
     if record.values is None or name not in record.values.columns:
         raise BadUsage(f"The record of {row} has no values of examples named {name}.")
     return record.values, np.array(record.values.columns[name], dtype=float)

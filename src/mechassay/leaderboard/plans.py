@@ -40,11 +40,11 @@ from mechassay.leaderboard.recomputation import (
     made_in_runs,
     shown_record,
 )
-from mechassay.models.sources import GYM_FOLDERS, TRUTH_FOLDERS, find_source
+from mechassay.models.sources import find_source
 from mechassay.records import Stored, first_mistake
 
 PLANS = "plans"
-KINDS = ("adversarial", "alignments", "circuits", "gym", "variables")
+KINDS = ("adversarial", "alignments", "circuits", "directions", "gym", "variables")
 """Kinds of runs whose records boards read."""
 MODELS = ("model", "models")
 _PART = re.compile(r"[\w,:;+=@()\[\]-][\w .,:;+=@()\[\]-]{0,199}")
@@ -210,13 +210,9 @@ def _portable(plan: Mapping[str, Any], made: MadeRecord) -> tuple[dict[str, Any]
 def _is_local(model: str) -> bool:
     """Whether a model is a folder of this machine and none of the package's."""
     try:
-        found = find_source(model)
+        return find_source(model).own
     except MechassayError:
         return False  # It is not fetched here; the name is all that counts.
-    own = (TRUTH_FOLDERS, GYM_FOLDERS)
-    return found.kind == "folder" and not any(
-        Path(found.location).is_relative_to(folder) for folder in own
-    )
 
 
 # --- reading --------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ from mechassay.runs.job import Cell, job_of
 
 TOLERANCE = 1e-6
 LEFT_OUT = {"provenance", "realised", "sha256"}
-GIVEN = ("scores", "alignments", "saes")
+GIVEN = ("scores", "alignments", "directions", "saes")
 """Fields of jobs that name files and folders."""
 FOR_ALL = ("saes",)
 """Those of them that all cells of a job read."""
@@ -199,8 +199,10 @@ def recompute_made(
         reason = failure.message if failure else "no record"
         raise BadUsage(f"{cell.id} could not be recomputed: {reason}")
     compared = compare_records(made.record, again)
-    measure = rules_of(cell.board).column(cell.column).measure_of(cell.row_in_record)
-    number, of_record = again.measure(measure), made.record.measure(measure)
+    column = rules_of(cell.board).column(cell.column)
+    number, of_record = (
+        column.measure_in(each, cell.row_in_record) for each in (again, made.record)
+    )
     # A board is data of others: it may show a number that its record does not have.
     shown = [(cell.value, None if of_record is None else of_record.value)]
     shown += [] if of_record is None else [(cell.low, of_record.low), (cell.high, of_record.high)]

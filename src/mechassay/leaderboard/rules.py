@@ -15,6 +15,7 @@ from typing import Literal, get_args
 import yaml
 
 from mechassay.errors import BadUsage, UnknownName, one_of
+from mechassay.records import Measure, Record
 
 Better = Literal["up", "down"]
 ROW = "{row}"
@@ -47,13 +48,17 @@ class BoardColumn:
         if self.version < 1:
             raise BadUsage(f"Column {self.name}: versions begin at 1; got {self.version}.")
 
-    def measure_of(self, row: str) -> str:
-        """The name of the measure that a record has for a row."""
-        return self.measure.replace(ROW, row)
+    def measure_in(self, record: Record, row: str = "") -> Measure | None:
+        """The measure that a record has for a row, if it has it."""
+        return record.measure(self.measure.replace(ROW, row_in(record, row)))
+
+    def values_in(self, record: Record, row: str) -> str:
+        """The name of the column of values that a record has for a row."""
+        return self.paired.replace(ROW, row_in(record, row))
 
     @property
     def many_rows(self) -> bool:
-        """Whether one record has a measure for each of many rows."""
+        """Whether one record may have a measure for each of many rows."""
         return ROW in self.measure
 
 
@@ -85,6 +90,14 @@ class BoardRules:
             if column.name == name:
                 return column
         raise UnknownName("column", name, [column.name for column in self.columns])
+
+
+def row_in(record: Record, row: str) -> str:
+    """A row as a record calls it: by its method, if that is a single one, which boards may call
+    otherwise.
+    """
+    spec = record.specs.get("method")
+    return (spec.name if spec is not None else "") or row
 
 
 @cache

@@ -147,6 +147,7 @@ JOBS = Registry(
         "adversarial-search": "mechassay.runs.adversarial_search:SearchJob",
         "alignments": "mechassay.runs.alignments:AlignmentsJob",
         "assess": "mechassay.runs.assess:AssessJob",
+        "directions": "mechassay.runs.directions:DirectionsJob",
         "gym": "mechassay.runs.gym:GymJob",
         "gym-check": "mechassay.runs.gym_check:GymCheckJob",
         "measure": "mechassay.runs.measure:MeasureJob",

@@ -6,6 +6,7 @@
                  TASK_MODEL.json                a file of scores may stand alone
     variables    FOLDER/alignment.json ...      our alignments, in folders of any name
                  TASK_MODELCLASS_VARIABLE/...   MIB's causal folders (`variables.mib_folder`)
+    gym          TASK_MODEL/, MODEL--TASK/      directions of one method (`service.direction_parts`)
 
 One folder may stand around all, as archives have it. Models have the public names of the track;
 `submission.yaml` declares the rest. Nothing in a file is executed: see `circuits.formats`,
@@ -14,8 +15,6 @@ One folder may stand around all, as archives have it. Models have the public nam
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,25 +29,25 @@ from mechassay.circuits.series import CIRCUIT, CIRCUIT_ENDINGS
 from mechassay.circuits.submission import TrackModel, graph_file_problems
 from mechassay.display import OneLine
 from mechassay.errors import BadFile, BadUsage, MechassayError
-from mechassay.files import file_hash, kind_of
+from mechassay.files import kind_of
 from mechassay.runs.alignments import AlignmentsJob
 from mechassay.runs.circuits import CircuitsJob
 from mechassay.service.archive import unpack
+from mechassay.service.bundle_files import DEEPEST, digest_of, files_in
 from mechassay.service.declaration import FILES, Declaration
+from mechassay.service.direction_parts import DirectionParts, directions_job
 from mechassay.service.hub import PREFIX, download
 from mechassay.service.track import TEST, ServiceTrack, SubmissionKind
-from mechassay.submissions import BESIDE, CODE, LEADS_OUT, Problem, Problems, leads_out
+from mechassay.submissions import BESIDE, CODE, Problem, Problems, leads_out
 from mechassay.tasks.task import PRIVATE
 from mechassay.truth.models import is_truth
 from mechassay.variables.mib_board import MIB_BOARD
 from mechassay.variables.mib_folder import PARAMETERS, mib_problems
 from mechassay.variables.variable_alignment import HEADER, read_alignment
 
-Form = Literal["scores", "circuits", "alignment", "mib-alignment"]
+Form = Literal["scores", "circuits", "alignment", "mib-alignment", "directions"]
 SCORES_FILE = ".safetensors"
-DEEPEST = 8
-"""Folders in folders that are looked into."""
-_RUN_FOLDER = re.compile(r"(?P<model>[a-z0-9.-]+?)--(?P<task>[a-z0-9.-]+)")
+_RUN_FOLDER = re.compile(r"(?P<model>[a-z0-9.-]+?)--(?P<task>[a-z0-9._-]+)")
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,8 @@ class BundlePart:
 
     Attributes:
         model: its public name.
-        path: a file of scores, or a folder of circuits or of an alignment, relative to the bundle.
+        path: a file of scores, or a folder of circuits, of an alignment or of directions, relative
+            to the bundle.
         variable: of an alignment, as the folder calls it.
     """
 
@@ -115,6 +115,8 @@ class Bundle(OneLine):
             job_of_part(self, part, track, split, private_seed if split == PRIVATE else None)
             for split in splits
             for part in self.parts
+            # Sentences of gym tasks are public: there is no private split.
+            if split == TEST or part.form != "directions"
         ]
 
 
@@ -134,6 +136,8 @@ def job_of_part(
             seed=track.seed,
             private_seed=private_seed,
         )
+    if part.form == "directions":
+        return directions_job(bundle.folder / part.path, model, part.task, track)
     return CircuitsJob(
         models=(model,),
         # A ground truth runs on its own task where none is named.
@@ -158,7 +162,7 @@ def read_bundle(folder: str | Path, track: ServiceTrack, found: Sequence[Problem
     if not folder.is_dir():
         problems.note(".", f"there is no folder {folder}.")
         return Bundle(folder, "", (), "", 0, 0, problems=problems)
-    files = _files(folder, track, problems)
+    files = files_in(folder, track, problems)
     reader = _Reader(folder, track, problems)
     declaration = reader.declaration()
     kind, parts = reader.parts()
@@ -166,7 +170,7 @@ def read_bundle(folder: str | Path, track: ServiceTrack, found: Sequence[Problem
         problems.note(".", f"this track takes no submissions of {kind}.")
     reader.check_twice(parts)
     sizes = [file.stat().st_size for file in files]
-    digest = _digest(folder, files)
+    digest = digest_of(folder, files)
     told = problems.short()
     return Bundle(folder, kind, tuple(parts), digest, len(files), sum(sizes), declaration, told)
 
@@ -194,43 +198,6 @@ def open_bundle(
     except BadFile as error:
         found = Problems([Problem(".", str(error))])
         return Bundle(Path(folder), "", (), "", 0, 0, problems=found)
-
-
-def _files(folder: Path, track: ServiceTrack, problems: Problems) -> list[Path]:
-    """All files below a folder, sorted by path; what is none, or too much, is a problem."""
-    found: list[Path] = []
-    waiting = [folder]
-    while waiting:
-        for path in sorted(waiting.pop().iterdir()):
-            name = path.relative_to(folder)
-            if name.parts[0] in (".git", ".cache"):
-                continue
-            if leads_out(path, folder):
-                problems.note(name.as_posix(), LEADS_OUT)
-            elif path.is_dir():
-                if path.is_symlink():
-                    problems.note(name.as_posix(), "a link to a folder; copy the folder here.")
-                elif len(name.parts) > DEEPEST:
-                    problems.note(name.as_posix(), f"more than {DEEPEST} folders deep.")
-                else:
-                    waiting.append(path)
-            elif path.is_file():
-                found.append(path)
-            else:
-                problems.note(name.as_posix(), "is no regular file.")
-    limits, total = track.upload, sum(path.stat().st_size for path in found)
-    if len(found) > limits.files:
-        problems.note(".", f"{len(found):,} files; at most {limits.files:,} are allowed.")
-    if total > limits.n_bytes:
-        said = f"{total / 10**6:,.0f} MB; at most {limits.megabytes:,.0f} MB are allowed."
-        problems.note(".", said)
-    return sorted(found)
-
-
-def _digest(folder: Path, files: Iterable[Path]) -> str:
-    """The SHA-256 of paths and of the hashes of their files."""
-    told = [(path.relative_to(folder).as_posix(), file_hash(path)) for path in files]
-    return hashlib.sha256(json.dumps(sorted(told)).encode()).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -305,12 +272,20 @@ class _Reader:
             inside = {path.parent for path in headers}
             self._left(path for path in entries if not causal and not _around(path, inside))
             return "variables", found
+        directions = DirectionParts(self.folder, self.track, self.problems)
+        if any(directions.is_one(path, *self.split(path.name)) for path in entries):
+            return "gym", [
+                BundlePart(model, task, self.name_of(path), "directions")
+                for path in entries
+                for task, model in [self.split(path.name)]
+                if directions.read(path, task, model)
+            ]
         found = [part for path in entries for part in self._circuits(path)]
         if not entries:
             self.problems.note(
                 ".",
-                "holds nothing to evaluate: folders TASK_MODEL of scores or circuits, or"
-                f" alignments ({HEADER}).",
+                "holds nothing to evaluate: folders TASK_MODEL of scores, circuits or directions,"
+                f" or alignments ({HEADER}).",
             )
         return ("circuits" if entries else ""), found
 

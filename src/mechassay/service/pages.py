@@ -190,9 +190,9 @@ def submit_page(megabytes: float, given: Mapping[str, str] | None = None, wrong:
     """
     typed = given or {}
     said = (
-        "A submission is a .zip or .tar(.gz) of scores, circuits or alignments, or one file"
-        f" TASK_MODEL.json, .pt or .safetensors, of at most {megabytes:,g} MB. It is read as data;"
-        " nothing in it is executed. Its name and what you declare are shown to everybody."
+        "A submission is a .zip or .tar(.gz) of scores, circuits, alignments or directions, or one"
+        f" file TASK_MODEL.json, .pt or .safetensors, of at most {megabytes:,g} MB. It is read as"
+        " data; nothing in it is executed. Its name and what you declare are shown to everybody."
     )
     parts = [
         _field("token", "Token", '<input {} type="password" required autocomplete="off">'),
@@ -282,7 +282,7 @@ def _cells_table(view: SubmissionView, records: Mapping[str, Record]) -> TextTab
     rows: list[Row] = []
     for each in view.evaluations:
         record = records.get(each.record or "")
-        found = [record.measure(column.measure) if record else None for column in columns]
+        found = [column.measure_in(record) if record else None for column in columns]
         numbers = [
             NOTHING if measure is None else interval(measure.value, measure.low, measure.high)
             for measure in found

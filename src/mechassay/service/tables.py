@@ -104,7 +104,7 @@ class Submission(ServiceTable):
     """What somebody handed in, once for each of its contents.
 
     Attributes:
-        kind: "circuits" or "variables"; "" until it is checked.
+        kind: "circuits", "variables" or "gym"; "" until it is checked.
         digest: SHA-256 of the uploaded file, in hex.
         file: key of the uploaded file in the store.
         report: what was found wrong with it: path, message, whether it is a warning only.

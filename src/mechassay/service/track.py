@@ -1,6 +1,6 @@
 """What the service evaluates, as data: models, tasks, splits and limits, read from `track.yaml`.
 
-    boards: [circuits, variables]       which boards take submissions
+    boards: [circuits, variables, gym]  which boards take submissions
     splits: [test]                      "private" too where the server has a seed for it
     limit: 100                          examples of a cell; `limits` of single tasks: {mcqa: 50}
     models:
@@ -9,6 +9,7 @@
         tasks: [ioi]
         shape: {n_layers: 12, n_heads: 12, d_model: 768, d_head: 64}
         mib_class: GPT2LMHeadModel      what folders of MIB's causal track call the model
+        gym: [agr_gender]               gym tasks, for directions
     upload: {megabytes: 2000}           see `UploadLimits`
     cell: {seconds: 3600}               see `CellLimits`
 
@@ -18,6 +19,7 @@ A model whose shape is not written down is loaded once, when the first submissio
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
@@ -38,12 +40,13 @@ from mechassay.tasks import load_task
 from mechassay.truth.models import is_truth
 from mechassay.variables.mib_board import MIB_BOARD, BoardModel, MIBBoard
 
-SubmissionKind = Literal["circuits", "variables"]
+SubmissionKind = Literal["circuits", "variables", "gym"]
 SplitName = Literal["test", "private"]
 TEST = "test"
 LARGEST_TRACK = 10**6
 """Characters of a track file."""
 _PUBLIC = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
+_GYM_TASK = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
 def _public(name: str) -> str:
@@ -54,7 +57,17 @@ def _public(name: str) -> str:
     return name
 
 
+def _gym_task(name: str) -> str:
+    if not _GYM_TASK.fullmatch(name):
+        raise ValueError(
+            f"{name[:80]!r} is no name of a gym task: small letters, digits, dots, hyphens and"
+            " underscores, at most 64"
+        )
+    return name
+
+
 PublicName = Annotated[str, AfterValidator(_public)]
+GymTaskName = Annotated[str, AfterValidator(_gym_task)]
 
 
 class UploadLimits(Stored):
@@ -101,12 +114,19 @@ class ServiceShape(Stored):
 
 
 class ServiceModel(Stored):
-    """A model of the track, and the tasks that it is evaluated on."""
+    """A model of the track, and the tasks that it is evaluated on; `gym` are its gym tasks."""
 
-    tasks: tuple[PublicName, ...] = Field(min_length=1)
+    tasks: tuple[PublicName, ...] = ()
     load: str = ""
     shape: ServiceShape | None = None
     mib_class: str = ""
+    gym: tuple[GymTaskName, ...] = ()
+
+    @model_validator(mode="after")
+    def _has_tasks(self) -> ServiceModel:
+        if not (self.tasks or self.gym):
+            raise ValueError("a model needs tasks, or gym tasks")
+        return self
 
 
 class ServiceTrack(Stored):
@@ -119,7 +139,7 @@ class ServiceTrack(Stored):
     """
 
     models: dict[PublicName, ServiceModel] = Field(min_length=1)
-    boards: tuple[SubmissionKind, ...] = ("circuits", "variables")
+    boards: tuple[SubmissionKind, ...] = ("circuits", "variables", "gym")
     splits: tuple[SplitName, ...] = (TEST,)
     limit: int = Field(default=100, ge=1)
     limits: dict[str, int] = Field(default_factory=dict)
@@ -201,11 +221,23 @@ class ServiceTrack(Stored):
         own = {load_task(each).name for each in tasks if is_truth(each)}
         if task in tasks or task in own:
             return
-        every = sorted({each for about in self.models.values() for each in about.tasks})
+        every = {each for about in self.models.values() for each in about.tasks}
+        self._refuse("task", model, task, every, tasks)
+
+    def check_gym(self, model: str, task: str) -> None:
+        """The same as `check` for gym tasks; errors as there."""
+        tasks = self.model(model).gym
+        if task not in tasks:
+            every = {each for about in self.models.values() for each in about.gym}
+            self._refuse("gym task", model, task, every, tasks)
+
+    def _refuse(
+        self, what: str, model: str, task: str, every: Collection[str], own: Sequence[str]
+    ) -> None:
         if task not in every:
-            raise UnknownName("task of the track", task, every)
+            raise UnknownName(f"{what} of the track", task, sorted(every))
         raise BadUsage(
-            f"The track does not evaluate {model} on {task}; it does {', '.join(tasks)}."
+            f"The track does not evaluate {model} on {task}; it does {', '.join(own) or 'none'}."
         )
 
     def circuit_model(self, name: str) -> TrackModel:

@@ -17,7 +17,7 @@ class Upload:
         digest: SHA-256 of its bytes, in hex.
         file: its key in the store.
         name: what the board calls the submission.
-        kind: "circuits" or "variables"; "" if only the file says it.
+        kind: "circuits", "variables" or "gym"; "" if only the file says it.
     """
 
     digest: str

@@ -134,7 +134,7 @@ def sections(
         *accuracy_sections(records),
         *training_sections(records, _main_methods(records)),
         *_mean_layers(last),
-        *(_figures(record) for some in last.values() for record in some),
+        *(figures_of(record) for some in last.values() for record in some),
         Section("How to read this", (Terms(READING),)),
         *facts_section(firsts),
         *values_section(records),
@@ -160,7 +160,7 @@ def _map(record: Record, method: str) -> OddsMap:
     return OddsMap(method, layers, regions, cells.numbers("odds").tolist())
 
 
-def _figures(record: Record) -> Section:
+def figures_of(record: Record) -> Section:
     """Heat maps of all methods on one scale, and lines of layers."""
     where = f"{record.task.name}, {record.model.name}"
     methods = _main_methods([record])

@@ -1,0 +1,224 @@
+"""Directions that others found for a gym task: files as `gym run` leaves them, and what is wrong.
+
+    FOLDER/                            features/MODEL--TASK of a run, or TASK_MODEL
+        METHOD-SEED.safetensors            a fit: directions by site, such as resid.3@subject
+        METHOD-SEED-control.safetensors    the same, found for control labels
+
+A site is a layer's residual stream at a region of the task. It has a direction, or k orthonormal
+ones; nothing else is an interchange of coordinates. Seeds of a method have the same sites, and so
+have its directions for control labels, if there are any. Files are data; nothing is executed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from mechassay.display import OneLine
+from mechassay.errors import BadUsage, MechassayError, first_line
+from mechassay.features.fit import KIND, Fit
+from mechassay.files import file_hash, read_tensors
+from mechassay.gym.task_odds import CONTROL, ORIGINAL, RANDOM_DIRECTIONS, RIGHT, WHOLE_VECTOR
+from mechassay.interventions.model_shape import ModelShape
+from mechassay.interventions.site import Site
+from mechassay.submissions import BESIDE, CODE, LEADS_OUT, Problems, leads_out
+from mechassay.variables.variable_alignment import site_faults
+
+FORM = "METHOD-SEED.safetensors or METHOD-SEED-control.safetensors"
+TAKEN = (WHOLE_VECTOR, RANDOM_DIRECTIONS, RIGHT)
+"""Names that a record of odds has for something else."""
+_NAME = re.compile(r"(?P<method>\w[\w.=,+ -]{0,99}?)-(?P<seed>\d{1,9})(?P<control>-control)?")
+_AXES = ("vectors", "axes")
+
+
+@dataclass(frozen=True, repr=False)
+class GivenDirections(OneLine):
+    """The directions of one method in a folder.
+
+    Attributes:
+        method: its name.
+        files: for original and for control labels, in the order of their seeds.
+    """
+
+    folder: Path
+    method: str
+    files: Mapping[str, tuple[Path, ...]]
+
+    @property
+    def typed(self) -> str:
+        """Where it is, as one text that is unique."""
+        return str(self.folder / self.method)
+
+    @property
+    def sha256(self) -> str:
+        """Of the names and the bytes of its files."""
+        every = sorted(path for paths in self.files.values() for path in paths)
+        lines = "".join(f"{file_hash(path)}  {path.name}\n" for path in every)
+        return hashlib.sha256(lines.encode()).hexdigest()
+
+    @property
+    def has_control(self) -> bool:
+        """Whether there are directions for control labels."""
+        return CONTROL in self.files
+
+    def fits(self) -> Mapping[str, tuple[Fit, ...]]:
+        """Its directions, for original and for control labels, a fit each seed.
+
+        Raises:
+            BadFile: see `Fit.load`.
+        """
+        return MappingProxyType(
+            {kind: tuple(map(Fit.load, paths)) for kind, paths in self.files.items()}
+        )
+
+
+def given_directions(
+    folder: str | Path, regions: Sequence[str], shape: ModelShape | None = None, model: str = ""
+) -> list[GivenDirections]:
+    """The directions of every method in a folder, checked.
+
+    Args:
+        regions: of the task, at which directions may be.
+        shape: of the model; None: any.
+        model: what messages call it.
+
+    Raises:
+        BadFile: what is wrong first, and how many mistakes there are.
+    """
+    found = Problems()
+    read = read_directions(Path(folder), regions, shape, model, found)
+    found.refuse(Path(folder), "mechassay gym validate")
+    return read
+
+
+def read_directions(
+    folder: Path, regions: Sequence[str], shape: ModelShape | None, model: str, found: Problems
+) -> list[GivenDirections]:
+    """The directions of every method in a folder; what is wrong with it is added to `found`."""
+    if not folder.is_dir():
+        found.note(".", f"there is no folder {folder}.")
+        return []
+    held: dict[str, dict[str, dict[int, Path]]] = {}
+    for path, method, seed, kind in _named(folder, found):
+        seeds = held.setdefault(method, {}).setdefault(kind, {})
+        if seed in seeds:
+            found.note(path.name, f"is of the same seed as {seeds[seed].name}.")
+        seeds[seed] = path
+    if not held and not found.errors:
+        found.note(".", f"holds no directions: no files {FORM}.")
+    made: list[GivenDirections] = []
+    for method, kinds in held.items():
+        files = {
+            kind: tuple(kinds[kind][seed] for seed in sorted(kinds[kind]))
+            for kind in (ORIGINAL, CONTROL)
+            if kind in kinds
+        }
+        first = next(iter(files.values()))[0].name
+        if set(kinds.get(CONTROL, kinds.get(ORIGINAL, {}))) != set(kinds.get(ORIGINAL, {})):
+            found.note(
+                first,
+                f"{method} has the seeds {_listed(kinds.get(ORIGINAL, {}))} for original labels and"
+                f" {_listed(kinds[CONTROL])} for control labels; they have to be the same.",
+            )
+        _check_fits(files, regions, shape, model, found)
+        made.append(GivenDirections(folder, method, MappingProxyType(files)))
+    return made
+
+
+def _named(folder: Path, found: Problems) -> Iterator[tuple[Path, str, int, str]]:
+    """The files that may be opened, with their method, seed and kind of labels."""
+    for path in sorted(folder.iterdir()):
+        name = _NAME.fullmatch(path.stem)
+        if leads_out(path, folder):
+            found.note(path.name, LEADS_OUT)
+        elif path.suffix == ".py":
+            found.note(path.name, CODE)
+        elif path.name in BESIDE:
+            continue
+        elif path.suffix != ".safetensors" or name is None or not path.is_file():
+            found.note(path.name, f"is no file of directions ({FORM}).")
+        elif name["method"] in TAKEN:
+            found.note(path.name, f"a method cannot be called {name['method']!r} here.")
+        else:
+            kind = CONTROL if name["control"] else ORIGINAL
+            yield path, name["method"], int(name["seed"]), kind
+
+
+def _listed(seeds: Mapping[int, Path]) -> str:
+    return ", ".join(map(str, sorted(seeds))) or "none"
+
+
+def _check_fits(
+    files: Mapping[str, Sequence[Path]],
+    regions: Sequence[str],
+    shape: ModelShape | None,
+    model: str,
+    found: Problems,
+) -> None:
+    """Note everything that is wrong with the files of a method."""
+    first: tuple[str, set[Site]] | None = None
+    for path in (path for paths in files.values() for path in paths):
+        before = len(found)
+        found.tried(path.name, partial(_check_numbers, path, found), path)
+        fit = None if len(found) > before else found.tried(path.name, partial(Fit.load, path), path)
+        if fit is None:
+            continue
+        for fault in _faults(fit, regions, shape, model):
+            found.note(path.name, fault)
+        if first is None:
+            first = path.name, set(fit.sites)
+        elif set(fit.sites) != first[1]:
+            found.note(path.name, f"has other sites than {first[0]}.")
+
+
+def _check_numbers(path: Path, found: Problems) -> None:
+    """Note what is no number, and what is no direction, site by site."""
+    tensors, header = read_tensors(path, KIND)
+    told = header.get("sites")
+    if not isinstance(told, list):
+        return  # Whoever reads the fit says what is wrong with it.
+    sites = [each.get("site") if isinstance(each, dict) else None for each in told]
+    places = {str(number): site for number, site in enumerate(sites)}
+    if len(set(map(str, sites))) < len(sites):
+        found.note(path.name, "names a site twice.")
+    for name, tensor in tensors.items():
+        number, _, part = name.partition(".")
+        site = places.get(number)
+        if site is None:
+            continue
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            found.note(path.name, f"{site}: numbers that are NaN or infinite.")
+        elif part in _AXES and _has_zero(tensor):
+            found.note(path.name, f"{site}: a direction that is zero.")
+
+
+def _has_zero(axes: Tensor) -> bool:
+    return axes.ndim == 2 and not bool((axes != 0).any(dim=0).all())
+
+
+def _faults(
+    fit: Fit, regions: Sequence[str], shape: ModelShape | None, model: str
+) -> Iterator[str]:
+    if not len(fit):
+        yield "has no site."
+    if fit.together:
+        yield "its sites are meant together; here each is exchanged alone."
+    yield from site_faults(fit, shape, model)
+    for site in fit.sites:
+        if site.part != "resid" or site.layer < 0:
+            yield f"Site {site}: directions are at the residual stream after a block: resid.LAYER."
+        if site.position not in regions:
+            yield f"Site {site}: the task has the regions {', '.join(regions)}."
+        try:
+            if not fit.directions(site).shape[1]:
+                raise BadUsage(f"no direction is meant at {site}.")
+        except MechassayError as error:
+            yield first_line(error)
