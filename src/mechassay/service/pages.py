@@ -16,15 +16,17 @@ from markupsafe import Markup
 from mechassay.leaderboard.cells import is_private
 from mechassay.leaderboard.facts import plain_number
 from mechassay.leaderboard.links import link
-from mechassay.leaderboard.rules import board_rules
+from mechassay.leaderboard.rules import BoardRules, board_rules
 from mechassay.records import Record
 from mechassay.report.kinds.circuits import faithfulness_chart
 from mechassay.report.page import Block, Command, Figure, Notice, Section, Text, render
 from mechassay.report.tables import NOTHING, Row, TextTable
 from mechassay.report.text import setting_name, settings
+from mechassay.runs.adversarial import AdversarialJob
 from mechassay.runs.job import cell_name
+from mechassay.service.adversarial import row_ending
 from mechassay.service.declaration import LONGEST_LINE, LONGEST_NAME, LONGEST_TEXT
-from mechassay.service.lookups import PAGE, SubmissionView
+from mechassay.service.lookups import PAGE, SubmissionView, row_name
 from mechassay.text import interval
 
 NAV = Markup(
@@ -86,13 +88,17 @@ def submission_page(view: SubmissionView, records: Mapping[str, Record], address
     progress = Markup(
         '<p id="progress" role="status" data-version="{}" data-address="{}">{}</p>'
     ).format(view.version, f"/api/submissions/{held.id}", view.progress)
-    sections = [Section("", tuple(_what(view)))]
+    boards = _boards(view, records)
+    sections = [Section("", tuple(_what(view, records)))]
     if view.evaluations:
-        sections.append(Section("Cells", (_cells_table(view, records),)))
+        sections.append(Section("Cells", (_cells_table(view, records, boards),)))
     if held.state == "done":
         said = "The page of a row on the board has the command that computes each number again:"
-        command = f"mechassay leaderboard recompute {held.kind} CELL --server {address}"
-        sections.append(Section("Compute it again", (Text(said), Command(command))))
+        commands = [
+            Command(f"mechassay leaderboard recompute {board.name} CELL --server {address}")
+            for board in boards
+        ]
+        sections.append(Section("Compute it again", (Text(said), *commands)))
     script = "" if view.ended else watch_script()
     return render(held.name, sections, top=progress, script=script, nav=NAV, connects=bool(script))
 
@@ -164,12 +170,11 @@ def _field(
     return Markup('<p><label for="{}">{}</label><br>{}</p>').format(name, label, control)
 
 
-def _what(view: SubmissionView) -> list[Block]:
+def _what(view: SubmissionView, records: Mapping[str, Record]) -> list[Block]:
     held = view.submission
     declared = {
         label: _declared(held.declaration.get(name)) for name, (label, _) in DECLARED.items()
     }
-    board = board_rules().get(held.kind)
     rows: list[tuple[str, str]] = [
         ("submission", held.id),
         ("by", view.submitter),
@@ -185,9 +190,10 @@ def _what(view: SubmissionView) -> list[Block]:
         )
         rows.append(("file", download))
         rows.append(("figures", link(f"/submissions/{held.id}/figures", "curves and circuits")))
-        if board is not None:
-            place = f"/boards/{board.name}/rows/{cell_name(view.row)}"
-            rows.append(("on the board", link(place, f"{board.title}: {view.row}")))
+        rows += [
+            ("on the board", link(f"/boards/{name}/rows/{cell_name(row)}", f"{title}: {row}"))
+            for name, title, row in _rows(view, records)
+        ]
     blocks: list[Block] = [TextTable.of("", ("", ""), rows, words=True)]
     for kind, title, warning in (
         ("broken", "What is wrong with it", False),
@@ -209,13 +215,19 @@ def _declared(value: object) -> str:
     return "" if value is None or value != value else str(value)
 
 
-def _cells_table(view: SubmissionView, records: Mapping[str, Record]) -> TextTable:
-    rules = board_rules().get(view.submission.kind)
-    columns = rules.columns if rules is not None else ()
+def _cells_table(
+    view: SubmissionView, records: Mapping[str, Record], boards: Sequence[BoardRules]
+) -> TextTable:
+    """Every cell with the numbers of the boards that read its record."""
+    columns = [column for board in boards for column in board.columns]
+    kinds = [board.kind for board in boards for _ in board.columns]
     rows: list[Row] = []
     for each in view.evaluations:
         record = records.get(each.record or "")
-        found = [record.measure(column.measure) if record else None for column in columns]
+        found = [
+            record.measure(column.measure) if record and record.kind == kind else None
+            for column, kind in zip(columns, kinds, strict=True)
+        ]
         numbers = [
             NOTHING if measure is None else interval(measure.value, measure.low, measure.high)
             for measure in found
@@ -224,6 +236,38 @@ def _cells_table(view: SubmissionView, records: Mapping[str, Record]) -> TextTab
         said = each.message or NOTHING
         kind = "failure" if each.state == "failed" else ""
         spent = plain_number(float("nan") if each.seconds is None else each.seconds)
-        rows.append(Row((each.cell, each.split, state, *numbers, spent, said), kind))
+        rows.append(
+            Row((_called(each.cell, record), each.split, state, *numbers, spent, said), kind)
+        )
     head = ("cell", "examples", "state", *(each.title for each in columns), "seconds", "message")
     return TextTable.of("", head, rows, words=True)
+
+
+def _rows(view: SubmissionView, records: Mapping[str, Record]) -> dict[tuple[str, str, str], None]:
+    """Name and title of each board that has a submission, and its row there."""
+    held = view.submission
+    own = board_rules().get(held.kind)
+    found = {} if own is None else {(own.name, own.title, view.row): None}
+    for board in board_rules().values():
+        for record in records.values():
+            if record.kind == board.kind and board is not own:
+                row = row_name(held.name, held.id, row_ending(record))
+                found[board.name, board.title, row] = None
+    return found
+
+
+def _boards(view: SubmissionView, records: Mapping[str, Record]) -> list[BoardRules]:
+    """The board that a submission is for, and others that read records of it."""
+    kinds = {record.kind for record in records.values()}
+    return [
+        board
+        for name, board in board_rules().items()
+        if name == view.submission.kind or board.kind in kinds
+    ]
+
+
+def _called(cell: str, record: Record | None) -> str:
+    """A cell by its name; that of an adversarial one does not say on what it was done."""
+    if record is None or record.kind != AdversarialJob.kind:
+        return cell
+    return f"{cell_name(record.cell['model'], record.cell['task'])}/{cell}"

@@ -140,6 +140,6 @@ def _job_of(jobs: list[Any], record: Record) -> tuple[Any, Cell]:
     """The job and the cell that make a record."""
     for job in jobs:
         for cell in job.cells():
-            if dict(cell.of) == record.cell:
+            if cell.of.items() <= record.cell.items():
                 return job, cell
     raise BadUsage("No job of the submission makes this record.")
