@@ -29,8 +29,9 @@ PAIRED = "counterfactual"
 """The only ablation that uses the corrupted prompt."""
 CIRCUIT_HELP = (
     "canonical:NAME, truth, full, empty, random@SIZE, random-paths@SIZE, METHOD@SIZE (found on the"
-    " train split), FILE.safetensors@SIZE, FILE.json, FILE.pt or FOLDER@SIZE (of circuits). SIZE: edges (500) or a share of"
-    " them (0.01); then :greedy to grow it from the logits. Repeat for several."
+    " train split), FILE.safetensors@SIZE, FILE.json, FILE.pt or FOLDER@SIZE (of circuits: the"
+    " largest that fits). SIZE: edges (500) or a share of them (0.01); then :greedy to grow it from"
+    " the logits. Repeat for several."
 )
 
 

@@ -95,7 +95,7 @@ class AdversarialTrack(Stored):
 
 def prompts_then_and_now(
     record: Record, track: AdversarialTrack
-) -> tuple[dict[str, object], dict[str, object]]:
+) -> tuple[Mapping[str, object], Mapping[str, object]]:
     """How many prompts an adversarial record was made of, and how many a track has; by name."""
     if record.kind != AdversarialJob.kind:
         return {}, {}

@@ -114,12 +114,8 @@ class Bundle(OneLine):
             for split in splits
             for part in self.parts
         ]
-        more = (
-            track.adversarial_job(self.folder / part.path, part.model, part.task)
-            for part in self.parts
-            if self.kind == "circuits"
-        )
-        return [*jobs, *filter(None, more)]
+        circuits = [(x.path, x.model, x.task) for x in self.parts if self.kind == "circuits"]
+        return [*jobs, *track.adversarial_jobs(self.folder, circuits)]
 
 
 def job_of_part(

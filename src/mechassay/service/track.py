@@ -18,6 +18,7 @@ A model whose shape is not written down is loaded once, when the first submissio
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
@@ -251,11 +252,21 @@ class ServiceTrack(Stored):
             {name: replace(about, models=evaluated[name]) for name, about in tasks.items()}, models
         )
 
-    def adversarial_job(self, path: Path, model: str, task: str) -> AdversarialJob | None:
-        """The job that evaluates a file or a folder adversarially; None if the track does not."""
-        if not self.has_adversarial(model, task):
-            return None
-        return self.adversarial.job(path, self.loaded_from(model), task, self.dtype, self.seed)
+    def adversarial_jobs(
+        self, folder: Path, circuits: Iterable[tuple[str, str, str]]
+    ) -> list[AdversarialJob]:
+        """The jobs that evaluate circuits adversarially, of those that the track says.
+
+        Args:
+            circuits: path in the folder, model and task of each.
+        """
+        return [
+            self.adversarial.job(
+                folder / path, self.loaded_from(model), task, self.dtype, self.seed
+            )
+            for path, model, task in circuits
+            if self.has_adversarial(model, task)
+        ]
 
     def has_adversarial(self, model: str, task: str) -> bool:
         """Whether circuits of a model on a task are evaluated adversarially too."""
