@@ -32,7 +32,7 @@ def test_the_packaged_track_has_models_and_tasks_that_there_are() -> None:
     for about in track.models.values():
         for task in about.tasks:
             assert load_task(task).sizes["test"] >= track.examples_of(task)
-    assert track.boards == ("circuits", "variables") and track.splits == ("test",)
+    assert track.boards == ("circuits", "variables", "adversarial") and track.splits == ("test",)
 
 
 @pytest.mark.real
