@@ -7,7 +7,8 @@
        measured on what, all measures with their intervals, tables, checks, values of examples
 
 Numbers may differ by `TOLERANCE` of the larger of 1 and the stored one: in fp32 on a CPU those of
-two machines agree so far. All else is the same or differs. Times and versions are left out. What
+two machines agree so far. All else is the same or differs. Times and versions are left out, and so
+is the hash of a file of values, whose last bits may differ: of these the tables are compared. What
 was found is data, and nothing of it is executed.
 """
 
@@ -32,7 +33,7 @@ from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import job_of
 
 TOLERANCE = 1e-6
-LEFT_OUT = {"provenance", "realised", "sha256"}
+LEFT_OUT = {"provenance": True, "realised": True, "sha256": True, "values": {"sha256"}}
 
 
 class Recomputation(Stored):

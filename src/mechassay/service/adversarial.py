@@ -88,7 +88,11 @@ class AdversarialTrack(Stored):
             which = ""
             if series is not None:
                 file, circuit = series.named_within(size)
-                which = f" ({file}, {len(circuit):,} edges)" if file else " (none is so small)"
+                which = (
+                    f" ({file}, {circuit.weighted_edge_count():,.0f} edges)"
+                    if file
+                    else " (none is so small)"
+                )
             lines.append(f"adversarial at {100 * size:g} % of the edges{which}: {pairs}")
         return lines
 
