@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from tests.service.test_recomputing import Asked
 
 import mechassay as ma
 from mechassay.circuits.scores import SCORES_SHA256, Circuit, EdgeScores
@@ -17,6 +18,7 @@ from mechassay.cli.main import main
 from mechassay.errors import BadFile, BadUsage
 from mechassay.files import folder_hash
 from mechassay.leaderboard.cells import BoardCell
+from mechassay.leaderboard.recomputation import compare_records
 from mechassay.progress import SILENT
 from mechassay.records import Record
 from mechassay.runs.adversarial import AdversarialJob
@@ -31,7 +33,7 @@ from mechassay.service.boards import BoardsSnapshot, ServedBoards
 from mechassay.service.bundle import read_bundle
 from mechassay.service.cell import CellOrders, check, run_cell
 from mechassay.service.queue import Outcome, PlannedEvaluation, checked, claim, claim_check, finish
-from mechassay.service.recomputing import ServedCell, recompute_served
+from mechassay.service.recomputing import fetch_cell, recompute_served
 from mechassay.service.track import ServiceModel, ServiceTrack
 from mechassay.text import interval
 from mechassay.truth.models import load_truth
@@ -225,24 +227,35 @@ def test_a_number_is_the_same_again_elsewhere(
     done: tuple[MadeService, dict[str, list[Record]]], tmp_path: Path
 ) -> None:
     service, records = done
-    boards = snapshot(service, tmp_path / "records")
-    for board, column, row, number in (
-        ("adversarial", "p99", f"random@{SIZE}", records["random"][1].value("99%")),
-        ("adversarial", "mean", "nothing@0.04", records["nothing"][2].value("mean")),
-        ("circuits", "cpr", "random", records["random"][0].value("cpr")),
-    ):
-        cell = cells(boards, board, column)[row]
-        name = row.split("@")[0]
-        file = service.settings.folder.parent / f"{name}-work" / "upload"
-        record = ma.read_record(boards_file(tmp_path / "records", cell))
-        served = ServedCell(cell, record, boards.submissions[cell.row], file, PUBLIC)
-        told = recompute_served(served, tmp_path / f"{board}-{name}", progress=SILENT)
-        assert told.agrees and told.n > 10 and told.stored == number
-        assert math.isclose(told.again, number, rel_tol=1e-6)
+    with testclient.TestClient(create_app(service.settings, "http://x")) as client:
+        asked = Asked("http://127.0.0.1").use(client)
+        rows = {
+            each["name"]: each["id"][:6]
+            for each in client.get("/api/submissions").json()["submissions"]
+        }
+        for board, column, name, size, number in (
+            ("adversarial", "p99", "random", f"@{SIZE}", records["random"][1].value("99%")),
+            ("adversarial", "mean", "nothing", f"@{SMALL}", records["nothing"][2].value("mean")),
+            ("circuits", "cpr", "random", "", records["random"][0].value("cpr")),
+        ):
+            row = f"{name}{size} (submission {rows[name]})"
+            folder = tmp_path / f"{board}-{name}"
+            served = fetch_cell(asked, board, f"{row}/{TRUTH}/{TRUTH}/{column}", folder)
+            told = recompute_served(served, folder, progress=SILENT)
+            assert told.agrees and told.n > 10 and told.stored == number
+            assert math.isclose(told.again, number, rel_tol=1e-6)
 
 
-def boards_file(folder: Path, cell: BoardCell) -> Path:
-    return folder / f"{cell.sha256}.json"
+def test_how_equal_worst_pairs_are_ordered_is_not_compared(
+    done: tuple[MadeService, dict[str, list[Record]]],
+) -> None:
+    _, records = done
+    record = records["random"][1]
+    kept = [each for each in record.tables if each.name != "tokens"]
+    assert len(kept) == len(record.tables) - 1
+    assert compare_records(record, record.changed(tables=kept)).differs == ""
+    fewer = [each for each in record.tables if each.name != "summary"]
+    assert compare_records(record, record.changed(tables=fewer)).differs == "record.tables"
 
 
 def test_a_cell_says_that_the_tracks_prompts_have_changed(
