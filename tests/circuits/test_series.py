@@ -57,6 +57,20 @@ def test_a_size_takes_the_largest_circuit_that_fits() -> None:
     assert not len(series.within(2))
 
 
+def test_the_circuit_that_fits_has_the_name_of_its_file(tmp_path: Path) -> None:
+    given = {"c": circuit(3), "a": circuit(9), "b": circuit(20)}
+    for name, each in given.items():
+        each.save(tmp_path / f"{name}.safetensors")
+    series = CircuitSeries.load(tmp_path, GRAPH)
+    assert series.names == ("c.safetensors", "a.safetensors", "b.safetensors")
+    for n, name in ((46, "b"), (19, "a"), (8, "c")):
+        assert series.named_within(n) == (f"{name}.safetensors", given[name])
+    assert series.named_within(2) == ("", Circuit.empty(GRAPH))
+    assert CircuitSeries(GRAPH, (given["a"],)).named_within(10) == ("", given["a"])
+    with pytest.raises(BadUsage, match="1 circuits have 2 names"):
+        CircuitSeries(GRAPH, (given["a"],), names=("a", "b"))
+
+
 def test_what_stands_for_no_size_is_counted() -> None:
     series = CircuitSeries(GRAPH, (circuit(3), circuit(8), circuit(9), circuit(30)))
     # 8 lies below 9 in the same size; 30 edges are more than half.

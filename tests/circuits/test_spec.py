@@ -14,9 +14,10 @@ from mechassay.circuits.formats import write_graph_file
 from mechassay.circuits.methods.random import Random
 from mechassay.circuits.methods.random_paths import RandomPaths
 from mechassay.circuits.node_scores import NodeScores, Scores
-from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.scores import SCORES_SHA256, Circuit, EdgeScores
 from mechassay.circuits.spec import CircuitSpec, number_or_share
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, MechassayError, UnknownName
+from mechassay.files import folder_hash
 from mechassay.models.model import Model, load_model
 from mechassay.truth.models import load_truth, truth_circuit
 
@@ -99,6 +100,52 @@ def test_a_changed_file_is_another_plan(tmp_path: Path, scores: EdgeScores) -> N
     EdgeScores(scores.graph, scores.values * 2).save(tmp_path / "s.safetensors")
     assert before and named.file_hash != before
     assert CircuitSpec.parse("full").file_hash is None
+
+
+def test_of_a_folder_the_largest_circuit_that_fits(
+    model: Model, scores: EdgeScores, tmp_path: Path
+) -> None:
+    small, large = scores.top(60).pruned(), scores.top(120).pruned()
+    assert 0 < len(small) < len(large)
+    small.save(tmp_path / "own" / "b.safetensors")
+    large.save(tmp_path / "own" / "a.safetensors")
+    for size, file, circuit in (
+        (len(large), "a.safetensors", large),
+        (len(large) - 1, "b.safetensors", small),
+        (len(small) - 1, "none is so small", Circuit.empty(model.graph)),
+    ):
+        spec = CircuitSpec.parse(f"{tmp_path}/own@{size}")
+        found = spec.find(model.graph)
+        assert found.circuit == circuit and found.about["file"] == file
+        assert found.text == spec.called == f"own@{size}"
+        assert found.about[SCORES_SHA256] == spec.file_hash == folder_hash(tmp_path / "own")
+    share = CircuitSpec.parse(f"{tmp_path}/own@1.0").find(model.graph)
+    assert share.circuit == large and share.about["size"] == 1.0
+    (tmp_path / "none").mkdir()
+    scores.save(tmp_path / "ranking" / "s.safetensors")
+    for text, message in (
+        ("own@9:greedy", "circuits have none"),
+        ("none@9", "is no folder of circuits"),
+        ("ranking@9", "is no folder of circuits"),
+    ):
+        with pytest.raises(MechassayError, match=message):
+            CircuitSpec.parse(f"{tmp_path}/{text}")
+
+
+def test_a_method_is_not_taken_for_a_folder_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "eap").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert CircuitSpec.parse("eap@5").kind == "method"
+
+
+def test_results_call_a_file_by_its_own_name(scores: EdgeScores, tmp_path: Path) -> None:
+    scores.save(tmp_path / "s@1.safetensors")
+    spec = CircuitSpec.parse(f"{tmp_path}/s@1.safetensors@3:greedy")
+    assert spec.called == "s@1.safetensors@3:greedy" and spec.find(scores.graph).text == spec.called
+    for text in ("full", "random@3", "eap-ig-inputs:steps=3@0.01", "canonical:ioi"):
+        assert CircuitSpec.parse(text).called == text
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from mechassay.errors import BadFile, BadUsage
 from mechassay.leaderboard import Board, BoardCell, board_rules, read_cells, recompute
 from mechassay.leaderboard.recomputation import compare_records
 from mechassay.progress import SILENT
-from mechassay.records import content_hash, read_record
+from mechassay.records import Values, content_hash, read_record
 
 RULES = board_rules()["circuits"]
 CELL = "eap/truth-ioi/truth-ioi/cpr"
@@ -112,6 +112,16 @@ def test_records_are_compared_number_by_number(runs: Path) -> None:
     assert found.differs == "" and 0 < found.largest < 1e-6
     lost = compare_records(record, record.changed(tables=[]))
     assert lost.differs == "record.tables" and math.isinf(lost.largest)
+
+
+def test_the_bytes_of_a_file_of_values_are_not_compared_but_that_there_is_one(runs: Path) -> None:
+    record = read_record(runs / cell_of(runs).file)
+    one, other, elsewhere = (
+        record.changed(values=Values(unit="pair", file=file, sha256=digest))
+        for file, digest in (("v.parquet", "0" * 64), ("v.parquet", "1" * 64), ("w", "0" * 64))
+    )
+    assert compare_records(one, other).differs == ""
+    assert compare_records(one, elsewhere).differs == "record.values.file"
 
 
 def test_a_recomputation_without_results_does_not_agree(runs: Path, tmp_path: Path) -> None:

@@ -86,3 +86,17 @@ def test_the_packaged_track_has_as_many_examples_as_the_seeded_board() -> None:
     seed = makefile.read_text("utf-8").split("\nseed:")[1].split("\n\n")[0]
     limit = ServiceTrack.read().limit
     assert f"$(SEED_METHODS) --train-limit 40 --limit {limit} -o runs/board/smollm2-135m" in seed
+
+
+def test_the_packaged_track_has_the_adversarial_settings_of_the_seeded_board() -> None:
+    makefile = Path(__file__).parents[2] / "Makefile"
+    seed = next(
+        line for line in makefile.read_text("utf-8").splitlines() if "adversarial run" in line
+    )
+    settings = ServiceTrack.read().adversarial
+    assert f"--n-clean {settings.n_clean} --n-corrupted {settings.n_corrupted} " in seed
+    [(model, [task])] = settings.tasks.items()
+    assert f"-m {model} -t {task} " in seed
+    circuits = makefile.read_text("utf-8").split("SEED_CIRCUITS := ")[1].split("\n")[0]
+    sizes = {word.rpartition("@")[2] for word in circuits.split() if "@" in word}
+    assert sizes == {f"{size:g}" for size in settings.sizes}

@@ -35,7 +35,8 @@ def test_the_packaged_track_has_models_and_tasks_that_there_are() -> None:
             assert load_task(task).sizes["test"] >= track.examples_of(task)
         for task in about.gym:
             assert load_gym_task(task).sizes["validation"] >= track.examples_of(task)
-    assert track.boards == ("circuits", "variables", "gym") and track.splits == ("test",)
+    assert track.boards == ("circuits", "variables", "gym", "adversarial")
+    assert track.splits == ("test",)
 
 
 @pytest.mark.real

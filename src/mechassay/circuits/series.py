@@ -47,6 +47,7 @@ class CircuitSeries(OneLine):
     Attributes:
         circuits: by their weighted edge counts, as they were given.
         provenance: how they came about, as scores say it.
+        names: of the circuits, in the same order: those of their files. None has one if empty.
 
     Raises:
         BadUsage: there is none.
@@ -56,34 +57,52 @@ class CircuitSeries(OneLine):
     graph: Graph
     circuits: tuple[Circuit, ...]
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.circuits:
             raise BadUsage("A series of circuits needs at least one.")
+        if self.names and len(self.names) != len(self.circuits):
+            raise BadUsage(f"{len(self.circuits)} circuits have {len(self.names)} names.")
         for circuit in self.circuits:
             if circuit.graph != self.graph:
                 raise GraphMismatch(
                     f"A series has circuits of one graph; got {circuit.graph} beside {self.graph}."
                 )
-        ordered = tuple(sorted(self.circuits, key=Circuit.weighted_edge_count))
-        object.__setattr__(self, "circuits", ordered)
+        order = sorted(
+            range(len(self.circuits)), key=lambda i: self.circuits[i].weighted_edge_count()
+        )
+        object.__setattr__(self, "circuits", tuple(self.circuits[i] for i in order))
+        if self.names:
+            object.__setattr__(self, "names", tuple(self.names[i] for i in order))
 
     def shown(self) -> dict[str, Any]:
         counts = [circuit.weighted_edge_count() for circuit in self.circuits]
         return {"circuits": len(counts), "smallest": counts[0], "largest": counts[-1]}
 
     @cached_property
+    def _pruned(self) -> tuple[tuple[str, Circuit], ...]:
+        """Name and circuit of each without what is on no path, the smallest first."""
+        names = self.names or ("",) * len(self.circuits)
+        held = [(name, c.pruned()) for name, c in zip(names, self.circuits, strict=True)]
+        return tuple(sorted(held, key=lambda each: each[1].weighted_edge_count()))
+
+    @cached_property
     def pruned(self) -> tuple[Circuit, ...]:
         """The circuits without what is on no path, the smallest first."""
-        return tuple(sorted((c.pruned() for c in self.circuits), key=Circuit.weighted_edge_count))
+        return tuple(circuit for _, circuit in self._pruned)
 
     def within(self, n: int | float) -> Circuit:
         """The largest circuit, pruned, that has at most n edges, or that share of all of them as a
         float; the empty one if all are larger.
         """
+        return self.named_within(n)[1]
+
+    def named_within(self, n: int | float) -> tuple[str, Circuit]:
+        """The circuit of `within`, and its name; "" if it has none, or if all are larger."""
         allowed = n * self.graph.n_edges if isinstance(n, float) else n
-        fit = [c for c in self.pruned if c.weighted_edge_count() <= allowed + SLACK]
-        return fit[-1] if fit else Circuit.empty(self.graph)
+        fit = [each for each in self._pruned if each[1].weighted_edge_count() <= allowed + SLACK]
+        return fit[-1] if fit else ("", Circuit.empty(self.graph))
 
     def cut(self, fractions: Sequence[float], profile: Profile = "strict") -> list[Circuit]:
         """The circuit at each size, by a profile; the last size is 1.
@@ -139,7 +158,8 @@ class CircuitSeries(OneLine):
             raise BadFile(
                 f"{with_scores[0]}: holds scores and no circuit: no edge is in its graph."
             )
-        return CircuitSeries(circuits[0].graph, tuple(circuits), {"source": folder.name})
+        names = tuple(path.name for path in paths)
+        return CircuitSeries(circuits[0].graph, tuple(circuits), {"source": folder.name}, names)
 
 
 CIRCUIT_ENDINGS = (".safetensors", *ENDINGS)

@@ -11,6 +11,8 @@
     circuit.safetensors            a circuit that `Circuit.save` wrote
     circuit.json, circuit.pt       the circuit in a file of EAP-IG or MIB; with a size, the best
                                    of its scores
+    FOLDER@0.01                    of a folder of circuits the largest that is not larger, pruned;
+                                   the empty circuit if all are larger (`circuits.series`)
 
 A size is a number of edges (500), or a share of all (0.01); of scores of nodes and neurons, both
 are what whole nodes are fitted into. Circuits are cut by magnitude and pruned; `:greedy` after the
@@ -19,7 +21,6 @@ size grows them from the logits instead.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -32,7 +33,8 @@ from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.random import Random
 from mechassay.circuits.methods.random_paths import RandomPaths
 from mechassay.circuits.node_scores import Scores, load_scores, scores_of
-from mechassay.circuits.scores import By, Circuit, EdgeScores
+from mechassay.circuits.scores import SCORES_SHA256, By, Circuit, EdgeScores
+from mechassay.circuits.series import CircuitSeries, is_series, ranked_hash
 from mechassay.display import OneLine
 from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.files import kind_of
@@ -50,16 +52,19 @@ FORMS = (
     "FILE.safetensors@SIZE",
     "FILE.json",
     "FILE.pt",
+    "FOLDER@SIZE",
 )
 OURS = ".safetensors"
 GREEDY = "greedy"
 
-Kind = Literal["canonical", "truth", "full", "empty", "random", "file", "method"]
+Kind = Literal["canonical", "truth", "full", "empty", "random", "file", "series", "method"]
+GIVEN: tuple[Kind, ...] = ("file", "series")
+"""Kinds that are read from files."""
 
 
 @dataclass(frozen=True, repr=False)
 class FoundCircuit(OneLine):
-    """A circuit, and its origin as plain values (`about`)."""
+    """A circuit, what results call it (`text`), and its origin as plain values (`about`)."""
 
     text: str
     circuit: Circuit
@@ -71,9 +76,9 @@ class CircuitSpec:
     """A circuit as it was typed.
 
     Attributes:
-        text: all of it; the circuit's name in results.
-        name: what comes before the size: of the literature's circuit, of the file, or the method
-            with its settings.
+        text: all of it.
+        name: what comes before the size: of the literature's circuit, of the file or folder, or the
+            method with its settings.
         size: edges, a share of them, or None.
     """
 
@@ -115,8 +120,19 @@ class CircuitSpec:
             return CircuitSpec(text, "random", name, size)
         if Path(name).suffix in (OURS, *ENDINGS):
             return CircuitSpec(text, "file", _existing(name), size, greedy)
+        of_method = name.partition(":")[0] in METHODS.names()
+        if not of_method and Path(name).is_dir():
+            return CircuitSpec._series(text, name, size, greedy)
         METHODS.make(name)
         return CircuitSpec(text, "method", name, size, greedy)
+
+    @staticmethod
+    def _series(text: str, name: str, size: int | float, greedy: bool) -> CircuitSpec:
+        if not is_series(Path(name)):
+            raise BadFile(f"{name}: is no folder of circuits.")
+        if greedy:
+            raise BadUsage(f"{text}: greedy grows edges by their scores; circuits have none.")
+        return CircuitSpec(text, "series", name, size)
 
     @staticmethod
     def _without_size(text: str, sized: bool) -> CircuitSpec:
@@ -131,11 +147,16 @@ class CircuitSpec:
         return CircuitSpec(text, "file", _existing(text))
 
     @property
+    def called(self) -> str:
+        """What results call it: as it was typed, but files and folders by their own names."""
+        if self.kind not in GIVEN:
+            return self.text
+        return Path(self.name).name + self.text[len(self.name) :]
+
+    @property
     def file_hash(self) -> str | None:
-        """SHA-256 of the file it comes from, if it comes from one."""
-        if self.kind != "file":
-            return None
-        return hashlib.sha256(Path(self.name).read_bytes()).hexdigest()
+        """SHA-256 of the file or the folder that it comes from, if it comes from one."""
+        return ranked_hash(Path(self.name)) if self.kind in GIVEN else None
 
     def find(
         self,
@@ -163,10 +184,8 @@ class CircuitSpec:
         if self.kind == "canonical":
             known = canonical(self.name, graph or CANONICAL.load(self.name).graph)
             return self._found(known.circuit, {"found in": known.model, "paper": known.paper})
-        if self.kind == "file":
-            about = {"file hash": (self.file_hash or "")[:12]}
-            held = read_scores_or_circuit(Path(self.name), graph)
-            return self._found(self.chosen(*held, by), about)
+        if self.kind in GIVEN:
+            return self._given(graph, by)
         if self.kind == "truth" and truth is not None:
             return truth()
         if self.kind == "method" and scores is not None:
@@ -184,8 +203,19 @@ class CircuitSpec:
             return self._found(RandomPaths(seed=seed).circuit(graph, n_edges), {"seed": seed})
         return self._found(Circuit.full(graph) if self.kind == "full" else Circuit.empty(graph), {})
 
+    def _given(self, graph: Graph | None, by: By) -> FoundCircuit:
+        about: dict[str, Any] = {SCORES_SHA256: self.file_hash}
+        if self.size is not None:
+            about["size"] = self.size
+        if self.kind == "file":
+            held = read_scores_or_circuit(Path(self.name), graph)
+            return self._found(self.chosen(*held, by), about)
+        assert self.size is not None, "a folder has a size"
+        file, circuit = CircuitSeries.load(self.name, graph).named_within(self.size)
+        return self._found(circuit, {**about, "file": file or "none is so small"})
+
     def _found(self, circuit: Circuit, about: Mapping[str, Any]) -> FoundCircuit:
-        return FoundCircuit(self.text, circuit, about)
+        return FoundCircuit(self.called, circuit, about)
 
     def chosen(self, scores: Scores | None, circuit: Circuit | None, by: By) -> Circuit:
         """The circuit that a file holds, or with a size that of its scores."""

@@ -96,13 +96,12 @@ def claimed_circuit(claim: Claim, file: Path, load: Callable[[], Model]) -> Clai
 
 def _written_of(claim: Claim, spec: CircuitSpec | None) -> dict[str, Any]:
     """What of a claim says which edges its circuit has."""
-    named = Path(spec.name) if spec is not None else None
     return {
         "model": claim.model,
         "circuit": claim.circuit,
         "components": [] if claim.circuit else list(claim.components),
         "ablation": claim.ablation,
-        "source": file_hash(named) if named is not None and named.is_file() else "",
+        "source": "" if spec is None else spec.file_hash or "",
     }
 
 

@@ -32,9 +32,13 @@ def validate(
     from mechassay.service.track import ServiceTrack
 
     with TemporaryDirectory() as scratch:
-        bundle = open_bundle(source, Path(scratch) / "submission", ServiceTrack.read(track))
-        if not json:
-            for part in bundle.parts:
-                about = " ".join(filter(None, (part.variable, "on", part.task, "with", part.model)))
-                typer.echo(f"{part.form} {about}: {part.path}")
+        evaluated = ServiceTrack.read(track)
+        bundle = open_bundle(source, Path(scratch) / "submission", evaluated)
+        for part in () if json else bundle.parts:
+            about = " ".join(filter(None, (part.variable, "on", part.task, "with", part.model)))
+            typer.echo(f"{part.form} {about}: {part.path}")
+            if bundle.kind == "circuits" and evaluated.has_adversarial(part.model, part.task):
+                graph = evaluated.shape(part.model).graph
+                for line in evaluated.adversarial.told(bundle.folder / part.path, graph):
+                    typer.echo(f"  {line}")
         tell(Path(source), bundle.problems, json)

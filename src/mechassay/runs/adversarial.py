@@ -19,6 +19,7 @@ from rich.console import Console
 
 from mechassay.adversarial.divergence import arrow
 from mechassay.adversarial.pools import check_finite
+from mechassay.circuits.spec import CircuitSpec
 from mechassay.records import Record
 from mechassay.report.kinds.adversarial import tables
 from mechassay.report.kinds.adversarial_templates import template_text
@@ -62,14 +63,17 @@ class AdversarialJob(AdversarialPlan, Job):
     def cells(self) -> list[Cell]:
         """See `Job.cells`."""
         of: Mapping[str, str] = {"model": shown_model(self.model), "task": self.task}
+        called = {text: CircuitSpec.parse(text).called for text in self.circuits}
         return [
-            Cell(cell_name(circuit), {"circuit": circuit, **of}, KIND) for circuit in self.circuits
+            Cell(cell_name(name), {"circuit": name, **of}, KIND, {"circuit": text})
+            for text, name in called.items()
         ]
 
     def run(self, cell: Cell, bench: Bench) -> Record:
         """See `Job.run`."""
         maker = bench.shared("records", lambda: RecordMaker(AdversarialStudy(self, bench)))
-        return maker.record(self.circuits.index(cell.of["circuit"]))
+        record = maker.record(self.circuits.index(cell.typed["circuit"]))
+        return record.changed(cell={**record.cell, **cell.of})
 
     def show(self, results: Results, console: Console) -> None:
         """See `Job.show`."""

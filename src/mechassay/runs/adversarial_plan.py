@@ -29,8 +29,9 @@ PAIRED = "counterfactual"
 """The only ablation that uses the corrupted prompt."""
 CIRCUIT_HELP = (
     "canonical:NAME, truth, full, empty, random@SIZE, random-paths@SIZE, METHOD@SIZE (found on the"
-    " train split), FILE.safetensors@SIZE, FILE.json or FILE.pt. SIZE: edges (500) or a share of"
-    " them (0.01); then :greedy to grow it from the logits. Repeat for several."
+    " train split), FILE.safetensors@SIZE, FILE.json, FILE.pt or FOLDER@SIZE (of circuits: the"
+    " largest that fits). SIZE: edges (500) or a share of them (0.01); then :greedy to grow it from"
+    " the logits. Repeat for several."
 )
 
 
@@ -240,8 +241,10 @@ def check_circuits(circuits: Sequence[str]) -> None:
     """
     if not circuits or len(set(circuits)) < len(circuits):
         raise BadUsage(f"Give one or more different circuits; got {', '.join(circuits) or 'none'}.")
-    for text in circuits:
-        CircuitSpec.parse(text)
+    called = [CircuitSpec.parse(text).called for text in circuits]
+    for name in called:
+        if called.count(name) > 1:
+            raise BadUsage(f"Two circuits are called {name!r}; rename the file of one.")
 
 
 def circuit_versions(task: Task, circuits: Sequence[str]) -> dict[str, Any]:

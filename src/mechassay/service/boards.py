@@ -4,7 +4,8 @@ Records are read from the store once, into a folder by the hash of their bytes. 
 anew when their generation has changed: which submissions are done, and what was recomputed. Until
 the new pages are there, the old ones are given out; also while database or store are away.
 
-A row is a submission: its name with the beginning of its id. A submission that is withdrawn
+A row is a submission: its name with the beginning of its id; on the board of adversarial evaluation
+with the size of the circuit, as the rows of methods have it. A submission that is withdrawn
 vanishes. Records about private examples show their numbers alone. A cell says so if its submitter
 declared the test examples as training data, or if the track has changed since.
 """
@@ -42,6 +43,7 @@ from mechassay.leaderboard.pages import BoardPages
 from mechassay.leaderboard.rules import board_rules
 from mechassay.leaderboard.stored import StoredBoards
 from mechassay.records import Record, read_record
+from mechassay.service.adversarial import prompts_then_and_now, row_ending
 from mechassay.service.database import Database
 from mechassay.service.lookups import SubmissionView, row_name
 from mechassay.service.pages import served_nav
@@ -177,7 +179,7 @@ class ServedBoards:
                 unreadable.append(f"A record of submission {each.submission} cannot be read.")
                 continue
             hashes[each.key] = sha256
-            row = row_name(each.name, each.submission)
+            row = row_name(each.name, each.submission, row_ending(record))
             submissions[row] = each.submission
             if not is_private(record):
                 public.add(sha256)
@@ -279,6 +281,8 @@ def _other_track(record: Record, track: ServiceTrack) -> Iterator[str]:
     here: dict[str, object] = {"dtype": track.dtype, "seed": track.seed}
     if task is not None and "limit" in task.args:
         then["limit"], here["limit"] = task.args["limit"], track.examples_of(task.name)
+    prompts_then, prompts_here = prompts_then_and_now(record, track.adversarial)
+    then, here = {**then, **prompts_then}, {**here, **prompts_here}
     other = [
         f"{name} {value}, now {here[name]}" for name, value in then.items() if value != here[name]
     ]

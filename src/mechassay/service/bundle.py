@@ -98,10 +98,8 @@ class Bundle(OneLine):
         return {**told, "problems": len(self.problems.errors), "digest": self.digest[:12]}
 
     def jobs(self, track: ServiceTrack, private_seed: int | None = None) -> list[Any]:
-        """The jobs that evaluate it: one for each part, on public examples and then on private.
-
-        The order is that of the parts for each split, so that the number of a job is the same in
-        every process.
+        """The jobs that evaluate it: one for each part, on public examples and then on private;
+        then the adversarial ones, which are public. The number of a job is the same everywhere.
 
         Args:
             private_seed: of the private examples; without it, their jobs can only be listed.
@@ -111,13 +109,15 @@ class Bundle(OneLine):
         """
         self.problems.refuse(self.folder)
         splits = [split for split in (TEST, PRIVATE) if split in track.splits]
-        return [
+        jobs = [
             job_of_part(self, part, track, split, private_seed if split == PRIVATE else None)
             for split in splits
             for part in self.parts
             # Sentences of gym tasks are public: there is no private split.
             if split == TEST or part.form != "directions"
         ]
+        circuits = [(x.path, x.model, x.task) for x in self.parts if self.kind == "circuits"]
+        return [*jobs, *track.adversarial_jobs(self.folder, circuits)]
 
 
 def job_of_part(

@@ -103,7 +103,8 @@ def check(folder: Path, orders: CellOrders) -> CheckedSubmission:
         try:
             prepare(job, folder / JOBS / str(number), progress=SILENT)
             cells += [
-                CheckedCell(job=number, cell=cell.name, split=job.test_split)
+                # Adversarial jobs have no private examples.
+                CheckedCell(job=number, cell=cell.name, split=getattr(job, "test_split", TEST))
                 for cell in job.cells()
             ]
         except DiskFull:

@@ -201,19 +201,24 @@ class _Export:
     def _page(self, view: SubmissionView) -> str:
         held = view.submission
         file = self.files.get(held.id)
-        board = self.found.pages.boards.get(held.kind)
-        on_board = board is not None and view.row in board.rows()
-        row = f"../rows/{held.kind}/{quote(cell_name(view.row))}.html" if on_board else ""
-        again = ""
-        if on_board and file:
-            again = again_command(held.kind, "--board", HERE)
-        elif on_board and self.parts.address:
-            again = again_command(held.kind, "--server", self.parts.address)
+
+        def on_board(board: str, row: str) -> bool:
+            found = self.found.pages.boards.get(board)
+            return found is not None and row in found.rows()
+
+        def place(board: str, row: str) -> str:
+            page = f"../rows/{board}/{quote(cell_name(row))}.html"
+            return page if on_board(board, row) else ""
+
+        def again(board: str, row: str) -> str:
+            if on_board(board, row) and file:
+                return again_command(board, "--board", HERE)
+            if on_board(board, row) and self.parts.address:
+                return again_command(board, "--server", self.parts.address)
+            return ""
+
         places = SubmissionPlaces(
-            file=f"../{FILES}/{file['name']}" if file else "",
-            row=row,
-            command=again,
-            nav=_nav("../"),
+            f"../{FILES}/{file['name']}" if file else "", place, command=again, nav=_nav("../")
         )
         records, drawings = submission_figures(self.parts, view)
         of_key = self.parts.boards.records_of(view)

@@ -37,9 +37,13 @@ class NotFound(MechassayError):
     """What is asked for is not there, or not any more."""
 
 
-def row_name(name: str, submission: str) -> str:
-    """What boards call a submission."""
-    return f"{name} (submission {submission[:SHORT_ID]})"
+def row_name(name: str, submission: str, ending: str = "") -> str:
+    """What boards call a submission.
+
+    Args:
+        ending: behind its name, where a board has several rows of it.
+    """
+    return f"{name}{ending} (submission {submission[:SHORT_ID]})"
 
 
 def file_ending(first: bytes) -> str:

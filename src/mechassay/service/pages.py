@@ -7,7 +7,7 @@ only follows what becomes of it.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -19,15 +19,17 @@ from mechassay.leaderboard.cells import is_private
 from mechassay.leaderboard.facts import plain_number
 from mechassay.leaderboard.folder import RECOMPUTE
 from mechassay.leaderboard.links import link
-from mechassay.leaderboard.rules import board_rules
+from mechassay.leaderboard.rules import BoardRules, board_rules
 from mechassay.records import Record
 from mechassay.report.kinds.circuits import faithfulness_chart
 from mechassay.report.page import Block, Command, Figure, Notice, Section, Text, render
 from mechassay.report.tables import NOTHING, Row, TextTable
 from mechassay.report.text import setting_name, settings
+from mechassay.runs.adversarial import AdversarialJob
 from mechassay.runs.job import cell_name
+from mechassay.service.adversarial import row_ending
 from mechassay.service.declaration import LONGEST_LINE, LONGEST_NAME, LONGEST_TEXT
-from mechassay.service.lookups import PAGE, SubmissionView
+from mechassay.service.lookups import PAGE, SubmissionView, row_name
 from mechassay.text import interval
 
 NAV = Markup(
@@ -97,21 +99,27 @@ def submissions_section(
     return Section("", tuple(blocks))
 
 
+def _nowhere(board: str, row: str) -> str:
+    return ""
+
+
 @dataclass(frozen=True)
 class SubmissionPlaces:
     """Where what belongs to a submission is, from its page; "" where there is none.
 
     Attributes:
-        file: the uploaded file; row: its row on the board; figures: their page, if there is one.
-        command: that computes a cell again.
+        file: the uploaded file.
+        row: where a row of a board is, by their names.
+        figures: their page, if there is one.
+        command: that computes a cell of a row of a board again.
         status: where a page asks what became of the submission.
         nav: before the page.
     """
 
     file: str = ""
-    row: str = ""
+    row: Callable[[str, str], str] = _nowhere
     figures: str = ""
-    command: str = ""
+    command: Callable[[str, str], str] = _nowhere
     status: str = ""
     nav: Markup | None = None
 
@@ -122,9 +130,14 @@ class SubmissionPlaces:
         here, api = f"/submissions/{held.id}", f"/api/submissions/{held.id}"
         if held.state != "done":
             return SubmissionPlaces(status=api, nav=NAV)
-        row = f"/boards/{held.kind}/rows/{cell_name(view.row)}"
-        command = again_command(held.kind, "--server", address)
-        return SubmissionPlaces(f"{api}/file", row, f"{here}/figures", command, api, NAV)
+        return SubmissionPlaces(
+            f"{api}/file",
+            lambda board, row: f"/boards/{board}/rows/{cell_name(row)}",
+            f"{here}/figures",
+            lambda board, _: again_command(board, "--server", address),
+            api,
+            NAV,
+        )
 
 
 def again_command(board: str, *where: str) -> str:
@@ -148,13 +161,15 @@ def submission_page(
     progress = Markup(
         '<p id="progress" role="status" data-version="{}" data-address="{}">{}</p>'
     ).format(view.version, places.status, view.progress)
-    sections = [Section("", tuple(_what(view, places)))]
+    boards, rows = _boards(view, records), _rows(view, records)
+    sections = [Section("", tuple(_what(view, places, rows)))]
     if view.evaluations:
-        sections.append(Section("Cells", (_cells_table(view, records),)))
+        sections.append(Section("Cells", (_cells_table(view, records, boards),)))
     sections += figures
-    if places.command:
+    again = dict.fromkeys(places.command(board, row) for board, _, row in rows)
+    if commands := [Command(each) for each in again if each]:
         said = "The page of a row on the board has the command that computes each number again:"
-        sections.append(Section("Compute it again", (Text(said), Command(places.command))))
+        sections.append(Section("Compute it again", (Text(said), *commands)))
     script = "" if view.ended else watch_script()
     return render(
         held.name, sections, top=progress, script=script, nav=places.nav, connects=bool(script)
@@ -233,12 +248,13 @@ def _field(
     return Markup('<p><label for="{}">{}</label><br>{}</p>').format(name, label, control)
 
 
-def _what(view: SubmissionView, places: SubmissionPlaces) -> list[Block]:
+def _what(
+    view: SubmissionView, places: SubmissionPlaces, on_boards: Iterable[tuple[str, str, str]]
+) -> list[Block]:
     held = view.submission
     declared = {
         label: _declared(held.declaration.get(name)) for name, (label, _) in DECLARED.items()
     }
-    board = board_rules().get(held.kind)
     rows: list[tuple[str, str]] = [
         ("submission", held.id),
         ("by", view.submitter),
@@ -253,8 +269,11 @@ def _what(view: SubmissionView, places: SubmissionPlaces) -> list[Block]:
         rows.append(("file", download))
     if places.figures:
         rows.append(("figures", link(places.figures, "curves and circuits")))
-    if places.row and board is not None:
-        rows.append(("on the board", link(places.row, f"{board.title}: {view.row}")))
+    rows += [
+        ("on the board", link(place, f"{title}: {row}"))
+        for board, title, row in on_boards
+        if (place := places.row(board, row))
+    ]
     blocks: list[Block] = [TextTable.of("", ("", ""), rows, words=True)]
     for kind, title, warning in (
         ("broken", "What is wrong with it", False),
@@ -276,13 +295,19 @@ def _declared(value: object) -> str:
     return "" if value is None or value != value else str(value)
 
 
-def _cells_table(view: SubmissionView, records: Mapping[str, Record]) -> TextTable:
-    rules = board_rules().get(view.submission.kind)
-    columns = rules.columns if rules is not None else ()
+def _cells_table(
+    view: SubmissionView, records: Mapping[str, Record], boards: Sequence[BoardRules]
+) -> TextTable:
+    """Every cell with the numbers of the boards that read its record."""
+    columns = [column for board in boards for column in board.columns]
+    kinds = [board.kind for board in boards for _ in board.columns]
     rows: list[Row] = []
     for each in view.evaluations:
         record = records.get(each.record or "")
-        found = [column.measure_in(record) if record else None for column in columns]
+        found = [
+            column.measure_in(record) if record and record.kind == kind else None
+            for column, kind in zip(columns, kinds, strict=True)
+        ]
         numbers = [
             NOTHING if measure is None else interval(measure.value, measure.low, measure.high)
             for measure in found
@@ -291,6 +316,38 @@ def _cells_table(view: SubmissionView, records: Mapping[str, Record]) -> TextTab
         said = each.message or NOTHING
         kind = "failure" if each.state == "failed" else ""
         spent = plain_number(float("nan") if each.seconds is None else each.seconds)
-        rows.append(Row((each.cell, each.split, state, *numbers, spent, said), kind))
+        rows.append(
+            Row((_called(each.cell, record), each.split, state, *numbers, spent, said), kind)
+        )
     head = ("cell", "examples", "state", *(each.title for each in columns), "seconds", "message")
     return TextTable.of("", head, rows, words=True)
+
+
+def _rows(view: SubmissionView, records: Mapping[str, Record]) -> dict[tuple[str, str, str], None]:
+    """Name and title of each board that has a submission, and its row there."""
+    held = view.submission
+    own = board_rules().get(held.kind)
+    found = {} if own is None else {(own.name, own.title, view.row): None}
+    for board in board_rules().values():
+        for record in records.values():
+            if record.kind == board.kind and board is not own:
+                row = row_name(held.name, held.id, row_ending(record))
+                found[board.name, board.title, row] = None
+    return found
+
+
+def _boards(view: SubmissionView, records: Mapping[str, Record]) -> list[BoardRules]:
+    """The board that a submission is for, and others that read records of it."""
+    kinds = {record.kind for record in records.values()}
+    return [
+        board
+        for name, board in board_rules().items()
+        if name == view.submission.kind or board.kind in kinds
+    ]
+
+
+def _called(cell: str, record: Record | None) -> str:
+    """A cell by its name; that of an adversarial one does not say on what it was done."""
+    if record is None or record.kind != AdversarialJob.kind:
+        return cell
+    return f"{cell_name(record.cell['model'], record.cell['task'])}/{cell}"

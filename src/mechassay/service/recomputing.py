@@ -165,9 +165,11 @@ def _found(cells: object, name: str) -> BoardCell:
     if not isinstance(cells, list):
         raise BadFile("The board is none: it has no cells.")
     named = [each for each in cells if isinstance(each, dict)]
-    found = [each for each in named if name in (each.get("id"), str(each.get("id")).split("@")[0])]
+    # The conditions stand behind the last "@"; a row may have one too, before a size.
+    ids = [str(each.get("id")) for each in named]
+    found = [each for each, id_ in zip(named, ids, strict=True) if name in (id_, _without(id_))]
     if not found:
-        raise UnknownName("cell", name, [str(each.get("id")) for each in named])
+        raise UnknownName("cell", name, ids)
     if len(found) > 1:
         names = ", ".join(str(each["id"]) for each in found)
         raise BadUsage(f"{name} is measured under several conditions: name one of {names}.")
@@ -178,10 +180,15 @@ def _found(cells: object, name: str) -> BoardCell:
         raise BadFile(f"The cell {name} is none ({first_mistake(error)}).") from None
 
 
+def _without(name: str) -> str:
+    """A cell's name without its conditions."""
+    return name.rpartition("@")[0]
+
+
 def _job_of(jobs: list[Any], record: Record) -> tuple[Any, Cell]:
     """The job and the cell that make a record."""
     for job in jobs:
         for cell in job.cells():
-            if dict(cell.of) == record.cell:
+            if cell.of.items() <= record.cell.items():
                 return job, cell
     raise BadUsage("No job of the submission makes this record.")

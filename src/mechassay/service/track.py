@@ -1,6 +1,6 @@
 """What the service evaluates, as data: models, tasks, splits and limits, read from `track.yaml`.
 
-    boards: [circuits, variables, gym]  which boards take submissions
+    boards: [circuits, variables, gym]  which boards take submissions; see also `adversarial`
     splits: [test]                      "private" too where the server has a seed for it
     limit: 100                          examples of a cell; `limits` of single tasks: {mcqa: 50}
     models:
@@ -19,7 +19,7 @@ A model whose shape is not written down is loaded once, when the first submissio
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
@@ -36,11 +36,15 @@ from mechassay.graph import Graph
 from mechassay.interventions.model_shape import ModelShape
 from mechassay.models.model import load_model
 from mechassay.records import Stored, first_mistake
+from mechassay.runs.adversarial import AdversarialJob
+from mechassay.service.adversarial import AdversarialTrack
 from mechassay.tasks import load_task
 from mechassay.truth.models import is_truth
 from mechassay.variables.mib_board import MIB_BOARD, BoardModel, MIBBoard
 
 SubmissionKind = Literal["circuits", "variables", "gym"]
+TrackBoard = SubmissionKind | Literal["adversarial"]
+"""Circuits stand on the board of adversarial evaluation too, if the track names it."""
 SplitName = Literal["test", "private"]
 TEST = "test"
 LARGEST_TRACK = 10**6
@@ -136,16 +140,18 @@ class ServiceTrack(Stored):
         models: by public name.
         limit, limits: examples of a cell, and of cells of single tasks.
         profile: of the areas under faithfulness; see `circuits.areas`.
+        adversarial: what of circuits is evaluated adversarially, if the board is named.
     """
 
     models: dict[PublicName, ServiceModel] = Field(min_length=1)
-    boards: tuple[SubmissionKind, ...] = ("circuits", "variables", "gym")
+    boards: tuple[TrackBoard, ...] = ("circuits", "variables", "gym")
     splits: tuple[SplitName, ...] = (TEST,)
     limit: int = Field(default=100, ge=1)
     limits: dict[str, int] = Field(default_factory=dict)
     dtype: str = "float32"
     seed: int = Field(default=0, ge=0)
     profile: Profile = "strict"
+    adversarial: AdversarialTrack = AdversarialTrack()
     upload: UploadLimits = UploadLimits()
     cell: CellLimits = CellLimits()
 
@@ -155,6 +161,19 @@ class ServiceTrack(Stored):
         twice = [name for name in classes if classes.count(name) > 1]
         if twice:
             raise ValueError(f"two models have the class {twice[0]} of MIB's causal track")
+        return self
+
+    @model_validator(mode="after")
+    def _adversarial_of_what_there_is(self) -> ServiceTrack:
+        if "adversarial" in self.boards and "circuits" not in self.boards:
+            raise ValueError("the board adversarial is of circuits: name the board circuits too")
+        for model, tasks in self.adversarial.tasks.items():
+            known = self.models[model].tasks if model in self.models else ()
+            wrong = [task for task in tasks if task not in known]
+            if wrong or not known:
+                raise ValueError(
+                    f"adversarial.tasks: the track does not have {', '.join([model, *wrong])}"
+                )
         return self
 
     @staticmethod
@@ -263,6 +282,26 @@ class ServiceTrack(Stored):
         return MIBBoard(
             {name: replace(about, models=evaluated[name]) for name, about in tasks.items()}, models
         )
+
+    def adversarial_jobs(
+        self, folder: Path, circuits: Iterable[tuple[str, str, str]]
+    ) -> list[AdversarialJob]:
+        """The jobs that evaluate circuits adversarially, of those that the track says.
+
+        Args:
+            circuits: path in the folder, model and task of each.
+        """
+        return [
+            self.adversarial.job(
+                folder / path, self.loaded_from(model), task, self.dtype, self.seed
+            )
+            for path, model, task in circuits
+            if self.has_adversarial(model, task)
+        ]
+
+    def has_adversarial(self, model: str, task: str) -> bool:
+        """Whether circuits of a model on a task are evaluated adversarially too."""
+        return "adversarial" in self.boards and self.adversarial.has(model, task)
 
     def examples_of(self, task: str) -> int:
         """How many examples of a task a cell has."""
