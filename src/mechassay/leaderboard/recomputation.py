@@ -208,11 +208,9 @@ def recompute_made(
         column.measure_in(each, cell.row_in_record) for each in (again, made.record)
     )
     # A board is data of others: it may show a number that its record does not have.
-    shown = [(cell.value, None if of_record is None else of_record.value)]
-    shown += [] if of_record is None else [(cell.low, of_record.low), (cell.high, of_record.high)]
-    compared.look(
-        *([_defined(each) for each in side] for side in zip(*shown, strict=True)), "board"
-    )
+    held = [None] if of_record is None else [of_record.value, of_record.low, of_record.high]
+    shown = [cell.value, cell.low, cell.high][: len(held)]
+    compared.look([_defined(each) for each in shown], [_defined(each) for each in held], "board")
     return Recomputation(
         cell=cell.full_id,
         sha256=cell.sha256,
