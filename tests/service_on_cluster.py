@@ -20,10 +20,10 @@ import psutil
 import ray
 from ray.cluster_utils import Cluster
 
-from mechassay.service import queue
 from mechassay.service.cell import CHECKED, CellOrders, check
 from mechassay.service.cluster import send
 from mechassay.service.track import CellLimits, ServiceTrack
+from mechassay.service.work import PlannedEvaluation
 from mechassay.service.worker import ServiceWorker, WorkerOptions
 from small_service import Served, circuits_archive, without_times
 
@@ -61,11 +61,11 @@ def begun(served: Served, checked: Path, options: WorkerOptions) -> tuple[Servic
     """A worker that has unpacked a submission, and the submission, whose cell waits."""
     archive = checked / "upload"
     submission = served.submit(archive)
-    claimed = queue.claim_check(served.db, "other", 60.0)
+    claimed = checks.claim_check(served.db, "other", 60.0)
     assert claimed is not None
     cells = json.loads((checked / CHECKED).read_text("utf-8"))["cells"]
-    planned = [queue.PlannedEvaluation(each["job"], each["cell"]) for each in cells]
-    assert len(planned) == 1 and queue.checked(served.db, claimed, "other", [], planned)
+    planned = [PlannedEvaluation(each["job"], each["cell"]) for each in cells]
+    assert len(planned) == 1 and checks.checked(served.db, claimed, "other", [], planned)
     worker = ServiceWorker(served.settings, options)
     shutil.copytree(checked, worker.folder / submission)
     return worker, submission

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from tests.service.test_recomputing import Asked
 
 import mechassay as ma
 from mechassay.circuits.scores import SCORES_SHA256, Circuit, EdgeScores
@@ -32,12 +31,14 @@ from mechassay.service.archive import pack
 from mechassay.service.boards import BoardsSnapshot, ServedBoards
 from mechassay.service.bundle import read_bundle
 from mechassay.service.cell import CellOrders, check, run_cell
-from mechassay.service.queue import Outcome, PlannedEvaluation, checked, claim, claim_check, finish
+from mechassay.service.checks import checked, claim_check
+from mechassay.service.queue import claim, finish
 from mechassay.service.recomputing import fetch_cell, recompute_served
 from mechassay.service.track import ServiceModel, ServiceTrack
+from mechassay.service.work import Outcome, PlannedEvaluation
 from mechassay.text import interval
 from mechassay.truth.models import load_truth
-from service_made import WORKER, MadeService
+from service_made import WORKER, Asked, MadeService
 
 testclient = pytest.importorskip("starlette.testclient")
 

@@ -23,10 +23,12 @@ from mechassay.service.app import create_app
 from mechassay.service.archive import pack
 from mechassay.service.bundle import Bundle, BundlePart, read_bundle
 from mechassay.service.cell import CellOrders, check, run_cell
-from mechassay.service.queue import Outcome, PlannedEvaluation, checked, claim, claim_check, finish
+from mechassay.service.checks import checked, claim_check
+from mechassay.service.queue import claim, finish
 from mechassay.service.recomputing import fetch_cell, recompute_served
 from mechassay.service.tokens import new_token
 from mechassay.service.track import ServiceModel, ServiceTrack
+from mechassay.service.work import Outcome, PlannedEvaluation
 from service_made import WORKER, Asked, MadeService
 
 testclient = pytest.importorskip("starlette.testclient")

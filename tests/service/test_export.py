@@ -25,18 +25,12 @@ from mechassay.progress import SILENT
 from mechassay.service import export
 from mechassay.service.archive import pack
 from mechassay.service.bundle import read_bundle
+from mechassay.service.checks import checked, claim_check
 from mechassay.service.export import export_boards
-from mechassay.service.queue import (
-    Outcome,
-    PlannedEvaluation,
-    checked,
-    claim,
-    claim_check,
-    finish,
-    withdraw,
-)
+from mechassay.service.queue import claim, finish, withdraw
 from mechassay.service.recomputing import exported_cell, recompute_served
 from mechassay.service.track import ServiceTrack
+from mechassay.service.work import Outcome, PlannedEvaluation
 from service_made import WORKER, MadeService
 
 LINK = re.compile(r'(?:href|src)="([^"#]*)"')
