@@ -20,6 +20,7 @@ import psutil
 import ray
 from ray.cluster_utils import Cluster
 
+from mechassay.service import checks
 from mechassay.service.cell import CHECKED, CellOrders, check
 from mechassay.service.cluster import send
 from mechassay.service.track import CellLimits, ServiceTrack
