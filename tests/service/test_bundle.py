@@ -26,7 +26,8 @@ from mechassay.progress import SILENT
 from mechassay.runs.alignments import AlignmentsJob
 from mechassay.runs.circuits import CircuitsJob
 from mechassay.service.archive import pack
-from mechassay.service.bundle import Bundle, BundlePart, open_bundle, read_bundle
+from mechassay.service.bundle import Bundle, open_bundle, read_bundle
+from mechassay.service.bundle_part import BundlePart
 from mechassay.service.track import ServiceModel, ServiceTrack, UploadLimits
 from mechassay.submissions import Problem, Problems
 

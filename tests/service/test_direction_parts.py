@@ -21,7 +21,8 @@ from mechassay.runs.execute import run
 from mechassay.runs.gym import GymJob
 from mechassay.service.app import create_app
 from mechassay.service.archive import pack
-from mechassay.service.bundle import Bundle, BundlePart, read_bundle
+from mechassay.service.bundle import Bundle, read_bundle
+from mechassay.service.bundle_part import BundlePart
 from mechassay.service.cell import CellOrders, check, run_cell
 from mechassay.service.checks import checked, claim_check
 from mechassay.service.queue import claim, finish

@@ -9,7 +9,8 @@ from mechassay.lazy import lazy_names
 if TYPE_CHECKING:
     from mechassay.service.app import create_app
     from mechassay.service.archive import pack, unpack
-    from mechassay.service.bundle import Bundle, BundlePart, open_bundle, read_bundle
+    from mechassay.service.bundle import Bundle, open_bundle, read_bundle
+    from mechassay.service.bundle_part import BundlePart
     from mechassay.service.database import Database, DatabaseAway
     from mechassay.service.declaration import Declaration
     from mechassay.service.settings import (
@@ -56,7 +57,8 @@ __getattr__, __dir__ = lazy_names(
     {
         "app": "create_app",
         "archive": "pack unpack",
-        "bundle": "Bundle BundlePart open_bundle read_bundle",
+        "bundle": "Bundle open_bundle read_bundle",
+        "bundle_part": "BundlePart",
         "database": "Database DatabaseAway",
         "declaration": "Declaration",
         "settings": "PrivateSeed PrivateSeeds ServiceLimits ServiceSettings",

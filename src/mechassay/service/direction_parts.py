@@ -7,7 +7,7 @@ directions are evaluated on public examples alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -17,24 +17,17 @@ from mechassay.gym.given_directions import GivenDirections, read_directions
 from mechassay.gym.published import load_gym_task
 from mechassay.interventions.model_shape import ModelShape
 from mechassay.runs.directions import DirectionsJob
+from mechassay.service.bundle_part import BundlePart, PartReader, task_and_model
 from mechassay.service.track import ServiceTrack
-from mechassay.submissions import CODE, Problem, Problems, leads_out
+from mechassay.submissions import CODE, Problems, leads_out
 
 
-@dataclass(frozen=True, eq=False)
-class DirectionParts:
-    """The folders of directions of a submission; what is wrong goes to `problems`.
+class DirectionParts(PartReader):
+    """The folders of directions of a submission."""
 
-    Attributes:
-        folder: of the submission.
-    """
-
-    folder: Path
-    track: ServiceTrack
-    problems: Problems
-
-    def is_one(self, path: Path, task: str, model: str) -> bool:
+    def is_one(self, path: Path) -> bool:
         """Whether a path is a folder of directions, by its name or by a file in it."""
+        task, model = task_and_model(path.name)
         if leads_out(path, self.folder) or not path.is_dir():
             return False
         about = self.track.models.get(model)
@@ -43,34 +36,29 @@ class DirectionParts:
         files = (file for file in path.iterdir() if file.suffix == ".safetensors")
         return any(not leads_out(file, self.folder) and kind_of(file) == KIND for file in files)
 
-    def read(self, path: Path, task: str, model: str) -> bool:
-        """Check a folder; whether it can be evaluated."""
-        name = path.relative_to(self.folder).as_posix()
+    def read(self, path: Path) -> Iterator[BundlePart]:
+        """The part that a folder is, if it is one that can be evaluated."""
+        name, (task, model) = self.name_of(path), task_and_model(path.name)
         if leads_out(path, self.folder):
-            return False  # Said already.
+            return  # Said already.
         if not path.is_dir():
             said = CODE if path.suffix == ".py" else "belongs to no directions and is not read."
             self.problems.note(name, said, warning=path.suffix != ".py")
-            return False
+            return
         if not task:
             self.problems.note(name, "is not named TASK_MODEL, such as agr_gender_gym-neox.")
-            return False
+            return
         about = self.problems.tried(name, partial(self._about, task, model))
         if about is None:
-            return False
+            return
         regions, shape = about
         inner = Problems()
         given = read_directions(path, regions, shape, model, inner)
-        said = {(problem.path, problem.message) for problem in self.problems}
-        self.problems.extend(
-            Problem(inside, problem.message, problem.warning)
-            for problem in inner
-            for inside in [f"{name}/{problem.path}".removesuffix("/.")]
-            if (inside, problem.message) not in said
-        )
+        self.take(path, inner)
         if len(given) > 1:
             self._note_methods(name, given)
-        return len(given) == 1 and not any(not problem.warning for problem in inner)
+        if len(given) == 1 and not inner.errors:
+            yield BundlePart(model, task, name, "directions")
 
     def _about(self, task: str, model: str) -> tuple[tuple[str, ...], ModelShape]:
         self.track.check_gym(model, task)

@@ -18,7 +18,8 @@ from mechassay.errors import MechassayError
 from mechassay.files import write_text
 from mechassay.report.sections import parts as drawing_parts
 from mechassay.runs.draw import cut_circuits
-from mechassay.service.bundle import BundlePart, open_bundle
+from mechassay.service.bundle import open_bundle
+from mechassay.service.bundle_part import BundlePart
 from mechassay.service.cell import read_orders
 from mechassay.service.track import ServiceTrack
 
