@@ -30,11 +30,13 @@ def test_weights_of_a_folder_are_told_apart(tmp_path: Path) -> None:
     hf = build("llama")
     hf.save_pretrained(tmp_path / "a" / "model")
     with torch.no_grad():
-        hf.get_input_embeddings().weight.mul_(1.001)
+        hf.get_input_embeddings().weight[-1, -1] += 0.5
     hf.save_pretrained(tmp_path / "b" / "model")
     first, again, other = (ma.load_model(str(tmp_path / x / "model")) for x in "aab")
     assert first.weights == again.weights != other.weights and len(first.weights) == 16
     assert first.spec() == again.spec() != other.spec() and first.name == other.name
+    half = ma.load_model(str(tmp_path / "a" / "model"), dtype="bfloat16")
+    assert half.weights != first.weights and len(half.weights) == 16
     assert ma.load_model("truth-ioi").weights == "", "its name says which weights it has"
 
 

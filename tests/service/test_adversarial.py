@@ -353,10 +353,10 @@ def test_the_command_says_what_is_evaluated(
     assert "4 % of the edges (none is so small)" in out
 
 
-def test_private_prompts_are_refused() -> None:
+def test_private_prompts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadUsage, match="split"):
         ma.run(
             AdversarialJob(TRUTH, TRUTH, ("empty",), n_clean=2, split="private"),
-            "never",
+            tmp_path / "run",
             progress=SILENT,
         )

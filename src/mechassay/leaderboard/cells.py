@@ -5,6 +5,7 @@ Two cells are compared only if they were measured under the same conditions:
     the version of the column's definition
     the task, its version and settings, but for those of the train split
     the test examples, by the hash of their content; the metric or profile; the dtype
+    of a model from a folder or file of the user's, the hash of its weights
     where the best of many sites was chosen: these sites, and what chose them
     constants of an ablation, coefficients of IOI: the train examples that they are from
 

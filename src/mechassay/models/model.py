@@ -36,7 +36,6 @@ TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 0.1, torc
 RMSNorms to fp32 even in fp64. In 16 bits single numbers differ by more: streams have numbers forty
 times their spread, and rounding goes with the size."""
 
-SAMPLED = 1024
 DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")
 }
@@ -366,16 +365,12 @@ def load_model(
 
 
 def weights_hash(hf: PreTrainedModel) -> str:
-    """16 hex digits of the SHA-256 of a sample of the weights, `SAMPLED` of each parameter or more.
-
-    Trainings change nearly all weights, so models that differ have another one; it depends on the
-    dtype. A large model is not read twice for it.
-    """
+    """16 hex digits of the SHA-256 of all weights, with their names, shapes and type of number."""
     digest = hashlib.sha256()
     for name, each in hf.named_parameters():
-        sample = each.detach().flatten()[:: max(1, each.numel() // SAMPLED)]
+        values = each.detach().cpu().contiguous().view(-1)
         digest.update(f"{name} {tuple(each.shape)} {each.dtype}".encode())
-        digest.update(sample.float().cpu().numpy().tobytes())
+        digest.update(values.view(torch.uint8).numpy())
     return digest.hexdigest()[:16]
 
 

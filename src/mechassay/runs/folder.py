@@ -87,11 +87,14 @@ class RunFolder:
                 for name in sorted((set(stored) | set(wanted)) - {*growing, *free, DEFINITIONS})
                 if not _same(stored, wanted, name)
             ]
+            is_empty = folder._holds_nothing()
             before, now = (_definitions(each) for each in (stored, wanted))
             newer = [name for name, version in now.items() if before.get(name, version) != version]
             if before or now:
                 wanted[DEFINITIONS] = {**before, **now}
-            if (differing or newer) and folder._holds_nothing():
+            if DEFINITIONS not in stored and not is_empty:
+                wanted.pop(DEFINITIONS, None)  # Nobody knows which versions its results are of.
+            if (differing or newer) and is_empty:
                 wanted = json.loads(json.dumps(plan))
                 old = [folder.data_file(), *(path / "data").glob("*"), *folder._failures()]
                 for file in old:

@@ -107,6 +107,15 @@ class GymJob(Job):
         object.__setattr__(self, "models", with_revisions(self.models, self.revisions))
         object.__setattr__(self, "revisions", ())
 
+    def definitions(self) -> dict[str, int]:
+        """See `Job.definitions`: of methods."""
+        finders = [
+            finder
+            for text in spelled_methods(self.methods)
+            for finder in gym_method(text, WIDTH).candidates.values()
+        ]
+        return {f"method {each.name}": each.version for each in finders}
+
     def check(self, bench: Bench) -> None:
         """See `Job.check`."""
         check_dtype(self.dtype)

@@ -138,10 +138,14 @@ class RobustJob(Job):
     kind: ClassVar[str] = KIND
     command: ClassVar[tuple[str, ...]] = ("adversarial", "robust")
 
+    def versions(self, bench: Bench) -> dict[str, int]:
+        """The version of robust discovery."""
+        return {"robust_version": Robust.version}
+
     def definitions(self) -> dict[str, int]:
-        """See `Job.definitions`: of robust discovery and of its method."""
+        """See `Job.definitions`: of its method."""
         method = METHODS.make(self.method)
-        return {"robust discovery": Robust.version, f"method {method.name}": method.version}
+        return {f"method {method.name}": method.version}
 
     def check(self, bench: Bench) -> None:
         """See `Job.check`."""
