@@ -370,7 +370,7 @@ def weights_hash(hf: PreTrainedModel) -> str:
     for name, each in hf.named_parameters():
         values = each.detach().cpu().contiguous().view(-1)
         digest.update(f"{name} {tuple(each.shape)} {each.dtype}".encode())
-        digest.update(values.view(torch.uint8).numpy())
+        digest.update(values.view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]
 
 
