@@ -6,12 +6,14 @@
 Of a layer that region counts which is best on validation items, among those that have directions:
 with a single one, the region was declared. A layer without directions counts 0, so that the number
 is a mean over the same layers for everybody. Only the directions are exchanged: a mean around which
-a featurizer's axes are, and their scale, change nothing but by rounding. Selectivity needs directions for control labels. These
-are taken as they are, and weak ones make it high; without them it is undefined.
+a featurizer's axes are, and their scale, change nothing but by rounding. Selectivity needs
+directions for control labels. These are taken as they are, and weak ones make it high; without them
+it is undefined.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -29,6 +31,7 @@ from mechassay.gym.pairs import GymPairs
 from mechassay.gym.task_items import TaskItems, types_of
 from mechassay.gym.task_odds import (
     CONTROL,
+    METHODS_TABLE,
     ORIGINAL,
     RANDOM_DIRECTIONS,
     WHOLE_VECTOR,
@@ -37,6 +40,7 @@ from mechassay.gym.task_odds import (
 from mechassay.interventions.site import Site, blocks
 from mechassay.models.model import Model
 from mechassay.progress import BAR, Progress
+from mechassay.records import Record
 
 SPLITS = ("validation", "test")
 DRAWS = 3
@@ -97,6 +101,16 @@ def measure_directions(
     offered = held | ~held.any(axis=1, keepdims=True)
     found = replace(measured, offered=offered).result(arms, (WHOLE_VECTOR, RANDOM_DIRECTIONS))
     return found if given.has_control else replace(found, undefined=NO_CONTROL)
+
+
+def best_draw(record: Record) -> float:
+    """The mean odds of the best draw of random directions; NaN if the record has none. Few draws
+    say little of their spread, so directions do more than chance if their interval is above it.
+    """
+    if not record.has_table(METHODS_TABLE):
+        return math.nan
+    highest = record.table(METHODS_TABLE).where(method=RANDOM_DIRECTIONS).numbers("seed_high")
+    return float(highest[0]) if len(highest) else math.nan
 
 
 def _within(fit: Fit, sites: Sequence[Site]) -> Fit:

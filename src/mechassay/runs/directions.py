@@ -16,9 +16,9 @@ from typing import Annotated, Any, ClassVar
 from mechassay.errors import BadUsage
 from mechassay.gym.control_labels import control_labels
 from mechassay.gym.given_directions import GivenDirections, given_directions
-from mechassay.gym.given_odds import SPLITS, measure_directions
+from mechassay.gym.given_odds import SPLITS, best_draw, measure_directions
 from mechassay.gym.gym_task import GymTask
-from mechassay.gym.task_odds import ORIGINAL, RANDOM_DIRECTIONS, TaskOdds
+from mechassay.gym.task_odds import ORIGINAL
 from mechassay.interventions.model_shape import ModelShape
 from mechassay.models.model import check_dtype
 from mechassay.records import Record, Spec
@@ -169,22 +169,22 @@ class DirectionsJob(Job):
             realised={"seconds": round(time.perf_counter() - begin, 3)},
             data=chosen,
         )
-        warnings = [*record.warnings, *_warnings(found, given.method, k)]
+        warnings = [*record.warnings, *_warnings(record, given.method, k)]
         if given.has_control:
             warnings.append(GIVEN_CONTROL)
         return record.changed(warnings=warnings)
 
 
-def _warnings(found: TaskOdds, method: str, k: int) -> Iterator[str]:
-    """Whether a number is one of several directions, and whether it is one of chance."""
+def _warnings(record: Record, method: str, k: int) -> Iterator[str]:
+    """That a site has several directions, and that they do no more than random ones."""
     if k > 1:
         yield (
             f"{method} exchanges up to {k} directions at a site. Methods have one by default, and"
             " more change more of the vector: compare with methods of as many."
         )
-    less = found.difference(method, RANDOM_DIRECTIONS)
-    if less.low <= 0 <= less.high:
+    own, drawn = record.measure(f"{ORIGINAL}_{method}"), best_draw(record)
+    if own is not None and own.low <= drawn:
         yield (
-            f"{method} is not told apart from as many random directions: the difference is"
-            f" {less.value:.2g} [{less.low:.2g}, {less.high:.2g}]."
+            f"{method} is not told apart from as many random directions: its interval begins at"
+            f" {own.low:.2f}, and the best of them have {drawn:.2f}."
         )

@@ -1,9 +1,9 @@
 """Directions for gym tasks in a submission: folders TASK_MODEL, or MODEL--TASK as a run has them.
 
 A folder has the directions of one method (`gym.given_directions`), as many at a site as the track
-allows: methods that are run here have one, and the whole vector would be above them all. A submission that has one such
-folder is one of directions as a whole. Sentences of gym tasks are drawn from public templates, so
-directions are evaluated on public examples alone.
+allows: most methods have one, and the whole vector may be above them all. A submission that has one
+such folder is one of directions as a whole. Sentences of gym tasks are drawn from public templates,
+so directions are evaluated on public examples alone.
 """
 
 from __future__ import annotations
