@@ -186,10 +186,10 @@ def test_what_is_meant_of_a_featurizer_is_what_is_counted(tmp_path: Path) -> Non
     assert told(tmp_path) == []
     found = Problems()
     read_directions(tmp_path, REGIONS, SHAPE, "mine", found, most=2)
-    line = "Site resid.0@noun: at most 2 directions are allowed here; got {}."
+    line = "Site resid.0@noun: got {} directions; a site may have at most 2 here{}."
     assert [(problem.path, problem.message) for problem in found] == [
-        ("b-0.safetensors", line.format(6)),
-        ("d-0.safetensors", line.format("3 (and too many at 1 more sites)")),
+        ("b-0.safetensors", line.format(6, "")),
+        ("d-0.safetensors", line.format(3, " (too many at 1 more)")),
     ]
 
 

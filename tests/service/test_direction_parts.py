@@ -113,8 +113,8 @@ def test_a_whole_vector_is_above_what_the_track_allows(tmp_path: Path) -> None:
     fit = Fit({load_site("resid.3@because"): Directions(torch.eye(48))})
     fit.save(folder / "mine-0.safetensors")
     assert told(read_bundle(tmp_path, TRACK)) == {
-        f"{TASK}_{NEOX}/mine-0.safetensors": "Site resid.3@because: at most 1 directions are"
-        " allowed here; got 48."
+        f"{TASK}_{NEOX}/mine-0.safetensors": "Site resid.3@because: got 48 directions; a site"
+        " may have at most 1 here."
     }
     assert read_bundle(tmp_path, TRACK.model_copy(update={"gym_k": 48})).valid
     assert ServiceTrack.read().gym_k == 1

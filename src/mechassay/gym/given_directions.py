@@ -202,8 +202,8 @@ def _too_many(sizes: Mapping[Site, int | None], most: int | None) -> Iterator[st
         return
     above = {site: k for site, k in sizes.items() if k is not None and k > most}
     for site, k in list(above.items())[:1]:
-        more = f" (and too many at {len(above) - 1} more sites)" if len(above) > 1 else ""
-        yield f"Site {site}: at most {most} directions are allowed here; got {k}{more}."
+        more = f" (too many at {len(above) - 1} more)" if len(above) > 1 else ""
+        yield f"Site {site}: got {k} directions; a site may have at most {most} here{more}."
 
 
 def _other_sizes(
