@@ -162,6 +162,37 @@ def test_seeds_and_sites_have_to_be_the_same_for_both_kinds_of_labels(tmp_path: 
     assert said["c-1.safetensors"] == "is of the same seed as c-01.safetensors."
 
 
+def test_all_files_of_a_method_have_as_many_directions_at_a_site(tmp_path: Path) -> None:
+    both = ("resid.0@noun", "resid.1@time")
+    fit(*both).save(tmp_path / "a-0.safetensors")
+    fit(*both, k=WIDTH).save(tmp_path / "a-1.safetensors")
+    fit(*both).save(tmp_path / "a-0-control.safetensors")
+    fit(*both, k=2).save(tmp_path / "a-1-control.safetensors")
+    wanted = "Site resid.0@noun: all files of a method need as many directions; got {}, and 1 in {}"
+    assert told(tmp_path) == [
+        ("a-1.safetensors", wanted.format(6, "a-0.safetensors.")),
+        ("a-1-control.safetensors", wanted.format(2, "a-0.safetensors.")),
+    ]
+
+
+def test_what_is_meant_of_a_featurizer_is_what_is_counted(tmp_path: Path) -> None:
+    site = load_site("resid.0@noun")
+    mask = torch.arange(WIDTH) == 2
+    Fit({site: Identity(WIDTH)}, chosen={site: mask}).save(tmp_path / "a-0.safetensors")
+    fit().save(tmp_path / "a-1.safetensors")
+    Fit({site: Identity(WIDTH)}).save(tmp_path / "b-0.safetensors")
+    fit(k=2).save(tmp_path / "c-0.safetensors")
+    fit("resid.0@noun", "resid.1@time", k=3).save(tmp_path / "d-0.safetensors")
+    assert told(tmp_path) == []
+    found = Problems()
+    read_directions(tmp_path, REGIONS, SHAPE, "mine", found, most=2)
+    line = "Site resid.0@noun: got {} directions; a site may have at most 2 here{}."
+    assert [(problem.path, problem.message) for problem in found] == [
+        ("b-0.safetensors", line.format(6, "")),
+        ("d-0.safetensors", line.format(3, " (too many at 1 more)")),
+    ]
+
+
 @pytest.mark.parametrize(
     ("made", "said"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -14,7 +15,7 @@ import torch
 
 from gym_planted import NUISANCE, U, V, planted_model, planted_task
 from mechassay.errors import BadUsage
-from mechassay.features.featurizer import Directions, Identity
+from mechassay.features.featurizer import Directions, Identity, PrincipalAxes
 from mechassay.features.fit import Fit
 from mechassay.gym import evaluate
 from mechassay.gym.choice_of_regions import best_mean
@@ -42,10 +43,10 @@ def saved(folder: Path, given: Mapping[str, torch.Tensor], *kinds: str) -> Given
 MODEL = cache(planted_model)
 
 
-def measured(given: GivenDirections, **more: Any) -> TaskOdds:
+def measured(given: GivenDirections, dtype: torch.dtype = torch.float64, **more: Any) -> TaskOdds:
     limits = {"validation": LIMITS["validation"], "test": LIMITS["test"]}
     return measure_directions(
-        MODEL(), planted_task(), given, limits=limits, progress=SILENT, **more
+        MODEL(dtype), planted_task(), given, limits=limits, progress=SILENT, **more
     )
 
 
@@ -117,6 +118,49 @@ def test_a_region_that_was_declared_counts_though_it_is_below_nothing() -> None:
 
     assert overall(offered) == -1.0 and overall(None) == 0.0
     assert best_mean(np.where(offered, odds, -np.inf)) == -1.0
+
+
+def test_the_published_rule_too_chooses_among_regions_with_directions() -> None:
+    # Worked by hand: of the first layer -2 was declared; "b" has nothing, and its 0 is no result.
+    odds = np.array([[[[-2.0, 0.0], [3.0, 1.0]]]])
+    control = np.array([[[[-1.0, 0.0], [1.0, 0.0]]]])
+    both = {"odds": odds, "control": control}
+    offered = np.array([[True, False], [True, True]])
+    given: dict[str, Any] = {"validation": both, "test": both, "fits": {}}
+    found = MethodOdds("mine", "", {}, **given, offered=offered)
+    task = TaskOdds(
+        *("model", "task", (0, 1), ("a", "b"), ("1",), ("1",), np.array([True])),
+        MappingProxyType({"mine": found}),
+        {"one": " dog", "many": " give"},
+    )
+    for rule in ("validation", "causalgym-2024"):
+        assert task.chosen("mine", rule=rule) == {0: "a", 1: "a"}
+        assert task.items("mine", rule=rule).mean() == 0.5
+        assert task.items("mine", "selectivity", rule).mean() == 0.5
+    anywhere = replace(task, methods={"mine": replace(found, offered=None)})
+    assert anywhere.items("mine", rule="causalgym-2024").mean() == 1.5
+
+
+@pytest.mark.parametrize(("mean", "scale"), [(1e30, 1.0), (0.0, 1e-45), (5.0, 3e38)])
+def test_mean_and_scale_of_a_featurizer_do_nothing(
+    mean: float, scale: float, tmp_path: Path
+) -> None:
+    # In fp32, where the smallest scale divides by nothing.
+    plain = measured(saved(tmp_path / "plain", RIGHT, "-control"), torch.float32)
+    assert plain.estimate("mine").value > 3
+    odd = Fit(
+        {
+            load_site(site): PrincipalAxes(
+                Directions.of(each).vectors, torch.full((32,), mean), torch.tensor([scale])
+            )
+            for site, each in RIGHT.items()
+        }
+    )
+    for kind in ("", "-control"):
+        odd.save(tmp_path / "odd" / f"mine-0{kind}.safetensors")
+    found = measured(given_directions(tmp_path / "odd", REGIONS)[0], torch.float32)
+    for of in found.of:
+        np.testing.assert_array_equal(found.items("mine", of), plain.items("mine", of))
 
 
 def test_without_directions_for_control_labels_selectivity_is_undefined(tmp_path: Path) -> None:

@@ -124,6 +124,21 @@ def test_the_page_says_what_is_not_told_apart_from_random_directions(
         assert said in str(sections([given[method]])[0].blocks[0])
 
 
+def test_more_than_one_direction_and_chance_are_warned_of(
+    found: tuple[Record, dict[str, Record]],
+) -> None:
+    run_record, given = found
+    said = {method: "\n".join(record.warnings) for method, record in given.items()}
+    assert given["vanilla"].method.args["k"] == 48 and given["mean"].method.args["k"] == 1
+    assert "vanilla exchanges up to 48 directions at a site" in said["vanilla"]
+    assert all("directions at a site" not in said[name] for name in ("mean", "random"))
+    assert "random is not told apart from as many random directions" in said["random"]
+    assert "not told apart" not in said["mean"] + "".join(run_record.warnings)
+    # A board shows them beside the number.
+    odds, _ = cells_of(rules_of("gym"), given["vanilla"])
+    assert "k=48" in odds.settings and odds.warnings == given["vanilla"].warnings
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 

@@ -108,6 +108,18 @@ def test_all_mistakes_are_said_at_once(tmp_path: Path) -> None:
     assert sum(problem.path.endswith("c-0.safetensors") for problem in bundle.problems) == 1
 
 
+def test_a_whole_vector_is_above_what_the_track_allows(tmp_path: Path) -> None:
+    folder = tmp_path / f"{TASK}_{NEOX}"
+    fit = Fit({load_site("resid.3@because"): Directions(torch.eye(48))})
+    fit.save(folder / "mine-0.safetensors")
+    assert told(read_bundle(tmp_path, TRACK)) == {
+        f"{TASK}_{NEOX}/mine-0.safetensors": "Site resid.3@because: got 48 directions; a site"
+        " may have at most 1 here."
+    }
+    assert read_bundle(tmp_path, TRACK.model_copy(update={"gym_k": 48})).valid
+    assert ServiceTrack.read().gym_k == 1
+
+
 def test_two_folders_of_one_task_and_a_pickle(tmp_path: Path) -> None:
     for name in (f"{TASK}_{NEOX}", f"{NEOX}--{TASK}"):
         saved(tmp_path / "twice" / name)

@@ -112,6 +112,7 @@ def test_mibs_causal_folders_are_of_the_tracks_models() -> None:
         ),
         ("models: [", "not a readable track"),
         ("- a", "not a track"),
+        ("models: {a: {gym: [cleft]}}\ngym_k: 0", "gym_k"),
         ("models: {a: {}}", "a model needs tasks, or gym tasks"),
         ("models: {a: {gym: [../x]}}", "no name of a gym task"),
     ],

@@ -190,7 +190,8 @@ class Directions(OneLine, Featurizer):
 class PrincipalAxes(OneLine, Featurizer):
     """Coordinates along orthonormal axes [d, k] around a mean [d], in units of `scale` [k].
 
-    Mean and scale change what features are, and nothing of an exchange.
+    Mean and scale change what features are, and of an exchange its rounding alone: values must not
+    vanish beside the mean.
     """
 
     axes: Float[Tensor, "d k"]

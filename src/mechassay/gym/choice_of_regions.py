@@ -30,7 +30,8 @@ def chosen_regions(
     rule: str = VALIDATION,
 ) -> Int[np.ndarray, "seeds layers"]:
     """The number of the region of every layer, for every seed; the first of several. There may
-    be other numbers of validation and of test items.
+    be other numbers of validation and of test items. Regions that may not be chosen have odds of
+    minus infinity.
 
     Raises:
         UnknownName: no such rule.

@@ -5,8 +5,9 @@
         METHOD-SEED-control.safetensors    the same, found for control labels
 
 A site is a layer's residual stream at a region of the task. It has a direction, or k orthonormal
-ones; nothing else is an interchange of coordinates. Seeds of a method have the same sites, and so
-have its directions for control labels, if there are any. Files are data; nothing is executed.
+ones; nothing else is an interchange of coordinates. Seeds of a method have the same sites with as
+many directions each, and so have its directions for control labels, if there are any. Of principal
+axes the directions alone count, no mean and no scale. Files are data; nothing is executed.
 """
 
 from __future__ import annotations
@@ -100,9 +101,18 @@ def given_directions(
 
 
 def read_directions(
-    folder: Path, regions: Sequence[str], shape: ModelShape | None, model: str, found: Problems
+    folder: Path,
+    regions: Sequence[str],
+    shape: ModelShape | None,
+    model: str,
+    found: Problems,
+    most: int | None = None,
 ) -> list[GivenDirections]:
-    """The directions of every method in a folder; what is wrong with it is added to `found`."""
+    """The directions of every method in a folder; what is wrong with it is added to `found`.
+
+    Args:
+        most: directions at a site; None: any number.
+    """
     if not folder.is_dir():
         found.note(".", f"there is no folder {folder}.")
         return []
@@ -128,7 +138,7 @@ def read_directions(
                 f"{method} has the seeds {_listed(kinds.get(ORIGINAL, {}))} for original labels and"
                 f" {_listed(kinds[CONTROL])} for control labels; they have to be the same.",
             )
-        _check_fits(files, regions, shape, model, found)
+        _check_fits(files, regions, shape, model, found, most)
         made.append(GivenDirections(folder, method, MappingProxyType(files)))
     return made
 
@@ -162,9 +172,10 @@ def _check_fits(
     shape: ModelShape | None,
     model: str,
     found: Problems,
+    most: int | None,
 ) -> None:
     """Note everything that is wrong with the files of a method."""
-    first: tuple[str, set[Site]] | None = None
+    first: tuple[str, Mapping[Site, int | None]] | None = None
     for path in (path for paths in files.values() for path in paths):
         before = len(found)
         found.tried(path.name, partial(_check_numbers, path, found), path)
@@ -173,10 +184,37 @@ def _check_fits(
             continue
         for fault in _faults(fit, regions, shape, model):
             found.note(path.name, fault)
+        sizes = {site: fit.n_features(site) for site in fit.sites}
+        for fault in _too_many(sizes, most):
+            found.note(path.name, fault)
         if first is None:
-            first = path.name, set(fit.sites)
-        elif set(fit.sites) != first[1]:
+            first = path.name, sizes
+        elif set(sizes) != set(first[1]):
             found.note(path.name, f"has other sites than {first[0]}.")
+        else:
+            for fault in _other_sizes(sizes, *first):
+                found.note(path.name, fault)
+
+
+def _too_many(sizes: Mapping[Site, int | None], most: int | None) -> Iterator[str]:
+    """Whether any site has more directions than are allowed: one line."""
+    if most is None:
+        return
+    above = {site: k for site, k in sizes.items() if k is not None and k > most}
+    for site, k in list(above.items())[:1]:
+        more = f" (too many at {len(above) - 1} more)" if len(above) > 1 else ""
+        yield f"Site {site}: got {k} directions; a site may have at most {most} here{more}."
+
+
+def _other_sizes(
+    sizes: Mapping[Site, int | None], name: str, first: Mapping[Site, int | None]
+) -> Iterator[str]:
+    """Whether any site has another number of directions than in the first file: one line."""
+    for site in [site for site, k in sizes.items() if k != first[site]][:1]:
+        yield (
+            f"Site {site}: all files of a method need as many directions; got {sizes[site]}, and"
+            f" {first[site]} in {name}."
+        )
 
 
 def _check_numbers(path: Path, found: Problems) -> None:

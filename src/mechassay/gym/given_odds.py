@@ -5,12 +5,15 @@
 
 Of a layer that region counts which is best on validation items, among those that have directions:
 with a single one, the region was declared. A layer without directions counts 0, so that the number
-is a mean over the same layers for everybody. Selectivity needs directions for control labels. These
-are taken as they are, and weak ones make it high; without them it is undefined.
+is a mean over the same layers for everybody. Only the directions are exchanged: a mean around which
+a featurizer's axes are, and their scale, change nothing but by rounding. Selectivity needs
+directions for control labels. These are taken as they are, and weak ones make it high; without them
+it is undefined.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -18,7 +21,7 @@ from types import MappingProxyType
 import numpy as np
 
 from mechassay.errors import BadUsage
-from mechassay.features.featurizer import Identity
+from mechassay.features.featurizer import Directions, Featurizer, Identity
 from mechassay.features.fit import Fit
 from mechassay.features.random_directions import random_directions
 from mechassay.gym.arms import Arm, ArmMeasurement
@@ -28,6 +31,7 @@ from mechassay.gym.pairs import GymPairs
 from mechassay.gym.task_items import TaskItems, types_of
 from mechassay.gym.task_odds import (
     CONTROL,
+    METHODS_TABLE,
     ORIGINAL,
     RANDOM_DIRECTIONS,
     WHOLE_VECTOR,
@@ -36,6 +40,7 @@ from mechassay.gym.task_odds import (
 from mechassay.interventions.site import Site, blocks
 from mechassay.models.model import Model
 from mechassay.progress import BAR, Progress
+from mechassay.records import Record
 
 SPLITS = ("validation", "test")
 DRAWS = 3
@@ -98,11 +103,30 @@ def measure_directions(
     return found if given.has_control else replace(found, undefined=NO_CONTROL)
 
 
+def best_draw(record: Record) -> float:
+    """The mean odds of the best draw of random directions; NaN if the record has none. Few draws
+    say little of their spread, so directions do more than chance if their interval is above it.
+    """
+    if not record.has_table(METHODS_TABLE):
+        return math.nan
+    highest = record.table(METHODS_TABLE).where(method=RANDOM_DIRECTIONS).numbers("seed_high")
+    return float(highest[0]) if len(highest) else math.nan
+
+
 def _within(fit: Fit, sites: Sequence[Site]) -> Fit:
-    """The part of a fit that is at some sites."""
-    here = {site: fit.featurizers[site] for site in sites if site in fit}
-    chosen = {site: mask for site, mask in fit.chosen.items() if site in here}
-    return Fit(MappingProxyType(here), MappingProxyType(chosen), provenance=fit.provenance)
+    """The directions of a fit that are at some sites."""
+    here = {site: _along(fit, site) for site in sites if site in fit}
+    return Fit(MappingProxyType(here), provenance=fit.provenance)
+
+
+def _along(fit: Fit, site: Site) -> Featurizer:
+    """The directions that are meant at a site, without mean and scale: huge ones round all that is
+    exchanged away.
+    """
+    found = fit.featurizers[site]
+    if isinstance(found, Identity) and site not in fit.chosen:
+        return found  # The whole vector, exactly.
+    return Directions(fit.directions(site))
 
 
 def _controls(model: Model, fit: Fit, seed: int) -> dict[str, list[Fit]]:

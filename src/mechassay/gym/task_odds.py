@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from mechassay.display import OneLine, Tabular, html_facts, html_note, html_table
 from mechassay.errors import one_of
@@ -106,9 +106,18 @@ class MethodOdds(OneLine):
         """
         found = self.test if split == "test" else self.validation
         made = found[ORIGINAL] - found[CONTROL] if of == SELECTIVITY else found[of]
-        if split == "test" or self.offered is None:
-            return made
-        return np.where(self.offered, made, -np.inf)
+        return made if split == "test" else self._offered(made)
+
+    def regions(self, of: str, rule: str = VALIDATION) -> Int[np.ndarray, "seeds layers"]:
+        """The number of the region of every layer, for every seed, among those that may be chosen.
+
+        Raises:
+            UnknownName: no such rule.
+        """
+        return chosen_regions(self.odds(of, "validation"), self._offered(self.odds(of)), rule)
+
+    def _offered(self, odds: Odds) -> Odds:
+        return odds if self.offered is None else np.where(self.offered, odds, -np.inf)
 
     def shown(self) -> dict[str, Any]:
         return {
@@ -176,9 +185,7 @@ class TaskOdds(OneLine, Tabular):
         self, found: MethodOdds, of: str, rule: str = VALIDATION
     ) -> Float[np.ndarray, "seeds n"]:
         one_of("number of a method", of, self.of)
-        test = found.odds(of)
-        regions = chosen_regions(found.odds(of, "validation"), test, rule)
-        return by_item(test, regions)
+        return by_item(found.odds(of), found.regions(of, rule))
 
     def estimate(self, method: str, of: str = ORIGINAL, rule: str = VALIDATION) -> Estimate:
         """The overall number of a method with its 95 % interval over groups and seeds.
@@ -209,8 +216,7 @@ class TaskOdds(OneLine, Tabular):
 
     def chosen(self, method: str, of: str = ORIGINAL, rule: str = VALIDATION) -> dict[int, str]:
         """The region of every layer, of the first seed."""
-        found = self[method]
-        picked = chosen_regions(found.odds(of, "validation"), found.odds(of), rule)[0]
+        picked = self[method].regions(of, rule)[0]
         return {
             layer: self.regions[number] for layer, number in zip(self.layers, picked, strict=True)
         }
@@ -218,9 +224,8 @@ class TaskOdds(OneLine, Tabular):
     def by_layer(self, method: str, of: str = ORIGINAL) -> dict[int, Estimate]:
         """The mean of every layer at its region, with its interval."""
         found = self[method]
-        test = found.odds(of)
-        regions = chosen_regions(found.odds(of, "validation"), test)
-        picked = np.take_along_axis(test, regions[:, None, :, None], axis=3)[..., 0]
+        regions = found.regions(of)
+        picked = np.take_along_axis(found.odds(of), regions[:, None, :, None], axis=3)[..., 0]
         return {
             layer: mean_of(picked[..., number], self.groups, self.seed)
             for number, layer in enumerate(self.layers)

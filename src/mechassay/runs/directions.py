@@ -8,6 +8,7 @@ there.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, ClassVar
@@ -15,7 +16,7 @@ from typing import Annotated, Any, ClassVar
 from mechassay.errors import BadUsage
 from mechassay.gym.control_labels import control_labels
 from mechassay.gym.given_directions import GivenDirections, given_directions
-from mechassay.gym.given_odds import SPLITS, measure_directions
+from mechassay.gym.given_odds import SPLITS, best_draw, measure_directions
 from mechassay.gym.gym_task import GymTask
 from mechassay.gym.task_odds import ORIGINAL
 from mechassay.interventions.model_shape import ModelShape
@@ -150,12 +151,11 @@ class DirectionsJob(Job):
             progress=bench.progress,
         )
         chosen = {split: selection(each, model) for split, each in pairs.items()}
-        sizes = {
-            fit.directions(site).shape[1] for fit in given.fits()[ORIGINAL] for site in fit.sites
-        }
+        fits = found[given.method].fits[ORIGINAL]
+        k = max(fit.directions(site).shape[1] for fit in fits for site in fit.sites)
         about: dict[str, Any] = {
             "seeds": found[given.method].seeds,
-            "k": max(sizes),
+            "k": k,
             FEATURES_SHA256: given.sha256,
         }
         record = found.record(
@@ -169,6 +169,22 @@ class DirectionsJob(Job):
             realised={"seconds": round(time.perf_counter() - begin, 3)},
             data=chosen,
         )
-        if not given.has_control:
-            return record
-        return record.changed(warnings=[*record.warnings, GIVEN_CONTROL])
+        warnings = [*record.warnings, *_warnings(record, given.method, k)]
+        if given.has_control:
+            warnings.append(GIVEN_CONTROL)
+        return record.changed(warnings=warnings)
+
+
+def _warnings(record: Record, method: str, k: int) -> Iterator[str]:
+    """That a site has several directions, and that they do no more than random ones."""
+    if k > 1:
+        yield (
+            f"{method} exchanges up to {k} directions at a site. Methods have one by default, and"
+            " more change more of the vector: compare with methods of as many."
+        )
+    own, drawn = record.measure(f"{ORIGINAL}_{method}"), best_draw(record)
+    if own is not None and own.low <= drawn:
+        yield (
+            f"{method} is not told apart from as many random directions: its interval begins at"
+            f" {own.low:.2f}, and the best of them have {drawn:.2f}."
+        )

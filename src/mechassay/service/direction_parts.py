@@ -1,8 +1,9 @@
 """Directions for gym tasks in a submission: folders TASK_MODEL, or MODEL--TASK as a run has them.
 
-A folder has the directions of one method (`gym.given_directions`). A submission that has one such
-folder is one of directions as a whole. Sentences of gym tasks are drawn from public templates, so
-directions are evaluated on public examples alone.
+A folder has the directions of one method (`gym.given_directions`), as many at a site as the track
+allows: most methods have one, and the whole vector may be above them all. A submission that has one
+such folder is one of directions as a whole. Sentences of gym tasks are drawn from public templates,
+so directions are evaluated on public examples alone.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class DirectionParts(PartReader):
             return
         regions, shape = about
         inner = Problems()
-        given = read_directions(path, regions, shape, model, inner)
+        given = read_directions(path, regions, shape, model, inner, self.track.gym_k)
         self.take(path, inner)
         if len(given) > 1:
             self._note_methods(name, given)

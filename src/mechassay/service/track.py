@@ -10,6 +10,7 @@
         shape: {n_layers: 12, n_heads: 12, d_model: 768, d_head: 64}
         mib_class: GPT2LMHeadModel      what folders of MIB's causal track call the model
         gym: [agr_gender]               gym tasks, for directions
+    gym_k: 1                            directions at a site, at most
     upload: {megabytes: 2000}           see `UploadLimits`
     cell: {seconds: 3600}               see `CellLimits`
 
@@ -141,6 +142,8 @@ class ServiceTrack(Stored):
         limit, limits: examples of a cell, and of cells of single tasks.
         profile: of the areas under faithfulness; see `circuits.areas`.
         adversarial: what of circuits is evaluated adversarially, if the board is named.
+        gym_k: how many directions a submission may have at a site. More change more of the vector,
+            all of them the whole one, and the numbers of both stand in one column.
     """
 
     models: dict[PublicName, ServiceModel] = Field(min_length=1)
@@ -152,6 +155,7 @@ class ServiceTrack(Stored):
     seed: int = Field(default=0, ge=0)
     profile: Profile = "strict"
     adversarial: AdversarialTrack = AdversarialTrack()
+    gym_k: int = Field(default=1, ge=1)
     upload: UploadLimits = UploadLimits()
     cell: CellLimits = CellLimits()
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+from mechassay.gym.given_odds import best_draw
 from mechassay.gym.task_odds import (
-    METHODS_TABLE,
     ORIGINAL,
     RANDOM_DIRECTIONS,
     SELECTIVITY,
@@ -96,13 +97,12 @@ def _verdict(record: Record) -> str:
     method = record.method.name
     own = record.measure(f"{ORIGINAL}_{method}")
     whole = record.measure(f"{ORIGINAL}_{method}", f"control:{WHOLE_VECTOR}")
-    drawn = record.table(METHODS_TABLE).where(method=RANDOM_DIRECTIONS).numbers("seed_high")
-    if own is None or whole is None or not len(drawn):
+    drawn = best_draw(record)
+    if own is None or whole is None or math.isnan(drawn):
         return f"{method} in {record.model.name}, {record.task.name}: it has no odds."
-    # Few draws say little of their spread; so the best of them has to be below the interval.
-    above = "more than" if own.low > drawn[0] else "not told apart from"
+    above = "more than" if own.low > drawn else "not told apart from"
     return (
         f"{method} in {record.model.name}, {record.task.name}: odds of {own.value:.2f},"
-        f" {above} random directions, the best of which have {drawn[0]:.2f}; the whole vector has"
+        f" {above} random directions, the best of which have {drawn:.2f}; the whole vector has"
         f" {whole.value:.2f}."
     )
