@@ -27,6 +27,11 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a disk that is full, or of which a user has no more."""
 
 
+def is_full(error: object) -> bool:
+    """Whether an error says that there is no room left on a disk."""
+    return isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in FULL)
+
+
 def partial_of(path: Path) -> Path:
     """The file beside `path` that this process writes before it becomes `path`."""
     return path.with_name(f"{path.name}.partial-{os.getpid()}")
@@ -50,7 +55,7 @@ def whole(path: Path, size: int | None = None) -> Generator[Path]:
         yield partial
         os.replace(partial, path)
     except OSError as error:
-        if error.errno not in FULL:
+        if not is_full(error):
             raise
         raise _full(path, partial, size) from error
     finally:

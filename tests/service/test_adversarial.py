@@ -25,7 +25,7 @@ from mechassay.runs.circuits import CircuitsJob
 from mechassay.runs.execute import prepare, run_cells
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import Results, cell_name
-from mechassay.service.adversarial import AdversarialTrack
+from mechassay.service.adversarial import AdversarialTrack, row_ending
 from mechassay.service.app import create_app
 from mechassay.service.archive import pack
 from mechassay.service.boards import BoardsSnapshot, ServedBoards
@@ -163,6 +163,21 @@ def test_a_submission_has_records_on_two_boards(
         assert cell.value == (first if row.endswith("0.2") else second).value("mean")
         assert cell.place == {"model": TRUTH, "task": TRUTH} and not cell.private
         assert boards.submissions[cell.row] == cell.source.removeprefix("submission ")
+
+
+def test_rows_of_sizes_that_differ_late_are_two(
+    done: tuple[MadeService, dict[str, list[Record]]],
+) -> None:
+    record = done[1]["random"][1]
+
+    def ending(size: float) -> str:
+        args = {**record.method.args, "size": size}
+        method = record.method.model_copy(update={"args": args})
+        return row_ending(record.changed(specs={**record.specs, "method": method}))
+
+    sizes = (0.01, 0.01234561, 0.01234562)
+    assert [ending(size) for size in sizes] == ["@0.01", "@0.01234561", "@0.01234562"]
+    assert row_ending(done[1]["random"][0]) == ""
 
 
 def test_worthless_circuits_have_poor_numbers(
@@ -313,6 +328,24 @@ def test_jobs_of_a_track_with_and_without_the_board(tmp_path: Path) -> None:
     everywhere = PUBLIC.model_copy(update={"adversarial": AdversarialTrack()})
     jobs = read_bundle(folder, everywhere).jobs(everywhere)
     assert [job.model for job in jobs if isinstance(job, AdversarialJob)] == [TRAINED, TRUTH]
+
+
+def test_the_name_of_a_folder_does_not_choose_what_is_evaluated(tmp_path: Path) -> None:
+    only = AdversarialTrack(n_clean=3, n_corrupted=4, tasks={TRAINED: (TRAINED,)})
+    track = PUBLIC.model_copy(update={"adversarial": only, "limits": {TRAINED: 3}})
+    jobs = list[Any]()
+    for task in (TRUTH, TRAINED):
+        folder = tmp_path / task
+        random_scores().save(folder / f"{task}_{TRAINED}" / "a.safetensors")
+        (folder / "submission.yaml").write_text("name: mine\n")
+        jobs.append(read_bundle(folder, track).jobs(track))
+    for first, second in jobs:
+        assert (first.models, first.tasks, first.test_limit) == ((TRAINED,), (), 3)
+        assert isinstance(second, AdversarialJob) and second.task == TRAINED
+    # Both at once are two of the same.
+    (tmp_path / TRUTH / f"{TRUTH}_{TRAINED}").rename(tmp_path / TRAINED / f"{TRUTH}_{TRAINED}")
+    (problem,) = read_bundle(tmp_path / TRAINED, track).problems.errors
+    assert problem.message.startswith(f"a second one for {TRAINED} on {TRAINED}")
 
 
 @pytest.mark.parametrize(

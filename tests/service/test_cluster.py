@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 import threading
@@ -148,6 +149,27 @@ def test_before_a_cell_begins_the_cluster_is_to_blame_and_then_its_node(
         monkeypatch.setattr(cluster, "connected", lambda _, error=error: FakeRay(True, error))
         end = send(words, ORDERS)
         assert end.how == "died" and end.message == f"its node was lost ({type(error).__name__})."
+
+
+def test_a_node_that_could_not_run_a_cell_is_no_death_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = pytest.importorskip("ray")
+    words, errors = ("run", str(tmp_path), "0", "a"), ray.exceptions
+
+    def of_task(cause: Exception) -> Exception:
+        return errors.RayTaskError("run", f"Traceback: {cause}", cause).as_instanceof_cause()
+
+    refused = of_task(BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"))
+    for error, kind, said in (
+        (refused, ClusterAway, "could not run a cell: .*temporarily unavailable"),
+        (of_task(TypeError("no such field")), ClusterAway, "could not run a cell: no such field"),
+        (of_task(OSError(errno.ENOSPC, "No space left")), DiskFull, "No space left"),
+        (errors.RaySystemError("broken"), ClusterAway, "did not run a cell: .*broken"),
+    ):
+        monkeypatch.setattr(cluster, "connected", lambda _, error=error: FakeRay(True, error))
+        with pytest.raises(kind, match=said):
+            send(words, ORDERS)
 
 
 def test_a_node_sees_a_folder_that_was_checked(tmp_path: Path) -> None:

@@ -26,6 +26,23 @@ def test_a_worker_that_has_to_end_wants_nothing_any_longer() -> None:
     assert not any(thread.name.startswith("beat") for thread in threading.enumerate())
 
 
+def test_a_lease_counts_from_before_the_beat_that_renewed_it() -> None:
+    times: list[float] = []
+
+    def beat() -> bool:
+        times.append(time.monotonic())
+        if len(times) == 1:
+            time.sleep(0.9)  # Renewed at once; only the answer is slow.
+            return True
+        raise DatabaseAway("it does not answer")
+
+    with held(beat, threading.Event(), lease=1.0) as lost:
+        assert lost.wait(20)
+    # At the first beat that failed a whole lease after it was renewed, and no later.
+    late = [each - times[0] >= 1.0 for each in times]
+    assert late.index(True) == len(times) - 1
+
+
 def test_a_database_that_is_away_loses_nothing_until_the_lease_is_over(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

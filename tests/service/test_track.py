@@ -60,13 +60,22 @@ def test_shapes_are_written_or_those_of_the_loaded_model() -> None:
 
 
 def test_what_the_track_does_not_evaluate() -> None:
-    TRACK.check("wide", "mcqa")
+    assert TRACK.public_task("wide", "mcqa") == "mcqa"
     with pytest.raises(UnknownName, match="Did you mean 'small'"):
-        TRACK.check("smal", "mcqa")
+        TRACK.public_task("smal", "mcqa")
     with pytest.raises(UnknownName, match="task of the track 'mcq'. Did you mean 'mcqa'"):
-        TRACK.check("wide", "mcq")
+        TRACK.public_task("wide", "mcq")
     with pytest.raises(BadUsage, match="does not evaluate small on mcqa; it does truth-ioi"):
-        TRACK.check("small", "mcqa")
+        TRACK.public_task("small", "mcqa")
+
+
+def test_a_trained_truths_task_has_one_name_however_it_is_typed() -> None:
+    name = "truth-ioi-trained"
+    track = ServiceTrack(models={name: ServiceModel(tasks=(name,))})
+    assert {track.public_task(name, typed) for typed in (name, "truth-ioi")} == {name}
+    # A track that calls it by its own name keeps that one.
+    track = ServiceTrack(models={name: ServiceModel(tasks=("truth-ioi",))})
+    assert track.public_task(name, "truth-ioi") == "truth-ioi"
 
 
 def test_gym_tasks_are_tasks_of_their_own() -> None:
@@ -79,9 +88,9 @@ def test_gym_tasks_are_tasks_of_their_own() -> None:
     with pytest.raises(BadUsage, match="does not evaluate wide on cleft; it does none"):
         track.check_gym("wide", "cleft")
     with pytest.raises(UnknownName, match="task of the track 'cleft'"):
-        track.check("gym-neox", "cleft")
+        track.public_task("gym-neox", "cleft")
     with pytest.raises(BadUsage, match="does not evaluate gym-neox on mcqa; it does none"):
-        track.check("gym-neox", "mcqa")
+        track.public_task("gym-neox", "mcqa")
 
 
 def test_mibs_causal_folders_are_of_the_tracks_models() -> None:

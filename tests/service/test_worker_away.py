@@ -6,6 +6,7 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,15 @@ from sqlalchemy import update
 
 from mechassay.errors import DiskFull
 from mechassay.service import checks, queue
+from mechassay.service import worker as worker_file
 from mechassay.service.cell import (
     CHECKED,
     CheckedCell,
     CheckedSubmission,
 )
 from mechassay.service.database import Database, DatabaseAway
-from mechassay.service.evaluation import ChildEnd, Evaluated
+from mechassay.service.evaluation import ChildEnd, ClusterAway, Evaluated
+from mechassay.service.postponed import FIRST, PostponedWork
 from mechassay.service.store import Store, StoreAway
 from mechassay.service.tables import Evaluation, now
 from mechassay.service.work import PlannedEvaluation
@@ -50,6 +53,19 @@ class AwayStore:
             return getattr(self.inner, name)(*given)
 
         return asked
+
+
+@dataclass
+class Clock:
+    """The seconds of all workers that are made."""
+
+    time: float = 100.0
+
+    @staticmethod
+    def of(monkeypatch: pytest.MonkeyPatch) -> Clock:
+        clock = Clock()
+        monkeypatch.setattr(worker_file, "PostponedWork", lambda: PostponedWork(lambda: clock.time))
+        return clock
 
 
 def test_a_store_that_is_away_costs_a_check_no_attempt(tmp_path: Path) -> None:
@@ -100,6 +116,7 @@ def test_a_record_waits_for_the_store_and_its_cell_is_not_done_again(
 def test_a_submission_that_has_no_room_does_not_stop_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    clock = Clock.of(monkeypatch)
     served = Served.at(tmp_path / "service")
     large = served.submit(junk(tmp_path / "large.zip", b"PK large"))
     small = served.submit(junk(tmp_path / "small.zip", b"PK"))
@@ -127,12 +144,17 @@ def test_a_submission_that_has_no_room_does_not_stop_another(
     # The check of the small one, and its cells, although the large one is first in line.
     assert [worker.step() for _ in range(3)] == [True] * 3
     assert served.submission(small).state == "done"
-    # Now nothing else is left to do.
+    # Nothing else is left to do, and its wait is not over.
+    assert not worker.step()
+    clock.time += FIRST
     with pytest.raises(DiskFull):
         worker.step()
+    clock.time += FIRST
+    assert not worker.step()
     found = served.submission(large)
     assert (found.state, found.attempts, found.deaths) == ("received", 0, 0)
     full[0] = False
+    clock.time += FIRST
     assert worker.step() and served.submission(large).state == "queued"
     # The same for a cell of it, whose file another worker has to get first.
     full[0], other = True, ServiceWorker(served.settings, OPTIONS)
@@ -145,6 +167,96 @@ def test_a_submission_that_has_no_room_does_not_stop_another(
         ("waiting", 0),
         ("waiting", 0),
     ]
+
+
+def tried_in(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, *, once: bool
+) -> int:
+    """How often a worker tries a submission: `once`, or in at least 20 rounds."""
+    served, tries = Served.at(tmp_path / "service"), list[int]()
+    served.submit(junk(tmp_path / "one.zip"))
+
+    def get_file(*_: object) -> Path:
+        tries.append(1)
+        raise error
+
+    monkeypatch.setattr(Store, "get_file", get_file)
+    worker, rounds = ServiceWorker(served.settings, OPTIONS), list[float]()
+
+    def wait(seconds: float) -> bool:
+        rounds.append(seconds)
+        if len(rounds) == 20:
+            worker.stop.set()
+        return worker.stop.is_set()
+
+    monkeypatch.setattr(worker.stop, "wait", wait)
+    assert worker.run(once=once) == 0
+    return len(tries)
+
+
+def test_an_idle_worker_keeps_to_the_wait_of_what_has_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tried_in(monkeypatch, tmp_path, DiskFull("the disk is full"), once=False) == 1
+
+
+def test_a_worker_that_ends_when_nothing_is_left_tries_once_more_what_has_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tried_in(monkeypatch, tmp_path, DiskFull("the disk is full"), once=True) == 2
+
+
+@pytest.mark.parametrize("error", [StoreAway("away"), OSError(11, "fork: try again")])
+def test_what_is_away_for_all_is_booked_on_no_submission(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tried_in(monkeypatch, tmp_path, error, once=True) == 20
+
+
+def test_private_cells_and_checks_do_not_wait_for_a_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, done = Clock.of(monkeypatch), list[str]()
+    served = Served.at(tmp_path / "service", splits="test, private")
+    plan = [PlannedEvaluation(0, "public"), PlannedEvaluation(1, "private", "private")]
+    first, second = (
+        planned(served, junk(tmp_path / f"{name}.zip", b"PK" + name.encode()), *plan)
+        for name in ("a", "b")
+    )
+
+    def evaluated(*given: object, private: bool, **_: object) -> Evaluated:
+        done.append(str(given[2]))
+        if not private and done.count("public") <= 5:
+            raise ClusterAway("no Ray cluster")
+        return Evaluated("ended", "failed", "none", 1.0)
+
+    def checked(folder: Path, *_: object, **__: object) -> CheckedSubmission:
+        (folder / CHECKED).touch()
+        return CheckedSubmission(kind="circuits", problems=[], cells=[])
+
+    monkeypatch.setattr(worker_file, "check_submission", checked)
+    monkeypatch.setattr(worker_file, "evaluate", evaluated)
+    worker = ServiceWorker(served.settings, OPTIONS)
+    with pytest.raises(ClusterAway):
+        worker.step()
+    assert [worker.step() for _ in range(3)] == [True, True, False]
+    assert done == ["public", "private", "private"]
+    third = served.submit(junk(tmp_path / "c.zip", b"PKc"))
+    assert worker.step() and served.submission(third).state == "refused"
+    # The second wait is twice as long.
+    for wait in (FIRST, 2 * FIRST):
+        clock.time += wait - 1
+        assert not worker.step()
+        clock.time += 1
+        with pytest.raises(ClusterAway):
+            worker.step()
+    assert done.count("public") == 3
+    # A worker that is to end when nothing is left waits for the cluster.
+    monkeypatch.setattr(worker_file, "AWAY", 0.01)
+    assert worker.run(once=True) == 2 and done.count("public") == 5 + 2
+    for submission in (first, second):
+        cells = served.evaluations(submission)
+        assert [(each.state, each.attempts) for each in cells] == [("failed", 1)] * 2
 
 
 def test_a_database_that_is_away_is_waited_for(

@@ -93,7 +93,7 @@ class AdversarialTrack(Stored):
                     if file
                     else " (none is so small)"
                 )
-            lines.append(f"adversarial at {100 * size:g} % of the edges{which}: {pairs}")
+            lines.append(f"adversarial at {100 * size:.15g} % of the edges{which}: {pairs}")
         return lines
 
 
@@ -111,4 +111,4 @@ def prompts_then_and_now(
 def row_ending(record: Record) -> str:
     """What stands behind the name of a submission in a row: the size of an adversarial record."""
     size = record.method.args.get("size") if record.kind == AdversarialJob.kind else None
-    return f"@{size:g}" if isinstance(size, int | float) else ""
+    return f"@{size}" if isinstance(size, int | float) else ""

@@ -58,16 +58,16 @@ class AlignmentParts(PartReader):
             model = self.problems.tried(at, partial(self.track.public_name, read.model))
             if model is None:
                 continue
-            fits = self.problems.tried(at, partial(self._fits, model, read.task, read.shape))
-            if fits:
-                yield BundlePart(model, read.task, self.name_of(folder), "alignment", read.variable)
+            task = self.problems.tried(at, partial(self._task, model, read.task, read.shape))
+            if task is not None:
+                yield BundlePart(model, task, self.name_of(folder), "alignment", read.variable)
 
-    def _fits(self, model: str, task: str, shape: object) -> bool:
-        self.track.check(model, task)
+    def _task(self, model: str, task: str, shape: object) -> str:
+        task = self.track.public_task(model, task)
         expected = self.track.shape(model)
         if shape not in (None, expected):
             raise BadUsage(f"is about a model of {shape}; {model} has {expected}.")
-        return True
+        return task
 
     def read_mib(self, root: Path) -> Iterator[BundlePart]:
         """The folders of MIB's causal track in a folder."""

@@ -100,9 +100,9 @@ def job_of_part(
     model = track.loaded_from(part.model)
     if part.form in ("alignment", "mib-alignment"):
         return AlignmentsJob(
+            # Of any task: the folder holds one alignment, which may call its task otherwise.
             (str(bundle.folder / part.path),),
             model,
-            (part.task,),
             test_split=split,
             test_limit=track.examples_of(part.task),
             dtype=track.dtype,

@@ -24,7 +24,7 @@ class BundlePart:
     """What is evaluated of a submission on one task with one model.
 
     Attributes:
-        model: its public name.
+        model, task: by the names that the track has for them.
         path: a file of scores, or a folder of circuits, of an alignment or of directions, relative
             to the bundle.
         variable: of an alignment, as the folder calls it.

@@ -32,7 +32,7 @@ import torch
 from pydantic import Field
 
 from mechassay.errors import BadUsage, DiskFull, MechassayError, first_line, one_of
-from mechassay.files import FULL, write_text
+from mechassay.files import is_full, write_text
 from mechassay.progress import SILENT
 from mechassay.records import Record, Stored
 from mechassay.runs.execute import Here, prepare
@@ -199,8 +199,7 @@ def work(arguments: Sequence[str], orders: CellOrders) -> int:
             run_cell(Path(folder), int(number), name, orders)
     except (MechassayError, OSError) as error:
         sys.stderr.write(f"{first_line(error)}\n")
-        full = isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in FULL)
-        return NO_ROOM if full else 1
+        return NO_ROOM if is_full(error) else 1
     return 0
 
 

@@ -40,9 +40,10 @@ class CircuitParts(PartReader):
         if not task:
             self.problems.note(name, "is not named TASK_MODEL, such as ioi_gpt2.")
             return
-        about = self.problems.tried(name, partial(self._about, model, task))
-        if about is None:
+        found = self.problems.tried(name, partial(self._about, model, task))
+        if found is None:
             return
+        task, about = found
         files = list(self._graph_files(path, about, model))
         if not files:
             if path.is_dir() and not any(path.iterdir()):
@@ -53,9 +54,8 @@ class CircuitParts(PartReader):
             held = path if form == "circuits" else files[0]
             yield BundlePart(model, task, self.name_of(held), form)
 
-    def _about(self, model: str, task: str) -> TrackModel:
-        self.track.check(model, task)
-        return self.track.circuit_model(model)
+    def _about(self, model: str, task: str) -> tuple[str, TrackModel]:
+        return self.track.public_task(model, task), self.track.circuit_model(model)
 
     def _graph_files(self, path: Path, about: TrackModel, model: str) -> Iterator[Path]:
         """The files of a part that may be opened."""

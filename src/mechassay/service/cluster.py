@@ -4,7 +4,8 @@ It asks for a place on a node. There the child of `service.cell` is run and watc
 and watches one here: so the limits of time and memory hold on the node, for the same process, and
 are said in the same words. The wait for a place is not part of the cell's time. How the child ended
 is written to FOLDER/sent.json; without that file the cluster is to blame, and the cell waits again.
-A node that is lost while it computes counts as a death of the child.
+A node that is lost while it computes counts as a death of the child. A node that could not begin
+the child, or watch it, does not.
 
 Nothing goes on when this process is gone. Ray ends the actors of a driver that is lost, the child
 ends with its standard input, and where Ray does not hear of it, its limit of time ends it.
@@ -20,11 +21,12 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter
 
 from mechassay.errors import BadUsage, DiskFull, MechassayError, first_line
-from mechassay.files import write_text
+from mechassay.files import is_full, write_text
 from mechassay.runs.ray import connected
 from mechassay.service.cell import CHECKED, NO_ROOM, CellOrders, read_orders
 from mechassay.service.evaluation import ANSWER, PLACE, SENT, ChildEnd, ClusterAway, watch_child
@@ -50,7 +52,9 @@ def send(words: Sequence[str], orders: CellOrders) -> ChildEnd:
 
     Raises:
         BadUsage: there is a seed of private examples in the orders.
-        ClusterAway: there is no cluster, it has no place, or does not see the folder.
+        ClusterAway: there is no cluster, it has no place, does not see the folder, or could not
+            begin or watch the child.
+        DiskFull: its node has no room.
         MissingExtra: Ray is not installed.
     """
     if orders.seed is not None:
@@ -72,8 +76,26 @@ def send(words: Sequence[str], orders: CellOrders) -> ChildEnd:
     told = orders.model_copy(update={"threads": orders.num_cpus})
     try:
         return ray.get(place.run.remote(words, told), timeout=orders.track.cell.seconds + ANSWER)
-    except ray.exceptions.RayError as error:
+    except ray.exceptions.RayTaskError as error:  # The node lives, and `Place.run` failed.
+        said = f"A node of the Ray cluster could not run a cell: {first_line(error.cause)}"
+        raise (DiskFull if is_full(error.cause) else ClusterAway)(said) from error
+    except _lost(ray) as error:
         return ChildEnd("died", f"its node was lost ({type(error).__name__}).", 0.0)
+    except ray.exceptions.RayError as error:
+        raise ClusterAway(f"The Ray cluster did not run a cell: {first_line(error)}") from error
+
+
+def _lost(ray: Any) -> tuple[type[Exception], ...]:
+    """What Ray raises where a node or its actor is gone, or gives no answer in time."""
+    lost = ray.exceptions
+    return (
+        lost.RayActorError,
+        lost.WorkerCrashedError,
+        lost.OutOfMemoryError,
+        lost.NodeDiedError,
+        lost.ObjectLostError,
+        lost.GetTimeoutError,
+    )
 
 
 def main(arguments: Sequence[str]) -> int:

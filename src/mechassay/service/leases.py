@@ -48,7 +48,7 @@ def held(
                 LOG.warning("%s: %s", worker, error)
                 mine = monotonic() - renewed < lease
             else:
-                renewed = monotonic()
+                renewed = last  # The lease counts from before the beat, which may be slow.
             if not mine:
                 wanted.set()
 

@@ -100,13 +100,20 @@ def receive(
 
 
 def claim(
-    db: Database, worker: str, lease: float, *, without: Collection[str] = ()
+    db: Database,
+    worker: str,
+    lease: float,
+    *,
+    without: Collection[str] = (),
+    split: str | None = None,
 ) -> Evaluation | None:
     """The next evaluation, which is this worker's for `lease` seconds; None if none waits.
 
     Args:
         without: ids of submissions that are passed over.
+        split: of the evaluation; None: any.
     """
+    wanted = {"state": "waiting"} if split is None else {"state": "waiting", "split": split}
     time = now()
     until = time + timedelta(seconds=lease)
 
@@ -120,7 +127,7 @@ def claim(
                 continue
             found = session.scalar(
                 select(Evaluation)
-                .filter_by(submission_id=submission, state="waiting")
+                .filter_by(submission_id=submission, **wanted)
                 .order_by(Evaluation.attempts, Evaluation.id)
                 .limit(1)
                 .with_for_update(skip_locked=True)

@@ -32,7 +32,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from mechassay.circuits.areas import Profile
 from mechassay.circuits.submission import TrackModel
-from mechassay.errors import BadFile, BadUsage, UnknownName, first_line
+from mechassay.errors import BadFile, BadUsage, MechassayError, UnknownName, first_line
 from mechassay.graph import Graph
 from mechassay.interventions.model_shape import ModelShape
 from mechassay.models.model import load_model
@@ -232,34 +232,36 @@ class ServiceTrack(Stored):
         written = self.model(name).shape
         return _shape_of(self.loaded_from(name)) if written is None else written.sizes
 
-    def check(self, model: str, task: str) -> None:
-        """Refuse a task and model that the track does not evaluate.
+    def public_task(self, model: str, task: str) -> str:
+        """The track's name of a task on a model, where it is named by it or by its own name.
 
         Raises:
             UnknownName: there is no such model, or no such task.
             BadUsage: both are there, but not together.
         """
         tasks = self.model(model).tasks
+        if task in tasks:
+            return task
         # The task of a trained ground truth has the name of its task, and that of the model.
-        own = {load_task(each).name for each in tasks if is_truth(each)}
-        if task in tasks or task in own:
-            return
+        own = {load_task(each).name: each for each in tasks if is_truth(each)}
+        if task in own:
+            return own[task]
         every = {each for about in self.models.values() for each in about.tasks}
-        self._refuse("task", model, task, every, tasks)
+        raise self._refusal("task", model, task, every, tasks)
 
     def check_gym(self, model: str, task: str) -> None:
-        """The same as `check` for gym tasks; errors as there."""
+        """Refuse a gym task that is not evaluated on a model; errors as `public_task`."""
         tasks = self.model(model).gym
         if task not in tasks:
             every = {each for about in self.models.values() for each in about.gym}
-            self._refuse("gym task", model, task, every, tasks)
+            raise self._refusal("gym task", model, task, every, tasks)
 
-    def _refuse(
+    def _refusal(
         self, what: str, model: str, task: str, every: Collection[str], own: Sequence[str]
-    ) -> None:
+    ) -> MechassayError:
         if task not in every:
-            raise UnknownName(f"{what} of the track", task, sorted(every))
-        raise BadUsage(
+            return UnknownName(f"{what} of the track", task, sorted(every))
+        return BadUsage(
             f"The track does not evaluate {model} on {task}; it does {', '.join(own) or 'none'}."
         )
 

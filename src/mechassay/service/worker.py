@@ -10,9 +10,10 @@ the database counts is kept: so a cell has exactly one result.
 
 A submission cannot stop a worker: its files are opened in children alone. A child that dies without
 a word is tried again, as memory may have run out for another's sake; one over a limit is not. Where
-store or cluster are away or a disk is full, what was begun waits again and is not counted, and
-others come first (`service.postponed`). A cell that is done waits for store and database to take
-its result. SIGTERM and Ctrl-C give back what was begun, and end the worker.
+database, store or cluster are away or a disk is full, what was begun waits again and is not
+counted. Others come before what has no room, and before public cells without their cluster
+(`service.postponed`). A cell that is done waits for store and database to take its result. SIGTERM
+and Ctrl-C give back what was begun, and end the worker.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from mechassay.errors import BadFile, DiskFull, MechassayError, first_line
+from mechassay.files import is_full
 from mechassay.runs.ray import ray_module
 from mechassay.service import checks, queue
 from mechassay.service.cell import CHECKED, UPLOAD, CellOrders, CheckedSubmission, Engine
@@ -46,7 +48,7 @@ from mechassay.service.evaluation import (
     evaluate,
 )
 from mechassay.service.leases import LEASE, held
-from mechassay.service.postponed import PostponedSubmissions
+from mechassay.service.postponed import CLUSTER, PostponedWork
 from mechassay.service.settings import PrivateSeed, PrivateSeeds, ServiceSettings
 from mechassay.service.store import Store, StoreAway
 from mechassay.service.tables import Evaluation, Submission
@@ -120,7 +122,7 @@ class ServiceWorker:
             ray_module()
         self.settings.seeds()  # Refused now, and not in the first private cell.
         self._unpacked = UnpackedSubmissions(self.folder)
-        self._postponed = PostponedSubmissions()
+        self._postponed = PostponedWork()
         self._checks_next = True
 
     @property
@@ -132,9 +134,10 @@ class ServiceWorker:
         """Work until `stop` is set; how many pieces were done.
 
         Args:
-            once: end as soon as nothing is left to do.
+            once: end as soon as nothing is left to do. A submission without room is tried once
+                more then; what is away, as a cluster, is waited for.
         """
-        n = 0
+        n, tried = 0, set[str]()
         sweep(self.settings.scratch)
         try:
             while not self.stop.is_set():
@@ -148,8 +151,12 @@ class ServiceWorker:
                     continue
                 n += found
                 if not found and once:
-                    break
-                if not found:
+                    again = self._postponed.now() - tried
+                    if not again:
+                        break
+                    self._postponed.resume(again)
+                    tried |= again - {CLUSTER}
+                elif not found:
                     self.stop.wait(IDLE)
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -161,19 +168,18 @@ class ServiceWorker:
 
         Raises:
             DatabaseAway, StoreAway, ClusterAway, DiskFull, SeedsAway, OSError: what was begun waits
-                again, and is not counted. Others come before it then, where these can be done.
+                again, and is not counted. A submission without room, and public cells without
+                their cluster, are passed over for a while then.
         """
         turn = (self._next_check, self._next_cell)
         turn = turn if self._checks_next else turn[::-1]
         postponed = self._postponed.now()
-        # What was postponed is tried where nothing else is left to do.
-        for without in (postponed, frozenset[str]()) if postponed else (postponed,):
-            for work in turn:
-                # So neither many uploads nor many cells stand before everything else, and no cell
-                # that waits for a cluster before a check.
-                self._checks_next = work == self._next_cell
-                if work(without):
-                    return True
+        for work in turn:
+            # So neither many uploads nor many cells stand before everything else, and no cell that
+            # waits for a cluster before a check.
+            self._checks_next = work == self._next_cell
+            if work(postponed):
+                return True
         return False
 
     def _next_check(self, without: Collection[str]) -> bool:
@@ -185,7 +191,8 @@ class ServiceWorker:
         return found is not None
 
     def _next_cell(self, without: Collection[str]) -> bool:
-        found = queue.claim(self.db, self.name, self.options.lease, without=without)
+        split = PRIVATE if CLUSTER in without else None
+        found = queue.claim(self.db, self.name, self.options.lease, without=without, split=split)
         if found is not None:
             give_back = partial(queue.give_back, self.db, found, self.name)
             with self._given_back(found.submission_id, give_back):
@@ -198,9 +205,10 @@ class ServiceWorker:
         try:
             yield
         except _PASSING as error:
-            if not isinstance(error, DatabaseAway | ClusterAway):  # These are away for all alike.
-                wait = self._postponed.add(submission)
-                LOG.info("%s: others before submission %s, %g s", self.name, submission, wait)
+            # All else is away for every submission alike.
+            if is_full(error) or isinstance(error, ClusterAway):
+                what = submission if is_full(error) else CLUSTER
+                LOG.info("%s: others before %s, %g s", self.name, what, self._postponed.add(what))
             give_back()
             raise
         self._postponed.remove(submission)
@@ -320,7 +328,7 @@ class ServiceWorker:
                 shutil.rmtree(folder, ignore_errors=True)
                 message = f"Its submission could not be read again: {found.message}"
                 return Evaluated(found.how, "failed", message, found.seconds)
-        return evaluate(
+        done = evaluate(
             folder,
             evaluation.job,
             evaluation.cell,
@@ -329,6 +337,9 @@ class ServiceWorker:
             private=private,
             command=self.options.command,
         )
+        if not private:
+            self._postponed.remove(CLUSTER)
+        return done
 
     def _orders(self, seed: PrivateSeed | None = None) -> CellOrders:
         options = self.options
