@@ -173,7 +173,7 @@ def test_rows_of_sizes_that_differ_late_are_two(
     def ending(size: float) -> str:
         args = {**record.method.args, "size": size}
         method = record.method.model_copy(update={"args": args})
-        return row_ending(record.changed(specs={**record.specs, "method": method}))
+        return row_ending(record.changed(method=method))
 
     sizes = (0.01, 0.01234561, 0.01234562)
     assert [ending(size) for size in sizes] == ["@0.01", "@0.01234561", "@0.01234562"]
