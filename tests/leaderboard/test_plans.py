@@ -16,7 +16,8 @@ from mechassay.circuits.scores import EdgeScores
 from mechassay.cli.main import main
 from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.leaderboard import BoardsFolder, StoredBoards
-from mechassay.leaderboard.plans import copy_plan, is_path, made_on_board, plan_file, read_plan
+from mechassay.leaderboard.foreign_plan import is_path
+from mechassay.leaderboard.plans import copy_plan, made_on_board, plan_file, read_plan
 from mechassay.leaderboard.recomputation import Recomputation, recompute_made
 from mechassay.progress import SILENT
 
