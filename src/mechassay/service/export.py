@@ -122,7 +122,8 @@ def export_boards(
                 find_submission(parts.db, view.submission.id)
         except NotFound:
             raise BadUsage(
-                "A submission was withdrawn while the boards were written: export them again."
+                "A submission was withdrawn while the boards were written, or ended just then:"
+                " export them again."
             ) from None
         _swap(pages, folder, new / "old")
     finally:
@@ -165,7 +166,7 @@ class _Export:
         # Not those that ended since: the boards do not have them.
         views = done_submissions(parts.db, last or datetime.now(UTC))
         if set(found.submissions.values()) - {view.submission.id for view in views}:
-            raise NotFound("submission")  # A board has a row of one that is withdrawn.
+            raise NotFound("submission")  # The boards have a row of one that is gone.
         files = {
             view.submission.id: _copied(parts, view, folder / FILES)
             for view in (views if with_files else ())
