@@ -57,6 +57,13 @@ def edited(file: Path, change: Callable[[Any], object]) -> None:
     file.write_text(json.dumps(told))
 
 
+def nested(depth: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for _ in range(depth):
+        found = {"a": found}
+    return found
+
+
 def plan_of_cell(board: Path) -> Path:
     return plan_file(board, StoredBoards.read(board).find("circuits", CELL).sha256)
 
@@ -189,6 +196,8 @@ def test_a_run_on_what_only_its_machine_has_needs_its_folder(tmp_path: Path) -> 
         (lambda told: told["plan"].update(metrics=[7]), "no plan of a run .metrics"),
         (lambda told: told["plan"].update(test_limit="abc"), "no plan of a run .test_limit"),
         (lambda told: told["plan"].update(train_limit=None), "no plan of a run .train_limit"),
+        (lambda told: told["plan"].update(other=nested(400)), "no field 'other'"),
+        (lambda told: told["plan"].update(metrics=nested(400)), "no plan of a run .metrics"),
         (lambda told: told["plan"].update(private_seed=5), "never stored"),
         (lambda told: told["plan"].update(test_split="private"), "private examples"),
         (

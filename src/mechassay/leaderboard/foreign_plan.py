@@ -12,7 +12,6 @@ or if a field has not the type that the job's field has.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -25,7 +24,6 @@ from mechassay.circuits.spec import CircuitSpec
 from mechassay.errors import BadFile, MechassayError, ModelNotFetched, UnknownName
 from mechassay.leaderboard.recomputation import GIVEN
 from mechassay.models.sources import find_source
-from mechassay.records import first_mistake
 from mechassay.runs.job import JOBS, options_of
 from mechassay.tasks.task import PRIVATE
 
@@ -96,15 +94,17 @@ def _check_fields(plan: Mapping[str, Any], where: Path | str) -> None:
     """Refuse fields that the job has not so, secret ones, and private splits."""
     kind = JOBS.load(plan["kind"])
     hints, options = get_type_hints(kind), options_of(kind)
-    for name in {each.name for each in dataclasses.fields(kind)} & set(plan):
+    for name in (name for name in plan if name != "kind"):
+        if name not in options:
+            raise BadFile(f"{where}: no plan of a run (no field {name!r}).")
         if options[name].role == "secret":
             raise BadFile(f"{where}: has {name!r}, which is never stored.")
         if name in SPLITS and plan[name] == PRIVATE:
             raise BadFile(f"{where}: is about private examples.")
         try:
             TypeAdapter[Any](hints[name]).validate_json(json.dumps(plan[name]), strict=True)
-        except (ValidationError, ValueError) as error:
-            said = first_mistake(error) if isinstance(error, ValidationError) else str(error)
+        except (ValueError, RecursionError) as error:
+            said = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
             raise BadFile(f"{where}: no plan of a run ({name}: {said}).") from None
 
 
