@@ -102,19 +102,22 @@ def leads_out(path: Path, root: Path) -> bool:
     return not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, largest: int = LARGEST_JSON) -> dict[str, Any]:
     """The object that a JSON file of others holds.
+
+    Args:
+        largest: bytes that it may have.
 
     Raises:
         BadFile: missing, too large, no JSON, or no object.
     """
-    told = read_small_json(path)
+    told = read_small_json(path, largest)
     if not isinstance(told, dict):
         raise BadFile(f"{path}: holds a JSON {type(told).__name__}; expected an object.")
     return told
 
 
-def read_small_json(path: Path) -> Any:
+def read_small_json(path: Path, largest: int = LARGEST_JSON) -> Any:
     """What a JSON file of others holds.
 
     Raises:
@@ -122,8 +125,8 @@ def read_small_json(path: Path) -> Any:
     """
     if not path.is_file():
         raise BadFile(f"{path}: there is no such file.")
-    if path.stat().st_size > LARGEST_JSON:
-        raise BadFile(f"{path}: has more than {LARGEST_JSON // 10**6} MB; it was not opened.")
+    if path.stat().st_size > largest:
+        raise BadFile(f"{path}: has more than {largest // 10**6} MB; it was not opened.")
     try:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:

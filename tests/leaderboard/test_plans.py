@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +16,11 @@ import mechassay as ma
 from mechassay.circuits.scores import EdgeScores
 from mechassay.cli.main import main
 from mechassay.errors import BadFile, BadUsage, UnknownName
-from mechassay.leaderboard import BoardsFolder, StoredBoards
-from mechassay.leaderboard.plans import copy_plan, is_path, made_on_board, plan_file, read_plan
+from mechassay.leaderboard import BoardsFolder, StoredBoards, plans
+from mechassay.leaderboard.artefacts import keep_artefact
+from mechassay.leaderboard.folder import write_recomputation
+from mechassay.leaderboard.foreign_plan import is_local, is_path
+from mechassay.leaderboard.plans import copy_plan, made_on_board, plan_file, read_plan
 from mechassay.leaderboard.recomputation import Recomputation, recompute_made
 from mechassay.progress import SILENT
 
@@ -53,6 +57,13 @@ def edited(file: Path, change: Callable[[Any], object]) -> None:
     file.write_text(json.dumps(told))
 
 
+def nested(depth: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for _ in range(depth):
+        found = {"a": found}
+    return found
+
+
 def plan_of_cell(board: Path) -> Path:
     return plan_file(board, StoredBoards.read(board).find("circuits", CELL).sha256)
 
@@ -73,6 +84,19 @@ def test_a_cell_is_the_same_again_by_the_command_of_its_page(
     assert Recomputation.model_validate_json(told.read_bytes()).anew is False
 
 
+def test_a_place_for_recomputations_that_leads_out_is_not_followed(
+    board: Path, tmp_path: Path
+) -> None:
+    told = again(board, f"circuits//{CELL}", tmp_path / "again")
+    (tmp_path / "outside").mkdir()
+    (board / "recomputed").symlink_to(tmp_path / "outside")
+    with pytest.raises(BadFile, match="leads out of the board"):
+        write_recomputation(board, told)
+    assert not list((tmp_path / "outside").iterdir())
+    (board / "recomputed").unlink()
+    assert write_recomputation(board, told).is_file()
+
+
 def test_the_scores_are_those_that_the_method_found(board: Path, tmp_path: Path) -> None:
     cells = StoredBoards.read(board)
     random = cells.find("circuits", "random/truth-ioi/truth-ioi/cpr")
@@ -82,15 +106,38 @@ def test_the_scores_are_those_that_the_method_found(board: Path, tmp_path: Path)
     assert not found.agrees and found.largest > 1e-3
 
 
-def test_a_number_that_its_record_does_not_have_differs(board: Path, tmp_path: Path) -> None:
-    def change(told: Any) -> None:
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"value": 2.0}, "(value)"),
+        ({"low": -1.0}, "(low)"),
+        ({"row": "mine"}, "(row)"),
+        ({"place": {"model": "smollm2-135m", "task": "ioi"}}, "(place)"),
+        ({"n": 1000}, "(n)"),
+        ({"controls": {"random": -5.0}}, "(controls)"),
+        ({"conditions": {"definition": "x"}}, "(conditions)"),
+        ({"failing": ["known"], "settings": "by hand"}, "(failing, settings)"),
+        ({"warnings": ["measured by the moon"]}, "(warnings)"),
+        ({"row": "mine (submission abcd)", "source": "submission abcd"}, "(row)"),
+    ],
+)
+def test_a_cell_that_its_record_does_not_have_is_refused(
+    board: Path, tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    stored = StoredBoards.read(board)
+    found = made_on_board(stored.find("circuits", CELL), board, tmp_path / "files")
+
+    def shown(told: Any) -> None:
         for cell in told["cells"]:
             if cell["row"] == "eap" and cell["column"] == "cpr":
-                cell["value"] += 1
+                cell.update(change)
 
-    edited(board / "data" / "circuits.json", change)
-    found = again(board, f"circuits//{CELL}", tmp_path)
-    assert not found.agrees and found.differs.startswith("board")
+    edited(board / "data" / "circuits.json", shown)
+    before = [cell.model_dump_json() for cell in stored.cells]
+    [cell] = [x for x in StoredBoards.read(board).cells if x.model_dump_json() not in before]
+    with pytest.raises(BadFile, match=re.escape(said)):
+        recompute_made(cell, found, tmp_path / "run", progress=SILENT)
+    assert not (tmp_path / "run").exists()
 
 
 def test_scores_of_a_file_are_kept_under_their_name(tmp_path: Path) -> None:
@@ -144,7 +191,23 @@ def test_a_run_on_what_only_its_machine_has_needs_its_folder(tmp_path: Path) -> 
         (lambda told: told["plan"].update(models=["../truth-ioi"]), "is a path"),
         (lambda told: told["plan"].update(tasks=["pairs.jsonl"]), "is a path"),
         (lambda told: told["plan"].update(tasks=["pairs.csv:a=1"]), "is a path"),
-        (lambda told: told["plan"].update(objective={"~/x": 1}), "is a path"),
+        (lambda told: told["plan"].update(objective="~/x"), "is a path"),
+        (lambda told: told["plan"].update(objective={"x": 1}), "no plan of a run .objective"),
+        (lambda told: told["plan"].update(metrics=[7]), "no plan of a run .metrics"),
+        (lambda told: told["plan"].update(test_limit="abc"), "no plan of a run .test_limit"),
+        (lambda told: told["plan"].update(train_limit=None), "no plan of a run .train_limit"),
+        (lambda told: told["plan"].update(other=nested(400)), "no field 'other'"),
+        (lambda told: told["plan"].update(metrics=nested(400)), "no plan of a run .metrics"),
+        (lambda told: told["plan"].update(private_seed=5), "never stored"),
+        (lambda told: told["plan"].update(test_split="private"), "private examples"),
+        (
+            lambda told: told.update(files={"s-0/a": "0" * 64, "s-0/a/b": "0" * 64}),
+            "is a file, and the folder of another",
+        ),
+        (
+            lambda told: told.update(files={f"s-0/{n}": "0" * 64 for n in range(2001)}),
+            "2,001 files",
+        ),
         (lambda told: told["plan"].update(scores=["/etc/passwd"]), "none of its files"),
         (lambda told: told["plan"].update(scores=["scores-0/a.pt"]), "none of its files"),
         (lambda told: told["plan"].update(kind="assess"), "no kind of run"),
@@ -167,17 +230,53 @@ def test_a_plan_of_others_reads_nothing_outside_of_the_board(
         again(board, f"circuits//{CELL}", tmp_path / "again")
 
 
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        ("secret", "secret"),
+        ("gpt2", "gpt2"),
+        ("gpt2", "untrained:gpt2"),
+        ("gpt2/rev", "gpt2@rev"),
+        ("owner/secret", "owner/secret"),
+        ("owner/secret", "untrained:owner/secret"),
+        ("owner/secret/rev", "owner/secret@rev"),
+        ("owner/secret/rev", "untrained:owner/secret@rev"),
+        ("owner/secret@rev", "owner/secret@rev"),
+    ],
+)
 def test_a_model_that_is_a_folder_here_is_not_loaded(
-    board: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    board: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, name: str
 ) -> None:
     source = Path(ma.__file__).parent / "truth" / "data" / "truth-ioi"
-    for name in ("secret", "owner/secret"):
-        shutil.copytree(source, tmp_path / "here" / name)
-        edited(plan_of_cell(board), lambda told, name=name: told["plan"].update(models=[name]))
-        monkeypatch.chdir(tmp_path / "here")
-        with pytest.raises(BadFile, match="folder of this machine|is a path"):
+    assert not is_path(name) and not is_local(name)
+    shutil.copytree(source, tmp_path / "here" / folder)
+    edited(plan_of_cell(board), lambda told: told["plan"].update(models=[name]))
+    monkeypatch.chdir(tmp_path / "here")
+    assert is_local(name)
+    with pytest.raises(BadFile, match="folder of this machine|is a path"):
+        again(board, f"circuits//{CELL}", tmp_path / "again")
+
+
+def test_the_files_of_a_plan_are_limited_together(
+    board: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "big.bin"
+    file.write_bytes(bytes(1000))
+    digest = keep_artefact(file, board)
+    names = {f"scores-0/{n}": digest for n in range(10)}
+    edited(plan_of_cell(board), lambda told: told.update(files=names))
+    monkeypatch.setattr(plans, "LARGEST", 3500)
+    with pytest.raises(BadFile, match="holds more than the 500 bytes"):
+        again(board, f"circuits//{CELL}", tmp_path / "again")
+    written = [each for each in tmp_path.rglob("given/scores-0/*")]
+    assert len(written) == 3
+
+
+def test_a_plan_that_is_deep_or_large_is_refused_in_one_line(board: Path, tmp_path: Path) -> None:
+    for text in ('{"plan":' + '{"a":' * 100_000, '{"plan": "' + " " * 10**7 + '"}'):
+        plan_of_cell(board).write_text(text)
+        with pytest.raises(BadFile, match="not readable as JSON|more than 10 MB"):
             again(board, f"circuits//{CELL}", tmp_path / "again")
-    assert not is_path("owner/other") and is_path("owner/..") and is_path("a\\b")
 
 
 def test_other_cells_and_records_are_refused(board: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mechassay.errors import BadFile
-from mechassay.leaderboard import BoardsFolder, StoredBoards
+from mechassay.leaderboard import BoardsFolder, StoredBoards, stored
 
 
 @pytest.fixture
@@ -25,12 +25,23 @@ def changed(folder: Path, **cell: object) -> None:
 
 
 def test_cells_and_records_are_those_that_were_written(board: Path, runs: Path) -> None:
-    stored, made = StoredBoards.read(board), BoardsFolder.of(runs, board)
+    found, made = StoredBoards.read(board), BoardsFolder.of(runs, board)
     wanted = {cell.full_id: cell.value for each in made.boards.values() for cell in each.cells}
-    assert {cell.full_id: cell.value for cell in stored.cells} == pytest.approx(wanted, nan_ok=True)
-    assert stored.hashes == {cell.sha256 for cell in stored.cells}
-    for sha256 in stored.hashes:
-        assert stored.record_file(sha256).is_file()
+    assert {cell.full_id: cell.value for cell in found.cells} == pytest.approx(wanted, nan_ok=True)
+    assert found.hashes == {cell.sha256 for cell in found.cells}
+    for sha256 in found.hashes:
+        assert found.record_file(sha256).is_file()
+
+
+def test_a_board_may_be_larger_than_other_files_and_has_a_limit(
+    board: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n = len(StoredBoards.read(board).cells)
+    changed(board, settings="x" * 10**7)
+    assert len(StoredBoards.read(board).cells) == n
+    monkeypatch.setattr(stored, "LARGEST_BOARD", 10**7)
+    with pytest.raises(BadFile, match="more than 10 MB"):
+        StoredBoards.read(board)
 
 
 def test_an_edited_record_does_not_count(board: Path) -> None:

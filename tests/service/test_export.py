@@ -187,6 +187,10 @@ def test_what_was_changed_in_the_folder_is_refused(pages: Path, tmp_path: Path) 
         track.write_text(json.dumps(told))
         with pytest.raises(BadFile, match="from a path"):
             exported_cell(cells, cell)
+    told["models"]["truth-ioi"].update(load="", tasks=["pairs.jsonl"])
+    track.write_text(json.dumps(told))
+    with pytest.raises(BadFile, match="task that is a path"):
+        exported_cell(cells, cell)
     track.write_text('{"models": 1}')
     with pytest.raises(BadFile, match="its track is none"):
         exported_cell(cells, cell)
@@ -208,6 +212,41 @@ def test_what_was_changed_in_the_folder_is_refused(pages: Path, tmp_path: Path) 
     index.write_text(json.dumps({cell.submission: {"name": "../../x.zip", "sha256": ""}}))
     with pytest.raises(BadFile, match="has no file"):
         exported_cell(cells, cell)
+
+
+@pytest.mark.parametrize("load", ["gpt2", "", "owner/name@rev", "untrained:gpt2"])
+def test_a_model_of_a_track_that_is_a_folder_here_is_not_loaded(
+    pages: Path, monkeypatch: pytest.MonkeyPatch, load: str
+) -> None:
+    cells = StoredBoards.read(pages)
+    cell = next(cell for cell in cells.cells if cell.submission)
+    told = json.loads((pages / "track.json").read_text())
+    told["models"]["gpt2"] = {"load": load, "tasks": ["ioi"]}
+    (pages / "track.json").write_text(json.dumps(told))
+    monkeypatch.chdir(pages)
+    assert exported_cell(cells, cell).track.loaded_from("gpt2") == (load or "gpt2")
+    name = load.removeprefix("untrained:").replace("@", "/") or "gpt2"
+    shutil.copytree(Path(ma.__file__).parent / "truth" / "data" / "truth-ioi", pages / name)
+    with pytest.raises(BadFile, match="from a path or folder"):
+        exported_cell(cells, cell)
+
+
+def test_a_withdrawal_between_boards_and_their_submissions_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = MadeService.at(tmp_path / "service")
+    first = service.done("first")
+    service.done("second", "random")
+    found = export.done_submissions
+
+    def after(*about: object) -> object:
+        withdraw(service.db, first, service.by)
+        return found(*about)  # pyright: ignore
+
+    monkeypatch.setattr(export, "done_submissions", after)
+    with pytest.raises(BadUsage, match="withdrawn while"):
+        export_boards(service.settings, tmp_path / "pages", progress=SILENT)
+    assert not (tmp_path / "pages").exists()
 
 
 def test_a_withdrawal_while_it_is_written_leaves_the_folder_as_it_was(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,6 +112,32 @@ def test_a_record_that_is_not_the_shown_one_is_refused(
     monkeypatch.setattr(Asked, "content", lambda *_: b"{}")
     with pytest.raises(BadFile, match="not the one that the board shows"):
         fetch_cell(asked, "circuits", name, tmp_path)
+
+
+def test_a_cell_that_its_record_does_not_have_is_refused(
+    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Asked("http://127.0.0.1").use(client)
+    name = next(each for each in names(client) if "/cpr@" in each)
+    told = client.get("/api/boards/circuits.json").json()
+    changes: list[tuple[dict[str, Any], str]] = [
+        ({"n": 1000}, "(n)"),
+        ({"controls": {"random": -5.0}}, "(controls)"),
+        ({"row": "yours"}, "is another"),
+        ({"conditions": {}}, "is another"),
+        ({"board": "gym"}, "is of the board gym"),
+    ]
+    say = Asked.asked
+    for number, (change, said) in enumerate(changes):
+        cells = [{**each, **change} if each["id"] == name else each for each in told["cells"]]
+
+        def forged(self: Asked, address: str, cells: Any = cells) -> Any:
+            return {"cells": cells} if "boards" in address else say(self, address)
+
+        monkeypatch.setattr(Asked, "asked", forged)
+        folder = tmp_path / str(number)
+        with pytest.raises(BadFile, match=re.escape(said)):
+            recompute_served(fetch_cell(asked, "circuits", name, folder / "f"), folder)
 
 
 def test_an_archive_of_something_else_makes_no_record(

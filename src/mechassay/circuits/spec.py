@@ -127,6 +127,16 @@ class CircuitSpec:
         return CircuitSpec(text, "method", name, size, greedy)
 
     @staticmethod
+    def may_be_file(text: str) -> bool:
+        """Whether `parse` would look for a file or a folder; nothing is looked at here."""
+        name = text.rpartition("@")[0]
+        if text in PLAIN or text.startswith("canonical:"):
+            return False
+        if {Path(text).suffix, Path(name).suffix} & {OURS, *ENDINGS}:
+            return True
+        return name not in DRAWN and name.partition(":")[0] not in METHODS.names()
+
+    @staticmethod
     def _series(text: str, name: str, size: int | float, greedy: bool) -> CircuitSpec:
         if not is_series(Path(name)):
             raise BadFile(f"{name}: is no folder of circuits.")

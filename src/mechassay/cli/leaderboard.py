@@ -155,8 +155,10 @@ def made_here(static: Path, board: str, name: str, folder: Path) -> tuple[BoardC
 
     stored = StoredBoards.read(static)
     cell = stored.find(board, name)
-    if not cell.submission:
+    if not (cell.submission or stored.exported):
         return cell, made_on_board(cell, static, folder)
-    from mechassay.service.recomputing import exported_cell, made_by_submission
+    from mechassay.service.recomputing import exported_cell, exported_models, made_by_submission
 
+    if not cell.submission:
+        return cell, made_on_board(cell, static, folder, exported_models(static))
     return cell, made_by_submission(exported_cell(stored, cell), folder)

@@ -21,7 +21,7 @@ from mechassay.submissions import leads_out
 ARTEFACTS = "artefacts"
 CHUNK = 2**20
 LARGEST = 4 * 10**9
-"""Bytes that one artefact unpacks to at most."""
+"""Bytes that an artefact, or all files of a plan together, unpack to at most."""
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -53,20 +53,23 @@ def copy_artefact(sha256: str, source: Path, target: Path) -> None:
         BadFile: it is not there, or not what its hash says.
     """
     file, copy = inside(source, artefact_file(source, sha256)), artefact_file(target, sha256)
-    _check_hash(file, sha256)
+    _check_hash(file, sha256, None, LARGEST)
     copy.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(file, copy)
 
 
-def unpack_artefact(board: Path, sha256: str, path: Path) -> Path:
+def unpack_artefact(board: Path, sha256: str, path: Path, most: int | None = None) -> Path:
     """Write an artefact to a file.
 
+    Args:
+        most: bytes that it may have; `LARGEST` if not given.
+
     Raises:
-        BadFile: it is not there, or not what its hash says.
+        BadFile: it is not there, not what its hash says, or has more bytes.
     """
     file = inside(board, artefact_file(board, sha256))
     with whole(path) as partial, partial.open("wb") as stream:
-        _check_hash(file, sha256, stream)
+        _check_hash(file, sha256, stream, LARGEST if most is None else most)
     return path
 
 
@@ -81,24 +84,24 @@ def inside(board: Path, file: Path) -> Path:
     return file
 
 
-def _check_hash(file: Path, sha256: str, target: IO[bytes] | None = None) -> None:
+def _check_hash(file: Path, sha256: str, target: IO[bytes] | None, most: int) -> None:
     """Unpack a file, to a stream if there is one, and compare the hash of what comes out.
 
     Raises:
         BadFile: it is not there, not readable, too large, or something else.
     """
+    if not file.is_file():
+        raise BadFile(f"{file}: is not there; the board lacks an artefact.")
     digest, n_bytes = hashlib.sha256(), 0
     try:
         with gzip.open(file, "rb") as stream:
             while chunk := stream.read(CHUNK):
                 n_bytes += len(chunk)
-                if n_bytes > LARGEST:
-                    raise BadFile(f"{file}: holds more than {LARGEST:,} bytes.")
+                if n_bytes > most:
+                    raise BadFile(f"{file}: holds more than the {most:,} bytes that it may have.")
                 digest.update(chunk)
                 if target is not None:
                     target.write(chunk)
-    except FileNotFoundError:
-        raise BadFile(f"{file}: is not there; the board lacks an artefact.") from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise BadFile(f"{file}: cannot be unpacked ({first_line(error)}).") from None
     if digest.hexdigest() != sha256:

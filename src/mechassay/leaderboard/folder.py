@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from mechassay.errors import BadFile, BadUsage, DiskFull, MechassayError
 from mechassay.files import write_text
+from mechassay.leaderboard.artefacts import inside
 from mechassay.leaderboard.board import Board
 from mechassay.leaderboard.cells import BoardCell, read_cells
 from mechassay.leaderboard.facts import CellNotes, Repetition
@@ -131,7 +132,7 @@ class BoardsFolder:
         found: dict[str, list[Recomputation]] = {}
         for file in sorted((self.path / RECOMPUTED).glob("*.json")):
             try:
-                each = Recomputation.model_validate_json(file.read_bytes())
+                each = Recomputation.model_validate_json(inside(self.path, file).read_bytes())
             except ValidationError as error:
                 raise BadFile(f"{file}: no recomputation ({error.error_count()} errors).") from None
             found.setdefault(each.sha256, []).append(each)
@@ -170,9 +171,14 @@ def write_pages(pages: BoardPages, folder: Path) -> Path:
 
 
 def write_recomputation(folder: Path, told: Recomputation) -> Path:
-    """Keep what came of recomputing a cell; the next `build` marks the cell."""
+    """Keep what came of recomputing a cell; the next `build` marks the cell.
+
+    Raises:
+        BadFile: the place for it is a link out of the folder.
+    """
     name = f"{told.sha256[:16]}-{told.provenance.created[:19]}.json".replace(":", "")
-    return write_text(folder / RECOMPUTED / name, told.model_dump_json(indent=1))
+    file = inside(folder, folder / RECOMPUTED / name)
+    return write_text(file, told.model_dump_json(indent=1))
 
 
 def _repetition(each: Recomputation) -> Repetition:

@@ -5,26 +5,31 @@
                            folders that the job was given, as scores, alignments or SAEs
 
 RECORD is the hash of a record. What is found again with the same seed is not kept: featurizers,
-directions of gym tasks, circuits of adversarial runs. A record has no plan here if its run read
-something else of the machine that it was made on: a folder of a model, a file of pairs.
+directions of gym tasks, circuits that methods find in adversarial runs. A record has no plan here
+if its run read something else of the machine that it was made on: a folder of a model, a file of
+pairs, a circuit of a file or folder.
 
-A board is data of others. Hashes are compared, and a plan that names a path is refused: nothing
-outside of the folder is read but models and tasks by their names.
+A board is data of others. Hashes are compared, all files of a plan together unpack to at most
+`LARGEST` bytes, and `foreign_plan` says which plans are refused: nothing outside of the folder is
+read but models and tasks by their names. The cell has to be the one that its record has (`shown`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from types import MappingProxyType
+from typing import Any
 
 from pydantic import Field, ValidationError
 
-from mechassay.errors import BadFile, MechassayError, first_line
+from mechassay.errors import BadFile, first_line
 from mechassay.files import write_text
 from mechassay.leaderboard.artefacts import (
+    LARGEST,
     SHA256,
     copy_artefact,
     inside,
@@ -32,6 +37,7 @@ from mechassay.leaderboard.artefacts import (
     unpack_artefact,
 )
 from mechassay.leaderboard.cells import BoardCell
+from mechassay.leaderboard.foreign_plan import check_plan
 from mechassay.leaderboard.recomputation import (
     GIVEN,
     MadeRecord,
@@ -40,17 +46,11 @@ from mechassay.leaderboard.recomputation import (
     made_in_runs,
     shown_record,
 )
-from mechassay.models.sources import find_source
+from mechassay.leaderboard.shown import CalledOtherwise
 from mechassay.records import Stored, first_mistake
+from mechassay.submissions import read_json
 
 PLANS = "plans"
-KINDS = ("adversarial", "alignments", "circuits", "directions", "gym", "variables")
-"""Kinds of runs whose records boards read."""
-MODELS = ("model", "models")
-_PART = re.compile(r"[\w,:;+=@()\[\]-][\w .,:;+=@()\[\]-]{0,199}")
-_HUB_ID = re.compile(r"(untrained:)?[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w.-]+)?")
-_FILE = re.compile(r"\.(jsonl?|[ct]sv|ya?ml|pt|npz|gguf|safetensors)($|[@:,])", re.IGNORECASE)
-"""The ending of a file, also before settings."""
 
 
 class CellPlan(Stored):
@@ -111,23 +111,26 @@ def read_plan(board: Path, sha256: str) -> CellPlan:
             " (--runs), or the server that it is of (--server)."
         )
     try:
-        found = CellPlan.model_validate_json(inside(board, file).read_bytes())
-    except (ValidationError, OSError) as error:
-        said = first_mistake(error) if isinstance(error, ValidationError) else first_line(error)
-        raise BadFile(f"{file}: no plan of a record ({said}).") from None
+        found = CellPlan.model_validate(read_json(inside(board, file)))
+    except ValidationError as error:
+        raise BadFile(f"{file}: no plan of a record ({first_mistake(error)}).") from None
     if not all(map(SHA256.fullmatch, found.hashes)):
         raise BadFile(f"{file}: what it calls a hash is none.")
     return found
 
 
-def made_on_board(cell: BoardCell, board: Path, folder: Path) -> MadeRecord:
+def made_on_board(
+    cell: BoardCell, board: Path, folder: Path, models: Mapping[str, str] = MappingProxyType({})
+) -> MadeRecord:
     """The record of a cell of a static board, with all that computes it again.
 
     Args:
         folder: an empty one, for the files.
+        models: what the board calls models, by their names in records, where it is a service's.
 
     Raises:
-        BadFile: something is not there, or not what its hash says; or it names a path.
+        BadFile: something is not there, or not what its hash says, or too large; or the plan is one
+            that `check_plan` refuses.
         UnknownName, BadUsage: see `check_public`; the plan is none of this version, or has no such
             cell.
     """
@@ -136,9 +139,11 @@ def made_on_board(cell: BoardCell, board: Path, folder: Path) -> MadeRecord:
         raise BadFile(f"{board}: {cell.id} has no record.")
     record = shown_record(cell, inside(board, board / "records" / f"{cell.sha256}.json"))
     held = read_plan(board, cell.sha256)
-    plan = _checked(held, plan_file(board, cell.sha256))
+    plan = check_plan(held.plan, held.files, plan_file(board, cell.sha256))
+    left = LARGEST
     for name, sha256 in held.files.items():
-        unpack_artefact(board, sha256, folder / "given" / name)
+        file = unpack_artefact(board, sha256, folder / "given" / name, left)
+        left -= file.stat().st_size
     for name in GIVEN:
         if paths := plan.get(name):
             plan[name] = _each(paths, lambda path: str(folder / "given" / path))
@@ -146,11 +151,12 @@ def made_on_board(cell: BoardCell, board: Path, folder: Path) -> MadeRecord:
     if held.scores:
         scores = unpack_artefact(board, held.scores, folder / "scores.safetensors")
     try:
-        return MadeRecord.of(record, plan, held.cell, scores)
+        made = MadeRecord.of(record, plan, held.cell, scores)
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise BadFile(
             f"{plan_file(board, cell.sha256)}: no plan of a run ({first_line(error)})."
         ) from None
+    return replace(made, called=CalledOtherwise(models))
 
 
 def copy_plan(sha256: str, source: Path, target: Path) -> None:
@@ -162,20 +168,9 @@ def copy_plan(sha256: str, source: Path, target: Path) -> None:
     if not plan_file(source, sha256).is_file():
         return
     found = read_plan(source, sha256)
-    for each in found.hashes:
+    for each in dict.fromkeys(found.hashes):
         copy_artefact(each, source, target)
     write_text(plan_file(target, sha256), found.model_dump_json(indent=1))
-
-
-def is_path(text: str) -> bool:
-    """Whether a text names a file or a folder rather than a model, a task or a method."""
-    if _HUB_ID.fullmatch(text):
-        # A folder of this name would be taken before the hub's model.
-        return ".." in text or Path(text.removeprefix("untrained:")).exists()
-    return bool(re.search(r"[/\\]|^~|\.\.", text) or _FILE.search(text))
-
-
-# --- writing --------------------------------------------------------------------------------------
 
 
 def _portable(plan: Mapping[str, Any], made: MadeRecord) -> tuple[dict[str, Any], dict[str, Path]]:
@@ -202,64 +197,11 @@ def _portable(plan: Mapping[str, Any], made: MadeRecord) -> tuple[dict[str, Any]
                 for each in below
             }
         kept[field] = names if isinstance(kept[field], list) else "".join(names)
-    held = CellPlan(plan=kept, cell=made.cell.name, files=dict.fromkeys(files, ""))
-    _checked(held, "The plan of the run")
-    return kept, files
+    plain = json.loads(json.dumps(kept))  # As it is read: a job in memory has tuples.
+    if (n_bytes := sum(file.stat().st_size for file in files.values())) > LARGEST:
+        raise BadFile(f"The files of the run have {n_bytes:,} bytes; at most {LARGEST:,}.")
+    return check_plan(plain, files, "The plan of the run"), files
 
 
-def _is_local(model: str) -> bool:
-    """Whether a model is a folder of this machine and none of the package's."""
-    try:
-        return find_source(model).own
-    except MechassayError:
-        return False  # It is not fetched here; the name is all that counts.
-
-
-# --- reading --------------------------------------------------------------------------------------
-
-
-def _checked(held: CellPlan, file: Path | str) -> dict[str, Any]:
-    """A copy of the plan, none of whose texts is a path but names of files that it was given.
-
-    Raises:
-        BadFile: one is; or it is of another kind.
-    """
-    plan = dict(held.plan)
-    if plan.get("kind") not in KINDS:
-        raise BadFile(f"{file}: {plan.get('kind')!r} is no kind of run of a board.")
-    for name in held.files:
-        if not all(map(_PART.fullmatch, name.split("/"))):
-            raise BadFile(f"{file}: {name!r} is no name of a file.")
-    heads = {head for name in held.files for head in _heads(name)}
-    for text in _texts([plan.get(field) for field in GIVEN]):
-        if text and text not in heads:
-            raise BadFile(f"{file}: {text!r} is none of its files.")
-    for text in _texts({name: value for name, value in plan.items() if name not in GIVEN}):
-        if is_path(text):
-            raise BadFile(f"{file}: names {text!r}, which is a path.")
-    for name in _texts([plan.get(field) for field in MODELS]):
-        if _is_local(name):
-            raise BadFile(f"{file}: names {name!r}, which is a folder of this machine.")
-    return plan
-
-
-def _heads(name: str) -> Iterator[str]:
-    """The name of a file, and of the folders that it is in."""
-    parts = name.split("/")
-    yield from ("/".join(parts[: n + 1]) for n in range(len(parts)))
-
-
-def _texts(value: object) -> Iterator[str]:
-    """All texts in a plain value, keys too."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for pair in cast("Mapping[object, object]", value).items():
-            yield from (text for each in pair for text in _texts(each))
-    elif isinstance(value, list | tuple):
-        for each in cast("list[object]", value):
-            yield from _texts(each)
-
-
-def _each(paths: object, change: Any) -> Any:
-    return change(paths) if isinstance(paths, str) else [change(path) for path in _texts(paths)]
+def _each(paths: str | list[str], change: Callable[[str], str]) -> str | list[str]:
+    return change(paths) if isinstance(paths, str) else list(map(change, paths))

@@ -1,12 +1,12 @@
 """Recompute a cell of a board: the same command, for this cell alone, in a folder of its own.
 
-    1  the record is what the board says: the hash of its bytes is compared
+    1  the record is what the board says: the hash of its bytes is compared, and all that the board
+       shows of it (`shown`)
     2  a ranking that a method found is copied, so that the number of this artefact is recomputed;
        `anew` lets the method find it again. Methods of other kinds of run are always run again.
        Plan and ranking are those of the run, or of a static board (`plans`)
     3  the cell of the job is run, and the whole record is compared with the stored one: what was
-       measured on what, all measures with their intervals, tables, checks, values of examples; and
-       the board's number with the record's
+       measured on what, all measures with their intervals, tables, checks, values of examples
 
 Numbers may differ by `TOLERANCE` of the larger of 1 and the stored one: in fp32 on a CPU those of
 two machines agree so far. All else is the same or differs. Times and versions are left out, and so
@@ -22,7 +22,7 @@ import math
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -30,6 +30,7 @@ from mechassay.errors import BadFile, BadUsage
 from mechassay.files import file_hash
 from mechassay.leaderboard.cells import RECORDS, BoardCell
 from mechassay.leaderboard.rules import rules_of
+from mechassay.leaderboard.shown import CalledOtherwise, check_shown
 from mechassay.progress import BAR, Progress
 from mechassay.records import Number, Provenance, Record, Stored, read_record
 from mechassay.runs.execute import prepare, run_cells
@@ -84,6 +85,7 @@ class MadeRecord:
         cell: of the job, which makes the record.
         scores: the file of scores that the job's method found, if it is there.
         given: whether the job measures files that it was given; then no method is run again.
+        called: what the board calls otherwise than the record.
     """
 
     record: Record
@@ -91,6 +93,7 @@ class MadeRecord:
     cell: Cell
     scores: Path | None = None
     given: bool = False
+    called: CalledOtherwise = field(default_factory=CalledOtherwise)
 
     @staticmethod
     def of(
@@ -186,8 +189,10 @@ def recompute_made(
     """Run the cell of a job in an empty folder, and compare its record with the stored one.
 
     Raises:
-        BadUsage: the cell did not end in a record.
+        BadFile: the board shows something else than the record has, see `check_shown`.
+        BadUsage: the record is about private examples; the cell did not end in a record.
     """
+    check_shown(cell, made.record, made.called)
     job, name = made.job, made.cell.name
     bench = prepare(job, folder, device=device, progress=progress, here=True)
     copied = made.scores is not None and not anew
@@ -204,13 +209,7 @@ def recompute_made(
         raise BadUsage(f"{cell.id} could not be recomputed: {reason}")
     compared = compare_records(made.record, again)
     column = rules_of(cell.board).column(cell.column)
-    number, of_record = (
-        column.measure_in(each, cell.row_in_record) for each in (again, made.record)
-    )
-    # A board is data of others: it may show a number that its record does not have.
-    held = [None] if of_record is None else [of_record.value, of_record.low, of_record.high]
-    shown = [cell.value, cell.low, cell.high][: len(held)]
-    compared.look([_defined(each) for each in shown], [_defined(each) for each in held], "board")
+    number = column.measure_in(again, cell.row_in_record)
     return Recomputation(
         cell=cell.full_id,
         sha256=cell.sha256,
@@ -288,10 +287,6 @@ def _plain(record: Record) -> dict[str, Any]:
     plain = json.loads(record.model_dump_json(exclude=LEFT_OUT))
     plain["tables"] = [x for x in plain["tables"] if x["name"] not in ORDERED_BY_LAST_BITS]
     return {**plain, "examples": about.data_hash, "dtype": about.dtype}
-
-
-def _defined(value: float | None) -> float | None:
-    return None if value is None or math.isnan(value) else value
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

@@ -22,6 +22,11 @@ from mechassay.leaderboard.rules import board_rules, rules_of
 from mechassay.records import first_mistake
 from mechassay.submissions import leads_out, read_json
 
+TRACK = "track.json"
+"""Of boards that a service exported: what is evaluated."""
+LARGEST_BOARD = 2 * 10**8
+"""Bytes of a board from which on it is not read. A cell has about 2,000."""
+
 
 @dataclass(frozen=True)
 class StoredBoards:
@@ -58,6 +63,11 @@ class StoredBoards:
             if file.is_file() and not leads_out(file, self.folder) and file_hash(file) == sha256
         )
 
+    @property
+    def exported(self) -> bool:
+        """Whether a service exported them."""
+        return (self.folder / TRACK).is_file()
+
     def find(self, board: str, name: str) -> BoardCell:
         """A cell of a board by its name, see `Board.find`.
 
@@ -76,7 +86,7 @@ def _cells(folder: Path, name: str) -> Iterator[BoardCell]:
     file = folder / "data" / f"{name}.json"
     if not file.is_file():
         return
-    told = read_json(inside(folder, file))
+    told = read_json(inside(folder, file), LARGEST_BOARD)
     cells: Any = told.get("cells")
     if told.get("format") != FORMAT or not isinstance(cells, list):
         raise BadFile(f"{file}: no board of format {FORMAT}.")

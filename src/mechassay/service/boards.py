@@ -124,17 +124,7 @@ class ServedBoards:
         Raises:
             DatabaseAway: the database does not answer.
         """
-
-        def work(session: Session) -> Generation:
-            done = select(func.count(), func.max(Submission.finished)).where(
-                Submission.state == "done"
-            )
-            n, last = session.execute(done).one()
-            again = select(func.count(Recomputed.id), func.max(Recomputed.created))
-            n_again, last_again = session.execute(again).one()
-            return n, last, n_again, last_again
-
-        return self._db.read(work)
+        return self._db.read(_generation)
 
     def newer(self) -> BoardsSnapshot | None:
         """The boards made anew, if their generation has changed. The caller puts them in place.
@@ -142,8 +132,9 @@ class ServedBoards:
         Raises:
             DatabaseAway: the database does not answer. StoreAway: the store does not.
         """
-        generation = self.generation()
-        return None if generation == self.snapshot.generation else self._made(generation)
+        if self.generation() == self.snapshot.generation:
+            return None
+        return self._made(*self._db.read(_read_all))
 
     def record_file(self, sha256: str) -> Path:
         """The file of a record by its hash."""
@@ -159,8 +150,12 @@ class ServedBoards:
             key: read_record(self.record_file(sha256)) for key, sha256 in hashes.items() if sha256
         }
 
-    def _made(self, generation: Generation) -> BoardsSnapshot:
-        done, again = self._db.read(_done), self._db.read(_again)
+    def _made(
+        self,
+        generation: Generation,
+        done: Sequence[DoneRecord],
+        again: Mapping[str, Sequence[Repetition]],
+    ) -> BoardsSnapshot:
         unreadable: list[str] = []
         cells: list[BoardCell] = []
         submissions: dict[str, str] = {}
@@ -247,6 +242,21 @@ class ServedBoards:
     def _record(self, cell: BoardCell) -> Record | None:
         file = self.record_file(cell.sha256)
         return read_record(file) if cell.sha256 and file.is_file() else None
+
+
+def _read_all(
+    session: Session,
+) -> tuple[Generation, Sequence[DoneRecord], dict[str, list[Repetition]]]:
+    """What boards are made of, read in one transaction."""
+    return _generation(session), _done(session), _again(session)
+
+
+def _generation(session: Session) -> Generation:
+    done = select(func.count(), func.max(Submission.finished)).where(Submission.state == "done")
+    n, last = session.execute(done).one()
+    again = select(func.count(Recomputed.id), func.max(Recomputed.created))
+    n_again, last_again = session.execute(again).one()
+    return n, last, n_again, last_again
 
 
 def _done(session: Session) -> Sequence[DoneRecord]:

@@ -36,6 +36,7 @@ from mechassay.leaderboard.facts import CellNotes
 from mechassay.leaderboard.folder import HERE, RECOMPUTE, SAID_HERE, kept_notes, write_pages
 from mechassay.leaderboard.links import link
 from mechassay.leaderboard.plans import copy_plan, plan_file
+from mechassay.leaderboard.stored import TRACK
 from mechassay.progress import BAR, Progress
 from mechassay.report.page import render
 from mechassay.runs.job import cell_name
@@ -56,7 +57,7 @@ from mechassay.service.pages import (
     submissions_section,
 )
 from mechassay.service.parts import ServiceParts
-from mechassay.service.recomputing import FILES, KEPT_FILES, TRACK
+from mechassay.service.recomputing import FILES, KEPT_FILES
 from mechassay.service.settings import ServiceSettings
 
 PAGE, SUBMISSIONS = "index.html", "submissions"
@@ -121,7 +122,8 @@ def export_boards(
                 find_submission(parts.db, view.submission.id)
         except NotFound:
             raise BadUsage(
-                "A submission was withdrawn while the boards were written: export them again."
+                "A submission was withdrawn while the boards were written, or ended just then:"
+                " export them again."
             ) from None
         _swap(pages, folder, new / "old")
     finally:
@@ -163,6 +165,8 @@ class _Export:
         _, last, _, _ = found.generation
         # Not those that ended since: the boards do not have them.
         views = done_submissions(parts.db, last or datetime.now(UTC))
+        if set(found.submissions.values()) - {view.submission.id for view in views}:
+            raise NotFound("submission")  # The boards have a row of one that is gone.
         files = {
             view.submission.id: _copied(parts, view, folder / FILES)
             for view in (views if with_files else ())

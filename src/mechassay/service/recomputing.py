@@ -1,13 +1,14 @@
 """A cell of a service's board, computed again on this machine.
 
     1  the cell, its record and the submission's file are asked of the server, or read from the
-       folder that it exported; the record has to have the hash that the board shows
+       folder that it exported; the record has to have the hash that the board shows, and what else
+       the cell shows has to follow from it (`leaderboard.shown`)
     2  the file is unpacked and read with the same distrust as by the server, under its track
     3  the cell of the job is run here, and the whole record is compared, see
        `leaderboard.recomputation`
 
 What server or folder say is data: no path of it is used. The model is loaded by the name in the
-track.
+track, which may stand for no folder or file of this machine.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.files import file_hash, write_bytes
 from mechassay.leaderboard.artefacts import inside
 from mechassay.leaderboard.cells import BoardCell
-from mechassay.leaderboard.plans import is_path
+from mechassay.leaderboard.foreign_plan import is_local, is_path
 from mechassay.leaderboard.recomputation import (
     MadeRecord,
     Recomputation,
@@ -34,18 +35,20 @@ from mechassay.leaderboard.recomputation import (
     shown_record,
 )
 from mechassay.leaderboard.rules import rules_of
-from mechassay.leaderboard.stored import StoredBoards
+from mechassay.leaderboard.shown import CalledOtherwise
+from mechassay.leaderboard.stored import TRACK, StoredBoards
 from mechassay.progress import BAR, Progress
 from mechassay.records import Record, first_mistake, read_record
 from mechassay.runs.job import Cell
+from mechassay.service.adversarial import row_ending
 from mechassay.service.bundle import open_bundle
 from mechassay.service.client import ServiceClient
-from mechassay.service.lookups import ENDINGS, SUBMISSION_ID
+from mechassay.service.lookups import ENDINGS, SUBMISSION_ID, row_name
 from mechassay.service.track import ServiceTrack
 from mechassay.submissions import read_json
 
-FILES, KEPT_FILES, TRACK = "files", "data/files.json", "track.json"
-"""Of an export: the submitted files, their names and hashes, and what is evaluated."""
+FILES, KEPT_FILES = "files", "data/files.json"
+"""Of an export: the submitted files, their names and hashes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +79,8 @@ def fetch_cell(client: ServiceClient, board: str, name: str, folder: Path) -> Se
     rules_of(board)
     told = client.asked(f"/api/boards/{board}.json")
     cell = _found(told.get("cells"), name)
+    if cell.board != board:
+        raise BadFile(f"{client.server}: {name} is of the board {cell.board}.")
     if cell.private:
         raise BadUsage(f"{name} is about private examples: only the server computes it.")
     content = client.content(f"/api/records/{cell.sha256}.json")
@@ -115,6 +120,15 @@ def exported_cell(stored: StoredBoards, cell: BoardCell) -> ServedCell:
     return ServedCell(cell, record, cell.submission, file, track)
 
 
+def exported_models(board: Path) -> dict[str, str]:
+    """What an export calls models, by their names in records.
+
+    Raises:
+        BadFile: the track is none.
+    """
+    return _public_names(_track(read_json(inside(board, board / TRACK)), str(board)))
+
+
 def made_by_submission(served: ServedCell, folder: Path) -> MadeRecord:
     """The record of a cell, with the job of its submission that makes it.
 
@@ -127,7 +141,9 @@ def made_by_submission(served: ServedCell, folder: Path) -> MadeRecord:
     """
     bundle = open_bundle(served.file, folder, served.track)
     job, cell = _job_of(bundle.jobs(served.track), served.record)
-    return MadeRecord(served.record, job, cell, given=True)
+    row_end = row_name("", served.submission, row_ending(served.record))
+    called = CalledOtherwise(_public_names(served.track), row_end)
+    return MadeRecord(served.record, job, cell, given=True, called=called)
 
 
 def recompute_served(
@@ -156,9 +172,17 @@ def _track(told: dict[str, Any], where: str) -> ServiceTrack:
     except ValidationError as error:
         raise BadFile(f"{where}: its track is none ({first_mistake(error)}).") from None
     for name, about in track.models.items():
-        if is_path(about.load):
-            raise BadFile(f"{where}: its track loads {name} from a path ({about.load!r}).")
+        load = track.loaded_from(name)
+        if is_path(load) or is_local(load):
+            raise BadFile(f"{where}: its track loads {name} from a path or folder ({load!r}).")
+        for task in (*about.tasks, *about.gym):
+            if is_path(task):
+                raise BadFile(f"{where}: its track has a task that is a path ({task!r}).")
     return track
+
+
+def _public_names(track: ServiceTrack) -> dict[str, str]:
+    return {track.loaded_from(name): name for name in track.models}
 
 
 def _found(cells: object, name: str) -> BoardCell:
@@ -175,9 +199,12 @@ def _found(cells: object, name: str) -> BoardCell:
         raise BadUsage(f"{name} is measured under several conditions: name one of {names}.")
     try:
         own = {key: value for key, value in found[0].items() if key != "id"}
-        return BoardCell.model_validate_json(json.dumps(own))
+        cell = BoardCell.model_validate_json(json.dumps(own))
     except ValidationError as error:
         raise BadFile(f"The cell {name} is none ({first_mistake(error)}).") from None
+    if cell.full_id != found[0]["id"]:
+        raise BadFile(f"The cell {name} is another: {cell.full_id}.")
+    return cell
 
 
 def _without(name: str) -> str:
