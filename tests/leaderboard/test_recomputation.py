@@ -16,7 +16,7 @@ from mechassay.errors import BadFile, BadUsage
 from mechassay.leaderboard import Board, BoardCell, board_rules, read_cells, recompute
 from mechassay.leaderboard.recomputation import compare_records
 from mechassay.progress import SILENT
-from mechassay.records import Values, content_hash, read_record
+from mechassay.records import Record, Values, content_hash, read_record
 
 RULES = board_rules()["circuits"]
 CELL = "eap/truth-ioi/truth-ioi/cpr"
@@ -112,6 +112,20 @@ def test_records_are_compared_number_by_number(runs: Path) -> None:
     assert found.differs == "" and 0 < found.largest < 1e-6
     lost = compare_records(record, record.changed(tables=[]))
     assert lost.differs == "record.tables" and math.isinf(lost.largest)
+
+
+def test_weights_are_compared_where_both_records_have_their_hash(runs: Path) -> None:
+    record = read_record(next((runs / "records").rglob("*.json")))
+    model = record.specs["model"]
+
+    def with_weights(weights: str) -> Record:
+        spec = model.model_copy(update={"args": {**model.args, "weights": weights}})
+        return record.changed(model=spec)
+
+    assert compare_records(record, with_weights("a")).differs == ""
+    assert compare_records(with_weights("a"), record).differs == ""
+    assert compare_records(with_weights("a"), with_weights("a")).differs == ""
+    assert "weights" in compare_records(with_weights("a"), with_weights("b")).differs
 
 
 def test_the_bytes_of_a_file_of_values_are_not_compared_but_that_there_is_one(runs: Path) -> None:

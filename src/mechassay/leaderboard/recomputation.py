@@ -41,6 +41,8 @@ TOLERANCE = 1e-6
 LEFT_OUT = {"provenance": True, "realised": True, "sha256": True, "values": {"sha256"}}
 ORDERED_BY_LAST_BITS = ("worst pairs", "tokens", "parts")
 """Tables of adversarial records that illustrate their numbers."""
+WEIGHTS = "weights"
+"""The setting of a model that has a hash of its weights; see `models.model.weights_hash`."""
 GIVEN = ("scores", "alignments", "directions", "saes")
 """Fields of jobs that name files and folders."""
 FOR_ALL = ("saes",)
@@ -274,9 +276,15 @@ def compare_records(stored: Record, again: Record) -> Compared:
     """Everything of two records but what says when, where and how fast they came about.
 
     Where a ranking was copied, the new record says nothing of the examples that it was found on.
+    Weights are compared where both records have their hash: a server may load a copy of its own of
+    a model that others have from the hub.
     """
     found = Compared()
     plain, other = _plain(stored), _plain(again)
+    settings = [each["specs"].get("model", {}).get("args", {}) for each in (plain, other)]
+    if not all(WEIGHTS in each for each in settings):
+        for each in settings:
+            each.pop(WEIGHTS, None)
     plain["data"] = {role: of for role, of in plain["data"].items() if role in other["data"]}
     found.look(plain, other, "record")
     return found
