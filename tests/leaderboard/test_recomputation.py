@@ -115,7 +115,7 @@ def test_records_are_compared_number_by_number(runs: Path) -> None:
 
 
 def test_weights_are_compared_where_both_records_have_their_hash(runs: Path) -> None:
-    record = read_record(next((runs / "records").rglob("*.json")))
+    record = read_record(runs / cell_of(runs).file)
     model = record.specs["model"]
 
     def with_weights(weights: str) -> Record:
