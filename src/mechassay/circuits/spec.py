@@ -158,10 +158,21 @@ class CircuitSpec:
 
     @property
     def called(self) -> str:
-        """What results call it: as it was typed, but files and folders by their own names."""
-        if self.kind not in GIVEN:
-            return self.text
-        return Path(self.name).name + self.text[len(self.name) :]
+        """What results call it; see `name_in_results`."""
+        return CircuitSpec.name_in_results(self.text)
+
+    @staticmethod
+    def name_in_results(text: str) -> str:
+        """What results call it: as it was typed, but files and folders by their own names.
+
+        Nothing is looked at: plans are made before there is a file.
+        """
+        if not CircuitSpec.may_be_file(text):
+            return text
+        name, at, rest = text.rpartition("@")
+        if not at or "/" in rest or Path(text).suffix in ENDINGS:
+            name = text
+        return Path(name).name + text[len(name) :]
 
     @property
     def file_hash(self) -> str | None:

@@ -63,7 +63,7 @@ class AdversarialJob(AdversarialPlan, Job):
     def cells(self) -> list[Cell]:
         """See `Job.cells`."""
         of: Mapping[str, str] = {"model": shown_model(self.model), "task": self.task}
-        called = {text: CircuitSpec.parse(text).called for text in self.circuits}
+        called = {text: CircuitSpec.name_in_results(text) for text in self.circuits}
         return [
             Cell(cell_name(name), {"circuit": name, **of}, KIND, {"circuit": text})
             for text, name in called.items()
