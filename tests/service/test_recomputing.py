@@ -6,6 +6,7 @@ import math
 import re
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,14 @@ def test_a_cell_is_the_same_again_and_gets_a_mark(
         bob.recomputed(served.submission, {**said, "sha256": "0" * 64})
     with pytest.raises(ServerRefused, match="not of the form"):
         bob.recomputed(served.submission, {**said, "sha256": "x"})
+
+
+def test_a_record_of_another_track_is_not_called_different(client: Any, tmp_path: Path) -> None:
+    name = next(each for each in names(client) if "/cpr@" in each)
+    served = fetch_cell(Asked("http://127.0.0.1").use(client), "circuits", name, tmp_path)
+    changed = served.track.model_copy(update={"limit": served.track.limit + 1, "limits": {}})
+    with pytest.raises(BadUsage, match=r"under another track \(limit \d+, now \d+\)"):
+        recompute_served(replace(served, track=changed), tmp_path / "again", progress=SILENT)
 
 
 def test_circuits_of_a_submission_are_drawn(client: Any) -> None:

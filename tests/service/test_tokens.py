@@ -73,7 +73,7 @@ def test_who_is_not_there_cannot_be_withdrawn(db: Database) -> None:
         withdraw_token(db, "anne")
 
 
-@pytest.mark.parametrize("name", ["", " ann", "a\nb", "a\x1b[0m", "a" * 65, "a\u202eb"])
+@pytest.mark.parametrize("name", ["", " ann", "a\nb", "a\x1b[0m", "a" * 65, "a\u202eb", "a<b>"])
 def test_names_are_short_and_printable(db: Database, name: str) -> None:
     with pytest.raises(BadUsage, match="printable"):
         new_token(db, name)

@@ -238,7 +238,7 @@ def test_cells_wait_for_a_cluster_that_is_away_and_checks_go_on(
     for _ in range(5):
         with suppress(ClusterAway):
             worker.step()
-    assert order == ["check", "cell", "check", "cell", "cell"]
+    assert order == ["check", "cell", "check"], "the cell waits for a minute"
     (cell,) = served.evaluations(submission)
     assert (cell.state, cell.attempts) == ("waiting", 0)
 

@@ -172,10 +172,8 @@ def tell(told: Recomputation) -> None:
 
     typer.echo(f"{told.cell}: {told.stored:.9g} on the board, {told.again:.9g} again")
     word = "agrees" if told.agrees else "DIFFERS"
-    typer.echo(
-        f"{word}: {told.n} results, largest difference {told.largest:.1g} (allowed"
-        f" {TOLERANCE:g}); {told.seconds:.0f} s"
-    )
+    where = f"first in {told.differs}" if told.differs else f"largest difference {told.largest:.1g}"
+    typer.echo(f"{word}: {told.n} results, {where} (allowed {TOLERANCE:g}); {told.seconds:.0f} s")
     if not told.agrees:
         raise typer.Exit(1)
 

@@ -25,6 +25,7 @@ from mechassay.leaderboard.artefacts import inside
 from mechassay.leaderboard.board import Board
 from mechassay.leaderboard.cells import BoardCell, read_cells
 from mechassay.leaderboard.facts import CellNotes, Repetition
+from mechassay.leaderboard.links import link
 from mechassay.leaderboard.pages import BoardPages
 from mechassay.leaderboard.plans import plan_file, write_plan
 from mechassay.leaderboard.recomputation import Recomputation
@@ -121,6 +122,7 @@ class BoardsFolder:
             again=again,
             notes=self._notes,
             unreadable=self.unreadable,
+            nav=lambda up: link(f"{up}index.html", "Boards"),
         )
 
     def recomputations(self) -> dict[str, list[Recomputation]]:

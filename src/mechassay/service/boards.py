@@ -43,9 +43,10 @@ from mechassay.leaderboard.pages import BoardPages
 from mechassay.leaderboard.rules import board_rules
 from mechassay.leaderboard.stored import StoredBoards
 from mechassay.records import Record, read_record
-from mechassay.service.adversarial import prompts_then_and_now, row_ending
+from mechassay.service.adversarial import row_ending
 from mechassay.service.database import Database
 from mechassay.service.lookups import SubmissionView, row_name
+from mechassay.service.other_track import other_track
 from mechassay.service.pages import served_nav
 from mechassay.service.store import Store
 from mechassay.service.tables import Evaluation, Recomputed, Submission
@@ -286,20 +287,10 @@ def _in_sample(record: Record, declaration: Mapping[str, Any]) -> Iterator[str]:
 
 def _other_track(record: Record, track: ServiceTrack) -> Iterator[str]:
     """A line if a record was made under another track, which a recomputation would need."""
-    task, about = record.specs.get("task"), record.provenance
-    then: dict[str, object] = {"dtype": about.dtype, "seed": about.seed}
-    here: dict[str, object] = {"dtype": track.dtype, "seed": track.seed}
-    if task is not None and "limit" in task.args:
-        then["limit"], here["limit"] = task.args["limit"], track.examples_of(task.name)
-    prompts_then, prompts_here = prompts_then_and_now(record, track.adversarial)
-    then, here = {**then, **prompts_then}, {**here, **prompts_here}
-    other = [
-        f"{name} {value}, now {here[name]}" for name, value in then.items() if value != here[name]
-    ]
-    if other:
+    if other := other_track(record, track):
         yield (
-            f"Measured under an earlier track ({'; '.join(other)}): to compute it again from this"
-            " server, that track is needed."
+            f"Measured under an earlier track ({other}): to compute it again from this server,"
+            " that track is needed."
         )
 
 

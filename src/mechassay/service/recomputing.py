@@ -44,6 +44,7 @@ from mechassay.service.adversarial import row_ending
 from mechassay.service.bundle import open_bundle
 from mechassay.service.client import ServiceClient
 from mechassay.service.lookups import ENDINGS, SUBMISSION_ID, row_name
+from mechassay.service.other_track import other_track
 from mechassay.service.track import ServiceTrack
 from mechassay.submissions import read_json
 
@@ -136,9 +137,14 @@ def made_by_submission(served: ServedCell, folder: Path) -> MadeRecord:
         folder: an empty one, for what the submission unpacks to.
 
     Raises:
-        BadFile: the file is no submission that the track reads. BadUsage: no job of it makes the
-            record.
+        BadFile: the file is no submission that the track reads. BadUsage: the record was measured
+            under another track; no job of the submission makes it.
     """
+    if other := other_track(served.record, served.track):
+        raise BadUsage(
+            f"{served.cell.id} was measured under another track ({other}): to compute it again,"
+            " that track is needed."
+        )
     bundle = open_bundle(served.file, folder, served.track)
     job, cell = _job_of(bundle.jobs(served.track), served.record)
     row_end = row_name("", served.submission, row_ending(served.record))

@@ -20,6 +20,8 @@ from mechassay.service.tables import Submitter, now
 PREFIX = "ma_"
 BYTES = 32
 LONGEST_NAME = 64
+MARKUP = frozenset("<>&\"'")
+"""What means something in a page; names are text there in any case."""
 
 
 class BadToken(MechassayError):
@@ -36,10 +38,11 @@ def new_token(db: Database, name: str, *, admin: bool = False) -> str:
     Raises:
         BadUsage: the submitter has a token that is good, or the name is none.
     """
-    if not (0 < len(name) <= LONGEST_NAME and name.isprintable() and name == name.strip()):
+    plain = name.isprintable() and name == name.strip() and not MARKUP.intersection(name)
+    if not (plain and 0 < len(name) <= LONGEST_NAME):
         raise BadUsage(
-            f"The name of a submitter is 1 to {LONGEST_NAME} printable characters, with no space at"
-            f" its ends; got {name[: LONGEST_NAME + 1]!r}."
+            f"The name of a submitter is 1 to {LONGEST_NAME} printable characters but <, >, & and"
+            f" quotes, with no space at its ends; got {name[: LONGEST_NAME + 1]!r}."
         )
     token = PREFIX + secrets.token_urlsafe(BYTES)
     time = now()
