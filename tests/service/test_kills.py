@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import torch
 
 from mechassay.service.cell import CellOrders, check, job_folder, run_cell
 from mechassay.service.client import ServerRefused, ServiceClient
@@ -46,7 +47,8 @@ def until(true: Callable[[], bool], seconds: float = START_SECONDS) -> None:
 
 def undisturbed(archive: Path, folder: Path, track: ServiceTrack) -> dict[str, object]:
     """The records of a submission by split, computed in this process."""
-    orders = CellOrders(track=track, threads=1, seed=SEED, epoch="2026-11")
+    orders = CellOrders(track=track, seed=SEED, epoch="2026-11")
+    torch.set_num_threads(1)  # As workers have; the last bits depend on it.
     folder.mkdir()
     (folder / "upload").write_bytes(archive.read_bytes())
     found: dict[str, object] = {}
