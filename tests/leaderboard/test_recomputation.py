@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import mechassay as ma
 from mechassay.errors import BadFile, BadUsage
@@ -37,6 +39,18 @@ def test_a_cell_is_the_same_again(runs: Path, tmp_path: Path, anew: bool) -> Non
     assert found.agrees and found.largest <= 1e-6 and found.n > 100
     assert found.again == pytest.approx(found.stored, abs=1e-6)
     assert found.anew is anew
+
+
+def test_a_cell_is_computed_with_as_many_threads_as_before(runs: Path, tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    stored = read_record(runs / cell_of(runs).file).provenance.threads
+    torch.set_num_threads(3 - min(stored, 2))
+    try:
+        found = recompute(cell_of(runs), runs, tmp_path / "again", progress=SILENT)
+        assert torch.get_num_threads() == 3 - min(stored, 2)
+    finally:
+        torch.set_num_threads(threads)
+    assert found.provenance.threads == min(stored, os.cpu_count() or 1)
 
 
 def test_only_the_cell_itself_is_run(runs: Path, tmp_path: Path) -> None:

@@ -8,8 +8,8 @@
     3  the cell of the job is run, and the whole record is compared with the stored one: what was
        measured on what, all measures with their intervals, tables, checks, values of examples
 
-Numbers may differ by `TOLERANCE` of the larger of 1 and the stored one: in fp32 on a CPU those of
-two machines agree so far. All else is the same or differs. Times and versions are left out, and so
+Numbers may differ by `TOLERANCE` of the larger of 1 and the stored one: in fp32 on a CPU, with as
+many threads, those of two machines agree so far. All else is the same or differs. Times and versions are left out, and so
 is the hash of a file of values, whose last bits may differ: of these the tables are compared. Which
 pairs of an adversarial run are shown as the worst, and with which tokens, is not: the last bits
 order what is equal. What was found is data, and nothing of it is executed.
@@ -19,12 +19,16 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
+
+import torch
 
 from mechassay.errors import BadFile, BadUsage
 from mechassay.files import file_hash
@@ -203,7 +207,8 @@ def recompute_made(
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(made.scores, copy)
     begin = time.perf_counter()
-    run_cells(job, [made.cell], bench)
+    with _threads(made.record.provenance.threads):
+        run_cells(job, [made.cell], bench)
     again = bench.folder.record(name)
     if again is None:
         failure = bench.folder.failure(name)
@@ -295,6 +300,17 @@ def _plain(record: Record) -> dict[str, Any]:
     plain = json.loads(record.model_dump_json(exclude=LEFT_OUT))
     plain["tables"] = [x for x in plain["tables"] if x["name"] not in ORDERED_BY_LAST_BITS]
     return {**plain, "examples": about.data_hash, "dtype": about.dtype}
+
+
+@contextmanager
+def _threads(n: int) -> Generator[None]:
+    """Compute with as many threads as a record was made with: sums end in other bits with others."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(min(max(1, n), os.cpu_count() or 1))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
