@@ -9,10 +9,11 @@
        measured on what, all measures with their intervals, tables, checks, values of examples
 
 Numbers may differ by `TOLERANCE` of the larger of 1 and the stored one: in fp32 on a CPU, with as
-many threads, those of two machines agree so far. All else is the same or differs. Times and versions are left out, and so
-is the hash of a file of values, whose last bits may differ: of these the tables are compared. Which
-pairs of an adversarial run are shown as the worst, and with which tokens, is not: the last bits
-order what is equal. What was found is data, and nothing of it is executed.
+many threads, those of two machines agree so far. All else is the same or differs. Times and
+versions are left out, and so is the hash of a file of values, whose last bits may differ: of these
+the tables are compared. Which pairs of an adversarial run are shown as the worst, and with which
+tokens, is not: the last bits order what is equal. What was found is data, and nothing of it is
+executed.
 """
 
 from __future__ import annotations
@@ -304,7 +305,7 @@ def _plain(record: Record) -> dict[str, Any]:
 
 @contextmanager
 def _threads(n: int) -> Generator[None]:
-    """Compute with as many threads as a record was made with: sums end in other bits with others."""
+    """Compute with as many threads as a record was made with: the last bits depend on it."""
     before = torch.get_num_threads()
     torch.set_num_threads(min(max(1, n), os.cpu_count() or 1))
     try:
