@@ -102,11 +102,11 @@ def leads_out(path: Path, root: Path) -> bool:
     return not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
 
 
-def read_json(path: Path, largest: int = LARGEST_JSON) -> dict[str, Any]:
+def read_json(path: Path, largest: int | None = None) -> dict[str, Any]:
     """The object that a JSON file of others holds.
 
     Args:
-        largest: bytes that it may have.
+        largest: bytes that it may have; `LARGEST_JSON` where None.
 
     Raises:
         BadFile: missing, too large, no JSON, or no object.
@@ -117,14 +117,18 @@ def read_json(path: Path, largest: int = LARGEST_JSON) -> dict[str, Any]:
     return told
 
 
-def read_small_json(path: Path, largest: int = LARGEST_JSON) -> Any:
+def read_small_json(path: Path, largest: int | None = None) -> Any:
     """What a JSON file of others holds.
+
+    Args:
+        largest: bytes that it may have; `LARGEST_JSON` where None.
 
     Raises:
         BadFile: missing, too large, or no JSON.
     """
     if not path.is_file():
         raise BadFile(f"{path}: there is no such file.")
+    largest = LARGEST_JSON if largest is None else largest
     if path.stat().st_size > largest:
         raise BadFile(f"{path}: has more than {largest // 10**6} MB; it was not opened.")
     try:
