@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from mechassay.models.model import Model, load_model
     from mechassay.models.sources import fetch
     from mechassay.names import (
-        list_causal_models,
         list_methods,
         list_metrics,
         list_models,
@@ -106,7 +105,6 @@ __all__ = [
     "gym",
     "intervene",
     "leaderboard",
-    "list_causal_models",
     "list_methods",
     "list_metrics",
     "list_models",
@@ -175,7 +173,6 @@ _LAZY = {
     "fetch": "mechassay.models.sources",
     "generate": "mechassay.interventions.steering",
     "intervene": "mechassay.interventions.intervene",
-    "list_causal_models": "mechassay.names",
     "list_methods": "mechassay.names",
     "list_metrics": "mechassay.names",
     "list_models": "mechassay.names",

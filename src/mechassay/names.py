@@ -19,7 +19,6 @@ from mechassay.models.sources import gym_model_names, packaged_names, truth_name
 from mechassay.objectives import OBJECTIVES
 from mechassay.tasks import TASKS, TRUTHS
 from mechassay.truth.models import truth_circuit
-from mechassay.variables.load import CAUSAL_MODELS
 
 
 def list_models() -> list[str]:
@@ -47,11 +46,6 @@ def list_metrics() -> list[str]:
 def list_objectives() -> list[str]:
     """What a circuit can be asked to preserve."""
     return OBJECTIVES.names()
-
-
-def list_causal_models() -> list[str]:
-    """Tasks that have a causal model: `ma.variables.load_causal_model` loads it."""
-    return CAUSAL_MODELS.names()
 
 
 def load_circuit(

@@ -164,7 +164,7 @@ def overlap_text(overlap: Overlap, names: tuple[str, str]) -> str:
     )
 
 
-def overlap_grid(overlap: Overlap, names: tuple[str, str], title: str = "Overlap") -> TextTable:
+def overlap_grid(overlap: Overlap, names: tuple[str, str]) -> TextTable:
     """The same numbers as a table: a row for edges, one for heads and MLPs."""
     columns = ("", "in the graph", *names, "both", "Jaccard overlap")
     columns += ("both, if random", "P(as many, if random)")
@@ -176,7 +176,7 @@ def overlap_grid(overlap: Overlap, names: tuple[str, str], title: str = "Overlap
         ("edges", *(f"{n:,}" for n in edges), *edge_numbers),
         ("heads and MLPs", *(f"{n:,}" for n in nodes), *node_numbers),
     )
-    return TextTable.of(title, columns, rows)
+    return TextTable.of("Overlap", columns, rows)
 
 
 def _expected(overlap: Overlap) -> str:

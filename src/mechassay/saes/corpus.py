@@ -63,11 +63,6 @@ class Corpus(OneLine):
         return hashlib.sha256(json.dumps(plain).encode()).hexdigest()
 
 
-def corpus_names() -> list[str]:
-    """The corpora that have a name, sorted."""
-    return sorted(_named())
-
-
 def _named() -> Mapping[str, Mapping[str, str]]:
     return json.loads(files("mechassay.saes").joinpath("corpora.json").read_text("utf-8"))
 
@@ -180,14 +175,13 @@ def _blocks(text: str) -> list[str]:
     return ["\n\n".join(block) for block in blocks]
 
 
-def check_documents(corpus: Corpus, least: int = 2) -> None:
+def check_documents(corpus: Corpus) -> None:
     """Refuse a corpus that cannot be split by document.
 
     Raises:
-        BadUsage: it has fewer documents.
+        BadUsage: it has fewer than two documents.
     """
-    if len(corpus) < least:
+    if len(corpus) < 2:
         raise BadUsage(
-            f"A split by document needs {least} documents; the corpus {corpus.name} has"
-            f" {len(corpus)}."
+            f"A split by document needs 2 documents; the corpus {corpus.name} has {len(corpus)}."
         )

@@ -121,7 +121,6 @@ def core_stability(
     codes: Float[Tensor, "values n"] | None = None,
     other_codes: Sequence[Float[Tensor, "values n"]] = (),
     seed: int = 0,
-    flags: Iterable[Flag] = (),
 ) -> Measurement:
     """M09 of the cores of cycles, and of dictionaries that were trained from nothing.
 
@@ -170,7 +169,6 @@ def core_stability(
         ),
     }
     notes = [
-        *flags,
         *_carried_over(mean),
         Flag(
             "bounded_fraction",
