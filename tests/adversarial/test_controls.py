@@ -21,12 +21,7 @@ from mechassay.circuits.scores import Circuit
 from mechassay.graph import Graph
 from mechassay.progress import SILENT
 from mechassay.stats.partial_grid import PartialGrid
-from mechassay.truth.models import Truth, load_truth
-
-
-@pytest.fixture(scope="module")
-def truth() -> Truth:
-    return load_truth("truth-ioi")
+from mechassay.truth.models import Truth
 
 
 @pytest.fixture(scope="module")

@@ -58,11 +58,6 @@ def test_a_population_is_every_example_with_its_own_counterfactual() -> None:
         check_finite(IOI())
 
 
-@pytest.fixture(scope="module")
-def truth() -> Truth:
-    return load_truth("truth-ioi")
-
-
 def without(truth: Truth, place: int) -> Circuit:
     """The true circuit but for one edge."""
     names = truth.circuits["counterfactual"].names()

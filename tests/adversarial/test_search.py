@@ -65,11 +65,6 @@ def two_names(template: str) -> list[Prompt]:
     ]
 
 
-@pytest.fixture(scope="module")
-def truth() -> Truth:
-    return load_truth("truth-ioi")
-
-
 def without(truth: Truth, place: int) -> Circuit:
     """The true circuit but for one edge."""
     names = truth.circuits["counterfactual"].names()

@@ -19,12 +19,7 @@ from mechassay.models.constants import Constants
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
-from mechassay.truth.models import Truth, load_truth
-
-
-@pytest.fixture(scope="module")
-def truth() -> Truth:
-    return load_truth("truth-ioi")
+from mechassay.truth.models import Truth
 
 
 @pytest.fixture(scope="module")
