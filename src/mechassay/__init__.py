@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from mechassay.interventions.steering import generate, perplexity
     from mechassay.interventions.sweep import sweep
     from mechassay.models.model import Model, load_model
-    from mechassay.models.sources import fetch
+    from mechassay.models.packaged import fetch
     from mechassay.names import (
         list_methods,
         list_metrics,
@@ -170,7 +170,7 @@ _LAZY = {
     "Site": "mechassay.interventions.site",
     "Task": "mechassay.tasks",
     "Template": "mechassay.tasks.template",
-    "fetch": "mechassay.models.sources",
+    "fetch": "mechassay.models.packaged",
     "generate": "mechassay.interventions.steering",
     "intervene": "mechassay.interventions.intervene",
     "list_methods": "mechassay.names",

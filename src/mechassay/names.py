@@ -15,7 +15,8 @@ from mechassay.circuits.spec import CircuitSpec
 from mechassay.errors import BadUsage
 from mechassay.graph import Graph
 from mechassay.models.model import Model
-from mechassay.models.sources import gym_model_names, packaged_names, truth_names
+from mechassay.models.packaged import packaged_names
+from mechassay.models.sources import gym_model_names, truth_names
 from mechassay.objectives import OBJECTIVES
 from mechassay.tasks import TASKS, TRUTHS
 from mechassay.truth.models import truth_circuit

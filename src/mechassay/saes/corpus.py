@@ -26,7 +26,8 @@ from typing import Any
 from mechassay.display import OneLine
 from mechassay.errors import BadFile, BadUsage, ModelNotFetched, UnknownName, first_line
 from mechassay.files import write_text
-from mechassay.models.sources import cache_folder, pip_download, require_sha256
+from mechassay.models.cache import cache_folder
+from mechassay.models.packaged import pip_download, require_sha256
 
 WORDS = 500
 LARGEST = 2**28
