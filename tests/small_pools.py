@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mechassay.adversarial.pools import Pool
-from mechassay.circuits.scores import Circuit
+from mechassay.circuits.circuit import Circuit
 from mechassay.examples import Prompt
 from mechassay.models.model import Model
 from mechassay.testing.tiny import VOCABULARY

@@ -111,7 +111,7 @@ def folder_hash(folder: Path) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def read_json(path: str | Path, read: Callable[[Any], T]) -> T:
+def parsed_json(path: str | Path, read: Callable[[Any], T]) -> T:
     """What `read` makes of the data in a JSON file.
 
     Raises:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from functools import partial
 from os import PathLike, fspath
 
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.metrics import METRICS
-from mechassay.circuits.scores import Circuit
 from mechassay.circuits.spec import CircuitSpec
 from mechassay.errors import BadUsage
 from mechassay.graph import Graph

@@ -17,7 +17,7 @@ from mechassay.adversarial.controls import (
 )
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool, draw_pools
-from mechassay.circuits.scores import Circuit
+from mechassay.circuits.circuit import Circuit
 from mechassay.graph import Graph
 from mechassay.progress import SILENT
 from mechassay.stats.partial_grid import PartialGrid

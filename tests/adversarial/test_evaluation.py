@@ -18,8 +18,8 @@ from mechassay.adversarial import batching, prefixes
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool
 from mechassay.circuits.canonical import canonical
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.faithfulness import evaluate
-from mechassay.circuits.scores import Circuit
 from mechassay.errors import (
     BadUsage,
     GraphMismatch,

@@ -15,8 +15,8 @@ from mechassay.adversarial.pools import (
     check_finite,
     enumerate_pools,
 )
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.faithfulness import evaluate
-from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.examples import Example
 from mechassay.progress import SILENT

@@ -18,7 +18,7 @@ from mechassay.adversarial import search as module
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool, draw_pools, tokenized
 from mechassay.adversarial.search import SearchResult, search
-from mechassay.circuits.scores import Circuit
+from mechassay.circuits.circuit import Circuit
 from mechassay.errors import BadUsage
 from mechassay.examples import Prompt, filled
 from mechassay.models.model import Model, make_model

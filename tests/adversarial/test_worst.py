@@ -11,9 +11,9 @@ from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool, draw_pools
 from mechassay.adversarial.worst import WorstCase, cases_at, disagreements, largest
 from mechassay.circuits.ablation import ablate, ablated_values
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.methods.random import Random
-from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadUsage
 from mechassay.models.constants import Constants
 from mechassay.models.model import Model

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mechassay.errors import BadFile, BadPairs, BadUsage
-from mechassay.files import read_json
+from mechassay.files import parsed_json
 from mechassay.gym.choice import EVERY, Choice, Row
 from mechassay.gym.gym_task import KIND, GymTask
 from mechassay.gym.pairs import GymPairs
@@ -45,7 +45,7 @@ def read_causalgym_templates(path: str | Path) -> dict[str, GymTask]:
         tasks = _object(data, "the file")
         return {name: _task(name, _object(tasks[name], name)) for name in tasks}
 
-    return read_json(path, read)
+    return parsed_json(path, read)
 
 
 def _task(name: str, data: Mapping[str, Any]) -> GymTask:

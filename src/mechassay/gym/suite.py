@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float
 from mechassay.display import OneLine, Tabular, html_facts, html_table
 from mechassay.errors import BadPairs, BadUsage, one_of
 from mechassay.examples import Prompt
-from mechassay.files import read_json
+from mechassay.files import parsed_json
 from mechassay.gym.formulas import ALL, Formula
 from mechassay.gym.regions import joined, spaced, spans_of
 from mechassay.interchange_pairs import InterchangePair
@@ -224,7 +224,7 @@ def read_suite(path: str | Path) -> Suite:
     Raises:
         BadFile: no such file, not JSON, or not of this form; the message has the key.
     """
-    return read_json(path, lambda data: _suite(data, Path(path).stem))
+    return parsed_json(path, lambda data: _suite(data, Path(path).stem))
 
 
 def _suite(data: Any, stem: str) -> Suite:

@@ -22,8 +22,9 @@ from typing import Any
 
 import torch
 
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.random import Random
-from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.scores import EdgeScores
 from mechassay.graph import Graph
 from mechassay.measurement.inputs import Inputs
 from mechassay.progress import SILENT

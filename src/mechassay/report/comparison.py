@@ -16,8 +16,9 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.overlap import Overlap, overlap_of
-from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.scores import EdgeScores
 from mechassay.drawing.canvas import (
     Drawing,
     Legend,

@@ -41,6 +41,7 @@ from mechassay.circuits.ablation import (
 )
 from mechassay.circuits.areas import VERSIONS
 from mechassay.circuits.behaviour import Preference, preference_of
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.drawable import DRAWN_EDGES, largest_drawable
 from mechassay.circuits.faithfulness import (
     Controls,
@@ -55,7 +56,7 @@ from mechassay.circuits.metrics import METRICS, Metric, Scored, with_metrics
 from mechassay.circuits.node_scores import Scores, load_scores
 from mechassay.circuits.optimal_ablation import OptimalAblation
 from mechassay.circuits.pairing import check_pairing, paired
-from mechassay.circuits.scores import SCORES_SHA256, Circuit, EdgeScores
+from mechassay.circuits.scores import SCORES_SHA256, EdgeScores
 from mechassay.circuits.series import (
     CircuitSeries,
     Ranked,
