@@ -19,7 +19,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechassay.circuits.circuit import Circuit, Places, checked_fraction
-from mechassay.circuits.formats import ENDINGS, GraphFile, read_graph_file
+from mechassay.circuits.formats import read_graph_file
+from mechassay.circuits.graph_file import ENDINGS, GraphFile
 from mechassay.circuits.scores import By, EdgeScores, UnitScores
 from mechassay.errors import BadFile, UnknownName
 from mechassay.files import kind_of

@@ -26,7 +26,8 @@ import torch
 
 from mechassay.circuits.areas import FRACTIONS, Profile
 from mechassay.circuits.circuit import Circuit
-from mechassay.circuits.formats import ENDINGS, read_graph_file
+from mechassay.circuits.formats import read_graph_file
+from mechassay.circuits.graph_file import ENDINGS
 from mechassay.circuits.node_scores import Scores, load_scores, scores_of
 from mechassay.circuits.scores import EdgeScores
 from mechassay.display import OneLine

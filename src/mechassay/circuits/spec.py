@@ -29,7 +29,8 @@ from typing import Any, Literal
 
 from mechassay.circuits.canonical import CANONICAL, canonical
 from mechassay.circuits.circuit import Circuit
-from mechassay.circuits.formats import ENDINGS, read_graph_file
+from mechassay.circuits.formats import read_graph_file
+from mechassay.circuits.graph_file import ENDINGS
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.random import Random
 from mechassay.circuits.methods.random_paths import RandomPaths
