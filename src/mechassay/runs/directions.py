@@ -33,8 +33,8 @@ from mechassay.runs.gym import (
     task_spec,
 )
 from mechassay.runs.job import Bench, Cell, Job, cell_name, option
+from mechassay.runs.layers import MANY, layers_of
 from mechassay.runs.names import made_by
-from mechassay.runs.variables import MANY, layers_of
 from mechassay.variables.given import FEATURES_SHA256
 
 GIVEN_CONTROL = (
