@@ -34,7 +34,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechassay.circuits.circuit import Circuit
-from mechassay.circuits.graph_file import GraphFile, edge_runs, ending_of, node_names
+from mechassay.circuits.graph_file import ENDINGS, GraphFile, edge_runs, ending_of, node_names
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, first_line
 from mechassay.graph import Graph
@@ -60,7 +60,7 @@ def read_graph_file(path: str | Path, graph: Graph | None = None) -> GraphFile:
         BadUsage: another ending.
     """
     path = Path(path)
-    read = {".json": _read_json, ".pt": _read_pt}[ending_of(path)]
+    read = dict(zip(ENDINGS, (_read_json, _read_pt), strict=True))[ending_of(path)]
     if not path.is_file():
         raise BadFile(f"{path}: there is no such file.")
     return read(path, graph)

@@ -18,7 +18,7 @@ from mechassay.gym.control_labels import control_labels
 from mechassay.gym.given_directions import GivenDirections, given_directions
 from mechassay.gym.given_odds import SPLITS, best_draw, measure_directions
 from mechassay.gym.gym_task import GymTask
-from mechassay.gym.task_odds import ORIGINAL
+from mechassay.gym.method_odds import ORIGINAL
 from mechassay.interventions.model_shape import ModelShape
 from mechassay.models.model import check_dtype
 from mechassay.records import Record, Spec
