@@ -40,7 +40,8 @@ from mechassay.models.model import Model
 from mechassay.pairs import Batch
 from mechassay.records import Record, failure_of
 from mechassay.runs.adversarial_plan import AdversarialPlan
-from mechassay.runs.circuits import CircuitsJob, Study
+from mechassay.runs.circuits import CircuitsJob
+from mechassay.runs.circuits_study import Study
 from mechassay.runs.folder import RunFolder, write_text
 from mechassay.runs.job import Bench, Cell, plan_of
 from mechassay.stats.groups import Field

@@ -29,7 +29,9 @@ from mechassay.errors import BadUsage
 from mechassay.graph import Graph
 from mechassay.models.model import Model, load_model
 from mechassay.runs.adversarial import AdversarialJob
-from mechassay.runs.circuits import ALL_TRUTHS, CircuitsJob, forward_seconds
+from mechassay.runs.circuits import CircuitsJob
+from mechassay.runs.circuits_plan import ALL_TRUTHS
+from mechassay.runs.circuits_study import forward_seconds
 from mechassay.runs.command_line import command_line
 from mechassay.runs.execute import batches_of
 from mechassay.runs.folder import RunFolder
