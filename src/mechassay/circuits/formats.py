@@ -60,7 +60,7 @@ def read_graph_file(path: str | Path, graph: Graph | None = None) -> GraphFile:
         BadUsage: another ending.
     """
     path = Path(path)
-    read = dict(zip(ENDINGS, (_read_json, _read_pt), strict=True))[ending_of(path)]
+    read = (_read_json, _read_pt)[ENDINGS.index(ending_of(path))]
     if not path.is_file():
         raise BadFile(f"{path}: there is no such file.")
     return read(path, graph)
