@@ -35,8 +35,8 @@ import mechassay as ma
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool, draw_pools
 from mechassay.circuits.canonical import canonical
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.eap_ig_inputs import EAPIGInputs
-from mechassay.circuits.scores import Circuit
 from mechassay.examples import Prompt
 from mechassay.models.model import Model
 from mechassay.pairs import Batch

@@ -30,7 +30,7 @@ from mechassay.interchange import InterchangeBatch
 from mechassay.interventions.patch import patch
 from mechassay.interventions.site import Site
 from mechassay.models.model import Model, load_model, make_model
-from mechassay.models.sources import is_fetched
+from mechassay.models.packaged import is_fetched
 from mechassay.progress import SILENT
 from mechassay.tasks.load import load_task
 

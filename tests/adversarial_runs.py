@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from mechassay.models.model import Model
 from mechassay.progress import SILENT
@@ -11,6 +12,22 @@ from mechassay.runs.adversarial import AdversarialJob
 from mechassay.runs.adversarial_records import RecordMaker
 from mechassay.runs.adversarial_study import AdversarialStudy
 from mechassay.runs.execute import prepare
+
+TRUTH = "truth-ioi"
+FAST: dict[str, Any] = {"n_resamples": 50, "n_permutations": 50, "worst": 3}
+
+
+def small_grid(out: Path, model: Model) -> AdversarialStudy:
+    """Three circuits of the ground truth on thirty by twenty prompts."""
+    circuits = ("truth", "random@0.5", "full")
+    return study(
+        AdversarialJob(TRUTH, TRUTH, circuits, n_clean=30, n_corrupted=20, **FAST), out, model
+    )
+
+
+def values_of(record: Record) -> dict[str, float]:
+    """The measures of a record by name."""
+    return {each.name: each.value for each in record.measures}
 
 
 def study(job: AdversarialJob, out: Path, model: Model | None) -> AdversarialStudy:

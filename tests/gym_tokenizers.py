@@ -10,7 +10,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from mechassay.models.sources import is_fetched, resolve
+from mechassay.models.packaged import is_fetched
+from mechassay.models.sources import resolve
 
 REAL = "smollm2-135m"
 

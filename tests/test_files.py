@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.random import Random
-from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.scores import EdgeScores
 from mechassay.cli.main import main
-from mechassay.errors import BadUsage, DiskFull
-from mechassay.files import folder_hash, whole, write_bytes, write_tensors, write_text
+from mechassay.errors import BadFile, BadUsage, DiskFull
+from mechassay.files import folder_hash, parsed_json, whole, write_bytes, write_tensors, write_text
 from mechassay.graph import Graph
 from mechassay.progress import SILENT
 from mechassay.runs.circuits import CircuitsJob
@@ -144,3 +145,20 @@ def test_the_hash_of_a_folder_is_that_of_what_sha256sum_writes(tmp_path: Path) -
     before = folder_hash(tmp_path)
     (tmp_path / "two").rename(tmp_path / "three")
     assert folder_hash(tmp_path) != before
+
+
+def test_what_a_json_file_lacks_is_said_with_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "data.json"
+
+    def refuse(data: object) -> None:
+        raise BadUsage(f"no use for {data}.")
+
+    with pytest.raises(BadFile, match=r"data\.json: No such file or directory\."):
+        parsed_json(path, len)
+    path.write_text("[1, 2]", "utf-8")
+    assert parsed_json(path, len) == 2
+    with pytest.raises(BadFile, match=r"data\.json: no use for \[1, 2\]\."):
+        parsed_json(path, refuse)
+    path.write_text("[1, 2", "utf-8")
+    with pytest.raises(BadFile, match=r"data\.json: is not JSON \("):
+        parsed_json(path, len)

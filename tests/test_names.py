@@ -12,8 +12,8 @@ import torch
 
 import mechassay as ma
 from mechassay import version
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.formats import write_graph_file
-from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadUsage, GraphMismatch, UnknownName
 from mechassay.models.model import Model
 from mechassay.models.sources import TRUTH_FOLDERS, truth_names

@@ -32,7 +32,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from mechassay.circuits.scores import Circuit
+from mechassay.circuits.circuit import Circuit
 from mechassay.models.model import load_model
 from mechassay.models.sources import TRUTH_FOLDERS
 from mechassay.pairs import Pairs

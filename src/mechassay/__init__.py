@@ -47,9 +47,8 @@ if TYPE_CHECKING:
     from mechassay.interventions.steering import generate, perplexity
     from mechassay.interventions.sweep import sweep
     from mechassay.models.model import Model, load_model
-    from mechassay.models.sources import fetch
+    from mechassay.models.packaged import fetch
     from mechassay.names import (
-        list_causal_models,
         list_methods,
         list_metrics,
         list_models,
@@ -106,7 +105,6 @@ __all__ = [
     "gym",
     "intervene",
     "leaderboard",
-    "list_causal_models",
     "list_methods",
     "list_metrics",
     "list_models",
@@ -172,10 +170,9 @@ _LAZY = {
     "Site": "mechassay.interventions.site",
     "Task": "mechassay.tasks",
     "Template": "mechassay.tasks.template",
-    "fetch": "mechassay.models.sources",
+    "fetch": "mechassay.models.packaged",
     "generate": "mechassay.interventions.steering",
     "intervene": "mechassay.interventions.intervene",
-    "list_causal_models": "mechassay.names",
     "list_methods": "mechassay.names",
     "list_metrics": "mechassay.names",
     "list_models": "mechassay.names",

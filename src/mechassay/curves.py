@@ -141,9 +141,9 @@ def _of_cells(records: Sequence[RecordLike]) -> list[str]:
     return [", ".join(cell[role] for role in telling if role in cell) for cell in cells]
 
 
-def short_labels(records: Sequence[RecordLike], most: int = 40) -> list[str]:
+def short_labels(records: Sequence[RecordLike]) -> list[str]:
     """`labels` for figures: long ones lose their middle; two that then are alike are numbered."""
-    names = [shortened(name, most) for name in labels(records)]
+    names = [shortened(name, 40) for name in labels(records)]
     count = Counter(names)
     return [
         f"{name} #{place}" if count[name] > 1 else name for place, name in enumerate(names, start=1)

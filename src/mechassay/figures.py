@@ -18,7 +18,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from itertools import cycle
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -84,15 +83,6 @@ def faithfulness_figure(records: Sequence[RecordLike]) -> str:
 def areas_figure(records: Sequence[RecordLike]) -> str:
     """CPR and CMD with intervals, as SVG."""
     return svg(draw_areas(records))
-
-
-def save_png(figure: Figure, path: str | Path, *, dpi: int = 200) -> Path:
-    """Write a figure as PNG on white: `save_png(draw_faithfulness(records), "figure.png")`."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with rc_context(SETTINGS):
-        figure.savefig(path, format="png", dpi=dpi, facecolor="white")
-    return path
 
 
 def colours(records: Sequence[RecordLike]) -> list[str]:

@@ -11,17 +11,18 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from mechassay.errors import BadFile, BadUsage, DiskFull, first_line
+from mechassay.errors import BadFile, BadUsage, DiskFull, MechassayError, first_line
 
+T = TypeVar("T")
 FORMAT = 1
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a disk that is full, or of which a user has no more."""
@@ -108,6 +109,22 @@ def folder_hash(folder: Path) -> str:
     named = sorted((path.relative_to(folder).as_posix(), path) for path in files)
     lines = "".join(f"{file_hash(path)}  {name}\n" for name, path in named)
     return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def parsed_json(path: str | Path, read: Callable[[Any], T]) -> T:
+    """What `read` makes of the data in a JSON file.
+
+    Raises:
+        BadFile: no such file, not JSON, or what `read` objects to.
+    """
+    try:
+        return read(json.loads(Path(path).read_text("utf-8")))
+    except OSError as error:
+        raise BadFile(f"{path}: {error.strerror or type(error).__name__}.") from error
+    except (ValueError, RecursionError) as error:
+        raise BadFile(f"{path}: is not JSON ({first_line(error)}).") from error
+    except MechassayError as error:
+        raise BadFile(f"{path}: {first_line(error).rstrip('.')}.") from error
 
 
 def write_text(path: Path, text: str) -> Path:

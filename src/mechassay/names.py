@@ -8,18 +8,18 @@ from __future__ import annotations
 from functools import partial
 from os import PathLike, fspath
 
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.metrics import METRICS
-from mechassay.circuits.scores import Circuit
 from mechassay.circuits.spec import CircuitSpec
 from mechassay.errors import BadUsage
 from mechassay.graph import Graph
 from mechassay.models.model import Model
-from mechassay.models.sources import gym_model_names, packaged_names, truth_names
+from mechassay.models.packaged import packaged_names
+from mechassay.models.sources import gym_model_names, truth_names
 from mechassay.objectives import OBJECTIVES
 from mechassay.tasks import TASKS, TRUTHS
 from mechassay.truth.models import truth_circuit
-from mechassay.variables.load import CAUSAL_MODELS
 
 
 def list_models() -> list[str]:
@@ -47,11 +47,6 @@ def list_metrics() -> list[str]:
 def list_objectives() -> list[str]:
     """What a circuit can be asked to preserve."""
     return OBJECTIVES.names()
-
-
-def list_causal_models() -> list[str]:
-    """Tasks that have a causal model: `ma.variables.load_causal_model` loads it."""
-    return CAUSAL_MODELS.names()
 
 
 def load_circuit(

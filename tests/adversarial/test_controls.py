@@ -17,16 +17,11 @@ from mechassay.adversarial.controls import (
 )
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool, draw_pools
-from mechassay.circuits.scores import Circuit
+from mechassay.circuits.circuit import Circuit
 from mechassay.graph import Graph
 from mechassay.progress import SILENT
 from mechassay.stats.partial_grid import PartialGrid
-from mechassay.truth.models import Truth, load_truth
-
-
-@pytest.fixture(scope="module")
-def truth() -> Truth:
-    return load_truth("truth-ioi")
+from mechassay.truth.models import Truth
 
 
 @pytest.fixture(scope="module")

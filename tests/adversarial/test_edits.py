@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import permutations
-from typing import Any
-
-import numpy as np
-import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mechassay.adversarial.edits import field_values, single_field_edits
-from mechassay.adversarial.evaluation import evaluate_pairs
-from mechassay.adversarial.pools import Pool, tokenized
-from mechassay.adversarial.search import SearchResult, search
-from mechassay.circuits.scores import Circuit
 from mechassay.examples import Prompt, filled
-from mechassay.models.model import Model
-from mechassay.progress import SILENT
-from mechassay.truth.models import Truth, load_truth
-from mechassay.truth.tasks import NAMES
 
 
 def ioi(a: str, b: str, c: str) -> Prompt:
@@ -113,92 +97,3 @@ def test_templates_stay_intact(words: list[str], times: int) -> None:
         for prompt in (filled(template, each) for each in made)
     }
     assert len(found) == len(made)
-
-
-@dataclass(frozen=True)
-class Space:
-    """A model, a circuit, a few prompts of two templates, and all that can be made of these."""
-
-    model: Model
-    circuit: Circuit
-    clean: Pool
-    corrupted: Pool
-    everything: np.ndarray
-
-
-def space(
-    model: Model, circuit: Circuit, clean: Sequence[Prompt], corrupted: Sequence[Prompt], n: int
-) -> Space:
-    """All prompts of both templates, evaluated with each other;
-    the pools are n random ones of each.
-    """
-    whole = [
-        Pool(tuple(each), torch.tensor(tokenized(model, [prompt.text for prompt in each])))
-        for each in (clean, corrupted)
-    ]
-    values = evaluate_pairs(model, [circuit], *whole, progress=SILENT).circuits[0]
-    rng = np.random.default_rng(4)
-    few = [pool.select(rng.choice(len(pool), n, replace=False).tolist()) for pool in whole]
-    return Space(model, circuit, few[0], few[1], values)
-
-
-def two_names(template: str) -> list[Prompt]:
-    """The template with any two of six names in its places."""
-    return [
-        filled(template, {"subject": s, "indirect_object": i}) for s, i in permutations(NAMES, 2)
-    ]
-
-
-@pytest.fixture(scope="module")
-def truth() -> Truth:
-    return load_truth("truth-ioi")
-
-
-def without(truth: Truth, place: int) -> Circuit:
-    """The true circuit but for one edge."""
-    names = truth.circuits["counterfactual"].names()
-    return Circuit.from_names(truth.model.graph, [*names[:place], *names[place + 1 :]])
-
-
-@pytest.fixture(scope="module")
-def incomplete() -> Space:
-    """A trained ground truth, its circuit without the edge that brings names to the mover,
-    and 30 x 30 pairs.
-    """
-    trained = load_truth("truth-ioi-trained")
-    clean, corrupted = (
-        "then {indirect_object} , . {subject} and {subject} , . to",
-        "then so {subject} {indirect_object} . {subject} , , and to",
-    )
-    return space(trained.model, without(trained, 3), two_names(clean), two_names(corrupted), 4)
-
-
-def run(at: Space, **options: Any) -> SearchResult:
-    names = {
-        name
-        for pool in (at.clean, at.corrupted)
-        for prompt in pool.prompts
-        for name in prompt.spans
-    }
-    every = sorted(
-        {
-            word
-            for pool in (at.clean, at.corrupted)
-            for field in pool.fields.values()
-            for word in field
-        }
-    )
-    values = {name: NAMES if "subject" in name or "object" in name else every for name in names}
-    arguments: dict[str, Any] = {
-        "values": values,
-        "starts": 3,
-        "restarts": 3,
-        "progress": SILENT,
-        **options,
-    }
-    return search(at.model, at.circuit, at.clean, at.corrupted, **arguments)
-
-
-@pytest.fixture(scope="module")
-def plain(incomplete: Space) -> SearchResult:
-    return run(incomplete)

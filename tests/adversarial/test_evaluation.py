@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 import mechassay as ma
 from families import families
@@ -19,20 +18,18 @@ from mechassay.adversarial import batching, prefixes
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool
 from mechassay.circuits.canonical import canonical
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.faithfulness import evaluate
-from mechassay.circuits.scores import Circuit
 from mechassay.errors import (
     BadUsage,
     GraphMismatch,
 )
-from mechassay.examples import Prompt
 from mechassay.models.circuit_forward import circuit_runner
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
-from mechassay.testing.tiny import VOCABULARY, subject, write_attn_only
-
-LENGTH, N_CLEAN, N_CORRUPTED = 6, 5, 3
+from mechassay.testing.tiny import subject, write_attn_only
+from small_pools import LENGTH, N_CLEAN, N_CORRUPTED, circuits, pool, pools
 
 
 @pytest.fixture(autouse=True)
@@ -43,37 +40,6 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batching, "BLOCK_TOKENS", 2 * LENGTH + 1)
     monkeypatch.setattr(batching, "RUN_TOKENS", LENGTH)
     monkeypatch.setattr(batching, "REFERENCES", 2)
-
-
-def pool(tokens: Tensor) -> Pool:
-    return Pool(tuple(Prompt(" ".join(map(str, row))) for row in tokens.tolist()), tokens)
-
-
-def pools(n_clean: int = N_CLEAN, n_corrupted: int = N_CORRUPTED) -> tuple[Pool, Pool]:
-    """Prompts that begin alike; one is in both pools."""
-    generator = torch.Generator().manual_seed(5)
-    tokens = torch.randint(0, VOCABULARY, (n_clean + n_corrupted, LENGTH), generator=generator)
-    tokens[:, :2] = tokens[0, :2]
-    tokens[n_clean:, 4] = tokens[0, 4]
-    tokens[-1] = tokens[n_clean - 1]
-    return pool(tokens[:n_clean]), pool(tokens[n_clean:])
-
-
-def circuits(model: Model) -> list[Circuit]:
-    """Few and many edges, some neurons of some writers, and nodes."""
-    graph, generator = model.graph, torch.Generator().manual_seed(6)
-    masks = [
-        (torch.rand(graph.legal.shape, generator=generator) < share) & graph.legal
-        for share in (0.15, 0.7)
-    ]
-    neurons = torch.rand(graph.n_writers, model.decoder.d_model, generator=generator) < 0.5
-    nodes = torch.rand(graph.n_writers, generator=generator) < 0.8
-    nodes[0] = True
-    return [
-        *(Circuit(graph, mask) for mask in masks),
-        Circuit(graph, masks[1], neurons),
-        Circuit.of_nodes(graph, nodes),
-    ]
 
 
 def unrounded(

@@ -27,11 +27,6 @@ SIZES = MappingProxyType({"train": 10, "test": 10})
 
 
 @pytest.fixture(scope="module")
-def truth() -> Truth:
-    return load_truth("truth-ioi")
-
-
-@pytest.fixture(scope="module")
 def reader() -> Model:
     """A model that reads IOI."""
     return make_model(*with_words())

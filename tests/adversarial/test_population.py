@@ -15,8 +15,8 @@ from mechassay.adversarial.pools import (
     check_finite,
     enumerate_pools,
 )
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.faithfulness import evaluate
-from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.examples import Example
 from mechassay.progress import SILENT
@@ -56,11 +56,6 @@ def test_a_population_is_every_example_with_its_own_counterfactual() -> None:
         enumerate_pools(task, model, split="private")
     with pytest.raises(BadUsage, match="of ioi cannot be enumerated"):
         check_finite(IOI())
-
-
-@pytest.fixture(scope="module")
-def truth() -> Truth:
-    return load_truth("truth-ioi")
 
 
 def without(truth: Truth, place: int) -> Circuit:

@@ -28,8 +28,9 @@ from mechassay.circuits.tail import MEAN, CVaR, Mixture, Tail, WorstGroup
 from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import SILENT
-from mechassay.testing.tiny import VOCABULARY, Subject, subject
+from mechassay.testing.tiny import Subject
 from mechassay.truth.models import load_truth
+from unequal_pairs import unequal_pairs
 
 METHOD = EAPIGInputs(steps=2)
 LABELS = ["a", "b", "a", "b", "a", "b"]
@@ -37,14 +38,7 @@ LABELS = ["a", "b", "a", "b", "a", "b"]
 
 @pytest.fixture(scope="module")
 def tiny() -> Subject:
-    """In double precision: which pair is worst must not hang on rounding.
-    Six pairs of 5 and 7 tokens.
-    """
-    found = subject("llama", torch.float64)
-    rng = np.random.default_rng(0)
-    lengths = (5, 5, 5, 7, 5, 7)
-    clean, other = ([rng.integers(VOCABULARY, size=n).tolist() for n in lengths] for _ in range(2))
-    return dataclasses.replace(found, batch=Batch.from_tokens(clean, other, [[]] * 6, [[]] * 6))
+    return unequal_pairs()
 
 
 def test_pairs_and_their_groups_are_those_of_the_pairing(tiny: Subject) -> None:

@@ -18,7 +18,7 @@ from mechassay.adversarial import search as module
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool, draw_pools, tokenized
 from mechassay.adversarial.search import SearchResult, search
-from mechassay.circuits.scores import Circuit
+from mechassay.circuits.circuit import Circuit
 from mechassay.errors import BadUsage
 from mechassay.examples import Prompt, filled
 from mechassay.models.model import Model, make_model
@@ -63,11 +63,6 @@ def two_names(template: str) -> list[Prompt]:
     return [
         filled(template, {"subject": s, "indirect_object": i}) for s, i in permutations(NAMES, 2)
     ]
-
-
-@pytest.fixture(scope="module")
-def truth() -> Truth:
-    return load_truth("truth-ioi")
 
 
 def without(truth: Truth, place: int) -> Circuit:

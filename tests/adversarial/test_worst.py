@@ -11,20 +11,15 @@ from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool, draw_pools
 from mechassay.adversarial.worst import WorstCase, cases_at, disagreements, largest
 from mechassay.circuits.ablation import ablate, ablated_values
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.methods.random import Random
-from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadUsage
 from mechassay.models.constants import Constants
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
-from mechassay.truth.models import Truth, load_truth
-
-
-@pytest.fixture(scope="module")
-def truth() -> Truth:
-    return load_truth("truth-ioi")
+from mechassay.truth.models import Truth
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,9 @@ from torch import Tensor
 import mechassay as ma
 from attn_only import State, batch_logits
 from mechassay.circuits.canonical import canonical
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.eap import EAP
 from mechassay.circuits.methods.exact import ExactPatching
-from mechassay.circuits.scores import Circuit
 from mechassay.models.circuit_forward import run_circuit
 from mechassay.models.circuit_plan import compile_circuit
 from mechassay.models.model import Model

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mechassay.circuits.scores import Circuit
+from mechassay.circuits.circuit import Circuit
 from mechassay.models.circuit_forward import run_circuit
 from mechassay.models.circuit_plan import compile_circuit
 from mechassay.models.reference import ReferenceModel, exact_precision

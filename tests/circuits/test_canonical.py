@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from mechassay.circuits.canonical import CANONICAL, IOI, Canonical, canonical
-from mechassay.circuits.scores import Circuit
+from mechassay.circuits.circuit import Circuit
 from mechassay.errors import GraphMismatch, UnknownName
 from mechassay.graph import Graph
 from mechassay.tasks.load import TASKS

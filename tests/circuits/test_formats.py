@@ -18,15 +18,12 @@ import torch
 from safetensors.torch import load_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.faithfulness import evaluate
-from mechassay.circuits.formats import (
-    GraphFile,
-    convert_graph_file,
-    read_graph_file,
-    write_graph_file,
-)
+from mechassay.circuits.formats import convert_graph_file, read_graph_file, write_graph_file
+from mechassay.circuits.graph_file import GraphFile
 from mechassay.circuits.methods.random import Random
-from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, MechassayError, NonFinite
 from mechassay.graph import Graph
 from mechassay.models.model import make_model

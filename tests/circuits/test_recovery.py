@@ -13,8 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.recovery import auroc_interval, recovery_of
-from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage, GraphMismatch, UnknownName
 from mechassay.graph import Graph
 

@@ -12,11 +12,11 @@ import torch
 
 import mechassay as ma
 from mechassay.circuits.areas import FRACTIONS
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.faithfulness import evaluate, faithfulness_curve
 from mechassay.circuits.formats import write_graph_file
 from mechassay.circuits.methods.random import Random
 from mechassay.circuits.methods.random_paths import RandomPaths
-from mechassay.circuits.scores import Circuit
 from mechassay.circuits.series import (
     CircuitSeries,
     is_series,

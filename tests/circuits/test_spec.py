@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.formats import write_graph_file
 from mechassay.circuits.methods.random import Random
 from mechassay.circuits.methods.random_paths import RandomPaths
 from mechassay.circuits.node_scores import NodeScores, Scores
-from mechassay.circuits.scores import SCORES_SHA256, Circuit, EdgeScores
+from mechassay.circuits.scores import SCORES_SHA256, EdgeScores
 from mechassay.circuits.spec import CircuitSpec, number_or_share
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, MechassayError, UnknownName
 from mechassay.files import folder_hash

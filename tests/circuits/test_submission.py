@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from mechassay.circuits.formats import GraphFile, read_graph_file, write_graph_file
+from mechassay.circuits.circuit import Circuit
+from mechassay.circuits.formats import read_graph_file, write_graph_file
+from mechassay.circuits.graph_file import GraphFile
 from mechassay.circuits.methods.random import Random
 from mechassay.circuits.node_scores import NeuronScores, NodeScores
-from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.scores import EdgeScores
 from mechassay.circuits.submission import (
     MIB,
     Track,

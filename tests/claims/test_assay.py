@@ -18,7 +18,8 @@ from mechassay.cli.main import main
 from mechassay.errors import BadUsage
 from mechassay.progress import SILENT
 from mechassay.records import Record, Spec, provenance, read_record
-from mechassay.runs.assay import Assay, Assayed, AssaySettings, AssayStep
+from mechassay.runs.assay import Assay, Assayed
+from mechassay.runs.assay_steps import AssaySettings, AssayStep
 from mechassay.runs.execute import prepare
 from two_behaviours import IOI_EDGES, two_behaviours
 

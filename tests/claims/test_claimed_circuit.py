@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.circuit import Circuit
+from mechassay.circuits.scores import EdgeScores
 from mechassay.claims.claim import Claim
 from mechassay.claims.claimed_circuit import circuit_of_components, claimed_circuit
 from mechassay.errors import BadFile, BadUsage, UnknownName

@@ -14,7 +14,8 @@ import torch
 from mechassay.circuits import Circuit, EdgeScores, NeuronScores, NodeScores
 from mechassay.circuits.canonical import canonical
 from mechassay.circuits.drawable import largest_drawable
-from mechassay.circuits.formats import GraphFile, write_graph_file
+from mechassay.circuits.formats import write_graph_file
+from mechassay.circuits.graph_file import GraphFile
 from mechassay.circuits.methods.random_paths import RandomPaths
 from mechassay.graph import Graph
 

@@ -183,7 +183,7 @@ def test_a_task_that_the_model_does_not_do_is_skipped_unless_asked_for(
 def test_what_would_take_too_long_is_skipped_with_its_estimate(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mechassay.runs.circuits.forward_seconds", lambda model, batch: 2.0)
+    monkeypatch.setattr("mechassay.runs.circuits_study.forward_seconds", lambda model, batch: 2.0)
     # eap: 3 forwards x 6 pairs x 2 s = 0.6 min; exact: (2 + 0.2 x 262) x 6 x 2 s = 10.9 min; ugs is
     # hours.
     line = truth_words(
@@ -205,7 +205,7 @@ def test_what_would_take_too_long_is_skipped_with_its_estimate(
     )
     assert " h: " in tables and [file.stem for file in tmp_path.glob("out/records/*/*")] == ["eap"]
     # Scores that are there cost nothing any more, and a longer limit is no other plan.
-    monkeypatch.setattr("mechassay.runs.circuits.forward_seconds", lambda model, batch: 0.5)
+    monkeypatch.setattr("mechassay.runs.circuits_study.forward_seconds", lambda model, batch: 0.5)
     assert run(*line[:-2], "--max-minutes", "3").code == 0
     assert sorted(file.stem for file in tmp_path.glob("out/records/*/*")) == ["eap", "exact"]
 

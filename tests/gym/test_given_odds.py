@@ -21,7 +21,8 @@ from mechassay.gym import evaluate
 from mechassay.gym.choice_of_regions import best_mean
 from mechassay.gym.given_directions import GivenDirections, given_directions
 from mechassay.gym.given_odds import NO_CONTROL, measure_directions
-from mechassay.gym.task_odds import RANDOM_DIRECTIONS, WHOLE_VECTOR, MethodOdds, TaskOdds
+from mechassay.gym.method_odds import MethodOdds
+from mechassay.gym.task_odds import RANDOM_DIRECTIONS, WHOLE_VECTOR, TaskOdds
 from mechassay.interventions.site import load_site
 from mechassay.progress import SILENT
 from mechassay.runs.gym import save_fits

@@ -16,8 +16,8 @@ from mechassay.errors import BadPairs, BadUsage, NonFinite
 from mechassay.interventions.intervention import Ablate, Add, Interchange, Replace, Scale
 from mechassay.interventions.steering import generate, perplexity
 from mechassay.models.model import Model, make_model
+from mechassay.models.packaged import is_fetched
 from mechassay.models.reference import ReferenceModel, exact_precision
-from mechassay.models.sources import is_fetched
 from mechassay.progress import SILENT
 from mechassay.testing.tiny import subject, with_words
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import GPT2Config
 
-from mechassay.circuits.scores import Circuit
+from mechassay.circuits.circuit import Circuit
 from mechassay.errors import BadUsage
 from mechassay.measurement import load_gauge, measure
 from mechassay.measurement.formulas.composition import (

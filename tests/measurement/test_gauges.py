@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from ioi_words import word_level
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.faithfulness import faithfulness_curve
 from mechassay.circuits.methods.random import Random
-from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadPairs, BadUsage
 from mechassay.features.featurizer import Directions
 from mechassay.interventions.intervene import intervene

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from families import families
 from mechassay.circuits import EdgeScores
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.methods import METHODS
-from mechassay.circuits.scores import Circuit
 from mechassay.interventions.intervene import intervene
 from mechassay.interventions.intervention import Add, Interchange, Intervention
 from mechassay.interventions.patch import patch

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mechassay.circuits import EAP, NAP, EAPIGInputs, evaluate
-from mechassay.circuits.scores import Circuit
+from mechassay.circuits.circuit import Circuit
 from mechassay.errors import UnknownName
 from mechassay.models.decoder import Norm
 from mechassay.models.gradient_rules import BackwardRules, backward_model, with_rules

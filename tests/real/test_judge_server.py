@@ -18,7 +18,7 @@ from llama_server import CONTEXT, running
 from mechassay.claims.exchange import read_exchange
 from mechassay.claims.judgments import read_judgments
 from mechassay.claims.served_judge import ServedJudge
-from mechassay.models.sources import gguf_file
+from mechassay.models.packaged import gguf_file
 from mechassay.progress import SILENT
 from mechassay.runs.assess import AssessJob, judgments_file
 from mechassay.runs.execute import run

@@ -8,7 +8,7 @@ import torch
 
 import mechassay as ma
 from mechassay.models.model import Model
-from mechassay.models.sources import is_fetched
+from mechassay.models.packaged import is_fetched
 from mechassay.progress import SILENT
 
 pytestmark = pytest.mark.real

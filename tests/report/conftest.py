@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from mechassay.circuits.areas import AreaRule
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.curve import area_measure
 from mechassay.circuits.faithfulness import Controls, FaithfulnessCurve
-from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.scores import EdgeScores
 from mechassay.drawing.canvas import Drawing
 from mechassay.graph import Graph
 from mechassay.records import Measure, Provenance, Record, Spec, Table, Values

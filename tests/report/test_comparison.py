@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import torch
 
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.overlap import overlap_of
-from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.scores import EdgeScores
 from mechassay.drawing.canvas import Drawing
 from mechassay.errors import BadUsage, GraphMismatch
 from mechassay.graph import Graph

@@ -11,7 +11,8 @@ from xml.etree.ElementTree import Element
 import pytest
 import torch
 
-from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.circuit import Circuit
+from mechassay.circuits.scores import EdgeScores
 from mechassay.drawing.canvas import Drawing
 from mechassay.drawing.circuit import HELPS, HURTS, UNKNOWN, draw_circuit
 from mechassay.drawing.layout import Link, lay_out

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from xml.etree.ElementTree import Element
 
 import matplotlib as mpl
@@ -14,10 +13,8 @@ from mechassay.figures import (
     PALETTE,
     areas_figure,
     colours,
-    draw_areas,
     draw_faithfulness,
     faithfulness_figure,
-    save_png,
 )
 from mechassay.records import Record
 
@@ -123,9 +120,3 @@ def test_colours_are_distinct_and_random_is_grey(make_record: Make) -> None:
 def test_without_a_control_or_records(make_record: Make, parse: Parse) -> None:
     assert "random" not in " ".join(texts(parse(faithfulness_figure([make_record(seeds=0)]))))
     parse(areas_figure([make_record(seeds=0)]))
-
-
-def test_png(make_record: Make, tmp_path: Path) -> None:
-    for draw in (draw_faithfulness, draw_areas):
-        path = save_png(draw([make_record()]), tmp_path / "new" / f"{draw.__name__}.png", dpi=50)
-        assert path.read_bytes().startswith(b"\x89PNG")

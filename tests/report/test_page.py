@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.faithfulness import FaithfulnessCurve
-from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.scores import EdgeScores
 from mechassay.drawing.circuit import draw_circuit
 from mechassay.records import Failure, PairTokens, Record, Selection
 from mechassay.report.reports import write_page

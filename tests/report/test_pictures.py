@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.circuit import Circuit
+from mechassay.circuits.scores import EdgeScores
 from mechassay.drawing.circuit import draw_circuit
 from mechassay.errors import BadFile
 from mechassay.report.comparison import draw_comparison

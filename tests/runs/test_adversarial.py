@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from adversarial_runs import records_of, study
+from adversarial_runs import FAST, TRUTH, records_of, small_grid, study, values_of
 from mechassay.circuits import EAPIGInputs
 from mechassay.circuits.ablation import ablate
 from mechassay.circuits.faithfulness import evaluate
@@ -33,9 +33,6 @@ from mechassay.stats.bounds import upper_bound
 from mechassay.tasks.template import Template
 from mechassay.truth.models import load_truth
 
-TRUTH = "truth-ioi"
-FAST: dict[str, Any] = {"n_resamples": 50, "n_permutations": 50, "worst": 3}
-
 
 @pytest.fixture(scope="module")
 def model() -> Model:
@@ -44,19 +41,12 @@ def model() -> Model:
 
 @pytest.fixture(scope="module")
 def job(model: Model, tmp_path_factory: pytest.TempPathFactory) -> AdversarialStudy:
-    plan = AdversarialJob(
-        TRUTH, TRUTH, ("truth", "random@0.5", "full"), n_clean=30, n_corrupted=20, **FAST
-    )
-    return study(plan, tmp_path_factory.mktemp("runs") / "grid", model)
+    return small_grid(tmp_path_factory.mktemp("runs") / "grid", model)
 
 
 @pytest.fixture(scope="module")
 def records(job: AdversarialStudy) -> list[Record]:
     return records_of(job)
-
-
-def values_of(record: Record) -> dict[str, float]:
-    return {each.name: each.value for each in record.measures}
 
 
 def test_the_file_holds_every_pair(job: AdversarialStudy, records: list[Record]) -> None:

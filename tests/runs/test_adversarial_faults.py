@@ -8,13 +8,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from adversarial_runs import records_of, study
+from adversarial_runs import FAST, TRUTH, records_of, small_grid, study
 from mechassay.adversarial import batching
 from mechassay.adversarial.divergence import DivergenceFile
 from mechassay.errors import BadFile, MissingExtra
@@ -24,15 +23,10 @@ from mechassay.report.sections import broken
 from mechassay.runs.adversarial import AdversarialJob
 from mechassay.runs.adversarial_study import AdversarialStudy
 
-TRUTH = "truth-ioi"
-
 
 def alone(record: Record, which: str) -> Check:
     (found,) = (check for check in record.checks if check.name.startswith(f"{which} pairs"))
     return found
-
-
-FAST: dict[str, Any] = {"n_resamples": 50, "n_permutations": 50, "worst": 3}
 
 
 SLOW = """
@@ -61,10 +55,7 @@ def model() -> Model:
 
 @pytest.fixture(scope="module")
 def job(model: Model, tmp_path_factory: pytest.TempPathFactory) -> AdversarialStudy:
-    run = AdversarialJob(
-        TRUTH, TRUTH, ("truth", "random@0.5", "full"), n_clean=30, n_corrupted=20, **FAST
-    )
-    return study(run, tmp_path_factory.mktemp("runs") / "grid", model)
+    return small_grid(tmp_path_factory.mktemp("runs") / "grid", model)
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,10 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from adversarial_runs import records_of, study
+from adversarial_runs import FAST, TRUTH, records_of, small_grid, study, values_of
 from mechassay.adversarial.pools import draw_pools
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.models.model import Model, load_model, make_model
-from mechassay.records import Record
 from mechassay.report.kinds.adversarial_templates import halves
 from mechassay.report.reports import write_page
 from mechassay.report.sections import broken
@@ -21,11 +20,6 @@ from mechassay.runs.adversarial import AdversarialJob
 from mechassay.runs.adversarial_study import AdversarialStudy
 from mechassay.tasks import load_task
 from mechassay.testing.tiny import with_words
-
-TRUTH = "truth-ioi"
-
-
-FAST: dict[str, Any] = {"n_resamples": 50, "n_permutations": 50, "worst": 3}
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +29,7 @@ def model() -> Model:
 
 @pytest.fixture(scope="module")
 def job(model: Model, tmp_path_factory: pytest.TempPathFactory) -> AdversarialStudy:
-    run = AdversarialJob(
-        TRUTH, TRUTH, ("truth", "random@0.5", "full"), n_clean=30, n_corrupted=20, **FAST
-    )
-    return study(run, tmp_path_factory.mktemp("runs") / "grid", model)
-
-
-def values_of(record: Record) -> dict[str, float]:
-    return {each.name: each.value for each in record.measures}
+    return small_grid(tmp_path_factory.mktemp("runs") / "grid", model)
 
 
 IOI_READER: dict[str, Any] = {

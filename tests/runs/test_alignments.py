@@ -27,7 +27,8 @@ from mechassay.runs.command_line import command_line
 from mechassay.runs.execute import run
 from mechassay.runs.variables import VariablesJob
 from mechassay.testing.jobs import numbers
-from mechassay.variables.mib_folder import mib_parts, write_mib_folder
+from mechassay.variables.mib_folder import mib_parts
+from mechassay.variables.mib_submission import write_mib_folder
 from mechassay.variables.models.ioi import LogitDifference
 from mechassay.variables.variable_alignment import VariableAlignment
 from planted_ioi import PlantedIOI, planted_ioi

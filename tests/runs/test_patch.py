@@ -11,8 +11,9 @@ import pytest
 
 import mechassay as ma
 from mechassay.errors import BadUsage, UnknownName
+from mechassay.interventions.patch_map import PatchMap
 from mechassay.progress import SILENT
-from mechassay.runs.patch import PatchJob, load_map
+from mechassay.runs.patch import PatchJob, map_file
 from small_jobs import SMALL_JOBS
 
 
@@ -21,7 +22,7 @@ def test_a_run_keeps_maps_and_its_page_shows_them(tmp_path: Path) -> None:
     heads, resid = results.records
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
     assert page.count("<svg") >= 2 and "alone carries" in page and "mechassay patch run" in page
-    found = load_map(tmp_path / "run", "truth-ioi--truth-ioi/heads")
+    found = PatchMap.load(map_file(tmp_path / "run", "truth-ioi--truth-ioi/heads"))
     shares = heads.table("patches").where(template="all prompts").numbers("share")
     np.testing.assert_allclose(found.share.ravel(), shares)
     # The head that moves the name is known (truth-ioi: the last layer's name mover).
@@ -40,7 +41,7 @@ def test_private_prompts_are_not_in_what_is_written(tmp_path: Path) -> None:
         assert not any(pair.clean in text for pair in pairs), path
     plan = json.loads((tmp_path / "run" / "plan.json").read_text("utf-8"))
     assert plan.get("private_seed") is None
-    headings = load_map(tmp_path / "run", "truth-ioi--truth-ioi/resid").headings
+    headings = PatchMap.load(map_file(tmp_path / "run", "truth-ioi--truth-ioi/resid")).headings
     assert {heading.rstrip("…") for heading in headings} <= {"·", ""}
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool
@@ -19,28 +18,21 @@ from mechassay.circuits import (
 )
 from mechassay.errors import BadPairs, BadUsage
 from mechassay.examples import Prompt
-from mechassay.pairs import Batch
 from mechassay.progress import SILENT
 from mechassay.records import Record
 from mechassay.report.kinds.robust import EMPTY, OWN, tables
 from mechassay.runs.execute import run
 from mechassay.runs.robust import RobustJob
-from mechassay.testing.tiny import VOCABULARY, Subject, subject
+from mechassay.testing.tiny import Subject
 from mechassay.truth.models import load_truth
+from unequal_pairs import unequal_pairs
 
 METHOD = EAPIGInputs(steps=2)
 
 
 @pytest.fixture(scope="module")
 def tiny() -> Subject:
-    """In double precision: which pair is worst must not hang on rounding.
-    Six pairs of 5 and 7 tokens.
-    """
-    found = subject("llama", torch.float64)
-    rng = np.random.default_rng(0)
-    lengths = (5, 5, 5, 7, 5, 7)
-    clean, other = ([rng.integers(VOCABULARY, size=n).tolist() for n in lengths] for _ in range(2))
-    return dataclasses.replace(found, batch=Batch.from_tokens(clean, other, [[]] * 6, [[]] * 6))
+    return unequal_pairs()
 
 
 def test_a_grid_of_strata_is_the_whole_grid_where_they_agree(tiny: Subject) -> None:

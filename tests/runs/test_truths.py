@@ -60,7 +60,7 @@ def test_optimal_constants_are_learned_once_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "mechassay.runs.circuits.OptimalAblation", partial(OptimalAblation, steps=20)
+        "mechassay.runs.circuits_study.OptimalAblation", partial(OptimalAblation, steps=20)
     )
     out = tmp_path / "out"
     before = job(out, ablation="optimal", seed=3)

@@ -26,7 +26,8 @@ from mechassay.models.untrained import untrained
 from mechassay.progress import SILENT
 from mechassay.runs.execute import run
 from mechassay.runs.job import Results
-from mechassay.runs.variables import VariablesJob, layers_of
+from mechassay.runs.layers import layers_of
+from mechassay.runs.variables import VariablesJob
 from mechassay.testing.jobs import numbers
 from mechassay.testing.tiny import with_words
 from mechassay.variables.homes import true_sites
@@ -275,7 +276,7 @@ def test_counterfactuals_that_cannot_tell_the_variable_are_refused(
     def all_of(model: Any, task: Any, split: str, n: int, *rest: Any, **how: Any) -> Examples:
         return task.examples(split, limit=n)
 
-    monkeypatch.setattr("mechassay.runs.variables.answered_examples", all_of)
+    monkeypatch.setattr("mechassay.runs.variables_study.answered_examples", all_of)
     kinds = ("symbol_counterfactual",)
     job = replace(
         ONE, models=("mine",), tasks=("mcqa",), variables=("answer_pointer",), kinds=kinds

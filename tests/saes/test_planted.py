@@ -100,16 +100,6 @@ def test_a_store_of_planted_values_is_one_like_any_other() -> None:
     assert store.key != plant(d=8, n_features=4, documents=8, window=4, seed=1).store().key
 
 
-def test_values_without_features_have_the_same_second_moments() -> None:
-    planted = plant(d=8, n_features=6, documents=100)
-    plain, other = planted.values.flatten(0, 1), planted.without_features()
-    values = torch.cat((other.values("train"), other.values("test")))
-    assert torch.allclose(values.mT.cov(), plain.mT.cov(), atol=0.15)
-    assert explained(planted, planted.sae("true")) > 0.99
-    left = (values - planted.sae("true").reconstruct(values)).square().sum()
-    assert float(left / (values - values.mean(0)).square().sum()) > 0.05
-
-
 def test_a_planted_trainer_keeps_encoders_and_draws_everything_else_again() -> None:
     planted = plant()
     trainer = PlantedTrainer(planted, "noisy", 0.95)

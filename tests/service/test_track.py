@@ -11,7 +11,8 @@ import mechassay as ma
 from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.gym import load_gym_task
 from mechassay.interventions.model_shape import ModelShape
-from mechassay.models.sources import gym_model_names, packaged_names, truth_names
+from mechassay.models.packaged import packaged_names
+from mechassay.models.sources import gym_model_names, truth_names
 from mechassay.service.track import ServiceModel, ServiceShape, ServiceTrack
 from mechassay.tasks import load_task
 

@@ -18,8 +18,9 @@ from sklearn.metrics import roc_auc_score
 
 import mechassay as ma
 from mechassay.circuits.ablation import ablate
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.faithfulness import evaluate
-from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadFile, GraphMismatch, UnknownName
 from mechassay.models.sources import truth_names
 from mechassay.pairs import Pair

@@ -16,9 +16,9 @@ import torch
 
 import mechassay as ma
 from mechassay.circuits.ablation import ablate
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.recovery import recovery_of
-from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadFile, BadUsage, NonFinite, UnknownName
 from mechassay.graph import Graph
 from mechassay.models.families import decode

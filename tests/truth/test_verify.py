@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from mechassay.circuits.ablation import ablate
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.exact import ExactPatching
-from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadUsage, GraphMismatch, UnknownName
 from mechassay.graph import Graph
 from mechassay.models.sources import truth_names

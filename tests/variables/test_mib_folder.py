@@ -47,7 +47,8 @@ from mechassay.interventions.site import Site, load_site
 from mechassay.models.model import make_model
 from mechassay.testing import tiny
 from mechassay.variables.mib_board import MIB_BOARD
-from mechassay.variables.mib_folder import mib_problems, read_mib_folder, write_mib_folder
+from mechassay.variables.mib_folder import mib_problems, read_mib_folder
+from mechassay.variables.mib_submission import write_mib_folder
 from mechassay.variables.mib_unit import ROLES
 from mechassay.variables.models.ioi import LogitDifference
 from mechassay.variables.variable_alignment import VariableAlignment

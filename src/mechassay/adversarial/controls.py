@@ -25,9 +25,9 @@ from jaxtyping import Float
 from mechassay.adversarial.divergence import Tolerance
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.random import Random
 from mechassay.circuits.methods.random_paths import RandomPaths
-from mechassay.circuits.scores import Circuit
 from mechassay.display import OneLine
 from mechassay.graph import Graph
 from mechassay.models.model import Model

@@ -21,7 +21,7 @@ from jaxtyping import Float
 
 from mechassay.adversarial.batching import Schedule
 from mechassay.adversarial.pools import Pool
-from mechassay.circuits.scores import Circuit
+from mechassay.circuits.circuit import Circuit
 from mechassay.display import OneLine
 from mechassay.errors import BadFile, BadUsage, DiskFull, GraphMismatch, NonFinite
 from mechassay.models.circuit_forward import circuit_runner

@@ -35,13 +35,14 @@ from torch import Tensor
 
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.methods.edge_pruning import EdgePruning
 from mechassay.circuits.methods.method import Method, provenance_of, settings
 from mechassay.circuits.methods.subnetwork_probing import SubnetworkProbing
 from mechassay.circuits.methods.ugs import UniformGradientSampling
 from mechassay.circuits.pairing import check_pairing, paired
-from mechassay.circuits.scores import By, Circuit, EdgeScores
+from mechassay.circuits.scores import By, EdgeScores
 from mechassay.circuits.tail import MEAN, Mean, Tail, Weights, even
 from mechassay.display import OneLine
 from mechassay.errors import BadPairs, BadUsage, UnknownName, one_of

@@ -36,7 +36,7 @@ from mechassay.adversarial.edits import (
 )
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool, worst_apart
-from mechassay.circuits.scores import Circuit
+from mechassay.circuits.circuit import Circuit
 from mechassay.display import OneLine
 from mechassay.errors import BadUsage
 from mechassay.examples import Prompt

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from mechassay.adversarial.divergence import Tolerance
 from mechassay.adversarial.pools import Pool
-from mechassay.circuits.scores import Circuit
+from mechassay.circuits.circuit import Circuit
 from mechassay.display import OneLine
 from mechassay.errors import BadUsage
 from mechassay.models.circuit_forward import circuit_runner

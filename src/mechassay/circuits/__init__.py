@@ -9,6 +9,7 @@ from mechassay.lazy import lazy_names
 
 if TYPE_CHECKING:
     from mechassay.circuits.ablation import ablate
+    from mechassay.circuits.circuit import Circuit
     from mechassay.circuits.differences import Differences, differences_of
     from mechassay.circuits.faithfulness import (
         Controls,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from mechassay.circuits.optimal_ablation import OptimalAblation
     from mechassay.circuits.overlap import Overlap, overlap_of
     from mechassay.circuits.recovery import Recovery, recovery_of
-    from mechassay.circuits.scores import Circuit, EdgeScores
+    from mechassay.circuits.scores import EdgeScores
 
 __all__ = [
     "ACDC",
@@ -94,6 +95,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "ablation": "ablate",
+        "circuit": "Circuit",
         "differences": "Differences differences_of",
         "faithfulness": "Controls FaithfulnessCurve evaluate faithfulness_curve run_controls",
         "necessity": "Completeness Minimality complement completeness minimality",
@@ -101,7 +103,7 @@ __getattr__, __dir__ = lazy_names(
         "optimal_ablation": "OptimalAblation",
         "overlap": "Overlap overlap_of",
         "recovery": "Recovery recovery_of",
-        "scores": "Circuit EdgeScores",
+        "scores": "EdgeScores",
         **_METHODS,
     },
 )

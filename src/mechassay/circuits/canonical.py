@@ -33,7 +33,7 @@ from typing import NamedTuple
 
 import torch
 
-from mechassay.circuits.scores import Circuit
+from mechassay.circuits.circuit import Circuit
 from mechassay.display import OneLine
 from mechassay.errors import GraphMismatch, UnknownName
 from mechassay.graph import SLOTS, Graph

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.node_scores import NodeScores
-from mechassay.circuits.scores import By, Circuit, EdgeScores
+from mechassay.circuits.scores import By, EdgeScores
 
 DRAWN_EDGES = 60
 """Edges that a drawing has room for, if nobody asks for another number."""

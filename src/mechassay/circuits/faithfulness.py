@@ -27,10 +27,11 @@ from mechassay.circuits.areas import (
     Sweep,
     check_fractions,
 )
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.curve import RANKINGS, Controls, FaithfulnessCurve
 from mechassay.circuits.evaluation import objective_per_example
 from mechassay.circuits.node_scores import Scores
-from mechassay.circuits.scores import By, Circuit, EdgeScores
+from mechassay.circuits.scores import By, EdgeScores
 from mechassay.circuits.series import CircuitSeries, Ranked
 from mechassay.errors import BadUsage, GraphMismatch, one_of
 from mechassay.models.circuit_forward import circuit_runner

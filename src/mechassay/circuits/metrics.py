@@ -21,11 +21,12 @@ from typing import ClassVar, Protocol, TypeVar
 import torch
 from scipy.stats import norm
 
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.random_paths import RandomPaths
 from mechassay.circuits.necessity import Minimality, completeness, minimality
 from mechassay.circuits.node_scores import NeuronScores
 from mechassay.circuits.recovery import recovery_of
-from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.scores import EdgeScores
 from mechassay.circuits.series import CircuitSeries, Ranked
 from mechassay.circuits.spec import CircuitSpec
 from mechassay.display import OneLine

@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.faithfulness import evaluate
-from mechassay.circuits.scores import Circuit
 from mechassay.display import OneLine
 from mechassay.errors import BadUsage, one_of
 from mechassay.models.model import Model

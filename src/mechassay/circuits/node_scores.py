@@ -18,8 +18,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechassay.circuits.formats import ENDINGS, GraphFile, read_graph_file
-from mechassay.circuits.scores import By, Circuit, EdgeScores, Places, UnitScores, checked_fraction
+from mechassay.circuits.circuit import Circuit, Places, checked_fraction
+from mechassay.circuits.formats import read_graph_file
+from mechassay.circuits.graph_file import ENDINGS, GraphFile
+from mechassay.circuits.scores import By, EdgeScores, UnitScores
 from mechassay.errors import BadFile, UnknownName
 from mechassay.files import kind_of
 from mechassay.graph import Graph

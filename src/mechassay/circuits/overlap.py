@@ -25,7 +25,7 @@ from jaxtyping import Bool
 from scipy.stats import hypergeom
 from torch import Tensor
 
-from mechassay.circuits.scores import Circuit
+from mechassay.circuits.circuit import Circuit
 from mechassay.display import OneLine
 from mechassay.errors import GraphMismatch
 

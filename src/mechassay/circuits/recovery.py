@@ -34,8 +34,9 @@ from jaxtyping import Bool, Float
 from scipy.optimize import brentq
 from scipy.stats import norm, rankdata
 
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.faithfulness import FRACTIONS, PROFILES, Profile
-from mechassay.circuits.scores import By, Circuit, EdgeScores
+from mechassay.circuits.scores import By, EdgeScores
 from mechassay.display import OneLine
 from mechassay.errors import BadUsage, GraphMismatch, one_of
 from mechassay.stats.intervals import LEVEL, Interval, trapezoid

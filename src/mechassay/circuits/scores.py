@@ -1,27 +1,16 @@
-"""Edge scores and the circuits cut from them.
+"""Scores of edges and other units: rankings, and the circuits cut from them.
 
 A score is the mean over examples of the drop in the objective when the edge is ablated: positive
-means that the edge helps. A circuit is a set of edges and, where it says so, of the neurons
-(dimensions of a writer's output) that these edges carry. Both are frozen tensors over a `Graph`.
-
-With n_u in {0, 1}^d_model the neurons of writer u that are in, an edge (u, v) of a circuit
-carries a'_u + n_u * (a_u - a'_u), every other edge a'_u. The size of a circuit is its weighted
-edge count (Mueller et al. 2025, section 3.1),
-
-    |C| = sum over edges (u, v) of C of (neurons of u in C / d_model),
-
-the number of its edges where all neurons of their writers are in. MIB's code also counts
-writer-reader places that are no edges: 69,865 in GPT-2 small, whose graph has 32,491.
-
-Ties are broken by index (writer-major), so that a ranking is the same on every machine.
+means that the edge helps. Scores are frozen tensors over a `Graph`. Ties are broken by index
+(writer-major), so that a ranking is the same on every machine.
 """
 
 from __future__ import annotations
 
 import heapq
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -32,9 +21,15 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mechassay.circuits.circuit import (
+    Circuit,
+    Places,
+    checked_fraction,
+    fits,
+    graph_header,
+    graph_of,
+)
 from mechassay.display import OneLine, Tabular, html_facts, html_table, signed
-from mechassay.drawing.canvas import Drawing
-from mechassay.drawing.circuit import LEAST_SHARE, draw_circuit
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, one_of
 from mechassay.files import check_ending, read_tensors, write_tensors
 from mechassay.graph import Graph
@@ -44,274 +39,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 By = Literal["value", "magnitude"]
-Places = tuple[int | str, ...]
-"""A shape; a name where any length will do."""
 
 
 SHOWN = ("method", "model", "task", "objective", "n_examples")
 """What of their provenance scores show."""
 SCORES_SHA256 = "scores_sha256"
 """The setting of a ranking that was read from a file: the hash of the file."""
-ROWS, SHOWN_EDGES = 10, 100
-"""Scores, and most edges of a circuit that is drawn, in a notebook."""
-
-
-def _graph_header(graph: Graph) -> dict[str, Any]:
-    return {"fingerprint": graph.fingerprint, "graph": asdict(graph)}
-
-
-def _graph_of(path: Path, header: Mapping[str, Any], what: str, graph: Graph | None) -> Graph:
-    """The graph of a file's header, which is `graph` if one is given."""
-    try:
-        stored = Graph(**header["graph"])
-    except (KeyError, TypeError, BadUsage) as error:
-        raise BadFile(f"{path}: the header of the {what} lacks a valid graph ({error}).") from None
-    if stored.fingerprint != header.get("fingerprint"):
-        raise BadFile(f"{path}: the graph in the header does not match its fingerprint.")
-    if graph is not None and stored != graph:
-        belong = "the scores were made on" if what == "scores" else "the circuit belongs to"
-        raise GraphMismatch(
-            f"{path}: {belong} {stored} ({stored.n_edges} edges); the model's graph is {graph}"
-            f" ({graph.n_edges} edges)."
-        )
-    return stored
-
-
-def _ends(graph: Graph, places: Tensor) -> dict[str, list[str]]:
-    """Names of the writers and readers of edges."""
-    rows: list[list[int]] = places.tolist()
-    writers = [graph.writer_name(writer) for writer, _ in rows]
-    return {"writer": writers, "reader": [graph.reader_name(reader) for _, reader in rows]}
-
-
-def _fits(shape: tuple[int, ...], axes: Places) -> bool:
-    return len(shape) == len(axes) and all(
-        isinstance(axis, str) or axis == n for axis, n in zip(axes, shape, strict=True)
-    )
-
-
-def _check_mask(what: str, mask: Tensor, axes: Places) -> None:
-    if not _fits(tuple(mask.shape), axes):
-        wanted, given = str(axes).replace("'", ""), tuple(mask.shape)
-        raise GraphMismatch(
-            f"The {what} of a circuit on this graph need a mask of shape {wanted}; got {given}."
-        )
-    if mask.dtype != torch.bool:
-        given = str(mask.dtype).removeprefix("torch.")
-        raise BadUsage(f"The {what} of a circuit must be a mask of bool; got {given}.")
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Circuit(OneLine, Tabular):
-    """A set of edges, and of the neurons that they carry.
-
-    Attributes:
-        graph: what the edges belong to.
-        edges: True at edges of the circuit; never True where the graph has no edge.
-        neurons: True at dimensions of a writer's output that its edges carry; None where they carry
-            whole writers. An edge whose writer has no neuron in carries nothing.
-    """
-
-    graph: Graph
-    edges: Bool[Tensor, "writers readers"]
-    neurons: Bool[Tensor, "writers d_model"] | None = None
-
-    def __post_init__(self) -> None:
-        _check_mask("edges", self.edges, (self.graph.n_writers, self.graph.n_readers))
-        illegal = (self.edges & ~self.graph.legal).nonzero()
-        if len(illegal):
-            name = self.graph.edge_name(*illegal[0].tolist())
-            raise GraphMismatch(f"The circuit has an edge that the graph does not: {name}.")
-        if self.neurons is not None:
-            _check_mask("neurons", self.neurons, (self.graph.n_writers, "d_model"))
-
-    @staticmethod
-    def empty(graph: Graph) -> Circuit:
-        """No edges."""
-        return Circuit(graph, torch.zeros_like(graph.legal))
-
-    @staticmethod
-    def full(graph: Graph) -> Circuit:
-        """All edges."""
-        return Circuit(graph, graph.legal.clone())
-
-    @staticmethod
-    def from_names(graph: Graph, names: Iterator[str] | list[str]) -> Circuit:
-        """The circuit of the named edges.
-
-        Raises:
-            UnknownName: a name is not an edge of the graph.
-        """
-        mask = torch.zeros_like(graph.legal)
-        for name in names:
-            mask[graph.index(name)] = True
-        return Circuit(graph, mask)
-
-    @staticmethod
-    def of_nodes(graph: Graph, nodes: Bool[Tensor, "writers"]) -> Circuit:
-        """The circuit of all edges out of some writers.
-
-        Raises:
-            GraphMismatch, BadUsage: the mask has another shape or type.
-        """
-        _check_mask("nodes", nodes, (graph.n_writers,))
-        return Circuit(graph, graph.legal & nodes[:, None])
-
-    @staticmethod
-    def of_neurons(graph: Graph, neurons: Bool[Tensor, "writers d_model"]) -> Circuit:
-        """The circuit of some neurons, on all edges out of their writers.
-
-        Raises:
-            GraphMismatch, BadUsage: the mask has another shape or type.
-        """
-        _check_mask("neurons", neurons, (graph.n_writers, "d_model"))
-        return Circuit(graph, graph.legal & neurons.any(dim=1)[:, None], neurons)
-
-    def shown(self) -> dict[str, Any]:
-        graph, carried = self.graph, {} if self.neurons is None else {"neurons": self._n_neurons()}
-        sizes = {"edges": len(self), "of": graph.n_edges, "nodes": int(self.live().sum())}
-        return {**sizes, **carried, "layers": graph.n_layers, "heads": graph.n_heads}
-
-    def _n_neurons(self) -> int:
-        return 0 if self.neurons is None else int(self.neurons[self.edges.any(dim=1)].sum())
-
-    def _repr_html_(self) -> str:
-        kept = len(self.pruned())
-        facts = {"edges": f"{len(self):,} of {self.graph.n_edges:,} ({self.size:.2%})"}
-        facts["on a path from input to logits"] = f"{kept:,}"
-        if self.neurons is not None:
-            facts["neurons"] = f"{self._n_neurons():,}"
-        drawn = self.draw().svg if 0 < len(self) <= SHOWN_EDGES else ""
-        return html_facts("Circuit", facts, drawn)
-
-    def draw(
-        self, scores: EdgeScores | None = None, *, title: str = "", least: float = LEAST_SHARE
-    ) -> Drawing:
-        """The circuit as a layered graph, an SVG that shows itself in a notebook.
-
-        Args:
-            scores: of its edges: their sign is the colour of a line, their size its width.
-            least: edges whose |score| is a smaller share of the largest are left out; 0 draws all.
-
-        Raises:
-            GraphMismatch: scores of another graph.
-            BadUsage: more edges than anybody could see apart (1,000).
-        """
-        return draw_circuit(scores, self, title=title, least=least)
-
-    def __len__(self) -> int:
-        """Edges, whatever share of their writer they carry."""
-        return int(self.edges.sum())
-
-    def __iter__(self) -> Iterator[str]:
-        """Names of the edges, in index order."""
-        return iter(self.names())
-
-    def __contains__(self, edge: object) -> bool:
-        """Whether an edge of the graph, by name, is in the circuit.
-
-        Raises:
-            UnknownName: the graph has no edge of that name.
-        """
-        return isinstance(edge, str) and bool(self.edges[self.graph.index(edge)])
-
-    def __or__(self, other: Circuit) -> Circuit:
-        """The edges in either circuit."""
-        return self._combined(other, "|", torch.logical_or)
-
-    def __and__(self, other: Circuit) -> Circuit:
-        """The edges in both circuits."""
-        return self._combined(other, "&", torch.logical_and)
-
-    def __sub__(self, other: Circuit) -> Circuit:
-        """The edges of this circuit that the other does not have."""
-        return self._combined(other, "-", torch.gt)
-
-    def _combined(
-        self, other: Circuit, sign: str, join: Callable[[Tensor, Tensor], Tensor]
-    ) -> Circuit:
-        if self.graph != other.graph:
-            raise GraphMismatch(f"{sign} needs circuits of one graph; got {self!r} and {other!r}.")
-        for each in (self, other):
-            if each.neurons is not None and not bool(each.neurons[each.edges.any(dim=1)].all()):
-                raise BadUsage(
-                    f"{sign} is of whole edges; {each!r} carries some neurons of its writers alone."
-                )
-        return Circuit(self.graph, join(self.edges, other.edges))
-
-    def save(self, path: str | Path) -> None:
-        """Write the circuit as safetensors with a JSON header; atomic.
-
-        Raises:
-            BadUsage: a path of another ending; `GraphFile.write` writes those of EAP-IG and MIB.
-        """
-        neurons = {} if self.neurons is None else {"neurons": self.neurons}
-        header = {"kind": "circuit", **_graph_header(self.graph)}
-        write_tensors(check_ending(path, ".safetensors"), {"edges": self.edges, **neurons}, header)
-
-    @staticmethod
-    def load(path: str | Path, graph: Graph | None = None) -> Circuit:
-        """Read a circuit written by `save`; nothing in the file is executed.
-
-        Raises:
-            BadFile: missing, truncated or foreign.
-            GraphMismatch: `graph` is given and the circuit is of another, or does not fit its own.
-        """
-        tensors, header = read_tensors(Path(path), "circuit")
-        stored = _graph_of(Path(path), header, "circuit", graph)
-        if "edges" not in tensors:
-            raise BadFile(f"{path}: the file of the circuit has no edges.")
-        try:
-            return Circuit(stored, tensors["edges"], tensors.get("neurons"))
-        except (GraphMismatch, BadUsage) as error:
-            raise type(error)(f"{path}: {error}") from None
-
-    def columns(self) -> dict[str, list[Any]]:
-        """The edges as columns: their names, and those of their ends."""
-        return {"edge": self.names(), **_ends(self.graph, self.edges.nonzero())}
-
-    def __eq__(self, other: object) -> bool:
-        """Equal edges that carry equal neurons.
-
-        Neuron masks of writers without edges, and all-true masks, are ignored.
-        """
-        return isinstance(other, Circuit) and self._identity() == other._identity()
-
-    def __hash__(self) -> int:
-        return hash(self._identity())
-
-    def _identity(self) -> tuple[Graph, bytes, bytes | None]:
-        used, carried = self.edges.any(dim=1), None
-        if self.neurons is not None and not bool(self.neurons[used].all()):
-            carried = np.packbits((self.neurons & used[:, None]).numpy()).tobytes()
-        return self.graph, np.packbits(self.edges.numpy()).tobytes(), carried
-
-    def names(self) -> list[str]:
-        """Names of the edges, in index order."""
-        return [self.graph.edge_name(u, v) for u, v in self.edges.nonzero().tolist()]
-
-    def pruned(self) -> Circuit:
-        """Only the edges on some path from `input` to `logits` along edges that carry something."""
-        edges, neurons = self.graph.carrying(self.edges, self.neurons), self.neurons
-        if neurons is not None:
-            neurons = neurons & edges.any(dim=1)[:, None]
-        return Circuit(self.graph, edges, neurons)
-
-    def live(self) -> Bool[Tensor, "writers"]:
-        """Writers on some path from `input` to `logits` within the circuit."""
-        return self.pruned().edges.any(dim=1)
-
-    def weighted_edge_count(self) -> float:
-        """Edges, each counted by the share of its writer's neurons that is in the circuit."""
-        if self.neurons is None:
-            return float(len(self))
-        # Whole numbers until the end: all neurons on all edges count exactly the graph's edges.
-        return int((self.edges.sum(dim=1) * self.neurons.sum(dim=1)).sum()) / self.neurons.shape[1]
-
-    @property
-    def size(self) -> float:
-        """The weighted edge count as a share of the graph's edges."""
-        return self.weighted_edge_count() / self.graph.n_edges
+ROWS = 10
+"""Scores in a notebook."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -332,7 +67,7 @@ class UnitScores(OneLine, ABC, Tabular):
 
     def __post_init__(self) -> None:
         shape, axes = tuple(self.values.shape), self._axes(self.graph)
-        if not _fits(shape, axes):
+        if not fits(shape, axes):
             wanted = str(axes).replace("'", "")
             raise GraphMismatch(
                 f"Scores of {self.unit}s on this graph need shape {wanted}; got {shape}."
@@ -354,7 +89,7 @@ class UnitScores(OneLine, ABC, Tabular):
             NonFinite: a unit's score is infinite or NaN.
         """
         clean, shape = values.detach().float().cpu(), tuple(values.shape)
-        if _fits(shape, cls._axes(graph)):
+        if fits(shape, cls._axes(graph)):
             places = cls._places(graph, shape)
             bad = (~torch.isfinite(values.detach().cpu()) & places).nonzero()
             if len(bad):
@@ -502,7 +237,7 @@ class UnitScores(OneLine, ABC, Tabular):
         """
         header = {
             "kind": f"{self.unit}_scores",
-            **_graph_header(self.graph),
+            **graph_header(self.graph),
             "provenance": dict(self.provenance),
         }
         write_tensors(check_ending(path, ".safetensors"), {"values": self.values}, header)
@@ -518,7 +253,7 @@ class UnitScores(OneLine, ABC, Tabular):
             NonFinite: a score is infinite.
         """
         tensors, header = read_tensors(Path(path), f"{cls.unit}_scores")
-        stored = _graph_of(Path(path), header, "scores", graph)
+        stored = graph_of(Path(path), header, "scores", graph)
         if "values" not in tensors:
             raise BadFile(f"{path}: the file of the scores has no values.")
         values = tensors["values"]
@@ -609,10 +344,3 @@ class EdgeScores(UnitScores):
                 inside.add(writer)
                 for opened in np.flatnonzero(owner == writer):
                     open_reader(int(opened))
-
-
-def checked_fraction(value: float) -> float:
-    """The share, if it is in [0, 1]; else BadUsage."""
-    if not 0 <= value <= 1:
-        raise BadUsage(f"A circuit's size as a fraction must be in [0, 1]; got {value}.")
-    return value

@@ -25,9 +25,11 @@ from typing import Any
 import torch
 
 from mechassay.circuits.areas import FRACTIONS, Profile
-from mechassay.circuits.formats import ENDINGS, read_graph_file
+from mechassay.circuits.circuit import Circuit
+from mechassay.circuits.formats import read_graph_file
+from mechassay.circuits.graph_file import ENDINGS
 from mechassay.circuits.node_scores import Scores, load_scores, scores_of
-from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.scores import EdgeScores
 from mechassay.display import OneLine
 from mechassay.errors import BadFile, BadUsage, GraphMismatch
 from mechassay.files import file_hash, folder_hash, kind_of

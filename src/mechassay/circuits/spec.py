@@ -28,12 +28,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mechassay.circuits.canonical import CANONICAL, canonical
-from mechassay.circuits.formats import ENDINGS, read_graph_file
+from mechassay.circuits.circuit import Circuit
+from mechassay.circuits.formats import read_graph_file
+from mechassay.circuits.graph_file import ENDINGS
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.random import Random
 from mechassay.circuits.methods.random_paths import RandomPaths
 from mechassay.circuits.node_scores import Scores, load_scores, scores_of
-from mechassay.circuits.scores import SCORES_SHA256, By, Circuit, EdgeScores
+from mechassay.circuits.scores import SCORES_SHA256, By, EdgeScores
 from mechassay.circuits.series import CircuitSeries, is_series, ranked_hash
 from mechassay.display import OneLine
 from mechassay.errors import BadFile, BadUsage, UnknownName

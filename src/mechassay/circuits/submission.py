@@ -25,7 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from mechassay.circuits.formats import ENDINGS, GraphFile, read_graph_file, write_graph_file
+from mechassay.circuits.formats import read_graph_file, write_graph_file
+from mechassay.circuits.graph_file import ENDINGS, GraphFile
 from mechassay.circuits.node_scores import NeuronScores, NodeScores, Scores
 from mechassay.circuits.scores import By, EdgeScores
 from mechassay.errors import BadUsage, GraphMismatch, MechassayError, UnknownName, one_of

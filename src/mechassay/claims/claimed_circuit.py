@@ -22,7 +22,8 @@ from typing import Any
 
 import torch
 
-from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.circuit import Circuit
+from mechassay.circuits.scores import EdgeScores
 from mechassay.circuits.spec import OURS, CircuitSpec
 from mechassay.claims.claim import Claim
 from mechassay.claims.explain import read_plain

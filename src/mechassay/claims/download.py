@@ -22,7 +22,7 @@ from urllib.parse import urljoin
 from mechassay.claims.public_address import addresses_of, is_proxied, is_public
 from mechassay.errors import BadFile, BadUsage, MissingExtra, first_line
 from mechassay.files import write_bytes
-from mechassay.models.sources import cache_folder
+from mechassay.models.cache import cache_folder
 from mechassay.version import __version__
 
 KINDS = {

@@ -31,6 +31,8 @@ from mechassay.stats.intervals import Interval, clopper_pearson
 
 SHIFT = 0.5
 """How far a boundary is moved, as in Tower (2026), section 6.3."""
+PLACES = range(3)
+"""How many tiers a judge may be off, in shares of papers."""
 NO_INTERVAL = Interval(math.nan, math.nan)
 
 
@@ -109,14 +111,11 @@ def errors(tiers: Sequence[str], papers: Sequence[JudgedPaper]) -> Float[np.ndar
     )
 
 
-def tier_agreement(
-    tiers: Sequence[str], papers: Sequence[JudgedPaper], most: int = 2
-) -> TierAgreement:
+def tier_agreement(tiers: Sequence[str], papers: Sequence[JudgedPaper]) -> TierAgreement:
     """How tiers agree with labels.
 
     Args:
         tiers: names from lowest to highest.
-        most: the largest k of `within`.
 
     Raises:
         UnknownName: a tier that is not among the names.
@@ -126,7 +125,7 @@ def tier_agreement(
     counts = tier_confusion(tiers, papers)
     over, under = int((known > 0).sum()), int((known < 0).sum())
     return TierAgreement(
-        within={k: Proportion(int((abs(known) <= k).sum()), len(papers)) for k in range(most + 1)},
+        within={k: Proportion(int((abs(known) <= k).sum()), len(papers)) for k in PLACES},
         signed=float(known.mean()) if len(known) else math.nan,
         mae=float(abs(known).mean()) if len(known) else math.nan,
         kappa=float(unweighted_kappa(counts)),
@@ -170,9 +169,7 @@ class ChanceAgreement:
     signed: float
 
 
-def random_judges(
-    tiers: Sequence[str], expected: Sequence[str], most: int = 2
-) -> dict[str, ChanceAgreement]:
+def random_judges(tiers: Sequence[str], expected: Sequence[str]) -> dict[str, ChanceAgreement]:
     """Means over judges that draw a tier for each paper: as often as the labels, or any tier.
 
     Raises:
@@ -191,7 +188,7 @@ def random_judges(
     }.items():
         joint = np.outer(drawn, shares)
         found[name] = ChanceAgreement(
-            {k: float(joint[abs(apart) <= k].sum()) for k in range(most + 1)},
+            {k: float(joint[abs(apart) <= k].sum()) for k in PLACES},
             float((joint * abs(apart)).sum()),
             float((joint * apart).sum()),
         )
@@ -265,13 +262,13 @@ def boundary_distance(rubric: Rubric, score: float) -> float:
     return min(abs(score - tier.least) for tier in rubric.tiers[1:])
 
 
-def exact_score(rubric: Rubric, printed: float, decimals: int = 1) -> float:
-    """The attainable score that is printed so.
+def exact_score(rubric: Rubric, printed: float) -> float:
+    """The attainable score that is printed so, with one decimal.
 
     Raises:
         BadUsage: none is, or several are.
     """
-    found = [each for each in attainable(rubric) if abs(each - printed) <= 0.5 * 10**-decimals]
+    found = [each for each in attainable(rubric) if abs(each - printed) <= 0.05]
     if len(found) != 1:
         raise BadUsage(f"{len(found)} scores of {rubric.key} are printed as {printed:g}.")
     return found[0]

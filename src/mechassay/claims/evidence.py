@@ -36,7 +36,6 @@ from mechassay.errors import BadFile
 from mechassay.files import file_hash
 from mechassay.records import check_unedited
 
-EvidenceProfile = Literal["paper", "verified"]
 State = Literal[
     "exact",
     "normalised",

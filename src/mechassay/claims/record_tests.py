@@ -66,6 +66,15 @@ def _nothing(part: RecordTest, about: str = "") -> Answer:
     return Answer("NOT TESTED", f"No record has {part.measure}{place}{about}.")
 
 
+def _of_each(
+    part: RecordTest,
+    rows: Sequence[tuple[StoredRecord, Measure]],
+    one: Callable[[StoredRecord, Measure], Answer],
+) -> Answer:
+    """The answer of the record that does worst, of those that have the measure."""
+    return _worst([one(*row) for row in rows]) if rows else _nothing(part)
+
+
 def _worst(answers: Sequence[Answer]) -> Answer:
     """The answer of the record that does worst, with all that was read."""
     tested = [answer for answer in answers if answer.status in JUDGED]
@@ -154,8 +163,7 @@ def by_width(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) ->
         said = f"The interval of {_what(part)} is {width:.3f} wide, with {part.most:g} allowed."
         return Answer(status, said, ((stored, measure),))
 
-    rows = measured(part, claim, answering(part, claim, records))
-    return _worst([one(*row) for row in rows]) if rows else _nothing(part)
+    return _of_each(part, measured(part, claim, answering(part, claim, records)), one)
 
 
 def by_ratio(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
@@ -264,7 +272,7 @@ def by_above(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) ->
         return Answer(status, said, ((stored, measure), (stored, control)))
 
     rows = [row for row in measured(part, claim, found) if row[0].file in controls]
-    return _worst([one(*row) for row in rows]) if rows else _nothing(part)
+    return _of_each(part, rows, one)
 
 
 def by_share(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
@@ -279,8 +287,7 @@ def by_share(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) ->
         said = f"{_what(part)} is {measure.value:.2f} of {measure.n}, with {most:g} allowed."
         return Answer(status, said, ((stored, measure),))
 
-    rows = measured(part, claim, answering(part, claim, records))
-    return _worst([one(*row) for row in rows]) if rows else _nothing(part)
+    return _of_each(part, measured(part, claim, answering(part, claim, records)), one)
 
 
 def by_value(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
@@ -293,8 +300,7 @@ def by_value(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) ->
         said = f"{_what(part)} is {measure.value:.3g}, with {part.most:g} allowed."
         return Answer(status, said, ((stored, measure),))
 
-    rows = measured(part, claim, answering(part, claim, records))
-    return _worst([one(*row) for row in rows]) if rows else _nothing(part)
+    return _of_each(part, measured(part, claim, answering(part, claim, records)), one)
 
 
 def by_most(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
@@ -308,8 +314,7 @@ def by_most(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> 
         said = f"{_what(part)} is {measure.value:.2f} of {measure.n}, with {least:g} needed."
         return Answer(status, said, ((stored, measure),))
 
-    rows = measured(part, claim, answering(part, claim, records))
-    return _worst([one(*row) for row in rows]) if rows else _nothing(part)
+    return _of_each(part, measured(part, claim, answering(part, claim, records)), one)
 
 
 def by_known(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:

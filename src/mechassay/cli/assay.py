@@ -62,7 +62,8 @@ def assay(
     from mechassay.claims.judgments import read_judgments
     from mechassay.models.model import check_device
     from mechassay.report.reports import print_report
-    from mechassay.runs.assay import Assay, AssaySettings
+    from mechassay.runs.assay import Assay
+    from mechassay.runs.assay_steps import AssaySettings
 
     read = None if judgments is None else read_judgments(judgments)
     check_device(device)

@@ -80,8 +80,9 @@ def convert(
     ] = None,
 ) -> None:
     """Translate edge scores and circuits between our files and those of EAP-IG and MIB."""
-    from mechassay.circuits.formats import ENDINGS, write_graph_file
     from mechassay.circuits.formats import read_graph_file as read
+    from mechassay.circuits.formats import write_graph_file
+    from mechassay.circuits.graph_file import ENDINGS
     from mechassay.circuits.scores import EdgeScores
     from mechassay.errors import BadFile, BadUsage, GraphMismatch, UnknownName
     from mechassay.models.model import load_model

@@ -299,7 +299,8 @@ def _offered(what: str, choices: tuple[Any, ...]) -> Callable[[str], list[str]] 
     def names(incomplete: str) -> list[str]:
         from mechassay.circuits.methods import METHODS
         from mechassay.circuits.metrics import METRICS
-        from mechassay.models.sources import gym_model_names, packaged_names, truth_names
+        from mechassay.models.packaged import packaged_names
+        from mechassay.models.sources import gym_model_names, truth_names
         from mechassay.tasks import TASKS
 
         known = {

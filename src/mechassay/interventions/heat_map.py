@@ -41,7 +41,6 @@ def draw_patch_map(
     headings: Sequence[str],
     part: str,
     *,
-    title: str = "",
     ax: Axes | None = None,
 ) -> Figure:
     """Draw shares [layers, columns]; on `ax` if given, else in a figure of its own."""
@@ -56,7 +55,6 @@ def draw_patch_map(
         width=0.34,
         rotation=0 if heads else 60,
         least=0.05,
-        title=title,
         ax=ax,
     )
 
@@ -66,7 +64,6 @@ def draw_accuracies(
     positions: Sequence[str],
     values: Sequence[float],
     *,
-    title: str = "",
     ax: Axes | None = None,
 ) -> Figure:
     """Draw shares of 0 to 1 by layer and position.
@@ -85,7 +82,6 @@ def draw_accuracies(
         signed=False,
         decimals=2,
         width=0.75,
-        title=title,
         ax=ax,
     )
 

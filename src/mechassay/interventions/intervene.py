@@ -86,11 +86,6 @@ class Intervened(OneLine, Tabular):
         return self.decoder.readout(self.final).all()
 
     @property
-    def base_logits(self) -> Float[Tensor, "n vocab"]:
-        """The same without."""
-        return self.decoder.readout(self.base_final).all()
-
-    @property
     def log_odds(self) -> Float[Tensor, "n"]:
         """log p(base label) / p(label) without minus with the interventions: how far they move the
         odds towards the label (Arora et al. 2024, eq. 4). NaN where the base label is not known.

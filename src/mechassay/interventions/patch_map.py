@@ -27,6 +27,7 @@ from mechassay.files import read_tensors, write_tensors
 from mechassay.interventions.site import PARTS, Part
 from mechassay.records import Check, Measure, Provenance, Record, Spec, Table, provenance
 from mechassay.stats.intervals import Estimate, Resamples, percentile_interval
+from mechassay.stats.measures import measured
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -329,30 +330,16 @@ class PatchMap(OneLine, Tabular):
         if not np.isnan(whole.share).all():
             row, column = np.unravel_index(int(np.nanargmax(whole.share)), whole.share.shape)
             found = whole.estimate(self.layers[row], int(column))
-            yield Measure(
-                name="largest_share",
-                title="largest share",
-                value=found.value,
-                low=found.low,
-                high=found.high,
-                n=len(whole.ids),
-                meaning=(
-                    "The largest share of all cells. It is chosen as the largest, so that it and"
-                    " its interval are too high; the table of cells says where it is."
-                ),
+            says = (
+                "The largest share of all cells. It is chosen as the largest, so that it and its"
+                " interval are too high; the table of cells says where it is."
             )
+            share = ("largest_share", "largest share", "result", found, len(whole.ids), says)
+            yield measured(*share, better="")
         for name, values in (("base", self.base), ("source", self.source)):
-            low, high = self._interval_of_mean(values)
-            yield Measure(
-                name=f"m_{name}",
-                of="model",
-                title=f"m({name})",
-                value=float(values.mean()),
-                low=low,
-                high=high,
-                n=n,
-                meaning=f"The mean objective of the {name} run, without a patch.",
-            )
+            mean = Estimate(float(values.mean()), *self._interval_of_mean(values))
+            says = f"The mean objective of the {name} run, without a patch."
+            yield measured(f"m_{name}", f"m({name})", "model", mean, n, says, better="")
 
     def _checks(self) -> list[Check]:
         """The stream after the last block at the last token is all that the logits read."""

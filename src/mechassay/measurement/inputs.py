@@ -10,7 +10,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.circuit import Circuit
+from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage, one_of
 from mechassay.features.featurizer import Featurizer
 from mechassay.features.sae import SAE

@@ -22,11 +22,12 @@ from typing import Any
 
 import torch
 
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.random import Random
-from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.scores import EdgeScores
 from mechassay.graph import Graph
 from mechassay.measurement.inputs import Inputs
-from mechassay.progress import SILENT, Progress
+from mechassay.progress import SILENT
 from mechassay.saes.planted import SITE, PlantedSettings, PlantedTrainer, Worth, plant
 from mechassay.truth.models import Truth
 
@@ -104,7 +105,6 @@ def circuit_subjects(
     *,
     n_prompts: int,
     train_limit: int,
-    progress: Progress = SILENT,
 ) -> Iterator[KnownSubject]:
     """The true circuit of a ground truth, random edges, and near misses."""
     model, graph = truth.model, truth.model.graph
@@ -127,7 +127,7 @@ def circuit_subjects(
             circuit=circuit,
             more={"ranking": {"given": ranked_first(circuit, seed)}},
             seed=seed,
-            progress=progress,
+            progress=SILENT,
         )
         yield KnownSubject(truth.name, seed, kind, inputs)
 

@@ -352,7 +352,8 @@ def load_model(
                 f" {briefly(source)}."
             )
         return make_model(source, tokenizer, prepend=_bos(tokenizer, prepend_bos))
-    from mechassay.models.sources import load_hf, resolve
+    from mechassay.models.pretrained import load_hf
+    from mechassay.models.sources import resolve
 
     if isinstance(dtype, str):
         dtype = check_dtype(dtype)

@@ -134,7 +134,7 @@ def draw_dimensions(record: Record, rubric: Rubric) -> Figure:
         return figure
 
 
-def draw_confusion(record: Record, rubric: Rubric, ax: Axes | None = None) -> Figure:
+def draw_confusion(record: Record, rubric: Rubric) -> Figure:
     """How often papers of each label (rows) were given each tier (columns)."""
     names = [tier.name for tier in rubric.tiers]
     counts = np.zeros((len(names),) * 2)
@@ -142,8 +142,7 @@ def draw_confusion(record: Record, rubric: Rubric, ax: Axes | None = None) -> Fi
         place = names.index(str(row["expected"])), names.index(str(row["tier"]))
         counts[place] = plain_number(row["n"])
     with rc_context(SETTINGS):
-        if ax is None:
-            ax = Picture(figsize=(6.2, 3.9), layout="constrained").subplots()
+        ax = Picture(figsize=(6.2, 3.9), layout="constrained").subplots()
         colours = LinearSegmentedColormap.from_list("counts", ("#ffffff", PALETTE[0]))
         ax.imshow(counts, cmap=colours, vmin=0, vmax=max(1.6 * counts.max(), 1), aspect="auto")
         for (row, column), value in np.ndenumerate(counts):

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from mechassay.claims.claim import ClaimFile
@@ -23,6 +22,7 @@ from mechassay.claims.rubric import RUBRIC, load_rubric
 from mechassay.claims.scoring import STATUSES
 from mechassay.errors import BadUsage
 from mechassay.files import check_ending, write_text
+from mechassay.report.page import templates
 
 SCRIPT = Path(__file__).parent / "templates" / "form.js"
 
@@ -61,22 +61,19 @@ def form_page(
     text = json.dumps({**data, "key": key}, ensure_ascii=False)
     script = SCRIPT.read_text("utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    environment = Environment(
-        loader=PackageLoader("mechassay.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("form.html").render(
-        title=_title(claims, documents, initial),
-        rubric=rubric,
-        statuses=STATUSES,
-        documents=documents,
-        # "<" could end the script that holds the data.
-        data=Markup(text.replace("<", "\\u003c")),
-        script=Markup(script),
-        digest=digest,
+    return (
+        templates()
+        .get_template("form.html")
+        .render(
+            title=_title(claims, documents, initial),
+            rubric=rubric,
+            statuses=STATUSES,
+            documents=documents,
+            # "<" could end the script that holds the data.
+            data=Markup(text.replace("<", "\\u003c")),
+            script=Markup(script),
+            digest=digest,
+        )
     )
 
 

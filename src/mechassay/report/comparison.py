@@ -16,8 +16,9 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.overlap import Overlap, overlap_of
-from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.scores import EdgeScores
 from mechassay.drawing.canvas import (
     Drawing,
     Legend,
@@ -164,7 +165,7 @@ def overlap_text(overlap: Overlap, names: tuple[str, str]) -> str:
     )
 
 
-def overlap_grid(overlap: Overlap, names: tuple[str, str], title: str = "Overlap") -> TextTable:
+def overlap_grid(overlap: Overlap, names: tuple[str, str]) -> TextTable:
     """The same numbers as a table: a row for edges, one for heads and MLPs."""
     columns = ("", "in the graph", *names, "both", "Jaccard overlap")
     columns += ("both, if random", "P(as many, if random)")
@@ -176,7 +177,7 @@ def overlap_grid(overlap: Overlap, names: tuple[str, str], title: str = "Overlap
         ("edges", *(f"{n:,}" for n in edges), *edge_numbers),
         ("heads and MLPs", *(f"{n:,}" for n in nodes), *node_numbers),
     )
-    return TextTable.of(title, columns, rows)
+    return TextTable.of("Overlap", columns, rows)
 
 
 def _expected(overlap: Overlap) -> str:

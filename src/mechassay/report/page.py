@@ -150,15 +150,20 @@ def script_hash(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-@cache
-def _template() -> Template:
-    environment = Environment(
+def templates() -> Environment:
+    """Where the templates of pages are; they escape all text."""
+    return Environment(
         loader=PackageLoader("mechassay.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+@cache
+def _template() -> Template:
+    environment = templates()
     environment.filters |= {"kind": lambda block: type(block).__name__}
     return environment.get_template("page.html")
 

@@ -107,12 +107,12 @@ def checks_table(records: Sequence[Record]) -> TextTable:
 # Measures
 
 
-def shown_measures(records: Sequence[Record], of: str = "result") -> list[Measure]:
-    """One measure of each name that some record has, in the order of the records."""
+def shown_measures(records: Sequence[Record]) -> list[Measure]:
+    """One measure of a result for each name that some record has, in the order of the records."""
     found: dict[str, Measure] = {}
     for record in records:
         for measure in record.measures:
-            if measure.of == of:
+            if measure.of == "result":
                 found.setdefault(measure.name, measure)
     return list(found.values())
 

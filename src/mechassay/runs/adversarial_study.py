@@ -29,18 +29,19 @@ from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.fields import agreeing, named_field, parse_where
 from mechassay.adversarial.pools import Pool, draw_pools, enumerate_pools
 from mechassay.adversarial.statistics import Statistics, parse_map
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.method import method_name
 from mechassay.circuits.node_scores import Scores
-from mechassay.circuits.scores import Circuit
 from mechassay.circuits.spec import CircuitSpec, FoundCircuit
 from mechassay.errors import BadFile, MechassayError
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
 from mechassay.records import Record, failure_of
 from mechassay.runs.adversarial_plan import AdversarialPlan
-from mechassay.runs.circuits import CircuitsJob, Study
+from mechassay.runs.circuits import CircuitsJob
+from mechassay.runs.circuits_study import Study
 from mechassay.runs.folder import RunFolder, write_text
 from mechassay.runs.job import Bench, Cell, plan_of
 from mechassay.stats.groups import Field

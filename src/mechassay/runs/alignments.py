@@ -25,8 +25,10 @@ from mechassay.models.sources import find_source
 from mechassay.records import Record, Spec
 from mechassay.runs import options
 from mechassay.runs.job import Bench, Cell, Job, cell_name, option
+from mechassay.runs.layers import MANY, layers_of
 from mechassay.runs.names import made_by, shown_model
-from mechassay.runs.variables import MANY, VariablesJob, VariableStudy, layers_of
+from mechassay.runs.variables import VariablesJob
+from mechassay.runs.variables_study import VariableStudy
 from mechassay.submissions import read_json
 from mechassay.tasks.task import PRIVATE, settings_of
 from mechassay.variables.given import FEATURES_SHA256, GivenAlignment, given_alignments

@@ -18,7 +18,7 @@ from mechassay.gym.control_labels import control_labels
 from mechassay.gym.given_directions import GivenDirections, given_directions
 from mechassay.gym.given_odds import SPLITS, best_draw, measure_directions
 from mechassay.gym.gym_task import GymTask
-from mechassay.gym.task_odds import ORIGINAL
+from mechassay.gym.method_odds import ORIGINAL
 from mechassay.interventions.model_shape import ModelShape
 from mechassay.models.model import check_dtype
 from mechassay.records import Record, Spec
@@ -33,8 +33,8 @@ from mechassay.runs.gym import (
     task_spec,
 )
 from mechassay.runs.job import Bench, Cell, Job, cell_name, option
+from mechassay.runs.layers import MANY, layers_of
 from mechassay.runs.names import made_by
-from mechassay.runs.variables import MANY, layers_of
 from mechassay.variables.given import FEATURES_SHA256
 
 GIVEN_CONTROL = (

@@ -16,10 +16,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.drawable import DRAWN_EDGES, largest_drawable
 from mechassay.circuits.node_scores import NeuronScores, NodeScores
 from mechassay.circuits.overlap import nodes_of, overlap_of
-from mechassay.circuits.scores import By, Circuit, EdgeScores
+from mechassay.circuits.scores import By, EdgeScores
 from mechassay.circuits.spec import CircuitSpec, read_scores_or_circuit
 from mechassay.drawing.canvas import Drawing
 from mechassay.drawing.circuit import LEAST_SHARE, draw_circuit

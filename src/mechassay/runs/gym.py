@@ -29,8 +29,8 @@ from mechassay.models.untrained import untrained
 from mechassay.records import Record, Selection, Spec
 from mechassay.runs import options
 from mechassay.runs.job import Bench, Cell, Job, cell_name, option
+from mechassay.runs.layers import MANY, layers_of
 from mechassay.runs.names import made_by, shown_model
-from mechassay.runs.variables import MANY, layers_of
 
 ALL_TASKS = "all"
 PAPER_STEPS = "paper-steps"

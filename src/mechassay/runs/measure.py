@@ -19,8 +19,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, cast, get_args
 
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods import METHODS
-from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.scores import EdgeScores
 from mechassay.circuits.spec import CircuitSpec
 from mechassay.errors import BadFile, BadUsage, one_of
 from mechassay.interventions.site import load_site

@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar, get_args
 
 from mechassay.errors import one_of
 from mechassay.interventions.patch import patch
-from mechassay.interventions.patch_map import DIRECTIONS, Direction, PatchMap
+from mechassay.interventions.patch_map import DIRECTIONS, Direction
 from mechassay.interventions.site import PARTS
 from mechassay.models.model import check_dtype
 from mechassay.objectives import load_objective
@@ -136,12 +136,3 @@ class PatchJob(Job):
 def map_file(folder: Path, cell: str) -> Path:
     """Where the map of a cell stands in the folder of its run."""
     return folder / "maps" / f"{cell}.safetensors"
-
-
-def load_map(folder: Path, cell: str) -> PatchMap:
-    """The map of a cell of a run.
-
-    Raises:
-        BadFile: it is not there, or not readable.
-    """
-    return PatchMap.load(map_file(folder, cell))

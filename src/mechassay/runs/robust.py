@@ -42,11 +42,12 @@ from mechassay.adversarial.robust import (
     draw_stratified,
     strata_grid,
 )
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.node_scores import Scores
 from mechassay.circuits.pairing import check_pairing, paired
-from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.scores import EdgeScores
 from mechassay.circuits.tail import MEAN, TAILS, Tail
 from mechassay.errors import BadUsage
 from mechassay.graph import Graph

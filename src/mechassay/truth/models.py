@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from mechassay.circuits.scores import Circuit
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.spec import FoundCircuit
 from mechassay.display import OneLine
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, one_of

@@ -44,7 +44,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from mechassay.checkpoint import key_of
-from mechassay.circuits.scores import Circuit
+from mechassay.circuits.circuit import Circuit
 from mechassay.errors import BadFile, BadUsage, NonFinite, first_line
 from mechassay.files import read_tensors
 from mechassay.graph import Graph

@@ -30,8 +30,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechassay.circuits.ablation import ablate
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.faithfulness import evaluate
-from mechassay.circuits.scores import Circuit
 from mechassay.display import OneLine
 from mechassay.errors import BadUsage, GraphMismatch
 from mechassay.graph import Graph

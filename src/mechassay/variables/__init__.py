@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from mechassay.variables.labels import ExpectedLabels, expected_labels
     from mechassay.variables.load import CAUSAL_MODELS, load_causal_model
     from mechassay.variables.localization import Localization
-    from mechassay.variables.mib_folder import read_mib_folder, write_mib_folder
+    from mechassay.variables.mib_folder import read_mib_folder
+    from mechassay.variables.mib_submission import write_mib_folder
     from mechassay.variables.models.docstring import with_shifts
     from mechassay.variables.models.greater_than import with_other_years
     from mechassay.variables.models.ioi import (
@@ -117,7 +118,8 @@ __getattr__, __dir__ = lazy_names(
         "labels": "ExpectedLabels expected_labels",
         "load": "CAUSAL_MODELS load_causal_model",
         "localization": "Localization",
-        "mib_folder": "read_mib_folder write_mib_folder",
+        "mib_folder": "read_mib_folder",
+        "mib_submission": "write_mib_folder",
         "models.docstring": "with_shifts",
         "models.greater_than": "with_other_years",
         "models.ioi": "FLIPS LogitDifference fit_logit_difference ioi_signals",

@@ -26,6 +26,7 @@ from mechassay.models.model import Model
 from mechassay.progress import BAR, Progress
 from mechassay.records import Measure, Provenance, Record, Spec, Table, Values, provenance
 from mechassay.stats.intervals import Estimate
+from mechassay.stats.measures import measured
 from mechassay.variables.data import VariablePairs
 from mechassay.variables.difference_error import (
     CONSTANT,
@@ -166,18 +167,8 @@ class HeadLocalization(OneLine, Tabular):
                 yield self._measure(f"difference:{of}", self.difference(of))
 
     def _measure(self, of: str, found: Estimate) -> Measure:
-        return Measure(
-            name="mse",
-            of=of,
-            value=found.value,
-            low=found.low,
-            high=found.high,
-            n=len(self.error),
-            better="down",
-            title="mean squared error",
-            unit="logits²",
-            meaning=MSE_SAYS,
-        )
+        title, n = "mean squared error", len(self.error)
+        return measured("mse", title, of, found, n, MSE_SAYS, better="down", unit="logits²")
 
 
 def localize_in_heads(

@@ -39,6 +39,7 @@ from mechassay.interventions.site import Site, load_site
 from mechassay.interventions.sweep import mean_estimates
 from mechassay.records import Measure, Provenance, Record, Spec, Table, Values, provenance
 from mechassay.stats.intervals import Estimate, Resamples, percentile_interval
+from mechassay.stats.measures import measured
 from mechassay.variables.interchange_accuracy import (
     FULL,
     NOTHING,
@@ -333,28 +334,28 @@ class Localization(OneLine, Tabular):
         n = len(self.groups)
         for of in self.right:
             named = "result" if of == RESULT else f"control:{of}"
-            yield _measure("iia", "IIA", named, self.estimate(of), n, IIA_SAYS)
+            yield measured("iia", "IIA", named, self.estimate(of), n, IIA_SAYS)
         for of in self.right:
             if of != RESULT:
                 named = f"difference:{of}"
-                yield _measure("iia", "IIA", named, self.difference(of), n, IIA_SAYS)
-        yield _measure("gain", "gain", "result", self.gain, n, GAIN_SAYS)
+                yield measured("iia", "IIA", named, self.difference(of), n, IIA_SAYS)
+        yield measured("gain", "gain", "result", self.gain, n, GAIN_SAYS)
         says = LAYERS_SAYS.format(self.choose_on)
-        yield _measure("iia_layers", "mean of layers", "result", self.mean_of_layers(), n, says)
+        yield measured("iia_layers", "mean of layers", "result", self.mean_of_layers(), n, says)
         mean, highest = self.as_mib()
         for name, value in (("mib_mean", mean), ("mib_highest", highest)):
             title = name.replace("_", "-2025 ")
-            yield _measure(name, title, "result", Estimate(value), n, MIB_SAYS)
+            yield measured(name, title, "result", Estimate(value), n, MIB_SAYS)
         validation = self.chosen.validation
         at, says = validation.estimate(self.site), CHOSEN_SAYS[self.choose_on]
-        yield _measure("validation", "validation", "result", at, len(validation), says)
+        yield measured("validation", "validation", "result", at, len(validation), says)
         for result, title in (("log_odds", "log-odds"), ("kl", "KL to label")):
             column = self.chosen.test.column(self.site)
             values = getattr(self.chosen.test, result)[RESULT][:, column]
             undefined = int(np.isnan(values).sum())
             found = self.chosen.test.estimate(self.site, result=result)
             better = "up" if result == "log_odds" else "down"
-            measure = _measure(result, title, "result", found, n, GRADED_SAYS[result])
+            measure = measured(result, title, "result", found, n, GRADED_SAYS[result])
             yield measure.model_copy(
                 update={"unit": "nats", "better": better, "n_undefined": undefined}
             )
@@ -387,20 +388,6 @@ class Localization(OneLine, Tabular):
         }
         title = f"{self.causal_model}: {self.variable} by {self.featurizer}: {self.verdict}"
         return html_facts(title, facts, html_table(("of", "accuracy", "95 % interval"), rows))
-
-
-def _measure(name: str, title: str, of: str, found: Estimate, n: int, says: str) -> Measure:
-    return Measure(
-        name=name,
-        of=of,
-        value=found.value,
-        low=found.low,
-        high=found.high,
-        n=n,
-        better="up",
-        title=title,
-        meaning=says,
-    )
 
 
 def shown_cells(columns: Mapping[str, Sequence[Any]], choose_on: str) -> dict[str, list[Any]]:

@@ -1,7 +1,7 @@
-"""Submissions to MIB's causal track (Mueller et al. 2025, appendix D), read and written as data.
+"""Submissions to MIB's causal track (Mueller et al. 2025, appendix D), read as data.
 
     submission/
-        ioi_linear_params.json                        {model: {bias, token_coeff, position_coeff}}
+        ioi_linear_params.json                        see `mib_coefficients`
         TASK_MODELCLASS_VARIABLE/[METHOD/]UNIT_...    three files a unit: see `mib_unit`
 
 Each folder that holds units is one alignment; MIB's evaluator takes those of METHOD one by one, and
@@ -18,33 +18,23 @@ vector where a layer lacks a unit at one of the task's positions.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import isfinite, nan
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from mechassay.errors import BadFile, BadUsage, GraphMismatch, one_of
+from mechassay.errors import BadFile, one_of
 from mechassay.features.featurizer import ChosenFeatures, Featurizer, Mask, decoder_of
 from mechassay.features.fit import Fit
-from mechassay.files import write_text
 from mechassay.interventions.model_shape import ModelShape
 from mechassay.interventions.site import Site, load_site
 from mechassay.models.model import Model
-from mechassay.submissions import (
-    BESIDE,
-    CODE,
-    LEADS_OUT,
-    FoundT,
-    Problems,
-    leads_out,
-    read_json,
-)
-from mechassay.variables.mib_board import MIB_BOARD, BoardModel, BoardTask, MIBBoard
+from mechassay.submissions import BESIDE, CODE, LEADS_OUT, FoundT, Problems, leads_out
+from mechassay.variables.mib_board import MIB_BOARD, BoardTask, MIBBoard
+from mechassay.variables.mib_coefficients import LINEAR, PARAMETERS, SHORT, read_coefficients
 from mechassay.variables.mib_unit import (
     FEATURIZER,
     INDICES,
@@ -54,22 +44,10 @@ from mechassay.variables.mib_unit import (
     file_of,
     read_featurizer,
     read_indices,
-    rotation_of,
-    write_unit,
 )
 from mechassay.variables.models.ioi import LogitDifference
-from mechassay.variables.variable_alignment import VariableAlignment, site_faults
+from mechassay.variables.variable_alignment import VariableAlignment
 
-PARAMETERS = "ioi_linear_params.json"
-COEFFICIENTS = {"bias": "bias", "token": "token_coeff", "position": "position_coeff"}
-LINEAR = "ioi_task"
-SHORT = {
-    "GPT2LMHeadModel": "gpt2",
-    "Qwen2ForCausalLM": "qwen",
-    "Gemma2ForCausalLM": "gemma",
-    "LlamaForCausalLM": "llama",
-}
-"""What MIB's script that fits the coefficients calls a model."""
 _UNIT = re.compile(rf"(?P<unit>.+?)_(?P<role>{'|'.join(ROLES)})")
 
 
@@ -201,7 +179,7 @@ class _OpenFolder:
         coefficients: Mapping[str, LogitDifference] | None = None
         for path in files:
             if path.name == PARAMETERS:
-                coefficients = self.found.tried(path.name, partial(_coefficients, path), path)
+                coefficients = self.found.tried(path.name, partial(read_coefficients, path), path)
             elif path.name not in BESIDE:
                 self._extra(path)
         for folder in folders:
@@ -429,112 +407,3 @@ def _read_otherwise(
 
 def _any(features: ChosenFeatures) -> bool:
     return features.chosen is None or bool(features.chosen.any())
-
-
-def _coefficients(path: Path) -> Mapping[str, LogitDifference]:
-    """By the file's names of models."""
-    found: dict[str, LogitDifference] = {}
-    for name, each in read_json(path).items():
-        told: dict[str, Any] = each if isinstance(each, dict) else {}
-        values = {ours: _number(told.get(theirs)) for ours, theirs in COEFFICIENTS.items()}
-        if not all(map(isfinite, values.values())):
-            raise BadFile(
-                f"{path}: {name[:40]!r} needs {', '.join(COEFFICIENTS.values())} as numbers."
-            )
-        r2, source = _number(told.get("score")), {"source": path.name}
-        found[name] = LogitDifference(**values, r2=r2, n=0, conditions={}, source=source)
-    return found
-
-
-def _number(value: object) -> float:
-    """A JSON number; NaN for anything else."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return nan
-    try:
-        return float(value)
-    except OverflowError:
-        return nan
-
-
-# Writing
-
-
-def write_mib_folder(
-    alignments: Sequence[VariableAlignment], folder: str | Path, *, board: MIBBoard = MIB_BOARD
-) -> list[Path]:
-    """Write alignments as a submission to MIB's causal track; returns the files.
-
-    Rotations, PCA's axes (without their mean and scale, which change nothing of an exchange) and
-    identities are written as MIB's own code writes them.
-
-    Raises:
-        BadUsage: a folder that has something in it; a task, variable, model or position that the
-            track does not have; features that are no rotation, such as an SAE's; two alignments of
-            one folder; the linear causal model without its coefficients, or with two.
-        GraphMismatch: an alignment of a model of another shape than the board's.
-    """
-    folder = Path(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadUsage(f"{folder}: there is something already; a folder holds one submission.")
-    plan: dict[Path, tuple[VariableAlignment, Mapping[Site, str]]] = {}
-    parameters: dict[str, dict[str, float]] = {}
-    for each in alignments:
-        name = board.named(each.task, each.variable, each.model, each.shape)
-        task, kind, _ = board.parsed(name)
-        inside = folder / name / _plain(each.method)
-        if inside in plan:
-            raise BadUsage(f"Two alignments belong into {inside.relative_to(folder)}.")
-        plan[inside] = each, _checked_units(each, task, board.models[kind], board)
-        if task == LINEAR:
-            told = _parameters(each)
-            if parameters.setdefault(SHORT.get(kind, kind), told) != told:
-                raise BadUsage(f"One model has one set of coefficients; {each.model} has two.")
-    if not plan:
-        raise BadUsage("A submission needs an alignment; got none.")
-    mixed = [inside for inside in plan if inside.parent in plan]
-    if mixed:
-        raise BadUsage(
-            f"{mixed[0].parent.name}: name the methods of all its alignments, or of none."
-        )
-    written: list[Path] = []
-    for inside, (each, units) in plan.items():
-        for site, unit in units.items():
-            features = each.fit.features(site)
-            written += write_unit(inside, unit, features.featurizer, features.chosen)
-    if parameters:
-        written.append(
-            write_text(folder / PARAMETERS, json.dumps(parameters, indent=2, sort_keys=True))
-        )
-    return written
-
-
-def _plain(method: str) -> str:
-    if method and (Path(method).name != method or not method.strip(".")):
-        raise BadUsage(f"A method's name becomes a folder's; {method!r} cannot.")
-    return method
-
-
-def _checked_units(
-    alignment: VariableAlignment, task: str, model: BoardModel, board: MIBBoard
-) -> Mapping[Site, str]:
-    """The units of all sites, if MIB's files can hold them."""
-    if alignment.shape not in (None, model.shape):
-        raise GraphMismatch(
-            f"The alignment is about a model of {alignment.shape}; {model.name} has {model.shape}."
-        )
-    for fault in site_faults(alignment.fit, model.shape, model.name):
-        raise BadUsage(fault)
-    units = {site: board.unit(task, site) for site in alignment.fit.sites}
-    for site, unit in units.items():
-        rotation_of(unit, alignment.fit.featurizer(site))
-    return units
-
-
-def _parameters(alignment: VariableAlignment) -> dict[str, float]:
-    linear = alignment.coefficients
-    if linear is None:
-        raise BadUsage(
-            f"{alignment.variable} of {alignment.model}: the linear causal model needs its"
-            " coefficients."
-        )
-    return {theirs: float(getattr(linear, ours)) for ours, theirs in COEFFICIENTS.items()}

@@ -38,8 +38,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechassay.checkpoint import checkpointed, key_of
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.method import provenance_of
-from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage, NonFinite, one_of
 from mechassay.graph import Graph
 from mechassay.models.circuit_forward import run_circuit

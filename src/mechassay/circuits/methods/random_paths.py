@@ -25,8 +25,9 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.random import DrawnMethod
-from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage
 from mechassay.graph import Graph
 from mechassay.registry import check_settings

@@ -21,7 +21,7 @@ F07, invariance over groups of prompts, with circuit means per group
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import combinations
 
@@ -72,7 +72,7 @@ def split_half(x: Matrix, order: Sequence[int]) -> float:
     return 2 * r / (1 + r) if r > -1 else math.nan
 
 
-def internal_consistency(x: Matrix, *, seed: int = 0, flags: Iterable[Flag] = ()) -> Measurement:
+def internal_consistency(x: Matrix, *, seed: int = 0) -> Measurement:
     """F05 of the objective of circuits on prompts.
 
     Raises:
@@ -86,7 +86,7 @@ def internal_consistency(x: Matrix, *, seed: int = 0, flags: Iterable[Flag] = ()
         "alpha": quantity(alpha(x), n=circuits, reason=flat),
         "split_half": quantity(split_half(x, range(prompts)), n=circuits, reason=flat),
     }
-    notes = list(flags)
+    notes: list[Flag] = []
     few = f"fewer than {LEAST_CIRCUITS} circuits, which are its persons"
     if circuits < LEAST_CIRCUITS:
         notes.append(Flag("few_circuits", f"{circuits} circuits: alpha is not to be relied on."))

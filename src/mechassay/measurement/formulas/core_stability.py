@@ -37,7 +37,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechassay.measurement.catalogue import thresholds
-from mechassay.measurement.formulas.counterparts import above, found_again
+from mechassay.measurement.formulas.counterparts import above, found_again, sparse_codes
 from mechassay.measurement.measurement import Measurement
 from mechassay.measurement.nulls import Drawn, NullTable, Scenario, simulate
 from mechassay.measurement.variant import Condition, Flag, Quantity, quantity
@@ -49,7 +49,7 @@ from mechassay.stats.intervals import Interval, clopper_pearson
 ID = "M09"
 REPAIRED = (Condition("found_again_above_chance_low", ">", 0.5),)
 STABLE = 0.8
-SIMULATIONS, SIMULATED_VALUES = 60, 100
+SIMULATIONS = 60
 Core = frozenset[int]
 """Features, by a number that stays theirs over cycles."""
 
@@ -121,7 +121,6 @@ def core_stability(
     codes: Float[Tensor, "values n"] | None = None,
     other_codes: Sequence[Float[Tensor, "values n"]] = (),
     seed: int = 0,
-    flags: Iterable[Flag] = (),
 ) -> Measurement:
     """M09 of the cores of cycles, and of dictionaries that were trained from nothing.
 
@@ -170,7 +169,6 @@ def core_stability(
         ),
     }
     notes = [
-        *flags,
         *_carried_over(mean),
         Flag(
             "bounded_fraction",
@@ -256,10 +254,6 @@ def null(
     """Rates of the conditions for dictionaries of `n` features, a fourth of them the core."""
     core = torch.arange(max(2, n // 4))
 
-    def codes_of(drawn: torch.Generator) -> Tensor:
-        on = torch.rand(SIMULATED_VALUES, n, generator=drawn) < 0.1
-        return on * (1 + torch.rand(on.shape, generator=drawn))
-
     def draw(
         rng: np.random.Generator, size: int, d: int, cosine: float | None, *, same_codes: bool
     ) -> Drawn:
@@ -273,8 +267,8 @@ def null(
                 else at_cosine(rows, cosine, drawn)
                 for _ in range(n_others)
             ]
-            codes = codes_of(drawn)
-            other_codes = [codes if same_codes else codes_of(drawn) for _ in range(n_others)]
+            codes = sparse_codes(n, drawn)
+            other_codes = [codes if same_codes else sparse_codes(n, drawn) for _ in range(n_others)]
             found, chance = found_again(rows, others, drawn, codes=codes, other_codes=other_codes)
             lows[row] = found_interval(found[core], float(chance[core].mean())).low
         return {"page": {}, "repaired": {"found_again_above_chance_low": lows}}

@@ -35,6 +35,7 @@ from mechassay.stats.intervals import Interval, clopper_pearson
 
 DRAWS = 3
 """Random dictionaries that stand for chance."""
+SIMULATED_VALUES = 100
 TOGETHER = 0.5
 """The correlation of codes from which two features are active in the same values."""
 
@@ -188,3 +189,9 @@ def _has_counterpart(
 def symmetric_mean_max(ours: Float[Tensor, "n d"], theirs: Float[Tensor, "m d"]) -> float:
     """The mean of both means of largest cosines, of unit rows."""
     return (mean_max_cosine(ours, theirs) + mean_max_cosine(theirs, ours)) / 2
+
+
+def sparse_codes(n: int, drawn: torch.Generator) -> Float[Tensor, "values n"]:
+    """Codes to simulate with: of `n` features, a tenth are active in a value."""
+    on = torch.rand(SIMULATED_VALUES, n, generator=drawn) < 0.1
+    return on * (1 + torch.rand(on.shape, generator=drawn))

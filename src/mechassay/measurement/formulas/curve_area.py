@@ -55,11 +55,6 @@ def page_cmd(f: Faithfulness, sizes: Sequence[float] = FRACTIONS) -> Float[np.nd
     return _area(1 - f, sizes)
 
 
-def absolute_cmd(f: Faithfulness, sizes: Sequence[float] = FRACTIONS) -> Float[np.ndarray, "*lead"]:
-    """The area between f and 1 (Mueller et al. 2025)."""
-    return _area(np.abs(1 - f), sizes)
-
-
 def curve_area(
     page_f: Float[np.ndarray, "sizes"],
     repaired: Mapping[str, Quantity],

@@ -32,6 +32,7 @@ from mechassay.measurement.catalogue import thresholds
 from mechassay.measurement.formulas.counterparts import (
     Counterparts,
     counterparts,
+    sparse_codes,
     symmetric_mean_max,
 )
 from mechassay.measurement.measurement import Measurement
@@ -46,7 +47,7 @@ ID = "M07"
 REPAIRED = (Condition("shared_above_chance_low", ">", 0.5),)
 NEAR = 0.05
 """A direction agreement that is no more than this above that of random rows is one of chance."""
-SIMULATIONS, SIMULATED_VALUES = 100, 100
+SIMULATIONS = 100
 Codes = Float[Tensor, "values _"]
 Rows = Float[Tensor, "_ d"]
 
@@ -221,23 +222,19 @@ def null(n: int = 64, n_simulations: int = SIMULATIONS, seed: int = 0) -> NullTa
     """Rates of the conditions for dictionaries of `n` features, a tenth active in a value."""
     names = ("architecture_agreement", "low")
 
-    def sparse(drawn: torch.Generator) -> Tensor:
-        on = torch.rand(SIMULATED_VALUES, n, generator=drawn) < 0.1
-        return on * (1 + torch.rand(on.shape, generator=drawn))
-
     def draw(
         rng: np.random.Generator, size: int, d: int, cosine: float | None, *, same_codes: bool
     ) -> Drawn:
         drawn = torch.Generator().manual_seed(int(rng.integers(2**31)))
         found = {name: np.full(size, np.nan) for name in names}
         for row in range(size):
-            rows, codes = unit_rows(torch.randn(n, d, generator=drawn)), sparse(drawn)
+            rows, codes = unit_rows(torch.randn(n, d, generator=drawn)), sparse_codes(n, drawn)
             # In another order, as another training would have them.
             order = torch.randperm(n, generator=drawn)
             others = unit_rows(torch.randn(n, d, generator=drawn))
             if cosine is not None:
                 others = at_cosine(rows, cosine, drawn)[order]
-            other_codes = codes[:, order] if same_codes else sparse(drawn)
+            other_codes = codes[:, order] if same_codes else sparse_codes(n, drawn)
             overlap = index_overlap(codes > 0, other_codes > 0)
             found["architecture_agreement"][row] = (overlap + symmetric_mean_max(rows, others)) / 2
             matched = counterparts(rows, others, drawn, codes=codes, other_codes=other_codes)

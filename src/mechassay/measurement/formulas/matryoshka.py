@@ -25,7 +25,7 @@ construction.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -77,7 +77,7 @@ class PageConsistency:
 
 
 def page_consistency(
-    codes: Codes, wide_codes: Codes, wide_rows: Rows, *, top_k: int = 20, cut: float = COHERENT
+    codes: Codes, wide_codes: Codes, wide_rows: Rows, *, top_k: int = 20
 ) -> PageConsistency:
     """The published definition; a feature that never varies correlates by 0 with all others."""
     found = correlations(codes, wide_codes).nan_to_num(nan=0.0)
@@ -90,7 +90,7 @@ def page_consistency(
     cosines = (sums.square().sum(1) - k) / (k * (k - 1))
     best = torch.bincount(found.argmax(dim=1), minlength=found.shape[1])
     return PageConsistency(
-        float((cosines < cut).double().mean()), float((best > 1).double().mean())
+        float((cosines < COHERENT).double().mean()), float((best > 1).double().mean())
     )
 
 
@@ -157,7 +157,6 @@ def matryoshka(
     *,
     random: Sequence[tuple[Codes, Rows]] = (),
     top_k: int = 20,
-    flags: Iterable[Flag] = (),
 ) -> Measurement:
     """M11 of a narrow and a wide dictionary's codes of the same values, and their decoder rows.
 
@@ -172,7 +171,7 @@ def matryoshka(
     few = "no feature of the narrow dictionary is active"
     share = found.share(*kept)
     ends = clopper_pearson(float(round(share * n)), float(n)) if n else None
-    notes = [*flags, *_flags(codes, rows, wide_codes, wide_rows, n, top_k)]
+    notes = _flags(codes, rows, wide_codes, wide_rows, n, top_k)
     page = {
         "splitting_rate": quantity(published.splitting, n=codes.shape[1], reason="no features"),
         "absorption_rate": quantity(

@@ -45,7 +45,7 @@ Items = Float[np.ndarray, "runs n"]
 """A score of every prompt in every run; NaN where a run does not have it."""
 
 
-def deviation_rate(values: Float[np.ndarray, "runs"], differs: float = DIFFERS) -> float:
+def deviation_rate(values: Float[np.ndarray, "runs"]) -> float:
     """The share of pairs of runs that differ by more than a share of the mean; NaN where that is 0
     or there is one run.
     """
@@ -53,7 +53,7 @@ def deviation_rate(values: Float[np.ndarray, "runs"], differs: float = DIFFERS) 
     if mean == 0 or len(values) < 2:
         return math.nan
     gaps = [abs(a - b) / mean for a, b in combinations(values.tolist(), 2)]
-    return float(np.mean(np.asarray(gaps) > differs))
+    return float(np.mean(np.asarray(gaps) > DIFFERS))
 
 
 def max_deviation(values: Float[np.ndarray, "runs"]) -> float:

@@ -65,7 +65,6 @@ def weight_lens(
     k: int = 50,
     random: ReadAndWritten | None = None,
     names: Iterable[str] = (),
-    flags: Iterable[Flag] = (),
 ) -> Measurement:
     """M08 of a dictionary.
 
@@ -82,7 +81,7 @@ def weight_lens(
         "input": "tokens by W_E w_enc and tokens by activation",
         "output": "tokens by W_dec W_U and tokens whose logits the feature raises",
     }
-    notes = [*flags, *_flags(activating, k)]
+    notes = [*_flags(activating, k)]
     repaired: dict[str, Quantity] = {}
     found: dict[str, TokenAgreement] = {}
     for side, described in sides.items():

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechassay.circuits.scores import Circuit
+from mechassay.circuits.circuit import Circuit
 from mechassay.errors import BadUsage
 from mechassay.graph import SLOTS, Graph
 from mechassay.measurement.formulas import composition as formula

@@ -21,8 +21,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.faithfulness import evaluate
-from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadUsage, one_of
 from mechassay.features.probe import logistic_weights
 from mechassay.interventions.base_run import site_values

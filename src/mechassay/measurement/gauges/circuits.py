@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mechassay.circuits.scores import Circuit
+from mechassay.circuits.circuit import Circuit
 from mechassay.measurement.formulas import consistency as formula
 from mechassay.measurement.gauges.arms import by_counterfactual
 from mechassay.measurement.inputs import Inputs

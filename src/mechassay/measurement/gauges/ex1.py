@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.necessity import complement
-from mechassay.circuits.scores import Circuit
 from mechassay.measurement.formulas import dprime as formula
 from mechassay.measurement.gauges.arms import by_counterfactual, by_means, heads_of, without_heads
 from mechassay.measurement.inputs import Inputs

@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 import numpy as np
 import yaml
 
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.faithfulness import evaluate
-from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadPairs, BadUsage
 from mechassay.measurement.formulas import differential_items as formula
 from mechassay.measurement.inputs import Inputs

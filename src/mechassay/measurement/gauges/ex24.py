@@ -20,8 +20,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.random import Random
-from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadUsage
 from mechassay.features.featurizer import Featurizer
 from mechassay.interventions.intervene import intervene

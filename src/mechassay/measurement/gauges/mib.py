@@ -12,9 +12,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechassay.circuits.areas import FRACTIONS
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.curve import FaithfulnessCurve
 from mechassay.circuits.faithfulness import faithfulness_curve, run_controls
-from mechassay.circuits.scores import Circuit
 from mechassay.graph import Graph
 from mechassay.measurement.formulas import curve_area as formula
 from mechassay.measurement.gauges.arms import by_means, head_writers, only_heads

@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Float
 
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.random import Random
-from mechassay.circuits.scores import Circuit
 from mechassay.measurement.formulas import prompt_sampling as formula
 from mechassay.measurement.gauges.arms import by_counterfactual
 from mechassay.measurement.inputs import Inputs

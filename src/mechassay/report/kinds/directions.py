@@ -6,12 +6,8 @@ import math
 from collections.abc import Sequence
 
 from mechassay.gym.given_odds import best_draw
-from mechassay.gym.task_odds import (
-    ORIGINAL,
-    RANDOM_DIRECTIONS,
-    SELECTIVITY,
-    WHOLE_VECTOR,
-)
+from mechassay.gym.method_odds import ORIGINAL, SELECTIVITY
+from mechassay.gym.task_odds import RANDOM_DIRECTIONS, WHOLE_VECTOR
 from mechassay.records import Failure, Record
 from mechassay.report.kinds.gym import READING as OF_GYM
 from mechassay.report.kinds.gym import figures_of

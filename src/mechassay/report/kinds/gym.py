@@ -20,9 +20,10 @@ from mechassay.figures import svg
 from mechassay.gym.behaviour import LEAST_ACCURACY
 from mechassay.gym.checkpoint_figures import OddsMap, draw_maps
 from mechassay.gym.index_mix_up import CAUSALGYM_2024
+from mechassay.gym.method_odds import CONTROL, ORIGINAL, SELECTIVITY
 from mechassay.gym.methods import RANDOM
 from mechassay.gym.odds_figures import draw_layers, draw_odds
-from mechassay.gym.task_odds import CELLS, CONTROL, METHODS_TABLE, ORIGINAL, SELECTIVITY
+from mechassay.gym.task_odds import CELLS, METHODS_TABLE
 from mechassay.records import Failure, Measure, Record
 from mechassay.report.kinds.gym_models import (
     accuracy_sections,

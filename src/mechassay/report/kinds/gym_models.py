@@ -20,8 +20,9 @@ from mechassay.gym.checkpoint_figures import (
     draw_by_scale,
     draw_maps,
 )
+from mechassay.gym.method_odds import ORIGINAL, SELECTIVITY
 from mechassay.gym.published import FAMILIES
-from mechassay.gym.task_odds import CELLS, ORIGINAL, SELECTIVITY
+from mechassay.gym.task_odds import CELLS
 from mechassay.models.revisions import AT
 from mechassay.records import Measure, Record
 from mechassay.report.page import Block, Figure, Fold, Heading, Section, Text

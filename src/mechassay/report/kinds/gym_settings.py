@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 from markupsafe import Markup
 
+from mechassay.gym.method_odds import ORIGINAL, SELECTIVITY
 from mechassay.gym.methods import SWEEPS
-from mechassay.gym.task_odds import CANDIDATES, ORIGINAL, SELECTIVITY
+from mechassay.gym.task_odds import CANDIDATES
 from mechassay.records import Record, Scalar
 from mechassay.report.page import Section
 from mechassay.report.tables import Column, Row, TextTable

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.node_scores import NeuronScores, NodeScores
-from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, UnknownName
 from mechassay.graph import Graph
 

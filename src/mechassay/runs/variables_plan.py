@@ -1,0 +1,93 @@
+"""The plan of a run for causal variables: its fields, and what they stand for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, get_args
+
+from mechassay.errors import one_of
+from mechassay.models.sources import truth_names
+from mechassay.runs import options
+from mechassay.runs.job import option
+from mechassay.tasks import load_task
+from mechassay.truth.models import is_truth
+from mechassay.variables.featurizers import Featurizers, Profile
+from mechassay.variables.hypothesis import Hypothesis, hypotheses
+
+ALL_TRUTHS = "truth"
+VariableControl = Literal["arbitrary", "untrained"]
+VARIABLE_CONTROLS: tuple[VariableControl, ...] = get_args(VariableControl)
+
+
+@dataclass(frozen=True)
+class VariablesPlan:
+    """What a run for causal variables does.
+
+    Attributes:
+        variables: of the causal models of all tasks; none: those that `variables.defaults` names.
+        ks: numbers of features to choose among for DAS; none: that of the profile.
+        kinds, positions: none: those of the task's defaults.
+    """
+
+    models: Annotated[tuple[str, ...], options.MODELS]
+    tasks: Annotated[tuple[str, ...], options.TASKS] = ()
+    variables: Annotated[
+        tuple[str, ...],
+        option("Variable of the causal model; the task's default ones if none.", "--variable"),
+    ] = ()
+    featurizers: Annotated[
+        tuple[Featurizers, ...],
+        option("What makes features of a site's values. Repeat for several.", "--featurizer", "-f"),
+    ] = ("full-vector", "das", "dbm", "dbm+pca")
+    layers: Annotated[str, option("`all`, numbers such as 0,3,6, or every third: ::3.")] = "all"
+    positions: Annotated[
+        tuple[str, ...],
+        option("Part of the prompts, or `last`; the task's default ones if none.", "--position"),
+    ] = ()
+    part: Annotated[str, option("Of each layer: resid, mlp, or heads (each alone).")] = "resid"
+    ks: Annotated[
+        tuple[int, ...],
+        option("Number of directions of das; of several the best on validation.", "--k"),
+    ] = ()
+    kinds: Annotated[
+        tuple[str, ...], option("Kind of counterfactuals; the task's default ones.", "--kind")
+    ] = ()
+    profile: Annotated[
+        Profile, option("strict, or settings of the paper or of its code: paper, mib-2025.")
+    ] = "strict"
+    controls: Annotated[
+        tuple[VariableControl, ...],
+        option("Controls that train again: arbitrary labels, the untrained model.", "--control"),
+    ] = VARIABLE_CONTROLS
+    train_limit: Annotated[int, option("Answered examples to train on.", least=1)] = 160
+    validation_limit: Annotated[int, option("Answered examples to choose on.", least=1)] = 60
+    test_limit: Annotated[int, option("Answered examples to report on.", "--limit", least=1)] = 100
+    test_split: Annotated[str, option("Split to report on.", "--split")] = "test"
+    saes: Annotated[
+        str, option("Folder with an SAE a site, for dbm+sae: folders or files named resid.12@last.")
+    ] = ""
+    dtype: Annotated[str, options.DTYPE] = "float32"
+    prepend_bos: Annotated[bool, options.BOS] = False
+    seed: Annotated[int, options.SEED] = 0
+    private_seed: Annotated[int | None, options.PRIVATE_SEED] = None
+
+    def __post_init__(self) -> None:
+        named = [truth_names() if name == ALL_TRUTHS else [name] for name in self.models]
+        models = tuple(dict.fromkeys(name for names in named for name in names))
+        object.__setattr__(self, "models", models)
+
+    def tasks_of(self, model: str) -> tuple[str, ...]:
+        """What a model runs on: a ground truth on its own task, unless others are named."""
+        if not is_truth(model):
+            return self.tasks
+        return tuple(task for task in self.tasks if is_truth(task)) or (model,)
+
+    def variables_of(self, task: str) -> dict[str, Hypothesis]:
+        """The hypotheses of a task that are looked at, by name.
+
+        Raises:
+            UnknownName: the task has no causal model, or that no such variable.
+        """
+        known = hypotheses(load_task(task).name)
+        names = self.variables or tuple(name for name, each in known.items() if each.by_default)
+        return {name: known[one_of(f"variable of {task}", name, known)] for name in names}

@@ -1,0 +1,12 @@
+"""The ground truth that most of these tests look at."""
+
+from __future__ import annotations
+
+import pytest
+
+from mechassay.truth.models import Truth, load_truth
+
+
+@pytest.fixture(scope="module")
+def truth() -> Truth:
+    return load_truth("truth-ioi")
