@@ -74,6 +74,7 @@ from mechassay.models.sources import truth_names
 from mechassay.objectives import load_objective
 from mechassay.pairs import NO_TOKEN, Batch
 from mechassay.records import Measure, PairTokens, Record, Spec, Values
+from mechassay.report.console import print_text
 from mechassay.report.kinds.suite import suite_differences
 from mechassay.report.reports import print_report, write_markdown, write_page
 from mechassay.runs import options
@@ -316,7 +317,7 @@ class CircuitsJob(Job):
                 names = ", ".join(scores.place_name(int(flat)) for flat in best)
                 n_scores = len(scores.ranking("value"))
                 line = f"{cell.of['method']}: {n_scores:,} scores in {file}; strongest: {names}"
-                console.print(line, soft_wrap=True, highlight=False, markup=False)
+                print_text(line, console)
             return
         kind = SUITE if len(results.groups) > 1 else KIND
         if not self.curve:

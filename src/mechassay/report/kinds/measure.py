@@ -22,7 +22,7 @@ from mechassay.report.sections import (
     stored_table,
     values_section,
 )
-from mechassay.report.tables import Row, TextTable
+from mechassay.report.tables import Column, Row, TextTable
 from mechassay.text import UNDEFINED, interval
 
 VARIANTS = {"repaired": "result", "page": "page"}
@@ -109,8 +109,10 @@ def _verdicts(records: Sequence[Record], failures: Sequence[Failure]) -> TextTab
             )
         )
     rows += [failure_row(each, "metric") for each in failures]
-    headings = ("metric", "repaired", "page", "repaired value", "page's value", "evidence for", "n")
-    return TextTable.of("Metrics", headings, rows, words=True)
+    headings = ("metric", "repaired", "page", "repaired value", "page's value")
+    columns = tuple(Column(name, numeric=False) for name in headings)
+    about = Column("evidence for", numeric=False, optional=1)
+    return TextTable("Metrics", (*columns, about, Column("n")), tuple(rows))
 
 
 def _headline(record: Record, variant: str) -> str:
