@@ -325,7 +325,7 @@ def _rules(records: Sequence[Record], model: str) -> list[TextTable]:
         "selectivity, as published": f"{CAUSALGYM_2024}_{SELECTIVITY}_",
     }
     known = {name: start for name, start in kinds.items() if _known(records, start.rstrip("_"))}
-    columns = (Column("method", False), *map(Column, known), Column("n"))
+    columns = (Column("method", False), *map(Column, known), Column("n", optional=1))
     rows: list[Row] = []
     for method in methods:
         found = [
@@ -334,7 +334,8 @@ def _rules(records: Sequence[Record], model: str) -> list[TextTable]:
         rows.append(Row((method, *map(mean_text, found), sizes_text(found[0] if found else []))))
     caption = (
         f"As published ({CAUSALGYM_2024}), regions are chosen on the test items themselves, not on"
-        " validation items; what this gives to random directions is its bias. Its numbers have no interval: one over the same items would not"
+        " validation items; what this gives to random directions is its bias. Its numbers have no"
+        " interval: one over the same items would not"
         f" hold the bias. {INTERVALS if len(records) == 1 else MEANS}"
     )
     title = f"The rule that chooses regions, {model}{_indices(records)}"
