@@ -7,7 +7,7 @@ false-alarm rate and power, what the published reading table says, and its detai
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mechassay.curves import labels
 from mechassay.measurement.nulls import PassRate
@@ -27,6 +27,8 @@ from mechassay.text import UNDEFINED, interval
 
 VARIANTS = {"repaired": "result", "page": "page"}
 """Variants, and what their measures are of."""
+SPREADS = ("_se", "_sd", "_sem", "standard_error", "minimum_difference", "relative_error")
+"""What names of quantities end with that are themselves about how far numbers may be off."""
 OWN = ("verdicts", "conditions", "readings", "flags", "rates")
 READING = {
     "Repaired, page": (
@@ -136,9 +138,29 @@ def _value(measure: Measure) -> str:
     return f"{measure.value:.4g}"
 
 
+def _number_and_interval(measure: Measure) -> tuple[str, str]:
+    """A number and its interval, or why it has none."""
+    value, _, ends = _value(measure).partition(" ")
+    return value, ends or f"none: {_why_none(measure)}"
+
+
+def _why_none(measure: Measure) -> str:
+    if math.isnan(measure.value):
+        return UNDEFINED
+    if math.isfinite(measure.low):
+        return "no resample differs"
+    if measure.of == VARIANTS["page"]:
+        return "the published definition has none"
+    if measure.name.endswith(("_low", "_high")):
+        return "it is an end of an interval"
+    if measure.name.endswith(SPREADS):
+        return "it is a spread or an error itself"
+    return "none is computed"
+
+
 def _blocks(record: Record) -> list[Block]:
     quantities = [
-        (variant, m.heading, _value(m), f"{m.n:,}" if m.n else "")
+        (variant, m.heading, *_number_and_interval(m), f"{m.n:,}" if m.n else "not said")
         for variant, of in VARIANTS.items()
         for m in record.measures
         if m.of == of
@@ -146,10 +168,9 @@ def _blocks(record: Record) -> list[Block]:
     blocks: list[Block] = [
         TextTable.of(
             "Quantities",
-            ("definition", "quantity", "value", "n"),
+            ("definition", "quantity", "value", "95 % interval", "n"),
             quantities,
             words=True,
-            caption="Brackets: 95 % interval.",
         ),
         _conditions(record),
     ]
@@ -171,7 +192,7 @@ def _conditions(record: Record) -> TextTable:
         (
             str(row["variant"]),
             str(row["condition"]),
-            _number(row["value"]),
+            _decided(record, row),
             str(row["holds"]),
             _share(row["false_alarm"]),
             _share(row["power"]),
@@ -179,10 +200,22 @@ def _conditions(record: Record) -> TextTable:
         for row in table.rows()
     ]
     headings = ("definition", "condition", "value", "holds", "false alarm", "power")
-    caption = "" if rows else "The metric only reports: it has no threshold."
+    caption = (
+        f"n: {record.n:,}. Values without an interval, and how sure the shares are: see the tables"
+        " of quantities and of rates."
+        if rows
+        else "The metric only reports: it has no threshold."
+    )
     return TextTable.of(
         f"Conditions, {record.method.name}", headings, rows, words=True, caption=caption
     )
+
+
+def _decided(record: Record, row: Mapping[str, Scalar]) -> str:
+    """The value that a condition is about, with its interval if it has one."""
+    name, of = str(row["condition"]).split()[0], VARIANTS[str(row["variant"])]
+    found = record.measure(name, of)
+    return _number(row["value"]) if found is None else _value(found)
 
 
 def rates_table(rates: Sequence[PassRate]) -> TextTable:
