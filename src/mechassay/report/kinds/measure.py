@@ -231,9 +231,15 @@ def rates_table(rates: Sequence[PassRate]) -> TextTable:
         for each in rates
     ]
     about = f"{rates[0].n_simulations:,} simulations of size {rates[0].n:,}." if rates else ""
-    headings = ("definition", "condition", "simulated inputs", "rate of", "share that passes")
+    columns = (
+        Column("definition", numeric=False),
+        Column("condition", numeric=False),
+        Column("simulated inputs", numeric=False, optional=1),
+        Column("rate of", numeric=False),
+        Column("share that passes"),
+    )
     caption = f"{about} Brackets: 95 % interval over simulations." if rates else "No threshold."
-    return TextTable.of("How often thresholds err", headings, rows, words=True, caption=caption)
+    return TextTable("How often thresholds err", columns, tuple(map(Row, rows)), caption)
 
 
 def _number(value: Scalar) -> str:
