@@ -119,6 +119,13 @@ def test_optional_columns_go_first_and_the_highest_number_before_others() -> Non
     assert "Not shown: more; less. See --json" in " ".join(printed(table, 30).split())
 
 
+def test_what_is_to_be_left_out_first_is() -> None:
+    rows, names = [("a", "x" * 20, "y" * 20)], ("name", "first", "second")
+    for order, first in ((("first",), "first"), (("second", "first"), "second")):
+        table = TextTable.of("", names, rows, words=True, leave_out=order)
+        assert f"Not shown: {first}. See" in " ".join(printed(table, 40).split())
+
+
 def test_captions_titles_and_messages_end_their_lines_between_words() -> None:
     said = "every-word-of-it-is-whole " * 20
     table = TextTable(said, (Column("a"), Column("b")), (Row(("1", "2")), Row(("c", said))), said)

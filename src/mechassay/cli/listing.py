@@ -21,14 +21,12 @@ def show(rows: Sequence[Mapping[str, Any]], as_json: bool, leave_out: Sequence[s
         typer.echo(encoder.dumps(rows, indent=1, ensure_ascii=False, default=str))
         return
     from mechassay.report.console import print_tables, standard_output
-    from mechassay.report.tables import Column, Row, TextTable
+    from mechassay.report.tables import TextTable
 
-    optional = {name: len(leave_out) - place for place, name in enumerate(leave_out)}
-    columns = tuple(
-        Column(name, False, optional.get(name, 0)) for name in (rows[0] if rows else ())
-    )
-    texts = tuple(Row(tuple(map(_text, row.values()))) for row in rows)
-    print_tables([TextTable("", columns, texts)], standard_output(), "--json")
+    names = tuple(rows[0]) if rows else ()
+    texts = [tuple(map(_text, row.values())) for row in rows]
+    table = TextTable.of("", names, texts, words=True, leave_out=leave_out)
+    print_tables([table], standard_output(), "--json")
 
 
 def show_columns(

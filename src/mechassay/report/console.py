@@ -27,8 +27,8 @@ ENDLESS = 100_000
 """Columns of what is no terminal."""
 NARROW = 16
 """Letters of a column of words that is not made narrower."""
-CAPTION = 78
-"""Letters of a caption's line below a table that is narrower."""
+CAPTION = (78, 120)
+"""Letters of a caption's line: the fewest below a narrow table, the most below a wide one."""
 BLOCKS = 12
 """Rows of a table that is set in blocks rather than cut."""
 STYLES = {"control": "dim", "more": "dim", "failure": "red"}
@@ -77,7 +77,8 @@ def _print(table: TextTable, console: Console, elsewhere: str) -> None:
         print_text(table.title, console, "table.title")
     wide = _print_rows(replace(table, rows=rows), console, elsewhere) if rows else 0
     if table.caption:
-        lines = _wrapped(table.caption, min(max(wide, CAPTION), console.width))
+        fewest, most = CAPTION
+        lines = _wrapped(table.caption, min(max(wide, fewest), most, console.width))
         console.print(
             "\n".join(lines), style="table.caption", markup=False, highlight=False, soft_wrap=True
         )

@@ -60,14 +60,20 @@ class TextTable:
         *,
         words: bool = False,
         caption: str = "",
+        leave_out: Sequence[str] = (),
     ) -> TextTable:
         """A table of plain rows; cells are numbers, but for the first, unless they are words.
 
         A row with fewer cells than columns is a failure.
+
+        Args:
+            leave_out: headings whose columns a narrow console goes without, the first one first.
         """
         n = len(headings)
+        optional = {name: len(leave_out) - place for place, name in enumerate(leave_out)}
         columns = tuple(
-            Column(name, place > 0 and not words) for place, name in enumerate(headings)
+            Column(name, place > 0 and not words, optional.get(name, 0))
+            for place, name in enumerate(headings)
         )
         made = (
             row if isinstance(row, Row) else Row(tuple(row), "failure" if len(row) < n else "")
