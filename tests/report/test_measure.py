@@ -56,7 +56,7 @@ def test_what_is_undefined_or_an_end_of_an_interval_says_so(record: Record) -> N
     assert rows["none_at_all"]["value"] == "undefined"
     assert rows["none_at_all"]["95 % interval"] == "none: undefined"
     assert rows["gain_low"]["95 % interval"] == "none: it is an end of an interval"
-    assert rows["same"]["95 % interval"] == "none: no resample differs"
+    assert rows["same"]["95 % interval"] == "none: both of its ends are the value"
 
 
 def test_conditions_say_their_n_and_the_interval_of_what_they_decide(record: Record) -> None:

@@ -148,14 +148,14 @@ def _why_none(measure: Measure) -> str:
     if math.isnan(measure.value):
         return UNDEFINED
     if math.isfinite(measure.low):
-        return "no resample differs"
+        return "both of its ends are the value"
     if measure.of == VARIANTS["page"]:
         return "the published definition has none"
     if measure.name.endswith(("_low", "_high")):
         return "it is an end of an interval"
     if measure.name.endswith(SPREADS):
         return "it is a spread or an error itself"
-    return "none is computed"
+    return "the definition computes none"
 
 
 def _blocks(record: Record) -> list[Block]:
