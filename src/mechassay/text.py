@@ -7,6 +7,7 @@ begins with 1, 2 or 3, else one (the rule of the Particle Data Group).
 from __future__ import annotations
 
 import math
+import re
 
 UNDEFINED = "undefined"
 
@@ -37,6 +38,13 @@ def shortened(text: str, most: int, keep: int | None = None) -> str:
         return text
     keep = most // 2 if keep is None else keep
     return f"{text[:keep]}…{text[len(text) - (most - 1 - keep) :]}"
+
+
+def first_sentence(text: str) -> str:
+    """What a docstring begins with, in one line."""
+    line = " ".join(text.partition("\n\n")[0].split())
+    found = re.match(r".*?[.?!](?=\s|$)", line)
+    return found[0] if found else line
 
 
 def share(fraction: float) -> str:

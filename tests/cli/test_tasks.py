@@ -25,7 +25,7 @@ def test_list_has_every_task_with_kinds_splits_and_sizes(run: Run) -> None:
             assert kind in done.out
         for size in task.sizes.values():
             assert f"={size}" in done.out
-    assert "counterfactuals: s2_io_flip_counterfactual, " in done.out  # the default first
+    assert "│ s2_io_flip_counterfactual, " in done.out  # the default first
 
 
 def test_show_prints_tokens_side_by_side(folder: Path, run: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from gym_planted import U, V, planted_model, planted_task
 from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.gym import TaskOdds, evaluate, methods, odds
 from mechassay.gym.choice_of_regions import CAUSALGYM_2024, best_mean, by_item, chosen_regions
+from mechassay.gym.task_odds import mean_of
 from mechassay.models.untrained import untrained
 from mechassay.progress import SILENT
 from mechassay.records import Record
@@ -245,3 +247,36 @@ def test_the_best_candidate_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     table = found.record().table("candidates")
     assert table.columns["setting"] == columns["setting"]
+
+
+def test_what_chooses_has_an_interval_and_says_its_n(found: TaskOdds) -> None:
+    """Of settings and of regions: the same as a bootstrap of the items that were looked at."""
+    columns = found.candidates()
+    n = len(found.validation_groups)
+    assert n and set(columns["n_validation"]) == {n} and set(columns["n"]) == {len(found)}
+    for place, method in enumerate(columns["method"]):
+        each = found[method]
+        items = by_item(each.validation["odds"], each.regions("odds"))
+        assert items.mean() == pytest.approx(columns["validation"][place])
+        expected = mean_of(items, found.validation_groups, found.seed)
+        assert columns["validation_low"][place] == expected.low
+        assert columns["validation_high"][place] == expected.high
+        assert expected.low <= columns["validation"][place] <= expected.high
+    cells = found.cells()
+    assert set(cells["n_validation"]) == {n} and set(cells["n"]) == {len(found)}
+    for name in ("validation", "control", "selectivity"):
+        for value, low, high in zip(
+            *(cells[f"{name}{end}"] for end in ("", "_low", "_high")), strict=True
+        ):
+            assert low <= value <= high or value == pytest.approx(low)
+    first = found[cells["method"][0]].odds("selectivity")[..., 0, 0]
+    expected = mean_of(first, found.groups, found.seed)
+    assert cells["selectivity_low"][0] == pytest.approx(expected.low)
+
+
+def test_without_known_groups_what_chooses_has_no_interval(found: TaskOdds) -> None:
+    bare = replace(found, validation_groups=())
+    columns, cells = bare.candidates(), bare.cells()
+    assert columns["validation"] == found.candidates()["validation"]
+    assert all(map(math.isnan, columns["validation_low"])) and set(columns["n_validation"]) == {0}
+    assert all(map(math.isnan, cells["validation_high"]))

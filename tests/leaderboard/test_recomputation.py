@@ -157,3 +157,18 @@ def test_a_recomputation_without_results_does_not_agree(runs: Path, tmp_path: Pa
     assert not found.model_copy(update={"n": 0, "largest": math.nan}).agrees
     assert not found.model_copy(update={"largest": math.inf}).agrees
     assert ma.leaderboard.Recomputation.model_validate_json(found.model_dump_json()) == found
+
+
+def test_a_record_of_an_earlier_version_lacks_only_what_was_added_since(runs: Path) -> None:
+    """New tables and new columns of the new record differ from nothing; new rows and numbers do."""
+    record = read_record(runs / cell_of(runs).file)
+    table = record.tables[0]
+    *_, name = table.columns
+    fewer = {key: value for key, value in table.columns.items() if key != name}
+    old = record.changed(tables=[table.model_copy(update={"columns": fewer})])
+    assert compare_records(old, record).differs == ""
+    assert compare_records(record, old).differs != "", "what was there may not be lost"
+    wrong = next(key for key in fewer if isinstance(fewer[key][-1], float))
+    changed = {**table.columns, wrong: [*fewer[wrong][:-1], 99.0]}
+    other = record.changed(tables=[table.model_copy(update={"columns": changed}), *record.tables])
+    assert compare_records(old, other).differs != ""

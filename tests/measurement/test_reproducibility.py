@@ -15,6 +15,7 @@ from mechassay.measurement.formulas.reproducibility import (
     null,
     reproducibility,
 )
+from mechassay.measurement.formulas.resampling import example_weights
 from mechassay.measurement.gauges.ex25 import Reproducibility
 
 
@@ -99,3 +100,26 @@ def test_a_value_within_its_error_of_zero_has_no_relative_deviation() -> None:
 def test_base_metrics_are_named() -> None:
     with pytest.raises(UnknownName, match="logit-diff"):
         Reproducibility(metric="logit_diff")
+
+
+def test_the_value_and_the_correlation_have_intervals_over_prompts() -> None:
+    rng = np.random.default_rng(0)
+    own = rng.standard_normal(40)
+    items = own + 0.5 * rng.standard_normal((6, 40))
+    groups = [str(row // 2) for row in range(40)]
+    runs = items.mean(axis=1)
+    found = reproducibility(runs, items, runs, items, 0.2, groups=groups).repaired.quantities
+    value, correlation = found["value"], found["icc"]
+    assert value.value is not None and correlation.value is not None
+    assert value.high - value.low == pytest.approx(2 * 1.96 * 0.2)
+    assert value.low < value.value < value.high
+    assert correlation.low < correlation.value < correlation.high < 1
+    # Drawn by hand with the same weights: whole groups, whose prompts all come.
+    weights, n_groups = example_weights(groups, np.random.default_rng(0))
+    drawn = [icc(np.concatenate([items[:, [i]] for i in range(40) for _ in range(int(w[i]))], 1))
+             for w in weights[:20]]  # fmt: skip
+    assert n_groups == 20 and min(drawn) > correlation.low - 0.1
+    again = reproducibility(runs, items, runs, items, 0.2, groups=groups, seed=1)
+    assert again.repaired.quantities["icc"].low != correlation.low
+    one = reproducibility(runs, items, runs, items, 0.2, groups=["a"] * 40).repaired.quantities
+    assert np.isnan(one["icc"].low), "one group has no interval"

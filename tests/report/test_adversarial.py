@@ -18,6 +18,7 @@ from adversarial_runs import records_of, study
 from mechassay.adversarial import statistics
 from mechassay.figures import draw_distribution, together
 from mechassay.records import Record, Table
+from mechassay.report.console import print_tables
 from mechassay.report.heat_maps import HeatMap, draw_heat_map, heat_maps_of, map_words
 from mechassay.report.kinds.adversarial import (
     about,
@@ -33,7 +34,6 @@ from mechassay.report.nats import nats, summary
 from mechassay.report.page import render
 from mechassay.report.reports import kind_of
 from mechassay.report.sections import broken, checks_table
-from mechassay.report.tables import print_tables
 from mechassay.runs import adversarial_tables as tables
 from mechassay.runs.adversarial import AdversarialJob
 from mechassay.stats.design import DESIGN_KINDS

@@ -83,7 +83,31 @@ def test_what_was_chosen(first: bool) -> None:
     (table,) = chosen_table(some, ["probe"], "m")
     chosen = "2 of 2" if first else "1 of 2"
     assert table.rows[0].cells == ("probe", "l2=1", "2.00", "1.00", "0.50", chosen)
+    # Records of earlier versions do not say how many items these are.
+    assert "n:" not in table.caption
+    assert "Means over tasks have no interval" in table.caption
     assert chosen_table(some, ["mean"], "m") == []
+
+
+def test_the_choice_of_one_task_has_intervals_and_how_many_items() -> None:
+    more = {"validation_low": 2.0, "validation_high": 4.0, "odds_low": 1.0, "odds_high": 2.0}
+    more |= {"n_validation": 60, "n": 40}
+    one = record([{**candidate("probe", "l2=1", 3.0), **more}])
+    (table,) = chosen_table([one], ["probe"], "m")
+    cells = dict(zip(table.headings, table.rows[0].cells, strict=True))
+    assert cells["validation items"] == "3.0 [2.0, 4.0]"
+    assert cells["test items"] == "1.5 [1.0, 2.0]"
+    assert "n: 60 validation items and 40 test items" in table.caption
+    assert cells["test items, selectivity"] == "0.75" and "Brackets" in table.caption
+    (both,) = chosen_table([one, one], ["probe"], "m")
+    assert both.rows[0].cells[2] == "3.00"
+
+
+def test_a_sweep_of_one_task_has_intervals() -> None:
+    method = SWEEPS["table-2b"][0]
+    row = {**candidate(method, "", 3.0), "validation_low": 2.0, "validation_high": 4.0}
+    table = table_of(sweep_sections({"m": [record([row])]}), 0)
+    assert plain_text(table.rows[0].cells[1]) == "3.0 [2.0, 4.0]"
 
 
 def test_titles_say_whose_indices_were_used() -> None:

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from mechassay.records import Check, Failure, Measure, Record, Spec, Table
+from mechassay.report.console import print_tables
 from mechassay.report.page import (
     Block,
     Facts,
@@ -23,7 +24,7 @@ from mechassay.report.page import (
     render,
 )
 from mechassay.report.reports import kind_of, print_report, write_page
-from mechassay.report.tables import Row, TextTable, print_tables
+from mechassay.report.tables import Row, TextTable
 
 Make = Callable[..., Record]
 HOSTILE = '<script>alert("1")</script>'

@@ -68,7 +68,7 @@ def test_the_page_and_its_tables(tmp_path: Path) -> None:
     assert page.count("<svg") == 2
     assert results.records[0].plot() is not None
     markdown = (tmp_path / "tables.md").read_text("utf-8")
-    assert "| average" not in markdown and "test items (causalgym-2024)" in markdown
+    assert "| average" not in markdown and "As published (causalgym-2024)" in markdown
 
 
 def test_names_of_tasks(tmp_path: Path) -> None:

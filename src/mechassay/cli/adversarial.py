@@ -39,9 +39,8 @@ def bound(
     """How many independent pairs it takes for an upper bound of a percentile;
     with --n, what that many say.
     """
-    from rich.console import Console
-
-    from mechassay.report.tables import NOTHING, TextTable, print_tables
+    from mechassay.report.console import print_tables, standard_output
+    from mechassay.report.tables import NOTHING, TextTable
     from mechassay.stats.bounds import (
         KINDS,
         confidence,
@@ -68,7 +67,7 @@ def bound(
             )
         )
     typer.echo(f"Upper bound of percentile {100 * p:g}, confidence {delta:g}, epsilon {epsilon:g}")
-    print_tables(grids, Console())
+    print_tables(grids, standard_output())
     if None in ranks.values():
         typer.echo(
             f"{NOTHING}: too few pairs; not even the largest value is known to be a bound with this"

@@ -92,9 +92,8 @@ def assay(
 
 
 def _show_plan(plan: object) -> None:
-    from rich.console import Console
-
-    from mechassay.report.tables import TextTable, print_tables
+    from mechassay.report.console import print_tables, standard_output
+    from mechassay.report.tables import TextTable
     from mechassay.runs.assay import Assay
 
     assert isinstance(plan, Assay)
@@ -109,7 +108,7 @@ def _show_plan(plan: object) -> None:
         for step in plan.steps
     ]
     headings = ("step", "evidence for", "runs of a pair", "minutes, about")
-    print_tables([TextTable.of("Plan", headings, rows, words=True)], Console())
+    print_tables([TextTable.of("Plan", headings, rows, words=True)], standard_output())
     left = sum(step.forwards for step in plan.steps if not step.is_done)
     for step in plan.steps:
         typer.echo(f"{step.name}: {step.command}")

@@ -157,14 +157,13 @@ def execute(
 
 def finish(job: Any, results: Results) -> None:
     """Print and write what there is; exit with 1 if a cell or a control failed."""
-    from rich.console import Console
-
+    from mechassay.report.console import standard_output
     from mechassay.report.sections import broken
 
     wrong = [(record, text) for record in results.records for text in broken(record)]
     for record, text in wrong:
         typer.echo(f"mechassay: controls fail: {record.method.name}: {text}", err=True)
-    job.show(results, Console())
+    job.show(results, standard_output())
     typer.echo(f"Report: {job.report(results)}")
     failed = [failure for failure in results.failures if failure.status == "failed"]
     for failure in failed:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mechassay.cli.command import command
-from mechassay.cli.listing import JsonOption, show
+from mechassay.cli.listing import JsonOption, say, show_columns
 from mechassay.cli.problems import tell
 from mechassay.runs.directions import DirectionsJob
 from mechassay.runs.gym import GymJob
@@ -47,10 +47,8 @@ def list_tasks(json: JsonOption = False) -> None:
     """The gym tasks there are."""
     from mechassay.gym.listing import list_gym_tasks
 
-    columns = list_gym_tasks().columns()
-    show(
-        [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], json
-    )
+    less = ("lengths", "regions", "sentences", "labels", "family")
+    show_columns(list_gym_tasks().columns(), json, less)
 
 
 @app.command("show")
@@ -72,12 +70,10 @@ def show_task(
     found = load_gym_task(task)
     loaded = None if model is None else load_model(model)
     pairs = found.interchanges(split, loaded, limit=limit, seed=seed)
-    columns = pairs.columns()
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     if not json:
-        typer.echo(f"{found.name} ({found.family}): {found.about}")
-        typer.echo(f"regions: {', '.join(found.tested)}; lengths: {found.lengths}")
-    show(rows, json)
+        say(f"{found.name} ({found.family}): {found.about}")
+        say(f"regions: {', '.join(found.tested)}; lengths: {found.lengths}")
+    show_columns(pairs.columns(), json)
 
 
 @app.command("train")

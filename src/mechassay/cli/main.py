@@ -25,7 +25,7 @@ GROUPS = {
     "methods": "List discovery methods and show what each does.",
     "circuits": "Localize and evaluate circuits.",
     "suite": "Run methods on tasks and models, and compare them.",
-    "truth": "Models whose circuit is known: list, export, verify, and score methods by them.",
+    "truth": "Models whose circuit is known: list, verify, train, and score methods by them.",
     "patch": "Patch activations between prompts: what single sites carry, as heat maps.",
     "variables": "Look for causal variables in models, and check files that say where they are.",
     "gym": "Linear features on tasks of minimal pairs: list tasks, show pairs, run methods.",

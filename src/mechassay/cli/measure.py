@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from mechassay.cli.command import SeedOption, command
-from mechassay.cli.listing import JsonOption, show
+from mechassay.cli.listing import JsonOption, show_columns
 from mechassay.runs.measure import MeasureJob
 from mechassay.runs.measure_trial import MeasureTrialJob
 
@@ -30,10 +30,7 @@ def list_metrics(json: JsonOption = False) -> None:
     """The metrics of the measurement page: names, scripts, what each needs and is evidence for."""
     from mechassay.measurement.listing import list_gauges
 
-    columns = list_gauges().columns()
-    show(
-        [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], json
-    )
+    show_columns(list_gauges().columns(), json, ("page passes if", "page's criteria", "script"))
 
 
 @app.command("null")
@@ -53,17 +50,12 @@ def null(
 
     The inputs are simulated; no model is run.
     """
-    from rich.console import Console
-
     from mechassay.measurement.gauge import null_table
+    from mechassay.report.console import print_tables, standard_output
     from mechassay.report.kinds.measure import rates_table
-    from mechassay.report.tables import print_tables
 
     found = null_table(metric, n, n_simulations=simulations, seed=seed)
     if not json:
-        print_tables([rates_table(found)], Console())
+        print_tables([rates_table(found)], standard_output(), "--json")
         return
-    columns = found.columns()
-    show(
-        [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], json
-    )
+    show_columns(found.columns(), json)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from mechassay.cli.listing import JsonOption, show
+from mechassay.text import first_sentence
 
 app = typer.Typer(help="List discovery methods and show what each does.", no_args_is_help=True)
 
@@ -20,7 +21,7 @@ def list_methods(json: JsonOption = False) -> None:
         [
             {
                 "name": name,
-                "about": METHODS.about(name).partition("\n")[0],
+                "about": first_sentence(METHODS.about(name)),
                 "settings": METHODS.settings(name),
             }
             for name in METHODS.names()

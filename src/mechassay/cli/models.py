@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from mechassay.cli.command import DeviceOption, DtypeOption
-from mechassay.cli.listing import JsonOption, show
+from mechassay.cli.listing import JsonOption, say, show
 
 app = typer.Typer(help="List, fetch and check models.", no_args_is_help=True)
 
@@ -30,9 +30,9 @@ def list_models(json: JsonOption = False) -> None:
     show(rows, json)
     if json:
         return
-    typer.echo("mechassay models fetch NAME puts one onto this machine.")
-    typer.echo(f"Families: {', '.join(FAMILIES.names())}, and other models with the Llama layout.")
-    typer.echo(
+    say("mechassay models fetch NAME puts one onto this machine.")
+    say(f"Families: {', '.join(FAMILIES.names())}, and other models with the Llama layout.")
+    say(
         "Also: any hub id, a local folder with config.json and safetensors, or a .gguf file;"
         " gym-neox, and ground truths (mechassay truth list). NAME@REVISION is a checkpoint."
     )
@@ -61,14 +61,11 @@ def check_model(
     device: DeviceOption = "cpu",
 ) -> None:
     """Load a model and show its family, sizes, edges and self-check."""
-    from rich.console import Console
-    from rich.table import Table
-
     from mechassay.models.model import load_model
+    from mechassay.report.console import print_tables, standard_output
+    from mechassay.report.tables import TextTable
 
     model = load_model(name, dtype=dtype, device=device)
-    table = Table("", "", show_header=False)
-    for left, right in model.facts.items():
-        table.add_row(left, right)
-    Console().print(table)
+    facts = TextTable.of(model.name, ("fact", "value"), model.facts.items(), words=True)
+    print_tables([facts], standard_output())
     typer.echo("The model describes itself correctly.")

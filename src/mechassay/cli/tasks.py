@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mechassay.cli.command import SeedOption, command
-from mechassay.cli.listing import JsonOption, show
+from mechassay.cli.listing import JsonOption, say, show
 from mechassay.runs.accuracy import AccuracyJob
+from mechassay.text import first_sentence
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from mechassay.models.model import Model
+    from mechassay.report.tables import TextTable
     from mechassay.tasks.check import PairsCheck
 
 app = typer.Typer(
@@ -50,7 +50,7 @@ def list_tasks(json: JsonOption = False) -> None:
     rows = [
         {
             "name": task.name,
-            "about": TASKS.about(task.name).partition("\n")[0],
+            "about": first_sentence(TASKS.about(task.name)),
             "counterfactuals": sorted(
                 task.counterfactuals, key=lambda kind: kind != task.default_counterfactual
             ),
@@ -59,7 +59,7 @@ def list_tasks(json: JsonOption = False) -> None:
         }
         for task in tasks
     ]
-    show(rows, json)
+    show(rows, json, ("counterfactuals", "settings"))
 
 
 @app.command("show")
@@ -146,21 +146,15 @@ def check_task(
     ] = None,
 ) -> None:
     """Say which examples of a file or task could not be used, and why."""
-    from rich.console import Console
-
     from mechassay.models.model import load_model
     from mechassay.progress import BAR
+    from mechassay.report.console import print_tables, standard_output
     from mechassay.runs.folder import write_text
     from mechassay.tasks.check import check_pairs
 
     loaded = load_model(model) if model else None
     found = check_pairs(name, loaded, counterfactual=counterfactual, limit=limit, progress=BAR)
-    console = Console()
-
-    def say(text: str) -> None:
-        console.print(text, soft_wrap=True, markup=False, highlight=False)
-
-    console.print(_counts(found))
+    print_tables([_counts(found)], standard_output(), "--output")
     for title, findings in (("dropped", found.total.dropped), ("note", found.total.notes)):
         for reason, each in findings.items():
             rows = ", ".join(each.ids) + (", ..." if each.count > len(each.ids) else "")
@@ -170,30 +164,23 @@ def check_task(
     fields = ", ".join(f"{each} ({count:,})" for each, count in found.total.fields.items())
     say(f"fields: {fields or 'none; no value of a column is a word of its prompt'}")
     if loaded is None:
-        console.print("Without --model nothing is said about tokens.")
+        say("Without --model nothing is said about tokens.")
     if output is not None:
         write_text(output, json.dumps(found.as_dict(), indent=1, ensure_ascii=False))
 
 
-def _counts(found: PairsCheck) -> Table:
-    from rich.table import Table
+def _counts(found: PairsCheck) -> TextTable:
+    from mechassay.report.tables import TextTable
 
-    table = Table(
-        "split",
-        "rows",
-        "usable",
-        "dropped",
-        "tokens (least, median, most)",
-        title=f"{found.task}, {found.counterfactual}",
-    )
+    rows: list[tuple[str, ...]] = []
     for split, each in (*found.splits.items(), ("all", found.total)):
         lengths = (
             "" if each.lengths is None else ", ".join(f"{length:g}" for length in each.lengths)
         )
-        table.add_row(
-            split, f"{each.rows:,}", f"{each.usable:,}", f"{each.rows - each.usable:,}", lengths
-        )
-    return table
+        dropped = each.rows - each.usable
+        rows.append((split, f"{each.rows:,}", f"{each.usable:,}", f"{dropped:,}", lengths))
+    headings = ("split", "rows", "usable", "dropped", "tokens (least, median, most)")
+    return TextTable.of(f"{found.task}, {found.counterfactual}", headings, rows)
 
 
 app.command("score")(command(AccuracyJob, output="runs/accuracy", defaults=AccuracyJob.typed))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mechassay.cli.command import SeedOption, command
-from mechassay.cli.listing import JsonOption, show
+from mechassay.cli.listing import JsonOption, say, show, show_columns
 from mechassay.runs.circuits import CircuitsJob
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def list_truths(json: JsonOption = False) -> None:
         for truth in [load_truth(name)]
         for ablation, each in truth.verified.items()
     ]
-    show(rows, json)
+    show(rows, json, ("folder", "least share", "margin"))
 
 
 @app.command("verify")
@@ -117,10 +117,7 @@ def verify_truth_homes(
 
     homes_of(like or name)
     found = verify_homes(load_truth(name), like or name, split=split, seed=seed, limit=limit)
-    columns = found.columns()
-    show(
-        [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], json
-    )
+    show_columns(found.columns(), json)
     if not found.holds:
         typer.echo(f"mechassay: {name}: the homes do not hold.", err=True)
         raise typer.Exit(1)
@@ -206,10 +203,10 @@ def _say(found: Mapping[str, Verification]) -> None:
         effects = f"smallest effect inside {each.smallest_inside:.3g}, {outside}"
         size = f"{len(each.claimed)} of {each.claimed.graph.n_edges} edges"
         clear = f"margin {each.margin:,.0f}, {each.joint_margin:,.0f} over all outside at once"
-        typer.echo(f"{ablation}: {verdict}; {size}, {effects}, {clear}, {each.n_pairs} pairs")
+        say(f"{ablation}: {verdict}; {size}, {effects}, {clear}, {each.n_pairs} pairs")
         rare = _rarest(each)
         if rare:
-            typer.echo(f"  rarest edge: {rare}")
+            say(f"  rarest edge: {rare}")
 
 
 def _rarest(done: Verification) -> str:

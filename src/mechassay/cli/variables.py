@@ -38,7 +38,7 @@ def list_hypotheses(json: JsonOption = False) -> None:
                 "kinds": list(defaults.kinds) or ["all"],
             }
         )
-    show(rows, json)
+    show(rows, json, ("kinds", "positions"))
 
 
 @app.command("validate")

@@ -92,6 +92,7 @@ class ArmMeasurement:
             self.compat,
             self.seed,
             controls,
+            validation_groups=self.data.items["validation"].groups,
         )
 
     def odds(self, arms: Sequence[Arm], split: str) -> tuple[dict[tuple[int, str], Odds], Any]:

@@ -73,6 +73,7 @@ class TaskOdds(OneLine, Tabular):
         seed: of the pairs, of the first draw and of the bootstrap.
         controls: methods that are no results here; the others stand beside them.
         undefined: why a selectivity that was asked for is undefined.
+        validation_groups: of the validation items; without them, what chooses has no interval.
     """
 
     model: str
@@ -89,6 +90,7 @@ class TaskOdds(OneLine, Tabular):
     seed: int = 0
     controls: tuple[str, ...] = ()
     undefined: str = ""
+    validation_groups: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -194,15 +196,21 @@ class TaskOdds(OneLine, Tabular):
     def candidates(self) -> dict[str, list[Any]]:
         """A row a candidate of each method: its overall odds on validation items, by which one of
         them is chosen, and overall numbers of test items.
+
+        The interval of the odds on validation items is that of the regions which are the best ones
+        on these very items: it says nothing of how much too high the choice makes them.
         """
         rows: list[dict[str, Any]] = []
         for method, best in self.methods.items():
             for setting, score in best.candidates.items():
                 found = best if setting == best.setting else best.others[setting]
+                looked_at = self._on_validation(found)
                 row: dict[str, Any] = {
                     "method": method,
                     "setting": setting,
                     "validation": score,
+                    "validation_low": looked_at.low,
+                    "validation_high": looked_at.high,
                     "chosen": found is best,
                 }
                 for of in (ORIGINAL, SELECTIVITY):
@@ -210,42 +218,59 @@ class TaskOdds(OneLine, Tabular):
                     if of in self.of:
                         each = mean_of(self._items(found, of), self.groups, self.seed)
                     row |= {of: each.value, f"{of}_low": each.low, f"{of}_high": each.high}
-                rows.append(row)
+                rows.append({**row, "n_validation": len(self.validation_groups), "n": len(self)})
         return {name: [row[name] for row in rows] for name in rows[0]}
 
+    def _on_validation(self, found: MethodOdds) -> Estimate:
+        """The overall odds of the items that regions are chosen on, if it is known which these are
+        and every layer has a region that may be chosen.
+        """
+        odds, regions = found.validation[ORIGINAL], found.regions(ORIGINAL)
+        may = np.ones(odds.shape[2:], bool) if found.offered is None else found.offered
+        if not self.validation_groups or not may.any(axis=1).all():
+            return Estimate(float("nan"))
+        return mean_of(by_item(odds, regions), self.validation_groups, self.seed)
+
     def cells(self) -> dict[str, list[Any]]:
-        """A row a method, layer and region: mean odds of test items with intervals."""
+        """A row a method, layer and region: mean odds of validation and test items, of control
+        labels, and selectivity, with intervals.
+        """
         rows: list[dict[str, Any]] = []
         for method, found in self.methods.items():
-            test = found.odds(ORIGINAL)
             chosen = self.chosen(method)
-            n = test.shape[1]
-            flat = test.reshape(len(test), n, -1)
-            means = means_of(flat, self.groups, self.seed)
+            means = {of: self._of_cells(found.odds(of), self.groups) for of in self.of}
+            # Regions that may not be chosen have odds of minus infinity there, and no interval.
             validation = found.odds(ORIGINAL, "validation").mean(axis=(0, 1)).ravel()
-            control = (
-                found.odds(CONTROL).mean(axis=(0, 1)).ravel()
-                if CONTROL in self.of
-                else np.full(flat.shape[2], np.nan)
-            )
+            looked_at = self._of_cells(found.validation[ORIGINAL], self.validation_groups)
+            nothing = [Estimate(float("nan"))] * len(validation)
             places = [(layer, region) for layer in self.layers for region in self.regions]
             for number, (layer, region) in enumerate(places):
-                each = means[number]
-                rows.append(
-                    {
-                        "method": method,
-                        "layer": layer,
-                        "region": region,
-                        "odds": each.value,
-                        "low": each.low,
-                        "high": each.high,
-                        "validation": float(validation[number]),
-                        "control": float(control[number]),
-                        "selectivity": each.value - float(control[number]),
-                        "chosen": chosen[layer] == region,
-                    }
-                )
+                each, before = means[ORIGINAL][number], looked_at[number]
+                may = bool(np.isfinite(validation[number]))
+                row: dict[str, Any] = {
+                    "method": method,
+                    "layer": layer,
+                    "region": region,
+                    "odds": each.value,
+                    "low": each.low,
+                    "high": each.high,
+                    "validation": float(validation[number]),
+                    "validation_low": before.low if may else float("nan"),
+                    "validation_high": before.high if may else float("nan"),
+                }
+                for of in (CONTROL, SELECTIVITY):
+                    x = means.get(of, nothing)[number]
+                    row |= {of: x.value, f"{of}_low": x.low, f"{of}_high": x.high}
+                row |= {"chosen": chosen[layer] == region}
+                rows.append({**row, "n_validation": len(self.validation_groups), "n": len(self)})
         return {name: [row[name] for row in rows] for name in rows[0]}
+
+    def _of_cells(self, odds: Odds, groups: tuple[str, ...]) -> list[Estimate]:
+        """The mean of every layer and region; without an interval where groups are not known."""
+        flat = odds.reshape(*odds.shape[:2], -1)
+        if not groups:
+            return [Estimate(float(x)) for x in flat.mean(axis=(0, 1))]
+        return means_of(flat, groups, self.seed)
 
     # --- as a record ------------------------------------------------------------------------------
 

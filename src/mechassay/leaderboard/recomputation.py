@@ -23,7 +23,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -282,6 +282,7 @@ def compare_records(stored: Record, again: Record) -> Compared:
     """Everything of two records but what says when, where and how fast they came about.
 
     Where a ranking was copied, the new record says nothing of the examples that it was found on.
+    Tables and columns that an earlier version did not write are not compared.
     Weights are compared where both records have their hash: a server may load a copy of its own of
     a model that others have from the hub.
     """
@@ -292,8 +293,28 @@ def compare_records(stored: Record, again: Record) -> Compared:
         for each in settings:
             each.pop(WEIGHTS, None)
     plain["data"] = {role: of for role, of in plain["data"].items() if role in other["data"]}
+    other["tables"] = _known(plain["tables"], other["tables"])
     found.look(plain, other, "record")
     return found
+
+
+def _known(
+    stored: Sequence[Mapping[str, Any]], again: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """The tables and columns that a stored record has too."""
+    columns = {table["name"]: table["columns"] for table in stored}
+    return [
+        {
+            **table,
+            "columns": {
+                name: column
+                for name, column in table["columns"].items()
+                if name in columns[table["name"]]
+            },
+        }
+        for table in again
+        if table["name"] in columns
+    ]
 
 
 def _plain(record: Record) -> dict[str, Any]:

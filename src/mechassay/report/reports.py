@@ -11,6 +11,7 @@ from rich.console import Console
 
 from mechassay.files import write_text
 from mechassay.records import Failure, Record
+from mechassay.report.console import print_tables, standard_output
 from mechassay.report.kinds import (
     accuracy,
     adversarial,
@@ -34,7 +35,7 @@ from mechassay.report.kinds import (
     variables,
 )
 from mechassay.report.page import Command, Fold, Section, markdown, render
-from mechassay.report.tables import TextTable, print_tables
+from mechassay.report.tables import TextTable
 
 
 class Kind(Protocol):
@@ -136,4 +137,6 @@ def print_report(
     kind: str = "",
 ) -> None:
     """Print the tables of the records' kind; to standard output if no console is given."""
-    print_tables(kind_of(records, failures, kind).tables(records, failures), console or Console())
+    print_tables(
+        kind_of(records, failures, kind).tables(records, failures), console or standard_output()
+    )

@@ -11,16 +11,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from markupsafe import Markup
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table as RichTable
 
 NOTHING = "–"
-WIDE = 160
-"""Characters from which intervals stand beside their numbers on a console."""
 
 RowKind = Literal["", "method", "control", "failure", "more"]
-STYLES = {"control": "dim", "more": "dim", "failure": "red"}
 
 
 @dataclass(frozen=True)
@@ -66,14 +60,20 @@ class TextTable:
         *,
         words: bool = False,
         caption: str = "",
+        leave_out: Sequence[str] = (),
     ) -> TextTable:
         """A table of plain rows; cells are numbers, but for the first, unless they are words.
 
         A row with fewer cells than columns is a failure.
+
+        Args:
+            leave_out: headings whose columns a narrow console goes without, the first one first.
         """
         n = len(headings)
+        optional = {name: len(leave_out) - place for place, name in enumerate(leave_out)}
         columns = tuple(
-            Column(name, place > 0 and not words) for place, name in enumerate(headings)
+            Column(name, place > 0 and not words, optional.get(name, 0))
+            for place, name in enumerate(headings)
         )
         made = (
             row if isinstance(row, Row) else Row(tuple(row), "failure" if len(row) < n else "")
@@ -107,49 +107,3 @@ def plain_text(cell: str) -> str:
 
 def _one_line(cell: str) -> str:
     return " ".join(plain_text(cell).split("\n")).replace("|", "\\|")
-
-
-def print_tables(tables: Sequence[TextTable], console: Console) -> None:
-    """Print tables. What does not fit is left out if it is optional; messages stand below."""
-    for table in tables:
-        _print(table, console)
-
-
-def _print(table: TextTable, console: Console) -> None:
-    beside = console.width >= WIDE
-    whole = [row for row in table.rows if len(row.cells) == len(table.columns)]
-    texts = [[plain_text(cell) for cell in row.cells] for row in whole]
-    cells = [[text if beside else text.replace(" [", "\n[") for text in row] for row in texts]
-    shown, fits = _fitting(table.columns, cells, console.width)
-    caption = escape(table.caption) if table.caption else None
-    drawn = RichTable(title=escape(table.title) or None, title_justify="left", caption=caption)
-    for column in (table.columns[place] for place in shown):
-        drawn.add_column(
-            escape(column.heading),
-            justify="right" if column.numeric else "left",
-            no_wrap=column.numeric and fits,
-            overflow="fold",
-        )
-    for row, texts in zip(whole, cells, strict=True):
-        drawn.add_row(*(escape(texts[place]) for place in shown), style=STYLES.get(row.kind))
-    if whole:
-        console.print(drawn)
-    for row in table.rows:
-        if len(row.cells) < len(table.columns):
-            said = ": ".join(filter(None, map(plain_text, row.cells)))
-            console.print(said, style=STYLES.get(row.kind), markup=False, highlight=False)
-
-
-def _fitting(
-    columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int
-) -> tuple[list[int], bool]:
-    """The columns that a console shows, in their order, and whether they fit."""
-    texts = [(column.heading, *(row[n] for row in cells)) for n, column in enumerate(columns)]
-    widths = [max(len(line) for text in held for line in text.split("\n")) for held in texts]
-    shown = list(range(len(columns)))
-    while sum(widths[place] + 3 for place in shown) + 1 > width:
-        last = max(shown, key=lambda place: (columns[place].optional, place))
-        if not columns[last].optional:
-            return shown, False
-        shown.remove(last)
-    return shown, True

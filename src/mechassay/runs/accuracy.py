@@ -24,6 +24,7 @@ from mechassay.models.model import Model, check_dtype
 from mechassay.pairs import content_hash
 from mechassay.progress import BAR, Progress
 from mechassay.records import Measure, Record, Selection, Spec, Values
+from mechassay.report.console import print_text
 from mechassay.report.kinds.accuracy import ORIGINAL
 from mechassay.runs import options
 from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, option
@@ -105,7 +106,7 @@ class AccuracyJob(Job):
     def show(self, results: Results, console: Console) -> None:
         """See `Job.show`."""
         super().show(results, console)
-        console.print(f"Tables: {results.folder.path / self.markdown}", soft_wrap=True)
+        print_text(f"Tables: {results.folder.path / self.markdown}", console)
 
 
 def score_task(model: Model, task: Task, job: AccuracyJob, *, progress: Progress = BAR) -> Record:

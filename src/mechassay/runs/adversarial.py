@@ -21,9 +21,9 @@ from mechassay.adversarial.divergence import arrow
 from mechassay.adversarial.pools import check_finite
 from mechassay.circuits.spec import CircuitSpec
 from mechassay.records import Record
+from mechassay.report.console import print_tables, print_text
 from mechassay.report.kinds.adversarial import tables
 from mechassay.report.kinds.adversarial_templates import template_text
-from mechassay.report.tables import print_tables
 from mechassay.runs.adversarial_plan import AdversarialPlan, circuit_versions
 from mechassay.runs.adversarial_records import KIND, RecordMaker
 from mechassay.runs.adversarial_study import AdversarialStudy
@@ -80,4 +80,4 @@ class AdversarialJob(AdversarialPlan, Job):
         print_tables(tables(results.records, results.failures), console)
         if results.records:
             text = template_text(results.records)
-            console.print(text, soft_wrap=True, markup=False, highlight=False)
+            print_text(text, console)

@@ -20,6 +20,7 @@ from rich.console import Console
 from mechassay.adversarial.verdict import Closeness, closeness, other_model
 from mechassay.errors import BadUsage, MechassayError
 from mechassay.records import Record, Table
+from mechassay.report.console import print_text
 from mechassay.report.kinds.paper import (
     KIND,
     PRINTED,
@@ -138,7 +139,7 @@ class PaperJob(Job):
         if self.docstring_model is None:
             said.append("Skipped: docstring needs attn-only-4l, --docstring-model.")
         for line in said:
-            console.print(line, soft_wrap=True, markup=False, highlight=False)
+            print_text(line, console)
 
     def plans(self) -> dict[str, AdversarialJob]:
         """The runs by the name of their folder: "ioi-unmatched" and so on."""

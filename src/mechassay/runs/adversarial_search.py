@@ -26,6 +26,7 @@ from mechassay.circuits.spec import CircuitSpec, FoundCircuit
 from mechassay.models.model import Model, check_dtype
 from mechassay.objectives import load_objective
 from mechassay.records import Measure, Record, Selection, Spec, Table
+from mechassay.report.console import print_text
 from mechassay.report.kinds.search import BOUND, KIND, best_text
 from mechassay.runs import options
 from mechassay.runs.adversarial_plan import CIRCUIT_HELP, check_circuits, circuit_versions
@@ -127,7 +128,7 @@ class SearchJob(Job):
         super().show(results, console)
         for record in results.records:
             for line in (*best_text(record), *record.warnings):
-                console.print(line, soft_wrap=True, markup=False, highlight=False)
+                print_text(line, console)
 
     def _model(self, bench: Bench) -> Model:
         return bench.model(self.model, dtype=self.dtype, prepend_bos=self.prepend_bos)

@@ -50,6 +50,7 @@ from mechassay.errors import BadFile, BadUsage, one_of
 from mechassay.models.model import check_dtype
 from mechassay.objectives import load_objective
 from mechassay.records import Record
+from mechassay.report.console import print_text
 from mechassay.report.kinds.suite import suite_differences
 from mechassay.report.reports import print_report, write_markdown, write_page
 from mechassay.runs.circuits_plan import CircuitsPlan, Stage
@@ -232,7 +233,7 @@ class CircuitsJob(CircuitsPlan, Job):
                 names = ", ".join(scores.place_name(int(flat)) for flat in best)
                 n_scores = len(scores.ranking("value"))
                 line = f"{cell.of['method']}: {n_scores:,} scores in {file}; strongest: {names}"
-                console.print(line, soft_wrap=True, highlight=False, markup=False)
+                print_text(line, console)
             return
         kind = SUITE if len(results.groups) > 1 else KIND
         if not self.curve:

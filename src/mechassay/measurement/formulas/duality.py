@@ -151,7 +151,9 @@ def duality(
     }
     repaired = _repaired(matched, active[:, alive], others[:, other_alive])
     repaired["random_direction"] = quantity(
-        random, meaning="The page's direction agreement, of random rows."
+        random,
+        n=len(read) + len(other_read),
+        meaning="The page's direction agreement, of random rows.",
     )
     tables: list[Table] = []
     if matched is not None:
@@ -194,7 +196,9 @@ def _repaired(matched: Counterparts | None, active: Tensor, others: Tensor) -> d
             better="up",
             meaning="Mean cosine of decoder rows, matched one to one.",
         ),
-        "random_cosine": quantity(matched.random_cosine, meaning="The same of random rows."),
+        "random_cosine": quantity(
+            matched.random_cosine, n=len(jaccard), meaning="The same of random rows."
+        ),
         "matched_overlap": quantity(
             float(jaccard.mean()),
             n=len(jaccard),

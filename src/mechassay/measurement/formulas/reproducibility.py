@@ -27,10 +27,12 @@ from jaxtyping import Float
 from scipy.stats import rankdata
 
 from mechassay.measurement.catalogue import thresholds
+from mechassay.measurement.formulas.resampling import example_weights
 from mechassay.measurement.measurement import Measurement
 from mechassay.measurement.nulls import N_SIMULATIONS, Drawn, NullTable, Scenario, simulate
 from mechassay.measurement.variant import Condition, Flag, Quantity, quantity
 from mechassay.records import Table, Values
+from mechassay.stats.intervals import Interval, percentile_interval
 
 ID = "EX25"
 DIFFERS = 0.08
@@ -106,6 +108,7 @@ def reproducibility(
     share: float = 0.75,
     metric: str = "",
     flags: Iterable[Flag] = (),
+    seed: int = 0,
 ) -> Measurement:
     """EX25 of two sets of runs of one metric on the same n prompts.
 
@@ -116,6 +119,7 @@ def reproducibility(
         sampling_se: standard error of the value over prompts.
         share: of the prompts that a subsample has.
         metric: whose runs these are.
+        seed: of the resamples of groups of prompts that give the correlation its interval.
     """
     n, value = subsampled_items.shape[1], float(again.mean())
     notes = [
@@ -142,7 +146,12 @@ def reproducibility(
     sd = float(again.std(ddof=1)) if len(again) > 1 else math.nan
     within = float(np.sqrt(again_items.var(axis=0, ddof=1).mean())) if len(again) > 1 else math.nan
     repaired |= {
-        "value": quantity(value, n=n, meaning="The mean over runs on all prompts."),
+        "value": quantity(
+            value,
+            interval=Interval(value - 1.96 * sampling_se, value + 1.96 * sampling_se, 0.95),
+            n=n,
+            meaning="The mean over runs on all prompts; its interval is over prompts.",
+        ),
         "measurement_sd": quantity(
             sd, n=len(again), meaning="Spread of the value from run to run.", better="down"
         ),
@@ -156,6 +165,7 @@ def reproducibility(
         ),
         "icc": quantity(
             icc(again_items),
+            interval=_icc_interval(again_items, groups or [str(row) for row in range(n)], seed),
             n=n,
             reason="the scores of prompts do not vary",
             meaning="Share of the variance of single scores that is between prompts.",
@@ -182,6 +192,14 @@ def reproducibility(
             columns={"mean over runs": again_items.mean(axis=0).tolist()},
         ),
     )
+
+
+def _icc_interval(items: Items, groups: Sequence[str], seed: int) -> Interval:
+    """Of the correlation, over groups of prompts; runs are taken as they are."""
+    weights, n_groups = example_weights(groups, np.random.default_rng(seed))
+    rows = np.arange(items.shape[1])
+    drawn = [icc(items[:, np.repeat(rows, counts)]) for counts in weights.astype(int)]
+    return percentile_interval(np.array(drawn), n_groups=n_groups)
 
 
 def _quantities(values: Float[np.ndarray, "runs"], items: Items) -> dict[str, Quantity]:

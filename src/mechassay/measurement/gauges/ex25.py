@@ -69,6 +69,7 @@ class Reproducibility:
             groups=batch.groups,
             share=self.share,
             metric=self.metric,
+            seed=inputs.seed,
         )
 
     def null(

@@ -205,7 +205,8 @@ def results_table(records: Sequence[Record], failures: Sequence[Failure] = ()) -
         if measure.name in RANKED:
             columns[-1] = measure_column(measure)
             columns.append(Column(f"rank by {measure.heading}", optional=7))
-    columns += [Column("n", optional=4), Column("kept at 1 %", optional=8), Column("seconds")]
+    columns += [Column("n", optional=1), Column("kept at 1 %", optional=8)]
+    columns.append(Column("seconds", optional=4))
     columns.append(Column("notes", numeric=False, optional=9))
     names = dict(zip(map(id, records), labels(records), strict=True))
     drawn = dict(zip(map(id, records), colours(records), strict=True))

@@ -36,9 +36,14 @@ from mechassay.report.kinds.gym_models import (
     training_sections,
 )
 from mechassay.report.kinds.gym_settings import (
+    INTERVALS,
+    MEANS,
     SWEPT,
     candidates_of,
     chosen_table,
+    mean_text,
+    number_of,
+    sizes_text,
     sweep_sections,
 )
 from mechassay.report.page import Block, Figure, Fold, Section, Terms, Text
@@ -243,7 +248,7 @@ def _by_tasks(records: Sequence[Record], model: str) -> list[TextTable]:
 
 def _by_task(records: Sequence[Record], of: str, model: str) -> TextTable:
     """A row a task, a column a method and each of its settings; the average of tasks below."""
-    columns = [Column("task", False), Column("accuracy")]
+    columns = [Column("task", False), Column("n", optional=1), Column("accuracy")]
     found = [[record.measure("accuracy") for record in records]]
     for method in _main_methods(records):
         columns.append(Column(method))
@@ -253,14 +258,16 @@ def _by_task(records: Sequence[Record], of: str, model: str) -> TextTable:
             found.append([_of_setting(record, method, setting, of) for record in records])
     rows = [
         Row(
-            (record.task.name, *map(measured, numbers)),
+            (record.task.name, f"{record.n:,}", *map(measured, numbers)),
             "control" if _value(numbers[0]) <= LEAST_ACCURACY else "",
         )
         for record, *numbers in zip(records, *found, strict=True)
     ]
     if len(records) > 1:
-        rows.append(Row(("average", *map(_average, found))))
+        rows.append(Row(("average", "", *map(_average, found))))
     caption = f"{READING[HEADINGS[of]]} Grey: an accuracy of at most 60 %."
+    if len(records) > 1:
+        caption += " The average has no interval: tasks are not a sample."
     title = f"{HEADINGS[of]}, {model}{_indices(records)}"
     return TextTable(title, tuple(columns), tuple(rows), caption)
 
@@ -269,9 +276,7 @@ def _of_setting(record: Record, method: str, setting: str, of: str) -> Measure |
     """The odds or the selectivity of one setting of a method."""
     for row in candidates_of(record, method):
         if row["setting"] == setting:
-            numbers = (row[f"{of}{end}"] for end in ("", "_low", "_high"))
-            value, low, high = (math.nan if x is None else float(x) for x in numbers)
-            return Measure(name=f"{of}_{method}", value=value, low=low, high=high)
+            return number_of(row, of)
     return None
 
 
@@ -290,7 +295,7 @@ def _means(records: Sequence[Record]) -> list[TextTable]:
             for names in [[f"{of}_{method}" for method in methods]]
             if _known(some, of)
         ]
-        caption = f"{READING[HEADINGS[of]].partition(' Brackets')[0]} Means over tasks."
+        caption = f"{READING[HEADINGS[of]].partition(' Brackets')[0]} {MEANS}"
         if rows:
             made.append(TextTable(f"Mean {HEADINGS[of].lower()}", columns, tuple(rows), caption))
     return made
@@ -312,23 +317,27 @@ def _mean(records: Sequence[Record], name: str) -> str:
 
 
 def _rules(records: Sequence[Record], model: str) -> list[TextTable]:
-    """Means over tasks by both rules."""
+    """A row a method: its numbers by both rules, as means over tasks if there are several."""
     methods = _main_methods(records)
-    columns = (Column("regions chosen on", False), *map(Column, methods))
     kinds = {
-        "validation items": f"{ORIGINAL}_",
-        f"test items ({CAUSALGYM_2024})": f"{CAUSALGYM_2024}_{ORIGINAL}_",
-        "validation items, selectivity": f"{SELECTIVITY}_",
-        f"test items ({CAUSALGYM_2024}), selectivity": f"{CAUSALGYM_2024}_{SELECTIVITY}_",
+        "odds": f"{ORIGINAL}_",
+        "odds, as published": f"{CAUSALGYM_2024}_{ORIGINAL}_",
+        "selectivity": f"{SELECTIVITY}_",
+        "selectivity, as published": f"{CAUSALGYM_2024}_{SELECTIVITY}_",
     }
-    rows = [
-        Row((name, *(_mean(records, f"{start}{method}") for method in methods)))
-        for name, start in kinds.items()
-        if _known(records, start.rstrip("_"))
-    ]
+    known = {name: start for name, start in kinds.items() if _known(records, start.rstrip("_"))}
+    columns = (Column("method", False), *map(Column, known), Column("n", optional=1))
+    rows: list[Row] = []
+    for method in methods:
+        found = [
+            [record.measure(f"{start}{method}") for record in records] for start in known.values()
+        ]
+        rows.append(Row((method, *map(mean_text, found), sizes_text(found[0] if found else []))))
     caption = (
-        "Mean odds of the tasks. The published rule looks at the test items before it chooses;"
-        " what it gives to random directions is its bias."
+        f"As published ({CAUSALGYM_2024}), regions are chosen on the test items themselves, not on"
+        " validation items; what this gives to random directions is its bias. Its numbers have no"
+        " interval: one over the same items would not"
+        f" hold the bias. {INTERVALS if len(records) == 1 else MEANS}"
     )
     title = f"The rule that chooses regions, {model}{_indices(records)}"
     return [TextTable(title, columns, tuple(rows), caption)] if methods else []
@@ -341,13 +350,14 @@ def _untrained(records: Sequence[Record], model: str) -> list[TextTable]:
         Row(
             (
                 record.task.name,
+                f"{record.n:,}",
                 *(measured(record.measure(f"{ORIGINAL}_{method}", of)) for method in methods),
             )
         )
         for record in records
         if any(measure.of == of for measure in record.measures)
     ]
-    columns = (Column("task", False), *map(Column, methods))
+    columns = (Column("task", False), Column("n", optional=1), *map(Column, methods))
     caption = "Odds with original labels; see above."
     return [TextTable(f"Odds, {model} untrained", columns, tuple(rows), caption)] if rows else []
 

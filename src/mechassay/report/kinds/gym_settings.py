@@ -6,7 +6,8 @@ the same items. A sweep is shown in the form of its table in Arora et al. (2024)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from markupsafe import Markup
@@ -14,17 +15,18 @@ from markupsafe import Markup
 from mechassay.gym.method_odds import ORIGINAL, SELECTIVITY
 from mechassay.gym.methods import SWEEPS
 from mechassay.gym.task_odds import CANDIDATES
-from mechassay.records import Record, Scalar
+from mechassay.records import Measure, Record, Scalar
 from mechassay.report.page import Section
+from mechassay.report.sections import measured
 from mechassay.report.tables import Column, Row, TextTable
 
 SWEPT = frozenset(method for methods in SWEEPS.values() for method in methods)
 PENALTIES = {"none": "none", "l1": "L1", "l2": "L2", "l1+l2": "L1 + L2"}
 NOTHING_HELD = "none"
 """The column of probes without a penalty."""
-CAPTION = (
-    "Overall odds on validation items, in nats; means over tasks. The highest of a model is bold."
-)
+INTERVALS = "Brackets: 95 % interval over groups of items."
+MEANS = "Means over tasks have no interval: tasks are not a sample. The records have every task's."
+CAPTION = f"Overall odds on validation items, in nats. The highest of a model is bold. {MEANS}"
 
 
 def candidates_of(record: Record, method: str) -> list[dict[str, Scalar]]:
@@ -34,9 +36,26 @@ def candidates_of(record: Record, method: str) -> list[dict[str, Scalar]]:
     return record.table(CANDIDATES).where(method=method).rows()
 
 
+def odds_on_validation(row: Mapping[str, Scalar]) -> Measure:
+    """The odds of a setting on validation items, with their interval where the record has it."""
+    return number_of(row, "validation", "validation")
+
+
+def number_of(row: Mapping[str, Scalar], name: str, items: str = "test") -> Measure:
+    """A number of a setting with its interval and its n, where the record has these."""
+    value, low, high = (
+        math.nan if x is None else float(x)
+        for x in (row.get(name), row.get(f"{name}_low"), row.get(f"{name}_high"))
+    )
+    n = row.get("n" if items == "test" else "n_validation")
+    return Measure(name=name, value=value, low=low, high=high, n=int(n or 0))
+
+
 def chosen_table(records: Sequence[Record], methods: Sequence[str], model: str) -> list[TextTable]:
     """A row a setting of each method: its odds on validation items, and how often it was chosen."""
     rows: list[Row] = []
+    n_validation: list[Measure] = []
+    n_test: list[Measure] = []
     for method in methods:
         settings: dict[str, list[dict[str, Scalar]]] = {}
         for record in records:
@@ -44,25 +63,54 @@ def chosen_table(records: Sequence[Record], methods: Sequence[str], model: str) 
                 settings.setdefault(str(row["setting"]), []).append(row)
         for setting, found in settings.items():
             chosen = sum(bool(row["chosen"]) for row in found)
-            numbers = (_mean(row[name] for row in found) for name in _NUMBERS)
-            count = f"{chosen} of {len(found)}"
-            rows.append(Row((method, setting, *numbers, count)))
-    headings = ("validation items", "test items", "test items, selectivity", "chosen in tasks")
-    columns = (Column("method", False), Column("setting", False), *map(Column, headings))
+            before = [odds_on_validation(row) for row in found]
+            after = [[number_of(row, name) for row in found] for name in _NUMBERS]
+            counted = f"{chosen} of {len(found)}"
+            texts = (mean_text(before), *map(mean_text, after))
+            rows.append(Row((method, setting, *texts, counted)))
+            n_validation += before
+            n_test += after[0]
+    headings = ("validation items", "test items", "test items, selectivity")
+    chosen_in = Column("chosen in tasks", optional=1)
+    columns = (Column("method", False), Column("setting", False), *map(Column, headings), chosen_in)
     caption = (
-        "Mean odds of the tasks. Of several settings the one with the highest odds on validation"
-        " items counts, task by task; test items choose nothing. The records have every task's."
+        "Of several settings the one with the highest odds on validation items counts, task by"
+        f" task; test items choose nothing. {_sizes(n_validation, n_test)}"
+        f"{INTERVALS if len(records) == 1 else MEANS} Of each layer the region is the best one on"
+        " the validation items, so that their odds are too high; the interval does not say by how"
+        " much."
     )
     title = f"What was chosen on validation items, {model}"
     return [TextTable(title, columns, tuple(rows), caption)] if rows else []
 
 
-_NUMBERS = ("validation", ORIGINAL, SELECTIVITY)
+_NUMBERS = (ORIGINAL, SELECTIVITY)
 
 
-def _mean(values: Iterable[Scalar]) -> str:
-    numbers = np.array([np.nan if x is None else x for x in values], dtype=float)
-    return f"{numbers.mean():.2f}" if np.isfinite(numbers).all() else ""
+def mean_text(found: Sequence[Measure | None]) -> str:
+    """The mean over tasks, which has no interval; of a single task its number and interval."""
+    if len(found) == 1:
+        (one,) = found
+        return "" if one is None or math.isnan(one.value) else measured(one)
+    values = [math.nan if each is None else each.value for each in found]
+    return f"{np.mean(values):.2f}" if np.isfinite(values).all() else ""
+
+
+def sizes_text(found: Sequence[Measure | None]) -> str:
+    """How many items a number is of: the least and the most of the tasks."""
+    sizes = [each.n for each in found if each is not None and each.n]
+    if len(sizes) < len(found) or not sizes:
+        return ""
+    least, most = min(sizes), max(sizes)
+    return f"{least:,}" if least == most else f"{least:,}–{most:,}"
+
+
+def _sizes(validation: Sequence[Measure], test: Sequence[Measure]) -> str:
+    """How many items there are of each kind, in a sentence; nothing where records do not say it."""
+    sizes = sizes_text(validation), sizes_text(test)
+    if not all(sizes):
+        return ""
+    return f"n: {sizes[0]} validation items and {sizes[1]} test items of a task. "
 
 
 # Sweeps
@@ -76,14 +124,15 @@ def sweep_sections(groups: Mapping[str, Sequence[Record]]) -> list[Section]:
     return [Section("Settings that the paper compares", tables)] if tables else []
 
 
-def _scores(records: Sequence[Record]) -> dict[str, float]:
-    """Mean odds on validation items of every swept method that all tasks have."""
-    found: dict[str, float] = {}
+def _scores(records: Sequence[Record]) -> dict[str, tuple[float, str]]:
+    """Mean odds on validation items of every swept method that all tasks have, and their text."""
+    found: dict[str, tuple[float, str]] = {}
     for method in SWEPT:
         rows = [row for record in records for row in candidates_of(record, method)]
-        values = [float(x) for row in rows if isinstance(x := row["validation"], int | float)]
-        if rows and len(values) == len(rows) == len(records):
-            found[method] = float(np.mean(values))
+        every = [odds_on_validation(row) for row in rows]
+        values = [each.value for each in every]
+        if rows and len(rows) == len(records) and np.isfinite(values).all():
+            found[method] = float(np.mean(values)), mean_text(every)
     return found
 
 
@@ -91,7 +140,7 @@ def _settings(method: str) -> dict[str, str]:
     return dict(part.split("=", 1) for part in method.partition(":")[2].split(","))
 
 
-Scores = Mapping[str, Mapping[str, float]]
+Scores = Mapping[str, Mapping[str, tuple[float, str]]]
 
 
 def _table(
@@ -108,10 +157,9 @@ def _table(
     rows: list[Row] = []
     for model, found in scores.items():
         some = {method: found[method] for method in settings if method in found}
-        best = max(some.values(), default=0.0)
+        best = max((value for value, _ in some.values()), default=0.0)
         cells: dict[tuple[str, ...], dict[float | str, str]] = {}
-        for method, value in some.items():
-            text = f"{value:.2f}"
+        for method, (value, text) in some.items():
             told = Markup("<strong>{}</strong>").format(text) if value == best else text
             cells.setdefault(row_of(settings[method]), {})[column_of(settings[method])] = told
         for name, values in cells.items():

@@ -7,7 +7,7 @@ false-alarm rate and power, what the published reading table says, and its detai
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mechassay.curves import labels
 from mechassay.measurement.nulls import PassRate
@@ -22,11 +22,13 @@ from mechassay.report.sections import (
     stored_table,
     values_section,
 )
-from mechassay.report.tables import Row, TextTable
+from mechassay.report.tables import Column, Row, TextTable
 from mechassay.text import UNDEFINED, interval
 
 VARIANTS = {"repaired": "result", "page": "page"}
 """Variants, and what their measures are of."""
+SPREADS = ("_se", "_sd", "_sem", "standard_error", "minimum_difference", "relative_error")
+"""What names of quantities end with that are themselves about how far numbers may be off."""
 OWN = ("verdicts", "conditions", "readings", "flags", "rates")
 READING = {
     "Repaired, page": (
@@ -109,8 +111,10 @@ def _verdicts(records: Sequence[Record], failures: Sequence[Failure]) -> TextTab
             )
         )
     rows += [failure_row(each, "metric") for each in failures]
-    headings = ("metric", "repaired", "page", "repaired value", "page's value", "evidence for", "n")
-    return TextTable.of("Metrics", headings, rows, words=True)
+    headings = ("metric", "repaired", "page", "repaired value", "page's value")
+    columns = tuple(Column(name, numeric=False) for name in headings)
+    about = Column("evidence for", numeric=False, optional=1)
+    return TextTable("Metrics", (*columns, about, Column("n")), tuple(rows))
 
 
 def _headline(record: Record, variant: str) -> str:
@@ -134,9 +138,29 @@ def _value(measure: Measure) -> str:
     return f"{measure.value:.4g}"
 
 
+def _number_and_interval(measure: Measure) -> tuple[str, str]:
+    """A number and its interval, or why it has none."""
+    value, _, ends = _value(measure).partition(" ")
+    return value, ends or f"none: {_why_none(measure)}"
+
+
+def _why_none(measure: Measure) -> str:
+    if math.isnan(measure.value):
+        return UNDEFINED
+    if math.isfinite(measure.low):
+        return "both of its ends are the value"
+    if measure.of == VARIANTS["page"]:
+        return "the published definition has none"
+    if measure.name.endswith(("_low", "_high")):
+        return "it is an end of an interval"
+    if measure.name.endswith(SPREADS):
+        return "it is a spread or an error itself"
+    return "the definition computes none"
+
+
 def _blocks(record: Record) -> list[Block]:
     quantities = [
-        (variant, m.heading, _value(m), f"{m.n:,}" if m.n else "")
+        (variant, m.heading, *_number_and_interval(m), f"{m.n:,}" if m.n else "not said")
         for variant, of in VARIANTS.items()
         for m in record.measures
         if m.of == of
@@ -144,10 +168,9 @@ def _blocks(record: Record) -> list[Block]:
     blocks: list[Block] = [
         TextTable.of(
             "Quantities",
-            ("definition", "quantity", "value", "n"),
+            ("definition", "quantity", "value", "95 % interval", "n"),
             quantities,
             words=True,
-            caption="Brackets: 95 % interval.",
         ),
         _conditions(record),
     ]
@@ -169,7 +192,7 @@ def _conditions(record: Record) -> TextTable:
         (
             str(row["variant"]),
             str(row["condition"]),
-            _number(row["value"]),
+            _decided(record, row),
             str(row["holds"]),
             _share(row["false_alarm"]),
             _share(row["power"]),
@@ -177,10 +200,22 @@ def _conditions(record: Record) -> TextTable:
         for row in table.rows()
     ]
     headings = ("definition", "condition", "value", "holds", "false alarm", "power")
-    caption = "" if rows else "The metric only reports: it has no threshold."
+    caption = (
+        f"n: {record.n:,}. Values without an interval, and how sure the shares are: see the tables"
+        " of quantities and of rates."
+        if rows
+        else "The metric only reports: it has no threshold."
+    )
     return TextTable.of(
         f"Conditions, {record.method.name}", headings, rows, words=True, caption=caption
     )
+
+
+def _decided(record: Record, row: Mapping[str, Scalar]) -> str:
+    """The value that a condition is about, with its interval if it has one."""
+    name, of = str(row["condition"]).split()[0], VARIANTS[str(row["variant"])]
+    found = record.measure(name, of)
+    return _number(row["value"]) if found is None else _value(found)
 
 
 def rates_table(rates: Sequence[PassRate]) -> TextTable:
@@ -196,9 +231,15 @@ def rates_table(rates: Sequence[PassRate]) -> TextTable:
         for each in rates
     ]
     about = f"{rates[0].n_simulations:,} simulations of size {rates[0].n:,}." if rates else ""
-    headings = ("definition", "condition", "simulated inputs", "rate of", "share that passes")
+    columns = (
+        Column("definition", numeric=False),
+        Column("condition", numeric=False),
+        Column("simulated inputs", numeric=False, optional=1),
+        Column("rate of", numeric=False),
+        Column("share that passes"),
+    )
     caption = f"{about} Brackets: 95 % interval over simulations." if rates else "No threshold."
-    return TextTable.of("How often thresholds err", headings, rows, words=True, caption=caption)
+    return TextTable("How often thresholds err", columns, tuple(map(Row, rows)), caption)
 
 
 def _number(value: Scalar) -> str:

@@ -78,7 +78,12 @@ def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[
             about = (_mean(records, "circuits", name, of) for name in ("pairs", "edges on a path"))
             rows.append((str(ranking), *about, *_texts(records, "rankings", **of)))
         made.append(
-            TextTable.of(f"KL, {at}", ("ranking", "pairs", "edges on a path", *heads), rows)
+            TextTable.of(
+                f"KL, {at}",
+                ("ranking", "pairs", "edges on a path", *heads),
+                rows,
+                leave_out=("edges on a path", "pairs", "99 %", "max"),
+            )
         )
         rows = [
             (f"{of} minus {minus}", *_texts(records, "differences", **key), _lower(records, key))
@@ -86,7 +91,9 @@ def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[
             for key in [{"of": of, "minus": minus, "size": size}]
         ]
         columns = ("difference", *heads, "mean is lower in")
-        made.append(TextTable.of(f"Differences of KL, {at}", columns, rows))
+        about_them = f"Differences of KL, {at}"
+        last = ("mean is lower in", "99 %", "max")
+        made.append(TextTable.of(about_them, columns, rows, leave_out=last))
     rounds = list(_rounds(records))
     if rounds:
         head = "KL of each round's circuit on its fresh pairs, mean over repeats"
