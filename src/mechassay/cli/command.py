@@ -142,6 +142,8 @@ def execute(
     if here:
         check_device(device)
     bench = prepare(job, output, device=device, here=here)
+    for note in job.notes():
+        typer.echo(f"note: {note}", err=True)
     if only_plan:
         n = len(batches_of(job, bench.folder))
         typer.echo(f"{output}: {n:,} batches to do: mechassay run-cells {output} --part 1/{n}")

@@ -50,12 +50,13 @@ from mechassay.records import Record, Table
 from mechassay.report.claim_form import write_form
 from mechassay.report.reports import write_page
 from mechassay.runs.adversarial import AdversarialJob
-from mechassay.runs.circuits import ALL_TRUTHS, CircuitsJob, forward_seconds
+from mechassay.runs.circuits import CircuitsJob, forward_seconds
 from mechassay.runs.command_line import command_line
 from mechassay.runs.execute import Here, batches_of, done, prepare
 from mechassay.runs.folder import RunFolder, read_json
 from mechassay.runs.job import cell_name
 from mechassay.runs.measure import MeasureJob
+from mechassay.runs.own_tasks import ALL_TRUTHS
 from mechassay.tasks import load_task
 
 OWN = "own"

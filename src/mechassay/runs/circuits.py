@@ -70,7 +70,6 @@ from mechassay.errors import BadFile, BadUsage, one_of
 from mechassay.models.constants import Constants
 from mechassay.models.memory import token_budget, trace_bytes
 from mechassay.models.model import Model, check_dtype
-from mechassay.models.sources import truth_names
 from mechassay.objectives import load_objective
 from mechassay.pairs import NO_TOKEN, Batch
 from mechassay.records import Measure, PairTokens, Record, Spec, Values
@@ -81,11 +80,11 @@ from mechassay.runs.command_line import command_line
 from mechassay.runs.folder import write_text
 from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, option
 from mechassay.runs.names import made_by, shown_model
+from mechassay.runs.own_tasks import check_tasks, own_task_notes, tasks_of, with_truths
 from mechassay.tasks import load_task
 from mechassay.tasks.task import PRIVATE, Keep, settings_of
 from mechassay.truth.models import is_truth, load_truth
 
-ALL_TRUTHS = "truth"
 AT_CHANCE, TOO_EXPENSIVE = "at chance", "too expensive"
 KIND, SUITE, ONE_SIZE = "faithfulness", "suite", "one-size"
 OF_TRUTHS = ("recovery", "completeness", "minimality")
@@ -153,9 +152,7 @@ class CircuitsJob(Job):
     grows: ClassVar[tuple[str, ...]] = ("models", "tasks", "methods", "scores")
 
     def __post_init__(self) -> None:
-        named = [truth_names() if name == ALL_TRUTHS else [name] for name in self.models]
-        models = tuple(dict.fromkeys(name for names in named for name in names))
-        object.__setattr__(self, "models", models)
+        object.__setattr__(self, "models", with_truths(self.models))
 
     def words(self) -> tuple[Sequence[str], Sequence[str]]:
         """See `Job.words`."""
@@ -200,11 +197,7 @@ class CircuitsJob(Job):
         self._check_unchanged(bench)
         for task in self.tasks:
             bench.task(task)
-        for model in self.models:
-            if not self.tasks_of(model):
-                raise BadUsage(
-                    f"{model} needs a task to run on; only ground truths have one of their own."
-                )
+        check_tasks(self.models, self.tasks)
 
     def _check_plugins(self) -> None:
         for text in self.methods:
@@ -241,11 +234,9 @@ class CircuitsJob(Job):
         typed = cell.typed["method"]
         return Path(typed) if typed in self.scores else results.folder.scores_file(cell.name)
 
-    def tasks_of(self, model: str) -> tuple[str, ...]:
-        """What a model runs on: a ground truth on its own task, unless others are named."""
-        if not is_truth(model):
-            return self.tasks
-        return tuple(task for task in self.tasks if is_truth(task)) or (model,)
+    def notes(self) -> Sequence[str]:
+        """See `Job.notes`: ground truths have tasks of their own."""
+        return own_task_notes(self.models, self.tasks)
 
     def rankings(self) -> list[tuple[str, str]]:
         """What is measured: the name of each method or score file, and how it was typed."""
@@ -265,7 +256,7 @@ class CircuitsJob(Job):
                 {"method": typed, "model": model},
             )
             for model in self.models
-            for task in self.tasks_of(model)
+            for task in tasks_of(model, self.tasks)
             for group in [cell_name(model, task)]
             for name, typed in self.rankings()
         ]

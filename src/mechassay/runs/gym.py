@@ -65,7 +65,7 @@ class GymJob(Job):
         methods: see `gym.methods`; names of `SWEEPS` stand for all their settings.
     """
 
-    models: Annotated[tuple[str, ...], options.MODELS]
+    models: Annotated[tuple[str, ...], options.LOADED_MODELS]
     tasks: Annotated[tuple[str, ...], TASKS] = (ALL_TASKS,)
     methods: Annotated[
         tuple[str, ...],

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from mechassay.runs.job import option
 
+_MODELS = "Packaged model, ground truth, hub id, local folder or .gguf file. Repeat for several{}."
+_TASKS = "Task, see `mechassay tasks list`. Repeat for several{}."
 MODELS = option(
-    "Packaged model, ground truth, hub id, local folder or .gguf file. Repeat for several; `truth`"
-    " stands for all ground truths, each on its own task.",
+    _MODELS.format("; `truth` stands for all ground truths, each on its own task"),
     "--model",
     "-m",
     complete="models",
 )
-TASKS = option(
-    "Task, see `mechassay tasks list`. Repeat for several; a ground truth needs none.",
+TASKS = option(_TASKS.format("; a ground truth needs none"), "--task", "-t", complete="tasks")
+LOADED_MODELS = option(_MODELS.format(""), "--model", "-m", complete="models")
+"""Where every model runs on every task: a ground truth is a model like any other."""
+LOADED_TASKS = option(_TASKS.format(""), "--task", "-t", complete="tasks")
+TASKS_OR_ALL = option(
+    _TASKS.format("; all but those of ground truths if not given"),
     "--task",
     "-t",
     complete="tasks",

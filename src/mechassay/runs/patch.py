@@ -31,8 +31,8 @@ class PatchJob(Job):
     and tokens, or layers and heads.
     """
 
-    models: Annotated[tuple[str, ...], options.MODELS]
-    tasks: Annotated[tuple[str, ...], options.TASKS]
+    models: Annotated[tuple[str, ...], options.LOADED_MODELS]
+    tasks: Annotated[tuple[str, ...], options.LOADED_TASKS]
     parts: Annotated[
         tuple[str, ...],
         option("What is patched: resid, heads or mlp. Repeat for several.", "--part", "-p"),

@@ -43,7 +43,7 @@ class SAEJob(Job):
         seeds: one SAE each; from two on, the record says how many features they share.
     """
 
-    models: Annotated[tuple[str, ...], options.MODELS]
+    models: Annotated[tuple[str, ...], options.LOADED_MODELS]
     sites: Annotated[
         tuple[str, ...], option("Site, as resid.10 or mlp.5. Repeat for several.", "--site")
     ]

@@ -27,17 +27,16 @@ from mechassay.features.sae import SAE
 from mechassay.files import write_text
 from mechassay.interventions.site import ALL, PARTS, Site, load_site, sites
 from mechassay.models.model import Model, check_dtype
-from mechassay.models.sources import truth_names
 from mechassay.models.untrained import untrained
 from mechassay.progress import Progress
 from mechassay.records import Record, Selection, Spec
 from mechassay.runs import options
 from mechassay.runs.job import Bench, Cell, Job, cell_name, option
 from mechassay.runs.names import made_by, shown_model
+from mechassay.runs.own_tasks import check_tasks, own_task_notes, tasks_of, with_truths
 from mechassay.saes.formats import load_sae
 from mechassay.tasks import load_task
 from mechassay.tasks.task import PRIVATE, Task, settings_of
-from mechassay.truth.models import is_truth
 from mechassay.variables.data import SPLITS, VariablePairs, answered_examples, variable_pairs
 from mechassay.variables.defaults import defaults_of
 from mechassay.variables.distinction import distinguish
@@ -64,7 +63,6 @@ from mechassay.variables.search import localize
 from mechassay.variables.subsets_of_heads import HeadSubsets, head_subsets
 from mechassay.variables.variable_alignment import VariableAlignment
 
-ALL_TRUTHS = "truth"
 MANY = 1_000
 """Layers, before a model is known."""
 ENDINGS = ("", ".safetensors", ".npz")
@@ -130,9 +128,7 @@ class VariablesJob(Job):
     grows: ClassVar[tuple[str, ...]] = ("models", "tasks", "variables", "featurizers")
 
     def __post_init__(self) -> None:
-        named = [truth_names() if name == ALL_TRUTHS else [name] for name in self.models]
-        models = tuple(dict.fromkeys(name for names in named for name in names))
-        object.__setattr__(self, "models", models)
+        object.__setattr__(self, "models", with_truths(self.models))
 
     def check(self, bench: Bench) -> None:
         """See `Job.check`."""
@@ -153,20 +149,14 @@ class VariablesJob(Job):
             raise BadUsage("The featurizer dbm+sae needs --saes, a folder with an SAE a site.")
         for task in self.tasks:
             bench.task(task)
+        check_tasks(self.models, self.tasks)
         for model in self.models:
-            tasks = self.tasks_of(model)
-            if not tasks:
-                raise BadUsage(
-                    f"{model} needs a task to run on; only ground truths have one of their own."
-                )
-            for task in tasks:
+            for task in tasks_of(model, self.tasks):
                 self.variables_of(task)
 
-    def tasks_of(self, model: str) -> tuple[str, ...]:
-        """What a model runs on: a ground truth on its own task, unless others are named."""
-        if not is_truth(model):
-            return self.tasks
-        return tuple(task for task in self.tasks if is_truth(task)) or (model,)
+    def notes(self) -> Sequence[str]:
+        """See `Job.notes`: ground truths have tasks of their own."""
+        return own_task_notes(self.models, self.tasks)
 
     def variables_of(self, task: str) -> dict[str, Hypothesis]:
         """The hypotheses of a task that are looked at, by name.
@@ -193,7 +183,7 @@ class VariablesJob(Job):
                 {"model": model},
             )
             for model in self.models
-            for task in self.tasks_of(model)
+            for task in tasks_of(model, self.tasks)
             for group in [cell_name(model, task)]
             for variable in self.variables_of(task)
             for featurizer in self.featurizers
