@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mechassay.errors import BadUsage
+from mechassay.errors import BadUsage, UnknownName
 from mechassay.models.sources import truth_names
 from mechassay.runs.own_tasks import check_tasks, own_task_notes, tasks_of, with_truths
 
@@ -14,6 +14,11 @@ def test_a_ground_truth_runs_on_its_own_task() -> None:
     assert tasks_of("truth-ioi", ("ioi", "mcqa")) == ("truth-ioi",)
     assert tasks_of("truth-ioi", ("ioi", "truth-mcqa-trained")) == ("truth-mcqa-trained",)
     assert tasks_of("gpt2", ()) == ()
+
+
+def test_a_letter_wrong_in_the_name_of_a_truth_is_no_missing_task() -> None:
+    with pytest.raises(UnknownName, match=r"model 'truth-iio'\. Did you mean 'truth-ioi'\?"):
+        check_tasks(("truth-iio",), ())
 
 
 def test_truth_stands_for_all_of_them_once() -> None:

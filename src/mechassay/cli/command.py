@@ -29,6 +29,7 @@ from mechassay.runs.execute import (
     prepare,
 )
 from mechassay.runs.job import Interrupted, Option, Results, job_of, options_of
+from mechassay.text import counted
 
 ENGINES = ("here", "processes", "ray")
 SeedOption = Annotated[
@@ -146,7 +147,8 @@ def execute(
         typer.echo(f"note: {note}", err=True)
     if only_plan:
         n = len(batches_of(job, bench.folder))
-        typer.echo(f"{output}: {n:,} batches to do: mechassay run-cells {output} --part 1/{n}")
+        batches = counted(n, "batch", "batches")
+        typer.echo(f"{output}: {batches} to do: mechassay run-cells {output} --part 1/{n}")
         return
     try:
         results = done(job, bench, executor)

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mechassay.cli.service import DatabaseOption, FolderOption, StoreOption, TrackOption
+from mechassay.text import counted
 
 if TYPE_CHECKING:
+    from mechassay.leaderboard.board import Board
     from mechassay.leaderboard.recomputation import Recomputation
 
 ServerOption = Annotated[
@@ -178,6 +180,11 @@ def tell(told: Recomputation) -> None:
         raise typer.Exit(1)
 
 
+def rows_and_cells(board: Board) -> str:
+    """How large a board is: `2 rows, 1 cell`."""
+    return f"{counted(len(board.rows()), 'row')}, {counted(len(board.cells), 'cell')}"
+
+
 def export(
     output: Annotated[Path, typer.Argument(help="Folder of the pages.")],
     folder: FolderOption = Path("service"),
@@ -199,7 +206,9 @@ def export(
     settings = ServiceSettings(folder, database, store, track, board=board)
     found = export_boards(settings, output, address, with_files=files)
     for name, written in found.boards.items():
-        typer.echo(f"{name}: {len(written.rows())} rows, {len(written.cells)} cells")
-    said = f"{len(found.files)} files of {found.n_bytes / 1e6:,.1f} MB (--no-files leaves them out)"
-    typer.echo(f"{found.submissions} submissions; {said if files else 'their files are left out'}")
+        typer.echo(f"{name}: {rows_and_cells(written)}")
+    n_files = counted(len(found.files), "file")
+    said = f"{n_files} of {found.n_bytes / 1e6:,.1f} MB (--no-files leaves them out)"
+    told = said if files else "their files are left out"
+    typer.echo(f"{counted(found.submissions, 'submission')}; {told}")
     typer.echo(f"Written: {output / 'index.html'}")

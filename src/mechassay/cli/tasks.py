@@ -11,6 +11,7 @@ import typer
 from mechassay.cli.command import SeedOption, command
 from mechassay.cli.listing import JsonOption, show
 from mechassay.runs.accuracy import AccuracyJob
+from mechassay.text import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -223,7 +224,7 @@ def export(
         raise BadUsage(f"{task.name} has no public schema to write.")
     rows = task.rows(split, limit=limit, seed=seed, private_seed=private_seed)
     write_text(output, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    typer.echo(f"{output}: {len(rows):,} rows")
+    typer.echo(f"{output}: {counted(len(rows), 'row')}")
 
 
 SHOWN = 6

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mechassay.errors import BadUsage
-from mechassay.models.sources import truth_names
+from mechassay.errors import BadUsage, MechassayError, UnknownName
+from mechassay.models.sources import find_source, truth_names
 from mechassay.truth.models import is_truth
 
 ALL_TRUTHS = "truth"
@@ -33,11 +33,13 @@ def check_tasks(models: Sequence[str], tasks: Sequence[str]) -> None:
     """Refuse models without a task, and tasks without a model.
 
     Raises:
+        UnknownName: a model without a task is none that can be named.
         BadUsage: a model that is no ground truth has no task; or all models are ground truths, and
             one of the tasks is none of theirs.
     """
     for model in models:
         if not tasks_of(model, tasks):
+            _check_known(model)
             raise BadUsage(
                 f"{model} needs a task to run on; only ground truths have one of their own."
             )
@@ -61,6 +63,16 @@ def own_task_notes(models: Sequence[str], tasks: Sequence[str]) -> tuple[str, ..
     if named := [task for task in tasks if is_truth(task)]:
         own = ", ".join(named)
     return (f"{who} {runs} on {own}, not on {', '.join(others)}.",)
+
+
+def _check_known(model: str) -> None:
+    """Refuse a name that is no model's, such as a ground truth's with a letter wrong."""
+    try:
+        find_source(model)
+    except UnknownName:
+        raise
+    except MechassayError:
+        return  # A model that is not here, which has no task either.
 
 
 def _of_others(tasks: Sequence[str]) -> list[str]:
