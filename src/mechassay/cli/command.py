@@ -32,12 +32,14 @@ from mechassay.runs.job import Interrupted, Option, Results, job_of, options_of
 from mechassay.text import counted
 
 ENGINES = ("here", "processes", "ray")
-SeedOption = Annotated[
-    int,
-    typer.Option("--seed", min=options.SEED.least, max=options.SEED.most, help=options.SEED.help),
-]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")]
 DtypeOption = Annotated[str, typer.Option("--dtype", help=options.DTYPE.help)]
+
+
+def seed_option(what: str) -> Any:
+    """The option of a command's seed; see `options.seed_of`."""
+    about = options.seed_of(what)
+    return typer.Option("--seed", min=about.least, max=about.most, help=about.help)
 
 
 def _where(*flags: str, **more: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mechassay.cli.command import SeedOption, command
+from mechassay.cli.command import command, seed_option
 from mechassay.cli.listing import JsonOption, show
 from mechassay.runs.accuracy import AccuracyJob
 from mechassay.text import counted
@@ -83,7 +83,7 @@ def show_task(
             help="all; or base, counterfactual, both: only where the model answers those right."
         ),
     ] = "all",
-    seed: SeedOption = 0,
+    seed: Annotated[int, seed_option("the examples")] = 0,
     private_seed: PrivateSeed = None,
 ) -> None:
     """Print some pairs of a task; with a model, their tokens side by side."""
@@ -210,7 +210,7 @@ def export(
     limit: Annotated[
         int | None, typer.Option(help="How many; the whole split if not given.")
     ] = None,
-    seed: SeedOption = 0,
+    seed: Annotated[int, seed_option("the examples")] = 0,
     private_seed: PrivateSeed = None,
 ) -> None:
     """Write a task's examples in the schema of its public data set."""

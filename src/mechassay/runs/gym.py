@@ -83,7 +83,10 @@ class GymJob(Job):
     ] = (0,)
     controls: Annotated[
         tuple[GymControl, ...],
-        option("Controls: control labels, the untrained model.", "--control"),
+        option(
+            "Controls that train again, on --control-label or in a model of random weights.",
+            "--control",
+        ),
     ] = GYM_CONTROLS
     control_labels: Annotated[
         tuple[str, ...],

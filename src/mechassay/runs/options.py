@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mechassay.runs.job import option
+from mechassay.runs.job import Option, option
 
 _MODELS = "Packaged model, ground truth, hub id, local folder or .gguf file. Repeat for several{}."
 _TASKS = "Task, see `mechassay tasks list`. Repeat for several{}."
@@ -57,7 +57,7 @@ PAIRING = option(
     "Corrupted prompts that a method looks for its circuit with: matched (each prompt's own),"
     " random (another example's, of equal length) or same-template (random, of the same template)."
 )
-PROFILE = option("strict, or mib-2025 (exactly the benchmark's code).")
+PROFILE = option("mib-2025 is exactly the benchmark's code.")
 METRICS = option(
     "Metric beside faithfulness: recovery, completeness or minimality; with settings, as"
     " completeness:size=0.01. All three where a circuit is known. Repeat for several.",
@@ -65,7 +65,18 @@ METRICS = option(
     complete="metrics",
 )
 DTYPE = option("float32, float64, bfloat16 or float16.")
-SEED = option("Seed of the task's examples and of the bootstrap.", least=0, most=2**62 - 1)
+
+
+def seed_of(what: str) -> Option:
+    """The seed of all that a run draws.
+
+    Args:
+        what: that is, for the help.
+    """
+    return option(f"Seed of {what}.", least=0, most=2**62 - 1)
+
+
+SEED = seed_of("the task's examples and of the bootstrap")
 PRIVATE_SEED = option("Seed of the private split; never stored.", role="secret")
 BOS = option(
     "Put BOS before every prompt where the tokenizer does not (as TransformerLens does for GPT-2)."

@@ -39,7 +39,7 @@ class PatchJob(Job):
     ] = ("resid",)
     direction: Annotated[
         Direction,
-        option("denoising: clean values into counterfactual runs; noising: the other way."),
+        option("Clean values into counterfactual runs, or the other way."),
     ] = "denoising"
     objective: Annotated[str | None, options.OBJECTIVE] = None
     counterfactual: Annotated[str | None, options.COUNTERFACTUAL] = None

@@ -106,11 +106,14 @@ class VariablesJob(Job):
         tuple[str, ...], option("Kind of counterfactuals; the task's default ones.", "--kind")
     ] = ()
     profile: Annotated[
-        Profile, option("strict, or settings of the paper or of its code: paper, mib-2025.")
+        Profile, option("paper and mib-2025 are settings of MIB's paper and of its code.")
     ] = "strict"
     controls: Annotated[
         tuple[VariableControl, ...],
-        option("Controls that train again: arbitrary labels, the untrained model.", "--control"),
+        option(
+            "Controls that train again, on labels of no variable or in a model of random weights.",
+            "--control",
+        ),
     ] = VARIABLE_CONTROLS
     train_limit: Annotated[int, option("Answered examples to train on.", least=1)] = 160
     validation_limit: Annotated[int, option("Answered examples to choose on.", least=1)] = 60
