@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -115,8 +115,16 @@ def submit(
     declared = Declaration.of({"name": name, **said}, "options") if name else None
     client = ServiceClient(server, read_token(token_file))
     found = client.submit(source, declared)
-    typer.echo(f"{found['id']}: {found['state']}" + ("" if found["new"] else " (known already)"))
+    typer.echo(told_of(found))
     typer.echo(f"{server.rstrip('/')}/submissions/{found['id']}")
+
+
+def told_of(found: dict[str, Any]) -> str:
+    """What a server answers to a submission, in a line: bytes that it knows keep their name."""
+    if found["new"]:
+        return f"{found['id']}: {found['state']}"
+    name = f", known under the name {found['name']!r}" if found.get("name") else ", known already"
+    return f"These bytes are the submission {found['id']}{name}: {found['state']}"
 
 
 def status(submission: SubmissionArgument, server: ServerOption = DEFAULT_SERVER) -> None:
