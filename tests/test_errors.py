@@ -48,6 +48,19 @@ def test_a_name_like_no_other_has_no_suggestion() -> None:
     assert str(UnknownName("task", "ioi", [])) == "Unknown task 'ioi'. Known: none."
 
 
+def test_a_name_that_is_known_twice_is_listed_once() -> None:
+    assert str(UnknownName("cell", "c", ["b", "a", "b"])).endswith("Known: a, b.")
+
+
+def test_of_very_many_names_the_nearest_few_are_listed() -> None:
+    names = [f"cell-{number}" for number in range(100)]
+    said = str(UnknownName("cell", "cell-4", [name for name in names if name != "cell-4"]))
+    listed = said.rpartition("Known: ")[2]
+    assert listed.endswith(", and 89 others.") and listed.count("cell-") == UnknownName.FEW
+    assert "cell-94" in listed and "cell-49" in listed and "cell-10" not in listed
+    assert str(UnknownName("cell", "x", names[: UnknownName.MANY])).count("cell-") == 60
+
+
 def test_a_missing_extra_has_the_install_command() -> None:
     assert (
         str(MissingExtra("Reading a GGUF file", "gguf", "gguf"))

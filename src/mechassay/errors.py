@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 
 class MechassayError(Exception):
@@ -24,13 +24,22 @@ class BadUsage(MechassayError):
 
 
 class UnknownName(BadUsage):
-    """A name nobody registered. The message carries the nearest valid one."""
+    """A name nobody registered. The message carries the nearest valid one, and all, each once; of
+    more than `MANY` the nearest few, and how many others there are.
+    """
+
+    MANY: ClassVar[int] = 60
+    FEW: ClassVar[int] = 10
 
     def __init__(self, kind: str, name: str, allowed: Iterable[str]) -> None:
-        known = sorted(allowed)
+        known = sorted(set(allowed))
         close = get_close_matches(name, known, n=1, cutoff=0.5)
         hint = f" Did you mean {close[0]!r}?" if close else ""
-        super().__init__(f"Unknown {kind} {name!r}.{hint} Known: {', '.join(known) or 'none'}.")
+        told = ", ".join(known) or "none"
+        if len(known) > self.MANY:
+            near = get_close_matches(name, known, n=self.FEW, cutoff=0.0)
+            told = f"{', '.join(near)}, and {len(known) - len(near):,} others"
+        super().__init__(f"Unknown {kind} {name!r}.{hint} Known: {told}.")
 
 
 def first_line(error: object) -> str:

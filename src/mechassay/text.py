@@ -47,6 +47,16 @@ def first_sentence(text: str) -> str:
     return found[0] if found else line
 
 
+def counted(n: int, one: str, many: str = "") -> str:
+    """How many there are of something: `1 row`, `2,000 rows`.
+
+    Args:
+        one: what one of them is called.
+        many: what several are called; `one` with an s if not given.
+    """
+    return f"{n:,} {one if n == 1 else many or one + 's'}"
+
+
 def share(fraction: float) -> str:
     """A fraction as a percentage: `0.1 %`, in which lines do not break."""
     return f"{100 * fraction:.3g}\u00a0%"

@@ -29,7 +29,7 @@ predictions: [{measure: circuit, direction: above, threshold: 0.7}]
 def test_what_is_saved_is_what_is_read(tmp_path: Path) -> None:
     made = made_judgments(statuses={"C1": "YES"}, evidence={"C1": quoted("copy", page=2)})
     assert read_judgments(made.save(tmp_path / "a.json")) == made
-    assert "1 claims" in repr(made) and "Ann" in made._repr_html_()
+    assert "1 claim)" in repr(made) and "Ann" in made._repr_html_()
     assert made.columns()["status"][:2] == ["YES", "NOT TESTED"]
 
 
@@ -160,3 +160,31 @@ def test_a_fault_in_a_file_whose_parts_hold_each_other_is_told_at_once() -> None
     with pytest.raises(BadFile, match="rubric") as told:
         judgments_of({**plain_judgments(), "rubric": deep})
     assert len(str(told.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "form.html",
+            "<html></html>",
+            "is a page; judgments are read from the file that a form's button"
+            ' "Download judgments" writes: judgments.json.',
+        ),
+        ("claim.yaml", CLAIM, "has claims, which nobody has judged; `mechassay claims form`"),
+        ("claims.yaml", "claims: [{id: a, statement: b}]", "has claims, which nobody has judged"),
+        ("claims.txt", "", "a file to read ends in .json or .yaml or .yml."),
+    ],
+)
+def test_what_is_no_judgments_says_where_they_are(
+    tmp_path: Path, name: str, text: str, message: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises((BadUsage, BadFile)) as error:
+        read_judgments(tmp_path / name)
+    assert message in str(error.value) and len(str(error.value).splitlines()) == 1
+
+
+def test_a_folder_is_no_file_of_judgments(tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match="is a folder; a file was expected"):
+        read_judgments(tmp_path)

@@ -13,6 +13,7 @@ import pytest
 import mechassay as ma
 from mechassay.circuits import EdgeScores
 from mechassay.circuits.ablation import load_ablated
+from mechassay.models.sources import truth_names
 from mechassay.records import Record
 from runfolder import held
 
@@ -354,3 +355,55 @@ def test_the_plan_never_holds_the_private_seed(folder: Path, tmp_path: Path, run
     assert "first" in data["train"] and "first" not in data["test"]
     page = (tmp_path / "out/report.html").read_text()
     assert "An example pair" not in page and "private-seed" not in page
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["circuits", "run", "-M", "eap"],
+        ["suite", "run", "-M", "eap"],
+        ["variables", "run", "-f", "full-vector"],
+        ["measure", "run", "EX25", "-M", "eap"],
+    ],
+)
+def test_a_task_named_for_a_ground_truth_alone_is_refused(
+    tmp_path: Path, run: Run, words: list[str]
+) -> None:
+    out = tmp_path / "out"
+    done = run(*words, "-m", "truth-ioi", "-t", "greater-than", "-o", out)
+    assert done.code == 2 and "truth-ioi runs on its own task" in done.line
+    assert "got greater-than" in done.line and not out.exists()
+
+
+def test_a_mixed_run_says_once_what_its_ground_truths_run_on(
+    folder: Path, tmp_path: Path, run: Run
+) -> None:
+    done = run(
+        *("suite", "run", "-m", folder, "-m", "truth", "-t", "ioi", "-M", "eap"),
+        *("--only-plan", "-o", tmp_path / "out"),
+    )
+    assert done.code == 0
+    assert done.line == (
+        f"note: {len(truth_names())} ground truths run on their own tasks, not on ioi."
+    )
+
+
+@pytest.mark.parametrize(
+    "words", [["patch", "run", "-t", "ioi"], ["tasks", "score"], ["gym", "run"], ["gym", "check"]]
+)
+def test_truth_stands_for_all_ground_truths_only_where_the_help_says_so(
+    tmp_path: Path, run: Run, words: list[str]
+) -> None:
+    out = tmp_path / "out"
+    done = run(*words, "-m", "truth", "-o", out)
+    assert done.code == 2 and "Unknown model 'truth'" in done.line and not out.exists()
+    assert "stands for all" not in " ".join(run(*words, "--help").out.split())
+
+
+def test_known_bytes_are_told_with_the_name_that_they_have() -> None:
+    from mechassay.cli.service_site import told_of
+
+    held = {"id": "abc", "state": "done", "name": "First"}
+    assert told_of({**held, "new": True}) == "abc: done"
+    said = told_of({**held, "new": False})
+    assert said == "These bytes are the submission abc, known under the name 'First': done"

@@ -58,3 +58,22 @@ def test_mistakes_are_one_line(run: Callable[..., Any], db: Database, tmp_path: 
     for submission, says in ((made, "is withdrawn"), ("nobody", "Unknown submission 'nobody'")):
         found = run(*WORDS, submission, "--folder", tmp_path)
         assert found.code == 2 and says in found.line
+
+
+def test_an_unknown_submission_shows_those_that_there_are(
+    run: Callable[..., Any], db: Database, tmp_path: Path
+) -> None:
+    made = queued(db, submitter(db)).id
+    found = run(*WORDS, "nosuch", "--folder", tmp_path)
+    assert found.code == 2 and found.line.endswith(f"Unknown submission 'nosuch'. Known: {made}.")
+
+
+def test_where_there_is_no_service_none_is_made(run: Callable[..., Any], tmp_path: Path) -> None:
+    folder = tmp_path / "elsewhere"
+    for words in (
+        [*WORDS, "nosuch"],
+        ["leaderboard", "token", "withdraw", "Ann"],
+    ):
+        found = run(*words, "--folder", folder)
+        assert found.code == 2 and "there is no database of a service" in found.line
+        assert str(folder / "board.sqlite") in found.line and not folder.exists()

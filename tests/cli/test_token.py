@@ -64,6 +64,7 @@ def test_the_database_of_the_environment(
 def test_mistakes_are_one_line(
     run: Callable[..., Any], tmp_path: Path, words: tuple[str, ...], says: str
 ) -> None:
+    assert run(*WORDS, "add", "Ann", "--folder", tmp_path).code == 0
     found = run(*WORDS, *words, "--folder", tmp_path)
     assert found.code == 2 and says in found.line and "secret" not in found.err
 

@@ -215,3 +215,13 @@ def test_folders_that_hold_none(made: Callable[[Path], Any], said: str, tmp_path
     made(tmp_path / "mine")
     [(_, message)] = told(tmp_path / "mine")
     assert said in message
+
+
+def test_one_mistake_at_many_sites_is_said_once_with_their_number(tmp_path: Path) -> None:
+    fit("resid.0@verb", "resid.1@verb", "resid.-1@verb").save(tmp_path / "a-0.safetensors")
+    fit("resid.0@verb").save(tmp_path / "b-0.safetensors")
+    said = [message for _, message in told(tmp_path) if "has the regions" in message]
+    assert said == [
+        "Site resid.0@verb: the task has the regions noun, time (3 sites in all).",
+        "Site resid.0@verb: the task has the regions noun, time.",
+    ]

@@ -12,6 +12,7 @@ import pytest
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.leaderboard import Board, BoardCell, board_rules
 from mechassay.leaderboard.board import sigmoid
+from mechassay.leaderboard.cells import told_apart
 
 RULES = board_rules()["circuits"]
 
@@ -113,6 +114,21 @@ def test_an_unknown_cell_is_named_with_the_nearest() -> None:
     with pytest.raises(BadUsage, match="several conditions"):
         board.find("eap/gpt2/ioi/cpr")
     assert [board.find(cell.full_id).value for cell in twice] == [1.0, 0.0]
+
+
+def test_known_cells_are_told_apart_by_their_conditions() -> None:
+    twice = [made("eap", "ioi", 1.0), made("eap", "ioi", 0.0, conditions={"examples": "y"})]
+    board = Board.of(RULES, [*twice, made("eap", "x", 1.0)])
+    with pytest.raises(UnknownName) as error:
+        board.find("random")
+    known = str(error.value).rpartition("Known: ")[2].removesuffix(".").split(", ")
+    assert set(known) == {*(cell.full_id for cell in twice), "eap/gpt2/x/cpr"}
+    assert all(board.find(name).id == name.partition("@")[0] for name in known)
+
+
+def test_conditions_stand_behind_the_last_at() -> None:
+    full = ["eap@0.1/cpr@a", "eap@0.1/cpr@b", "eap@0.1/cmd@a"]
+    assert told_apart(full) == ["eap@0.1/cpr@a", "eap@0.1/cpr@b", "eap@0.1/cmd"]
 
 
 def test_json_and_csv_hold_every_cell_with_all_digits() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -18,7 +19,7 @@ from mechassay.runs.adversarial_paper import PaperJob
 from mechassay.runs.adversarial_search import SearchJob
 from mechassay.runs.circuits import CircuitsJob
 from mechassay.runs.command_line import PROGRAM, command_line
-from mechassay.runs.job import job_of
+from mechassay.runs.job import JOBS, job_of, options_of
 from mechassay.runs.robust import RobustJob
 
 CIRCUITS = CircuitsJob(("truth-ioi",), methods=("eap", "eap-ig-inputs:steps=3,points=left"))
@@ -137,3 +138,41 @@ def test_a_private_seed_is_never_written(typed: Any) -> None:
 )
 def test_what_no_command_makes_has_none(job: Any) -> None:
     assert command_line(job) == ""
+
+
+@pytest.mark.parametrize("kind", JOBS.names())
+def test_help_names_choices_once(kind: str) -> None:
+    job = JOBS.load(kind)
+    hints, about = get_type_hints(job), options_of(job)
+    for name in about:
+        choices = [each for each in get_args(_inner(hints[name])) if isinstance(each, str)]
+        words = re.findall(r"[\w+-]+", about[name].help)
+        # The choices stand before the help; it may explain some of them.
+        assert not choices or any(each not in words for each in choices), (name, about[name].help)
+
+
+def _inner(hint: Any) -> Any:
+    """The type of a field's values, of one of them where it takes several."""
+    return get_args(hint)[0] if get_origin(hint) is tuple else hint
+
+
+@pytest.mark.parametrize(
+    ("words", "help"),
+    [
+        (("measure", "null"), "Seed of the simulated inputs."),
+        (("truth", "verify"), "Seed of the pairs."),
+        (("tasks", "show"), "Seed of the examples."),
+        (("saes", "train"), "Seed of what is taken of the texts"),
+        (("circuits", "run"), "Seed of the task's examples and of the bootstrap."),
+    ],
+)
+def test_a_seed_says_what_it_is_of(
+    words: tuple[str, ...],
+    help: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        main([*words, "--help"])
+    assert help in " ".join(re.sub(r"[│╭╰─]", " ", capsys.readouterr().out).split())

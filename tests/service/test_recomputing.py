@@ -16,6 +16,7 @@ import torch
 import mechassay as ma
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadFile, BadUsage, UnknownName
+from mechassay.leaderboard.cells import told_apart
 from mechassay.progress import SILENT
 from mechassay.service.app import create_app
 from mechassay.service.archive import pack
@@ -107,8 +108,10 @@ def test_circuits_of_a_submission_are_drawn(client: Any) -> None:
 
 def test_cells_that_are_not_there_or_several_are_refused(client: Any, tmp_path: Path) -> None:
     asked = Asked("http://127.0.0.1").use(client)
-    with pytest.raises(UnknownName, match="cell"):
+    with pytest.raises(UnknownName, match="cell") as error:
         fetch_cell(asked, "circuits", "nobody/cpr", tmp_path)
+    known = str(error.value).rpartition("Known: ")[2].removesuffix(".").split(", ")
+    assert sorted(known) == sorted(told_apart(names(client)))
     with pytest.raises(UnknownName, match="board"):
         fetch_cell(asked, "none", "x", tmp_path)
 

@@ -25,6 +25,7 @@ from mechassay.claims.scoring import JUDGED, Status, claim_score
 from mechassay.errors import BadUsage
 from mechassay.records import Measure, Record, Spec, Table, provenance
 from mechassay.stats.agreement import coincidences, ordinal_alpha
+from mechassay.text import counted
 
 KIND = "claims-vote"
 SINGLE = "single run"
@@ -282,7 +283,8 @@ def _warnings(judgments: Judgments, n_runs: int) -> list[str]:
         for judgment in judged.criteria.values()
     )
     if silent:
-        said.append(f"{silent} statuses are NOT TESTED as some run says nothing of them.")
+        told, them = counted(silent, "status is", "statuses are"), "it" if silent == 1 else "them"
+        said.append(f"{told} NOT TESTED as some run says nothing of {them}.")
     if n := sum(len(step.rejected) for step in judgments.steps):
-        said.append(f"{n} objections were rejected.")
+        said.append(f"{counted(n, 'objection was', 'objections were')} rejected.")
     return said

@@ -10,8 +10,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from mechassay.errors import BadFile, UnknownName, first_line
-from mechassay.files import check_ending
+from mechassay.errors import BadFile, BadUsage, UnknownName, first_line
 
 ENDINGS = (".json", ".yaml", ".yml")
 
@@ -20,10 +19,13 @@ def read_plain(path: Path) -> Any:
     """What a JSON or YAML file holds.
 
     Raises:
-        BadFile: it is not there, or neither.
+        BadFile: it is not there, a folder, or neither.
         BadUsage: it has another ending.
     """
-    check_ending(path, *ENDINGS)
+    if path.is_dir():
+        raise BadFile(f"{path}: is a folder; a file was expected ({', '.join(ENDINGS)}).")
+    if path.suffix not in ENDINGS:
+        raise BadUsage(f"{path}: a file to read ends in {' or '.join(ENDINGS)}.")
     try:
         text = path.read_text("utf-8")
         return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)

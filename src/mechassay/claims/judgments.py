@@ -25,11 +25,14 @@ from mechassay.display import Tabular, data_frame, html_facts, html_table
 from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.files import write_text
 from mechassay.records import Measure, Stored
+from mechassay.text import counted
 
 RaterKind = Literal["human", "language model", "execution", "vote"]
 Scope = Literal["claim", "other model"]
 StepName = Literal["vote", "audit", "advocate"]
 STEPS: tuple[StepName, ...] = get_args(StepName)
+PAGES = (".html", ".htm")
+"""Endings of what people take for judgments: the form that they are made with."""
 """What judgments may go through before they are scored, in this order."""
 NOTES: dict[StepName, str] = {"vote": "MIN-VOTE", "audit": "LEAK", "advocate": "CHALLENGE"}
 
@@ -244,7 +247,7 @@ class Judgments(Stored, Tabular):
 
     def __repr__(self) -> str:
         rater = f"{self.rater.kind} {self.rater.id}"
-        return f"Judgments({self.rubric} by {rater}, {len(self.claims)} claims)"
+        return f"Judgments({self.rubric} by {rater}, {counted(len(self.claims), 'claim')})"
 
     __str__ = __repr__
 
@@ -284,7 +287,13 @@ def read_judgments(path: str | Path) -> Judgments:
 
     Raises:
         BadFile: not readable, or not of this form; the message names the field and the nearest.
+        BadUsage: a page, such as the form that judgments are made with, or another ending.
     """
+    if Path(path).suffix in PAGES:
+        raise BadUsage(
+            f"{path}: is a page; judgments are read from the file that a form's button"
+            ' "Download judgments" writes: judgments.json.'
+        )
     return judgments_of(read_plain(Path(path)), str(path))
 
 
@@ -294,6 +303,11 @@ def judgments_of(plain: Any, name: str = "judgments") -> Judgments:
     Raises:
         BadFile: they are not of this form, or a criterion is missing.
     """
+    if _is_claims(plain):
+        raise BadFile(
+            f"{name}: has claims, which nobody has judged; `mechassay claims form` makes a form"
+            " for judging them."
+        )
     try:
         found = Judgments.model_validate(plain)
         check_judgments(found)
@@ -302,6 +316,17 @@ def judgments_of(plain: Any, name: str = "judgments") -> Judgments:
     except BadUsage as error:
         raise BadFile(f"{name}: {error}") from None
     return found
+
+
+def _is_claims(plain: Any) -> bool:
+    """Whether plain values are a file of claims (`claims_of`): no rater, no criteria."""
+    if isinstance(plain, dict):
+        if "rater" in plain:
+            return False
+        plain = plain.get("claims", [plain])
+    return isinstance(plain, list) and any(
+        isinstance(each, dict) and "statement" in each for each in plain
+    )
 
 
 def check_judgments(judgments: Judgments) -> None:

@@ -21,7 +21,7 @@ from mechassay.claims.scoring import (
 )
 from mechassay.display import OneLine, html_facts, html_table
 from mechassay.records import Check, Measure, Record, Spec, Table, provenance
-from mechassay.text import number
+from mechassay.text import counted, number
 
 KIND = "claims"
 NO_SCORE = "No criterion was judged YES, PARTIAL or NO: the claim has no score."
@@ -74,8 +74,8 @@ class ScoredJudgments(OneLine):
             )
         if n := sum(row.state == "not checked" for row in rows):
             warnings.append(
-                f"{n} pieces of evidence were not checked: name their --document, or the folder of"
-                " the --runs."
+                f"{counted(n, 'piece of evidence was', 'pieces of evidence were')} not checked:"
+                " name the --document of quotes, or the folder of the --runs."
             )
         return Record(
             kind=KIND,

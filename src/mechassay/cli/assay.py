@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mechassay.cli.claims import DocumentsOption, read_paper
-from mechassay.cli.command import DeviceOption, DtypeOption, SeedOption
+from mechassay.cli.command import DeviceOption, DtypeOption, seed_option
 
 MODEL_HELP = "Model to run, if not the claims' own; the judgments are then of another model."
 
@@ -49,7 +49,7 @@ def assay(
     model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = "",
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
-    seed: SeedOption = 0,
+    seed: Annotated[int, seed_option("the examples and of the bootstrap")] = 0,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be run and what it costs.")
     ] = False,

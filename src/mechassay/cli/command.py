@@ -29,14 +29,17 @@ from mechassay.runs.execute import (
     prepare,
 )
 from mechassay.runs.job import Interrupted, Option, Results, job_of, options_of
+from mechassay.text import counted
 
 ENGINES = ("here", "processes", "ray")
-SeedOption = Annotated[
-    int,
-    typer.Option("--seed", min=options.SEED.least, max=options.SEED.most, help=options.SEED.help),
-]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")]
 DtypeOption = Annotated[str, typer.Option("--dtype", help=options.DTYPE.help)]
+
+
+def seed_option(what: str) -> Any:
+    """The option of a command's seed; see `options.seed_of`."""
+    about = options.seed_of(what)
+    return typer.Option("--seed", min=about.least, max=about.most, help=about.help)
 
 
 def _where(*flags: str, **more: Any) -> Any:
@@ -142,9 +145,12 @@ def execute(
     if here:
         check_device(device)
     bench = prepare(job, output, device=device, here=here)
+    for note in job.notes():
+        typer.echo(f"note: {note}", err=True)
     if only_plan:
         n = len(batches_of(job, bench.folder))
-        typer.echo(f"{output}: {n:,} batches to do: mechassay run-cells {output} --part 1/{n}")
+        batches = counted(n, "batch", "batches")
+        typer.echo(f"{output}: {batches} to do: mechassay run-cells {output} --part 1/{n}")
         return
     try:
         results = done(job, bench, executor)

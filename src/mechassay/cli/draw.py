@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from mechassay.text import counted
+
 if TYPE_CHECKING:
     from mechassay.circuits.scores import By
 
@@ -68,7 +70,7 @@ def draw(
     cuts = cut_circuits(texts, edges, by=cast("By", by), greedy=greedy)
     write_drawing(output, cuts, least=least)
     for cut in cuts:
-        typer.echo(f"{cut.name}: {len(cut.circuit):,} edges ({cut.how})")
+        typer.echo(f"{cut.name}: {counted(len(cut.circuit), 'edge')} ({cut.how})")
         if edges and not len(cut.circuit):
             typer.echo(
                 f"{cut.name}: none of them is on a path from input to logits; ask for more, or"

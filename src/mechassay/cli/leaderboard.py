@@ -14,6 +14,7 @@ from mechassay.cli.service_site import (
     TokenFileOption,
     export,
     recompute_from,
+    rows_and_cells,
     serve,
     status,
     submit,
@@ -22,6 +23,7 @@ from mechassay.cli.service_site import (
 )
 from mechassay.cli.service_validate import validate
 from mechassay.cli.service_worker import worker
+from mechassay.text import counted
 
 if TYPE_CHECKING:
     from mechassay.leaderboard.cells import BoardCell
@@ -69,11 +71,12 @@ def build(
     for text in lacking:
         typer.echo(f"warning: computed again from its run alone: {text}", err=True)
     for name, board in boards.boards.items():
-        typer.echo(f"{name}: {len(board.rows())} rows, {len(board.cells)} cells")
+        typer.echo(f"{name}: {rows_and_cells(board)}")
         if exchange:
             written = write_exchange(board, output / "exchange" / name, runs)
             n = sum(map(len, written.files.values()))
-            typer.echo(f"  {n} files for others; {written.left_out} undefined numbers left out")
+            left = counted(written.left_out, "undefined number")
+            typer.echo(f"  {counted(n, 'file')} for others; {left} left out")
     typer.echo(f"Written: {page}")
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mechassay.cli.command import SeedOption, command
+from mechassay.cli.command import command, seed_option
 from mechassay.cli.listing import JsonOption, show_columns
 from mechassay.runs.measure import MeasureJob
 from mechassay.runs.measure_trial import MeasureTrialJob
@@ -43,7 +43,7 @@ def null(
     simulations: Annotated[
         int, typer.Option("--simulations", min=1, help="Of each scenario.")
     ] = 1000,
-    seed: SeedOption = 0,
+    seed: Annotated[int, seed_option("the simulated inputs")] = 0,
     json: JsonOption = False,
 ) -> None:
     """How often a metric's thresholds err: false alarms on worthless inputs, power on sound ones.

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from mechassay.text import counted
+
 
 def report(
     folder: Annotated[Path, typer.Argument(help="The folder of a run, or one that holds runs.")],
@@ -56,7 +58,7 @@ def run_cells(
         if (failure := bench.folder.failure(cell.name)) and failure.status == "failed"
     ]
     n = sum(map(len, mine))
-    typer.echo(f"{folder}: part {part}, {n:,} cells, {len(failed):,} failed")
+    typer.echo(f"{folder}: part {part}, {counted(n, 'cell')}, {len(failed):,} failed")
     for failure in failed:
         typer.echo(f"mechassay: {', '.join(failure.cell.values())}: {failure.message}", err=True)
     if failed:

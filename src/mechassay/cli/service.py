@@ -47,17 +47,20 @@ SeedFileOption = Annotated[
 ]
 
 
-def opened(folder: Path, database: str) -> Database:
+def opened(folder: Path, database: str, *, new: bool = True) -> Database:
     """The service's database, with the tables of this version.
+
+    Args:
+        new: whether one is made where there is none.
 
     Raises:
         MissingExtra: what the service needs is not installed.
-        BadUsage: an address of another kind, or tables of a newer version.
+        BadUsage: an address of another kind, or tables of a newer version, or none.
         DatabaseAway: it does not answer.
     """
     from mechassay.service.database import Database
     from mechassay.service.settings import ServiceSettings
 
     found = Database(ServiceSettings(folder, database).database)
-    found.upgrade()
+    found.upgrade(new=new)
     return found

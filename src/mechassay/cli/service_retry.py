@@ -28,7 +28,7 @@ def retry(
 
     Cells that are done keep their records. The submission is off the board until all have ended.
     """
-    with closing(opened(folder, database)) as db:
+    with closing(opened(folder, database, new=False)) as db:
         from mechassay.service.retry import retry as again
 
         found = again(db, submission, cells or ())

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mechassay.cli.service import DatabaseOption, FolderOption, StoreOption, TrackOption
+from mechassay.text import counted
 
 if TYPE_CHECKING:
+    from mechassay.leaderboard.board import Board
     from mechassay.leaderboard.recomputation import Recomputation
 
 ServerOption = Annotated[
@@ -113,8 +115,16 @@ def submit(
     declared = Declaration.of({"name": name, **said}, "options") if name else None
     client = ServiceClient(server, read_token(token_file))
     found = client.submit(source, declared)
-    typer.echo(f"{found['id']}: {found['state']}" + ("" if found["new"] else " (known already)"))
+    typer.echo(told_of(found))
     typer.echo(f"{server.rstrip('/')}/submissions/{found['id']}")
+
+
+def told_of(found: dict[str, Any]) -> str:
+    """What a server answers to a submission, in a line: bytes that it knows keep their name."""
+    if found["new"]:
+        return f"{found['id']}: {found['state']}"
+    name = f", known under the name {found['name']!r}" if found.get("name") else ", known already"
+    return f"These bytes are the submission {found['id']}{name}: {found['state']}"
 
 
 def status(submission: SubmissionArgument, server: ServerOption = DEFAULT_SERVER) -> None:
@@ -178,6 +188,11 @@ def tell(told: Recomputation) -> None:
         raise typer.Exit(1)
 
 
+def rows_and_cells(board: Board) -> str:
+    """How large a board is: `2 rows, 1 cell`."""
+    return f"{counted(len(board.rows()), 'row')}, {counted(len(board.cells), 'cell')}"
+
+
 def export(
     output: Annotated[Path, typer.Argument(help="Folder of the pages.")],
     folder: FolderOption = Path("service"),
@@ -199,7 +214,9 @@ def export(
     settings = ServiceSettings(folder, database, store, track, board=board)
     found = export_boards(settings, output, address, with_files=files)
     for name, written in found.boards.items():
-        typer.echo(f"{name}: {len(written.rows())} rows, {len(written.cells)} cells")
-    said = f"{len(found.files)} files of {found.n_bytes / 1e6:,.1f} MB (--no-files leaves them out)"
-    typer.echo(f"{found.submissions} submissions; {said if files else 'their files are left out'}")
+        typer.echo(f"{name}: {rows_and_cells(written)}")
+    n_files = counted(len(found.files), "file")
+    said = f"{n_files} of {found.n_bytes / 1e6:,.1f} MB (--no-files leaves them out)"
+    told = said if files else "their files are left out"
+    typer.echo(f"{counted(found.submissions, 'submission')}; {told}")
     typer.echo(f"Written: {output / 'index.html'}")

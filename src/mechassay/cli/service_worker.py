@@ -19,6 +19,7 @@ from mechassay.cli.service import (
     TrackOption,
     opened,
 )
+from mechassay.text import counted
 
 ENGINES = ("here", "ray")
 
@@ -79,4 +80,4 @@ def worker(
     finally:
         for name, handler in before.items():
             signal.signal(name, handler)
-    typer.echo(f"{n} pieces of work done")
+    typer.echo(f"{counted(n, 'piece')} of work done")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mechassay.cli.command import SeedOption, command
+from mechassay.cli.command import command, seed_option
 from mechassay.cli.listing import JsonOption, say, show
 from mechassay.runs.accuracy import AccuracyJob
-from mechassay.text import first_sentence
+from mechassay.text import counted, first_sentence
 
 if TYPE_CHECKING:
     from mechassay.models.model import Model
@@ -82,7 +82,7 @@ def show_task(
             help="all; or base, counterfactual, both: only where the model answers those right."
         ),
     ] = "all",
-    seed: SeedOption = 0,
+    seed: Annotated[int, seed_option("the examples")] = 0,
     private_seed: PrivateSeed = None,
 ) -> None:
     """Print some pairs of a task; with a model, their tokens side by side."""
@@ -196,7 +196,7 @@ def export(
     limit: Annotated[
         int | None, typer.Option(help="How many; the whole split if not given.")
     ] = None,
-    seed: SeedOption = 0,
+    seed: Annotated[int, seed_option("the examples")] = 0,
     private_seed: PrivateSeed = None,
 ) -> None:
     """Write a task's examples in the schema of its public data set."""
@@ -210,7 +210,7 @@ def export(
         raise BadUsage(f"{task.name} has no public schema to write.")
     rows = task.rows(split, limit=limit, seed=seed, private_seed=private_seed)
     write_text(output, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    typer.echo(f"{output}: {len(rows):,} rows")
+    typer.echo(f"{output}: {counted(len(rows), 'row')}")
 
 
 SHOWN = 6

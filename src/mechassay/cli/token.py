@@ -54,7 +54,7 @@ def withdraw(
     name: NameArgument, folder: FolderOption = SERVICE, database: DatabaseOption = ""
 ) -> None:
     """Make a submitter's token worthless. What was submitted stays; a new token can be added."""
-    with closing(opened(folder, database)) as db:
+    with closing(opened(folder, database, new=False)) as db:
         from mechassay.service.tokens import withdraw_token
 
         withdraw_token(db, name)

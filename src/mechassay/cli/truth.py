@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mechassay.cli.command import SeedOption, command
+from mechassay.cli.command import command, seed_option
 from mechassay.cli.listing import JsonOption, say, show, show_columns
 from mechassay.runs.circuits import CircuitsJob
 
@@ -64,7 +64,7 @@ def verify_truth(
     split: Annotated[
         str, typer.Option(help="Split of the pairs; the circuit was verified on test, with seed 0.")
     ] = "validation",
-    seed: SeedOption = 1,
+    seed: Annotated[int, seed_option("the pairs")] = 1,
 ) -> None:
     """Ablate every edge alone in fresh pairs:
     do the circuit's edges, and no others, move the output?
@@ -106,7 +106,7 @@ def verify_truth_homes(
     split: Annotated[
         str, typer.Option(help="Split of the examples; homes were verified on test, with seed 0.")
     ] = "validation",
-    seed: SeedOption = 1,
+    seed: Annotated[int, seed_option("the examples")] = 1,
     json: JsonOption = False,
 ) -> None:
     """Exchange every writer and block at every part of fresh prompts:

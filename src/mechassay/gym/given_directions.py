@@ -251,13 +251,23 @@ def _faults(
     if fit.together:
         yield "its sites are meant together; here each is exchanged alone."
     yield from site_faults(fit, shape, model)
+    mistakes: dict[str, list[str]] = {}
     for site in fit.sites:
-        if site.part != "resid" or site.layer < 0:
-            yield f"Site {site}: directions are at the residual stream after a block: resid.LAYER."
-        if site.position not in regions:
-            yield f"Site {site}: the task has the regions {', '.join(regions)}."
-        try:
-            if not fit.directions(site).shape[1]:
-                raise BadUsage(f"no direction is meant at {site}.")
-        except MechassayError as error:
-            yield first_line(error)
+        for mistake in _site_mistakes(fit, site, regions):
+            # A mistake that names its site is the same one at another site.
+            mistakes.setdefault(mistake.replace(str(site), "SITE"), []).append(str(site))
+    for mistake, sites in mistakes.items():
+        more = f" ({len(sites)} sites in all)" if len(sites) > 1 else ""
+        yield mistake.replace("SITE", sites[0]).removesuffix(".") + f"{more}."
+
+
+def _site_mistakes(fit: Fit, site: Site, regions: Sequence[str]) -> Iterator[str]:
+    if site.part != "resid" or site.layer < 0:
+        yield f"Site {site}: directions are at the residual stream after a block, resid.LAYER."
+    if site.position not in regions:
+        yield f"Site {site}: the task has the regions {', '.join(regions)}."
+    try:
+        if not fit.directions(site).shape[1]:
+            raise BadUsage(f"no direction is meant at {site}.")
+    except MechassayError as error:
+        yield first_line(error)

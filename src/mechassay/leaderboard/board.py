@@ -27,7 +27,7 @@ import numpy as np
 
 from mechassay.display import OneLine
 from mechassay.errors import BadUsage, UnknownName
-from mechassay.leaderboard.cells import BoardCell, newest
+from mechassay.leaderboard.cells import BoardCell, newest, told_apart
 from mechassay.leaderboard.rules import BoardRules
 
 FORMAT = 1
@@ -138,7 +138,8 @@ class Board(OneLine):
         """
         found = [cell for cell in self.cells if name in (cell.id, cell.full_id)]
         if not found:
-            raise UnknownName("cell", name, [cell.id for cell in self.cells])
+            known = told_apart([cell.full_id for cell in self.cells])
+            raise UnknownName("cell", name, known)
         if len(found) > 1:
             names = ", ".join(cell.full_id for cell in found)
             raise BadUsage(f"{name} is measured under several conditions: name one of {names}.")

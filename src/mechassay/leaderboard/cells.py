@@ -22,6 +22,7 @@ import hashlib
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -330,6 +331,22 @@ def _command(run: Path) -> str:
         return command_line(job_of(RunFolder(run).plan()), Path(run.name))
     except (MechassayError, TypeError):
         return ""
+
+
+def without_conditions(full_id: str) -> str:
+    """A cell's name without its conditions, which stand behind the last "@": a row may have one
+    too, before a size.
+    """
+    return full_id.rpartition("@")[0]
+
+
+def told_apart(full_ids: Sequence[str]) -> list[str]:
+    """What finds each cell: its name, with its conditions where several share the name."""
+    count = Counter(map(without_conditions, full_ids))
+    return [
+        full if count[without_conditions(full)] > 1 else without_conditions(full)
+        for full in full_ids
+    ]
 
 
 def newest(cells: Iterable[BoardCell]) -> list[BoardCell]:

@@ -23,7 +23,7 @@ from mechassay.records import Failure, Measure, Record, read_record
 from mechassay.report.page import Block, Notice, Section, Text, render
 from mechassay.report.sections import broken, measured
 from mechassay.report.tables import Column, Row, TextTable
-from mechassay.text import number
+from mechassay.text import counted, number
 
 REPORT = "report.html"
 HEADINGS = (
@@ -85,7 +85,7 @@ def write_index(folder: Path) -> Path:
     runs = list(runs_below(folder))
     rows = [row for run in runs for row in _rows(run, folder)]
     columns = tuple(Column(name, name in NUMERIC) for name in HEADINGS)
-    said = f"{len(rows):,} results of {len(runs):,} runs."
+    said = f"{counted(len(rows), 'result')} of {counted(len(runs), 'run')}."
     wrong = [(text, "") for run in runs for text in run.unreadable]
     blocks: list[Block] = [Text(said, "verdict")]
     blocks += [Notice("Files that cannot be read", tuple(wrong))] if wrong else []

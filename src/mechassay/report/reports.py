@@ -62,6 +62,7 @@ KINDS: dict[str, Kind] = {
     "adversarial": adversarial,
     "adversarial-paper": paper,
     "adversarial-search": search,
+    "alignments": variables,
     "assess": assessments,
     "claims": claims,
     "claims-comparison": claims_comparison,

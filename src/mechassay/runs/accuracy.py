@@ -52,8 +52,8 @@ class AccuracyJob(Job):
         scoring: "mib-2025" is MIB's scoring beside the exact one, in the tasks that MIB has.
     """
 
-    models: Annotated[tuple[str, ...], options.MODELS]
-    tasks: Annotated[tuple[str, ...], options.TASKS] = ()
+    models: Annotated[tuple[str, ...], options.LOADED_MODELS]
+    tasks: Annotated[tuple[str, ...], options.TASKS_OR_ALL] = ()
     split: Annotated[str, option("Split to score.")] = "test"
     limit: Annotated[
         int | None,

@@ -30,13 +30,13 @@ from mechassay.graph import Graph
 from mechassay.models.model import Model, load_model
 from mechassay.runs.adversarial import AdversarialJob
 from mechassay.runs.circuits import CircuitsJob
-from mechassay.runs.circuits_plan import ALL_TRUTHS
 from mechassay.runs.circuits_study import forward_seconds
 from mechassay.runs.command_line import command_line
 from mechassay.runs.execute import batches_of
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import cell_name
 from mechassay.runs.measure import MeasureJob
+from mechassay.runs.own_tasks import ALL_TRUTHS
 from mechassay.tasks import load_task
 
 OWN = "own"

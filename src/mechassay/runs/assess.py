@@ -79,9 +79,7 @@ class AssessJob(Job):
     ] = ()
     rubric: Annotated[str, option("Rubric to judge by.")] = RUBRIC
     pages: Annotated[int | None, option("Pages of a PDF to read.", least=1, none="all")] = None
-    extractor: Annotated[
-        Extractor, option("What reads PDFs: pdfium, or paper (pypdf, 50 pages).")
-    ] = "pdfium"
+    extractor: Annotated[Extractor, option("What reads PDFs; paper is pypdf, 50 pages.")] = "pdfium"
     title: Annotated[str, option("Title that the paper should have, against wrong ids.")] = ""
     context: Annotated[
         int | None,

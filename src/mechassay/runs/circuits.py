@@ -59,8 +59,8 @@ from mechassay.runs.command_line import command_line
 from mechassay.runs.folder import write_text
 from mechassay.runs.job import Bench, Cell, Job, Results, cell_name
 from mechassay.runs.names import shown_model
+from mechassay.runs.own_tasks import check_tasks, own_task_notes, tasks_of
 from mechassay.tasks.task import Keep
-from mechassay.truth.models import is_truth
 
 AT_CHANCE, TOO_EXPENSIVE = "at chance", "too expensive"
 
@@ -117,11 +117,7 @@ class CircuitsJob(CircuitsPlan, Job):
         self._check_unchanged(bench)
         for task in self.tasks:
             bench.task(task)
-        for model in self.models:
-            if not self.tasks_of(model):
-                raise BadUsage(
-                    f"{model} needs a task to run on; only ground truths have one of their own."
-                )
+        check_tasks(self.models, self.tasks)
 
     def _check_plugins(self) -> None:
         for text in self.methods:
@@ -158,11 +154,9 @@ class CircuitsJob(CircuitsPlan, Job):
         typed = cell.typed["method"]
         return Path(typed) if typed in self.scores else results.folder.scores_file(cell.name)
 
-    def tasks_of(self, model: str) -> tuple[str, ...]:
-        """What a model runs on: a ground truth on its own task, unless others are named."""
-        if not is_truth(model):
-            return self.tasks
-        return tuple(task for task in self.tasks if is_truth(task)) or (model,)
+    def notes(self) -> Sequence[str]:
+        """See `Job.notes`: ground truths have tasks of their own."""
+        return own_task_notes(self.models, self.tasks)
 
     def rankings(self) -> list[tuple[str, str]]:
         """What is measured: the name of each method or score file, and how it was typed."""
@@ -182,7 +176,7 @@ class CircuitsJob(CircuitsPlan, Job):
                 {"method": typed, "model": model},
             )
             for model in self.models
-            for task in self.tasks_of(model)
+            for task in tasks_of(model, self.tasks)
             for group in [cell_name(model, task)]
             for name, typed in self.rankings()
         ]

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from mechassay.circuits.faithfulness import Profile
-from mechassay.models.sources import truth_names
 from mechassay.runs import options
 from mechassay.runs.job import option
+from mechassay.runs.own_tasks import with_truths
 from mechassay.tasks.task import Keep
 
-ALL_TRUTHS = "truth"
 Stage = Literal["all", "localize"]
 
 
@@ -72,6 +71,4 @@ class CircuitsPlan:
     stage: Annotated[Stage, option("What to do.", role="free")] = "all"
 
     def __post_init__(self) -> None:
-        named = [truth_names() if name == ALL_TRUTHS else [name] for name in self.models]
-        models = tuple(dict.fromkeys(name for names in named for name in names))
-        object.__setattr__(self, "models", models)
+        object.__setattr__(self, "models", with_truths(self.models))

@@ -65,7 +65,7 @@ class GymJob(Job):
         methods: see `gym.methods`; names of `SWEEPS` stand for all their settings.
     """
 
-    models: Annotated[tuple[str, ...], options.MODELS]
+    models: Annotated[tuple[str, ...], options.LOADED_MODELS]
     tasks: Annotated[tuple[str, ...], TASKS] = (ALL_TASKS,)
     methods: Annotated[
         tuple[str, ...],
@@ -83,7 +83,10 @@ class GymJob(Job):
     ] = (0,)
     controls: Annotated[
         tuple[GymControl, ...],
-        option("Controls: control labels, the untrained model.", "--control"),
+        option(
+            "Controls that train again, on --control-label or in a model of random weights.",
+            "--control",
+        ),
     ] = GYM_CONTROLS
     control_labels: Annotated[
         tuple[str, ...],

@@ -37,7 +37,7 @@ class GymCheckJob(Job):
         revisions: checkpoints; every model becomes `MODEL@REVISION` of each, and this is empty.
     """
 
-    models: Annotated[tuple[str, ...], options.MODELS]
+    models: Annotated[tuple[str, ...], options.LOADED_MODELS]
     tasks: Annotated[tuple[str, ...], TASKS] = (ALL_TASKS,)
     revisions: Annotated[tuple[str, ...], REVISIONS] = ()
     filler: Annotated[bool, FILLER] = False

@@ -107,6 +107,10 @@ class Job(Protocol):
             BadUsage, UnknownName: something is.
         """
 
+    def notes(self) -> Sequence[str]:
+        """What to say of what was typed before anything is run, where it is not wrong."""
+        return ()
+
     def cells(self) -> Sequence[Cell]:
         """The cells of the plan; nothing is loaded."""
         ...

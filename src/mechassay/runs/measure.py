@@ -35,6 +35,7 @@ from mechassay.records import Record, Selection, Spec, read_record
 from mechassay.runs import options
 from mechassay.runs.job import Bench, Cell, Job, cell_name, option
 from mechassay.runs.names import made_by, shown_model
+from mechassay.runs.own_tasks import check_tasks, own_task_notes, tasks_of, with_truths
 from mechassay.saes.activations import ActivationStore, StoreSettings, store_activations
 from mechassay.saes.corpus import load_corpus
 from mechassay.saes.formats import load_sae
@@ -131,6 +132,9 @@ class MeasureJob(Job):
     grows: ClassVar[tuple[str, ...]] = ("models", "tasks", "metrics")
     typed: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "models", with_truths(self.models))
+
     def words(self) -> tuple[Sequence[str], Sequence[str]]:
         """See `Job.words`."""
         if self.metrics == (ALL_GAUGES,):
@@ -163,11 +167,7 @@ class MeasureJob(Job):
         for file in filter(None, (self.sae, *self.other_saes, self.records)):
             if not Path(file).exists():
                 raise BadFile(f"{file}: there is no such file or folder.")
-        for model in self.models:
-            if not self.tasks_of(model):
-                raise BadUsage(
-                    f"{model} needs a task to run on; only ground truths have one of their own."
-                )
+        check_tasks(self.models, self.tasks)
 
     def store_settings(self) -> StoreSettings:
         """What activations are taken of the texts."""
@@ -200,11 +200,9 @@ class MeasureJob(Job):
             **{f"method {each.name}": each.version for each in methods},
         }
 
-    def tasks_of(self, model: str) -> tuple[str, ...]:
-        """What a model runs on: a ground truth on its own task, unless others are named."""
-        if not is_truth(model):
-            return self.tasks
-        return tuple(task for task in self.tasks if is_truth(task)) or (model,)
+    def notes(self) -> Sequence[str]:
+        """See `Job.notes`: ground truths have tasks of their own."""
+        return own_task_notes(self.models, self.tasks)
 
     def cells(self) -> list[Cell]:
         """See `Job.cells`."""
@@ -216,7 +214,7 @@ class MeasureJob(Job):
                 {"metric": text, "model": model},
             )
             for model in self.models
-            for task in self.tasks_of(model)
+            for task in tasks_of(model, self.tasks)
             for group in [cell_name(model, task)]
             for name, text in self.gauges().items()
         ]

@@ -69,7 +69,7 @@ class MeasureTrialJob(Job):
     ] = (0, 1)
     n_prompts: Annotated[int, option("Pairs to measure circuits on.", least=2)] = 40
     train_limit: Annotated[int, option("Pairs to find means and probes on.", least=2)] = 40
-    seed: Annotated[int, options.SEED] = 0
+    seed: Annotated[int, options.seed_of("the bootstrap")] = 0
 
     kind: ClassVar[str] = "measure-trial"
     command: ClassVar[tuple[str, ...]] = ("measure", "trial")

@@ -31,15 +31,15 @@ class PatchJob(Job):
     and tokens, or layers and heads.
     """
 
-    models: Annotated[tuple[str, ...], options.MODELS]
-    tasks: Annotated[tuple[str, ...], options.TASKS]
+    models: Annotated[tuple[str, ...], options.LOADED_MODELS]
+    tasks: Annotated[tuple[str, ...], options.LOADED_TASKS]
     parts: Annotated[
         tuple[str, ...],
         option("What is patched: resid, heads or mlp. Repeat for several.", "--part", "-p"),
     ] = ("resid",)
     direction: Annotated[
         Direction,
-        option("denoising: clean values into counterfactual runs; noising: the other way."),
+        option("Clean values into counterfactual runs, or the other way."),
     ] = "denoising"
     objective: Annotated[str | None, options.OBJECTIVE] = None
     counterfactual: Annotated[str | None, options.COUNTERFACTUAL] = None

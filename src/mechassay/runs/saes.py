@@ -43,7 +43,7 @@ class SAEJob(Job):
         seeds: one SAE each; from two on, the record says how many features they share.
     """
 
-    models: Annotated[tuple[str, ...], options.MODELS]
+    models: Annotated[tuple[str, ...], options.LOADED_MODELS]
     sites: Annotated[
         tuple[str, ...], option("Site, as resid.10 or mlp.5. Repeat for several.", "--site")
     ]
@@ -56,7 +56,7 @@ class SAEJob(Job):
     window: Annotated[int, option("Tokens of a window.", least=3)] = 128
     architecture: Annotated[
         Architecture,
-        option("topk, batchtopk, jumprelu, matryoshka, or standard (relu with L1)."),
+        option("Of the SAE; standard is relu with L1."),
     ] = "topk"
     n_features: Annotated[int, option("Features of the dictionary.", least=1)] = 4096
     k: Annotated[
@@ -78,9 +78,7 @@ class SAEJob(Job):
         tuple[int, ...],
         option("Size of a nested dictionary of matryoshka. Repeat for all.", "--prefix"),
     ] = ()
-    inner: Annotated[Inner, option("What matryoshka keeps features by: batchtopk or topk.")] = (
-        "batchtopk"
-    )
+    inner: Annotated[Inner, option("What matryoshka keeps features by.")] = "batchtopk"
     lr: Annotated[float, option("Largest learning rate.")] = 3e-3
     steps: Annotated[int, option("Steps of a training.", least=1)] = 10_000
     batch_size: Annotated[int, option("Values of a step.", least=1)] = 1024
@@ -90,7 +88,10 @@ class SAEJob(Job):
     seeds: Annotated[tuple[int, ...], option("Seed of a training.", "--draw")] = (0, 1)
     controls: Annotated[
         tuple[SAEControl, ...],
-        option("Controls: random, permuted, untrained (trains again).", "--control"),
+        option(
+            "Controls that are measured beside; that of the untrained model trains again.",
+            "--control",
+        ),
     ] = ("random", "permuted")
     windows: Annotated[int, option("Windows that are run with the SAE in the model.", least=2)] = 64
     dtype: Annotated[str, options.DTYPE] = "float32"
@@ -98,7 +99,9 @@ class SAEJob(Job):
         str, option("What activations are kept in: float16, bfloat16 or float32.")
     ] = "float16"
     prepend_bos: Annotated[bool, options.BOS] = False
-    seed: Annotated[int, options.SEED] = 0
+    seed: Annotated[
+        int, options.seed_of("what is taken of the texts, of the bootstrap and of controls")
+    ] = 0
 
     kind: ClassVar[str] = "saes"
     command: ClassVar[tuple[str, ...]] = ("saes", "train")

@@ -17,6 +17,7 @@ from mechassay.records import Record
 from mechassay.runs.job import Bench, Cell, Job, cell_name
 from mechassay.runs.layers import MANY, layers_of
 from mechassay.runs.names import shown_model
+from mechassay.runs.own_tasks import check_tasks, own_task_notes, tasks_of
 from mechassay.runs.variables_plan import VARIABLE_CONTROLS, VariablesPlan
 from mechassay.runs.variables_study import VariableStudy
 from mechassay.tasks.task import PRIVATE
@@ -51,14 +52,14 @@ class VariablesJob(VariablesPlan, Job):
             raise BadUsage("The featurizer dbm+sae needs --saes, a folder with an SAE a site.")
         for task in self.tasks:
             bench.task(task)
+        check_tasks(self.models, self.tasks)
         for model in self.models:
-            tasks = self.tasks_of(model)
-            if not tasks:
-                raise BadUsage(
-                    f"{model} needs a task to run on; only ground truths have one of their own."
-                )
-            for task in tasks:
+            for task in tasks_of(model, self.tasks):
                 self.variables_of(task)
+
+    def notes(self) -> Sequence[str]:
+        """See `Job.notes`: ground truths have tasks of their own."""
+        return own_task_notes(self.models, self.tasks)
 
     def cells(self) -> list[Cell]:
         """See `Job.cells`."""
@@ -75,7 +76,7 @@ class VariablesJob(VariablesPlan, Job):
                 {"model": model},
             )
             for model in self.models
-            for task in self.tasks_of(model)
+            for task in tasks_of(model, self.tasks)
             for group in [cell_name(model, task)]
             for variable in self.variables_of(task)
             for featurizer in self.featurizers

@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
 from mechassay.errors import one_of
-from mechassay.models.sources import truth_names
 from mechassay.runs import options
 from mechassay.runs.job import option
+from mechassay.runs.own_tasks import with_truths
 from mechassay.tasks import load_task
-from mechassay.truth.models import is_truth
 from mechassay.variables.featurizers import Featurizers, Profile
 from mechassay.variables.hypothesis import Hypothesis, hypotheses
 
-ALL_TRUTHS = "truth"
 VariableControl = Literal["arbitrary", "untrained"]
 VARIABLE_CONTROLS: tuple[VariableControl, ...] = get_args(VariableControl)
 
@@ -53,11 +51,14 @@ class VariablesPlan:
         tuple[str, ...], option("Kind of counterfactuals; the task's default ones.", "--kind")
     ] = ()
     profile: Annotated[
-        Profile, option("strict, or settings of the paper or of its code: paper, mib-2025.")
+        Profile, option("paper and mib-2025 are settings of MIB's paper and of its code.")
     ] = "strict"
     controls: Annotated[
         tuple[VariableControl, ...],
-        option("Controls that train again: arbitrary labels, the untrained model.", "--control"),
+        option(
+            "Controls that train again, on labels of no variable or in a model of random weights.",
+            "--control",
+        ),
     ] = VARIABLE_CONTROLS
     train_limit: Annotated[int, option("Answered examples to train on.", least=1)] = 160
     validation_limit: Annotated[int, option("Answered examples to choose on.", least=1)] = 60
@@ -72,15 +73,7 @@ class VariablesPlan:
     private_seed: Annotated[int | None, options.PRIVATE_SEED] = None
 
     def __post_init__(self) -> None:
-        named = [truth_names() if name == ALL_TRUTHS else [name] for name in self.models]
-        models = tuple(dict.fromkeys(name for names in named for name in names))
-        object.__setattr__(self, "models", models)
-
-    def tasks_of(self, model: str) -> tuple[str, ...]:
-        """What a model runs on: a ground truth on its own task, unless others are named."""
-        if not is_truth(model):
-            return self.tasks
-        return tuple(task for task in self.tasks if is_truth(task)) or (model,)
+        object.__setattr__(self, "models", with_truths(self.models))
 
     def variables_of(self, task: str) -> dict[str, Hypothesis]:
         """The hypotheses of a task that are looked at, by name.

@@ -100,6 +100,7 @@ def _take_submissions(router: APIRouter, parts: ServiceParts) -> None:
         """Hand a submission in; the same content again is the same submission."""
         found, new = await take(parts, request, {}, by_header=True)
         plain = {"id": found.id, "state": found.state, "new": new, "digest": found.digest}
+        plain["name"] = found.name  # Of known bytes that under which they were handed in first.
         return JSONResponse(plain, 201 if new else 200)
 
     @router.get("/submissions/{submission}")

@@ -109,14 +109,22 @@ class Database:
         """
         return self._tried(lambda: self._transaction(work, writes=True))
 
-    def upgrade(self) -> None:
+    def upgrade(self, *, new: bool = True) -> None:
         """Bring the tables to what this version needs, from nothing or from an older one.
 
+        Args:
+            new: whether a file of SQLite is made where there is none.
+
         Raises:
-            BadUsage: a newer version made them.
+            BadUsage: a newer version made them, or there is no file and none is to be made.
         """
         if self._url.get_backend_name() == "sqlite":
-            Path(str(self._url.database)).parent.mkdir(parents=True, exist_ok=True)
+            file = Path(str(self._url.database))
+            if not new and not file.is_file():
+                raise BadUsage(
+                    f"{file}: there is no database of a service; name its --folder or --database."
+                )
+            file.parent.mkdir(parents=True, exist_ok=True)
         self._tried(self._upgraded)
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from mechassay.errors import MechassayError
 from mechassay.service.database import Database
 from mechassay.service.tables import ID, Evaluation, Submission, Submitter
+from mechassay.text import counted
 
 SUBMISSION_ID = re.compile(rf"[A-Za-z0-9]{{{ID}}}")
 PAGE = 100
@@ -82,7 +83,9 @@ class SubmissionView:
         total = sum(self.counts.values())
         done = total - self.counts.get("waiting", 0) - self.counts.get("running", 0)
         failed = self.counts.get("failed", 0)
-        said = f"{done} of {total} evaluations are done" + (f", {failed} failed" if failed else "")
+        said = f"{done} of {counted(total, 'evaluation is', 'evaluations are')} done" + (
+            f", {failed} failed" if failed else ""
+        )
         return WORDS.get(self.submission.state, f"{said}.")
 
     @property

@@ -30,7 +30,7 @@ from mechassay.runs.job import cell_name
 from mechassay.service.adversarial import row_ending
 from mechassay.service.declaration import LONGEST_LINE, LONGEST_NAME, LONGEST_TEXT
 from mechassay.service.lookups import PAGE, SubmissionView, row_name
-from mechassay.text import interval
+from mechassay.text import counted, interval
 
 NAV = Markup(
     '<a href="/">Boards</a> <a href="/submissions">Submissions</a> <a href="/submit">Submit</a>'
@@ -94,7 +94,7 @@ def submissions_section(
         for view in views
     ]
     head = ("name", "by", "kind", "state", "how far", "received (UTC)")
-    blocks: list[Block] = [Text(f"{total:,} submissions, the newest first.", "verdict")]
+    blocks: list[Block] = [Text(f"{counted(total, 'submission')}, the newest first.", "verdict")]
     blocks.append(TextTable.of("", head, rows, words=True) if rows else Text("There are none yet."))
     return Section("", tuple(blocks))
 

@@ -214,7 +214,9 @@ def withdraw(db: Database, submission: str, submitter: Submitter) -> Submission:
     def work(session: Session) -> Submission:
         found = session.get(Submission, submission, with_for_update=True)
         if found is None or not (submitter.admin or found.submitter_id == submitter.id):
-            raise UnknownName("submission", submission, ())
+            seen = select(Submission.id)
+            own = seen if submitter.admin else seen.filter_by(submitter_id=submitter.id)
+            raise UnknownName("submission", submission, session.scalars(own).all())
         if found.state != "withdrawn":
             found.state, found.finished, found.lease_until = "withdrawn", time, None
             session.execute(

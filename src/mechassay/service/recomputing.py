@@ -25,7 +25,7 @@ from pydantic import ValidationError
 from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.files import file_hash, write_bytes
 from mechassay.leaderboard.artefacts import inside
-from mechassay.leaderboard.cells import BoardCell
+from mechassay.leaderboard.cells import BoardCell, told_apart, without_conditions
 from mechassay.leaderboard.foreign_plan import is_local, is_path
 from mechassay.leaderboard.recomputation import (
     MadeRecord,
@@ -195,11 +195,12 @@ def _found(cells: object, name: str) -> BoardCell:
     if not isinstance(cells, list):
         raise BadFile("The board is none: it has no cells.")
     named = [each for each in cells if isinstance(each, dict)]
-    # The conditions stand behind the last "@"; a row may have one too, before a size.
     ids = [str(each.get("id")) for each in named]
-    found = [each for each, id_ in zip(named, ids, strict=True) if name in (id_, _without(id_))]
+    found = [
+        each for each, id_ in zip(named, ids, strict=True) if name in (id_, without_conditions(id_))
+    ]
     if not found:
-        raise UnknownName("cell", name, ids)
+        raise UnknownName("cell", name, told_apart(ids))
     if len(found) > 1:
         names = ", ".join(str(each["id"]) for each in found)
         raise BadUsage(f"{name} is measured under several conditions: name one of {names}.")
@@ -211,11 +212,6 @@ def _found(cells: object, name: str) -> BoardCell:
     if cell.full_id != found[0]["id"]:
         raise BadFile(f"The cell {name} is another: {cell.full_id}.")
     return cell
-
-
-def _without(name: str) -> str:
-    """A cell's name without its conditions."""
-    return name.rpartition("@")[0]
 
 
 def _job_of(jobs: list[Any], record: Record) -> tuple[Any, Cell]:

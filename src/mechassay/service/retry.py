@@ -44,7 +44,8 @@ def retry(db: Database, submission: str, cells: Collection[str] = ()) -> Retried
         # What a run before this one has changed stays in the two sets: its commit may have counted.
         found = locked(session, submission)
         if found is None:
-            raise UnknownName("submission", submission, ())
+            known = session.scalars(select(Submission.id)).all()
+            raise UnknownName("submission", submission, known)
         if found.state == "withdrawn":
             raise BadUsage(f"{submission}: is withdrawn; only its submitter can hand it in again.")
         own = select(Evaluation.cell).filter_by(submission_id=submission).distinct()
