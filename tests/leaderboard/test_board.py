@@ -166,8 +166,8 @@ def test_places_are_headed_by_what_differs() -> None:
     places = Board.of(RULES, [small, large, half]).places("cpr")
     assert [place.title for place in places] == [
         "ioi, gpt2 (fp32, 40 examples)",
-        "ioi, gpt2 (fp32, 100 examples)",
-        "ioi, gpt2 (bf16, 40 examples)",
+        "ioi, gpt2 (100 examples)",
+        "ioi, gpt2 (bf16)",
     ]
     assert f"examples {'1' * 64}" in places[1].conditions
     [alone] = Board.of(RULES, [small]).places("cpr")

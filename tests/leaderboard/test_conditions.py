@@ -63,3 +63,15 @@ def test_numbers_as_reported_do_not_name_what_they_do_not_say() -> None:
     found = short(*own, made("3", 0, reported=True, definition="mib"))
     assert found == ["40 examples", "80 examples", "as reported"]
     assert short(own[0], made("3", 0, reported=True, definition="mib")) == ["#1", "as reported"]
+
+
+def test_what_most_places_have_is_said_of_the_plain_one_alone() -> None:
+    plain = {"dtype": "float32", "examples": A, "ablation": "counterfactual"}
+    found = short(
+        made("1", 40, **plain),
+        made("2", 100, **{**plain, "examples": B}),
+        made("3", 40, **{**plain, "dtype": "bfloat16"}),
+        made("4", 40, **{**plain, "ablation": "mean", "constants_from": A}),
+    )
+    wanted = ["fp32, 40 examples, ablation counterfactual", "100 examples", "bf16", "ablation mean"]
+    assert found == wanted

@@ -119,6 +119,11 @@ class Board(OneLine):
             ]
         return found
 
+    def place_of(self, cell: BoardCell) -> BoardPlace:
+        """The place that a cell of the board is at."""
+        at = tuple(cell.place.items()), cell.under
+        return next(each for each in self.places(cell.column) if (each.roles, each.under) == at)
+
     def comparable(self, column: str) -> list[BoardPlace]:
         """One place for each set of roles: that which most rows have, recomputed before reported.
 

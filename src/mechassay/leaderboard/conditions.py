@@ -5,8 +5,9 @@
     split validation     any other value with its name
     without NAME         controls that other places are compared with
 
-Hashes say nothing to a reader. Only what these words leave equal has one behind them, the hash by
-which a cell's name has its conditions.
+Of these a place has the ones that fewer than half of the places have, and all of them if there is
+none. Hashes say nothing to a reader. Only places that words leave equal have one behind them, the
+hash by which a cell's name has its conditions.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from dataclasses import dataclass
 from mechassay.text import shortened
 
 AS_REPORTED = "as reported"
-EXAMPLES, DTYPE, DEFINITION, CONTROLS = "examples", "dtype", "definition", "controls"
+EXAMPLES, DTYPE, DEFINITION = "examples", "dtype", "definition"
+CONTROLS, SITES = "controls", "chosen of"
 HASHED = ("examples", "weights", "constants from", "coefficients from", "sha256")
 """Conditions that are hashes, alone or behind a comma."""
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
 CONTROL = "control:"
 LONGEST = 32
 NONE = "none"
-HASH = 8
 
 
 @dataclass(frozen=True)
@@ -45,48 +46,67 @@ class PlaceConditions:
 
 def in_words(places: Sequence[PlaceConditions]) -> list[tuple[str, str]]:
     """What each of several places differs by: in short, and in full; "" for a single one."""
+    if len(places) < 2:
+        return [("", "")] * len(places)
     names = dict.fromkeys(name for each in places for name in each.conditions)
     changed = [name for name in names if len({each.conditions.get(name) for each in places}) > 1]
-    short = [_short(each, changed, places) for each in places]
+    words = [_words(each, changed, places) for each in places]
+    whole = [", ".join(each.values()) for each in words]
+    rare = [", ".join(_rare(each, words)) for each in words]
+    short = [
+        one if one and rare.count(one) == 1 else other
+        for one, other in zip(rare, whole, strict=True)
+    ]
+    short = [
+        told if told and short.count(told) == 1 else f"{told} #{each.under}".strip()
+        for told, each in zip(short, places, strict=True)
+    ]
     full = [
         "; ".join(f"{name} {each.conditions.get(name, NONE)}" for name in changed)
         for each in places
     ]
-    unclear = [words for words in short if short.count(words) > 1]
+    return list(zip(short, full, strict=True))
+
+
+def _rare(own: Mapping[str, str], every: Sequence[Mapping[str, str]]) -> list[str]:
+    """The words of a place that fewer than half of all have."""
     return [
-        (" ".join(filter(None, [words, f"#{each.under}"])), said)
-        if words in unclear or (len(places) > 1 and not words)
-        else (words, said)
-        for each, words, said in zip(places, short, full, strict=True)
+        told
+        for name, told in own.items()
+        if 2 * sum(each.get(name) == told for each in every) < len(every)
     ]
 
 
-def _short(own: PlaceConditions, changed: Sequence[str], every: Sequence[PlaceConditions]) -> str:
+def _words(
+    own: PlaceConditions, changed: Sequence[str], every: Sequence[PlaceConditions]
+) -> dict[str, str]:
+    """The words of a place by condition; conditions that words cannot tell have none."""
     if own.reported:
-        return AS_REPORTED
+        return {DEFINITION: AS_REPORTED}
     others = [each for each in every if not each.reported]
-    words: list[str] = []
+    words: dict[str, str] = {}
     for name in changed:
-        if len({each.conditions.get(name) for each in others}) < 2:
+        values = [each.conditions.get(name, "") for each in others]
+        if len(set(values)) < 2:
             continue  # It is numbers as reported alone that differ by it.
         value = own.conditions.get(name, "")
         if name == EXAMPLES:
             private = " " in value  # The name of an epoch's examples.
             told = value if private else _counted(own, others)
         elif name == CONTROLS:
-            told = _without(value, [each.conditions.get(name, "") for each in others])
+            told = _without(value, values)
         elif name in (DTYPE, DEFINITION):
             told = DTYPES.get(value, value)
         elif name in HASHED:
-            told = "" if value else f"no {name}"
-        elif name == "chosen of":
-            told = value.rpartition(", ")[0] or value
-            same = [each.conditions.get(name, "").startswith(f"{told},") for each in others]
-            told = "" if sum(same) > 1 and all(same) else told
+            told = ""
+        elif name == SITES:
+            counts = [each.partition(", ")[0] for each in values]
+            told = value.partition(", ")[0] if len(set(counts)) > 1 else ""
         else:
             told = f"{name} {shortened(value or NONE, LONGEST)}"
-        words.append(told)
-    return ", ".join(filter(None, dict.fromkeys(words)))
+        if told:
+            words[name] = told
+    return words
 
 
 def _counted(own: PlaceConditions, every: Sequence[PlaceConditions]) -> str:

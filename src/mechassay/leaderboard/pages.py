@@ -298,7 +298,7 @@ class BoardPages:
         blocks += [Command(text) for text in notes.commands]
         if cell.warnings:
             blocks.append(Fold("Warnings", tuple(Text(text) for text in cell.warnings)))
-        title = f"{board.rules.column(cell.column).title}: {place_text(cell)}"
+        title = f"{board.rules.column(cell.column).title}: {board.place_of(cell).title}"
         return Section(title, tuple(blocks))
 
     def _table(
