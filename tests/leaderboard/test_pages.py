@@ -207,5 +207,6 @@ def test_controls_of_one_row_alone_stand_in_its_cell(runs: Path, tmp_path: Path)
         changed.append(cell.model_copy(update={"controls": own, "reason": "too few <pairs>"}))
     page = BoardPages({"circuits": Board.of(rules, changed)}, lambda _: None).board("circuits")
     assert 'class="control"' not in page and "too few &lt;pairs&gt;" in page
-    assert unescape(page).count("controls: random\u00a00.50") == 3
-    assert unescape(page).count("controls: random\u00a00.75") == 3
+    assert unescape(page).count(">random\u00a00.50<") == 3
+    assert unescape(page).count(">random\u00a00.75<") == 3
+    assert page.count("controls of its row") == 3

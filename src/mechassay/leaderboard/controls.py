@@ -172,5 +172,8 @@ def _condition_boxes(board: Board) -> Markup:
         ).format(title, Markup(" checked") if on else "", title)
         for title, on in shown.items()
     )
-    legend = Markup("<fieldset><legend>conditions</legend>{}</fieldset>")
-    return legend.format(boxes) if shown else Markup("")
+    fold = Markup(
+        "<details><summary>Conditions: {} of {} columns</summary>"
+        "<fieldset><legend>conditions</legend>{}</fieldset></details>"
+    )
+    return fold.format(sum(shown.values()), len(shown), boxes) if shown else Markup("")

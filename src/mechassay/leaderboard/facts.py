@@ -66,7 +66,7 @@ def cell_markup(cell: BoardCell, again: Sequence[Repetition], beside: Collection
         for name, value in cell.controls.items()
         if name in beside
     ]
-    return _with_small(shown, said, f"controls: {', '.join(held)}" if held else "", cell.reason)
+    return _with_small(shown, said, ", ".join(held), cell.reason)
 
 
 def _with_small(text: str, said: str, *notes: str) -> Markup:

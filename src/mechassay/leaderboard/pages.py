@@ -51,6 +51,7 @@ TITLE = "Leaderboard"
 ROW_UP = "../../"
 """The way from the page of a row to the first one."""
 SUMMARISED = "A higher score is better."
+BENEATH = "Beneath a number stand its interval and the controls of its row."
 PAIRED = 50
 """Rows of a column, best first, whose pairs a page that needs no server holds."""
 SHOWN = 200
@@ -162,6 +163,10 @@ class BoardPages:
             # A server compares two rows when it is asked.
             pairs, wrong = self._pairs(board, column, [] if self.served else places, rows)
             said = f"{column.says} {_better(column)} {SUMMARISED}"
+            shared = board.shared_controls(column.name).keys()
+            cells = [each for each in board.cells if each.column == column.name]
+            if any(each.controls.keys() - shared for each in cells):
+                said += f" {BENEATH}"
             blocks: list[Block] = [Text(said, "soft")]
             blocks += [Notice("Not compared", tuple((text, "") for text in wrong))] if wrong else []
             blocks.append(self._table(board, column.name, places, rows, comparable))
