@@ -157,3 +157,12 @@ def test_a_recomputation_without_results_does_not_agree(runs: Path, tmp_path: Pa
     assert not found.model_copy(update={"n": 0, "largest": math.nan}).agrees
     assert not found.model_copy(update={"largest": math.inf}).agrees
     assert ma.leaderboard.Recomputation.model_validate_json(found.model_dump_json()) == found
+
+
+def test_names_that_only_one_record_has_are_not_compared(runs: Path) -> None:
+    cell = cell_of(runs)
+    record = read_record(runs / cell.file)
+    later = record.changed(cell={**record.cell, "circuit": "eap@0.01"})
+    assert compare_records(record, later).differs == compare_records(later, record).differs == ""
+    other = record.changed(cell={**record.cell, "task": "ioi"})
+    assert compare_records(record, other).differs == "record.cell.task"
