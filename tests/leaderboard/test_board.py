@@ -11,8 +11,8 @@ import pytest
 
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.leaderboard import Board, BoardCell, board_rules
-from mechassay.leaderboard.board import sigmoid
 from mechassay.leaderboard.cells import told_apart
+from mechassay.stats.intervals import Estimate
 
 RULES = board_rules()["circuits"]
 
@@ -64,7 +64,7 @@ def test_cells_of_other_conditions_stand_in_places_of_their_own() -> None:
     board = Board.of(RULES, cells)
     places = board.places("cpr")
     assert len(places) == 2 and len({place.title for place in places}) == 2
-    assert {place.differs for place in places} == {"definition cpr@1", "definition cpr@2"}
+    assert {place.differs for place in places} == {"cpr@1", "cpr@2"}
     held = [[board.cell(row, place, "cpr") is not None for place in places] for row in "ab"]
     assert sorted(map(tuple, held)) == [(False, True), (True, False)]
 
@@ -140,13 +140,64 @@ def test_json_and_csv_hold_every_cell_with_all_digits() -> None:
     assert rows[1]["value"] == "" and rows[1]["row"] == "'=cmd()"
 
 
-def test_sigmoid_of_large_numbers_is_finite() -> None:
-    assert sigmoid(0.0) == 0.5 and sigmoid(1e6) == 1 and sigmoid(-1e6) == 0
-    assert math.isnan(sigmoid(math.nan))
-
-
 def test_every_column_of_the_rules_is_found_by_name() -> None:
     for rules in board_rules().values():
         assert [rules.column(column.name) for column in rules.columns] == list(rules.columns)
     with pytest.raises(UnknownName, match="cpr"):
         RULES.column("cpx")
+
+
+@pytest.mark.parametrize(("column", "best"), [("cpr", 0.9), ("cmd", 0.1)])
+def test_a_higher_score_is_better_in_every_column(column: str, best: float) -> None:
+    cells = [made(f"{value}", "ioi", value, column) for value in (0.1, 0.5, 0.9)]
+    board = Board.of(RULES, cells)
+    assert max(board.rows(), key=lambda row: board.score(row, column)) == f"{best}"
+    assert board.ranked(column) == sorted(board.rows(), key=lambda row: -board.score(row, column))
+
+
+def test_the_score_as_published_is_lower_for_the_better_row_of_cmd() -> None:
+    board = Board.of(RULES, [made("good", "ioi", 0.1, "cmd"), made("bad", "ioi", 0.9, "cmd")])
+    published = [board.score(row, "cmd", formula="mib-2025") for row in ("good", "bad")]
+    assert published == pytest.approx([1 / (1 + math.exp(-0.1)), 1 / (1 + math.exp(-0.9))])
+    assert published[0] < published[1]
+    assert board.score("good", "cmd") == pytest.approx(1 / (1 + math.exp(0.1)))
+    with pytest.raises(UnknownName, match="mib-2025"):
+        board.score("good", "cmd", formula="mib")  # pyright: ignore
+
+
+def test_a_summary_has_the_intervals_of_its_cells() -> None:
+    cells = [made("a", "x", 1.0, low=0.4, high=1.3), made("a", "y", 0.0, low=-0.8, high=0.4)]
+    found = Board.of(RULES, cells).summary("a", "cpr")
+    assert found.average == Estimate(0.5, 0.5 - 0.5, pytest.approx(0.5 + 0.25))
+    assert found.lacks == ""
+    one = Board.of(RULES, cells[:1]).summary("a", "cpr")
+    assert (one.average.low, one.average.high) == pytest.approx((0.4, 1.3))
+
+
+def test_places_are_headed_by_what_differs() -> None:
+    given = {"task": "ioi@3", "dtype": "float32", "examples": "0" * 64}
+    small = made("a", "ioi", 0.1, conditions=given, examples=40)
+    large = made("a", "ioi", 0.1, conditions={**given, "examples": "1" * 64}, examples=100)
+    half = made("a", "ioi", 0.1, conditions={**given, "dtype": "bfloat16"}, examples=40)
+    places = Board.of(RULES, [small, large, half]).places("cpr")
+    assert [place.title for place in places] == [
+        "ioi, gpt2 (fp32, 40 examples)",
+        "ioi, gpt2 (100 examples)",
+        "ioi, gpt2 (bf16)",
+    ]
+    assert f"examples {'1' * 64}" in places[1].conditions
+    [alone] = Board.of(RULES, [small]).places("cpr")
+    assert alone.title == "ioi, gpt2" and alone.conditions == ""
+
+
+def test_controls_that_all_rows_share_are_told_apart() -> None:
+    cells = [
+        made("a", "ioi", 0.1, controls={"random": 0.2, "full vector": 0.5}),
+        made("b", "ioi", 0.1, controls={"random": 0.2 + 1e-9, "full vector": 0.9}),
+        made("a", "mcqa", 0.1, controls={"random": 0.3}),
+    ]
+    board = Board.of(RULES, cells)
+    shared = board.shared_controls("cpr")
+    assert {name: list(at.values()) for name, at in shared.items()} == {"random": [0.2, 0.3]}
+    lacking = Board.of(RULES, [*cells, made("c", "ioi", 0.1)])
+    assert lacking.shared_controls("cpr") == {}

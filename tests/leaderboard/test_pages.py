@@ -12,7 +12,7 @@ import pytest
 
 import mechassay as ma
 from mechassay.errors import BadFile, BadUsage
-from mechassay.leaderboard import BoardsFolder, read_cells, recompute
+from mechassay.leaderboard import Board, BoardPages, BoardsFolder, read_cells, recompute
 from mechassay.leaderboard.exchange import write_exchange
 from mechassay.leaderboard.reported import SIZES, read_mib_results
 from mechassay.leaderboard.rules import rules_of
@@ -181,3 +181,32 @@ def test_curves_for_mib_have_its_areas(runs: Path, tmp_path: Path) -> None:
         "every_eval_ever",
         "hugging_face",
     }
+
+
+def test_tables_have_the_controls_and_the_intervals_of_averages(runs: Path, tmp_path: Path) -> None:
+    boards = BoardsFolder.of(runs, tmp_path)
+    boards.write()
+    page, board = unescape((tmp_path / "circuits.html").read_text()), boards.boards["circuits"]
+    rows = re.findall(r'<tr class="control">(.*?)</tr>', page, re.DOTALL)
+    # Two of CPR, two of CMD, one of AUROC.
+    assert [re.sub("<[^>]+>", "", row).split("\n")[1].strip() for row in rows] == [
+        *["control: random", "control: random-paths"] * 2,
+        "control: random",
+    ]
+    assert f"{board.find('eap/truth-ioi/truth-ioi/cpr').controls['random-paths']:.2f}" in rows[1]
+    summary = board.summary("eap", "cpr").average
+    row = next(each for each in page.split("<tr>") if ">eap</a>" in each)
+    assert row.count(f"[{summary.low:.2f}, {summary.high:.2f}]") == 2
+
+
+def test_controls_of_one_row_alone_stand_in_its_cell(runs: Path, tmp_path: Path) -> None:
+    boards = BoardsFolder.of(runs, tmp_path)
+    rules, changed = rules_of("circuits"), []
+    for cell in boards.boards["circuits"].cells:
+        own = {"random": 0.5 if cell.row == "eap" else 0.75}
+        changed.append(cell.model_copy(update={"controls": own, "reason": "too few <pairs>"}))
+    page = BoardPages({"circuits": Board.of(rules, changed)}, lambda _: None).board("circuits")
+    assert 'class="control"' not in page and "too few &lt;pairs&gt;" in page
+    assert unescape(page).count(">random\u00a00.50<") == 3
+    assert unescape(page).count(">random\u00a00.75<") == 3
+    assert page.count("controls of its row") == 3

@@ -44,10 +44,10 @@ def test_two_worthless_rows_are_not_told_apart() -> None:
 
 
 def test_records_may_be_others_but_not_about_other_examples() -> None:
-    first, second = made({"result": [1.0, 0.0, 1.0]}), made({"result": [0.0, 0.0, 1.0]})
+    first, second = made({"features": [1.0, 0.0, 1.0]}), made({"features": [0.0, 0.0, 1.0]})
     found = paired_differences(IIA, {"das": first, "pca": second})["das", "pca"]
     assert found.value == pytest.approx(1 / 3)
-    other = made({"result": [0.0, 0.0, 1.0]}, ids=["x", "y", "z"])
+    other = made({"features": [0.0, 0.0, 1.0]}, ids=["x", "y", "z"])
     with pytest.raises(BadUsage, match="other examples"):
         paired_differences(IIA, {"das": first, "pca": other})
 

@@ -172,3 +172,12 @@ def test_a_record_of_an_earlier_version_lacks_only_what_was_added_since(runs: Pa
     changed = {**table.columns, wrong: [*fewer[wrong][:-1], 99.0]}
     other = record.changed(tables=[table.model_copy(update={"columns": changed}), *record.tables])
     assert compare_records(old, other).differs != ""
+
+
+def test_names_that_only_one_record_has_are_not_compared(runs: Path) -> None:
+    cell = cell_of(runs)
+    record = read_record(runs / cell.file)
+    later = record.changed(cell={**record.cell, "circuit": "eap@0.01"})
+    assert compare_records(record, later).differs == compare_records(later, record).differs == ""
+    other = record.changed(cell={**record.cell, "task": "ioi"})
+    assert compare_records(record, other).differs == "record.cell.task"

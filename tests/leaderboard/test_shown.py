@@ -9,7 +9,7 @@ import pytest
 
 from mechassay.errors import BadFile, BadUsage
 from mechassay.leaderboard import BoardCell, board_rules, read_cells
-from mechassay.leaderboard.shown import CalledOtherwise, check_shown
+from mechassay.leaderboard.shown import LATER, CalledOtherwise, check_shown
 from mechassay.records import Record, read_record
 
 SUBMISSION = CalledOtherwise({"truth-ioi": "public"}, " (submission abcd)")
@@ -58,3 +58,14 @@ def test_records_of_private_examples_are_refused(runs: Path, record: Record) -> 
     data = {role: of.model_copy(update={"split": "private"}) for role, of in record.data.items()}
     with pytest.raises(BadUsage, match="private examples"):
         check_shown(cells(runs)[0], record.changed(data=data), CalledOtherwise())
+
+
+def test_cells_of_earlier_boards_do_not_have_later_fields(runs: Path, record: Record) -> None:
+    cell = cells(runs)[0]
+    assert cell.examples == 8
+    plain = cell.model_dump()
+    earlier = BoardCell.model_validate({k: x for k, x in plain.items() if k not in LATER})
+    check_shown(earlier, record, CalledOtherwise())
+    for change in ({"examples": 9}, {"reason": "no idea"}):
+        with pytest.raises(BadFile, match="shows something else"):
+            check_shown(BoardCell.model_validate({**plain, **change}), record, CalledOtherwise())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from mechassay.service.app import create_app
 from mechassay.service.archive import pack
 from mechassay.service.boards import BoardsSnapshot, ServedBoards
 from mechassay.service.bundle import read_bundle
-from mechassay.service.cell import CellOrders, check, run_cell
+from mechassay.service.cell import CellOrders, CheckedCell, check, named, run_cell
 from mechassay.service.checks import checked, claim_check
 from mechassay.service.queue import claim, finish
 from mechassay.service.recomputing import fetch_cell, recompute_served
@@ -90,7 +91,7 @@ def evaluated(service: MadeService, folder: Path) -> list[Record]:
     service.received(name, (work / "upload").read_bytes())
     held = claim_check(service.db, WORKER, 60.0)
     assert held is not None
-    plan = [PlannedEvaluation(each.job, each.cell, each.split) for each in told.cells]
+    plan = [PlannedEvaluation(each.job, each.cell, each.split, each.called) for each in told.cells]
     assert checked(service.db, held, WORKER, [], plan, kind=told.kind)
     records: list[Record] = []
     while (each := claim(service.db, WORKER, 60.0)) is not None:
@@ -224,11 +225,17 @@ def test_the_page_of_a_submission_shows_both(
             if each["name"] == "random"
         ]
         page = client.get(f"/submissions/{one['id']}").text
+        told = client.get(f"/api/submissions/{one['id']}").json()["evaluations"]
         board = client.get("/boards/adversarial").text
         name = cell_name(f"random@{SIZE} (submission {one['id'][:6]})")
         row = client.get(f"/boards/adversarial/rows/{name}")
     assert "mean KL" in page and "CPR" in page
-    assert f"{TRUTH}--{TRUTH}/a.safetensors@{SIZE}" in page
+    # What status says is what the page says, and no two cells have one name.
+    known_as = [each["cell"] for each in told]
+    place = f"{TRUTH}/{TRUTH}"
+    assert known_as == [place, f"{place}@{SIZE}", f"{place}@{SMALL}"]
+    heads = re.findall(r'<th scope="row">([^<]+)</th>', page)
+    assert [each for each in heads if place in each] == known_as
     for record in records["random"][1:]:
         mean = record.measure("mean")
         assert mean is not None and interval(mean.value, mean.low, mean.high) in page
@@ -237,6 +244,19 @@ def test_the_page_of_a_submission_shows_both(
     assert f"random@0.2 (submission {one['id'][:6]})" in board
     assert row.status_code == 200 and "recompute adversarial" in row.text
     assert f"/boards/adversarial/rows/{name}".replace(" ", "%20") in page.replace(" ", "%20")
+
+
+def test_cells_of_one_place_have_names_of_their_own() -> None:
+    cells = [
+        CheckedCell(job=0, cell="m--t/x--das", called="m/t/x"),
+        CheckedCell(job=0, cell="m--t/x--pca", called="m/t/x"),
+        CheckedCell(job=1, cell="m--t/x--das", called="m/t/x", split="private"),
+    ]
+    assert [each.called for each in named(cells)] == [
+        "m/t/x (m--t/x--das)",
+        "m/t/x (m--t/x--pca)",
+        "m/t/x",
+    ]
 
 
 def test_a_number_is_the_same_again_elsewhere(

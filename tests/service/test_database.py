@@ -68,7 +68,15 @@ def test_what_an_older_version_received_is_kept_and_counts(url: str, database: O
                 " ('x', 1, '', 'n', '{}', 'd', 'f', 1, 'received', '[]', 2, '2026-11-23 10:00')"
             )
         )
+        connection.execute(
+            text(
+                "INSERT INTO evaluation (id, submission_id, job, cell, split, state, attempts)"
+                " VALUES (1, 'x', 0, 'm--t/eap', 'test', 'waiting', 0)"
+            )
+        )
     db.upgrade()
+    evaluation = db.read(lambda session: session.get_one(Evaluation, 1))
+    assert (evaluation.called, evaluation.title) == (None, "m--t/eap")
     (receipt,) = db.read(lambda session: session.query(Receipt).all())
     assert (receipt.submitter_id, receipt.begun) == (1, 0)
     found = db.read(lambda session: session.get_one(Submission, "x"))
@@ -95,7 +103,7 @@ def test_many_upgrades_at_once_make_the_tables_once(url: str, database: Opened) 
 
 def test_tables_of_a_newer_version_are_refused_and_left_alone(db: Database) -> None:
     db.write(lambda session: session.execute(text("UPDATE alembic_version SET version_num='9999'")))
-    with pytest.raises(BadUsage, match=r"newer mechassay \(revision 9999; .* up to 0002\)"):
+    with pytest.raises(BadUsage, match=r"newer mechassay \(revision 9999; .* up to 0003\)"):
         db.upgrade()
     stored = db.read(lambda s: s.execute(text("SELECT version_num FROM alembic_version")).scalar())
     assert stored == "9999"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 import re
+import shutil
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import torch
 import mechassay as ma
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadFile, BadUsage, UnknownName
+from mechassay.leaderboard import BoardsFolder
 from mechassay.leaderboard.cells import told_apart
 from mechassay.progress import SILENT
 from mechassay.service.app import create_app
@@ -24,7 +28,7 @@ from mechassay.service.bundle import read_bundle
 from mechassay.service.checks import checked, claim_check
 from mechassay.service.client import ServerRefused
 from mechassay.service.queue import claim, finish
-from mechassay.service.recomputing import fetch_cell, recompute_served
+from mechassay.service.recomputing import fetch_cell, recompute_asked, recompute_served
 from mechassay.service.tokens import new_token
 from mechassay.service.track import ServiceTrack
 from mechassay.service.work import Outcome, PlannedEvaluation
@@ -161,3 +165,78 @@ def test_an_archive_of_something_else_makes_no_record(
         archive.writestr("x.py", "print(1)")
     with pytest.raises((BadFile, BadUsage)):
         recompute_served(served, tmp_path, progress=SILENT)
+
+
+@pytest.fixture(scope="module")
+def beside(service: MadeService, tmp_path_factory: pytest.TempPathFactory) -> MadeService:
+    """The service with a static board of another method beside the submission."""
+    folder = tmp_path_factory.mktemp("beside")
+    job = ma.CircuitsJob(models=("truth-ioi",), methods=("eap",), train_limit=6, test_limit=8)
+    ma.run(job, folder / "runs" / "one", progress=SILENT)
+    boards = BoardsFolder.of(folder / "runs", folder / "board")
+    assert boards.keep_artefacts() == ()
+    boards.write()
+    return replace(service, settings=replace(service.settings, board=folder / "board"))
+
+
+def test_a_row_of_the_static_board_is_computed_again_from_the_server(
+    beside: MadeService, tmp_path: Path
+) -> None:
+    with testclient.TestClient(create_app(beside.settings, "http://x")) as client:
+        asked = Asked("http://127.0.0.1").use(client)
+        [name] = [each for each in names(client) if each.startswith("eap/") and "/cpr@" in each]
+        page = unescape(client.get("/boards/circuits/rows/eap").text)
+        assert f"mechassay leaderboard recompute circuits {name} --server http://x" in page
+        told, submission = recompute_asked(asked, "circuits", name, tmp_path, progress=SILENT)
+        assert told.agrees and told.n > 10 and not told.anew and submission == ""
+        [mine] = [each for each in names(client) if each.startswith("mine ") and "/cpr@" in each]
+        told, submission = recompute_asked(asked, "circuits", mine, tmp_path / "x", progress=SILENT)
+        assert told.agrees and submission
+        cell = next(
+            each
+            for each in client.get("/api/boards/circuits.json").json()["cells"]
+            if each["id"] == name
+        )
+        wrong = ("plans/" + "0" * 64 + ".json", "artefacts/" + "0" * 64 + ".gz", "artefacts/x.gz")
+        for address in (*wrong, f"artefacts/{cell['sha256']}.gz", "plans/..%2Ftrack.json"):
+            assert client.get(f"/api/{address}").status_code == 404
+
+
+def test_a_link_on_the_static_board_is_not_followed(beside: MadeService, tmp_path: Path) -> None:
+    assert beside.settings.board is not None
+    board = Path(shutil.copytree(beside.settings.board, tmp_path / "board"))
+    [file] = (board / "artefacts").iterdir()
+    (tmp_path / "secret").write_text("secret")
+    file.unlink()
+    file.symlink_to(tmp_path / "secret")
+    settings = replace(beside.settings, board=board)
+    with testclient.TestClient(create_app(settings, "http://x")) as client:
+        answer = client.get(f"/api/artefacts/{file.name}")
+        assert answer.status_code == 404 and "secret" not in answer.text
+        asked = Asked("http://127.0.0.1").use(client)
+        name = next(each for each in names(client) if each.startswith("eap/"))
+        with pytest.raises(ServerRefused, match="no such artefact"):
+            recompute_asked(asked, "circuits", name, tmp_path / "again", progress=SILENT)
+
+
+def test_what_a_server_gives_out_of_its_static_board_is_checked(
+    beside: MadeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with testclient.TestClient(create_app(beside.settings, "http://x")) as client:
+        asked = Asked("http://127.0.0.1").use(client)
+        name = next(each for each in names(client) if each.startswith("eap/"))
+        given = Asked.content
+        forged = {
+            "artefacts": (lambda _: gzip.compress(b"other"), "not what its name says"),
+            "plans": (lambda plan: plan.replace(b'"truth-ioi"', b'"/etc/x"'), "which is a path"),
+        }
+        for number, (what, (change, said)) in enumerate(forged.items()):
+
+            def give(self: Asked, address: str, what: str = what, change: Any = change) -> bytes:
+                content = given(self, address)
+                return change(content) if f"/{what}/" in address else content
+
+            monkeypatch.setattr(Asked, "content", give)
+            folder = tmp_path / str(number)
+            with pytest.raises(BadFile, match=said):
+                recompute_asked(asked, "circuits", name, folder, progress=SILENT)

@@ -213,3 +213,18 @@ def test_a_retry_can_run_twice(forgetful: Forgetful) -> None:
     db.lose = True
     assert retry(db, other.id) == Retried("received", True, 0) and not db.lose
     assert retry(db, other.id) == Retried("received", False, 0)
+
+
+def test_a_cell_is_named_as_status_says_it_or_as_in_its_plan(db: Database) -> None:
+    made = receive(db, submitter(db), upload())[0]
+    held = claim_check(db, "w", LEASE)
+    assert held is not None
+    plan = [PlannedEvaluation(n, f"c{n}", called=f"m/t{n}") for n in range(3)]
+    assert checked(db, held, "w", [], plan, kind="circuits")
+    for _ in plan:
+        found = claim(db, "w", LEASE)
+        assert found is not None and finish(db, found, "w", FAILED)
+    assert retry(db, made.id, ["m/t0", "c2"]).cells == 2
+    assert [each.state for each in evaluations(db)] == ["waiting", "failed", "waiting"]
+    with pytest.raises(UnknownName, match="m/t1"):
+        retry(db, made.id, ["m/t"])

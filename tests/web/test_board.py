@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 import mechassay as ma
 from mechassay.leaderboard import BoardsFolder
-from mechassay.leaderboard.board import sigmoid
+from mechassay.leaderboard.averages import sigmoid
 from mechassay.progress import SILENT
 from web_modules import web_module
 
@@ -54,7 +55,7 @@ def look(tmp_path: Path) -> Callable[..., Any]:
 
 
 def shown(page: Any, cell: int) -> float:
-    return float(page.value(f"{EAP}.cells[{cell}].innerText"))
+    return float(page.value(f"{EAP}.cells[{cell}].innerText").split()[0])
 
 
 def test_averages_follow_what_is_shown(boards: BoardsFolder, page: Any) -> None:
@@ -71,6 +72,39 @@ def test_averages_follow_what_is_shown(boards: BoardsFolder, page: Any) -> None:
     assert math.isclose(shown(page, 2), sigmoid(left), rel_tol=1e-2)
     assert page.value(f"{EAP}.cells[3].hidden") is True
     assert page.value(f"{EAP}.cells[4].hidden") is False
+
+
+def test_intervals_and_controls_follow_what_is_shown(boards: BoardsFolder, page: Any) -> None:
+    board = boards.boards["circuits"]
+    rows = "document.querySelectorAll('table')[1].tBodies[0].rows"
+    texts = f"[...{rows}].map(row => [...row.cells].map(cell => cell.innerText))"
+    page.open(boards.path / "circuits.html")
+    # What the script writes is what stood there before.
+    drawn = re.sub(r"<script>.*?</script>", "", page_text(boards), flags=re.DOTALL)
+    (boards.path / "still.html").write_text(drawn)
+    moved = page.value(texts)
+    page.open(boards.path / "still.html")
+    still = page.value(texts)
+    assert [row[:3] for row in moved] == [row[:3] for row in still]
+    assert [row[0] for row in still[-2:]] == ["control: random", "control: random-paths"]
+    # With one place, the interval of the average is that of its number.
+    page.open(boards.path / "circuits.html")
+    page.tab_to("input.place[value=truth-induction]")
+    page.press(" ")
+    [row] = [row for row in page.value(texts) if row[0] == "eap"]
+    ends = [row[n].split("[")[1].split("]")[0] for n in (1, 4)]
+    assert ends[0] == ends[1]
+    sort = "document.querySelectorAll('table')[1].tHead.rows[0].cells[2]"
+    page.value(f"{sort}.querySelector('button').click()")
+    assert page.value(f"{sort}.ariaSort") == "descending"
+    names = [row[0] for row in page.value(texts)]
+    places = [place for place in board.places("cmd") if place.names == ["truth-ioi"]]
+    assert names[0] == max(("eap", "random"), key=lambda each: board.score(each, "cmd", places))
+    assert names[-2:] == ["control: random", "control: random-paths"]
+
+
+def page_text(boards: BoardsFolder) -> str:
+    return (boards.path / "circuits.html").read_text("utf-8")
 
 
 def test_rows_are_filtered_and_sorted_with_keys(boards: BoardsFolder, page: Any) -> None:

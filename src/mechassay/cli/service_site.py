@@ -163,16 +163,15 @@ def recompute_from(
     from tempfile import TemporaryDirectory
 
     from mechassay.service.client import TOKEN, ServiceClient, read_token
-    from mechassay.service.recomputing import fetch_cell, recompute_served
+    from mechassay.service.recomputing import recompute_asked
 
     token = read_token(token_file) if token_file or os.environ.get(TOKEN) else ""
     client = ServiceClient(server, token)
     with TemporaryDirectory() as folder:
-        served = fetch_cell(client, board, cell, Path(folder))
-        told = recompute_served(served, Path(folder), device=device)
-    if token:
+        told, submission = recompute_asked(client, board, cell, Path(folder), device=device)
+    if token and submission:
         said = {"cell": told.cell, "sha256": told.sha256, "value": told.again}
-        client.recomputed(served.submission, {**said, "agrees": told.agrees})
+        client.recomputed(submission, {**said, "agrees": told.agrees})
     tell(told)
 
 

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float
 from mechassay.display import OneLine, Tabular, html_facts, html_note, html_table
 from mechassay.errors import one_of
 from mechassay.gym.behaviour import ACCURACY_SAYS, LEAST_ACCURACY, no_behaviour
-from mechassay.gym.choice_of_regions import VALIDATION, by_item
+from mechassay.gym.choice_of_regions import VALIDATION, Odds, by_item
 from mechassay.gym.index_mix_up import CAUSALGYM_2024
 from mechassay.gym.method_odds import (
     CONTROL,

@@ -4,12 +4,10 @@ A place is what rows are tried on, under one set of conditions (`cells`): the sa
 model on other examples, or by another version of a definition, is another place. So nothing that
 differs in what it measured stands in one column.
 
-    average    the mean over places
-    score      the mean over places of 1 / (1 + e^-x), as MIB's board has it (2025)
-
-Both are over the places that are shown, and undefined (NaN) for a row that lacks one of them: else
-a row that skips a hard place would win. Without a choice, one place stands for each task of a
-model, that of most rows, and none for numbers as reported, if there are others.
+Average and score (`averages`) are over the places that are shown, and undefined (NaN) for a row
+that lacks one of them: else a row that skips a hard place would win. Without a choice, one place
+stands for each task of a model, that of most rows, and none for numbers as reported, if there are
+others.
 """
 
 from __future__ import annotations
@@ -18,17 +16,19 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from mechassay.display import OneLine
 from mechassay.errors import BadUsage, UnknownName
+from mechassay.leaderboard.averages import RowSummary, ScoreFormula, summarised
 from mechassay.leaderboard.cells import BoardCell, newest, told_apart
+from mechassay.leaderboard.conditions import PlaceConditions, in_words
 from mechassay.leaderboard.rules import BoardRules
+from mechassay.stats.intervals import Estimate
+from mechassay.text import number
 
 FORMAT = 1
 
@@ -40,18 +40,26 @@ class BoardPlace:
     Attributes:
         roles: model, task and what else, by name.
         under: the hash of the conditions.
-        differs: the conditions by which it differs from other places of the same roles.
+        differs: what tells it from other places of the same roles, in short.
+        conditions: by which it differs from them, in full.
+        examples_of: the task whose examples it has.
     """
 
     roles: tuple[tuple[str, str], ...]
     under: str
     differs: str = ""
+    conditions: str = ""
+    examples_of: str = ""
+
+    @property
+    def names(self) -> list[str]:
+        """Of variable, task and model, each once."""
+        return list(dict.fromkeys(value for _, value in reversed(self.roles)))
 
     @property
     def title(self) -> str:
         """What a table calls it."""
-        names = list(dict.fromkeys(value for _, value in reversed(self.roles)))
-        return ", ".join(names) + (f" ({self.differs})" if self.differs else "")
+        return ", ".join(self.names) + (f" ({self.differs})" if self.differs else "")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -97,16 +105,24 @@ class Board(OneLine):
             UnknownName: the board has no such column.
         """
         self.rules.column(column)
-        groups: dict[tuple[tuple[str, str], ...], dict[str, Mapping[str, str]]] = {}
+        groups: dict[tuple[tuple[str, str], ...], dict[str, list[BoardCell]]] = {}
         for cell in self.cells:
             if cell.column == column:
                 roles = tuple(cell.place.items())
-                groups.setdefault(roles, {}).setdefault(cell.under, cell.conditions)
-        return [
-            BoardPlace(roles, under, _differing(conditions, list(by_hash.values())))
-            for roles, by_hash in sorted(groups.items())
-            for under, conditions in by_hash.items()
-        ]
+                groups.setdefault(roles, {}).setdefault(cell.under, []).append(cell)
+        found: list[BoardPlace] = []
+        for roles, by_hash in sorted(groups.items()):
+            told = in_words([_conditions_of(under, cells) for under, cells in by_hash.items()])
+            found += [
+                BoardPlace(roles, under, short, full, cells[0].examples_of)
+                for (under, cells), (short, full) in zip(by_hash.items(), told, strict=True)
+            ]
+        return found
+
+    def place_of(self, cell: BoardCell) -> BoardPlace:
+        """The place that a cell of the board is at."""
+        at = tuple(cell.place.items()), cell.under
+        return next(each for each in self.places(cell.column) if (each.roles, each.under) == at)
 
     def comparable(self, column: str) -> list[BoardPlace]:
         """One place for each set of roles: that which most rows have, recomputed before reported.
@@ -147,16 +163,62 @@ class Board(OneLine):
 
     def average(self, row: str, column: str, places: Sequence[BoardPlace] | None = None) -> float:
         """The mean of a row over places, the comparable ones by default; NaN if it lacks one."""
-        return _mean(self._values(row, column, places))
+        return self.summary(row, column, places).average.value
 
-    def score(self, row: str, column: str, places: Sequence[BoardPlace] | None = None) -> float:
-        """MIB's score: the mean of 1 / (1 + e^-x) over places; NaN if one is lacking."""
-        return _mean([sigmoid(value) for value in self._values(row, column, places)])
+    def score(
+        self,
+        row: str,
+        column: str,
+        places: Sequence[BoardPlace] | None = None,
+        formula: ScoreFormula = "repaired",
+    ) -> float:
+        """The score of a row over places, higher for a better row; NaN if it lacks one.
 
-    def _values(self, row: str, column: str, places: Sequence[BoardPlace] | None) -> list[float]:
+        Args:
+            formula: "mib-2025" for the one of MIB's board; see `averages`.
+        """
+        return self.summary(row, column, places, formula).score.value
+
+    def summary(
+        self,
+        row: str,
+        column: str,
+        places: Sequence[BoardPlace] | None = None,
+        formula: ScoreFormula = "repaired",
+    ) -> RowSummary:
+        """Average and score of a row over places, with their intervals; see `averages`.
+
+        Raises:
+            UnknownName: no such column or formula.
+        """
         shown = self.comparable(column) if places is None else places
         cells = [self.cell(row, place, column) for place in shown]
-        return [math.nan if cell is None else cell.value for cell in cells]
+        numbers = [
+            Estimate(math.nan) if cell is None else Estimate(cell.value, cell.low, cell.high)
+            for cell in cells
+        ]
+        tasks = [place.examples_of for place in shown]
+        return summarised(numbers, tasks, self.rules.column(column).better, formula)
+
+    def shared_controls(self, column: str) -> dict[str, dict[BoardPlace, float]]:
+        """The controls that all rows of each place have, with one number there, as it is shown.
+
+        Others belong to their cells: a control of a featurizer has its number of dimensions.
+        """
+        at = {place: self._at_place(column, place) for place in self.places(column)}
+        names = dict.fromkeys(x for cells in at.values() for cell in cells for x in cell.controls)
+        shared: dict[str, dict[BoardPlace, float]] = {}
+        for name in names:
+            values = {
+                place: [cell.controls.get(name) for cell in cells] for place, cells in at.items()
+            }
+            held = {place: each for place, each in values.items() if set(each) != {None}}
+            if all(_shown_alike(each) for each in held.values()):
+                shared[name] = {place: float(each[0] or 0.0) for place, each in held.items()}
+        return shared
+
+    def _at_place(self, column: str, place: BoardPlace) -> list[BoardCell]:
+        return [cell for row in self.rows() if (cell := self.cell(row, place, column))]
 
     def ranked(self, column: str, places: Sequence[BoardPlace] | None = None) -> list[str]:
         """Rows with a number in a column, the best average first, those without one last."""
@@ -184,6 +246,7 @@ class Board(OneLine):
         out = io.StringIO()
         head = ["row", *self.rules.place, "column", "version", "value", "low", "high", "n"]
         head += ["n_undefined", "origin", "conditions", "created", "sha256", "command", "source"]
+        head += ["examples", "reason"]
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(head)
         for cell in self.cells:
@@ -192,20 +255,16 @@ class Board(OneLine):
         return out.getvalue()
 
 
-def sigmoid(value: float) -> float:
-    """1 / (1 + e^-x); NaN of NaN."""
-    return float(0.5 * (1 + np.tanh(value / 2)))
+def _conditions_of(under: str, cells: Sequence[BoardCell]) -> PlaceConditions:
+    n = max(cell.examples or cell.n for cell in cells)
+    reported = all(cell.origin == "as reported" for cell in cells)
+    return PlaceConditions(under, cells[0].conditions, n, reported)
 
 
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if values else math.nan
-
-
-def _differing(own: Mapping[str, str], every: Sequence[Mapping[str, str]]) -> str:
-    """The conditions that are not those of all others, in words."""
-    names = dict.fromkeys(name for each in every for name in each)
-    changed = [name for name in names if len({each.get(name) for each in every}) > 1]
-    return ", ".join(f"{name} {own.get(name, 'none')[:24]}" for name in changed)
+def _shown_alike(values: Sequence[float | None]) -> bool:
+    """Whether all are numbers that look the same on a page."""
+    texts = {None if value is None else number(value) for value in values}
+    return len(texts) == 1 and None not in texts
 
 
 def _csv_text(value: Any) -> str:

@@ -32,6 +32,7 @@ from pydantic import Field
 from mechassay.circuits.scores import SCORES_SHA256
 from mechassay.errors import BadFile, BadUsage, MechassayError
 from mechassay.files import file_hash
+from mechassay.leaderboard.lacking import BOUND, why_lacking
 from mechassay.leaderboard.rules import BoardColumn, BoardRules
 from mechassay.records import Measure, Number, Record, Stored, check_edited, read_record
 from mechassay.runs.command_line import command_line
@@ -50,6 +51,7 @@ OF_SUBMISSION = "submission "
 """How the source of a submission's cell begins."""
 CANDIDATES = {"gym": ("cells", ("layer", "region")), "variables": ("sites", ("site",))}
 """The table of the sites that the best was chosen of, by kind of record."""
+CONTROL, SUMMARY = "control:", "summary"
 SITES_AS_GIVEN = ("variables",)
 """Kinds of record whose sites are as given, where features were. Of a gym task all layers count."""
 _OF_FILE = re.compile(r" \(file [0-9a-f]{8}\)$")
@@ -73,6 +75,9 @@ class BoardCell(Stored):
         row: what is ranked: a method or a submission.
         place: what it was tried on, by role.
         version: of the column's definition.
+        n, n_undefined: what the number is of, and how many of them have none.
+        examples: test examples, or pairs; 0 where a board of an earlier version does not say it.
+        reason: why there is no number, or no interval; "" if nothing is lacking.
         controls: the same measure of the record's controls, by name.
         conditions: what has to be the same for two cells to be compared.
         failing: controls with a known answer that the record fails.
@@ -93,6 +98,8 @@ class BoardCell(Stored):
     high: Number = math.nan
     n: int = 0
     n_undefined: int = 0
+    examples: int = 0
+    reason: str = ""
     controls: dict[str, Number] = Field(default_factory=dict)
     origin: Origin = "recomputed"
     conditions: dict[str, str] = Field(default_factory=dict)
@@ -124,6 +131,11 @@ class BoardCell(Stored):
         """The id of the submission that it is of; "" if it is of none."""
         found = self.source.removeprefix(OF_SUBMISSION)
         return "" if found == self.source else found
+
+    @property
+    def examples_of(self) -> str:
+        """The task whose examples it was measured on; of a number as reported, as it is called."""
+        return self.conditions.get("task", "").partition("@")[0] or self.place.get("task", "")
 
     @property
     def id(self) -> str:
@@ -226,6 +238,8 @@ def cells_of(rules: BoardRules, record: Record, **about: Any) -> Iterator[BoardC
                 row=row,
                 **{key: getattr(measure, key) for key in ("value", "low", "high", "n")},
                 n_undefined=measure.n_undefined,
+                examples=_examples(record, measure),
+                reason=why_lacking(record, measure),
                 controls=_controls(record, measure),
                 conditions=_conditions(record, column),
                 settings=_settings(record, rules.row),
@@ -260,11 +274,26 @@ def _of_file(record: Record) -> str:
     return str(settings.get(SCORES_SHA256) or settings.get(FEATURES_SHA256) or "")
 
 
+def _examples(record: Record, measure: Measure) -> int:
+    """How many test examples a record has; where it does not say so, what the number is of."""
+    test = record.data.get("test")
+    return measure.n if test is None else test.kept
+
+
 def _controls(record: Record, measure: Measure) -> dict[str, float]:
+    """The same of the controls: measures, or lines of the table of a distribution."""
+    held = [(each.of, each.name, each.value) for each in record.measures]
+    if record.kind == "adversarial" and record.has_table(SUMMARY):
+        lines = record.table(SUMMARY)
+        for begin, key in (("", "value"), (BOUND, "bound")):
+            names = (f"{begin}{statistic}" for statistic in lines.columns["statistic"])
+            numbers = lines.numbers(key).tolist()
+            held += zip(map(str, lines.columns["of"]), names, numbers, strict=True)
     return {
-        each.of.removeprefix("control:"): each.value
-        for each in record.measures
-        if each.name == measure.name and each.of.startswith("control:")
+        of.removeprefix(CONTROL): value
+        for of, name, value in held
+        if name == measure.name and of.startswith(CONTROL)
+        if not (name.startswith(BOUND) and math.isnan(value))
     }
 
 

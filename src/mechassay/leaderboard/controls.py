@@ -43,14 +43,24 @@ def column_data(
         cells = [board.cell(row, place, name) for place in places]
         return [None if cell is None else plain(cell.value) for cell in cells]
 
+    def ends(row: str) -> list[list[float | None]]:
+        cells = [board.cell(row, place, name) for place in places]
+        return [[] if cell is None else [plain(cell.low), plain(cell.high)] for cell in cells]
+
     comparable = board.comparable(name)
     return {
         "better": board.rules.column(name).better,
         "places": [
-            dict(place.roles) | {"title": place.title, "shown": place in comparable}
+            dict(place.roles)
+            | {"title": place.title, "shown": place in comparable, "examples of": place.examples_of}
             for place in places
         ],
         "rows": {row: values(row) for row in rows},
+        "ends": {row: ends(row) for row in rows},
+        "controls": {
+            control_row(control): [plain(at.get(place, math.nan)) for place in places]
+            for control, at in board.shared_controls(name).items()
+        },
         "pairs": [
             [
                 [a, b, *map(plain, (e.value, e.low, e.high)), resolved(e.low, e.high)]
@@ -59,6 +69,11 @@ def column_data(
             for each in pairs
         ],
     }
+
+
+def control_row(name: str) -> str:
+    """What the row of a control is called."""
+    return f"control: {name}"
 
 
 def controls(
@@ -157,5 +172,8 @@ def _condition_boxes(board: Board) -> Markup:
         ).format(title, Markup(" checked") if on else "", title)
         for title, on in shown.items()
     )
-    legend = Markup("<fieldset><legend>conditions</legend>{}</fieldset>")
-    return legend.format(boxes) if shown else Markup("")
+    fold = Markup(
+        "<details><summary>Conditions: {} of {} columns</summary>"
+        "<fieldset><legend>conditions</legend>{}</fieldset></details>"
+    )
+    return fold.format(sum(shown.values()), len(shown), boxes) if shown else Markup("")

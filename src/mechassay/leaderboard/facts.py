@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -45,6 +45,38 @@ def plain_number(value: float) -> str:
     return NOTHING if math.isnan(value) else number(value)
 
 
+def numbers_markup(value: float, low: float, high: float, reason: str = "") -> Markup:
+    """A number with its interval, or why it has none, under it in small print."""
+    shown, bracket, ends = interval(value, low, high).partition(" [")
+    small = f"[{ends}" if bracket else ""
+    return _with_small(NOTHING if math.isnan(value) else shown, small, reason)
+
+
+def cell_markup(cell: BoardCell, again: Sequence[Repetition], beside: Collection[str]) -> Markup:
+    """A cell as a table has it: the number, under it the interval, controls, what is lacking.
+
+    Args:
+        beside: controls that do not stand in rows of their own.
+    """
+    shown, bracket, ends = number_text(cell, again).partition(" [")
+    ends, _, said = ends.partition("]")
+    said = f"[{ends}]{said}" if bracket else ""
+    held = [
+        f"{name}\u00a0{plain_number(value)}".replace(" ", "\u00a0")
+        for name, value in cell.controls.items()
+        if name in beside
+    ]
+    return _with_small(shown, said, ", ".join(held), cell.reason)
+
+
+def _with_small(text: str, said: str, *notes: str) -> Markup:
+    parts = [Markup('<span class="interval">{}</span>').format(said)] if said else []
+    parts += [
+        Markup('<span class="interval note">{}</span>').format(note) for note in notes if note
+    ]
+    return Markup(" ").join([Markup("{}").format(text), *parts])
+
+
 def number_text(cell: BoardCell, again: Sequence[Repetition]) -> str:
     """A cell's number with its interval; marked if it was recomputed, or only reported."""
     text = interval(cell.value, cell.low, cell.high)
@@ -61,7 +93,9 @@ def cell_facts(
     """All that is known of a cell."""
     rows: list[tuple[str, str]] = [
         ("value", interval(cell.value, cell.low, cell.high)),
-        ("examples", f"{cell.n:,}, {cell.n_undefined:,} undefined"),
+        *([("lacking", cell.reason)] if cell.reason else []),
+        *([("test examples", f"{cell.examples:,}")] if cell.examples else []),
+        ("n", f"{cell.n:,}, {cell.n_undefined:,} undefined"),
         *((f"control: {name}", number(value)) for name, value in cell.controls.items()),
         ("method", cell.settings or NOTHING),
         *((name, value) for name, value in cell.conditions.items()),

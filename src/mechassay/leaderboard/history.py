@@ -33,8 +33,8 @@ def cell_history(board: Board, cell: BoardCell, links: Links) -> tuple[Block, ..
             (
                 each.created[:19] or NOTHING,
                 interval(each.value, each.low, each.high),
-                each.conditions.get("examples", NOTHING),
-                link(history_link(board.rules.name, each.full_id), each.under),
+                f"{each.examples:,}" if each.examples else NOTHING,
+                link(history_link(board.rules.name, each.full_id), board.place_of(each).differs),
             )
             for each in others
         ]

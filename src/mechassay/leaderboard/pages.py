@@ -7,7 +7,7 @@ folder need no server; those of a server have forms and links to pages of two ro
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -15,16 +15,24 @@ from importlib.resources import files
 from markupsafe import Markup
 
 from mechassay.errors import BadUsage, one_of
+from mechassay.leaderboard.averages import summarised
 from mechassay.leaderboard.board import Board, BoardPlace
 from mechassay.leaderboard.cells import BoardCell
 from mechassay.leaderboard.choice import BoardChoice
-from mechassay.leaderboard.controls import column_data, compare_form, controls, resolved
+from mechassay.leaderboard.controls import (
+    column_data,
+    compare_form,
+    control_row,
+    controls,
+    resolved,
+)
 from mechassay.leaderboard.facts import (
     MARK,
     CellNotes,
     Repetition,
     cell_facts,
-    number_text,
+    cell_markup,
+    numbers_markup,
     place_text,
     plain_number,
 )
@@ -42,6 +50,8 @@ from mechassay.text import interval
 TITLE = "Leaderboard"
 ROW_UP = "../../"
 """The way from the page of a row to the first one."""
+SUMMARISED = "A higher score is better."
+BENEATH = "Beneath a number stand its interval and the controls of its row."
 PAIRED = 50
 """Rows of a column, best first, whose pairs a page that needs no server holds."""
 SHOWN = 200
@@ -152,7 +162,12 @@ class BoardPages:
             rows = ranked[:SHOWN] if self.served and not chosen.every else ranked
             # A server compares two rows when it is asked.
             pairs, wrong = self._pairs(board, column, [] if self.served else places, rows)
-            blocks: list[Block] = [Text(f"{column.says} {_better(column)}", "soft")]
+            said = f"{column.says} {_better(column)} {SUMMARISED}"
+            shared = board.shared_controls(column.name).keys()
+            cells = [each for each in board.cells if each.column == column.name]
+            if any(each.controls.keys() - shared for each in cells):
+                said += f" {BENEATH}"
+            blocks: list[Block] = [Text(said, "soft")]
             blocks += [Notice("Not compared", tuple((text, "") for text in wrong))] if wrong else []
             blocks.append(self._table(board, column.name, places, rows, comparable))
             if len(rows) < len(ranked):
@@ -266,10 +281,7 @@ class BoardPages:
                 continue
             pairs, wrong = self._pairs(board, column, [place], (first, second))
             notes += wrong
-            texts = [
-                NOTHING if cell is None else number_text(cell, self._repeated(cell))
-                for cell in cells
-            ]
+            texts = [self._shown(cell) for cell in cells]
             less = pairs[0].get((first, second))
             lines.append((place.title, *texts, *_difference(less, column)))
         head = ("place", first, second, "first less second", "")
@@ -291,7 +303,7 @@ class BoardPages:
         blocks += [Command(text) for text in notes.commands]
         if cell.warnings:
             blocks.append(Fold("Warnings", tuple(Text(text) for text in cell.warnings)))
-        title = f"{board.rules.column(cell.column).title}: {place_text(cell)}"
+        title = f"{board.rules.column(cell.column).title}: {board.place_of(cell).title}"
         return Section(title, tuple(blocks))
 
     def _table(
@@ -302,26 +314,51 @@ class BoardPages:
         rows: Sequence[str],
         comparable: Sequence[BoardPlace],
     ) -> TextTable:
-        links = self._links()
+        links, shared = self._links(), board.shared_controls(name)
         columns = [Column(board.rules.row, numeric=False), Column("average"), Column("score")]
-        columns += [Column(place.title) for place in places]
+        columns += [Column(_heading(place)) for place in places]
         lines: list[Row] = []
         for row in rows:
             cells = [board.cell(row, place, name) for place in places]
-            texts = [
-                NOTHING if cell is None else number_text(cell, self._repeated(cell))
-                for cell in cells
+            texts = [self._shown(cell, shared) for cell in cells]
+            summary = board.summary(row, name, comparable)
+            numbers = [
+                numbers_markup(each.value, each.low, each.high, lacks)
+                for each, lacks in ((summary.average, summary.lacks), (summary.score, ""))
             ]
-            summary = board.average(row, name, comparable), board.score(row, name, comparable)
             named = link(links.row(board.rules.name, row), row)
-            lines.append(Row((named, *map(plain_number, summary), *texts)))
+            lines.append(Row((named, *numbers, *texts)))
+        for control, at in shared.items():
+            values = [at.get(place, math.nan) for place in places]
+            of = [Estimate(at.get(place, math.nan)) for place in comparable]
+            tasks = [place.examples_of for place in comparable]
+            summary = summarised(of, tasks, board.rules.column(name).better)
+            told = map(plain_number, (summary.average.value, summary.score.value, *values))
+            lines.append(Row((control_row(control), *told), "control"))
         return TextTable("", tuple(columns), tuple(lines))
+
+    def _shown(self, cell: BoardCell | None, shared: Collection[str] = ()) -> str:
+        """A cell of a table; controls that are shared have rows of their own."""
+        if cell is None:
+            return NOTHING
+        return cell_markup(cell, self._repeated(cell), cell.controls.keys() - set(shared))
 
 
 @cache
 def board_script() -> str:
     """The one script of a board's page."""
     return files("mechassay.leaderboard").joinpath("data/board.js").read_text("utf-8")
+
+
+def _heading(place: BoardPlace) -> Markup:
+    """A column's heading: the task, under it the rest, and all conditions for who points at it."""
+    first, *rest = place.names
+    lines = [", ".join(rest), place.differs]
+    small = Markup("").join(
+        Markup(' <span class="interval">{}</span>').format(line) for line in lines if line
+    )
+    shape = '<span title="{}">{}{}</span>' if place.conditions else "{}{}{}"
+    return Markup(shape).format(place.conditions, first, small)
 
 
 def _opening(board: Board, chosen: BoardChoice) -> tuple[Block, ...]:

@@ -283,6 +283,8 @@ def compare_records(stored: Record, again: Record) -> Compared:
 
     Where a ranking was copied, the new record says nothing of the examples that it was found on.
     Tables and columns that an earlier version did not write are not compared.
+    Names by which a run asked for a cell are compared where both records have them: adversarial
+    records of earlier versions do not name the circuit there, and all of them its method.
     Weights are compared where both records have their hash: a server may load a copy of its own of
     a model that others have from the hub.
     """
@@ -292,6 +294,10 @@ def compare_records(stored: Record, again: Record) -> Compared:
     if not all(WEIGHTS in each for each in settings):
         for each in settings:
             each.pop(WEIGHTS, None)
+    plain["cell"], other["cell"] = (
+        {name: of for name, of in one["cell"].items() if name in two["cell"]}
+        for one, two in ((plain, other), (other, plain))
+    )
     plain["data"] = {role: of for role, of in plain["data"].items() if role in other["data"]}
     other["tables"] = _known(plain["tables"], other["tables"])
     found.look(plain, other, "record")

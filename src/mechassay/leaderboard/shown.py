@@ -18,6 +18,8 @@ from mechassay.leaderboard.cells import BoardCell, cells_of, is_private
 from mechassay.leaderboard.rules import rules_of
 from mechassay.records import Record
 
+LATER = ("examples", "reason")
+"""Fields that boards of earlier versions do not have: without them nothing is said otherwise."""
 BESIDE = ("file", "sha256", "command", "source", "origin", "earlier")
 """Fields of a cell that do not follow from its record."""
 
@@ -73,5 +75,6 @@ def _called(own: BoardCell, cell: BoardCell, called: CalledOtherwise) -> BoardCe
 
 def _differing(cell: BoardCell, own: BoardCell) -> list[str]:
     """The fields that differ; undefined numbers are equal."""
-    one, other = (each.model_dump(mode="json", exclude=set(BESIDE)) for each in (cell, own))
+    left_out = {*BESIDE, *(name for name in LATER if name not in cell.model_fields_set)}
+    one, other = (each.model_dump(mode="json", exclude=left_out) for each in (cell, own))
     return [name for name in one if repr(one[name]) != repr(other[name])]

@@ -15,9 +15,10 @@ from pydantic import ValidationError
 
 from mechassay.errors import BadFile
 from mechassay.files import file_hash
-from mechassay.leaderboard.artefacts import SHA256, inside
+from mechassay.leaderboard.artefacts import SHA256, artefact_file, inside
 from mechassay.leaderboard.board import FORMAT, Board
 from mechassay.leaderboard.cells import BoardCell
+from mechassay.leaderboard.plans import plan_file
 from mechassay.leaderboard.rules import board_rules, rules_of
 from mechassay.records import first_mistake
 from mechassay.submissions import leads_out, read_json
@@ -80,6 +81,18 @@ class StoredBoards:
     def record_file(self, sha256: str) -> Path:
         """The file of a record by its hash."""
         return self.folder / "records" / f"{sha256}.json"
+
+    def plan(self, sha256: str) -> Path | None:
+        """The file of the plan by which a record is computed again, if the record is there too."""
+        return self._held(plan_file(self.folder, sha256)) if sha256 in self.hashes else None
+
+    def artefact(self, sha256: str) -> Path | None:
+        """A packed file that a plan names by its hash, if it is there."""
+        known = SHA256.fullmatch(sha256)
+        return self._held(artefact_file(self.folder, sha256)) if known else None
+
+    def _held(self, file: Path) -> Path | None:
+        return file if file.is_file() and not leads_out(file, self.folder) else None
 
 
 def _cells(folder: Path, name: str) -> Iterator[BoardCell]:

@@ -61,6 +61,7 @@ from mechassay.runs.job import Bench, Cell, Job, Results, cell_name
 from mechassay.runs.names import shown_model
 from mechassay.runs.own_tasks import check_tasks, own_task_notes, tasks_of
 from mechassay.tasks.task import Keep
+from mechassay.truth.models import is_truth
 
 AT_CHANCE, TOO_EXPENSIVE = "at chance", "too expensive"
 

@@ -7,6 +7,7 @@ own task, with all hypotheses about it, right and wrong ones.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -22,6 +23,7 @@ from mechassay.service.repeated import note, read_repeated
 from mechassay.service.store import Store
 from mechassay.service.tokens import submitter_of
 
+PACKED = "application/gzip"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _DIGITS = re.compile(r"[1-9][0-9]{0,5}")
 
@@ -77,6 +79,24 @@ def _read_boards(router: APIRouter, parts: ServiceParts) -> None:
             raise NotFound("There is no such record.")
         path = parts.boards.record_file(sha256)
         return FileResponse(path, media_type=KINDS["json"], filename=f"{sha256}.json")
+
+    @router.get("/plans/{sha256}.json", response_class=Response)
+    async def plan(sha256: str) -> Response:
+        """What a record of the static board is computed again from."""
+        if not _SHA256.fullmatch(sha256) or sha256 not in parts.boards.snapshot.public:
+            raise NotFound("There is no such plan.")
+        return _file(parts.boards.plan_file(sha256), "plan", KINDS["json"])
+
+    @router.get("/artefacts/{sha256}.gz", response_class=Response)
+    async def artefact(sha256: str) -> Response:
+        """A file that a plan names, packed."""
+        return _file(parts.boards.artefact_file(sha256), "artefact", PACKED)
+
+
+def _file(path: Path | None, what: str, media: str) -> Response:
+    if path is None:
+        raise NotFound(f"There is no such {what}.")
+    return FileResponse(path, media_type=media, filename=path.name)
 
 
 def _take_submissions(router: APIRouter, parts: ServiceParts) -> None:

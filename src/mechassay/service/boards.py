@@ -143,6 +143,14 @@ class ServedBoards:
             return self._beside.record_file(sha256)
         return self._folder / f"{sha256}.json"
 
+    def plan_file(self, sha256: str) -> Path | None:
+        """The plan of a record of the static board, if it is there."""
+        return None if self._beside is None else self._beside.plan(sha256)
+
+    def artefact_file(self, sha256: str) -> Path | None:
+        """A file of the static board that its plans name, packed, if it is there."""
+        return None if self._beside is None else self._beside.artefact(sha256)
+
     def records_of(self, view: SubmissionView) -> dict[str, Record]:
         """The records of a submission that the boards have, by their key in the store."""
         keys = [each.record for each in view.evaluations if each.record]
@@ -232,13 +240,12 @@ class ServedBoards:
 
     def _notes(self, cell: BoardCell, submissions: Mapping[str, str]) -> CellNotes:
         submission = submissions.get(cell.row)
+        again = shlex.join([*RECOMPUTE, cell.board, cell.full_id, "--server", self._address])
         if submission is None:
-            return CellNotes(commands=(cell.command,) if cell.command else ())
+            kept = not cell.private and self.plan_file(cell.sha256) is not None
+            return CellNotes(commands=tuple(filter(None, (cell.command, again if kept else ""))))
         facts = (("submission", link(f"/submissions/{submission}", submission)),)
-        if cell.private:
-            return CellNotes(facts)
-        words = [*RECOMPUTE, cell.board, cell.full_id, "--server", self._address]
-        return CellNotes(facts, (shlex.join(words),))
+        return CellNotes(facts, () if cell.private else (again,))
 
     def _record(self, cell: BoardCell) -> Record | None:
         file = self.record_file(cell.sha256)

@@ -31,13 +31,13 @@ from typing import Any, Literal
 import torch
 from pydantic import Field
 
-from mechassay.errors import BadUsage, DiskFull, MechassayError, first_line, one_of
+from mechassay.errors import BadUsage, DiskFull, MechassayError, UnknownName, first_line, one_of
 from mechassay.files import is_full, write_text
 from mechassay.progress import SILENT
 from mechassay.records import Record, Stored
 from mechassay.runs.execute import Here, prepare
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.job import Bench, job_of
+from mechassay.runs.job import Bench, Cell, job_of
 from mechassay.service.bundle import open_bundle
 from mechassay.service.track import TEST, ServiceTrack
 from mechassay.submissions import Problem
@@ -47,6 +47,7 @@ UPLOAD, CHECKED, JOBS, BUNDLE = "upload", "checked.json", "jobs", "bundle"
 Engine = Literal["here", "ray"]
 FIRST_TO_GO = "1000"
 """For Linux, where memory runs out: this process before the worker."""
+PLACE = ("model", "task", "variable")
 NO_ROOM = 75
 """What it exits with where a disk is full: `EX_TEMPFAIL`, the same may go well later."""
 
@@ -75,11 +76,16 @@ class CellOrders(Stored):
 
 
 class CheckedCell(Stored):
-    """A cell of one of the jobs that evaluate a submission."""
+    """A cell of one of the jobs that evaluate a submission.
+
+    Attributes:
+        called: what people know it by, see `named`.
+    """
 
     job: int
     cell: str
     split: str = TEST
+    called: str = ""
 
 
 class CheckedSubmission(Stored):
@@ -104,7 +110,12 @@ def check(folder: Path, orders: CellOrders) -> CheckedSubmission:
             prepare(job, folder / JOBS / str(number), progress=SILENT)
             cells += [
                 # Adversarial jobs have no private examples.
-                CheckedCell(job=number, cell=cell.name, split=getattr(job, "test_split", TEST))
+                CheckedCell(
+                    job=number,
+                    cell=cell.name,
+                    split=getattr(job, "test_split", TEST),
+                    called=_place(cell, track),
+                )
                 for cell in job.cells()
             ]
         except DiskFull:
@@ -118,10 +129,35 @@ def check(folder: Path, orders: CellOrders) -> CheckedSubmission:
         # By way of JSON, in which what is not said is null.
         declaration=None if said is None else json.loads(said.model_dump_json()),
         problems=list(problems),
-        cells=[] if problems.errors else cells,
+        cells=[] if problems.errors else named(cells),
     )
     write_text(folder / CHECKED, checked.model_dump_json(indent=1))
     return checked
+
+
+def named(cells: Sequence[CheckedCell]) -> list[CheckedCell]:
+    """The cells, each with a name of its own among those of its split.
+
+    It is what the boards call the cell, without row and column: MODEL/TASK[/VARIABLE], with @SIZE
+    for a circuit of that size. Where several cells of a split have it, the name in their plan
+    follows.
+    """
+    held = [(cell.called, cell.split) for cell in cells]
+    return [
+        cell.model_copy(update={"called": f"{cell.called} ({cell.cell})"})
+        if held.count((cell.called, cell.split)) > 1
+        else cell
+        for cell in cells
+    ]
+
+
+def _place(cell: Cell, track: ServiceTrack) -> str:
+    """What a cell of a job is done on, with the public name of the model."""
+    of = dict(cell.of)
+    with suppress(UnknownName):
+        of["model"] = track.public_name(of["model"])
+    _, at, size = of.get("circuit", "").rpartition("@")
+    return "/".join(of[role] for role in PLACE if role in of) + at + size * bool(at)
 
 
 def job_folder(folder: Path, job: int, epoch: str = "") -> RunFolder:

@@ -116,7 +116,7 @@ class SubmissionView:
             "evaluations": [
                 {
                     "job": each.job,
-                    "cell": each.cell,
+                    "cell": each.title,
                     "split": each.split,
                     "state": each.state,
                     "message": each.message,

@@ -25,7 +25,6 @@ from mechassay.report.kinds.circuits import faithfulness_chart
 from mechassay.report.page import Block, Command, Figure, Notice, Section, Text, render
 from mechassay.report.tables import NOTHING, Row, TextTable
 from mechassay.report.text import setting_name, settings
-from mechassay.runs.adversarial import AdversarialJob
 from mechassay.runs.job import cell_name
 from mechassay.service.adversarial import row_ending
 from mechassay.service.declaration import LONGEST_LINE, LONGEST_NAME, LONGEST_TEXT
@@ -316,9 +315,7 @@ def _cells_table(
         said = each.message or NOTHING
         kind = "failure" if each.state == "failed" else ""
         spent = plain_number(float("nan") if each.seconds is None else each.seconds)
-        rows.append(
-            Row((_called(each.cell, record), each.split, state, *numbers, spent, said), kind)
-        )
+        rows.append(Row((each.title, each.split, state, *numbers, spent, said), kind))
     head = ("cell", "examples", "state", *(each.title for each in columns), "seconds", "message")
     return TextTable.of("", head, rows, words=True)
 
@@ -344,10 +341,3 @@ def _boards(view: SubmissionView, records: Mapping[str, Record]) -> list[BoardRu
         for name, board in board_rules().items()
         if name == view.submission.kind or board.kind in kinds
     ]
-
-
-def _called(cell: str, record: Record | None) -> str:
-    """A cell by its name; that of an adversarial one does not say on what it was done."""
-    if record is None or record.kind != AdversarialJob.kind:
-        return cell
-    return f"{cell_name(record.cell['model'], record.cell['task'])}/{cell}"

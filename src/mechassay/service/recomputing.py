@@ -3,7 +3,9 @@
     1  the cell, its record and the submission's file are asked of the server, or read from the
        folder that it exported; the record has to have the hash that the board shows, and what else
        the cell shows has to follow from it (`leaderboard.shown`)
-    2  the file is unpacked and read with the same distrust as by the server, under its track
+    2  the file is unpacked and read with the same distrust as by the server, under its track; of a
+       row of the server's static board, plan and artefacts are asked for in its place, and read as
+       those of a static board here (`leaderboard.plans`)
     3  the cell of the job is run here, and the whole record is compared, see
        `leaderboard.recomputation`
 
@@ -24,9 +26,10 @@ from pydantic import ValidationError
 
 from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.files import file_hash, write_bytes
-from mechassay.leaderboard.artefacts import inside
+from mechassay.leaderboard.artefacts import SHA256, artefact_file, inside
 from mechassay.leaderboard.cells import BoardCell, told_apart, without_conditions
 from mechassay.leaderboard.foreign_plan import is_local, is_path
+from mechassay.leaderboard.plans import made_on_board, plan_file, read_plan
 from mechassay.leaderboard.recomputation import (
     MadeRecord,
     Recomputation,
@@ -77,6 +80,53 @@ def fetch_cell(client: ServiceClient, board: str, name: str, folder: Path) -> Se
             the server says is none.
         ServerRefused: the server does not answer.
     """
+    return _fetched(client, _asked_cell(client, board, name), folder)
+
+
+def recompute_asked(
+    client: ServiceClient,
+    board: str,
+    name: str,
+    folder: Path,
+    *,
+    device: str = "cpu",
+    progress: Progress = BAR,
+) -> tuple[Recomputation, str]:
+    """Compute a cell that a server shows again; what came of it, and the submission, if any.
+
+    Args:
+        folder: an empty one.
+
+    Raises:
+        UnknownName, BadUsage, BadFile, ServerRefused: see `fetch_cell` and `made_on_board`.
+    """
+    cell = _asked_cell(client, board, name)
+    if cell.submission:
+        served = _fetched(client, cell, folder)
+        return recompute_served(served, folder, device=device, progress=progress), cell.submission
+    made = fetch_kept(client, cell, folder)
+    return recompute_made(cell, made, folder / "run", device=device, progress=progress), ""
+
+
+def fetch_kept(client: ServiceClient, cell: BoardCell, folder: Path) -> MadeRecord:
+    """A cell of the static board that a server shows, with all that computes it again.
+
+    Raises:
+        BadUsage, BadFile: see `made_on_board`. ServerRefused: the server does not have it.
+    """
+    check_public(cell)
+    board = folder / "board"
+    write_bytes(board / "records" / f"{cell.sha256}.json", _record_of(client, cell))
+    plan = client.content(f"/api/plans/{cell.sha256}.json")
+    write_bytes(plan_file(board, cell.sha256), plan)
+    for digest in dict.fromkeys(read_plan(board, cell.sha256).hashes):
+        packed = client.content(f"/api/artefacts/{digest}.gz")
+        write_bytes(artefact_file(board, digest), packed)
+    models = _public_names(_track(client.asked("/api/track"), client.server))
+    return made_on_board(cell, board, folder / "files", models)
+
+
+def _asked_cell(client: ServiceClient, board: str, name: str) -> BoardCell:
     rules_of(board)
     told = client.asked(f"/api/boards/{board}.json")
     cell = _found(told.get("cells"), name)
@@ -84,12 +134,24 @@ def fetch_cell(client: ServiceClient, board: str, name: str, folder: Path) -> Se
         raise BadFile(f"{client.server}: {name} is of the board {cell.board}.")
     if cell.private:
         raise BadUsage(f"{name} is about private examples: only the server computes it.")
+    return cell
+
+
+def _record_of(client: ServiceClient, cell: BoardCell) -> bytes:
+    """The bytes of a cell's record."""
+    if not SHA256.fullmatch(cell.sha256):
+        raise BadFile(f"{client.server}: {cell.id} has no record.")
     content = client.content(f"/api/records/{cell.sha256}.json")
     if sha256(content).hexdigest() != cell.sha256:
-        raise BadFile(f"{client.server}: the record of {name} is not the one that the board shows.")
-    record = read_record(write_bytes(folder / "record.json", content))
+        said = f"the record of {cell.full_id} is not the one that the board shows"
+        raise BadFile(f"{client.server}: {said}.")
+    return content
+
+
+def _fetched(client: ServiceClient, cell: BoardCell, folder: Path) -> ServedCell:
+    record = read_record(write_bytes(folder / "record.json", _record_of(client, cell)))
     if not SUBMISSION_ID.fullmatch(cell.submission):
-        raise BadFile(f"{client.server}: does not say which submission {name} is of.")
+        raise BadFile(f"{client.server}: does not say which submission {cell.full_id} is of.")
     file = folder / "upload"
     write_bytes(file, client.content(f"/api/submissions/{cell.submission}/file"))
     track = _track(client.asked("/api/track"), client.server)

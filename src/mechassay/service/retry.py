@@ -31,7 +31,8 @@ def retry(db: Database, submission: str, cells: Collection[str] = ()) -> Retried
 
     Args:
         submission: its id.
-        cells: names of cells, of each split; all of them if there are none.
+        cells: names of cells as status says them, or as in their plans, of each split; all of them
+            if there are none.
 
     Raises:
         UnknownName: there is no such submission, or it has no such cell.
@@ -48,8 +49,9 @@ def retry(db: Database, submission: str, cells: Collection[str] = ()) -> Retried
             raise UnknownName("submission", submission, known)
         if found.state == "withdrawn":
             raise BadUsage(f"{submission}: is withdrawn; only its submitter can hand it in again.")
-        own = select(Evaluation.cell).filter_by(submission_id=submission).distinct()
-        known = session.scalars(own).all() if cells else ()
+        own = select(Evaluation).filter_by(submission_id=submission)
+        evaluations = session.scalars(own).all() if cells else ()
+        known = dict.fromkeys(name for each in evaluations for name in (each.title, each.cell))
         for cell in cells:
             one_of("cell of the submission", cell, known)
         if was_unread(found):
@@ -74,7 +76,7 @@ def _wait_again(session: Session, submission: str, cells: Collection[str]) -> Se
     """Let cells wait again; the ids of those that do. `started` stays: it counts for turns."""
     wanted = (Evaluation.submission_id == submission) & Evaluation.state.in_(AGAIN)
     if cells:
-        wanted &= Evaluation.cell.in_(cells)
+        wanted &= Evaluation.cell.in_(cells) | Evaluation.called.in_(cells)
     change = (
         update(Evaluation)
         .where(wanted)

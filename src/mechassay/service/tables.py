@@ -140,6 +140,8 @@ class Evaluation(ServiceTable):
     Attributes:
         job: which of the submission's jobs, counted from 0.
         cell: the name of the cell in the job's plan.
+        called: what status and pages call it, unique in the submission and split; None if it was
+            planned by an earlier version.
         split: "test", or "private".
         attempts, deaths: how often it was begun, and its process died while its worker lived.
         message: why it failed or was skipped.
@@ -154,6 +156,7 @@ class Evaluation(ServiceTable):
     submission_id: Mapped[str] = mapped_column(ForeignKey("submission.id"))
     job: Mapped[int]
     cell: Mapped[str] = mapped_column(Text)
+    called: Mapped[str | None] = mapped_column(Text)
     split: Mapped[str] = mapped_column(String(16))
     state: Mapped[EvaluationState] = mapped_column(default="waiting", index=True)
     worker: Mapped[str | None] = mapped_column(String(200))
@@ -165,6 +168,11 @@ class Evaluation(ServiceTable):
     message: Mapped[str | None] = mapped_column(Text)
     record: Mapped[str | None] = mapped_column(String(200))
     seconds: Mapped[float | None]
+
+    @property
+    def title(self) -> str:
+        """The name by which people know it."""
+        return self.called or self.cell
 
 
 class Receipt(ServiceTable):

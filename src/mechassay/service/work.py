@@ -30,11 +30,16 @@ class Upload:
 
 @dataclass(frozen=True)
 class PlannedEvaluation:
-    """A cell that a submission is evaluated in: of which of its jobs, and on which split."""
+    """A cell that a submission is evaluated in: of which of its jobs, and on which split.
+
+    Attributes:
+        called: what status and pages call it; `cell` if not given.
+    """
 
     job: int
     cell: str
     split: str = "test"
+    called: str | None = None
 
 
 @dataclass(frozen=True)

@@ -236,7 +236,7 @@ class ServiceWorker:
                 problems = [unread(found.message)]
                 found = CheckedSubmission(kind="", problems=problems, cells=[])
             planned = [
-                PlannedEvaluation(cell.job, cell.cell, cell.split)
+                PlannedEvaluation(cell.job, cell.cell, cell.split, cell.called or None)
                 for cell in found.cells
                 if has_seed or cell.split != PRIVATE
             ]

@@ -9,7 +9,70 @@ const mean = values =>
     : null;
 const shown = (value, digits = 3) => (value === null ? "–" : value.toPrecision(digits));
 const rowName = row => row.cells[0].textContent.trim();
+const isControl = row => row.classList.contains("control");
 const logistic = x => (x === null ? null : 1 / (1 + Math.exp(-x)));
+
+// As text.py rounds a number: to what its interval supports.
+function decimals(low, high) {
+  const half = low === null || high === null ? 0 : (high - low) / 2;
+  if (!(half > 0) || !isFinite(half)) return 2;
+  const power = Math.floor(Math.log10(half));
+  const digits = half / 10 ** power < 3.55 ? 2 : 1;
+  return Math.min(Math.max(digits - 1 - power, 0), 3);
+}
+function fixed(value, digits) {
+  const text = value.toFixed(digits);
+  return Number(text) === 0 ? text.replace("-", "") : text;
+}
+
+// As averages.py: half-widths of one task's places add up, those of two tasks by their squares.
+function estimate(cells) {
+  const value = mean(cells.map(cell => cell.value));
+  const known = value !== null && cells.every(cell => cell.low !== null && cell.high !== null);
+  if (!known) return { value, low: null, high: null };
+  const side = half => {
+    const sums = {};
+    for (const cell of cells) sums[cell.task] = (sums[cell.task] ?? 0) + half(cell);
+    return Math.hypot(...Object.values(sums)) / cells.length;
+  };
+  const below = side(cell => cell.value - cell.low), above = side(cell => cell.high - cell.value);
+  return { value, low: value - below, high: value + above };
+}
+function scored(cell, sign) {
+  const [value, one, other] = [cell.value, cell.low, cell.high]
+    .map(x => (x === null ? null : logistic(sign * x)));
+  const known = one !== null && other !== null;
+  return { task: cell.task, value,
+    low: known ? Math.min(one, other) : null, high: known ? Math.max(one, other) : null };
+}
+function summary(column, name, visible) {
+  const values = column.rows[name] ?? column.controls[name], ends = column.ends[name] ?? [];
+  const cells = values.flatMap((value, i) => {
+    const [low = null, high = null] = ends[i] ?? [];
+    return visible[i] ? [{ value, low, high, task: column.places[i]["examples of"] }] : [];
+  });
+  const sign = column.better === "down" ? -1 : 1;
+  return [estimate(cells), estimate(cells.map(cell => scored(cell, sign))), lacking(cells)];
+}
+function lacking(cells) {
+  if (!cells.length) return "no place is shown";
+  const n = cells.filter(cell => cell.value === null).length;
+  if (n) return `lacks ${n} of ${cells.length} places`;
+  const m = cells.filter(cell => cell.low === null || cell.high === null).length;
+  return m ? `no interval: ${m} of ${cells.length} numbers have none` : "";
+}
+function write(cell, { value, low, high }, reason) {
+  const places = decimals(low, high), told = x => fixed(x, places);
+  cell.replaceChildren(value === null ? "–" : told(value));
+  const small = [low === null ? "" : `[${told(low)}, ${told(high)}]`, reason];
+  small.forEach((text, i) => {
+    if (!text) return;
+    const span = document.createElement("span");
+    span.className = i ? "interval note" : "interval";
+    span.textContent = text;
+    cell.append(" ", span);
+  });
+}
 
 function visiblePlaces(column) {
   const off = [...document.querySelectorAll("input.place:not(:checked)")];
@@ -23,10 +86,11 @@ function update() {
     for (const row of tables[at].rows)
       visible.forEach((on, i) => { row.cells[SUMMARIES + i].hidden = !on; });
     for (const row of tables[at].tBodies[0].rows) {
-      const values = column.rows[rowName(row)].filter((_, i) => visible[i]);
-      row.cells[1].innerText = shown(mean(values));
-      row.cells[2].innerText = shown(mean(values.map(logistic)));
-      row.hidden = !words.every(word => rowName(row).toLowerCase().includes(word));
+      const [average, score, reason] = summary(column, rowName(row), visible);
+      write(row.cells[1], average, isControl(row) ? "" : reason);
+      write(row.cells[2], score, "");
+      row.hidden = !isControl(row) &&
+        !words.every(word => rowName(row).toLowerCase().includes(word));
     }
   });
   compare();
@@ -40,20 +104,21 @@ function sortable(table, column) {
     head.append(button);
     button.addEventListener("click", () => {
       for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
-      head.setAttribute("aria-sort", up ? "descending" : "ascending");
+      // A higher score is better in every column.
+      const falling = i === 2 ? up === (column.better === "up") : up;
+      head.setAttribute("aria-sort", falling ? "descending" : "ascending");
       const visible = visiblePlaces(column);
       const number = row => {
-        const every = column.rows[rowName(row)];
-        if (i >= SUMMARIES) return every[i - SUMMARIES] ?? NaN;
-        const values = every.filter((_, k) => visible[k]);
-        return mean(i === 1 ? values : values.map(logistic)) ?? NaN;
+        if (i >= SUMMARIES) return column.rows[rowName(row)][i - SUMMARIES] ?? NaN;
+        return summary(column, rowName(row), visible)[i - 1].value ?? NaN;
       };
-      const sorted = [...table.tBodies[0].rows].sort((a, b) => {
+      const rows = [...table.tBodies[0].rows];
+      const sorted = rows.filter(row => !isControl(row)).sort((a, b) => {
         if (i === 0) return rowName(a).localeCompare(rowName(b)) * (up ? -1 : 1);
         const [x, y] = [number(a), number(b)];
-        return isNaN(x) - isNaN(y) || (up ? y - x : x - y) || 0;
+        return isNaN(x) - isNaN(y) || (falling ? y - x : x - y) || 0;
       });
-      table.tBodies[0].append(...sorted);
+      table.tBodies[0].append(...sorted, ...rows.filter(isControl));
       up = !up;
     });
   });
