@@ -110,6 +110,11 @@ def folder_hash(folder: Path) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
+def path_hash(path: Path) -> str:
+    """The SHA-256 of a file or of a folder; see `file_hash` and `folder_hash`."""
+    return folder_hash(path) if path.is_dir() else file_hash(path)
+
+
 def write_text(path: Path, text: str) -> Path:
     """Write a text file whole, and the folders above it; the same bytes on every platform."""
     return write_bytes(path, text.encode())
