@@ -111,6 +111,11 @@ def folder_hash(folder: Path) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
+def path_hash(path: Path) -> str:
+    """The SHA-256 of a file or of a folder; see `file_hash` and `folder_hash`."""
+    return folder_hash(path) if path.is_dir() else file_hash(path)
+
+
 def parsed_json(path: str | Path, read: Callable[[Any], T]) -> T:
     """What `read` makes of the data in a JSON file.
 

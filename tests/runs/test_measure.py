@@ -10,6 +10,7 @@ import torch
 
 from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.features.featurizer import Identity
+from mechassay.files import path_hash
 from mechassay.measurement.gauge import all_gauges
 from mechassay.measurement.inputs import Inputs, missing_inputs
 from mechassay.progress import SILENT
@@ -127,6 +128,45 @@ def test_metrics_of_dictionaries_get_what_they_ask_for(tmp_path: Path) -> None:
         given = Inputs(model, sae=wrong, site="resid.1@last")
         with pytest.raises(BadUsage, match=match):
             given.dictionary  # noqa: B018
+
+
+def test_metrics_of_dictionaries_are_about_no_task(tmp_path: Path) -> None:
+    """Their cells are of the model; their records name what was measured, and no prompts."""
+    d_model = load_truth("truth-ioi").model.decoder.d_model
+    sae = random_sae(d_model, 20, 3, torch.zeros(d_model))
+    folder = save_sae(sae, tmp_path / "sae", site="resid.1")
+    job = replace(
+        JOB,
+        metrics=("M12", "EX25:n_runs=2"),
+        sae=str(folder),
+        site="resid.1",
+        texts=str(Path(__file__).parents[1] / "data" / "words.jsonl"),
+        tokens=None,
+        window=8,
+    )
+    names = [cell.name for cell in job.cells()]
+    assert names == ["truth-ioi--truth-ioi/EX25 n_runs=2", "truth-ioi/M12"]
+    results = run(job, tmp_path / "run", progress=SILENT)
+    assert not results.failures
+    [of_task, of_dictionary] = results.records
+    assert {"task", "circuit"} <= set(of_task.specs) and "sae" not in of_task.specs
+    assert set(of_dictionary.specs) == {"model", "method", "metric", "corpus", "site", "sae"}
+    assert dict(of_dictionary.cell) == {"metric": "M12", "model": "truth-ioi"}
+    assert of_dictionary.specs["sae"].args["sha256"] == path_hash(folder)
+    assert of_dictionary.specs["corpus"].args["window"] == 8
+    assert of_dictionary.data["test"].task == of_dictionary.specs["corpus"].name
+    assert of_dictionary.metric.name == ""
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert "truth-ioi, words" in page
+
+
+def test_a_real_model_needs_a_task_only_where_a_metric_is_about_one(tmp_path: Path) -> None:
+    bench = Bench(RunFolder(tmp_path), progress=SILENT)
+    job = replace(JOB, metrics=("M14", "M12"), models=("smollm2-135m",))
+    job.check(bench)
+    assert [cell.name for cell in job.cells()] == ["smollm2-135m/M14", "smollm2-135m/M12"]
+    with pytest.raises(BadUsage, match="smollm2-135m needs a task to run on"):
+        replace(job, metrics=("M14", "EX1", "F01")).check(bench)
 
 
 def test_inputs_of_dictionaries_that_are_missing_are_named(tmp_path: Path) -> None:

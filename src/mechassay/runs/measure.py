@@ -4,8 +4,10 @@ The cells of a model and task share the pairs, the rankings that methods found o
 and the circuit. A metric whose input was not given is skipped, and its row says which it lacks. The
 number of prompts is that of the page's usage lines, by metric, unless another is asked for.
 
-Metrics of dictionaries take activations of texts at the site, which are kept in `activations/`, and
-train dictionaries on them, which are kept in `dictionaries/`: a run that goes on has them already.
+Metrics of dictionaries, texts and words of their own are about no task: their cells are of the
+model alone, and their records name the dictionary and the texts. Activations of texts are kept in
+`activations/`, and dictionaries that metrics train on them in `dictionaries/`: a run that goes on
+has them already.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from mechassay.circuits.methods import METHODS
 from mechassay.circuits.scores import EdgeScores
 from mechassay.circuits.spec import CircuitSpec
 from mechassay.errors import BadFile, BadUsage, one_of
+from mechassay.files import path_hash
 from mechassay.interventions.site import load_site
 from mechassay.measurement.catalogue import catalogue
 from mechassay.measurement.gauge import ALL_GAUGES, all_gauges, gauge_name, load_gauge
@@ -50,6 +53,10 @@ MISSING = "missing input"
 TRUTH = "truth"
 ABLATION = "counterfactual"
 ANSWER = "answer"
+DICTIONARIES = frozenset(("site", "sae", "other sae", "texts", "trainer"))
+"""Inputs that are of a site."""
+OF_NO_TASK = DICTIONARIES | {"model", "names", "records"}
+"""Inputs that have nothing to do with prompts of a task."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +174,8 @@ class MeasureJob(Job):
         for file in filter(None, (self.sae, *self.other_saes, self.records)):
             if not Path(file).exists():
                 raise BadFile(f"{file}: there is no such file or folder.")
-        check_tasks(self.models, self.tasks)
+        if any(map(needs_task, self.gauges().values())):
+            check_tasks(self.models, self.tasks)
 
     def store_settings(self) -> StoreSettings:
         """What activations are taken of the texts."""
@@ -205,18 +213,26 @@ class MeasureJob(Job):
         return own_task_notes(self.models, self.tasks)
 
     def cells(self) -> list[Cell]:
-        """See `Job.cells`."""
+        """See `Job.cells`: of each task, then those that are about none."""
+        gauges = self.gauges()
+        alone = {name: text for name, text in gauges.items() if not needs_task(text)}
+        about_tasks = {name: text for name, text in gauges.items() if name not in alone}
         return [
             Cell(
                 f"{group}/{cell_name(name)}",
-                {"metric": name, "task": task, "model": shown_model(model)},
+                {"metric": name, **about, "model": shown_model(model)},
                 group,
                 {"metric": text, "model": model},
             )
             for model in self.models
-            for task in tasks_of(model, self.tasks)
-            for group in [cell_name(model, task)]
-            for name, text in self.gauges().items()
+            for group, about, chosen in (
+                *(
+                    (cell_name(model, task), {"task": task}, about_tasks)
+                    for task in tasks_of(model, self.tasks)
+                ),
+                (cell_name(model), {}, alone),
+            )
+            for name, text in chosen.items()
         ]
 
     def given(self, model: str) -> tuple[str, ...]:
@@ -250,29 +266,24 @@ class MeasureJob(Job):
     def run(self, cell: Cell, bench: Bench) -> Record:
         """See `Job.run`."""
         begin = time.perf_counter()
+        task = cell.of.get("task")
         study = bench.shared(
-            "study", lambda: MeasureStudy(self, bench, cell.typed["model"], cell.of["task"])
+            "study", lambda: MeasureStudy(self, bench, cell.typed["model"], task or "")
         )
         gauge: Any = load_gauge(cell.typed["metric"])
-        pairs = study.test(self.size(gauge.id))
+        pairs = None if task is None else study.test(self.size(gauge.id))
         inputs = study.inputs(pairs)
         found = gauge.measure(inputs)
-        model, task = study.model, study.task
-        chosen = Selection.of(pairs.selection())
-        about = {"split": self.split, "n_prompts": len(pairs), **settings_of(task)}
+        specs, data = study.named(gauge.needs, pairs)
         return found.record(
-            {
-                "model": model.spec(),
-                "task": Spec(name=task.name, version=task.version, args=about),
-                "circuit": Spec(name=study.circuit_name),
-            },
-            made_by(model, self.seed, chosen.hash),
+            specs,
+            made_by(study.model, self.seed, data["test"].hash if data else ""),
             cell=dict(cell.of),
             version=gauge.version,
             settings=dataclasses.asdict(gauge),
-            objective=inputs.objective.name,
+            objective="" if pairs is None else inputs.objective.name,
             realised={"seconds": round(time.perf_counter() - begin, 3)},
-            data={"test": chosen},
+            data=data,
         )
 
     def size(self, id: str) -> int:
@@ -281,6 +292,11 @@ class MeasureJob(Job):
             return self.n_prompts
         page = catalogue().get(id)
         return int(page.defaults.get("n_prompts", N_PROMPTS)) if page else N_PROMPTS
+
+
+def needs_task(text: str) -> bool:
+    """Whether a metric is about the prompts of a task."""
+    return not set(load_gauge(text).needs) <= OF_NO_TASK
 
 
 def label_of(pair: Pair, by: str) -> str | None:
@@ -299,7 +315,11 @@ def label_of(pair: Pair, by: str) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class MeasureStudy:
-    """One model on one task: what the metrics share."""
+    """One model, on one task or on none: what the metrics share.
+
+    Attributes:
+        task_name: "" for metrics that are about no task.
+    """
 
     job: MeasureJob
     bench: Bench
@@ -447,7 +467,35 @@ class MeasureStudy:
             raise BadFile(f"{self.job.records}: the folder has no records of a run.")
         return [read_record(file) for file in files]
 
-    def inputs(self, pairs: Pairs) -> Inputs:
+    def named(
+        self, needs: Sequence[str], pairs: Pairs | None
+    ) -> tuple[dict[str, Spec], dict[str, Selection]]:
+        """What took part in a metric: by role, and the pairs or values that it was measured on."""
+        job, used = self.job, {each for need in needs for each in need.split("|")}
+        specs: dict[str, Spec] = {"model": self.model.spec()}
+        data: dict[str, Selection] = {}
+        if "texts" in used:
+            store = self.store
+            specs["corpus"] = Spec(name=store.corpus, args=dataclasses.asdict(store.settings))
+            data["test"] = Selection(hash=store.key, task=store.corpus, kept=store.n_rows("test"))
+        if pairs is not None:
+            task = self.task
+            about = {"split": job.split, "n_prompts": len(pairs), **settings_of(task)}
+            specs["task"] = Spec(name=task.name, version=task.version, args=about)
+            specs["circuit"] = Spec(name=self.circuit_name)
+            data["test"] = Selection.of(pairs.selection())
+        if job.site and used & DICTIONARIES:
+            specs["site"] = Spec(name=job.site)
+        if job.sae and "sae" in used:
+            specs["sae"] = _of_file(job.sae)
+        if job.other_saes and "other sae" in used:
+            files = {each: path_hash(Path(each)) for each in job.other_saes}
+            specs["other sae"] = Spec(name=", ".join(files), args={"sha256": list(files.values())})
+        if "trainer" in used:
+            specs["trainer"] = Spec(name=job.architecture, args=dataclasses.asdict(job.training()))
+        return specs, data
+
+    def inputs(self, pairs: Pairs | None) -> Inputs:
         """What metrics are given; each thing is made when a metric asks for it."""
         given = self.job.given(self.model_name)
 
@@ -458,11 +506,11 @@ class MeasureStudy:
         return Inputs(
             self.model,
             pairs=pairs,
-            train=cast(Any, lambda: self.train),
+            train=None if pairs is None else cast(Any, lambda: self.train),
             circuit=if_given("circuit", lambda: self.circuit),
             rankings=if_given("ranking", lambda: self.rankings(self.task_name)),
             other_rankings=if_given("other task", lambda: self.rankings(job.other_task)),
-            labels=if_given("labels", lambda: self.labels(pairs)),
+            labels=None if pairs is None else if_given("labels", lambda: self.labels(pairs)),
             sae=if_given("sae", lambda: load_sae(job.sae)),
             other_saes=if_given("other sae", lambda: tuple(map(load_sae, job.other_saes))),
             texts=if_given("texts", lambda: self.store),
@@ -473,3 +521,8 @@ class MeasureStudy:
             seed=job.seed,
             progress=self.bench.progress,
         )
+
+
+def _of_file(file: str) -> Spec:
+    """A dictionary, by the file or folder that it was read from and what that holds."""
+    return Spec(name=file, args={"sha256": path_hash(Path(file))})

@@ -86,8 +86,10 @@ def _of(record: Record, column: str) -> dict[str, str]:
 def _verdict(record: Record) -> str:
     verdicts, about = _of(record, "verdict"), _of(record, "criterion")
     title = _of(record, "title").get("repaired", "")
+    roles = [role for role in ("model", "task", "corpus") if role in record.specs]
+    subject = ", ".join(record.specs[role].name for role in roles)
     return (
-        f"{record.method.name} ({title}), {record.model.name}, {record.task.name}: repaired"
+        f"{record.method.name} ({title}), {subject}: repaired"
         f" {verdicts.get('repaired', UNDEFINED)}, page {verdicts.get('page', UNDEFINED)}; evidence"
         f" for {about.get('repaired', UNDEFINED)}."
     )
