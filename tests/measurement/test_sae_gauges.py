@@ -232,6 +232,15 @@ def test_contexts_of_words(toy: Toy) -> None:
     assert found.passed is None and found.page.passed is None, "it only reports"
 
 
+def test_too_few_documents_are_named_as_the_reason(toy: Toy) -> None:
+    flags = [
+        {flag.name: flag.says for flag in toy.measured(metric, worthless(toy)).flags}
+        for metric in ("M10:n_features=3", "M10:n_features=3,rows=60")
+    ]
+    assert "few_documents" not in flags[0]
+    assert "one context of each: 8 are needed" in flags[1]["few_documents"]
+
+
 def test_an_embedding_of_ones_own_is_used(toy: Toy) -> None:
     seen: list[tuple[int, ...]] = []
 

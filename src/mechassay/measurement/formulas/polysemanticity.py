@@ -147,6 +147,7 @@ def polysemanticity(
     n_features: int | None = None,
     threshold: float = DISTANCE,
     seed: int = 0,
+    flags: Iterable[Flag] = (),
 ) -> Measurement:
     """M10 of sampled features that are alive.
 
@@ -161,7 +162,7 @@ def polysemanticity(
     p = np.array([each[1] for each in decided])
     known = p[~np.isnan(p)]
     pairs = _pairs_found(features, rng)
-    notes = [*_flags(features, known, pairs, n_dead, n_all)]
+    notes = [*flags, *_flags(features, known, pairs, n_dead, n_all)]
     n = len(features)
     page: dict[str, Quantity] = {
         "polysemanticity_rate": quantity(

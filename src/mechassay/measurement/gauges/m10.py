@@ -8,7 +8,7 @@ token ids [contexts, tokens] to arrays [contexts, numbers].
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -32,6 +32,7 @@ from mechassay.measurement.gauges.sae_tokens import (
 from mechassay.measurement.inputs import Inputs
 from mechassay.measurement.measurement import Measurement
 from mechassay.measurement.nulls import N_SIMULATIONS, NullTable
+from mechassay.measurement.variant import Flag
 
 Embed = Callable[[Int[Tensor, "contexts tokens"]], "np.ndarray | Tensor"]
 BACKGROUND = 5000
@@ -92,6 +93,7 @@ class Polysemanticity:
             n_features=sae.n_features,
             threshold=self.cluster_threshold,
             seed=inputs.seed,
+            flags=_flags(sample.document.unique().numel()),
         )
 
     def _contexts(
@@ -113,6 +115,15 @@ class Polysemanticity:
         """See `Gauge.null`; `n` is contexts."""
         n = self.n_contexts if n is None else n
         return formula.null(n, n_simulations=n_simulations, seed=seed)
+
+
+def _flags(n_documents: int) -> Iterator[Flag]:
+    if n_documents < formula.LEAST:
+        yield Flag(
+            "few_documents",
+            f"The values are of {n_documents:,} documents, and a feature has one context of each:"
+            f" {formula.LEAST} are needed. Take more tokens, or texts of shorter documents.",
+        )
 
 
 def _strongest(active: Float[Tensor, "n"], group: Int[Tensor, "n"]) -> Int[Tensor, "groups"]:
