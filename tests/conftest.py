@@ -6,6 +6,8 @@ import os
 
 # Before transformers is imported anywhere, which reads it once.
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Workers have one of 80; what tests read is printed to a pipe, which has no width.
+os.environ.pop("COLUMNS", None)
 
 import pytest
 import torch

@@ -159,19 +159,23 @@ def test_a_recomputation_without_results_does_not_agree(runs: Path, tmp_path: Pa
     assert ma.leaderboard.Recomputation.model_validate_json(found.model_dump_json()) == found
 
 
-def test_a_record_of_an_earlier_version_lacks_only_what_was_added_since(runs: Path) -> None:
-    """New tables and new columns of the new record differ from nothing; new rows and numbers do."""
-    record = read_record(runs / cell_of(runs).file)
-    table = record.tables[0]
-    *_, name = table.columns
-    fewer = {key: value for key, value in table.columns.items() if key != name}
-    old = record.changed(tables=[table.model_copy(update={"columns": fewer})])
-    assert compare_records(old, record).differs == ""
-    assert compare_records(record, old).differs != "", "what was there may not be lost"
-    wrong = next(key for key in fewer if isinstance(fewer[key][-1], float))
-    changed = {**table.columns, wrong: [*fewer[wrong][:-1], 99.0]}
-    other = record.changed(tables=[table.model_copy(update={"columns": changed}), *record.tables])
-    assert compare_records(old, other).differs != ""
+def test_a_record_of_an_earlier_version_lacks_only_intervals_and_counts(runs: Path) -> None:
+    old = read_record(runs / cell_of(runs).file)
+    table, *others = old.tables
+
+    def with_columns(**more: list[Any]) -> Record:
+        columns = {**table.columns, **more}
+        return old.changed(tables=[table.model_copy(update={"columns": columns}), *others])
+
+    nothing = [1.0] * len(next(iter(table.columns.values())))
+    added = with_columns(score_low=nothing, n_seen=nothing)
+    assert compare_records(old, added).differs == ""
+    assert compare_records(added, old).differs != "", "what was there may not be lost"
+    assert compare_records(old, with_columns(other=nothing)).differs != ""
+    name = next(x for x, column in table.columns.items() if isinstance(column[-1], float))
+    wrong = [*table.columns[name][:-1], 99.0]
+    assert compare_records(old, with_columns(**{name: wrong})).differs != ""
+    assert compare_records(old.changed(tables=[]), old).differs != "", "whole tables neither"
 
 
 def test_names_that_only_one_record_has_are_not_compared(runs: Path) -> None:

@@ -320,5 +320,5 @@ def test_variables_of_a_logit_difference_are_measured_by_coefficients_that_are_f
 def test_the_tables_of_a_run_have_the_controls(tmp_path: Path) -> None:
     record = one(tmp_path)
     shown = kind_of([record], kind=AlignmentsJob.kind).tables([record])
-    heads = [column.name for table in shown for column in table.columns]
+    heads = [column.heading for table in shown for column in table.columns]
     assert "no intervention" in heads and "full vector" in heads

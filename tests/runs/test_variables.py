@@ -135,7 +135,7 @@ def test_private_prompts_are_not_in_what_is_written(tmp_path: Path) -> None:
         ({"featurizers": ("dbm+sae",)}, BadUsage, "dbm\\+sae needs --saes"),
         ({"models": ("gpt2",)}, BadUsage, "gpt2 needs a task"),
         ({"test_split": "train"}, UnknownName, "split to report on"),
-        ({"models": ("truth-ioi-traind",)}, BadUsage, "needs a task"),
+        ({"models": ("truth-ioi-traind",)}, UnknownName, "Did you mean 'truth-ioi-trained'"),
     ],
 )
 def test_a_plan_that_cannot_be_run_leaves_no_folder(

@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import time
 from collections.abc import Generator, Mapping, Sequence
@@ -46,6 +47,8 @@ TOLERANCE = 1e-6
 LEFT_OUT = {"provenance": True, "realised": True, "sha256": True, "values": {"sha256"}}
 ORDERED_BY_LAST_BITS = ("worst pairs", "tokens", "parts")
 """Tables of adversarial records that illustrate their numbers."""
+ADDED = re.compile(r"validation|n|n_\w+|(\w+_)?(low|high)")
+"""Columns of tables that records of earlier versions lack: intervals and counts."""
 WEIGHTS = "weights"
 """The setting of a model that has a hash of its weights; see `models.model.weights_hash`."""
 GIVEN = ("scores", "alignments", "directions", "saes")
@@ -282,7 +285,7 @@ def compare_records(stored: Record, again: Record) -> Compared:
     """Everything of two records but what says when, where and how fast they came about.
 
     Where a ranking was copied, the new record says nothing of the examples that it was found on.
-    Tables and columns that an earlier version did not write are not compared.
+    Columns of intervals and counts that an earlier version did not write are not compared.
     Names by which a run asked for a cell are compared where both records have them: adversarial
     records of earlier versions do not name the circuit there, and all of them its method.
     Weights are compared where both records have their hash: a server may load a copy of its own of
@@ -307,7 +310,7 @@ def compare_records(stored: Record, again: Record) -> Compared:
 def _known(
     stored: Sequence[Mapping[str, Any]], again: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """The tables and columns that a stored record has too."""
+    """The new tables without the intervals and counts that a stored record has not yet."""
     columns = {table["name"]: table["columns"] for table in stored}
     return [
         {
@@ -315,11 +318,10 @@ def _known(
             "columns": {
                 name: column
                 for name, column in table["columns"].items()
-                if name in columns[table["name"]]
+                if name in columns.get(table["name"], table["columns"]) or not ADDED.fullmatch(name)
             },
         }
         for table in again
-        if table["name"] in columns
     ]
 
 
