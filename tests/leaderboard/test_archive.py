@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from mechassay.errors import BadFile, BadUsage
-from mechassay.service import archive as archives
+from mechassay.leaderboard import archive as archives
 from mechassay.leaderboard.archive import pack, sort_of, unpack
 from mechassay.leaderboard.track import UploadLimits
 

@@ -1,201 +1,279 @@
-"""Children of a worker: limits of time and memory, stops, deaths, and what they are told."""
+"""Submissions evaluated: runs within limits, resumed, private examples, what no name may hide."""
 
 from __future__ import annotations
 
-import errno
-import subprocess
-import sys
-import threading
-import time
+import json
+import shutil
+import zipfile
 from pathlib import Path
+from typing import Any
 
-import psutil
 import pytest
+import torch
 
-from mechassay.errors import DiskFull
-from mechassay.records import Failure
-from mechassay.service import cell
-from mechassay.service.cell import CHECKED, NO_ROOM, CellOrders, job_folder
-from mechassay.service.evaluation import (
-    ChildEnd,
-    Evaluated,
-    check_submission,
-    evaluate,
-    run_child,
+import mechassay as ma
+from mechassay.circuits.scores import EdgeScores
+from mechassay.cli.main import main
+from mechassay.errors import BadUsage
+from mechassay.leaderboard import Board, BoardsFolder, board_rules, read_cells
+from mechassay.leaderboard.evaluate import Evaluation, evaluate
+from mechassay.leaderboard.private_split import PrivateSeed
+from mechassay.leaderboard.track import BoardTrack, EvaluatedModel, TrackCellLimits
+from mechassay.progress import SILENT
+from mechassay.records import read_record
+from mechassay.runs.execute import Here
+
+TRUTH = "truth-ioi"
+GRAPH = ma.load_model(TRUTH).graph
+TRACK = BoardTrack(
+    models={TRUTH: EvaluatedModel(tasks=(TRUTH,))},
+    boards=("circuits",),
+    splits=("test", "private"),
+    limit=4,
 )
-from mechassay.leaderboard.track import CellLimits, Track
-
-SEED = 4_611_686_018_427_388_777
-ORDERS = CellOrders(track=Track.read(), seed=SEED, epoch="now")
-WIDE = CellLimits(seconds=60, memory_gb=4)
-FIRST_LINE = "import sys; told = sys.stdin.readline()\n"
+SEEDS = {epoch: PrivateSeed(epoch, 2**41 + n) for n, epoch in enumerate(("2026-11", "2026-12"))}
 
 
-def ran(
-    code: str, limits: CellLimits = WIDE, stop: threading.Event | None = None, orders=ORDERS
-) -> tuple[ChildEnd, float]:
-    """How a child that runs `code` ends, and the seconds that this took."""
-    begin = time.monotonic()
-    command = (sys.executable, "-c", FIRST_LINE + code)
-    end = run_child(["run"], orders, limits, stop or threading.Event(), command=command)
-    return end, time.monotonic() - begin
+def submission(folder: Path, name: str = "mine", seed: int = 0) -> Path:
+    """A folder of random scores."""
+    values = torch.rand(GRAPH.legal.shape, generator=torch.Generator().manual_seed(seed))
+    EdgeScores(GRAPH, values).save(folder / f"{TRUTH}_{TRUTH}" / "a.safetensors")
+    (folder / "submission.yaml").write_text(json.dumps({"name": name}))
+    return folder
 
 
-def gone(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return True
+def here(source: Path, folder: Path, track: BoardTrack = TRACK, **about: Any) -> Evaluation:
+    """The evaluation in this process, without limits."""
+    return evaluate(source, track, folder, executor=Here(), progress=SILENT, **about)
 
 
-def test_a_cell_that_sleeps_is_killed_when_its_time_is_over(tmp_path: Path) -> None:
-    file = tmp_path / "pid"
-    code = f"import os, time; open({str(file)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
-    end, seconds = ran(code, CellLimits(seconds=3, memory_gb=4))
-    assert (end.how, end.message) == ("too long", "took longer than 3 s, the limit of time.")
-    assert 3 <= seconds < 30 and gone(int(file.read_text()))
+def records(folder: Path) -> dict[str, bytes]:
+    files = sorted(folder.glob("runs/*/records/**/*.json"))
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in files}
 
 
-def test_a_cell_that_allocates_is_killed_above_the_limit_of_memory() -> None:
-    code = "import time; held = b'x' * 400_000_000; time.sleep(600)"
-    end, seconds = ran(code, CellLimits(seconds=60, memory_gb=0.2))
-    assert end.how == "too large" and end.message.endswith("the limit is 0.2 GB.")
-    assert "held 0.4" in end.message or "held 0.3" in end.message or "held 0.2" in end.message
-    assert seconds < 60
-    below, _ = ran("held = b'x' * 400_000_000", CellLimits(seconds=60, memory_gb=2))
-    assert below.how == "ended" and not below.message
+def test_a_submission_ends_as_runs_that_a_board_is_built_of(tmp_path: Path) -> None:
+    source, results = submission(tmp_path / "s"), tmp_path / "results" / "mine"
+    (source / "submission.yaml").write_text("name: mine, twice\nmethod: dice\n")
+    found = here(source, results)
+    assert not found.problems and not found.failures
+    assert list(records(results)) == [
+        f"runs/test--{TRUTH}--{TRUTH}/records/{TRUTH}--{TRUTH}/a.json"
+    ]
+    header = json.loads((results / "submission.json").read_text())
+    assert header["declaration"]["method"] == "dice" and len(header["content"]) == 64
+    text = (results / "tables.md").read_text()
+    assert "| circuits | CPR | truth-ioi | truth-ioi |" in text and "random " in text
+    [board] = BoardsFolder.of(tmp_path / "results", tmp_path / "board").boards.values()
+    assert isinstance(board, Board) and board.rows() == ["mine, twice"]
 
 
-def test_memory_counts_that_of_what_a_cell_starts(tmp_path: Path) -> None:
-    file = tmp_path / "pid"
-    inner = f"import os, time; open({str(file)!r}, 'w').write(str(os.getpid()));"
-    inner += "held = b'x' * 400_000_000; time.sleep(600)"
-    code = f"import subprocess; subprocess.run([sys.executable, '-c', {inner!r}])"
-    end, _ = ran(code, CellLimits(seconds=60, memory_gb=0.2))
-    assert end.how == "too large"
-    deadline = time.monotonic() + 10
-    while not gone(int(file.read_text())):
-        assert time.monotonic() < deadline, "what a killed cell has started goes on"
-        time.sleep(0.05)
+def test_the_same_command_goes_on_and_changes_nothing(tmp_path: Path) -> None:
+    source, results = submission(tmp_path / "s"), tmp_path / "results" / "mine"
+    here(source, results)
+    before = records(results)
+    shutil.rmtree(results / "submission")  # As in a clone that left it out.
+    again = here(source, results)
+    assert not again.failures and records(results) == before
+    with zipfile.ZipFile(tmp_path / "s.zip", "w") as archive:
+        for file in source.rglob("*.*"):
+            archive.write(file, f"around/{file.relative_to(source)}")
+    assert not here(tmp_path / "s.zip", results).problems and records(results) == before
 
 
-def test_a_cell_that_nobody_wants_is_stopped() -> None:
-    stop = threading.Event()
-    threading.Timer(1.0, stop.set).start()
-    end, seconds = ran("import time; time.sleep(600)", stop=stop)
-    assert end.how == "stopped" and seconds < 30
+def test_a_single_file_is_called_as_the_folder_of_its_results(tmp_path: Path) -> None:
+    file = submission(tmp_path / "s") / f"{TRUTH}_{TRUTH}" / "a.safetensors"
+    alone = file.rename(tmp_path / f"{TRUTH}_{TRUTH}.safetensors")
+    here(alone, tmp_path / "results" / "alone")
+    [cell, *_] = read_cells(board_rules()["circuits"], tmp_path / "results")[0]
+    assert cell.row == cell.submission == "alone"
+
+
+def test_mistakes_are_told_at_once_and_nothing_is_written(tmp_path: Path) -> None:
+    source = submission(tmp_path / "s", name="eap")
+    (source / "evil.py").write_text("raise SystemExit")
+    (source / "a_b").mkdir()
+    found = here(source, tmp_path / "results" / "mine")
+    assert {problem.path for problem in found.problems.errors} == {
+        "a_b",
+        "evil.py",
+        "submission.yaml",
+    }
+    assert not (tmp_path / "results").exists() and not found.results
 
 
 @pytest.mark.parametrize(
-    ("code", "how", "said"),
+    "name",
     [
-        ("import os; os.kill(os.getpid(), 9)", "died", "its process ended with signal 9"),
-        ("import os; os._exit(3)", "died", "its process ended with code 3"),
-        ("sys.exit('no such cell')", "ended", "no such cell"),
-        ("raise ValueError('a\\nb')", "ended", "b"),
-        ("", "ended", ""),
+        "eap",
+        "EAP",
+        "eap:steps=3",
+        "Random",
+        "control: random",
+        "dbm+pca",
+        "my circuit (MIB)",
+        "his (as reported)",
+        "еаp",  # Cyrillic letters and a Latin one.
+        "еар",  # Cyrillic letters alone.
+        "𝐞𝐚𝐩",
+        "ｅａｐ",
+        "e a p",
+        "<b>mine</b>",
     ],
 )
-def test_how_a_child_ends_is_told(code: str, how: str, said: str) -> None:
-    end, _ = ran(code)
-    assert end.how == how and end.message.startswith(said) and bool(end.message) == bool(said)
+def test_names_that_pass_for_another_row_are_refused(name: str, tmp_path: Path) -> None:
+    found = here(submission(tmp_path / "s", name), tmp_path / "results" / "mine")
+    assert [problem.path for problem in found.problems.errors] == ["submission.yaml"]
 
 
-def test_a_seed_in_what_a_child_says_is_not_repeated() -> None:
-    end, _ = ran("import json; sys.exit('seed ' + str(json.loads(told)['seed']))")
-    assert end.message == "seed (private seed)" and str(SEED) not in repr(ORDERS)
+@pytest.mark.parametrize("name", ["eap-ig, 20 steps", "отбор рёбер", "手法 と ひらがな", "DAS 2"])
+def test_other_names_are_taken(name: str, tmp_path: Path) -> None:
+    found = here(submission(tmp_path / "s", name), tmp_path / "results" / "mine")
+    assert not found.problems.errors
 
 
-def test_the_seed_is_neither_an_argument_nor_in_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_changed_submission_is_a_new_one(tmp_path: Path) -> None:
+    results = tmp_path / "results" / "mine"
+    here(submission(tmp_path / "s"), results)
+    before = records(results)
+    with pytest.raises(BadUsage, match="a changed submission is a new one"):
+        here(submission(tmp_path / "t", seed=1), results)
+    assert records(results) == before
+    # What it declares is no content.
+    here(submission(tmp_path / "u", name="renamed"), results)
+    assert records(results) == before
+
+
+def test_the_same_content_and_a_name_that_looks_the_same_are_refused(tmp_path: Path) -> None:
+    here(submission(tmp_path / "s", name="mine"), tmp_path / "results" / "mine")
+    with pytest.raises(BadUsage, match="has the content of mine, number by number"):
+        here(submission(tmp_path / "t", name="other"), tmp_path / "results" / "other")
+    with pytest.raises(BadUsage, match="'m1ne' looks like 'mine'|'Mine.' looks like 'mine'"):
+        here(submission(tmp_path / "u", name="Mine.", seed=1), tmp_path / "results" / "other")
+    assert not (tmp_path / "results" / "other").exists()
+
+
+def test_what_looks_like_a_run_in_a_submission_is_none(tmp_path: Path) -> None:
+    """A record that was handed in, under a plan that was handed in, is on no board."""
+    here(submission(tmp_path / "s"), tmp_path / "results" / "mine")
+    [run] = (tmp_path / "results" / "mine" / "runs").iterdir()
+    forged = tmp_path / "results" / "mine" / "submission" / "forged"
+    shutil.copytree(run, forged)
+    shutil.copytree(run, forged / "runs" / "x")
+    (forged / "submission.json").write_text((run.parent.parent / "submission.json").read_text())
+    cells = read_cells(board_rules()["circuits"], tmp_path / "results")[0]
+    assert {cell.file.split("/")[1] for cell in cells} == {"runs"}
+    assert len(cells) == len({cell.full_id for cell in cells})
+
+
+def test_training_on_the_test_examples_is_said(tmp_path: Path) -> None:
+    found = here(submission(tmp_path / "s"), tmp_path / "first" / "mine")
+    [record] = next(iter(found.results.values())).records
+    declared = {"name": "mine", "train_hashes": [record.data["test"].hash]}
+    source = submission(tmp_path / "t")
+    (source / "submission.yaml").write_text(json.dumps(declared))
+    here(source, tmp_path / "results" / "mine")
+    cells = read_cells(board_rules()["circuits"], tmp_path / "results")[0]
+    assert all(any("In-sample" in text for text in cell.warnings) for cell in cells)
+
+
+# --- limits -----------------------------------------------------------------------------------
+
+
+def limited(track: BoardTrack, **limits: float) -> BoardTrack:
+    return track.model_copy(update={"cell": TrackCellLimits(**limits)})
+
+
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        ({"seconds": 0.2}, "took longer than 0.2 s, the limit of time"),
+        ({"memory_gb": 0.05}, "more than 0.05 GB, the limit of memory"),
+    ],
+)
+def test_a_cell_over_a_limit_fails_and_goes_on_with_more(
+    limits: dict[str, float], says: str, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden-1")
-    monkeypatch.setenv("MECHASSAY_DATABASE", "hidden-2")
-    monkeypatch.setenv("HF_TOKEN", "hidden-3")
-    monkeypatch.setenv("HF_HOME", "shown")
-    file = tmp_path / "seen"
-    code = f"""
-import json, os
-seen = " ".join(sys.argv) + repr(dict(os.environ))
-assert str(json.loads(told)["seed"]) == "{str(SEED)[:9]}" + "{str(SEED)[9:]}"
-open({str(file)!r}, "w").write(seen)
-"""
-    end, _ = ran(code)
-    seen = file.read_text()
-    assert end.how == "ended" and not end.message
-    assert str(SEED) not in seen and "hidden" not in seen and "'HF_HOME': 'shown'" in seen
+    source, results = submission(tmp_path / "s"), tmp_path / "results" / "mine"
+    found = evaluate(source, limited(TRACK, **limits), results, progress=SILENT)
+    [(name, failure)] = found.failures
+    assert name == f"test--{TRUTH}--{TRUTH}" and says in failure.message
+    assert says in (results / "tables.md").read_text()
+    assert not here(source, results).failures and len(records(results)) == 1
 
 
-def test_a_child_ends_with_its_worker() -> None:
-    """Its standard input holds it: whoever kills the worker cuts it."""
-    code = "import sys; from mechassay.service.cell import _end_with\n"
-    code += "print('begun', flush=True); _end_with(sys.stdin.read)"
-    child = subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+# --- private examples -------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_private_numbers_are_rounded_once_an_epoch(tmp_path: Path) -> None:
+    source, results = submission(tmp_path / "s"), tmp_path / "results" / "mine"
+    private: dict[str, Any] = {"private_folder": tmp_path / "secret" / "private"}
+    for epoch, seed in SEEDS.items():
+        found = here(source, results, seed=seed, **private)
+        assert not found.failures and len(found.results) == 2, epoch
+    names = [file.split("/")[1] for file in records(results)]
+    assert names == [
+        f"{of}--{TRUTH}--{TRUTH}" for of in ("private-2026-11", "private-2026-12", "test")
+    ]
+    files = [results / name for name in records(results)]
+    shown, hidden = read_record(files[0]), next((tmp_path / "secret").rglob("records/**/a.json"))
+    whole = read_record(hidden)
+    assert (
+        shown.value("cpr") != whole.value("cpr")
+        and abs(shown.value("cpr") - whole.value("cpr")) < 0.5
     )
-    assert child.stdin is not None and child.stdout is not None
-    assert child.stdout.readline() == b"begun\n" and child.poll() is None
-    child.stdin.close()
-    assert child.wait(timeout=60) == 1
-    child.stdout.close()
+    text = "".join(
+        file.read_text() for file in results.rglob("*.*") if file.suffix != ".safetensors"
+    )
+    assert all(str(seed.seed) not in text for seed in SEEDS.values())
+    assert whole.data["test"].hash not in text and "17" not in str(shown.value("cpr"))
+    # Each epoch is a place of its own, and so is the public split.
+    [board] = BoardsFolder.of(tmp_path / "results", tmp_path / "board").boards.values()
+    titles = [place.title for place in board.places("cpr")]
+    assert len(titles) == 3 and sum("2026-11" in title for title in titles) == 1
+    # A record that is published is not made again, whoever has lost the private runs.
+    before = records(results)
+    shutil.rmtree(tmp_path / "secret")
+    here(source, results, seed=SEEDS["2026-12"], **private)
+    assert records(results) == before and not list((tmp_path / "secret").rglob("records"))
 
 
-def evaluated(folder: Path, code: str, *, private: bool = False) -> Evaluated:
-    """What comes of a cell whose child runs `code`."""
-    command = (sys.executable, "-c", FIRST_LINE + code)
-    return evaluate(folder, 0, "a", ORDERS, threading.Event(), private=private, command=command)
-
-
-def test_a_record_counts_only_if_its_child_says_that_all_is_well(tmp_path: Path) -> None:
-    file = job_folder(tmp_path, 0).record_file("a")
-    file.parent.mkdir(parents=True)
-    file.write_text("{}")
-    good = evaluated(tmp_path, "")
-    assert (good.state, good.record) == ("done", file)
-    bad = evaluated(tmp_path, "sys.exit('the epoch could not be written')")
-    assert (bad.state, bad.record) == ("failed", None) and "the epoch" in bad.message
-    (tmp_path / CHECKED).write_text("{}")
-    command = (sys.executable, "-c", FIRST_LINE + "sys.exit('no')")
-    end = check_submission(tmp_path, ORDERS, WIDE, threading.Event(), command=command)
-    assert isinstance(end, ChildEnd) and end.code == 1
-
-
-def test_messages_hold_no_folder_of_the_server(tmp_path: Path) -> None:
-    said = f"{tmp_path}/jobs/0/plan.json: not a readable plan (/srv/cache/hub/x.json), see a/b."
-    shown = "jobs/0/plan.json: not a readable plan (x.json), see a/b."
-    assert evaluated(tmp_path, f"sys.exit({said!r})").message == shown
-    failure = Failure(cell={}, error="BadFile", message=said)
-    job_folder(tmp_path, 0).save_failure("a", failure)
-    assert evaluated(tmp_path, "").message == shown
-
-
-def test_of_private_cells_only_the_kind_of_a_failure_is_told(tmp_path: Path) -> None:
-    failure = Failure(cell={}, error="BadTask", message="'When Mary and John went' has no answer")
-    for epoch in ("", ORDERS.epoch):
-        job_folder(tmp_path, 0, epoch).save_failure("a", failure)
-    assert "Mary" in evaluated(tmp_path, "").message
-    hidden = evaluated(tmp_path, "", private=True)
-    assert (hidden.state, hidden.message) == ("failed", "BadTask")
-    raised = evaluated(tmp_path, "raise ValueError('When Mary')", private=True)
-    assert (raised.state, raised.message) == ("failed", "it left no result.")
-
-
-def test_a_full_disk_is_not_the_fault_of_a_submission(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.slow
+def test_private_runs_can_be_read_by_their_owner_alone_and_hide_why_they_fail(
+    tmp_path: Path,
 ) -> None:
-    with pytest.raises(DiskFull, match="no room"):
-        ran(f"import os; sys.stderr.write('no room'); sys.stderr.flush(); os._exit({NO_ROOM})")
-    errors = [DiskFull("full"), OSError(errno.ENOSPC, "No space left"), OSError(5, "broken")]
-
-    def check(*_: object) -> None:
-        raise errors.pop(0)
-
-    monkeypatch.setattr(cell, "check", check)
-    codes = [cell.work(["check", str(tmp_path)], ORDERS) for _ in range(3)]
-    assert codes == [NO_ROOM, NO_ROOM, 1]
-    assert len(capsys.readouterr().err.splitlines()) == 3
+    source, results = submission(tmp_path / "s"), tmp_path / "results" / "mine"
+    hidden = tmp_path / "secret" / "private"
+    track = limited(TRACK, seconds=0.2)
+    found = here(source, results, track, seed=SEEDS["2026-11"], private_folder=hidden)
+    [(name, failure)] = found.failures
+    assert name.startswith("private-2026-11") and failure.error == "TimeLimit"
+    assert failure.message == "The reason is withheld: it may repeat private examples."
+    assert hidden.stat().st_mode & 0o077 == 0
 
 
-def test_a_child_without_a_plan_says_so_in_one_line(tmp_path: Path) -> None:
-    end = run_child(["run", str(tmp_path), "0", "none"], ORDERS, WIDE, threading.Event())
-    assert end.how == "ended" and "not a readable plan" in end.message
+# --- the command ------------------------------------------------------------------------------
+
+
+def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[Any, str, str]:
+    with pytest.raises(SystemExit) as stopped:
+        main(["leaderboard", "evaluate", *words])
+    return stopped.value.code, *capsys.readouterr()
+
+
+def test_the_command_prints_the_table_or_every_mistake(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "track.yaml").write_text(json.dumps(TRACK.model_dump(mode="json")))
+    more = ["--track", str(tmp_path / "track.yaml"), "-o", str(tmp_path / "results" / "mine")]
+    source = submission(tmp_path / "s")
+    code, out, _ = command(capsys, str(source), *more)
+    assert not code and "| circuits | CPR | truth-ioi | truth-ioi |" in out and "Written" in out
+    (source / "evil.py").write_text("")
+    (source / "c_d").mkdir()
+    code, _, err = command(capsys, str(source), *more)
+    assert code == 2 and "evil.py: code" in err and "c_d" in err and "2 mistakes" in err
+    code, _, err = command(capsys, str(source), *more, "--engine", "here")
+    assert code == 2 and "Unknown engine of an evaluation 'here'" in err
+    assert len(err.splitlines()) == 1

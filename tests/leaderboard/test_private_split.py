@@ -1,12 +1,25 @@
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mechassay.errors import BadFile, BadUsage
-from mechassay.leaderboard.private_split import PrivateSeeds, ServiceLimits, ServiceSettings, add_seed
+from mechassay.leaderboard.private_split import (
+    PrivateSeed,
+    PrivateSeeds,
+    add_seed,
+    published,
+    resolved_digits,
+)
+from mechassay.progress import SILENT
+from mechassay.records import Record
+from mechassay.runs.circuits import CircuitsJob
+from mechassay.runs.execute import run
 
 SEED, OLD = 4_000_000_000_000_000_007, 3_000_000_000_000_000_011
 posix = pytest.mark.skipif(os.name != "posix", reason="files have no rights of others here")
@@ -73,39 +86,6 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
         PrivateSeeds.read(file)
 
 
-def test_what_is_not_said_lies_in_the_folder(tmp_path: Path) -> None:
-    found = ServiceSettings(tmp_path)
-    assert found.database == f"sqlite:///{tmp_path / 'board.sqlite'}"
-    assert found.store == str(tmp_path / "store") and found.scratch == tmp_path / "scratch"
-    assert found.seeds() is None
-
-
-def test_settings_show_no_password_and_no_seed(tmp_path: Path) -> None:
-    file = seeds(tmp_path, f"2026-11 {SEED}\n")
-    url = "postgresql://ann:secret@host/db"
-    found = ServiceSettings(tmp_path, database=url, private_seed_file=file)
-    read = found.seeds()
-    assert read is not None and read.current.seed == SEED and found.database == url
-    assert "secret" not in repr(found) and str(SEED) not in repr(found)
-
-
-def test_a_rotation_needs_no_restart(tmp_path: Path) -> None:
-    file = seeds(tmp_path, f"a {OLD}\n")
-    found = ServiceSettings(tmp_path, private_seed_file=file)
-    file.write_text(f"a {OLD}\nb {SEED}\n")
-    read = found.seeds()
-    assert read is not None and read.current.epoch == "b"
-
-
-def test_limits_count_from_what_there_is() -> None:
-    limits = ServiceLimits(a_day=2, at_once=1)
-    limits.check("ann", pending=0, today=1)
-    with pytest.raises(Exception, match="24 hours"):
-        limits.check("ann", pending=0, today=2)
-    with pytest.raises(Exception, match="wait for their evaluation"):
-        limits.check("ann", pending=1, today=1)
-
-
 def test_drawn_seeds_can_be_read_and_differ(tmp_path: Path) -> None:
     file = tmp_path / "deep" / "seeds"
     assert [add_seed(file, epoch) for epoch in ("a", "b", "c")] == [1, 2, 3]
@@ -135,3 +115,78 @@ def test_a_seed_is_not_added_where_others_read(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match="others can read it"):
         add_seed(file, "b")
     assert file.read_text() == f"a {SEED}\n"
+
+
+# --- what is published ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "places"),
+    [
+        (0.4, 0.6, 1),  # Half of it is .1, 1 in the first place.
+        (0.401, 0.6, 2),
+        (0.45, 0.55, 2),
+        (-30.0, 50.0, -1),
+        (0.0, 2e-4, 4),
+        (1.0, 1.0, 15),
+        (math.nan, 1.0, None),
+        (0.0, math.inf, None),
+    ],
+)
+def test_an_interval_resolves_the_digit_of_half_its_width(
+    low: float, high: float, places: int | None
+) -> None:
+    assert resolved_digits(low, high) == places
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e3))
+def test_rounding_moves_a_number_by_half_the_interval_at_most(value: float, half: float) -> None:
+    low, high = value - half, value + half
+    places = resolved_digits(low, high)
+    assert places is not None and abs(round(value, places) - value) <= (high - low) / 2
+    # A place more would be finer than a tenth of the interval's half.
+    assert 10.0**-places > (high - low) / 2 / 10 * (1 - 1e-9)
+
+
+@pytest.fixture
+def private_record(tmp_path: Path) -> Record:
+    """A record on private examples of a seed that is no secret here."""
+    job = CircuitsJob(
+        ("truth-ioi",),
+        methods=("random",),
+        train_limit=4,
+        test_limit=4,
+        test_split="private",
+        private_seed=SEED,
+    )
+    (record,) = run(job, tmp_path / "run", progress=SILENT).records
+    return record
+
+
+def test_a_published_record_has_rounded_numbers_and_nothing_about_examples(
+    private_record: Record,
+) -> None:
+    record = published(private_record, PrivateSeed("2026-11", SEED))
+    assert private_record.tables and private_record.values is not None and private_record.realised
+    assert not (record.tables or record.values or record.realised or record.warnings)
+    assert record.task.args["epoch"] == "2026-11" and record.data["test"].split == "private"
+    for before, after in zip(private_record.measures, record.measures, strict=True):
+        own = private_record.measure(before.name)
+        places = None if own is None else resolved_digits(own.low, own.high)
+        if places is None:
+            assert math.isnan(after.value)
+        else:
+            assert after.value == round(before.value, places) or math.isnan(before.value)
+        assert after.n == before.n
+    cpr = record.measure("cpr")
+    assert cpr is not None and cpr.value != private_record.value("cpr")
+
+
+def test_hashes_of_private_examples_are_keyed(private_record: Record) -> None:
+    first, again = (published(private_record, PrivateSeed("a", SEED)) for _ in range(2))
+    other = published(private_record, PrivateSeed("a", OLD))
+    assert first.data["test"].hash == again.data["test"].hash != other.data["test"].hash
+    text = first.model_dump_json()
+    assert private_record.data["test"].hash not in text and str(SEED) not in text
+    # Train examples are public: who has them may look.
+    assert first.data["train"].hash == private_record.data["train"].hash

@@ -22,17 +22,19 @@ from mechassay.cli.main import main
 from mechassay.errors import BadFile
 from mechassay.graph import Graph
 from mechassay.interventions.model_shape import ModelShape
+from mechassay.leaderboard.archive import pack
+from mechassay.leaderboard.evaluate import jobs_of
+from mechassay.leaderboard.private_split import PrivateSeed
+from mechassay.leaderboard.submission import Submission, open_submission, read_submission
+from mechassay.leaderboard.submission_parts import SubmissionPart
+from mechassay.leaderboard.track import BoardTrack, EvaluatedModel, UploadLimits
 from mechassay.progress import SILENT
 from mechassay.runs.alignments import AlignmentsJob
 from mechassay.runs.circuits import CircuitsJob
-from mechassay.leaderboard.archive import pack
-from mechassay.leaderboard.submission import Submission, open_submission, read_submission
-from mechassay.leaderboard.submission_parts import SubmissionPart
-from mechassay.leaderboard.track import EvaluatedModel, Track, UploadLimits
 from mechassay.submissions import Problem, Problems
 
 IOI, TRAINED = "truth-ioi", "truth-ioi-trained"
-TRACK = Track(
+TRACK = BoardTrack(
     models={
         IOI: EvaluatedModel(tasks=(IOI,)),
         TRAINED: EvaluatedModel(tasks=(TRAINED, IOI)),
@@ -73,7 +75,7 @@ def test_scores_of_ours_as_a_run_leaves_them(tmp_path: Path) -> None:
     job = CircuitsJob(models=(IOI,), methods=("random",), train_limit=4, stage="localize")
     ma.run(job, tmp_path / "run", progress=SILENT)
     bundle = read_submission(tmp_path / "run" / "scores", TRACK)
-    assert bundle.valid and bundle.kind == "circuits" and bundle.n_files == 1
+    assert bundle.valid and bundle.kind == "circuits" and len(bundle.files) == 1
     path = f"{IOI}--{IOI}/random.safetensors"
     assert bundle.parts == (SubmissionPart(IOI, IOI, path, "scores"),)
 
@@ -81,15 +83,20 @@ def test_scores_of_ours_as_a_run_leaves_them(tmp_path: Path) -> None:
 def test_jobs_are_those_of_the_public_split_and_then_of_the_private(tmp_path: Path) -> None:
     for model, task in ((IOI, IOI), (TRAINED, TRAINED)):
         scores().save(tmp_path / f"{task}_{model}" / "mine.safetensors")
-    other, public, last, private = read_submission(tmp_path, TRACK).jobs(TRACK, 7)
+    submission = read_submission(tmp_path, TRACK)
+    runs = list(jobs_of(submission, TRACK, PrivateSeed("now", 7)))
+    assert [(name, split) for name, split, _ in runs] == [
+        (f"test--{TRAINED}--{TRAINED}", "test"),
+        (f"test--{IOI}--{IOI}", "test"),
+        (f"private-now--{TRAINED}--{TRAINED}", "private"),
+        (f"private-now--{IOI}--{IOI}", "private"),
+    ]
+    other, public, last, private = (job for _, _, job in runs)
     assert isinstance(public, CircuitsJob) and (public.models, public.tasks) == ((IOI,), ())
     assert public.test_split == "test" and public.private_seed is None and public.test_limit == 6
     assert other.models == (TRAINED,) == last.models
     assert private.test_split == "private" and private.private_seed == 7
-    listed = read_submission(tmp_path, TRACK).jobs(TRACK)
-    assert [job.cells() for job in listed] == [
-        job.cells() for job in (other, public, last, private)
-    ]
+    assert [job for _, _, job in jobs_of(submission, TRACK)] == [other, public]
 
 
 @pytest.mark.parametrize("ending", [".json", ".pt"])
@@ -99,7 +106,8 @@ def test_mibs_forms_are_evaluated(form: str, ending: str, tmp_path: Path) -> Non
     assert not bundle.problems
     (part,) = bundle.parts
     assert part.form == ("scores" if form == "importances" else "circuits")
-    (record,) = ma.run(bundle.jobs(TRACK)[0], tmp_path / "run", progress=SILENT).records
+    ((_, _, job),) = jobs_of(bundle, TRACK)
+    (record,) = ma.run(job, tmp_path / "run", progress=SILENT).records
     assert record.kind == "faithfulness" and 0 <= record.value("auroc") <= 1
 
 
@@ -111,11 +119,38 @@ def test_archives_and_a_folder_around_are_the_same(tmp_path: Path) -> None:
     assert around.valid and around.parts[0].path == f"inner/{IOI}_{IOI}/importances.json"
     pack(tmp_path / "around" / "inner", tmp_path / "s.zip")
     unpacked = open_submission(tmp_path / "s.zip", tmp_path / "out", TRACK)
-    assert (unpacked.digest, unpacked.parts) == (plain.digest, plain.parts)
-    assert around.digest != plain.digest
+    assert unpacked.parts == plain.parts
+    contents = {each.content(TRACK) for each in (plain, around, unpacked)}
+    assert len(contents) == 1
     file = tmp_path / "around" / "inner" / f"{IOI}_{IOI}" / "importances.json"
     alone = open_submission(file, tmp_path / "one", TRACK, name=f"{IOI}_{IOI}.json")
     assert alone.valid and alone.parts == (SubmissionPart(IOI, IOI, f"{IOI}_{IOI}.json", "scores"),)
+    assert {alone.content(TRACK)} == contents
+
+
+@pytest.mark.parametrize("form", ["importances", "circuits"])
+def test_content_is_that_of_the_numbers(form: str, tmp_path: Path) -> None:
+    as_json = read_submission(mib(tmp_path / "json", form, ".json"), TRACK)
+    as_torch = read_submission(mib(tmp_path / "pt", form, ".pt"), TRACK)
+    content = as_torch.content(TRACK)
+    assert as_json.content(TRACK) == content
+    for number, file in enumerate(sorted((tmp_path / "pt").rglob("*.pt"))):
+        file.rename(file.with_name(f"{9 - number}.pt"))  # In another order too.
+    assert read_submission(tmp_path / "pt", TRACK).content(TRACK) == content
+    for seed in range(3):
+        folder = tmp_path / f"other-{seed}"
+        scores(seed).save(folder / f"{IOI}_{IOI}" / "a.safetensors")
+    contents = [read_submission(tmp_path / f"other-{n}", TRACK).content(TRACK) for n in range(3)]
+    assert len(set(contents)) == 3
+    if form == "importances":
+        assert as_json.content(TRACK) == contents[0]  # Ours and MIB's are of the same scores.
+
+
+def test_a_part_counts_with_its_task(tmp_path: Path) -> None:
+    for name, task in (("a", TRAINED), ("b", IOI)):
+        scores().save(tmp_path / name / f"{task}_{TRAINED}" / "x.safetensors")
+    first, second = (read_submission(tmp_path / name, TRACK).content(TRACK) for name in "ab")
+    assert first != second
 
 
 def test_a_declaration_is_read_beside(tmp_path: Path) -> None:
@@ -165,7 +200,7 @@ def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
     assert said.keys() == expected.keys()
     assert not [path for path, part in expected.items() if part not in said[path]]
     with pytest.raises(BadFile, match=r"\(11 more"):
-        bundle.jobs(TRACK)
+        bundle.content(TRACK)
 
 
 def change(folder: Path, edit: Callable[[dict[str, dict[str, object]]], None]) -> str:
@@ -271,14 +306,17 @@ def test_alignments_of_ours_and_of_mib(tmp_path: Path) -> None:
     save_subspace(folder, stream(0, "last_token"), trained(width, 4), None)
     bundle = read_submission(tmp_path / "mib", TRACK)
     assert bundle.kind == "variables"
-    assert bundle.parts == (SubmissionPart("chooser", "mcqa", folder.name, "mib-alignment", "answer"),)
+    assert bundle.parts == (
+        SubmissionPart("chooser", "mcqa", folder.name, "mib-alignment", "answer"),
+    )
     (read,) = ma.variables.read_mib_folder(tmp_path / "mib", board=TRACK.causal_board())
     read.save(tmp_path / "ours" / "answer")
     ours = read_submission(tmp_path / "ours", TRACK)
     assert ours.valid and ours.parts == (
         SubmissionPart("chooser", "mcqa", "answer", "alignment", "answer"),
     )
-    job, _ = ours.jobs(TRACK)
+    assert ours.content(TRACK) == bundle.content(TRACK)
+    ((_, _, job),) = jobs_of(ours, TRACK)
     assert isinstance(job, AlignmentsJob) and job.model == "truth-mcqa-trained"
     shutil.copytree(tmp_path / "ours" / "answer", tmp_path / "ours" / "again")
     assert "a second one for answer mcqa on chooser" in next(

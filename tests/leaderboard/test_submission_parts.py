@@ -1,11 +1,9 @@
-"""Submissions of directions: what is read, and a service that evaluates them and is repeated."""
+"""Submissions of directions: what is read, evaluated, and computed again from a board."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,27 +13,21 @@ from mechassay.features.featurizer import Directions
 from mechassay.files import write_tensors
 from mechassay.gym import load_gym_task
 from mechassay.interventions.site import load_site
-from mechassay.progress import SILENT
-from mechassay.runs.directions import DirectionsJob
-from mechassay.runs.execute import run
-from mechassay.runs.gym import GymJob
-from mechassay.service.app import create_app
-from mechassay.leaderboard.archive import pack
+from mechassay.leaderboard import BoardCell, BoardsFolder, StoredBoards
+from mechassay.leaderboard.evaluate import evaluate, jobs_of
+from mechassay.leaderboard.plans import made_on_board
+from mechassay.leaderboard.recomputation import recompute_made
 from mechassay.leaderboard.submission import Submission, read_submission
 from mechassay.leaderboard.submission_parts import SubmissionPart
-from mechassay.service.cell import CellOrders, check, run_cell
-from mechassay.service.checks import checked, claim_check
-from mechassay.service.queue import claim, finish
-from mechassay.service.recomputing import fetch_cell, recompute_served
-from mechassay.service.tokens import new_token
-from mechassay.leaderboard.track import EvaluatedModel, Track
-from mechassay.service.work import Outcome, PlannedEvaluation
-from service_made import WORKER, Asked, MadeService
+from mechassay.leaderboard.track import BoardTrack, EvaluatedModel
+from mechassay.progress import SILENT
+from mechassay.runs.directions import DirectionsJob
+from mechassay.runs.execute import Here, run
+from mechassay.runs.gym import GymJob
 
-testclient = pytest.importorskip("starlette.testclient")
 NEOX, TASK = "gym-neox", "agr_gender"
 LIMIT = 8
-TRACK = Track(
+TRACK = BoardTrack(
     models={
         NEOX: EvaluatedModel(gym=(TASK, "filler_gap_subj")),
         "truth-ioi": EvaluatedModel(tasks=("truth-ioi",)),
@@ -64,7 +56,7 @@ def test_a_folder_of_directions_is_read(name: str, tmp_path: Path) -> None:
     assert bundle.valid and bundle.kind == "gym"
     assert bundle.parts == (SubmissionPart(NEOX, TASK, name, "directions"),)
     # Sentences of gym tasks are public, so there is one job.
-    [job] = bundle.jobs(TRACK)
+    [(_, _, job)] = jobs_of(bundle, TRACK)
     assert job == DirectionsJob(
         (str(tmp_path / name),), NEOX, TASK, validation_limit=LIMIT, test_limit=LIMIT
     )
@@ -117,7 +109,7 @@ def test_a_whole_vector_is_above_what_the_track_allows(tmp_path: Path) -> None:
         " may have at most 1 here."
     }
     assert read_submission(tmp_path, TRACK.model_copy(update={"gym_k": 48})).valid
-    assert Track.read().gym_k == 1
+    assert BoardTrack.read().gym_k == 1
 
 
 def test_two_folders_of_one_task_and_a_pickle(tmp_path: Path) -> None:
@@ -147,7 +139,7 @@ def test_scores_for_a_gym_task_are_no_circuits(tmp_path: Path) -> None:
 
 
 def test_the_packaged_track_has_the_tasks_and_limits_of_the_seeded_board() -> None:
-    track = Track.read()
+    track = BoardTrack.read()
     makefile = (Path(__file__).parents[2] / "Makefile").read_text()
     [seed] = [line for line in makefile.splitlines() if "gym run" in line and "runs/board" in line]
     about = track.model(NEOX)
@@ -159,12 +151,12 @@ def test_the_packaged_track_has_the_tasks_and_limits_of_the_seeded_board() -> No
         assert f"--validation-limit {n} --limit {n} " in seed
 
 
-# --- the service ----------------------------------------------------------------------------------
+# --- evaluated -----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> MadeService:
-    """Directions that `gym run` found, handed in, and done by the process of a cell."""
+def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The board of one submission: directions that `gym run` found, for control labels too."""
     folder = tmp_path_factory.mktemp("own")
     job = GymJob(
         (NEOX,),
@@ -182,68 +174,31 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> MadeService:
     # Labels play no part in it: it is what it finds for control labels too.
     shutil.copy(one, one.with_name("mean-0-control.safetensors"))
     (mine / "submission.yaml").write_text("name: mine\n")
-    service = MadeService.at(folder / "service")
-    assert service.settings.track is not None
-    service.settings.track.write_text(
-        f"boards: [gym]\nlimit: {LIMIT}\nmodels:\n  {NEOX}: {{gym: [{TASK}]}}\n"
-    )
-    work = folder / "work"
-    file = pack(mine, work / "upload")
-    held = service.received("mine", file.read_bytes())
-    orders = CellOrders(track=Track.read(service.settings.track))
-    found = check(work, orders)
-    assert found.kind == "gym" and not found.problems
-    [cell] = found.cells
-    claimed = claim_check(service.db, WORKER, 60.0)
-    assert claimed is not None and claimed.id == held.id
-    plan = [PlannedEvaluation(cell.job, cell.cell)]
-    assert checked(service.db, claimed, WORKER, [], plan, kind="gym")
-    each = claim(service.db, WORKER, 60.0)
-    assert each is not None
-    run_cell(work, cell.job, cell.cell, orders)
-    record = work / "jobs" / str(cell.job) / "records" / f"{cell.cell}.json"
-    service.store.put_file("records/one.json", record)
-    assert finish(service.db, each, WORKER, Outcome("done", None, "records/one.json", 1.0))
-    return service
+    track = BoardTrack(models={NEOX: EvaluatedModel(gym=(TASK,))}, boards=("gym",), limit=LIMIT)
+    result = evaluate(mine, track, folder / "results" / "mine", executor=Here(), progress=SILENT)
+    assert not result.problems and not result.failures
+    boards = BoardsFolder.of(folder / "results", folder / "board")
+    assert boards.keep_artefacts() == ()
+    boards.write()
+    return folder / "board"
 
 
-@pytest.fixture(scope="module")
-def client(service: MadeService) -> Iterator[Any]:
-    with testclient.TestClient(create_app(service.settings, "http://x")) as client:
-        yield client
+def cells(board: Path) -> dict[str, BoardCell]:
+    return {cell.column: cell for cell in StoredBoards.read(board).cells}
 
 
-def names(client: Any) -> dict[str, dict[str, Any]]:
-    cells = client.get("/api/boards/gym.json").json()["cells"]
-    return {cell["column"]: cell for cell in cells}
-
-
-def test_the_board_has_the_submission_once_with_its_controls(client: Any) -> None:
-    cells = names(client)
-    assert set(cells) == {"odds", "selectivity"}
-    odds = cells["odds"]
-    assert odds["row"].startswith("mine (submission ") and odds["place"] == {
-        "model": NEOX,
-        "task": TASK,
-    }
-    assert odds["value"] > 5 > 1 > abs(odds["controls"]["random directions"])
-    assert odds["n"] == LIMIT and set(odds["controls"]) == {"whole vector", "random directions"}
-    assert any(
-        "control labels as they were given" in line for line in cells["selectivity"]["warnings"]
-    )
-    assert "mine (submission" in client.get("/boards/gym").text
-    [submission] = client.get("/api/submissions").json()["submissions"]
-    page = client.get(f"/submissions/{submission['id']}").text
-    assert submission["kind"] == "gym" and "recompute gym CELL" in page
-    assert f"{odds['value']:.0f}" in page
+def test_the_board_has_the_submission_once_with_its_controls(board: Path) -> None:
+    assert set(cells(board)) == {"odds", "selectivity"}
+    odds, selectivity = (cells(board)[name] for name in ("odds", "selectivity"))
+    assert (odds.row, odds.place) == ("mine", {"model": NEOX, "task": TASK})
+    assert odds.value > 5 > 1 > abs(odds.controls["random directions"])
+    assert odds.n == LIMIT and set(odds.controls) == {"whole vector", "random directions"}
+    assert any("control labels as they were given" in line for line in selectivity.warnings)
 
 
 @pytest.mark.parametrize("column", ["odds", "selectivity"])
-def test_a_cell_is_the_same_again(
-    client: Any, service: MadeService, tmp_path: Path, column: str
-) -> None:
-    bob = Asked("http://127.0.0.1", new_token(service.db, f"bob {column}")).use(client)
-    served = fetch_cell(bob, "gym", names(client)[column]["id"], tmp_path / "fetched")
-    told = recompute_served(served, tmp_path, progress=SILENT)
-    assert told.agrees and told.n > 100 and told.largest <= 1e-6
-    assert told.again == pytest.approx(told.stored, abs=1e-6)
+def test_a_cell_is_the_same_again(board: Path, tmp_path: Path, column: str) -> None:
+    cell = cells(board)[column]
+    made = made_on_board(cell, board, tmp_path / "files")
+    again = recompute_made(cell, made, tmp_path / "run", progress=SILENT)
+    assert again.agrees and again.n > 100 and again.largest <= 1e-6

@@ -1,4 +1,4 @@
-"""The track: what the service evaluates, read from a file."""
+"""The track: what a board evaluates, read from a file."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ import mechassay as ma
 from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.gym import load_gym_task
 from mechassay.interventions.model_shape import ModelShape
+from mechassay.leaderboard.track import BoardTrack, EvaluatedModel, ModelSizes
 from mechassay.models.packaged import packaged_names
 from mechassay.models.sources import gym_model_names, truth_names
-from mechassay.leaderboard.track import EvaluatedModel, ModelSizes, Track
 from mechassay.tasks import load_task
 
-TRACK = Track(
+TRACK = BoardTrack(
     models={
-        "small": EvaluatedModel(load="truth-ioi", tasks=("truth-ioi",), mib_class="GPT2LMHeadModel"),
+        "small": EvaluatedModel(
+            load="truth-ioi", tasks=("truth-ioi",), mib_class="GPT2LMHeadModel"
+        ),
         "wide": EvaluatedModel(
             tasks=("ioi", "mcqa"),
             shape=ModelSizes(n_layers=2, n_heads=3, d_model=12, d_head=4),
@@ -29,7 +31,7 @@ TRACK = Track(
 
 
 def test_the_packaged_track_has_models_and_tasks_that_there_are() -> None:
-    track = Track.read()
+    track = BoardTrack.read()
     assert set(track.models) <= {*packaged_names(), *truth_names(), *gym_model_names()}
     for about in track.models.values():
         for task in about.tasks:
@@ -43,13 +45,13 @@ def test_the_packaged_track_has_models_and_tasks_that_there_are() -> None:
 @pytest.mark.real
 @pytest.mark.parametrize("name", ["smollm2-135m", "gemma3-270m"])
 def test_the_packaged_tracks_shapes_are_those_of_the_models(name: str) -> None:
-    assert Track.read().shape(name) == ModelShape.of(ma.load_model(name))
+    assert BoardTrack.read().shape(name) == ModelShape.of(ma.load_model(name))
 
 
 def test_a_track_is_read_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "track.yaml"
     file.write_text(yaml.safe_dump(TRACK.model_dump(mode="json")))
-    assert Track.read(file) == TRACK
+    assert BoardTrack.read(file) == TRACK
 
 
 def test_shapes_are_written_or_those_of_the_loaded_model() -> None:
@@ -72,15 +74,15 @@ def test_what_the_track_does_not_evaluate() -> None:
 
 def test_a_trained_truths_task_has_one_name_however_it_is_typed() -> None:
     name = "truth-ioi-trained"
-    track = Track(models={name: EvaluatedModel(tasks=(name,))})
+    track = BoardTrack(models={name: EvaluatedModel(tasks=(name,))})
     assert {track.public_task(name, typed) for typed in (name, "truth-ioi")} == {name}
     # A track that calls it by its own name keeps that one.
-    track = Track(models={name: EvaluatedModel(tasks=("truth-ioi",))})
+    track = BoardTrack(models={name: EvaluatedModel(tasks=("truth-ioi",))})
     assert track.public_task(name, "truth-ioi") == "truth-ioi"
 
 
 def test_gym_tasks_are_tasks_of_their_own() -> None:
-    track = Track(
+    track = BoardTrack(
         models={**TRACK.models, "gym-neox": EvaluatedModel(gym=("agr_gender", "cleft"))}
     )
     track.check_gym("gym-neox", "agr_gender")
@@ -96,7 +98,7 @@ def test_gym_tasks_are_tasks_of_their_own() -> None:
 
 def test_mibs_causal_folders_are_of_the_tracks_models() -> None:
     wide = TRACK.models["wide"].model_copy(update={"mib_class": "LlamaForCausalLM"})
-    board = Track(models={**TRACK.models, "wide": wide}).causal_board()
+    board = BoardTrack(models={**TRACK.models, "wide": wide}).causal_board()
     assert board.models["LlamaForCausalLM"].name == "wide"
     assert board.parsed("4_answer_MCQA_LlamaForCausalLM_answer") == (
         "4_answer_MCQA",
@@ -130,10 +132,10 @@ def test_mibs_causal_folders_are_of_the_tracks_models() -> None:
 def test_what_is_no_track(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "track.yaml").write_text(text)
     with pytest.raises(BadFile, match=said) as error:
-        Track.read(tmp_path / "track.yaml")
+        BoardTrack.read(tmp_path / "track.yaml")
     assert "\n" not in str(error.value)
 
 
 def test_a_track_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match="not a readable track"):
-        Track.read(tmp_path / "none.yaml")
+        BoardTrack.read(tmp_path / "none.yaml")

@@ -31,10 +31,10 @@ def validate(source: SourceArgument, track: TrackOption = None, json: JsonOption
     from tempfile import TemporaryDirectory
 
     from mechassay.leaderboard.submission import open_submission
-    from mechassay.leaderboard.track import Track
+    from mechassay.leaderboard.track import BoardTrack
 
     with TemporaryDirectory() as scratch:
-        evaluated = Track.read(track)
+        evaluated = BoardTrack.read(track)
         submission = open_submission(source, Path(scratch) / "submission", evaluated)
         for part in () if json else submission.parts:
             about = " ".join(filter(None, (part.variable, "on", part.task, "with", part.model)))
@@ -89,10 +89,10 @@ def evaluate(
     from mechassay.leaderboard.evaluate import TABLES
     from mechassay.leaderboard.evaluate import evaluate as evaluated
     from mechassay.leaderboard.private_split import PRIVATE_RUNS, PrivateSeeds
-    from mechassay.leaderboard.track import Track
+    from mechassay.leaderboard.track import BoardTrack
     from mechassay.runs.execute import CellLimits, Processes
 
-    rules = Track.read(track)
+    rules = BoardTrack.read(track)
     one_of("engine of an evaluation", engine, ("processes", "ray"))
     limits = CellLimits(rules.cell.seconds, rules.cell.memory_gb)
     limited = Processes(workers, limits)

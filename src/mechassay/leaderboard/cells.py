@@ -290,7 +290,7 @@ def _measures(
     rules: BoardRules, column: BoardColumn, record: Record, names: Mapping[str, str]
 ) -> Iterator[tuple[str, Measure]]:
     """The rows that a record has in a column, each with its measure."""
-    file = _of_file(record)
+    file = given_hash(record)
     if file or not column.many_rows:
         measure = column.measure_in(record)
         row = names.get(rules.row) or names.get("method")
@@ -307,7 +307,7 @@ def _measures(
             yield inner, measure
 
 
-def _of_file(record: Record) -> str:
+def given_hash(record: Record) -> str:
     """The hash of what a record measures, where this was read from files; else ""."""
     settings = record.method.args if "method" in record.specs else {}
     return str(settings.get(SCORES_SHA256) or settings.get(FEATURES_SHA256) or "")
@@ -355,7 +355,7 @@ def _conditions(record: Record, column: BoardColumn) -> dict[str, str]:
         said["coefficients from"] = record.data["train"].hash
     if record.kind in CANDIDATES:
         # Sites of given features are their finder's choice, as the features are.
-        as_given = record.kind in SITES_AS_GIVEN and _of_file(record)
+        as_given = record.kind in SITES_AS_GIVEN and given_hash(record)
         said["chosen of"] = (
             "sites as given" if as_given else _candidates(record, *CANDIDATES[record.kind])
         )

@@ -34,7 +34,7 @@ from mechassay.leaderboard.private_split import PrivateSeed, published
 from mechassay.leaderboard.rules import board_rules
 from mechassay.leaderboard.submission import Submission, open_submission
 from mechassay.leaderboard.submission_parts import SubmissionPart
-from mechassay.leaderboard.track import TEST, SplitName, Track
+from mechassay.leaderboard.track import TEST, BoardTrack, SplitName
 from mechassay.progress import BAR, Progress
 from mechassay.records import Failure
 from mechassay.runs.alignments import AlignmentsJob
@@ -78,7 +78,7 @@ class Evaluation:
 
 
 def jobs_of(
-    submission: Submission, track: Track, seed: PrivateSeed | None = None
+    submission: Submission, track: BoardTrack, seed: PrivateSeed | None = None
 ) -> Iterator[tuple[str, SplitName, Any]]:
     """The jobs that evaluate a submission: the name of each run, its split, and the job.
 
@@ -103,7 +103,7 @@ def jobs_of(
 
 
 def job_of_part(
-    part: SubmissionPart, folder: Path, track: Track, seed: PrivateSeed | None = None
+    part: SubmissionPart, folder: Path, track: BoardTrack, seed: PrivateSeed | None = None
 ) -> Any:
     """The job that evaluates one part of a submission.
 
@@ -134,7 +134,7 @@ def job_of_part(
 
 def evaluate(
     source: str | Path,
-    track: Track,
+    track: BoardTrack,
     folder: Path,
     *,
     executor: Executor | None = None,

@@ -9,7 +9,7 @@ and a warning may stand behind those of the record.
 from __future__ import annotations
 
 from mechassay.errors import BadFile, BadUsage, first_line
-from mechassay.leaderboard.cells import BoardCell, cells_of, is_private
+from mechassay.leaderboard.cells import BoardCell, cells_of, given_hash, is_private
 from mechassay.leaderboard.declaration import row_of
 from mechassay.leaderboard.rules import rules_of
 from mechassay.records import Record
@@ -43,8 +43,8 @@ def check_shown(cell: BoardCell, record: Record) -> None:
 
 def _of_submission(own: BoardCell, cell: BoardCell, record: Record) -> BoardCell:
     """The cell of a record as the board calls it where the board says that it is a submission's."""
-    if not cell.submission:
-        return own
+    if not (cell.submission and given_hash(record)):
+        return own  # A submission's record measures files.
     warned = cell.warnings[: len(own.warnings)] == own.warnings
     return own.model_copy(
         update={

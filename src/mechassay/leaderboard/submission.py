@@ -42,7 +42,7 @@ from mechassay.leaderboard.submission_parts import (
     content_of,
     is_mib,
 )
-from mechassay.leaderboard.track import SubmissionKind, Track, UploadLimits
+from mechassay.leaderboard.track import BoardTrack, SubmissionKind, UploadLimits
 from mechassay.submissions import LEADS_OUT, Problem, Problems, leads_out
 from mechassay.variables.variable_alignment import HEADER
 
@@ -82,7 +82,7 @@ class Submission(OneLine):
         about = {"kind": self.kind or "nothing", "parts": len(self.parts)}
         return {**about, "files": len(self.files), "problems": len(self.problems.errors)}
 
-    def content(self, track: Track) -> str:
+    def content(self, track: BoardTrack) -> str:
         """The SHA-256 of all numbers in it, whatever its files are called and packed like.
 
         Raises:
@@ -95,7 +95,7 @@ class Submission(OneLine):
         ]
         return hashlib.sha256(json.dumps(sorted(lines)).encode()).hexdigest()
 
-    def copied_to(self, folder: Path, track: Track) -> Submission:
+    def copied_to(self, folder: Path, track: BoardTrack) -> Submission:
         """The same submission in a folder that is made, or is there from an earlier copy.
 
         Raises:
@@ -113,7 +113,7 @@ class Submission(OneLine):
 
 
 def read_submission(
-    folder: str | Path, track: Track, problems: Sequence[Problem] = ()
+    folder: str | Path, track: BoardTrack, problems: Sequence[Problem] = ()
 ) -> Submission:
     """Read a submission's folder; mistakes are in it, and nothing is executed.
 
@@ -135,7 +135,7 @@ def read_submission(
 
 
 def open_submission(
-    source: str | Path, folder: str | Path, track: Track, name: str = ""
+    source: str | Path, folder: str | Path, track: BoardTrack, name: str = ""
 ) -> Submission:
     """Read a submission that is a file, or an id of the hub, in an empty folder; a folder as it is.
 
@@ -199,7 +199,7 @@ def download(name: str, folder: Path, limits: UploadLimits) -> Path:
     return folder
 
 
-def _files_in(folder: Path, track: Track, problems: Problems) -> list[Path]:
+def _files_in(folder: Path, track: BoardTrack, problems: Problems) -> list[Path]:
     """All files below a folder, sorted by path; what is none, or too much, is a problem."""
     files: list[Path] = []
     waiting = [folder]

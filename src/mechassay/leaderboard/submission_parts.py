@@ -42,7 +42,7 @@ from mechassay.gym.given_directions import GivenDirections, given_directions, re
 from mechassay.gym.published import load_gym_task
 from mechassay.interventions.model_shape import ModelShape
 from mechassay.leaderboard.declaration import FILES
-from mechassay.leaderboard.track import Track
+from mechassay.leaderboard.track import BoardTrack
 from mechassay.submissions import BESIDE, CODE, Problems, leads_out
 from mechassay.variables.mib_board import MIB_BOARD
 from mechassay.variables.mib_folder import PARAMETERS, mib_problems, read_mib_folder
@@ -81,7 +81,7 @@ class PartReader:
     """
 
     folder: Path
-    track: Track
+    track: BoardTrack
     problems: Problems
 
     def name_of(self, path: Path) -> str:
@@ -116,7 +116,7 @@ def task_and_model(name: str) -> tuple[str, str]:
     return (task, model) if task and model else ("", "")
 
 
-def content_of(part: SubmissionPart, folder: Path, track: Track) -> str:
+def content_of(part: SubmissionPart, folder: Path, track: BoardTrack) -> str:
     """The SHA-256 of the numbers of a part that was read without a mistake; see the module.
 
     Args:
@@ -132,12 +132,14 @@ def content_of(part: SubmissionPart, folder: Path, track: Track) -> str:
     return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
 
 
-def _numbers(part: SubmissionPart, path: Path, track: Track) -> Iterator[tuple[str, Tensor]]:
+def _numbers(part: SubmissionPart, path: Path, track: BoardTrack) -> Iterator[tuple[str, Tensor]]:
     """The tensors of a part by name, in any order; circuits have no names of their own."""
     if part.form in ("scores", "circuits"):
         ranked = load_ranked(path, track.shape(part.model).graph)
         if not isinstance(ranked, CircuitSeries):
-            yield f"scores of {ranked.unit}s", ranked.values
+            # What stands where the graph has no edge means nothing, and formats differ in it.
+            held = ranked.values[ranked.graph.legal] if ranked.unit == "edge" else ranked.values
+            yield f"scores of {ranked.unit}s", held
             return
         for circuit in ranked.circuits:
             neurons = circuit.edges[:0] if circuit.neurons is None else circuit.neurons
@@ -147,7 +149,7 @@ def _numbers(part: SubmissionPart, path: Path, track: Track) -> Iterator[tuple[s
     if part.form == "alignment":
         alignments = [VariableAlignment.load(path)]
     elif part.form == "mib-alignment":
-        alignments = read_mib_folder(path.parent, only=path.name)
+        alignments = read_mib_folder(path.parent, board=track.causal_board(), only=path.name)
     for alignment in alignments:
         yield from _numbers_of_fit("", alignment.fit)
     if part.form == "directions":

@@ -207,7 +207,7 @@ class AdversarialTrack(Stored):
         return lines
 
 
-class Track(Stored):
+class BoardTrack(Stored):
     """What a board evaluates of submissions.
 
     Attributes:
@@ -233,7 +233,7 @@ class Track(Stored):
     cell: TrackCellLimits = TrackCellLimits()
 
     @model_validator(mode="after")
-    def _one_model_a_class(self) -> Track:
+    def _one_model_a_class(self) -> BoardTrack:
         classes = [about.mib_class for about in self.models.values() if about.mib_class]
         twice = [name for name in classes if classes.count(name) > 1]
         if twice:
@@ -241,7 +241,7 @@ class Track(Stored):
         return self
 
     @model_validator(mode="after")
-    def _adversarial_of_what_there_is(self) -> Track:
+    def _adversarial_of_what_there_is(self) -> BoardTrack:
         if "adversarial" in self.boards and "circuits" not in self.boards:
             raise ValueError("the board adversarial is of circuits: name the board circuits too")
         for model, tasks in self.adversarial.tasks.items():
@@ -254,7 +254,7 @@ class Track(Stored):
         return self
 
     @staticmethod
-    def read(path: Path | None = None) -> Track:
+    def read(path: Path | None = None) -> BoardTrack:
         """The track of a file; that of this package if none is given.
 
         Raises:
@@ -267,7 +267,7 @@ class Track(Stored):
                 else path.read_text("utf-8")
             )
             told = yaml.safe_load(text) if len(text) <= LARGEST_TRACK else None
-            return Track.model_validate(told)
+            return BoardTrack.model_validate(told)
         except ValidationError as error:
             raise BadFile(f"{path}: not a track ({first_mistake(error)}).") from None
         except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
