@@ -3,7 +3,8 @@
 What the file is is told by its first bytes, not by its name. A member is written only if it is a
 regular file with a plain relative path; absolute paths, `..`, links, devices, encrypted members,
 names that occur twice (small and capital letters are the same) and names with other signs than
-letters, digits and " .,:;+=@()[]-_" are problems, all of them told at once.
+letters, digits and " .,:;+=@()[]-_" are problems, all of them told at once. Members of tar also
+have to pass tarfile's data filter (PEP 706).
 
 Bytes are counted while they come out, whatever a header says: the first byte above the limits ends
 it, and what was written is removed again.
@@ -169,7 +170,7 @@ class _Unpacked:
         parts = PurePosixPath(name).parts
         if set(parts) & set(IGNORED):
             return None
-        fault = _name_fault(name, parts) or self._taken(parts)
+        fault = _name_fault(name) or self._taken(parts)
         if fault:
             self.problems.note(shown_name(name), fault)
             return None
@@ -239,8 +240,9 @@ def _same(part: str) -> str:
     return unicodedata.normalize("NFC", part).casefold()
 
 
-def _name_fault(name: str, parts: tuple[str, ...]) -> str:
+def _name_fault(name: str) -> str:
     """What is wrong with the path of a member; "" if nothing is."""
+    parts = PurePosixPath(name).parts
     drive = PureWindowsPath(name).drive
     if not parts or name.startswith(("/", "\\")) or drive:
         return "an absolute path; paths are relative to the submission."
@@ -326,8 +328,13 @@ def _untar(file: Path, target: _Unpacked, *, packed: bool) -> None:
         for member in _members(archive, counted, target):
             if member.isdir():
                 continue
-            if not member.isreg() or member.issparse():
-                target.problems.note(shown_name(member.name), _NO_REGULAR)
+            fault = "" if member.isreg() and not member.issparse() else _NO_REGULAR
+            try:
+                tarfile.data_filter(member, str(target.folder))
+            except tarfile.FilterError as error:
+                fault = fault or _name_fault(member.name) or f"is refused ({type(error).__name__})."
+            if fault:
+                target.problems.note(shown_name(member.name), fault)
                 continue
             held = archive.extractfile(member)
             if held is not None:
