@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from git_made import ALONE, MadeRepository
 from mechassay.cli.board_repository import check_change
 from mechassay.errors import BadFile, BadUsage
 from mechassay.leaderboard import change as module
@@ -23,68 +22,12 @@ OWN = "submissions/eap-ig"
 HOSTILE = "#!/bin/sh\ntouch {marker}\n"
 
 
-class Repository:
-    """A repository whose commits are made of trees, so that no file system decides on names."""
+class Board(MadeRepository):
+    """A board of which strangers want to change something."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir()
-        self.git("init", "--quiet", "--initial-branch=main")
-        self.base = self.commit({"README.md": b"board", "submissions/README.md": b"here"})
-        self.git("branch", "--force", "main", self.base)
-
-    def git(self, *words: str | bytes, given: bytes = b"") -> str:
-        who = {f"GIT_{who}_{what}": "ann" for who in ("AUTHOR", "COMMITTER") for what in WHAT}
-        alone = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}
-        made = subprocess.run(
-            ["git", "-C", self.folder, *words],
-            input=given,
-            capture_output=True,
-            env={**os.environ, **alone, **who},
-            check=True,
-        )
-        return made.stdout.decode().strip()
-
-    def blob(self, content: bytes) -> str:
-        return self.git("hash-object", "-w", "--stdin", given=content)
-
-    def commit(
-        self,
-        files: dict[str, Any],
-        *parents: str,
-        removed: tuple[str, ...] = (),
-    ) -> str:
-        """A commit with files beside those of the first parent.
-
-        Args:
-            files: content, or (mode, content), or (mode, id of an object) by path.
-        """
-        index = {"GIT_INDEX_FILE": str(self.folder / "index-made")}
-        os.environ.update(index)
-        try:
-            self.git("read-tree", parents[0] if parents else "--empty")
-            for path in removed:
-                self.git("rm", "-r", "--cached", "--quiet", "--", path)
-            for path, told in files.items():
-                mode, content = told if isinstance(told, tuple) else ("100644", told)
-                held = self.blob(content) if isinstance(content, bytes) else content
-                self.git("update-index", "--add", "--cacheinfo", f"{mode},{held},{path}")
-            tree = self.git("write-tree")
-        finally:
-            del os.environ["GIT_INDEX_FILE"]
-        return self.child(tree, *parents)
-
-    def child(self, tree: str, *parents: str) -> str:
-        above = [word for parent in parents for word in ("-p", parent)]
-        return self.git("commit-tree", tree, *above, "-m", "change")
-
-    def tree(self, *entries: tuple[str, str, bytes]) -> str:
-        """A tree of (mode, id, name) that git itself might refuse to make."""
-        raw = b"".join(
-            f"{mode.lstrip('0')} ".encode() + name + b"\0" + bytes.fromhex(held)
-            for mode, held, name in entries
-        )
-        return self.git("hash-object", "-t", "tree", "-w", "--literally", "--stdin", given=raw)
+    @property
+    def base(self) -> str:
+        return self.git("rev-parse", "main")
 
     def with_entries(self, *entries: tuple[str, str, bytes]) -> str:
         """A commit whose folder of one submission has such entries."""
@@ -105,24 +48,23 @@ class Repository:
         return lines
 
 
-WHAT = ("NAME", "EMAIL")
-
-
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
-    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
-    return Repository(tmp_path / "board")
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Board:
+    for name, value in ALONE.items():
+        monkeypatch.setenv(name, value)
+    board = Board(MadeRepository.at(tmp_path / "board").folder)
+    board.git("branch", "main", board.commit({"README.md": b"1", "submissions/README.md": b"1"}))
+    return board
 
 
-def test_a_new_submission_is_named(made: Repository) -> None:
+def test_a_new_submission_is_named(made: Board) -> None:
     files = {f"{OWN}/submission.yaml": b"name: x\n", f"{OWN}/ioi_gpt2/scores 1.json": b"{}"}
     change = made.read(made.commit(files, made.base))
     assert change.name == "eap-ig"
     assert change.notes == ("submissions/eap-ig: is new; 2 files then",)
 
 
-def test_an_existing_one_is_changed_or_removed(made: Repository) -> None:
+def test_an_existing_one_is_changed_or_removed(made: Board) -> None:
     first = made.commit({f"{OWN}/a.json": b"1", f"{OWN}/b.json": b"1"}, made.base)
     second = made.commit({f"{OWN}/a.json": b"2"}, first)
     assert made.read(second, first).notes == (
@@ -133,13 +75,13 @@ def test_an_existing_one_is_changed_or_removed(made: Repository) -> None:
     assert (gone.name, gone.notes) == ("eap-ig", ("submissions/eap-ig: removes it",))
 
 
-def test_what_the_base_gained_meanwhile_is_no_change(made: Repository) -> None:
+def test_what_the_base_gained_meanwhile_is_no_change(made: Board) -> None:
     head = made.commit({f"{OWN}/a.json": b"1"}, made.base)
     later = made.commit({"track.yaml": b"limit: 5", "submissions/other/a.json": b"1"}, made.base)
     assert made.read(head, later).name == "eap-ig"
 
 
-def test_every_other_path_is_named_at_once(made: Repository) -> None:
+def test_every_other_path_is_named_at_once(made: Board) -> None:
     files = {
         f"{OWN}/a.json": b"1",
         "track.yaml": b"limit: 1",
@@ -155,7 +97,7 @@ def test_every_other_path_is_named_at_once(made: Repository) -> None:
     assert named == set(files) - {f"{OWN}/a.json"}
 
 
-def test_a_path_that_is_removed_or_moved_is_named_too(made: Repository) -> None:
+def test_a_path_that_is_removed_or_moved_is_named_too(made: Board) -> None:
     first = made.commit({"submissions/other/a.json": b"11111", "docs/x": b"1"}, made.base)
     moved = made.commit({f"{OWN}/a.json": b"11111"}, first, removed=("submissions/other", "docs"))
     lines = made.refused(moved, first)
@@ -172,20 +114,20 @@ def test_a_path_that_is_removed_or_moved_is_named_too(made: Repository) -> None:
         ("160000", "is a submodule"),
     ],
 )
-def test_modes(made: Repository, mode: str, said: str) -> None:
+def test_modes(made: Board, mode: str, said: str) -> None:
     held: Any = made.base if mode == "160000" else b"../../track.yaml"
     head = made.commit({f"{OWN}/a.json": b"1", f"{OWN}/in/b.json": (mode, held)}, made.base)
     (line,) = made.refused(head)
     assert line.startswith(f"{OWN}/in/b.json: {said}")
 
 
-def test_a_device_is_no_file(made: Repository) -> None:
+def test_a_device_is_no_file(made: Board) -> None:
     # Git reads a mode that it does not know as a submodule.
     head = made.with_entries(("020000", made.blob(b"1"), b"a.json"))
     assert any(line.startswith(f"{OWN}/a.json: is a submodule") for line in made.refused(head))
 
 
-def test_a_file_or_a_link_in_place_of_the_folder(made: Repository) -> None:
+def test_a_file_or_a_link_in_place_of_the_folder(made: Board) -> None:
     for mode in ("100644", "120000", "160000"):
         held: Any = made.base if mode == "160000" else b"/etc"
         head = made.commit({"submissions/eap-ig": (mode, held)}, made.base)
@@ -196,7 +138,7 @@ def test_a_file_or_a_link_in_place_of_the_folder(made: Repository) -> None:
 
 
 @pytest.mark.parametrize("path", [".gitattributes", "in/.gitmodules", ".git2/x", "in/..x"])
-def test_hidden_names(made: Repository, path: str) -> None:
+def test_hidden_names(made: Board, path: str) -> None:
     (line,) = made.refused(made.commit({f"{OWN}/{path}": b"1"}, made.base))
     assert line.startswith(f"{OWN}/{path}: a hidden file or folder")
 
@@ -214,13 +156,13 @@ def test_hidden_names(made: Repository, path: str) -> None:
         (b"##[add-path]x", "\\u0023\\u0023[add-path]x"),
     ],
 )
-def test_odd_names(made: Repository, name: bytes, shown: str) -> None:
+def test_odd_names(made: Board, name: bytes, shown: str) -> None:
     head = made.with_entries(("100644", made.blob(b"1"), name))
     lines = made.refused(head)
     assert any(line.startswith(f"{OWN}/{shown}: a name with other signs") for line in lines)
 
 
-def test_paths_that_a_tree_should_not_have(made: Repository) -> None:
+def test_paths_that_a_tree_should_not_have(made: Board) -> None:
     content = made.blob(b"1")
     for name in (b"..", b"../../.github/x", b"a//b", b".", b".GIT"):
         head = made.with_entries(("100644", content, name))
@@ -237,7 +179,7 @@ def test_paths_that_a_tree_should_not_have(made: Repository) -> None:
         made.read(twice)
 
 
-def test_long_and_deep_paths(made: Repository) -> None:
+def test_long_and_deep_paths(made: Board) -> None:
     deep = "/".join("d" for _ in range(11))
     files = {f"{OWN}/{'a' * 201}": b"1", f"{OWN}/{deep}": b"1", f"{OWN}/{'a' * 200}": b"1"}
     lines = made.refused(made.commit(files, made.base))
@@ -255,13 +197,13 @@ def test_long_and_deep_paths(made: Repository) -> None:
         ("\u00e9/a", "\u00c9/b"),
     ],
 )
-def test_names_that_collide_in_a_submission(made: Repository, one: str, other: str) -> None:
+def test_names_that_collide_in_a_submission(made: Board, one: str, other: str) -> None:
     head = made.commit({f"{OWN}/{one}": b"1", f"{OWN}/{other}": b"1"}, made.base)
     (line,) = made.refused(head)
     assert "cannot be told from" in line
 
 
-def test_a_name_that_collides_with_an_existing_one(made: Repository) -> None:
+def test_a_name_that_collides_with_an_existing_one(made: Board) -> None:
     base = made.commit({"submissions/EAP-IG/a.json": b"1"}, made.base)
     lines = made.refused(made.commit({f"{OWN}/a.json": b"1"}, base), base)
     assert lines == [f"{OWN}: cannot be told from submissions/EAP-IG on some systems."]
@@ -285,19 +227,19 @@ def test_a_name_that_collides_with_an_existing_one(made: Repository) -> None:
         "--help",
     ],
 )
-def test_bad_names_of_submissions(made: Repository, name: str) -> None:
+def test_bad_names_of_submissions(made: Board, name: str) -> None:
     lines = made.refused(made.commit({f"submissions/{name}/a.json": b"1"}, made.base))
     assert len(lines) == 1
     assert "the name of a folder" in lines[0] or "for a device" in lines[0]
 
 
 @pytest.mark.parametrize("name", ["a" * 64, "0", "x.y_z-1", "console", "com", "aux-2"])
-def test_good_names_of_submissions(made: Repository, name: str) -> None:
+def test_good_names_of_submissions(made: Board, name: str) -> None:
     head = made.commit({f"submissions/{name}/a.json": b"1"}, made.base)
     assert made.read(head).name == name
 
 
-def test_limits_of_files_and_bytes(made: Repository) -> None:
+def test_limits_of_files_and_bytes(made: Board) -> None:
     head = made.commit({f"{OWN}/{i}.json": b"x" * 1000 for i in range(5)}, made.base)
     assert made.read(head, files=5, megabytes=0.005).name == "eap-ig"
     assert made.refused(head, files=4) == [f"{OWN}: 5 files; at most 4 are allowed."]
@@ -308,7 +250,7 @@ def test_limits_of_files_and_bytes(made: Repository) -> None:
 
 
 def test_a_tree_of_endless_files_is_not_listed_to_its_end(
-    made: Repository, monkeypatch: pytest.MonkeyPatch
+    made: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LONGEST_LISTING", 10**6)
     content = made.blob(b"1")
@@ -319,20 +261,20 @@ def test_a_tree_of_endless_files_is_not_listed_to_its_end(
         made.read(made.with_entries(("40000", level, b"bomb")))
 
 
-def test_an_empty_change_and_one_that_is_merged(made: Repository) -> None:
+def test_an_empty_change_and_one_that_is_merged(made: Board) -> None:
     empty = made.commit({}, made.base)
     assert "changes no file" in made.refused(empty)[0]
     head = made.commit({f"{OWN}/a.json": b"1"}, made.base)
     assert "changes no file" in made.refused(head, head)[0]
 
 
-def test_unrelated_histories(made: Repository) -> None:
+def test_unrelated_histories(made: Board) -> None:
     alone = made.commit({f"{OWN}/a.json": b"1"})
     with pytest.raises(BadUsage, match="no history in common"):
         made.read(alone)
 
 
-def test_a_submission_that_the_base_changed_meanwhile(made: Repository) -> None:
+def test_a_submission_that_the_base_changed_meanwhile(made: Board) -> None:
     head = made.commit({f"{OWN}/a.json": b"1"}, made.base)
     base = made.commit({f"{OWN}/b.json": b"1"}, made.base)
     (line,) = made.refused(head, base)
@@ -341,7 +283,7 @@ def test_a_submission_that_the_base_changed_meanwhile(made: Repository) -> None:
     assert made.read(merged, base).name == "eap-ig"
 
 
-def test_several_common_commits_could_hide_a_change(made: Repository) -> None:
+def test_several_common_commits_could_hide_a_change(made: Board) -> None:
     # The difference to one of the two common commits does not show track.yaml, which a merge sets
     # back.
     old, new = b"limit: 1", b"limit: 100"
@@ -359,7 +301,7 @@ def test_several_common_commits_could_hide_a_change(made: Repository) -> None:
 @pytest.mark.parametrize(
     "revision", ["", "--output=x", "-h", "nothing", "a\nb", "main:README.md", "a\0b", "0" * 40]
 )
-def test_revisions_that_are_none(made: Repository, revision: str, tmp_path: Path) -> None:
+def test_revisions_that_are_none(made: Board, revision: str, tmp_path: Path) -> None:
     for base, head in (("main", revision), (revision, "main")):
         with pytest.raises(BadUsage) as refused:
             made.read(head, base)
@@ -368,7 +310,7 @@ def test_revisions_that_are_none(made: Repository, revision: str, tmp_path: Path
 
 
 def test_no_repository_and_no_git(
-    made: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "empty").mkdir()
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
@@ -381,15 +323,13 @@ def test_no_repository_and_no_git(
         made.read("main")
 
 
-def test_a_content_that_is_not_there(made: Repository) -> None:
+def test_a_content_that_is_not_there(made: Board) -> None:
     head = made.with_entries(("100644", "1" * 40, b"a.json"))
     with pytest.raises(BadFile, match="is missing, and no file"):
         made.read(head)
 
 
-def test_nothing_of_the_repository_or_its_configuration_is_run(
-    made: Repository, tmp_path: Path
-) -> None:
+def test_nothing_of_the_repository_or_its_configuration_is_run(made: Board, tmp_path: Path) -> None:
     marker, program = tmp_path / "marker", tmp_path / "program"
     program.write_text(HOSTILE.format(marker=marker))
     program.chmod(0o755)
@@ -413,7 +353,7 @@ def test_nothing_of_the_repository_or_its_configuration_is_run(
     assert sorted(path.name for path in made.folder.iterdir()) == [".git", "index-made"]
 
 
-def test_replaced_objects_are_not_believed(made: Repository) -> None:
+def test_replaced_objects_are_not_believed(made: Board) -> None:
     honest = made.commit({f"{OWN}/a.json": b"1"}, made.base)
     head = made.commit({"track.yaml": b"mine"}, made.base)
     made.git("replace", head, honest)
@@ -427,7 +367,7 @@ def test_replaced_objects_are_not_believed(made: Repository) -> None:
 @example(name="a\u0300")
 @example(name="\u0661")
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_name_is_taken_or_refused_in_one_line(made: Repository, name: str) -> None:
+def test_any_name_is_taken_or_refused_in_one_line(made: Board, name: str) -> None:
     head = made.with_entries(("100644", made.blob(b"1"), name.encode()))
     change = made.read(head)
     plain = all(x.isalnum() or x in " _.,:;+=@()[]-" for x in name) and not name.startswith(".")
@@ -445,7 +385,7 @@ def command() -> Callable[..., Any]:
     return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
 
 
-def test_the_command_prints_the_name_alone(made: Repository, command: Callable[..., Any]) -> None:
+def test_the_command_prints_the_name_alone(made: Board, command: Callable[..., Any]) -> None:
     head = made.commit({f"{OWN}/a.json": b"1"}, made.base)
     outcome = command("main", head, "--repository", made.folder)
     assert (outcome.exit_code, outcome.stdout) == (0, "eap-ig\n")
@@ -453,7 +393,7 @@ def test_the_command_prints_the_name_alone(made: Repository, command: Callable[.
 
 
 def test_the_command_refuses_with_2_and_every_line(
-    made: Repository, command: Callable[..., Any]
+    made: Board, command: Callable[..., Any]
 ) -> None:
     files = {f"{OWN}/a.json": ("100755", b"1"), "track.yaml": b"1", "::error::x": b"1"}
     outcome = command("main", made.commit(files, made.base), "--repository", made.folder)
