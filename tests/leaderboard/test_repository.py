@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import zipfile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from mechassay.cli.board_repository import init
 from mechassay.errors import BadUsage
 from mechassay.leaderboard.repository import WORKFLOWS, write_repository
 from mechassay.leaderboard.stored import StoredBoards
+from mechassay.records import read_record
 from mechassay.version import __version__
 
 SEED, NEXT_SEED = 4_611_686_018_427_388_777, 2_305_843_009_213_693_951
@@ -36,6 +38,7 @@ upload: {{megabytes: 2, files: 100}}
 cell: {{seconds: {seconds}, memory_gb: {memory}}}
 """
 SCORES = "truth-ioi_truth-ioi/scores.safetensors"
+RECOMPUTE = ("mechassay", "leaderboard", "recompute")
 
 
 def host(folder: Path, splits: str = "test", seconds: float = 300, memory: float = 8) -> Host:
@@ -51,20 +54,14 @@ def submission(name: str = "mine", seed: int = 0) -> dict[str, Any]:
     """The files of random scores of the model's edges."""
     graph = ma.load_model("truth-ioi").graph
     values = torch.rand(graph.legal.shape, generator=torch.Generator().manual_seed(seed))
+    with TemporaryDirectory() as folder:
+        EdgeScores(graph, values).save(Path(folder) / "scores.safetensors")
+        scores = (Path(folder) / "scores.safetensors").read_bytes()
     told = yaml.safe_dump({"name": name, "method": "random numbers"}).encode()
     return {
         f"submissions/{name}/submission.yaml": told,
-        f"submissions/{name}/{SCORES}": _stored(EdgeScores(graph, values)),
+        f"submissions/{name}/{SCORES}": scores,
     }
-
-
-def _stored(scores: EdgeScores) -> bytes:
-    from tempfile import TemporaryDirectory
-
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "scores.safetensors"
-        scores.save(file)
-        return file.read_bytes()
 
 
 # What is written
@@ -287,7 +284,7 @@ def test_a_submission_that_is_a_pickle_or_a_bomb_alone(board: Host) -> None:
 def test_a_cell_over_a_limit_fails_and_says_which(
     tmp_path: Path, limits: dict[str, float], said: str
 ) -> None:
-    small = host(tmp_path, **limits)  # pyright: ignore[reportArgumentType]
+    small = host(tmp_path, **limits)
     done = small.run("evaluate", "evaluate", small.opened(submission()))
     assert done.code == 1, done.log
     assert said in done.log + done.summary
@@ -329,33 +326,27 @@ def test_the_life_of_a_submission(tmp_path: Path) -> None:
     assert [done.code for done in first] == [0, 0, 0], first[-1].log
     assert "No submission yet" in (pages / "index.html").read_text()
 
-    # A merge: public and private numbers, and pages.
+    # Merges: public and private numbers, and pages.
     for name, seed in (("mine", 0), ("other", 1)):
-        event = board.opened(submission(name, seed))
-        assert board.run("evaluate", "evaluate", event).code == 0
-        done = board.published(board.merged(event), seeds)
+        event = board.merged(board.opened(submission(name, seed)))
+        done = board.published(event, seeds)
         assert [job.code for job in done] == [0, 0, 0], done[-1].log
+        assert all(str(SEED) not in job.log for job in done)
     files = kept(board)
     assert {name.split("/")[0] for name in files} == {"mine", "other"}
     assert no_seed(files, SEED)
-    assert all(str(SEED) not in job.log for job in done)
-    cells = StoredBoards.read(pages).cells
-    assert {cell.private for cell in cells} == {False, True}
+    assert {cell.private for cell in StoredBoards.read(pages).cells} == {False, True}
     old = private_values(pages, "2026-10")
     assert len({name.split("/")[0] for name in old}) == 2
     # Private numbers are rounded.
     assert all(len(f"{value:.12g}") <= 7 for value in old.values())
-
-    # The same again: nothing is computed, and nothing changes.
-    board.published({"github.sha": board.main}, seeds)
-    assert kept(board) == files
 
     # A stranger recomputes a cell from the pages alone.
     copied = tmp_path / "stranger"
     shutil.copytree(pages, copied)
     cell = next(x for x in StoredBoards.read(copied).cells if not x.private and x.column == "cpr")
     again = subprocess.run(
-        ["mechassay", "leaderboard", "recompute", "circuits", cell.full_id, "--board", "."],
+        [*RECOMPUTE, "circuits", cell.full_id, "--board", "."],
         cwd=copied,
         env=board.environment,
         capture_output=True,
@@ -364,12 +355,17 @@ def test_the_life_of_a_submission(tmp_path: Path) -> None:
     assert again.returncode == 0, again.stderr
     assert list((copied / "recomputed").glob("*.json"))
 
-    # So does the weekly run; its marks are kept, and on the pages from then on.
+    # So does the weekly run; its marks are kept. Nothing that was done is computed again, and the
+    # pages have the marks from then on.
     weekly = board.run("recompute", "recompute", {})
     assert weekly.code == 0, weekly.log
-    assert any(name.startswith(".recomputed/") for name in kept(board))
     board.published({"github.sha": board.main}, seeds)
-    assert list((pages / "recomputed").glob("*.json"))
+    marks = {name for name in kept(board) if name.startswith(".recomputed/")}
+    assert marks
+    assert {name: text for name, text in kept(board).items() if name not in marks} == files
+    assert {file.name for file in (pages / "recomputed").iterdir()} == {
+        Path(name).name for name in marks
+    }
 
     # Another seed: earlier numbers stay as they are, in a column of their own.
     rotated = board.published({"github.sha": board.main}, f"{seeds}2026-11 {NEXT_SEED}\n")
@@ -380,22 +376,51 @@ def test_the_life_of_a_submission(tmp_path: Path) -> None:
     assert not set(new) & set(old)
     assert no_seed(kept(board), SEED, NEXT_SEED)
 
-    # The same content under another name.
-    copy = {
-        name.replace("submissions/mine", "submissions/copy"): content
-        for name, content in submission("mine", 0).items()
-    }
-    copy["submissions/copy/submission.yaml"] = b"name: copy\n"
-    done = [board.run("evaluate", "evaluate", board.opened(copy))]
-    assert done[0].code == 2, done[0].log
-    assert "mine" in done[0].log
 
-    # Withdrawn: on no page, and the other one stays.
-    event = board.opened({}, removed=("submissions/mine",))
-    done = board.published(board.merged(event), f"{seeds}2026-11 {NEXT_SEED}\n")
-    assert [job.code for job in done] == [0, 0, 0], done[-1].log
+@pytest.mark.slow
+def test_copies_forgeries_and_withdrawals(tmp_path: Path) -> None:
+    board = host(tmp_path)
+    board.published(board.merged(board.opened(submission())))
+    assert {name.split("/")[0] for name in kept(board)} == {"mine"}
+
+    # The same content under another name.
+    files = {name.replace("/mine/", "/copy/"): content for name, content in submission().items()}
+    files["submissions/copy/submission.yaml"] = b"name: copy\n"
+    done = board.run("evaluate", "evaluate", board.opened(files))
+    assert done.code == 2, done.log
+    assert "mine" in done.log.splitlines()[-1]
+
+    # Numbers that somebody changed on the branch of results, with hashes that fit.
+    forged = {
+        name: read_record(board.folder / "kept" / name)
+        for name in kept(board)
+        if "/records/" in name
+    }
+    assert forged
+    texts = {
+        name: record.changed(
+            measures=[x.model_copy(update={"value": x.value + 1}) for x in record.measures]
+        )
+        .stored_text()
+        .encode()
+        for name, record in forged.items()
+    }
+    tip = board.own.git("rev-parse", "origin/results")
+    head = board.own.commit(texts, tip)
+    board.own.git("push", "--quiet", "origin", f"{head}:refs/heads/results")
+    weekly = board.run("recompute", "recompute", {})
+    assert weekly.code == 1, weekly.log
+    assert any(name.startswith(".recomputed/") for name in kept(board))
+
+    # Withdrawn: its results are gone, and the other one stays.
+    board.published(board.merged(board.opened(submission("other", 1))))
+    rows = {cell.row for cell in StoredBoards.read(tmp_path / "pages").cells}
+    event = board.merged(board.opened({}, removed=("submissions/mine",)))
+    jobs = board.published(event)
+    assert [job.code for job in jobs] == [0, 0, 0], jobs[-1].log
     assert {name.split("/")[0] for name in kept(board)} == {"other", ".recomputed"}
-    assert all("mine" not in cell.row for cell in StoredBoards.read(pages).cells)
+    left = {cell.row for cell in StoredBoards.read(tmp_path / "pages").cells}
+    assert left < rows
 
 
 @pytest.mark.slow
