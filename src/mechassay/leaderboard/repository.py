@@ -48,7 +48,7 @@ def write_repository(folder: Path) -> list[str]:
     texts = {path: packaged.joinpath(name).read_text("utf-8") for path, name in WRITTEN.items()}
     # The version of the package; a file that is kept in step by hand would be forgotten.
     texts["requirements.txt"] = texts["requirements.txt"].replace("VERSION", __version__)
-    track = files("mechassay.service").joinpath("data/track.yaml")
+    track = files("mechassay.leaderboard").joinpath("data/track.yaml")
     texts["track.yaml"] = track.read_text("utf-8")
     for path, text in texts.items():
         write_text(folder / path, text)
