@@ -5,20 +5,25 @@ from __future__ import annotations
 import torch
 
 FACTOR = 32
-"""Rounding errors of one step, in eps of the size of its sums: ten are measured, on one machine."""
+"""Rounding of a gradient, in eps of the size of the losses that it comes from."""
 ADAM_EPS = 1e-8
 
 
 def after_steps(
-    steps: int, size: float, lr: float | None = None, dtype: torch.dtype = torch.float64
+    steps: int,
+    size: float,
+    lr: float,
+    least_gradient: float = 1e-4,
+    dtype: torch.dtype = torch.float64,
 ) -> float:
-    """How far rounding alone may take two trainings apart.
+    """How far rounding alone may take two trainings by Adam apart.
+
+    A step is lr g / (|g| + eps): an error of a gradient moves a parameter by lr / |g| times as
+    much. Errors of steps add up.
 
     Args:
-        steps: of the training; errors add up.
-        size: of the losses, whose sums the gradients come from.
-        lr: Adam's, where gradients get as small as its eps. A step is lr g / (|g| + eps), so an
-            error of g is then taken times lr / eps; that of a larger g cancels.
+        size: of the losses.
+        least_gradient: the smallest entries of a gradient; no smaller than Adam's eps counts.
     """
-    amplified = 1.0 if lr is None else max(1.0, lr / ADAM_EPS)
+    amplified = max(1.0, lr / max(least_gradient, ADAM_EPS))
     return FACTOR * torch.finfo(dtype).eps * steps * size * amplified
