@@ -57,9 +57,9 @@ def test_a_submission_ends_as_runs_that_a_board_is_built_of(tmp_path: Path) -> N
     (source / "submission.yaml").write_text("name: mine, twice\nmethod: dice\n")
     found = here(source, results)
     assert not found.problems and not found.failures
-    assert list(records(results)) == [
-        f"runs/test--{TRUTH}--{TRUTH}/records/{TRUTH}--{TRUTH}/a.json"
-    ]
+    [file] = records(results)
+    assert file.startswith(f"runs/test--{TRUTH}--{TRUTH}--")
+    assert file.endswith(f"/records/{TRUTH}--{TRUTH}/a.json")
     header = json.loads((results / "submission.json").read_text())
     assert header["declaration"]["method"] == "dice" and len(header["content"]) == 64
     text = (results / "tables.md").read_text()
@@ -225,10 +225,9 @@ def test_private_numbers_are_rounded_once_an_epoch(tmp_path: Path) -> None:
     for epoch, seed in SEEDS.items():
         found = here(source, results, seed=seed, **private)
         assert not found.failures and len(found.results) == 2, epoch
-    names = [file.split("/")[1] for file in records(results)]
-    assert names == [
-        f"{of}--{TRUTH}--{TRUTH}" for of in ("private-2026-11", "private-2026-12", "test")
-    ]
+    names = [file.split("/")[1].rpartition("--")[0] for file in records(results)]
+    splits = ("private-2026-11", "private-2026-12", "test")
+    assert names == [f"{split}--{TRUTH}--{TRUTH}" for split in splits]
     files = [results / name for name in records(results)]
     shown, hidden = read_record(files[0]), next((tmp_path / "secret").rglob("records/**/a.json"))
     whole = read_record(hidden)

@@ -12,7 +12,7 @@ import pytest
 from mechassay.errors import BadFile, BadUsage, MissingExtra
 from mechassay.leaderboard.declaration import Declaration
 from mechassay.leaderboard.submission import download, open_submission
-from mechassay.leaderboard.track import BoardTrack, EvaluatedModel, UploadLimits
+from mechassay.leaderboard.track import BoardTrack, EvaluatedModel, ModelSizes, UploadLimits
 
 LIMITS = UploadLimits(megabytes=1, files=3)
 
@@ -95,14 +95,27 @@ COMMIT = "c0ffee" * 6 + "c0ff"
 def test_a_folder_can_name_a_commit_of_the_hub(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    hub = fake(monkeypatch, {"ioi_gpt2/importances.json": 100, "submission.yaml": 10})
+    asked: list[str] = []
+
+    def downloaded(name: str, folder: Path, limits: UploadLimits) -> Path:
+        asked.append(name)
+        (folder / "ioi_gpt2").mkdir(parents=True)
+        (folder / "ioi_gpt2" / "importances.json").write_text("{}")
+        (folder / "submission.yaml").write_text("name: as the hub has it\n")
+        return folder
+
+    monkeypatch.setattr("mechassay.leaderboard.submission.download", downloaded)
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "submission.yaml").write_text(f"name: mine\nhub: me/it@{COMMIT}\n")
     (tmp_path / "s" / "README.md").write_text("What we did.")
-    track = BoardTrack(models={"gpt2": EvaluatedModel(tasks=("ioi",))}, upload=LIMITS)
+    shape = ModelSizes(n_layers=12, n_heads=12, d_model=768, d_head=64)
+    models = {"gpt2": EvaluatedModel(tasks=("ioi",), shape=shape)}
+    track = BoardTrack(models=models, upload=LIMITS)
     submission = open_submission(tmp_path / "s", tmp_path / "out", track)
-    assert hub.asked[0] == ("info", "me/it", COMMIT) and submission.folder == tmp_path / "out"
+    assert asked == [f"hub:me/it@{COMMIT}"] and submission.folder == tmp_path / "out"
     assert submission.declaration is not None and submission.declaration.name == "mine"
+    # What is read is the hub's file, with all that is wrong with it.
+    assert [x.path for x in submission.problems.errors] == ["ioi_gpt2/importances.json"]
     (tmp_path / "s" / "ioi_gpt2").mkdir()
     (tmp_path / "s" / "ioi_gpt2" / "a.json").write_text("{}")
     mistakes = open_submission(tmp_path / "s", tmp_path / "again", track).problems.errors
