@@ -34,7 +34,7 @@ from mechassay.records import Record, read_record
 
 RECOMPUTED = "recomputed"
 HERE = "."
-SAID_HERE = "by the last command below, run in the folder of these pages"
+SAID_HERE = "from this folder alone, by the last command below, run in it"
 RECOMPUTE = ("mechassay", "leaderboard", "recompute")
 
 
