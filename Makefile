@@ -19,11 +19,10 @@ NARROW := --tokens 200000 --steps 2000 --draw 0 --windows 8 --dtype bfloat16
 OF_SAES := M07 M08 M10 M11 M12 M13 EX34
 measured-sae = $(BIN)/mechassay measure run $(OF_SAES) $(4) -m $(1) --site $(2) --sae runs/saes/$(1)/saes/$(1)--$(2)/seed-0 --other-sae runs/saes/$(1)/saes/$(1)--$(2)/seed-1 --other-sae runs/saes/$(1)-narrow/saes/$(1)--$(2)/seed-0 --texts sotu --n-features $(3) --steps 2000 --dtype bfloat16 -o runs/measure/$(1)-$(2)
 OF_CIRCUITS := EX1 EX24 EX25 F01 F02 F03 F05 F06 MIB --circuit eap-ig-inputs@0.01 -M eap -M eap-ig-inputs -M ifr --n-prompts 24 --train-limit 40 --dtype bfloat16
-MOTO := moto[s3,server]==5.2.5
 BOARD_METHODS := -M eap -M eap-ig-inputs -M ifr -M random
 BOARD_TRUTHS := truth-ioi truth-ioi-trained truth-greater-than-trained truth-mcqa-trained truth-addition-trained
 BOARD_CIRCUITS := -c eap@0.01 -c eap-ig-inputs@0.01 -c random@0.01
-OLDEST := tests/models tests/cli tests/service tests/test_exports.py tests/test_progress.py tests/test_registry.py
+OLDEST := tests/models tests/cli tests/test_exports.py tests/test_progress.py tests/test_registry.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
@@ -58,17 +57,15 @@ test: venv ## Run the tests, those on the two packaged real models too (about te
 test-all: ## Run the tests, the slow ones too: all families, long simulations, a Ray cluster.
 	@$(MAKE) --no-print-directory test MORE=--all
 
-test-web: venv ## Check the pages in Chromium, at three widths and for accessibility, and the service on PostgreSQL and S3; installs what it needs where it may.
+test-web: venv ## Check the pages in Chromium, at three widths and for accessibility, installing it where it may.
 	@$(BIN)/python tests/web/chromium.py || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq chromium; } >/dev/null 2>&1 || echo "Chromium is not there and could not be installed: the tests that need it are skipped."
 	@$(BIN)/python tests/web/axe.py
-	@$(BIN)/python tests/postgres_server.py 2>/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq postgresql; } >/dev/null 2>&1 || echo "PostgreSQL is not there and could not be installed: the tests that need it are skipped."
-	@$(BIN)/python tests/s3_server.py 2>/dev/null || { $(BIN)/uv venv -q --clear --python $(BIN)/python .venv-moto && $(BIN)/uv pip install -q --python .venv-moto/bin/python '$(MOTO)'; } || echo "moto could not be installed: the tests that need an S3 server are skipped."
-	@$(BIN)/python -m pytest -q -rs -m web tests/web tests/service
+	@$(BIN)/python -m pytest -q -rs -m web tests/web
 
 test-oldest: venv ## Run the tests of models and of the command line with the oldest dependencies that pyproject.toml allows.
 	@$(BIN)/uv venv -q --clear --python $(BIN)/python .venv-oldest
 	@grep '^torch==' constraints.txt > .venv-oldest/constraints.txt
-	@UV_FIND_LINKS="$$PIP_FIND_LINKS" $(BIN)/uv pip install -q --python .venv-oldest/bin/python --resolution lowest-direct -c .venv-oldest/constraints.txt -e '.[gguf,hub,pandas,server]' 'pytest>=8.3' 'pytest-xdist>=3.6' 'hypothesis>=6.100' 'beartype>=0.20'
+	@UV_FIND_LINKS="$$PIP_FIND_LINKS" $(BIN)/uv pip install -q --python .venv-oldest/bin/python --resolution lowest-direct -c .venv-oldest/constraints.txt -e '.[gguf,hub,pandas,parquet]' 'pytest>=8.3' 'pytest-xdist>=3.6' 'hypothesis>=6.100' 'beartype>=0.20'
 	@.venv-oldest/bin/python -m pytest -q -n logical --maxprocesses 4 -o addopts=--import-mode=importlib -o filterwarnings= -p no:cacheprovider $(OLDEST)
 
 dist: venv ## Build wheel and sdist in dist/, install the wheel in an empty environment, and run the demo's first step there.
@@ -171,5 +168,5 @@ docs: venv ## Build the documentation in site/, with warnings as errors.
 	@$(BIN)/zensical build --clean --strict
 
 clean: ## Remove everything that make and the tools write here.
-	@rm -rf $(VENV) .venv-pyvene .venv-causalgym .venv-moto demo site dist docs/generated .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) .venv-pyvene .venv-causalgym demo site dist docs/generated .pytest_cache .ruff_cache .hypothesis
 	@find src tests examples tools -name __pycache__ -type d -prune -exec rm -rf {} +

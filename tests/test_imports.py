@@ -4,7 +4,7 @@ errors, version, lazy, registry, progress, files, text, submissions, checkpoint,
 drawing, alignment, rows, pairs, examples, interchange_pairs, interchange, curves, figures,
 records_v1, records, stats -> models -> objectives, training -> interventions -> features -> tasks
 -> circuits -> truth -> variables -> gym -> saes -> names -> adversarial -> measurement ->
-claims -> report -> runs -> leaderboard -> service -> cli; testing may import all. Imports inside
+claims -> report -> runs -> leaderboard -> cli; testing may import all. Imports inside
 functions and under TYPE_CHECKING count too.
 """
 
@@ -62,7 +62,6 @@ ORDER = [
     "report",
     "runs",
     "leaderboard",
-    "service",
     "cli",
     "testing",
 ]

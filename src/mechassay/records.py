@@ -614,7 +614,8 @@ def check_edited(path: Path) -> bool:
 def first_mistake(error: ValidationError) -> str:
     """The first thing that is wrong with a file, and where."""
     first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'file'}: {first['msg']}"
+    text = first["msg"].removeprefix("Value error, ")
+    return f"{'.'.join(map(str, first['loc'])) or 'file'}: {text}"
 
 
 def provenance(*, device: str, dtype: str, seed: int, data_hash: str = "") -> Provenance:

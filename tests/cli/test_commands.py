@@ -398,12 +398,3 @@ def test_truth_stands_for_all_ground_truths_only_where_the_help_says_so(
     done = run(*words, "-m", "truth", "-o", out)
     assert done.code == 2 and "Unknown model 'truth'" in done.line and not out.exists()
     assert "stands for all" not in " ".join(run(*words, "--help").out.split())
-
-
-def test_known_bytes_are_told_with_the_name_that_they_have() -> None:
-    from mechassay.cli.service_site import told_of
-
-    held = {"id": "abc", "state": "done", "name": "First"}
-    assert told_of({**held, "new": True}) == "abc: done"
-    said = told_of({**held, "new": False})
-    assert said == "These bytes are the submission abc, known under the name 'First': done"

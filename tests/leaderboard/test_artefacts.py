@@ -12,7 +12,6 @@ from mechassay.errors import BadFile
 from mechassay.leaderboard import artefacts
 from mechassay.leaderboard.artefacts import (
     artefact_file,
-    copy_artefact,
     keep_artefact,
     unpack_artefact,
 )
@@ -42,8 +41,6 @@ def test_a_file_comes_out_as_it_went_in_and_is_packed_the_same_again(
     (tmp_path / "other name").write_bytes(CONTENT)
     assert keep_artefact(tmp_path / "other name", board) == DIGEST
     assert packed.read_bytes() == before
-    copy_artefact(DIGEST, board, tmp_path / "copy")
-    assert artefact_file(tmp_path / "copy", DIGEST).read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -65,9 +62,6 @@ def test_what_is_not_the_file_is_refused_and_leaves_nothing(
     with pytest.raises(BadFile, match=said):
         unpack_artefact(board, DIGEST, tmp_path / "out" / "again")
     assert not list((tmp_path / "out").iterdir())
-    with pytest.raises(BadFile, match=said):
-        copy_artefact(DIGEST, board, tmp_path / "copy")
-    assert not (tmp_path / "copy").exists()
 
 
 def test_a_bomb_is_stopped_at_the_limit(

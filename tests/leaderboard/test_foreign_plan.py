@@ -17,7 +17,7 @@ def test_names_of_models_that_are_paths() -> None:
     assert not is_local("truth-ioi") and not is_local("nobody-knows-it")
 
 
-def test_circuits_of_files_have_no_plan_and_are_not_read(
+def test_circuits_of_files_that_do_not_come_along_are_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = ma.load_model("truth-ioi").graph
@@ -26,7 +26,7 @@ def test_circuits_of_files_have_no_plan_and_are_not_read(
     monkeypatch.chdir(tmp_path)
     plan = {"kind": "adversarial", "model": "truth-ioi", "task": "truth-ioi"}
     for text in ("circ@0.5", "circ/a.safetensors", "a.json@5", "eap:x.pt@5", "a.pt"):
-        with pytest.raises(BadFile, match="a circuit of a file|is a path"):
+        with pytest.raises(BadFile, match="none of its files"):
             check_plan({**plan, "circuits": [text]}, (), "The plan")
     kept = ["truth", "canonical:ioi", "random@5", "eap@0.5:greedy", "eap-ig-inputs:steps=10@500"]
     assert check_plan({**plan, "circuits": kept}, (), "The plan")["circuits"] == kept

@@ -169,12 +169,19 @@ class CircuitSpec:
 
         Nothing is looked at: plans are made before there is a file.
         """
+        path = CircuitSpec.path_in(text)
+        return Path(path).name + text[len(path) :] if path else text
+
+    @staticmethod
+    def path_in(text: str) -> str:
+        """The path that a circuit's text begins with; "" if it names no file and no folder.
+
+        Nothing is looked at.
+        """
         if not CircuitSpec.may_be_file(text):
-            return text
+            return ""
         name, at, rest = text.rpartition("@")
-        if not at or "/" in rest or Path(text).suffix in ENDINGS:
-            name = text
-        return Path(name).name + text[len(name) :]
+        return text if not at or "/" in rest or Path(text).suffix in ENDINGS else name
 
     @property
     def file_hash(self) -> str | None:

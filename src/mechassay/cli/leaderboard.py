@@ -7,32 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mechassay.cli import token
 from mechassay.cli.command import DeviceOption
-from mechassay.cli.service_retry import retry
-from mechassay.cli.service_site import (
-    TokenFileOption,
-    export,
-    recompute_from,
-    rows_and_cells,
-    serve,
-    status,
-    submit,
-    tell,
-    withdraw,
-)
-from mechassay.cli.service_validate import validate
-from mechassay.cli.service_worker import worker
+from mechassay.cli.submission import evaluate, validate
 from mechassay.text import counted
 
 if TYPE_CHECKING:
-    from mechassay.leaderboard.cells import BoardCell
-    from mechassay.leaderboard.recomputation import MadeRecord
+    from mechassay.leaderboard.recomputation import Recomputation
 
 app = typer.Typer(help="Boards of runs, and any cell of them again.", no_args_is_help=True)
-app.add_typer(token.app, name="token")
-for each in (validate, serve, worker, retry, submit, status, withdraw, export):
-    app.command(each.__name__)(each)
+app.command("validate")(validate)
+app.command("evaluate")(evaluate)
 
 RunsOption = Annotated[Path, typer.Option("--runs", help="Folder of the runs that boards read.")]
 
@@ -62,8 +46,8 @@ def build(
     from mechassay.leaderboard.folder import BoardsFolder
     from mechassay.leaderboard.reported import read_mib_results
 
-    cells = [cell for path in reported or () for cell in read_mib_results(path)]
-    boards = BoardsFolder.of(runs, output, cells)
+    numbers = [cell for path in reported or () for cell in read_mib_results(path)]
+    boards = BoardsFolder.of(runs, output, numbers)
     lacking = boards.keep_artefacts() if artefacts else ()
     page = boards.write()
     for text in boards.unreadable:
@@ -71,7 +55,8 @@ def build(
     for text in lacking:
         typer.echo(f"warning: computed again from its run alone: {text}", err=True)
     for name, board in boards.boards.items():
-        typer.echo(f"{name}: {rows_and_cells(board)}")
+        cells = counted(len(board.cells), "cell")
+        typer.echo(f"{name}: {counted(len(board.rows()), 'row')}, {cells}")
         if exchange:
             written = write_exchange(board, output / "exchange" / name, runs)
             n = sum(map(len, written.files.values()))
@@ -86,7 +71,7 @@ def seed(
     epoch: Annotated[str, typer.Argument(help="Name of the time in which it holds, as 2026-11.")],
 ) -> None:
     """Draw the seed of private examples that holds from now on; those before it stay."""
-    from mechassay.service.settings import add_seed
+    from mechassay.leaderboard.private_split import add_seed
 
     n = add_seed(file, epoch)
     typer.echo(f"{file}: {epoch} holds now, the last of {n}. Only its owner can read it.")
@@ -94,8 +79,10 @@ def seed(
 
 @app.command("recompute")
 def recompute(
-    board: Annotated[str, typer.Argument(help="Board, as circuits.")],
-    cell: Annotated[str, typer.Argument(help="Cell: ROW/MODEL/TASK/COLUMN, as its page says.")],
+    board: Annotated[str, typer.Argument(help="Board, as circuits.")] = "",
+    cell: Annotated[
+        str, typer.Argument(help="Cell: ROW/MODEL/TASK/COLUMN, as its page says.")
+    ] = "",
     runs: RunsOption = Path("runs"),
     output: Annotated[
         Path | None,
@@ -109,59 +96,76 @@ def recompute(
         Path | None,
         typer.Option("--board", help="Folder of a static board; nothing else is read."),
     ] = None,
-    server: Annotated[
-        str, typer.Option("--server", help="Service whose board it is; no folder of runs is read.")
-    ] = "",
-    token_file: TokenFileOption = None,
+    drawn: Annotated[
+        int | None,
+        typer.Option("--drawn", min=0, help="Seed: of each submission one cell that it draws."),
+    ] = None,
 ) -> None:
-    """Compute a cell again from what the method found, and compare all results of its record.
+    """Compute a cell again from what the method found, and compare all results of its record."""
+    from mechassay.errors import BadUsage
+    from mechassay.leaderboard.recomputation import drawn_cells
+    from mechassay.leaderboard.stored import StoredBoards
 
-    With a token, a service is told what came of it.
-    """
-    if server:
-        recompute_from(server, token_file, board, cell, device)
+    if drawn is None and not (board and cell):
+        raise BadUsage("A BOARD and a CELL, or --drawn SEED for one of each submission, is needed.")
+    if drawn is not None and (board or cell or static is None):
+        raise BadUsage("--drawn SEED needs the --board folder that it draws cells of, no CELL.")
+    if drawn is None:
+        _recompute_one(board, cell, runs, output, anew, device, static)
         return
+    assert static is not None
+    cells = drawn_cells(StoredBoards.read(static).cells, drawn)
+    if not cells:
+        typer.echo("The board has no submission with a public cell.")
+    differing = [
+        each.full_id
+        for each in cells
+        if not _recompute_one(
+            each.board, each.full_id, runs, output, anew, device, static, exits=False
+        ).agrees
+    ]
+    if differing:
+        typer.echo(f"mechassay: {counted(len(differing), 'cell')} of {len(cells)} DIFFER", err=True)
+        raise typer.Exit(1)
+
+
+def _recompute_one(
+    board: str,
+    name: str,
+    runs: Path,
+    output: Path | None,
+    anew: bool,
+    device: str,
+    static: Path | None,
+    *,
+    exits: bool = True,
+) -> Recomputation:
+    """Compute a cell again, keep what came of it, and print it; exit with 1 if it differs."""
     from tempfile import TemporaryDirectory
 
+    from mechassay.leaderboard.board import Board
+    from mechassay.leaderboard.cells import read_cells
     from mechassay.leaderboard.folder import write_recomputation
-    from mechassay.leaderboard.recomputation import made_in_runs, recompute_made
+    from mechassay.leaderboard.plans import made_on_board
+    from mechassay.leaderboard.recomputation import TOLERANCE, made_in_runs, recompute_made
+    from mechassay.leaderboard.rules import rules_of
+    from mechassay.leaderboard.stored import StoredBoards
 
     with TemporaryDirectory() as folder:
         if static is not None:
-            found, made = made_here(static, board, cell, Path(folder) / "files")
+            cell = StoredBoards.read(static).find(board, name)
+            made = made_on_board(cell, static, Path(folder) / "files")
         else:
-            found = found_in_runs(runs, board, cell)
-            made, _ = made_in_runs(found, runs)
-        told = recompute_made(found, made, Path(folder) / "run", anew=anew, device=device)
-    write_recomputation(output or static or Path("board"), told)
-    tell(told)
-
-
-def found_in_runs(runs: Path, board: str, name: str) -> BoardCell:
-    """A cell of the board of a folder of runs, by its name."""
-    from mechassay.leaderboard.board import Board
-    from mechassay.leaderboard.cells import read_cells
-    from mechassay.leaderboard.rules import rules_of
-
-    rules = rules_of(board)
-    return Board.of(rules, read_cells(rules, runs)[0]).find(name)
-
-
-def made_here(static: Path, board: str, name: str, folder: Path) -> tuple[BoardCell, MadeRecord]:
-    """A cell of a static board, with what computes it again: of a run, or of a submission.
-
-    Args:
-        folder: an empty one, for the files.
-    """
-    from mechassay.leaderboard.plans import made_on_board
-    from mechassay.leaderboard.stored import StoredBoards
-
-    stored = StoredBoards.read(static)
-    cell = stored.find(board, name)
-    if not (cell.submission or stored.exported):
-        return cell, made_on_board(cell, static, folder)
-    from mechassay.service.recomputing import exported_cell, exported_models, made_by_submission
-
-    if not cell.submission:
-        return cell, made_on_board(cell, static, folder, exported_models(static))
-    return cell, made_by_submission(exported_cell(stored, cell), folder)
+            rules = rules_of(board)
+            cell = Board.of(rules, read_cells(rules, runs)[0]).find(name)
+            made, _ = made_in_runs(cell, runs)
+        again = recompute_made(cell, made, Path(folder) / "run", anew=anew, device=device)
+    write_recomputation(output or static or Path("board"), again)
+    typer.echo(f"{again.cell}: {again.stored:.9g} on the board, {again.again:.9g} again")
+    word = "agrees" if again.agrees else "DIFFERS"
+    largest = f"largest difference {again.largest:.1g}"
+    where = f"first in {again.differs}" if again.differs else largest
+    typer.echo(f"{word}: {again.n} results, {where} (allowed {TOLERANCE:g}); {again.seconds:.0f} s")
+    if exits and not again.agrees:
+        raise typer.Exit(1)
+    return again

@@ -46,18 +46,6 @@ def keep_artefact(path: Path, board: Path) -> str:
     return sha256
 
 
-def copy_artefact(sha256: str, source: Path, target: Path) -> None:
-    """Copy an artefact to another board.
-
-    Raises:
-        BadFile: it is not there, or not what its hash says.
-    """
-    file, copy = inside(source, artefact_file(source, sha256)), artefact_file(target, sha256)
-    _check_hash(file, sha256, None, LARGEST)
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(file, copy)
-
-
 def unpack_artefact(board: Path, sha256: str, path: Path, most: int | None = None) -> Path:
     """Write an artefact to a file.
 

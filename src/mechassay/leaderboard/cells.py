@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ from pydantic import Field
 from mechassay.circuits.scores import SCORES_SHA256
 from mechassay.errors import BadFile, BadUsage, MechassayError
 from mechassay.files import file_hash
+from mechassay.leaderboard.declaration import HEADER_FILE, SubmissionHeader
 from mechassay.leaderboard.lacking import BOUND, why_lacking
 from mechassay.leaderboard.rules import BoardColumn, BoardRules
 from mechassay.records import Measure, Number, Record, Stored, check_edited, read_record
@@ -46,9 +48,12 @@ PrivateSets = dict[tuple[str, ...], list[str]]
 """Hashes of private examples, by epoch, task, model and how many there are."""
 OF_TRAINING = ("train_split", "train_limit")
 """Settings of a task that say what a method was given, not what it is measured on."""
-RECORDS = "records"
+RECORDS, PLAN = "records", "plan.json"
+COPY, RUNS = "submission", "runs"
+"""The folders of a submission and of its runs, beside what says which submission it is."""
 OF_SUBMISSION = "submission "
 """How the source of a submission's cell begins."""
+WITHHELD = "withheld: no interval says which digits are resolved"
 CANDIDATES = {"gym": ("cells", ("layer", "region")), "variables": ("sites", ("site",))}
 """The table of the sites that the best was chosen of, by kind of record."""
 CONTROL, SUMMARY = "control:", "summary"
@@ -128,7 +133,7 @@ class BoardCell(Stored):
 
     @property
     def submission(self) -> str:
-        """The id of the submission that it is of; "" if it is of none."""
+        """The name of the submission that it is of; "" if it is of none."""
         found = self.source.removeprefix(OF_SUBMISSION)
         return "" if found == self.source else found
 
@@ -159,8 +164,8 @@ def read_cells(rules: BoardRules, folder: Path) -> tuple[list[BoardCell], list[s
     cells: list[BoardCell] = []
     unreadable: list[str] = []
     private: PrivateSets = {}
-    for plan in sorted(folder.rglob("plan.json")):
-        run = plan.parent
+    for run in run_folders(folder):
+        submission = submission_of(run)
         for file in sorted((run / RECORDS).rglob("*.json")):
             try:
                 record = read_record(file)
@@ -168,14 +173,46 @@ def read_cells(rules: BoardRules, folder: Path) -> tuple[list[BoardCell], list[s
             except BadFile as error:
                 unreadable.append(str(error))
                 continue
-            if record.kind == rules.kind:
-                about: dict[str, Any] = {
-                    "file": file.relative_to(folder).as_posix(),
-                    "sha256": file_hash(file),
-                    "command": _command(run),
-                }
-                cells += cells_of(rules, numbered(record, private), **about)
+            if record.kind != rules.kind:
+                continue
+            about: dict[str, Any] = {
+                "file": file.relative_to(folder).as_posix(),
+                "sha256": file_hash(file),
+                "command": _command(run),
+            }
+            if submission is not None:
+                about["row"] = submission.row(record)
+                about["source"] = f"{OF_SUBMISSION}{submission.declaration.name}"
+                about["command"] = ""  # It would name files of the machine that evaluated it.
+                if not is_private(record):
+                    record = record.changed(
+                        warnings=[*record.warnings, *submission.in_sample(record)]
+                    )
+            cells += cells_of(rules, numbered(record, private), **about)
     return cells, unreadable
+
+
+def run_folders(folder: Path) -> Iterator[Path]:
+    """The runs in a folder and below it; of a submission's results those of its evaluation alone.
+
+    What was handed in lies beside them, and may hold what looks like a run.
+    """
+    for path, names, files in os.walk(folder):
+        if PLAN in files:
+            names.clear()
+            yield Path(path)
+        elif HEADER_FILE in files:
+            names[:] = [name for name in names if name == RUNS]
+        names.sort()
+
+
+def submission_of(run: Path) -> SubmissionHeader | None:
+    """The submission that a run evaluates; None if it evaluates none.
+
+    Raises:
+        BadFile: see `SubmissionHeader.read`.
+    """
+    return SubmissionHeader.read(run.parent.parent) if run.parent.name == RUNS else None
 
 
 def is_private(record: Record) -> bool:
@@ -211,7 +248,7 @@ def cells_of(rules: BoardRules, record: Record, **about: Any) -> Iterator[BoardC
     """The cells that a record has on a board.
 
     Args:
-        about: where it is from: `file`, `sha256`, `command`.
+        about: where it is from: `file`, `sha256`, `command`; `row` and `source` of a submission.
 
     Raises:
         BadUsage: a record of another kind.
@@ -230,16 +267,18 @@ def cells_of(rules: BoardRules, record: Record, **about: Any) -> Iterator[BoardC
         "seconds": _seconds(record),
         "private": is_private(record),
     }
+    row_of_submission = common.pop("row", "")
     for column in rules.columns:
         for row, measure in _measures(rules, column, record, names):
+            withheld = common["private"] and math.isnan(measure.value)
             yield BoardCell(
                 column=column.name,
                 version=column.version,
-                row=row,
+                row=row_of_submission or row,
                 **{key: getattr(measure, key) for key in ("value", "low", "high", "n")},
                 n_undefined=measure.n_undefined,
                 examples=_examples(record, measure),
-                reason=why_lacking(record, measure),
+                reason=WITHHELD if withheld else why_lacking(record, measure),
                 controls=_controls(record, measure),
                 conditions=_conditions(record, column),
                 settings=_settings(record, rules.row),
@@ -251,7 +290,7 @@ def _measures(
     rules: BoardRules, column: BoardColumn, record: Record, names: Mapping[str, str]
 ) -> Iterator[tuple[str, Measure]]:
     """The rows that a record has in a column, each with its measure."""
-    file = _of_file(record)
+    file = given_hash(record)
     if file or not column.many_rows:
         measure = column.measure_in(record)
         row = names.get(rules.row) or names.get("method")
@@ -268,7 +307,7 @@ def _measures(
             yield inner, measure
 
 
-def _of_file(record: Record) -> str:
+def given_hash(record: Record) -> str:
     """The hash of what a record measures, where this was read from files; else ""."""
     settings = record.method.args if "method" in record.specs else {}
     return str(settings.get(SCORES_SHA256) or settings.get(FEATURES_SHA256) or "")
@@ -316,7 +355,7 @@ def _conditions(record: Record, column: BoardColumn) -> dict[str, str]:
         said["coefficients from"] = record.data["train"].hash
     if record.kind in CANDIDATES:
         # Sites of given features are their finder's choice, as the features are.
-        as_given = record.kind in SITES_AS_GIVEN and _of_file(record)
+        as_given = record.kind in SITES_AS_GIVEN and given_hash(record)
         said["chosen of"] = (
             "sites as given" if as_given else _candidates(record, *CANDIDATES[record.kind])
         )
@@ -384,7 +423,7 @@ def newest(cells: Iterable[BoardCell]) -> list[BoardCell]:
     """
     groups: dict[tuple[str, ...], list[BoardCell]] = {}
     for cell in cells:
-        groups.setdefault((cell.full_id, cell.origin), []).append(cell)
+        groups.setdefault((cell.full_id, cell.origin, cell.submission), []).append(cell)
     found: list[BoardCell] = []
     for group in groups.values():
         # Of records made in the same second, the order of files decides, not that of reading.

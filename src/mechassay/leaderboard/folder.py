@@ -23,7 +23,7 @@ from mechassay.errors import BadFile, BadUsage, DiskFull, MechassayError
 from mechassay.files import write_text
 from mechassay.leaderboard.artefacts import inside
 from mechassay.leaderboard.board import Board
-from mechassay.leaderboard.cells import BoardCell, read_cells
+from mechassay.leaderboard.cells import BoardCell, read_cells, run_folders, submission_of
 from mechassay.leaderboard.facts import CellNotes, Repetition
 from mechassay.leaderboard.links import link
 from mechassay.leaderboard.pages import BoardPages
@@ -79,7 +79,18 @@ class BoardsFolder:
         if not boards:
             kinds = ", ".join(rules.kind for rules in board_rules().values())
             raise BadUsage(f"{runs} has no record that a board reads (of the kinds {kinds}).")
-        return BoardsFolder(runs, path, boards, tuple(unreadable))
+        facts = {
+            header.declaration.name: header.declaration.facts
+            for run in run_folders(runs)
+            if (header := submission_of(run))
+        }
+        declared = {
+            cell.row: facts[cell.submission]
+            for board in boards.values()
+            for cell in board.cells
+            if facts.get(cell.submission)
+        }
+        return BoardsFolder(runs, path, boards, tuple(unreadable), declared)
 
     def keep_artefacts(self) -> tuple[str, ...]:
         """Keep what the cells are computed again from; for each record that needs its run, why.

@@ -2,9 +2,9 @@
 
 A plan runs here what somebody else wrote down. So it is refused if it names
 
-    a file or folder of this machine: a path, a model that is found in a folder here, a circuit
-        that is read from a file
-    a file that it does not bring, or names of which one is a folder of another
+    a file or folder of this machine: a path, a model that is found in a folder here
+    a file that it does not bring, to measure or to read a circuit from, or names of which one is
+        a folder of another
     a secret field or a private split
 
 or if a field has not the type that the job's field has.
@@ -20,9 +20,8 @@ from typing import Any, cast, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from mechassay.circuits.spec import CircuitSpec
 from mechassay.errors import BadFile, MechassayError, ModelNotFetched, UnknownName
-from mechassay.leaderboard.recomputation import GIVEN
+from mechassay.leaderboard.recomputation import CIRCUITS, with_paths
 from mechassay.models.sources import find_source
 from mechassay.runs.job import JOBS, options_of
 from mechassay.tasks.task import PRIVATE
@@ -75,18 +74,19 @@ def check_plan(
         raise BadFile(f"{where}: {plan.get('kind')!r} is no kind of run of a board.")
     _check_fields(plan, where)
     heads = _check_names(files, where)
-    for text in _texts([plan.get(field) for field in GIVEN]):
-        if text and text not in heads:
-            raise BadFile(f"{where}: {text!r} is none of its files.")
-    for text in _texts({name: value for name, value in plan.items() if name not in GIVEN}):
+
+    def look(field: str, path: str) -> str | None:
+        if path not in heads:
+            raise BadFile(f"{where}: {path!r} is none of its files.")
+        # Of a circuit the size stays, which may not make a path of what is left.
+        return "" if field == CIRCUITS else None
+
+    for text in _texts(with_paths(plan, look)):
         if is_path(text):
             raise BadFile(f"{where}: names {text!r}, which is a path.")
     for name in _texts([plan.get(field) for field in MODELS]):
         if is_local(name):
             raise BadFile(f"{where}: names {name!r}, which is a folder of this machine.")
-    for text in _texts(plan.get("circuits")):
-        if CircuitSpec.may_be_file(text):
-            raise BadFile(f"{where}: names {text!r}, a circuit of a file or folder.")
     return dict(plan)
 
 

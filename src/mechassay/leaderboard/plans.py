@@ -7,7 +7,7 @@
 RECORD is the hash of a record. What is found again with the same seed is not kept: featurizers,
 directions of gym tasks, circuits that methods find in adversarial runs. A record has no plan here
 if its run read something else of the machine that it was made on: a folder of a model, a file of
-pairs, a circuit of a file or folder.
+pairs.
 
 A board is data of others. Hashes are compared, all files of a plan together unpack to at most
 `LARGEST` bytes, and `foreign_plan` says which plans are refused: nothing outside of the folder is
@@ -18,10 +18,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from pydantic import Field, ValidationError
@@ -31,7 +29,6 @@ from mechassay.files import write_text
 from mechassay.leaderboard.artefacts import (
     LARGEST,
     SHA256,
-    copy_artefact,
     inside,
     keep_artefact,
     unpack_artefact,
@@ -39,14 +36,13 @@ from mechassay.leaderboard.artefacts import (
 from mechassay.leaderboard.cells import BoardCell
 from mechassay.leaderboard.foreign_plan import check_plan
 from mechassay.leaderboard.recomputation import (
-    GIVEN,
     MadeRecord,
     check_public,
     given_files,
     made_in_runs,
     shown_record,
+    with_paths,
 )
-from mechassay.leaderboard.shown import CalledOtherwise
 from mechassay.records import Stored, first_mistake
 from mechassay.submissions import read_json
 
@@ -108,7 +104,7 @@ def read_plan(board: Path, sha256: str) -> CellPlan:
     if not SHA256.fullmatch(sha256) or not file.is_file():
         raise BadFile(
             f"{board}: has no plan of the record {sha256[:16]!r}. Its folder of runs is needed"
-            " (--runs), or the server that it is of (--server)."
+            " (--runs)."
         )
     try:
         found = CellPlan.model_validate(read_json(inside(board, file)))
@@ -119,14 +115,11 @@ def read_plan(board: Path, sha256: str) -> CellPlan:
     return found
 
 
-def made_on_board(
-    cell: BoardCell, board: Path, folder: Path, models: Mapping[str, str] = MappingProxyType({})
-) -> MadeRecord:
+def made_on_board(cell: BoardCell, board: Path, folder: Path) -> MadeRecord:
     """The record of a cell of a static board, with all that computes it again.
 
     Args:
         folder: an empty one, for the files.
-        models: what the board calls models, by their names in records, where it is a service's.
 
     Raises:
         BadFile: something is not there, or not what its hash says, or too large; or the plan is one
@@ -144,33 +137,16 @@ def made_on_board(
     for name, sha256 in held.files.items():
         file = unpack_artefact(board, sha256, folder / "given" / name, left)
         left -= file.stat().st_size
-    for name in GIVEN:
-        if paths := plan.get(name):
-            plan[name] = _each(paths, lambda path: str(folder / "given" / path))
+    plan = with_paths(plan, lambda _, path: str(folder / "given" / path))
     scores = None
     if held.scores:
         scores = unpack_artefact(board, held.scores, folder / "scores.safetensors")
     try:
-        made = MadeRecord.of(record, plan, held.cell, scores)
+        return MadeRecord.of(record, plan, held.cell, scores)
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise BadFile(
             f"{plan_file(board, cell.sha256)}: no plan of a run ({first_line(error)})."
         ) from None
-    return replace(made, called=CalledOtherwise(models))
-
-
-def copy_plan(sha256: str, source: Path, target: Path) -> None:
-    """Copy what a record is computed again from to another board, if it is there.
-
-    Raises:
-        BadFile: it is none, or not what its hash says.
-    """
-    if not plan_file(source, sha256).is_file():
-        return
-    found = read_plan(source, sha256)
-    for each in dict.fromkeys(found.hashes):
-        copy_artefact(each, source, target)
-    write_text(plan_file(target, sha256), found.model_dump_json(indent=1))
 
 
 def _portable(plan: Mapping[str, Any], made: MadeRecord) -> tuple[dict[str, Any], dict[str, Path]]:
@@ -183,25 +159,24 @@ def _portable(plan: Mapping[str, Any], made: MadeRecord) -> tuple[dict[str, Any]
     kept = {name: value for name, value in plan.items() if name in fields}
     given = given_files(plan, made.cell)
     files: dict[str, Path] = {}
-    for field in GIVEN:
-        if field not in kept:
-            continue
-        names: list[str] = []
-        for path in map(Path, given.get(field, [])):
-            name = f"{field}-{len(names)}/{path.name}"
-            names.append(name)
-            found = [path] if path.is_file() else sorted(each for each in path.rglob("*"))
-            below = [each for each in found if each.is_file() and not each.is_symlink()]
-            files |= {
-                name if each == path else f"{name}/{each.relative_to(path).as_posix()}": each
-                for each in below
-            }
-        kept[field] = names if isinstance(kept[field], list) else "".join(names)
+    names: dict[str, list[str]] = {}
+
+    def portable(field: str, path: str) -> str | None:
+        if path not in given.get(field, []):
+            return None
+        paths = names.setdefault(field, [])
+        if path not in paths:
+            paths.append(path)
+        name = f"{field}-{paths.index(path)}/{Path(path).name}"
+        if Path(path).is_file():
+            files[name] = Path(path)
+        for file in sorted(Path(path).rglob("*")):
+            if file.is_file() and not file.is_symlink():
+                files[f"{name}/{file.relative_to(path).as_posix()}"] = file
+        return name
+
+    kept = with_paths(kept, portable)
     plain = json.loads(json.dumps(kept))  # As it is read: a job in memory has tuples.
     if (n_bytes := sum(file.stat().st_size for file in files.values())) > LARGEST:
         raise BadFile(f"The files of the run have {n_bytes:,} bytes; at most {LARGEST:,}.")
     return check_plan(plain, files, "The plan of the run"), files
-
-
-def _each(paths: str | list[str], change: Callable[[str], str]) -> str | list[str]:
-    return change(paths) if isinstance(paths, str) else list(map(change, paths))

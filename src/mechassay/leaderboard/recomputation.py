@@ -24,19 +24,21 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
+import numpy as np
 import torch
 
+from mechassay.circuits.spec import CircuitSpec
 from mechassay.errors import BadFile, BadUsage
 from mechassay.files import file_hash
-from mechassay.leaderboard.cells import RECORDS, BoardCell
+from mechassay.leaderboard.cells import COPY, RECORDS, BoardCell, submission_of
 from mechassay.leaderboard.rules import rules_of
-from mechassay.leaderboard.shown import CalledOtherwise, check_shown
+from mechassay.leaderboard.shown import check_shown
 from mechassay.progress import BAR, Progress
 from mechassay.records import Number, Provenance, Record, Stored, read_record
 from mechassay.runs.execute import prepare, run_cells
@@ -53,7 +55,9 @@ WEIGHTS = "weights"
 """The setting of a model that has a hash of its weights; see `models.model.weights_hash`."""
 GIVEN = ("scores", "alignments", "directions", "saes")
 """Fields of jobs that name files and folders."""
-FOR_ALL = ("saes",)
+CIRCUITS = "circuits"
+"""A field that names files and folders beside methods, each with a size; see `circuits.spec`."""
+FOR_ALL = ("saes", CIRCUITS)
 """Those of them that all cells of a job read."""
 
 
@@ -95,7 +99,6 @@ class MadeRecord:
         cell: of the job, which makes the record.
         scores: the file of scores that the job's method found, if it is there.
         given: whether the job measures files that it was given; then no method is run again.
-        called: what the board calls otherwise than the record.
     """
 
     record: Record
@@ -103,7 +106,6 @@ class MadeRecord:
     cell: Cell
     scores: Path | None = None
     given: bool = False
-    called: CalledOtherwise = field(default_factory=CalledOtherwise)
 
     @staticmethod
     def of(
@@ -146,6 +148,16 @@ def recompute(
     return recompute_made(cell, made, folder, anew=anew, device=device, progress=progress)
 
 
+def drawn_cells(cells: Sequence[BoardCell], seed: int) -> list[BoardCell]:
+    """A public cell of each submission on a board, drawn by a seed; of none if there is none."""
+    drawing = np.random.default_rng(seed)
+    of_submission: dict[str, list[BoardCell]] = {}
+    for cell in cells:
+        if cell.submission and not cell.private and cell.origin == "recomputed":
+            of_submission.setdefault(cell.submission, []).append(cell)
+    return [own[drawing.integers(len(own))] for _, own in sorted(of_submission.items())]
+
+
 def check_public(cell: BoardCell) -> None:
     """Refuse a cell that nothing here recomputes.
 
@@ -182,7 +194,10 @@ def made_in_runs(cell: BoardCell, runs: Path) -> tuple[MadeRecord, dict[str, Any
     file = runs / cell.file
     record = shown_record(cell, file)
     source = RunFolder(_run_of(file))
-    name, plan = file.relative_to(source.path / RECORDS).with_suffix("").as_posix(), source.plan()
+    name, plan = (
+        file.relative_to(source.path / RECORDS).with_suffix("").as_posix(),
+        plan_here(source),
+    )
     scores = source.scores_file(name)
     return MadeRecord.of(record, plan, name, scores if scores.is_file() else None), plan
 
@@ -202,7 +217,7 @@ def recompute_made(
         BadFile: the board shows something else than the record has, see `check_shown`.
         BadUsage: the record is about private examples; the cell did not end in a record.
     """
-    check_shown(cell, made.record, made.called)
+    check_shown(cell, made.record)
     job, name = made.job, made.cell.name
     bench = prepare(job, folder, device=device, progress=progress, here=True)
     copied = made.scores is not None and not anew
@@ -235,17 +250,53 @@ def recompute_made(
     )
 
 
+def plan_here(run: RunFolder) -> dict[str, Any]:
+    """The plan of a run; files of a submission by where its results are now.
+
+    Raises:
+        BadFile: the plan, or what says which submission it is of, is damaged.
+    """
+    plan, submission = run.plan(), submission_of(run.path)
+    if submission is None:
+        return plan
+    here, before = str(run.path.parent.parent / COPY), submission.folder
+    return with_paths(
+        plan,
+        lambda _, path: here + path.removeprefix(before) if path.startswith(before) else path,
+    )
+
+
+def with_paths(plan: Mapping[str, Any], change: Callable[[str, str], str | None]) -> dict[str, Any]:
+    """A copy of a plan with other paths of the files and folders that it was given.
+
+    Args:
+        change: the new path of a field's path; None leaves the entry out.
+    """
+    changed = dict(plan)
+    for name in (name for name in (*GIVEN, CIRCUITS) if plan.get(name)):
+        entries = [plan[name]] if isinstance(plan[name], str) else list(plan[name])
+        new: list[str] = []
+        for entry in entries:
+            path = CircuitSpec.path_in(entry) if name == CIRCUITS else entry
+            to = change(name, path) if path else path
+            if to is not None:
+                new.append(to + entry[len(path) :])
+        changed[name] = "".join(new) if isinstance(plan[name], str) else new
+    return changed
+
+
 def given_files(plan: Mapping[str, Any], cell: Cell) -> dict[str, list[str]]:
     """The files and folders that a cell of a plan reads, by the field that names them."""
-    found: dict[str, list[str]] = {}
-    for name in GIVEN:
-        value = plan.get(name)
-        paths = [value] if isinstance(value, str) else list(value or ())
+    paths: dict[str, list[str]] = {}
+
+    def note(name: str, path: str) -> str:
         # A list has those of other cells too.
-        own = [path for path in paths if path and (name in FOR_ALL or _reads(cell, path))]
-        if own:
-            found[name] = own
-    return found
+        if path and (name in FOR_ALL or _reads(cell, path)):
+            paths.setdefault(name, []).append(path)
+        return path
+
+    with_paths(plan, note)
+    return paths
 
 
 def _reads(cell: Cell, path: str) -> bool:
@@ -288,6 +339,8 @@ def compare_records(stored: Record, again: Record) -> Compared:
     Columns of intervals and counts that an earlier version did not write are not compared.
     Names by which a run asked for a cell are compared where both records have them: adversarial
     records of earlier versions do not name the circuit there, and all of them its method.
+    How long a method took is compared nowhere: circuits of adversarial records have it among the
+    settings of their method.
     Weights are compared where both records have their hash: a server may load a copy of its own of
     a model that others have from the hub.
     """
@@ -297,6 +350,8 @@ def compare_records(stored: Record, again: Record) -> Compared:
     if not all(WEIGHTS in each for each in settings):
         for each in settings:
             each.pop(WEIGHTS, None)
+    for each in (plain, other):
+        each["specs"].get("method", {}).get("args", {}).pop("seconds", None)
     plain["cell"], other["cell"] = (
         {name: of for name, of in one["cell"].items() if name in two["cell"]}
         for one, two in ((plain, other), (other, plain))

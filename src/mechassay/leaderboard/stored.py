@@ -7,24 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from mechassay.errors import BadFile
-from mechassay.files import file_hash
-from mechassay.leaderboard.artefacts import SHA256, artefact_file, inside
+from mechassay.leaderboard.artefacts import inside
 from mechassay.leaderboard.board import FORMAT, Board
 from mechassay.leaderboard.cells import BoardCell
-from mechassay.leaderboard.plans import plan_file
 from mechassay.leaderboard.rules import board_rules, rules_of
 from mechassay.records import first_mistake
-from mechassay.submissions import leads_out, read_json
+from mechassay.submissions import read_json
 
-TRACK = "track.json"
-"""Of boards that a service exported: what is evaluated."""
 LARGEST_BOARD = 2 * 10**8
 """Bytes of a board from which on it is not read. A cell has about 2,000."""
 
@@ -42,7 +37,7 @@ class StoredBoards:
 
     @staticmethod
     def read(folder: str | Path) -> StoredBoards:
-        """The boards of a folder that `leaderboard build` or `export` wrote.
+        """The boards of a folder that `leaderboard build` wrote.
 
         Raises:
             BadFile: there are none, or a file is none of a board.
@@ -53,22 +48,6 @@ class StoredBoards:
             raise BadFile(f"{folder}: has no boards (data/BOARD.json); expected a static board.")
         return StoredBoards(folder, cells)
 
-    @cached_property
-    def hashes(self) -> frozenset[str]:
-        """Of the records that are there, each with the content that its name says."""
-        wanted = {cell.sha256 for cell in self.cells if SHA256.fullmatch(cell.sha256)}
-        files = {sha256: self.record_file(sha256) for sha256 in wanted}
-        return frozenset(
-            sha256
-            for sha256, file in files.items()
-            if file.is_file() and not leads_out(file, self.folder) and file_hash(file) == sha256
-        )
-
-    @property
-    def exported(self) -> bool:
-        """Whether a service exported them."""
-        return (self.folder / TRACK).is_file()
-
     def find(self, board: str, name: str) -> BoardCell:
         """A cell of a board by its name, see `Board.find`.
 
@@ -77,22 +56,6 @@ class StoredBoards:
         """
         rules = rules_of(board)
         return Board.of(rules, [cell for cell in self.cells if cell.board == board]).find(name)
-
-    def record_file(self, sha256: str) -> Path:
-        """The file of a record by its hash."""
-        return self.folder / "records" / f"{sha256}.json"
-
-    def plan(self, sha256: str) -> Path | None:
-        """The file of the plan by which a record is computed again, if the record is there too."""
-        return self._held(plan_file(self.folder, sha256)) if sha256 in self.hashes else None
-
-    def artefact(self, sha256: str) -> Path | None:
-        """A packed file that a plan names by its hash, if it is there."""
-        known = SHA256.fullmatch(sha256)
-        return self._held(artefact_file(self.folder, sha256)) if known else None
-
-    def _held(self, file: Path) -> Path | None:
-        return file if file.is_file() and not leads_out(file, self.folder) else None
 
 
 def _cells(folder: Path, name: str) -> Iterator[BoardCell]:

@@ -3,6 +3,10 @@
 An executor does batches of cells, each batch in one worker and in order. It need not be reliable:
 the folder knows what is done, and the same command does the rest. A worker keeps its last model;
 batches of one model stand together, so it is loaded once a worker. For Ray see `runs.ray`.
+
+Where cells may take so much time and memory and no more, each has a process of its own, which is
+ended at its limit. Memory is what the process and all that it started hold (resident), looked at
+ten times a second: a cell may be above its limit for that long.
 """
 
 from __future__ import annotations
@@ -12,14 +16,17 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+import psutil
 import torch
 
 from mechassay import errors
@@ -34,6 +41,10 @@ from mechassay.runs.job import Bench, Cell, Results, free_fields, plan_of
 from mechassay.tasks.task import Task
 
 Batches = Sequence[Sequence[Cell]]
+PAUSE = 0.1
+"""Seconds between two looks at the processes of cells with limits."""
+NO_ROOM = 75
+"""What the process of a cell exits with where a disk is full (EX_TEMPFAIL)."""
 
 
 class Executor(Protocol):
@@ -208,14 +219,42 @@ class Here:
 
 
 @dataclass(frozen=True)
+class CellLimits:
+    """What one cell may take at most.
+
+    Attributes:
+        seconds: of wall time, from the start of its process.
+        memory_gb: resident memory of its process and all that it started, in 10^9 bytes.
+    """
+
+    seconds: float
+    memory_gb: float
+
+    def fault(self, process: psutil.Process, began: float) -> tuple[str, str] | None:
+        """The kind of a limit that a process is over and what it took; None if it may go on."""
+        if time.monotonic() - began > self.seconds:
+            return "TimeLimit", f"took longer than {self.seconds:g} s, the limit of time."
+        held = sum(map(_resident, _family(process)))
+        if held > self.memory_gb * 1e9:
+            limit = f"{self.memory_gb:g} GB, the limit of memory."
+            return "MemoryLimit", f"held {held / 1e9:.3g} GB, more than {limit}"
+        return None
+
+
+@dataclass(frozen=True)
 class Processes:
     """Worker processes on this machine; each takes the next batch when it is done.
+
+    Attributes:
+        limits: of each cell, which then has a process of its own. One that is over a limit, or
+            whose process dies, ends as a failure; the others go on, and what is done is kept.
 
     Raises:
         BadUsage: fewer than one worker.
     """
 
     workers: int
+    limits: CellLimits | None = None
     remote: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -234,6 +273,10 @@ class Processes:
         threads = max(1, torch.get_num_threads() // self.workers)
         context = multiprocessing.get_context("spawn")
         start = (bench.folder.path, named_device(bench), threads)
+        if self.limits is not None:
+            cells = [cell for batch in batches for cell in batch]
+            self._map_limited(job, cells, bench, self.limits, start)
+            return
         with (
             bench.progress.track("cells", sum(map(len, batches))) as advance,
             ProcessPoolExecutor(
@@ -260,6 +303,87 @@ class Processes:
                     process.terminate()
                 raise
 
+    def _map_limited(
+        self,
+        job: Any,
+        cells: Sequence[Cell],
+        bench: Bench,
+        limits: CellLimits,
+        start: tuple[Path, str, int],
+    ) -> None:
+        """Do each cell in a process of its own, `workers` of them at a time."""
+        context, waiting = multiprocessing.get_context("spawn"), list(reversed(cells))
+        running: dict[str, tuple[Cell, Any, float]] = {}
+        try:
+            with bench.progress.track("cells", len(cells)) as advance:
+                while waiting or running:
+                    while waiting and len(running) < self.workers:
+                        cell = waiting.pop()
+                        process = context.Process(target=_alone, args=(job, cell, *start))
+                        process.start()
+                        running[cell.name] = cell, process, time.monotonic()
+                    time.sleep(PAUSE)
+                    for name, (cell, process, began) in list(running.items()):
+                        if _has_ended(process, began, cell, bench, limits):
+                            del running[name]
+                            advance(1)
+        finally:
+            for _, process, _ in running.values():
+                _kill(process)
+
+
+def _has_ended(process: Any, began: float, cell: Cell, bench: Bench, limits: CellLimits) -> bool:
+    """Whether the process of a cell is over; it is ended here where it is over a limit.
+
+    Raises:
+        DiskFull: it had no room. That is nobody's fault who wrote the job.
+    """
+    fault: tuple[str, str] | None = None
+    try:
+        if process.is_alive():
+            fault = limits.fault(psutil.Process(process.pid), began)
+            if fault is None:
+                return False
+    except psutil.NoSuchProcess:
+        return False  # It is over since; the next look says how.
+    _kill(process)
+    if process.exitcode == NO_ROOM:
+        raise DiskFull(f"{bench.folder.path}: a cell had no room for what it had to write.")
+    if fault is None and process.exitcode:
+        code = process.exitcode
+        how = f"signal {-code}" if code < 0 else f"code {code}"
+        fault = "Died", f"its process ended with {how}; memory may have run out."
+    if fault is not None and bench.folder.record(cell.name) is None:
+        failure = Failure(cell=dict(cell.of), error=fault[0], message=fault[1])
+        bench.folder.save_failure(cell.name, failure)
+    return True
+
+
+def _family(process: psutil.Process) -> Iterator[psutil.Process]:
+    """A process and all that it started, as far as they are there."""
+    yield process
+    try:
+        yield from process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return
+
+
+def _resident(process: psutil.Process) -> int:
+    """Bytes of memory that a process holds; 0 if it is gone."""
+    try:
+        return int(process.memory_info().rss)
+    except psutil.NoSuchProcess:
+        return 0
+
+
+def _kill(process: Any) -> None:
+    """End the process of a cell, and all that it started."""
+    if process.is_alive():
+        for member in list(_family(psutil.Process(process.pid))):
+            with suppress(psutil.NoSuchProcess):
+                member.kill()
+    process.join()
+
 
 def named_device(bench: Bench) -> str:
     """The device for workers elsewhere, which load what they need by name.
@@ -285,6 +409,15 @@ def _start(folder: Path, device: str, threads: int) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     _BENCH[:] = [Bench(RunFolder(folder), device, SILENT)]
+
+
+def _alone(job: Any, cell: Cell, folder: Path, device: str, threads: int) -> None:
+    """What the process of one cell does."""
+    _start(folder, device, threads)
+    try:
+        run_cells(job, [cell], _BENCH[0])
+    except DiskFull:
+        raise SystemExit(NO_ROOM) from None
 
 
 def _end_with_parent() -> None:

@@ -1,0 +1,279 @@
+"""Submissions evaluated: runs within limits, resumed, private examples, what no name may hide."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import mechassay as ma
+from mechassay.circuits.scores import EdgeScores
+from mechassay.cli.main import main
+from mechassay.errors import BadUsage
+from mechassay.leaderboard import Board, BoardsFolder, board_rules, read_cells
+from mechassay.leaderboard.evaluate import Evaluation, evaluate
+from mechassay.leaderboard.private_split import PrivateSeed
+from mechassay.leaderboard.track import BoardTrack, EvaluatedModel, TrackCellLimits
+from mechassay.progress import SILENT
+from mechassay.records import read_record
+from mechassay.runs.execute import Here
+
+TRUTH = "truth-ioi"
+GRAPH = ma.load_model(TRUTH).graph
+TRACK = BoardTrack(
+    models={TRUTH: EvaluatedModel(tasks=(TRUTH,))},
+    boards=("circuits",),
+    splits=("test", "private"),
+    limit=4,
+)
+SEEDS = {epoch: PrivateSeed(epoch, 2**41 + n) for n, epoch in enumerate(("2026-11", "2026-12"))}
+
+
+def submission(folder: Path, name: str = "mine", seed: int = 0) -> Path:
+    """A folder of random scores."""
+    values = torch.rand(GRAPH.legal.shape, generator=torch.Generator().manual_seed(seed))
+    EdgeScores(GRAPH, values).save(folder / f"{TRUTH}_{TRUTH}" / "a.safetensors")
+    (folder / "submission.yaml").write_text(json.dumps({"name": name}))
+    return folder
+
+
+def here(source: Path, folder: Path, track: BoardTrack = TRACK, **about: Any) -> Evaluation:
+    """The evaluation in this process, without limits."""
+    return evaluate(source, track, folder, executor=Here(), progress=SILENT, **about)
+
+
+def records(folder: Path) -> dict[str, bytes]:
+    files = sorted(folder.glob("runs/*/records/**/*.json"))
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in files}
+
+
+def test_a_submission_ends_as_runs_that_a_board_is_built_of(tmp_path: Path) -> None:
+    source, results = submission(tmp_path / "s"), tmp_path / "results" / "mine"
+    (source / "submission.yaml").write_text("name: mine, twice\nmethod: dice\n")
+    found = here(source, results)
+    assert not found.problems and not found.failures
+    assert list(records(results)) == [
+        f"runs/test--{TRUTH}--{TRUTH}/records/{TRUTH}--{TRUTH}/a.json"
+    ]
+    header = json.loads((results / "submission.json").read_text())
+    assert header["declaration"]["method"] == "dice" and len(header["content"]) == 64
+    text = (results / "tables.md").read_text()
+    assert "| circuits | CPR | truth-ioi | truth-ioi |" in text and "random " in text
+    [board] = BoardsFolder.of(tmp_path / "results", tmp_path / "board").boards.values()
+    assert isinstance(board, Board) and board.rows() == ["mine, twice"]
+
+
+def test_the_same_command_goes_on_and_changes_nothing(tmp_path: Path) -> None:
+    source, results = submission(tmp_path / "s"), tmp_path / "results" / "mine"
+    here(source, results)
+    before = records(results)
+    shutil.rmtree(results / "submission")  # As in a clone that left it out.
+    again = here(source, results)
+    assert not again.failures and records(results) == before
+    with zipfile.ZipFile(tmp_path / "s.zip", "w") as archive:
+        for file in source.rglob("*.*"):
+            archive.write(file, f"around/{file.relative_to(source)}")
+    assert not here(tmp_path / "s.zip", results).problems and records(results) == before
+
+
+def test_a_single_file_is_called_as_the_folder_of_its_results(tmp_path: Path) -> None:
+    file = submission(tmp_path / "s") / f"{TRUTH}_{TRUTH}" / "a.safetensors"
+    alone = file.rename(tmp_path / f"{TRUTH}_{TRUTH}.safetensors")
+    here(alone, tmp_path / "results" / "alone")
+    [cell, *_] = read_cells(board_rules()["circuits"], tmp_path / "results")[0]
+    assert cell.row == cell.submission == "alone"
+
+
+def test_mistakes_are_told_at_once_and_nothing_is_written(tmp_path: Path) -> None:
+    source = submission(tmp_path / "s", name="eap")
+    (source / "evil.py").write_text("raise SystemExit")
+    (source / "a_b").mkdir()
+    found = here(source, tmp_path / "results" / "mine")
+    assert {problem.path for problem in found.problems.errors} == {
+        "a_b",
+        "evil.py",
+        "submission.yaml",
+    }
+    assert not (tmp_path / "results").exists() and not found.results
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "eap",
+        "EAP",
+        "eap:steps=3",
+        "Random",
+        "control: random",
+        "dbm+pca",
+        "my circuit (MIB)",
+        "his (as reported)",
+        "еаp",  # Cyrillic letters and a Latin one.
+        "еар",  # Cyrillic letters alone.
+        "𝐞𝐚𝐩",
+        "ｅａｐ",
+        "e a p",
+        "<b>mine</b>",
+    ],
+)
+def test_names_that_pass_for_another_row_are_refused(name: str, tmp_path: Path) -> None:
+    found = here(submission(tmp_path / "s", name), tmp_path / "results" / "mine")
+    assert [problem.path for problem in found.problems.errors] == ["submission.yaml"]
+
+
+@pytest.mark.parametrize("name", ["eap-ig, 20 steps", "отбор рёбер", "手法 と ひらがな", "DAS 2"])
+def test_other_names_are_taken(name: str, tmp_path: Path) -> None:
+    found = here(submission(tmp_path / "s", name), tmp_path / "results" / "mine")
+    assert not found.problems.errors
+
+
+def test_a_changed_submission_is_a_new_one(tmp_path: Path) -> None:
+    results = tmp_path / "results" / "mine"
+    here(submission(tmp_path / "s"), results)
+    before = records(results)
+    with pytest.raises(BadUsage, match="a changed submission is a new one"):
+        here(submission(tmp_path / "t", seed=1), results)
+    assert records(results) == before
+    # What it declares is no content.
+    here(submission(tmp_path / "u", name="renamed"), results)
+    assert records(results) == before
+
+
+def test_the_same_content_and_a_name_that_looks_the_same_are_refused(tmp_path: Path) -> None:
+    here(submission(tmp_path / "s", name="mine"), tmp_path / "results" / "mine")
+    with pytest.raises(BadUsage, match="has the content of mine, number by number"):
+        here(submission(tmp_path / "t", name="other"), tmp_path / "results" / "other")
+    with pytest.raises(BadUsage, match="'m1ne' looks like 'mine'|'Mine.' looks like 'mine'"):
+        here(submission(tmp_path / "u", name="Mine.", seed=1), tmp_path / "results" / "other")
+    assert not (tmp_path / "results" / "other").exists()
+
+
+def test_what_looks_like_a_run_in_a_submission_is_none(tmp_path: Path) -> None:
+    """A record that was handed in, under a plan that was handed in, is on no board."""
+    here(submission(tmp_path / "s"), tmp_path / "results" / "mine")
+    [run] = (tmp_path / "results" / "mine" / "runs").iterdir()
+    forged = tmp_path / "results" / "mine" / "submission" / "forged"
+    shutil.copytree(run, forged)
+    shutil.copytree(run, forged / "runs" / "x")
+    (forged / "submission.json").write_text((run.parent.parent / "submission.json").read_text())
+    cells = read_cells(board_rules()["circuits"], tmp_path / "results")[0]
+    assert {cell.file.split("/")[1] for cell in cells} == {"runs"}
+    assert len(cells) == len({cell.full_id for cell in cells})
+
+
+def test_training_on_the_test_examples_is_said(tmp_path: Path) -> None:
+    found = here(submission(tmp_path / "s"), tmp_path / "first" / "mine")
+    [record] = next(iter(found.results.values())).records
+    declared = {"name": "mine", "train_hashes": [record.data["test"].hash]}
+    source = submission(tmp_path / "t")
+    (source / "submission.yaml").write_text(json.dumps(declared))
+    here(source, tmp_path / "results" / "mine")
+    cells = read_cells(board_rules()["circuits"], tmp_path / "results")[0]
+    assert all(any("In-sample" in text for text in cell.warnings) for cell in cells)
+
+
+# --- limits -----------------------------------------------------------------------------------
+
+
+def limited(track: BoardTrack, **limits: float) -> BoardTrack:
+    return track.model_copy(update={"cell": TrackCellLimits(**limits)})
+
+
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        ({"seconds": 0.2}, "took longer than 0.2 s, the limit of time"),
+        ({"memory_gb": 0.05}, "more than 0.05 GB, the limit of memory"),
+    ],
+)
+def test_a_cell_over_a_limit_fails_and_goes_on_with_more(
+    limits: dict[str, float], says: str, tmp_path: Path
+) -> None:
+    source, results = submission(tmp_path / "s"), tmp_path / "results" / "mine"
+    found = evaluate(source, limited(TRACK, **limits), results, progress=SILENT)
+    [(name, failure)] = found.failures
+    assert name == f"test--{TRUTH}--{TRUTH}" and says in failure.message
+    assert says in (results / "tables.md").read_text()
+    assert not here(source, results).failures and len(records(results)) == 1
+
+
+# --- private examples -------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_private_numbers_are_rounded_once_an_epoch(tmp_path: Path) -> None:
+    source, results = submission(tmp_path / "s"), tmp_path / "results" / "mine"
+    private: dict[str, Any] = {"private_folder": tmp_path / "secret" / "private"}
+    for epoch, seed in SEEDS.items():
+        found = here(source, results, seed=seed, **private)
+        assert not found.failures and len(found.results) == 2, epoch
+    names = [file.split("/")[1] for file in records(results)]
+    assert names == [
+        f"{of}--{TRUTH}--{TRUTH}" for of in ("private-2026-11", "private-2026-12", "test")
+    ]
+    files = [results / name for name in records(results)]
+    shown, hidden = read_record(files[0]), next((tmp_path / "secret").rglob("records/**/a.json"))
+    whole = read_record(hidden)
+    assert (
+        shown.value("cpr") != whole.value("cpr")
+        and abs(shown.value("cpr") - whole.value("cpr")) < 0.5
+    )
+    text = "".join(
+        file.read_text() for file in results.rglob("*.*") if file.suffix != ".safetensors"
+    )
+    assert all(str(seed.seed) not in text for seed in SEEDS.values())
+    assert whole.data["test"].hash not in text and "17" not in str(shown.value("cpr"))
+    # Each epoch is a place of its own, and so is the public split.
+    [board] = BoardsFolder.of(tmp_path / "results", tmp_path / "board").boards.values()
+    titles = [place.title for place in board.places("cpr")]
+    assert len(titles) == 3 and sum("2026-11" in title for title in titles) == 1
+    # A record that is published is not made again, whoever has lost the private runs.
+    before = records(results)
+    shutil.rmtree(tmp_path / "secret")
+    here(source, results, seed=SEEDS["2026-12"], **private)
+    assert records(results) == before and not list((tmp_path / "secret").rglob("records"))
+
+
+@pytest.mark.slow
+def test_private_runs_can_be_read_by_their_owner_alone_and_hide_why_they_fail(
+    tmp_path: Path,
+) -> None:
+    source, results = submission(tmp_path / "s"), tmp_path / "results" / "mine"
+    hidden = tmp_path / "secret" / "private"
+    track = limited(TRACK, seconds=0.2)
+    found = here(source, results, track, seed=SEEDS["2026-11"], private_folder=hidden)
+    [(name, failure)] = found.failures
+    assert name.startswith("private-2026-11") and failure.error == "TimeLimit"
+    assert failure.message == "The reason is withheld: it may repeat private examples."
+    assert hidden.stat().st_mode & 0o077 == 0
+
+
+# --- the command ------------------------------------------------------------------------------
+
+
+def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[Any, str, str]:
+    with pytest.raises(SystemExit) as stopped:
+        main(["leaderboard", "evaluate", *words])
+    return stopped.value.code, *capsys.readouterr()
+
+
+def test_the_command_prints_the_table_or_every_mistake(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "track.yaml").write_text(json.dumps(TRACK.model_dump(mode="json")))
+    more = ["--track", str(tmp_path / "track.yaml"), "-o", str(tmp_path / "results" / "mine")]
+    source = submission(tmp_path / "s")
+    code, out, _ = command(capsys, str(source), *more)
+    assert not code and "| circuits | CPR | truth-ioi | truth-ioi |" in out and "Written" in out
+    (source / "evil.py").write_text("")
+    (source / "c_d").mkdir()
+    code, _, err = command(capsys, str(source), *more)
+    assert code == 2 and "evil.py: code" in err and "c_d" in err and "2 mistakes" in err
+    code, _, err = command(capsys, str(source), *more, "--engine", "here")
+    assert code == 2 and "Unknown engine of an evaluation 'here'" in err
+    assert len(err.splitlines()) == 1
