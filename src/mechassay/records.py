@@ -605,7 +605,9 @@ def check_edited(path: Path) -> bool:
         raise BadFile(f"{path}: not a record ({first_line(error)}).") from None
     said = plain.get(SEAL, "") if isinstance(plain, dict) else ""
     if said and said != content_hash(plain):
-        raise BadFile(f"{path}: was edited after it was written; run it again.")
+        raise BadFile(
+            f"{path}: was edited after it was written; remove it, and run its cell again."
+        )
     return bool(said)
 
 

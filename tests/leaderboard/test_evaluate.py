@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import zipfile
 from pathlib import Path
@@ -64,7 +65,10 @@ def test_a_submission_ends_as_runs_that_a_board_is_built_of(tmp_path: Path) -> N
     assert header["declaration"]["method"] == "dice" and len(header["content"]) == 64
     text = (results / "tables.md").read_text()
     assert "| circuits | CPR | truth-ioi | truth-ioi |" in text and "random " in text
-    [board] = BoardsFolder.of(tmp_path / "results", tmp_path / "board").boards.values()
+    boards = BoardsFolder.of(tmp_path / "results", tmp_path / "board")
+    [board] = boards.boards.values()
+    assert boards.declared == {"mine, twice": {"method": "dice"}}
+    assert re.search(r">\s*dice\s*<", boards.pages().row("circuits", "mine, twice"))
     assert isinstance(board, Board) and board.rows() == ["mine, twice"]
 
 

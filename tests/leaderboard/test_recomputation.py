@@ -185,3 +185,14 @@ def test_names_that_only_one_record_has_are_not_compared(runs: Path) -> None:
     assert compare_records(record, later).differs == compare_records(later, record).differs == ""
     other = record.changed(cell={**record.cell, "task": "ioi"})
     assert compare_records(record, other).differs == "record.cell.task"
+
+
+def test_how_long_a_method_took_is_not_compared(runs: Path) -> None:
+    record = read_record(runs / cell_of(runs).file)
+    spec = record.specs["method"]
+    timed, other = (
+        record.changed(method=spec.model_copy(update={"args": spec.args | more}))
+        for more in ({"seconds": 64.1}, {"of another": 1})
+    )
+    assert compare_records(timed, record).differs == compare_records(record, timed).differs == ""
+    assert compare_records(record, other).differs == "record.specs.method.args.of another"

@@ -156,6 +156,20 @@ class Declaration(Stored):
     url: Annotated[str, AfterValidator(_url), Field(max_length=LONGEST_LINE)] = ""
     hub: Annotated[str, AfterValidator(_hub)] = ""
 
+    @property
+    def facts(self) -> dict[str, str]:
+        """What it says, by name in words; fields that say nothing are left out."""
+        facts = {
+            "method": self.method,
+            "description": self.description,
+            "training data": self.training_data,
+            "training hashes": ", ".join(self.train_hashes),
+            "compute": self.compute,
+            "GPU hours": "" if math.isnan(self.gpu_hours) else f"{self.gpu_hours:g}",
+            "url": self.url,
+        }
+        return {name: text for name, text in facts.items() if text}
+
     @staticmethod
     def of(told: Any, source: str = "declaration") -> Declaration:
         """That of plain values, as a form or a file has them.

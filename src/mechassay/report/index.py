@@ -19,7 +19,7 @@ from markupsafe import Markup
 from mechassay.curves import CONTROL, control_name
 from mechassay.errors import BadFile
 from mechassay.files import write_text
-from mechassay.records import Failure, Measure, Record, read_record
+from mechassay.records import Failure, Measure, Record, check_edited, read_record
 from mechassay.report.page import Block, Notice, Section, Text, render
 from mechassay.report.sections import broken, measured
 from mechassay.report.tables import Column, Row, TextTable
@@ -109,7 +109,9 @@ def _run(path: Path) -> Run:
     run = Run(path, [], [], [])
     for file in sorted((path / "records").rglob("*.json")):
         try:
-            run.records.append(read_record(file))
+            record = read_record(file)
+            check_edited(file)
+            run.records.append(record)
         except BadFile as error:
             run.unreadable.append(str(error))
     for file in (path / "failures.json", *sorted((path / "failures").rglob("*.json"))):

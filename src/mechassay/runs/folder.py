@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 from mechassay.errors import BadFile, BadUsage, first_line
 from mechassay.files import write_text
-from mechassay.records import Failure, Record, Selection, first_mistake, read_record
+from mechassay.records import Failure, Record, Selection, check_edited, first_mistake, read_record
 
 CHOSEN = ("plan.json", "data.json", "prompts.json")
 """What a run writes before it has found anything: what is run, and on what."""
@@ -172,10 +172,14 @@ class RunFolder:
         """A finished cell's record, or None.
 
         Raises:
-            BadFile: the file is truncated or foreign.
+            BadFile: the file is truncated or foreign, or was edited after it was written.
         """
         file = self.record_file(cell)
-        return read_record(file) if file.is_file() else None
+        if not file.is_file():
+            return None
+        record = read_record(file)
+        check_edited(file)
+        return record
 
     def data_file(self, group: str = "") -> Path:
         return self.path / "data" / f"{group}.json" if group else self.path / "data.json"
