@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import pickle
 import shutil
 import subprocess
@@ -22,6 +23,7 @@ from git_made import MadeRepository
 from mechassay.circuits.scores import EdgeScores
 from mechassay.cli.board_repository import init
 from mechassay.errors import BadUsage
+from mechassay.leaderboard.private_split import resolved_digits
 from mechassay.leaderboard.repository import WORKFLOWS, write_repository
 from mechassay.leaderboard.stored import StoredBoards
 from mechassay.records import read_record
@@ -338,8 +340,16 @@ def test_the_life_of_a_submission(tmp_path: Path) -> None:
     assert {cell.private for cell in StoredBoards.read(pages).cells} == {False, True}
     old = private_values(pages, "2026-10")
     assert len({name.split("/")[0] for name in old}) == 2
-    # Private numbers are rounded.
-    assert all(len(f"{value:.12g}") <= 7 for value in old.values())
+    # Private numbers have the digits that their intervals resolve, or are withheld.
+    private = [cell for cell in StoredBoards.read(pages).cells if cell.private]
+    for cell in private:
+        places = resolved_digits(cell.low, cell.high)
+        if places is None:
+            assert math.isnan(cell.value)
+            continue
+        # The ends are rounded too, by which half their distance may lose a place.
+        assert all(round(x, places + 1) == x for x in (cell.value, cell.low, cell.high))
+    assert any(math.isfinite(cell.value) for cell in private)
 
     # A stranger recomputes a cell from the pages alone.
     copied = tmp_path / "stranger"
