@@ -7,7 +7,6 @@ page's only script, and the page allows no other (its hash stands in the Content
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -112,13 +111,9 @@ def _run(path: Path) -> Run:
             run.records.append(read_record(file))
         except BadFile as error:
             run.unreadable.append(str(error))
-    for file in (path / "failures.json", *sorted((path / "failures").rglob("*.json"))):
-        if not file.is_file():
-            continue
+    for file in sorted((path / "failures").rglob("*.json")):
         try:
-            found = json.loads(file.read_bytes())
-            plain = found if isinstance(found, list) else [found]
-            run.failures.extend(map(Failure.model_validate, plain))
+            run.failures.append(Failure.model_validate_json(file.read_bytes()))
         except ValueError as error:
             run.unreadable.append(f"{file}: not a failure ({str(error).splitlines()[0]}).")
     return run
