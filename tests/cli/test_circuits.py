@@ -1,5 +1,5 @@
-"""`mechassay suite run` on tiny models: one table over cells, resumed,
-grown, and with what fails or is skipped as cells.
+"""`mechassay circuits run` of several tiny models and tasks: one table over cells, resumed, grown,
+and with what fails or is skipped as cells.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ Run = Callable[..., Any]
 
 def words(folder: Path, out: Path, *more: object) -> list[object]:
     return [
-        "suite",
+        "circuits",
         "run",
+        "--skip-at-chance",
         "-m",
         folder,
         "-t",
@@ -44,8 +45,9 @@ def words(folder: Path, out: Path, *more: object) -> list[object]:
 
 def truth_words(out: Path, *more: object) -> list[object]:
     return [
-        "suite",
+        "circuits",
         "run",
+        "--skip-at-chance",
         "-m",
         "truth-ioi",
         "--train-limit",
@@ -251,7 +253,7 @@ def test_a_known_circuit_gives_an_auroc(tmp_path: Path, run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_a_suite_grows(folder: Path, tmp_path: Path, run: Run) -> None:
+def test_a_run_grows(folder: Path, tmp_path: Path, run: Run) -> None:
     out = tmp_path / "out"
     assert run(*truth_words(out, "--method", "eap")).code == 0
     file = out / "records/truth-ioi--truth-ioi/eap.json"
@@ -288,7 +290,9 @@ def test_truth_stands_for_all_ground_truths(
         raise BadUsage("not now")
 
     monkeypatch.setattr(CircuitsJob, "skip", refuse)
-    assert run("suite", "run", "-m", "truth", "--method", "eap", "-o", tmp_path / "out").code == 2
+    assert (
+        run("circuits", "run", "-m", "truth", "--method", "eap", "-o", tmp_path / "out").code == 2
+    )
     assert asked == [(name, name) for name in truth_names()]
     assert json.loads((tmp_path / "out/plan.json").read_text())["models"] == truth_names()
 
@@ -300,14 +304,14 @@ def test_wrong_names_are_found_before_anything_runs(folder: Path, tmp_path: Path
         in run(*words(folder, tmp_path / "out", "--profile", "stricd")).line
     )
     assert "Did you mean 'ioi'?" in run(*words(folder, tmp_path / "out", "-t", "iio")).line
-    assert "needs a task" in run("suite", "run", "-m", folder, "-o", tmp_path / "out").line
+    assert "needs a task" in run("circuits", "run", "-m", folder, "-o", tmp_path / "out").line
     assert not (tmp_path / "out").exists()
 
 
-def test_a_suite_that_cannot_run_is_refused_before_it_leaves_anything(
+def test_a_run_that_cannot_begin_is_refused_before_it_leaves_anything(
     tmp_path: Path, run: Run
 ) -> None:
-    words = ("suite", "run", "-m", "truth-induction", "--method", "eap", "-o", tmp_path / "out")
+    words = ("circuits", "run", "-m", "truth-induction", "--method", "eap", "-o", tmp_path / "out")
     assert "Did you mean 'ioi'?" in run(*words, "-t", "iooi").line
     assert "Did you mean 'zero'?" in run(*words, "--ablation", "zer").line
     for minutes in ("nan", "-1"):
