@@ -186,9 +186,10 @@ def mistakes(line: str) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("line", sorted({line for page in PAGES for line in commands(page)}))
-def test_the_commands_of_the_documentation_exist(line: str) -> None:
-    assert mistakes(line) is None
+def test_the_commands_of_the_documentation_exist() -> None:
+    lines = sorted({line for page in PAGES for line in commands(page)})
+    wrong = {line: mistake for line in lines if (mistake := mistakes(line)) is not None}
+    assert lines and not wrong
 
 
 @pytest.mark.parametrize(

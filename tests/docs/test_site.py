@@ -54,10 +54,13 @@ def test_the_navigation_has_four_sections() -> None:
     ]
 
 
-@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(DOCS)))
-def test_pictures_are_there(page: Path) -> None:
-    for target in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text("utf-8")):
-        assert (page.parent / target).is_file(), target
+def test_pictures_are_there() -> None:
+    targets = [
+        page.parent / target
+        for page in WRITTEN
+        for target in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text("utf-8"))
+    ]
+    assert targets and not [target for target in targets if not target.is_file()]
 
 
 # --- pages made from code

@@ -16,7 +16,7 @@ from git_made import ALONE, MadeRepository
 from mechassay.cli.board_repository import check_change
 from mechassay.errors import BadFile, BadUsage
 from mechassay.leaderboard import change as module
-from mechassay.leaderboard.change import Change, read_change
+from mechassay.leaderboard.change import SubmissionChange, read_change
 
 OWN = "submissions/eap-ig"
 HOSTILE = "#!/bin/sh\ntouch {marker}\n"
@@ -35,7 +35,7 @@ class Board(MadeRepository):
         submissions = self.tree(("40000", own, b"eap-ig"))
         return self.child(self.tree(("40000", submissions, b"submissions")), self.base)
 
-    def read(self, head: str, base: str = "main", **limits: Any) -> Change:
+    def read(self, head: str, base: str = "main", **limits: Any) -> SubmissionChange:
         return read_change(base, head, self.folder, **limits)
 
     def refused(self, head: str, base: str = "main", **limits: Any) -> list[str]:

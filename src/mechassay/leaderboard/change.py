@@ -57,7 +57,7 @@ _SAFE = (
 
 
 @dataclass(frozen=True)
-class Change:
+class SubmissionChange:
     """What a pull request does to one submission.
 
     Attributes:
@@ -78,7 +78,7 @@ def read_change(
     *,
     files: int = MOST_FILES,
     megabytes: float = MOST_MEGABYTES,
-) -> Change:
+) -> SubmissionChange:
     """What the commits of `head` change that `base` does not have.
 
     Args:
@@ -129,12 +129,12 @@ def read_change(
             said = f"{total / 10**6:,.1f} MB; at most {megabytes:,g} MB are allowed."
             problems.note(_shown(own), said)
     if problems:
-        return Change("", problems)
+        return SubmissionChange("", problems)
     ((name, entries),) = files_of.items()
     did = "changes an existing submission" if f"{SUBMISSIONS}/{name}" in there else "is new"
     n = counted(len(entries), "file")
     note = f"{SUBMISSIONS}/{name}: {f'{did}; {n} then' if entries else 'removes it'}"
-    return Change(name, problems, (note,))
+    return SubmissionChange(name, problems, (note,))
 
 
 def _check_name(own: str, others: Iterable[str], problems: Problems) -> None:
