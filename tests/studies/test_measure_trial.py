@@ -1,0 +1,65 @@
+"""The run that tries metrics on subjects of known worth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mechassay.errors import BadUsage, UnknownName
+from mechassay.measurement.gauge import all_gauges
+from mechassay.progress import SILENT
+from mechassay.runs.command_line import command_line
+from mechassay.runs.execute import run
+from studies.measure_trial.job import MeasureTrialJob
+
+JOB = MeasureTrialJob(
+    ("EX1", "M07", "F03", "EX2"),
+    ("truth-ioi", "truth-induction"),
+    seeds=(0,),
+    n_prompts=12,
+    train_limit=6,
+)
+
+
+def test_metrics_are_tried_on_what_they_look_at(tmp_path: Path) -> None:
+    results = run(JOB, tmp_path, progress=SILENT)
+    circuits, dictionaries = results.records
+    assert circuits.model.name == "ground truths"
+    assert dictionaries.model.name == "planted dictionaries"
+    told = {each.cell["metric"]: each for each in results.failures}
+    assert told["F03"].error == "no subject" and "English names" in told["EX2"].message
+    random = circuits.measure("auroc_random_edges")
+    assert random is not None and random.value == 1 and random.low < 1, "two worlds"
+    rows = circuits.table("subjects").where(variant="repaired", kind="true").rows()
+    assert [row["passed"] for row in rows] == [True, True]
+    table = dictionaries.table("discrimination").where(variant="repaired", against="random")
+    assert table.rows()[0]["passes_wrong"] == 0
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert "Ground truths" in page and "Without a result" in page
+    assert "decoder permuted" in (tmp_path / "tables.md").read_text("utf-8")
+
+
+def test_all_metrics_by_default_and_the_command() -> None:
+    assert len(MeasureTrialJob().gauges()) == len(all_gauges())
+    assert "EX25 metric=ablation-recovery" in MeasureTrialJob().gauges()
+    assert "EX25 n_runs=3" in MeasureTrialJob(("EX25:n_runs=3",)).gauges()
+    assert command_line(MeasureTrialJob()).startswith("mechassay measure-trial run")
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        ({"metrics": ("M99",)}, UnknownName, "M99"),
+        ({"truths": ("truth-io",)}, UnknownName, "truth-ioi"),
+        ({"seeds": (0, 0)}, BadUsage, "each once"),
+        ({"seeds": ()}, BadUsage, "one or more"),
+    ],
+)
+def test_what_is_wrong_is_said_first(
+    tmp_path: Path, changes: dict, error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        run(replace(JOB, **changes), tmp_path / "run", progress=SILENT)
+    assert not (tmp_path / "run").exists()
