@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 
 from mechassay.errors import BadUsage, UnknownName
-from mechassay.measurement.gauge import all_gauges
+from mechassay.measurement import gauge
+from mechassay.measurement.gauge import GAUGES, all_gauges
 from mechassay.progress import SILENT
+from mechassay.registry import Registry
 from mechassay.runs.command_line import command_line
 from mechassay.runs.execute import run
+from mechassay.runs.folder import RunFolder
+from studies.measure_trial import __main__ as study
 from studies.measure_trial.job import MeasureTrialJob
 
 JOB = MeasureTrialJob(
@@ -63,3 +67,38 @@ def test_what_is_wrong_is_said_first(
     with pytest.raises(error, match=said):
         run(replace(JOB, **changes), tmp_path / "run", progress=SILENT)
     assert not (tmp_path / "run").exists()
+
+
+MINE = """
+from mechassay.measurement.gauges.ex1 import DPrime
+
+
+class Mine(DPrime):
+    id = "MINE"
+
+
+class Taken(DPrime):
+    pass
+"""
+
+
+def test_a_metric_of_ones_own_is_tried_without_being_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that measures what EX1 does has the numbers of EX1."""
+    (tmp_path / "my_metric.py").write_text(MINE, "utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(study, "GAUGES", Registry("metric of measurement", dict(GAUGES.built_in)))
+    monkeypatch.setattr(gauge, "GAUGES", study.GAUGES)
+    folder = study.main(["my_metric:Mine"], JOB, tmp_path / "trial")
+    assert folder == tmp_path / "trial-MINE"
+    mine = RunFolder(folder).record("MINE")
+    known = run(replace(JOB, metrics=("EX1",)), tmp_path / "known", progress=SILENT).records[0]
+    assert mine is not None and mine.measures == known.measures
+    with pytest.raises(BadUsage, match="the package has a metric EX1"):
+        study.main(["my_metric:Taken"], JOB, tmp_path / "trial")
+    for wrong in ("my_metric:Absent", "absent_module:X", "my_metric", ":X"):
+        with pytest.raises(BadUsage, match="a class that can be imported"):
+            study.main([wrong], JOB, tmp_path / "trial")
+    with pytest.raises(BadUsage, match="One metric is tried at a time"):
+        study.main(["EX1", "EX11"], JOB, tmp_path / "trial")
