@@ -134,7 +134,7 @@ gym: venv ## Measure gym tasks in gym-neox and both packaged models (two hours o
 
 study: venv ## Run a study (studies/*/README.md): make study robust, make study measure-trial (METRIC=package.module:Class) or make study gym-neox.
 	@test -n "$(STUDY)" || { echo "Say which study to run: make study NAME, where NAME is one of $(STUDIES)."; exit 2; }
-	@$(PIP) install --no-deps --no-build-isolation -e studies
+	@$(PIP) install --no-deps -e studies
 	@$(BIN)/python -m studies.$(subst -,_,$(STUDY)) $(METRIC)
 
 $(STUDIES): study
