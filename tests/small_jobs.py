@@ -16,9 +16,7 @@ from mechassay.runs.directions import DirectionsJob
 from mechassay.runs.gym import GymJob
 from mechassay.runs.gym_check import GymCheckJob
 from mechassay.runs.measure import MeasureJob
-from mechassay.runs.measure_trial import MeasureTrialJob
 from mechassay.runs.patch import PatchJob
-from mechassay.runs.robust import RobustJob
 from mechassay.runs.saes import SAEJob
 from mechassay.runs.variables import VariablesJob
 
@@ -59,17 +57,6 @@ SMALL_JOBS: dict[str, Any] = {
         steps="per-criterion",
         criteria=("I1", "I2", "E4"),
     ),
-    "robust": RobustJob(
-        "truth-ioi",
-        "truth-ioi",
-        tails=("cvar",),
-        edges=6,
-        sizes=(6,),
-        rounds=1,
-        n_base=4,
-        n_held_out=5,
-        repeats=2,
-    ),
     "directions": DirectionsJob(
         (str(DATA / "directions" / "gym_small_truth-ioi"),),
         "truth-ioi",
@@ -90,9 +77,6 @@ SMALL_JOBS: dict[str, Any] = {
     "gym-check": GymCheckJob(("truth-ioi",), (SMALL_GYM_TASK,), limit=8),
     "measure": MeasureJob(
         ("EX1", "EX25:n_runs=2", "F01"), ("truth-ioi",), n_prompts=6, train_limit=6
-    ),
-    "measure-trial": MeasureTrialJob(
-        ("EX1", "M07"), ("truth-ioi",), seeds=(0,), n_prompts=6, train_limit=6
     ),
     "alignments": AlignmentsJob(
         (str(DATA / "alignments" / "truth_ioi_answer"),),

@@ -16,10 +16,11 @@ from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.formats import write_graph_file
 from mechassay.errors import BadUsage, GraphMismatch, UnknownName
 from mechassay.models.model import Model
-from mechassay.models.sources import TRUTH_FOLDERS, truth_names
+from mechassay.models.sources import truth_names
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
 from mechassay.tasks import TASKS, TRUTHS
+from mechassay.truth.models import truth_folder
 
 NAME = "truth-ioi"
 
@@ -41,7 +42,7 @@ def test_lists_have_what_can_be_loaded() -> None:
 
 def test_a_model_and_a_task_by_name_or_path(model: Model, tmp_path: Path) -> None:
     assert model.name == NAME
-    assert ma.load_model(TRUTH_FOLDERS / NAME).graph == model.graph
+    assert ma.load_model(truth_folder(NAME)).graph == model.graph
     pairs = ma.load_task(NAME).pairs("test", model, limit=3)
     file = tmp_path / "pairs.jsonl"
     row = '{"clean": "a b c", "counterfactual": "a d c", "answer": " x", "foil": " y"}\n'

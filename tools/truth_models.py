@@ -2,7 +2,7 @@
 and what interventions say about them.
 
     python tools/truth_models.py [NAME ...]
-        write the compiled models, and every truth.json and homes.json, verified anew
+        write every truth.json and homes.json, verified anew
     python tools/truth_models.py --check [NAME ...]
         exit with 1 if a folder would change
     python tools/truth_models.py --margins [NAME ...]
@@ -78,9 +78,11 @@ def verified(blueprint: Blueprint, folder: Path) -> dict[str, Verification]:
 
 
 def write(blueprint: Blueprint, folder: Path) -> None:
-    """Write one compiled model's folder."""
-    write_model(compile_model(blueprint), blueprint.task.vocabulary, folder)
-    write_truth(folder, blueprint.task.name, verified(blueprint, folder), split=SPLIT, seed=SEED)
+    """Write one compiled model's truth.json; the model itself is compiled where it is used."""
+    with tempfile.TemporaryDirectory() as model:
+        write_model(compile_model(blueprint), blueprint.task.vocabulary, Path(model))
+        found = verified(blueprint, Path(model))
+    write_truth(folder, blueprint.task.name, found, split=SPLIT, seed=SEED)
 
 
 def write_trained(name: str, folder: Path) -> None:

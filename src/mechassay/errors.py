@@ -25,13 +25,13 @@ class BadUsage(MechassayError):
 
 class UnknownName(BadUsage):
     """A name nobody registered. The message carries the nearest valid one, and all, each once; of
-    more than `MANY` the nearest few, and how many others there are.
+    more than `MANY` the nearest few, and how many others there are. `note` is put at its end.
     """
 
     MANY: ClassVar[int] = 60
     FEW: ClassVar[int] = 10
 
-    def __init__(self, kind: str, name: str, allowed: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: str, allowed: Iterable[str], note: str = "") -> None:
         known = sorted(set(allowed))
         close = get_close_matches(name, known, n=1, cutoff=0.5)
         hint = f" Did you mean {close[0]!r}?" if close else ""
@@ -39,7 +39,8 @@ class UnknownName(BadUsage):
         if len(known) > self.MANY:
             near = get_close_matches(name, known, n=self.FEW, cutoff=0.0)
             told = f"{', '.join(near)}, and {len(known) - len(near):,} others"
-        super().__init__(f"Unknown {kind} {name!r}.{hint} Known: {told}.")
+        more = f" {note}" if note else ""
+        super().__init__(f"Unknown {kind} {name!r}.{hint} Known: {told}.{more}")
 
 
 def first_line(error: object) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from mechassay.cli.main import app_for
+from mechassay.gym import FAMILIES
 from small_jobs import SMALL_GYM_TASK
 
 
@@ -38,7 +39,9 @@ def test_a_model_is_trained_and_run(tmp_path: Path) -> None:
     size = ["--layers", "1", "--width", "16", "--heads", "2", "--sentences", "5"]
     length = ["--steps", "6", "--batch-size", "8", "--checkpoint", "0", "--checkpoint", "3"]
     folder = str(tmp_path / "mine")
-    said = invoke("gym", "train", "-o", folder, *size, *length)
+    said = invoke("gym", "train", "-o", folder, "-t", "agreement", "-t", "cleft", *size, *length)
+    about = json.loads((tmp_path / "mine" / "training.json").read_text("utf-8"))
+    assert set(about["tasks"]) == {*FAMILIES["agreement"], "cleft"}
     assert "nats a token" in said and "mine@step3" in said
     assert [each.name for each in sorted((tmp_path / "mine").glob("step*"))] == [
         "step0",

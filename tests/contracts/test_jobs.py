@@ -12,7 +12,7 @@ from mechassay.testing import check_job
 from small_gpt2 import write_small_gpt2
 from small_jobs import SMALL_JOBS
 
-LONG = {"adversarial-paper", "adversarial-search", "robust"}
+LONG = {"adversarial-paper", "adversarial-search"}
 """Their commands are tested in tests/cli too."""
 
 
@@ -33,4 +33,4 @@ def test_a_job_keeps_its_promises_in_other_processes(tmp_path: Path) -> None:
 
 
 def test_all_kinds_of_run_are_checked() -> None:
-    assert set(SMALL_JOBS) == set(JOBS.names())
+    assert set(SMALL_JOBS) == set(JOBS.built_in)

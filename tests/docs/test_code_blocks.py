@@ -33,7 +33,7 @@ PAGES = [ROOT / "README.md"] + [
     page for page in sorted((ROOT / "docs").rglob("*.md")) if "generated" not in page.parts
 ]
 INCLUDED = "--8<--"
-LONG = {"areas.md", "adversarial-robust.md", "adversarial-search.md"}
+LONG = {"areas.md", "adversarial-search.md"}
 MARKS = {"real", "setup: tiny"}
 REAL_MODEL = "smollm2-135m"
 

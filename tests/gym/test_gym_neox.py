@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import fields
 from functools import cache
 
 import pytest
@@ -11,8 +11,9 @@ import torch
 
 import mechassay as ma
 from mechassay.errors import UnknownName
-from mechassay.gym import FAMILIES, GymPairs, GymTraining, corpus_tasks, region_lengths
+from mechassay.gym import FAMILIES, GymPairs, GymTraining, region_lengths
 from mechassay.gym.control_labels import control_labels, with_control_labels
+from mechassay.gym.own_model import untrained_neox
 from mechassay.models.model import Model
 from mechassay.models.sources import GYM_FOLDERS, checkpoints, gym_model_names
 
@@ -41,38 +42,47 @@ def test_it_loads_by_name_like_any_other_model() -> None:
     model = load(NAME)
     assert model.family == "gpt_neox" and model.name == NAME and model.graph.parallel
     assert gym_model_names() == [NAME] and NAME in ma.list_models()
-    assert checkpoints(FOLDER)[0] == "step0" and len(checkpoints(FOLDER)) >= 6
-    last = load(f"{NAME}@{checkpoints(FOLDER)[-1]}")
+    assert checkpoints(FOLDER) == ["step128", "step2000"]
+    last = load(f"{NAME}@step2000")
     for one, other in zip(model.hf.parameters(), last.hf.parameters(), strict=True):
         assert torch.equal(one, other)
-    assert {load(f"{NAME}@step0").tokenizer is None, model.tokenizer is None} == {False}
-    with pytest.raises(UnknownName, match=r"checkpoint of gym-neox 'step63'.*step0"):
-        ma.load_model(f"{NAME}@step63")
+    assert {load(f"{NAME}@step128").tokenizer is None, model.tokenizer is None} == {False}
     with pytest.raises(UnknownName, match="Did you mean 'gym-neox'"):
-        ma.load_model("gym-neos@step0")
+        ma.load_model("gym-neos@step128")
 
 
-def test_the_command_without_options_is_what_made_it() -> None:
-    about = json.loads((FOLDER / "training.json").read_text("utf-8"))
-    settings = json.loads(json.dumps(asdict(GymTraining())))
-    assert {name: about[name] for name in settings} == settings
-    assert checkpoints(FOLDER) == [f"step{step}" for step in GymTraining().kept]
-    assert set(about["tasks"]) == {task.name for task in corpus_tasks()}
+@pytest.mark.parametrize("name", [NAME, f"untrained:{NAME}"])
+def test_a_checkpoint_that_is_not_there_is_an_error_that_says_how_to_make_it(name: str) -> None:
+    with pytest.raises(
+        UnknownName, match=r"checkpoint of gym-neox 'step256'.*: step128, step2000\. `make study"
+    ):
+        ma.load_model(f"{name}@step256")
 
 
 def test_it_is_small() -> None:
-    assert sum(file.stat().st_size for file in FOLDER.rglob("*") if file.is_file()) < 4_500_000
+    assert sum(file.stat().st_size for file in FOLDER.rglob("*") if file.is_file()) < 1_000_000
 
 
 @pytest.mark.parametrize("name", ["agr_gender", "npi_any_subj-relc", "filler_gap_subj"])
 def test_it_does_what_it_could_not_do_before_training(name: str) -> None:
     pairs = ma.gym.load_gym_task(name).interchanges("test", load(NAME), limit=40)
     assert accuracy(load(NAME), pairs) > 0.9
-    assert abs(accuracy(load(f"{NAME}@step0"), pairs) - 0.5) < 0.25
+    assert abs(accuracy(load(f"untrained:{NAME}"), pairs) - 0.5) < 0.25
+
+
+def test_without_training_it_is_what_its_training_began_with() -> None:
+    about = json.loads((FOLDER / "training.json").read_text("utf-8"))
+    training = GymTraining(
+        **{each.name: about[each.name] for each in fields(GymTraining) if each.name in about}
+    )
+    model = load(f"untrained:{NAME}")
+    begun = untrained_neox(training, len(model.tokenizer)).state_dict()
+    for name, value in model.hf.state_dict().items():
+        assert torch.equal(value, begun[name]), name
 
 
 def test_without_training_it_knows_none_of_the_tasks() -> None:
-    model = load(f"{NAME}@step0")
+    model = load(f"untrained:{NAME}")
     shares = [
         accuracy(model, ma.gym.load_gym_task(name).interchanges("test", model, limit=10))
         for name in TASKS

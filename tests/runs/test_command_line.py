@@ -20,7 +20,6 @@ from mechassay.runs.adversarial_search import SearchJob
 from mechassay.runs.circuits import CircuitsJob
 from mechassay.runs.command_line import PROGRAM, command_line
 from mechassay.runs.job import JOBS, job_of, options_of
-from mechassay.runs.robust import RobustJob
 
 CIRCUITS = CircuitsJob(("truth-ioi",), methods=("eap", "eap-ig-inputs:steps=3,points=left"))
 PLAIN: dict[str, Any] = {
@@ -29,7 +28,6 @@ PLAIN: dict[str, Any] = {
     "adversarial": AdversarialJob("gpt2", "ioi", ("truth", "eap@0.5")),
     "adversarial-search": SearchJob("gpt2", "ioi", ("truth", "random@150")),
     "adversarial-paper": PaperJob("gpt2"),
-    "robust": RobustJob("gpt2", "ioi", "eap"),
 }
 CHANGED: dict[str, Any] = {
     "circuits": replace(
@@ -68,8 +66,6 @@ CHANGED: dict[str, Any] = {
     ),
     "matched": AdversarialJob("gpt2", "greater-than", ("truth",), enumerate_all=True),
     "search": SearchJob("gpt2", "ioi", ("truth",), compare=False, budget=10),
-    "edges": RobustJob("gpt2", "ioi", "eap", edges=1, sizes=(1, 1.0, 0.5), cut="greedy"),
-    "share": RobustJob("gpt2", "ioi", "eap", edges=1.0),
 }
 EVERY = [pytest.param(job, id=name) for name, job in PLAIN.items()]
 EVERY += [pytest.param(job, id=f"changed {name}") for name, job in CHANGED.items()]
@@ -102,9 +98,6 @@ def typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 def test_the_command_gives_the_job_again(job: Any, typed: Any) -> None:
     again, output = typed(command_line(job, Path("a folder")))
     assert again == job
-    assert [type(size) for size in getattr(again, "sizes", ())] == [
-        type(size) for size in getattr(job, "sizes", ())
-    ]
     assert output == Path("a folder")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mechassay.errors import BadUsage
-from mechassay.stats.resampled import Estimate, Resampled, over_repeats, split_by
+from mechassay.stats.resampled import Resampled, split_by
 from mechassay.stats.two_way import two_way_worst
 
 
@@ -200,12 +200,3 @@ def test_values_that_are_not_there_are_left_out_of_everything() -> None:
     )
     with pytest.raises(BadUsage, match="all are NaN"):
         Resampled.of(np.full((3, 3), np.nan), 0)
-
-
-def test_over_repeats_by_hand() -> None:
-    found = over_repeats([Estimate(value, value - 9, value + 9) for value in (1.0, 2.0, 3.0)])
-    half = 4.302653 / np.sqrt(
-        3
-    )  # Student's t with 2 degrees of freedom; the standard deviation is 1
-    assert [found.value, found.low, found.high] == pytest.approx([2, 2 - half, 2 + half], rel=1e-6)
-    assert over_repeats([Estimate(1.0, 0.0, 2.0)]) == Estimate(1.0, 0.0, 2.0)

@@ -1,11 +1,10 @@
-"""The shipped models do their tasks, are what the blueprints say,
-and their distractors are active.
-"""
+"""Compiled models do their tasks, are made once, and their distractors are active."""
 
 from __future__ import annotations
 
 import json
 import math
+import shutil
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,19 +20,19 @@ from mechassay.circuits.ablation import ablate
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.scores import EdgeScores
-from mechassay.errors import BadFile, GraphMismatch, UnknownName
-from mechassay.models.sources import truth_names
+from mechassay.errors import BadFile, GraphMismatch, MechassayError, UnknownName
+from mechassay.models.sources import resolve, truth_names
 from mechassay.pairs import Pair
 from mechassay.testing.tasks import check_task
-from mechassay.truth import models
+from mechassay.truth import compiled, models
 from mechassay.truth.causal import CAUSAL
-from mechassay.truth.compiled import BLUEPRINTS, compile_model, directions
-from mechassay.truth.folders import write_model
+from mechassay.truth.compiled import BLUEPRINTS, directions
 from mechassay.truth.models import Truth, load_truth, truth_folder
 from mechassay.truth.tasks import split_of
 
 truth_of = cache(load_truth)
 NAMES = sorted(BLUEPRINTS)
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def answer_by_hand(name: str, text: str) -> str:
@@ -131,27 +130,52 @@ def test_directions_are_orthonormal_and_invisible_to_the_mean() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_shipped_folder_is_what_the_blueprint_makes(name: str, tmp_path: Path) -> None:
-    blueprint = BLUEPRINTS[name]()
-    write_model(compile_model(blueprint), blueprint.task.vocabulary, tmp_path)
-    shipped = truth_folder(name)
-    assert {file.name for file in shipped.iterdir()} == {
-        file.name for file in tmp_path.iterdir()
-    } | {"truth.json"}
-    assert sum(file.stat().st_size for file in shipped.iterdir()) < 1_000_000
-    old, new = load_file(shipped / "model.safetensors"), load_file(tmp_path / "model.safetensors")
-    assert old.keys() == new.keys()
-    for key, value in old.items():
-        torch.testing.assert_close(new[key], value, atol=1e-6, rtol=0)
-    for file in ("config.json", "tokenizer.json", "tokenizer_config.json"):
-        # Another version of transformers may have another field; what both have is the same.
-        a, b = (
-            json.loads((shipped / file).read_text("utf-8")),
-            json.loads((tmp_path / file).read_text("utf-8")),
-        )
-        assert {key: a[key] for key in a.keys() & b.keys()} == {
-            key: b[key] for key in a.keys() & b.keys()
-        }
+def test_a_model_is_compiled_once_into_the_cache(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MECHASSAY_CACHE", str(tmp_path))
+    folder = truth_folder(name)
+    assert tmp_path in folder.parents and folder.name == name
+    files = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+    assert {file.name for file in folder.iterdir()} == {*files, "truth.json"}
+    assert not any((tmp_path / "tmp").iterdir())
+    monkeypatch.setattr(compiled, "compile_model", None)
+    assert truth_folder(name) == folder == Path(resolve(name).location)
+    assert resolve(f"untrained:{name}").location == str(folder)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_compiled_weights_are_those_that_were_verified(name: str) -> None:
+    """Of each tensor the shape, the sum, the sum of squares, and a product with cosines."""
+    known = json.loads((GOLDEN / "compiled_truths.json").read_text("utf-8"))[name]
+    found = load_file(truth_folder(name) / "model.safetensors")
+    assert found.keys() == known.keys()
+    for key, (shape, *sums) in known.items():
+        flat = found[key].double().flatten()
+        products = (flat.sum(), flat @ flat, flat @ torch.arange(len(flat)).double().cos())
+        assert list(found[key].shape) == shape
+        assert [float(each) for each in products] == pytest.approx(sums, rel=1e-6, abs=1e-4), key
+
+
+def test_another_process_may_be_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MECHASSAY_CACHE", str(tmp_path))
+    publish = compiled.publish
+
+    def second(finished: Path, target: Path) -> None:
+        shutil.copytree(finished, target)
+        publish(finished, target)
+
+    monkeypatch.setattr(compiled, "publish", second)
+    assert load_truth("truth-induction").circuits == truth_of("truth-induction").circuits
+
+
+def test_a_cache_that_cannot_be_written_to_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("MECHASSAY_CACHE", str(tmp_path / "file"))
+    with pytest.raises(MechassayError, match="Cannot write to the cache .*MECHASSAY_CACHE names"):
+        truth_folder("truth-ioi")
 
 
 def auroc(scores: EdgeScores, truth: Truth, ablation: str) -> float:

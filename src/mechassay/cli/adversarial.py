@@ -10,14 +10,12 @@ from mechassay.cli.command import command
 from mechassay.runs.adversarial import AdversarialJob
 from mechassay.runs.adversarial_paper import PaperJob
 from mechassay.runs.adversarial_search import SearchJob
-from mechassay.runs.robust import RobustJob
 
 app = typer.Typer(
     help="The worst inputs of circuits, and bounds of how bad they are.", no_args_is_help=True
 )
 app.command("run")(command(AdversarialJob, output="runs/adversarial"))
 app.command("paper")(command(PaperJob, output="runs/adversarial-paper"))
-app.command("robust")(command(RobustJob, output="runs/robust"))
 app.command("search")(command(SearchJob, output="runs/adversarial-search"))
 
 

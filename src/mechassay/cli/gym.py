@@ -11,7 +11,7 @@ from mechassay.cli.command import command
 from mechassay.cli.listing import JsonOption, say, show_columns
 from mechassay.cli.problems import tell
 from mechassay.runs.directions import DirectionsJob
-from mechassay.runs.gym import GymJob
+from mechassay.runs.gym import ALL_TASKS, TASKS, GymJob, task_names
 from mechassay.runs.gym_check import GymCheckJob
 
 app = typer.Typer(help="Linear features on tasks of minimal pairs.", no_args_is_help=True)
@@ -84,6 +84,9 @@ def train_model(
             "--output", "-o", help="Folder for the model; the same command again goes on there."
         ),
     ],
+    task: Annotated[
+        list[str] | None, typer.Option("--task", "-t", help=f"{TASKS.help} All if not given.")
+    ] = None,
     layers: Annotated[int, typer.Option(help="Layers.")] = 4,
     width: Annotated[int, typer.Option(help="Width of the residual stream.")] = 48,
     heads: Annotated[int, typer.Option(help="Heads of a layer.")] = 4,
@@ -100,11 +103,12 @@ def train_model(
         typer.Option(min=0, max=2**62 - 1, help="Seed of the sentences and the first weights."),
     ] = 0,
 ) -> None:
-    """Train a small GPT-NeoX on sentences of the train split of all gym tasks.
+    """Train a small GPT-NeoX on sentences of the train split of gym tasks.
 
-    Without options this is how gym-neox was trained. Its checkpoints are FOLDER@step0, ...
+    FOLDER is the model after the last step, FOLDER@step64 that after 64 (--checkpoint 64).
     """
-    from mechassay.gym.own_model import CHECKPOINTS, TAIL, GymTraining, train_gym_model
+    from mechassay.gym.own_model import TAIL, GymTraining, train_gym_model
+    from mechassay.gym.published import load_gym_task
 
     training = GymTraining(
         layers=layers,
@@ -112,12 +116,13 @@ def train_model(
         heads=heads,
         sentences=sentences,
         steps=steps,
-        checkpoints=CHECKPOINTS if checkpoint is None else tuple(checkpoint),
+        checkpoints=tuple(checkpoint or ()),
         batch_size=batch_size,
         rate=rate,
         seed=seed,
     )
-    losses = train_gym_model(output, training)
+    tasks = [load_gym_task(name) for name in task_names(task or (ALL_TASKS,))]
+    losses = train_gym_model(output, training, tasks=tasks)
     last = float(losses[-TAIL:].mean())
     typer.echo(f"loss: first {losses[0]:.3g}, last {last:.3g} nats a token")
     typer.echo(f"Written: {output}@" + f", {output}@".join(f"step{n}" for n in training.kept))

@@ -9,7 +9,6 @@ import typer
 from mechassay.cli.command import command, seed_option
 from mechassay.cli.listing import JsonOption, show_columns
 from mechassay.runs.measure import MeasureJob
-from mechassay.runs.measure_trial import MeasureTrialJob
 
 app = typer.Typer(help="Whether measurements can be trusted.", no_args_is_help=True)
 app.command("run")(command(MeasureJob, output="runs/measure", arguments=("metrics",)))
@@ -22,7 +21,6 @@ app.command("all")(
         defaults={"metrics": ("all",)},
     )
 )
-app.command("trial")(command(MeasureTrialJob, output="runs/measure-trial"))
 
 
 @app.command("list")

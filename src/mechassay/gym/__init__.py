@@ -9,7 +9,7 @@ from mechassay.lazy import lazy_names
 if TYPE_CHECKING:
     from mechassay.gym.behaviour import GymAccuracy, accuracy
     from mechassay.gym.causalgym_files import read_causalgym_rows, read_causalgym_templates
-    from mechassay.gym.corpus import GymCorpus, corpus_tasks
+    from mechassay.gym.corpus import GymCorpus
     from mechassay.gym.evaluation import evaluate
     from mechassay.gym.formulas import Formula
     from mechassay.gym.gym_task import GymTask
@@ -48,7 +48,6 @@ __all__ = [
     "TaskOdds",
     "accuracy",
     "compat_batches",
-    "corpus_tasks",
     "evaluate",
     "gym_method",
     "gym_tasks",
@@ -68,7 +67,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "behaviour": "GymAccuracy accuracy",
         "causalgym_files": "read_causalgym_rows read_causalgym_templates",
-        "corpus": "GymCorpus corpus_tasks",
+        "corpus": "GymCorpus",
         "evaluation": "evaluate",
         "formulas": "Formula",
         "gym_task": "GymTask",

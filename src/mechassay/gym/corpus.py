@@ -7,9 +7,7 @@ many of each task. Only sentences of the train split are drawn, so none of the d
 sentences is among them. As tasks share words, one may be the beginning of a longer sentence of
 another task, and rarely its label follows there ("... has" of "... has never").
 
-`corpus_tasks` has the 29 tasks, those with a filler in place of an empty option once more so, and
-plain sentences (`data/plain.yaml`), in which nothing stands between what decides and what it
-decides. A word is a token, and so is a mark of punctuation; the control labels are words too.
+A word is a token, and so is a mark of punctuation; the control labels are words too.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.resources import as_file, files
 from itertools import islice
 
 import numpy as np
@@ -29,8 +26,6 @@ from mechassay.display import OneLine
 from mechassay.errors import BadUsage
 from mechassay.gym.control_labels import DOG_GIVE
 from mechassay.gym.gym_task import GymTask
-from mechassay.gym.published import FAMILIES, published_task
-from mechassay.gym.task_files import read_gym_tasks
 from mechassay.tasks.task import split_rng
 from mechassay.truth.tasks import UNKNOWN
 
@@ -38,15 +33,6 @@ SPLIT = "train"
 PAD = -1
 _WORD = re.compile(r"\w+|[^\w\s]+")
 """As `truth.folders.word_tokenizer` splits."""
-
-
-def corpus_tasks() -> list[GymTask]:
-    """The tasks whose sentences gym-neox is trained on: the 29, with fillers, and plain ones."""
-    tasks = [published_task(name) for names in FAMILIES.values() for name in names]
-    with as_file(files("mechassay.gym").joinpath("data", "plain.yaml")) as file:
-        plain = read_gym_tasks(file)
-    fillers = [task.with_filler() for task in tasks if task.filler is not None]
-    return [*tasks, *fillers, *plain.values()]
 
 
 def words_of(tasks: Iterable[GymTask]) -> list[str]:

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from mechassay.checkpoint import key_of
 from mechassay.errors import BadUsage, NonFinite
-from mechassay.gym.corpus import PAD, GymCorpus, corpus_tasks
+from mechassay.gym.corpus import PAD, GymCorpus
 from mechassay.gym.gym_task import GymTask
 from mechassay.progress import BAR, Progress
 from mechassay.training import Order, descend
@@ -43,7 +43,6 @@ FILE = "training.json"
 STATE = "training.safetensors"
 CONTEXT = 64
 CLIP = 1.0
-CHECKPOINTS = (0, 32, 64, 128, 256, 512, 1000)
 CHUNKS = 4
 """Parts of a batch by length, so that little of it is padding."""
 TAIL = 100
@@ -71,7 +70,7 @@ class GymTraining:
     heads: int = 4
     sentences: int = 3000
     steps: int = 2000
-    checkpoints: tuple[int, ...] = CHECKPOINTS
+    checkpoints: tuple[int, ...] = ()
     batch_size: int = 64
     rate: float = 2e-3
     last_rate: float = 2e-5
@@ -115,7 +114,7 @@ def train_gym_model(
     folder: Path,
     training: GymTraining | None = None,
     *,
-    tasks: Sequence[GymTask] | None = None,
+    tasks: Sequence[GymTask],
     progress: Progress = BAR,
 ) -> Float[Tensor, "steps"]:
     """Train a model, and write its checkpoints, a tokenizer and training.json.
@@ -123,7 +122,7 @@ def train_gym_model(
     Args:
         folder: a new one, or one in which this training was interrupted.
         training: `GymTraining()` by default.
-        tasks: whose sentences; `corpus_tasks()` by default.
+        tasks: whose sentences.
 
     Returns:
         The loss of every step, in nats a token.
@@ -133,9 +132,8 @@ def train_gym_model(
         NonFinite: the loss is NaN or infinite.
     """
     training = training or GymTraining()
-    chosen = corpus_tasks() if tasks is None else list(tasks)
-    corpus = GymCorpus.of(chosen, training.sentences, training.seed)
-    about = {**asdict(training), "tasks": {task.name: task.sha256 for task in chosen}}
+    corpus = GymCorpus.of(tasks, training.sentences, training.seed)
+    about = {**asdict(training), "tasks": {task.name: task.sha256 for task in tasks}}
     _begin(folder, about)
     model = untrained_neox(training, len(corpus.words))
     optimiser = torch.optim.AdamW(

@@ -9,12 +9,6 @@ from mechassay.lazy import lazy_names
 if TYPE_CHECKING:
     from mechassay.measurement.bands import Band, BandScale, Range, Reading
     from mechassay.measurement.catalogue import PageMetric, page_metric
-    from mechassay.measurement.discrimination import (
-        RightFromWrong,
-        RightFromWrongTable,
-        TrialScore,
-        discriminate,
-    )
     from mechassay.measurement.gauge import GAUGES, Gauge, load_gauge, measure, null_table
     from mechassay.measurement.inputs import NEEDS, Inputs
     from mechassay.measurement.listing import GaugeList, list_gauges
@@ -40,12 +34,8 @@ __all__ = [
     "Quantity",
     "Range",
     "Reading",
-    "RightFromWrong",
-    "RightFromWrongTable",
     "Scenario",
-    "TrialScore",
     "Variant",
-    "discriminate",
     "list_gauges",
     "load_gauge",
     "measure",
@@ -59,7 +49,6 @@ __getattr__, __dir__ = lazy_names(
     {
         "bands": "Band BandScale Range Reading",
         "catalogue": "PageMetric page_metric",
-        "discrimination": "RightFromWrong RightFromWrongTable TrialScore discriminate",
         "gauge": "GAUGES Gauge load_gauge measure null_table",
         "inputs": "NEEDS Inputs",
         "listing": "GaugeList list_gauges",

@@ -22,7 +22,7 @@ ALL_GAUGES = "all"
 class Gauge(Protocol):
     """A metric of measurement as something that can be run.
 
-    A gauge may also have what `measurement.discrimination` reads: `uses`, inputs that it takes
+    A gauge may also have what the study `studies/measure_trial` reads: `uses`, inputs that it takes
     where they are there; `score`, by variant the quantity that says right from wrong, where that is
     not the one of the first condition; `tried_as`, settings with which it looks at a circuit.
 

@@ -1,4 +1,5 @@
-"""The cache of models that were fetched or dequantised: folders that appear whole or not at all.
+"""The cache of models that were fetched, dequantised or compiled: folders that appear whole or not
+at all.
 
 Everything is made in `<cache>/tmp` and renamed into place when complete.
 """
@@ -22,7 +23,7 @@ _DAY = 86_400.0
 
 
 def cache_folder() -> Path:
-    """The folder for fetched and dequantised models: `MECHASSAY_CACHE`, else the platform's."""
+    """The folder for models that are made here: `MECHASSAY_CACHE`, else the platform's."""
     chosen = os.environ.get("MECHASSAY_CACHE")
     if chosen:
         return Path(chosen).expanduser().absolute()

@@ -333,7 +333,7 @@ def load_model(
         source: a packaged model ("smollm2-135m", "gemma3-270m"), a ground truth ("truth-ioi"),
             "gym-neox", a local folder, a .gguf file, a hub id, or a Hugging Face model in memory
             (whose dtype and device are kept). Names, folders and hub ids may end in @ and a
-            revision: "gym-neox@step64". Behind "untrained:" any of them has random weights.
+            revision: "gym-neox@step128". Behind "untrained:" any of them has random weights.
         dtype: "float32", "float64", "bfloat16" or "float16".
         device: where to put it; "auto" is a GPU if there is one.
         tokenizer: for a model in memory; otherwise the source's own.

@@ -3,7 +3,8 @@
 `resolve` turns what the user typed into a `Resolved` whose location transformers can load:
 
 1. a packaged name (`packaged.json`) is its folder in the cache, made by `packaged.fetch`;
-2. a ground truth's name ("truth-ioi"), or "gym-neox", is its folder in this package;
+2. a ground truth's name ("truth-ioi"), or "gym-neox", is its folder in this package; that of a
+   compiled ground truth is made in the cache when it is first loaded (`truth.compiled`);
 3. a folder with a `config.json` is itself, one of checkpoints ("step0", "step64") is the last one;
 4. a `.gguf` file is dequantised once into the cache, keyed by the SHA-256 of its content;
 5. `owner/name`, or one of the hub's few names without an owner, is left to the hub;
@@ -18,8 +19,9 @@ import os
 import re
 import shutil
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from mechassay.errors import BadFile, BadUsage, ModelNotFetched, UnknownName
 from mechassay.files import file_hash
@@ -33,9 +35,14 @@ _HUB_IDS_WITHOUT_OWNER = frozenset(
     {"gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2", "openai-gpt"}
 )
 TRUTH_FOLDERS = Path(__file__).parents[1] / "truth" / "data"
-"""Models whose circuit is known come with this package, a folder each."""
+"""What is known of the models whose circuit is known, a folder each: with the model's files where
+it was trained, without them where it is compiled."""
 GYM_FOLDERS = Path(__file__).parents[1] / "gym" / "data"
-"""So do models of the gym tasks, with their checkpoints."""
+"""Models of the gym tasks come with this package, with checkpoints."""
+OTHER_CHECKPOINTS = (
+    "`make study gym-neox`, in a checkout of the repository, trains gym-neox and keeps steps 0, 32,"
+    " 64, 256, 512 and 1000 too."
+)
 STEP = re.compile(r"step(\d+)")
 """The name of a checkpoint's folder."""
 
@@ -49,7 +56,7 @@ class Resolved:
     `own`: a folder or file of the user's, whose name does not say which weights are in it.
     """
 
-    kind: Literal["packaged", "folder", "gguf", "hub"]
+    kind: Literal["packaged", "compiled", "folder", "gguf", "hub"]
     name: str
     location: str
     note: str = ""
@@ -60,7 +67,7 @@ class Resolved:
 
 def truth_names() -> list[str]:
     """The models whose circuit is known, sorted."""
-    return sorted(folder.name for folder in TRUTH_FOLDERS.iterdir() if is_model_folder(folder))
+    return sorted(file.parent.name for file in TRUTH_FOLDERS.glob("*/truth.json"))
 
 
 def gym_model_names() -> list[str]:
@@ -78,7 +85,8 @@ def checkpoints(folder: Path) -> list[str]:
 
 
 def resolve(source: str) -> Resolved:
-    """Decide what `source` is; a GGUF file is dequantised if it was not before.
+    """Decide what `source` is; a GGUF file is dequantised, and a ground truth compiled, if it was
+    not before.
 
     Raises:
         ModelNotFetched: a packaged model that is not on this machine yet.
@@ -89,6 +97,11 @@ def resolve(source: str) -> Resolved:
         UnknownName: none of these kinds, or no such checkpoint.
     """
     found = find_source(source)
+    if found.kind == "compiled":
+        # Named, not imported: compiling knows tasks, and these know models.
+        compiled: Any = import_module("mechassay.truth.compiled")
+        folder = compiled.compiled_folder(Path(found.location).name)
+        return replace(found, kind="folder", location=str(folder))
     if found.kind != "gguf":
         return found
     held = _resolve_gguf(Path(found.location))
@@ -96,7 +109,8 @@ def resolve(source: str) -> Resolved:
 
 
 def find_source(source: str) -> Resolved:
-    """Decide what `source` is, and do nothing: a GGUF file is only looked for.
+    """Decide what `source` is, and do nothing: a GGUF file is only looked for, and the location of
+    a compiled ground truth is what is known of it.
 
     Raises:
         ModelNotFetched, BadFile, BadUsage, UnknownName: as `resolve`.
@@ -106,7 +120,7 @@ def find_source(source: str) -> Resolved:
         return replace(found, name=f"{UNTRAINED}{found.name}", untrained=True)
     found = _find_whole(source)
     if found is not None:
-        return found if found.kind in ("gguf", "hub") else _last_of(found)
+        return _last_of(found) if found.kind in ("packaged", "folder") else found
     name, at, revision = source.rpartition("@")
     if at and (whole := _find_whole(name)) is not None:
         return _revision(whole, revision)
@@ -126,7 +140,9 @@ def _find_whole(source: str) -> Resolved | None:
             )
         return Resolved("packaged", source, str(packaged_folder(source)), models[source].title)
     if source in truth_names():
-        return Resolved("folder", source, str(TRUTH_FOLDERS / source))
+        folder = TRUTH_FOLDERS / source
+        kind = "folder" if is_model_folder(folder) else "compiled"
+        return Resolved(kind, source, str(folder))
     if source in gym_model_names():
         return Resolved("folder", source, str(GYM_FOLDERS / source))
     path = Path(os.path.expanduser(source)).absolute()
@@ -170,7 +186,8 @@ def _revision(whole: Resolved, revision: str) -> Resolved:
     folder = Path(whole.location)
     known = [each.name for each in folder.iterdir() if is_model_folder(each)]
     if revision not in known:
-        raise UnknownName(f"checkpoint of {whole.name}", revision, known)
+        note = OTHER_CHECKPOINTS if folder.parent == GYM_FOLDERS else ""
+        raise UnknownName(f"checkpoint of {whole.name}", revision, known, note)
     return replace(whole, name=name, location=str(folder / revision))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Protocol
 
@@ -26,10 +27,8 @@ from mechassay.report.kinds import (
     gym,
     gym_check,
     measure,
-    measure_trial,
     paper,
     patch,
-    robust,
     search,
     suite,
     variables,
@@ -72,18 +71,24 @@ KINDS: dict[str, Kind] = {
     "gym": gym,
     "gym-check": gym_check,
     "measure": measure,
-    "measure-trial": measure_trial,
     "patch": patch,
-    "robust": robust,
     "variables": variables,
 }
 
 
 def kind_of(records: Sequence[Record], failures: Sequence[Failure] = (), kind: str = "") -> Kind:
-    """How records are shown: by the kind that is named, or their own, or as any records are."""
+    """How records are shown: by the kind that is named, or their own, or as any records are.
+
+    Other packages register modules for their kinds under the entry point group `mechassay.pages`.
+    """
     kinds = {kind} if kind else {record.kind for record in records}
-    shown = KINDS.get(kinds.pop(), generic) if len(kinds) == 1 else generic
-    return suite if shown is circuits and suite.is_many(records, failures) else shown
+    if len(kinds) != 1:
+        return generic
+    (name,) = kinds
+    if name not in KINDS:
+        added = entry_points(group="mechassay.pages", name=name)
+        return next((point.load() for point in added), generic)
+    return suite if name == "faithfulness" and suite.is_many(records, failures) else KINDS[name]
 
 
 def write_page(

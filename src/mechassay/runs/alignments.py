@@ -21,7 +21,7 @@ from typing import Annotated, Any, ClassVar
 from mechassay.errors import BadUsage, MechassayError, one_of
 from mechassay.interventions.site import ALL
 from mechassay.models.model import check_dtype
-from mechassay.models.sources import find_source
+from mechassay.models.sources import find_source, resolve
 from mechassay.records import Record, Spec
 from mechassay.runs import options
 from mechassay.runs.job import Bench, Cell, Job, cell_name, option
@@ -235,7 +235,8 @@ class AlignmentsJob(Job):
 def _class_of(name: str) -> str:
     """The class of a model as MIB's track names it; "" where only loading it would tell."""
     try:
-        location = find_source(name).location
+        found = find_source(name)
+        location = (resolve(name) if found.kind == "compiled" else found).location
     except MechassayError:
         return ""
     ids = {each.name: kind for kind, each in MIB_BOARD.models.items()}

@@ -3,8 +3,8 @@
 Intervals are those of the two-way cluster bootstrap (`two_way`). For a difference or a ratio both
 grids are resampled with the same rows and columns, so what makes a prompt hard for all circuits
 cancels. Intervals cover the choice of the grid's prompts, not the data the circuits were found on;
-for that, find them again on other data (`over_repeats`). The largest value has no interval, nor
-has a percentile with too few rows or columns beyond it (`two_way.LEAST`). NaN is no pair.
+for that, find them again on other data. The largest value has no interval, nor has a percentile
+with too few rows or columns beyond it (`two_way.LEAST`). NaN is no pair.
 
 A grid over several templates is two populations (`split_by`), same and different templates. Each
 has its own statistics, and the share of the empty circuit's mean that is left,
@@ -25,7 +25,7 @@ from jaxtyping import Bool, Float
 
 from mechassay.display import OneLine
 from mechassay.errors import BadUsage
-from mechassay.stats.intervals import LEVEL, Estimate, percentile_interval, student_interval
+from mechassay.stats.intervals import LEVEL, Estimate, percentile_interval
 from mechassay.stats.partial_grid import outside, reach
 from mechassay.stats.rounding import resolved_difference
 from mechassay.stats.two_way import N_RESAMPLES, two_way_draws, two_way_worst, within_reach
@@ -119,21 +119,6 @@ def _worst_mean(values: Float[np.ndarray, "values"], share: float) -> float:
     wanted = share * values.size
     taken = np.clip(wanted - np.arange(values.size), 0, 1)
     return float(np.sort(values)[::-1] @ taken / wanted)
-
-
-def over_repeats(estimates: Sequence[Estimate], level: float = LEVEL) -> Estimate:
-    """The mean over independent repeats with Student's interval; of one repeat, its own estimate.
-
-    Raises:
-        BadUsage: no repeats.
-    """
-    if not estimates:
-        raise BadUsage("A mean over repeats needs at least 1; got none.")
-    if len(estimates) == 1:
-        return estimates[0]
-    values = np.array([estimate.value for estimate in estimates])
-    interval = student_interval(values[~np.isnan(values)], level)
-    return Estimate(float(values.mean()), interval.low, interval.high)
 
 
 @dataclass(frozen=True)

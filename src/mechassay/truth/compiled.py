@@ -19,14 +19,18 @@ at a score that is `GAP` lower are all that edges outside the circuit do.
 
 The idea of compiling weights is that of Tracr (Lindner et al. 2023); here the norms are real, the
 basis is rotated, and there are distractors. Weights are computed in fp64 from a seed and rounded
-once to fp32.
+once to fp32. A model is compiled when it is first loaded (`compiled_folder`); its circuit, which
+was verified, comes with the package.
 """
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +38,9 @@ import torch
 from jaxtyping import Float
 from scipy.fft import dct
 
+from mechassay.models.cache import cache_folder, is_model_folder, publish, workbench
+from mechassay.models.sources import TRUTH_FOLDERS
+from mechassay.truth.folders import FILE, write_model
 from mechassay.truth.tasks import LENGTH, NAMES, CompiledIOI, CompiledTask, Induction, PreviousToken
 
 if TYPE_CHECKING:
@@ -221,6 +228,27 @@ BLUEPRINTS = {
 
 
 # Weights
+
+
+def compiled_folder(name: str) -> Path:
+    """The folder of a compiled model with its truth.json, in the cache; made if it is not there.
+
+    Its name has a hash of the weights and of truth.json, so that no other version's is taken.
+
+    Raises:
+        MechassayError: the cache cannot be written to.
+    """
+    blueprint, known = BLUEPRINTS[name](), TRUTH_FOLDERS / name / FILE
+    digest = hashlib.sha256(known.read_bytes())
+    for value in weights(blueprint).values():
+        digest.update(value.numpy().tobytes())
+    target = cache_folder() / "truth" / f"{name}-{digest.hexdigest()[:16]}" / name
+    if not is_model_folder(target):
+        with workbench() as bench:
+            write_model(compile_model(blueprint), blueprint.task.vocabulary, bench / name)
+            shutil.copyfile(known, bench / name / FILE)
+            publish(bench / name, target)
+    return target
 
 
 def compile_model(blueprint: Blueprint) -> GPT2LMHeadModel:

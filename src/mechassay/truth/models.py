@@ -1,6 +1,7 @@
 """Ground-truth models that come with the package: a model, its task, and its circuits.
 
-A folder under `data` holds a model like any other and truth.json (`mechassay.truth.folders`).
+A folder under `data` holds truth.json (`mechassay.truth.folders`) and, where the model was trained,
+the model like any other; `mechassay.truth.compiled` makes the others.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from mechassay.circuits.spec import FoundCircuit
 from mechassay.display import OneLine
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, one_of
 from mechassay.graph import Graph
+from mechassay.models.cache import is_model_folder
 from mechassay.models.model import Model, load_model
 from mechassay.models.sources import TRUTH_FOLDERS
 from mechassay.pairs import Pairs
 from mechassay.tasks import TRUTHS, Task
+from mechassay.truth.compiled import compiled_folder
 from mechassay.truth.folders import FILE, FORMAT
 from mechassay.truth.verify import ratio
 
@@ -108,9 +111,11 @@ def truth_folder(name: str) -> Path:
 
     Raises:
         UnknownName: there is none of that name.
+        MechassayError: it has to be compiled, and the cache cannot be written to.
     """
     TRUTHS.load(name)
-    return TRUTH_FOLDERS / name
+    folder = TRUTH_FOLDERS / name
+    return folder if is_model_folder(folder) else compiled_folder(name)
 
 
 def truth_circuit(model: str, ablation: str) -> FoundCircuit:

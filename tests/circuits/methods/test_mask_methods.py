@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +14,18 @@ from torch import Tensor
 from mechassay.circuits import EdgeScores, ExactPatching, ablate
 from mechassay.circuits.methods import mask_training
 from mechassay.circuits.methods.edge_pruning import EdgePruning
-from mechassay.circuits.methods.mask_training import (
-    Minibatches,
-    connected,
-    summary,
-)
+from mechassay.circuits.methods.mask_training import connected, summary
 from mechassay.circuits.methods.subnetwork_probing import SubnetworkProbing, _Priced  # pyright: ignore[reportPrivateUsage]
 from mechassay.circuits.methods.ugs import CLIP, UniformGradientSampling, _Uniform, straight_through  # pyright: ignore[reportPrivateUsage]
-from mechassay.circuits.tail import MEAN, CVaR, Weights, WorstGroup
 from mechassay.errors import BadUsage, NonFinite, UnknownName
 from mechassay.graph import Graph
 from mechassay.models.model import make_model
 from mechassay.models.trace import Contrast
 from mechassay.objectives import Kl
-from mechassay.pairs import Batch
 from mechassay.progress import SILENT
 from mechassay.testing.methods import check_method
 from mechassay.testing.tiny import Subject, build, subject
+from mechassay.training import Order
 
 SHORT: list[Any] = [
     UniformGradientSampling(steps=6, batch_size=2, samples=2, lr=0.1),
@@ -386,102 +381,75 @@ def test_weighted_losses_have_the_weighted_slope(ablation: str, per_example: boo
     assert not per_example or not slope[[2, 5]].any()
 
 
+def even(losses: Tensor) -> Tensor:
+    return torch.full_like(losses, 1 / len(losses))
+
+
+def worst(losses: Tensor) -> Tensor:
+    return torch.eye(len(losses), dtype=losses.dtype)[losses.argmax()]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", SHORT, ids=names(SHORT))
-def test_a_tail_that_is_the_mean_trains_alike_and_another_does_not(method: Any) -> None:
+def test_even_weights_train_alike_and_others_do_not(method: Any) -> None:
     tiny = subject("gpt2", torch.float64)
     if isinstance(method, EdgePruning):
         method = replace(method, steps=40)  # its masks are all one at first, and nothing has a loss
-    plain, whole, half = (
-        method.score(tiny.model, tiny.batch, progress=SILENT, tail=tail).values.nan_to_num(7.0)
-        for tail in (MEAN, CVaR(1.0), CVaR(0.4))
+    plain, whole, one = (
+        method.score(tiny.model, tiny.batch, progress=SILENT, weigh=weigh).values.nan_to_num(7.0)
+        for weigh in (None, even, worst)
     )
     torch.testing.assert_close(whole, plain, rtol=1e-9, atol=1e-12)
-    assert not torch.allclose(half, plain, rtol=1e-6, atol=1e-9)
+    assert not torch.allclose(one, plain, rtol=1e-6, atol=1e-9)
 
 
 class Killed(Exception):
     pass
 
 
-@pytest.mark.parametrize("tail", [MEAN, WorstGroup(5.0)], ids=["mean", "worst-group"])
 @pytest.mark.parametrize("method", SHORT, ids=names(SHORT))
 def test_a_killed_training_goes_on_and_ends_bit_for_bit_the_same(
-    method: Any, tail: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed in the second epoch, by what leaves no time to write anything down."""
     tiny, file = subject("gpt2", n_pairs=5), tmp_path / "a.checkpoint"
     method = replace(method, steps=9, batch_size=2)
-    whole = method.score(tiny.model, tiny.batch, progress=SILENT, tail=tail)
-    draw, calls = Minibatches.draw, []
+    whole = method.score(tiny.model, tiny.batch, progress=SILENT)
+    draw, calls = Order.draw, []
 
-    def killed_at_the_sixth(self: Minibatches, generator: torch.Generator) -> Any:
+    def killed_at_the_sixth(self: Order, generator: torch.Generator) -> Any:
         calls.append(1)
         if len(calls) == 6:
             raise Killed
         return draw(self, generator)
 
     monkeypatch.setattr("mechassay.checkpoint.EVERY_SECONDS", 0.0)
-    monkeypatch.setattr(Minibatches, "draw", killed_at_the_sixth)
+    monkeypatch.setattr(Order, "draw", killed_at_the_sixth)
     with pytest.raises(Killed):
-        method.score(tiny.model, tiny.batch, progress=SILENT, checkpoint=file, tail=tail)
+        method.score(tiny.model, tiny.batch, progress=SILENT, checkpoint=file)
     assert file.is_file()
-    again = method.score(tiny.model, tiny.batch, progress=SILENT, checkpoint=file, tail=tail)
+    again = method.score(tiny.model, tiny.batch, progress=SILENT, checkpoint=file)
     assert len(calls) == 6 + 4 and not file.exists()
     assert torch.equal(again.values.nan_to_num(7.0), whole.values.nan_to_num(7.0))
     assert again.provenance == whole.provenance
 
 
-def test_a_training_with_another_tail_starts_again(
+def test_a_training_whose_examples_are_the_callers_keeps_no_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tiny, file, method = subject("gpt2", n_pairs=4), tmp_path / "a.checkpoint", SHORT[1]
-    expected = method.score(tiny.model, tiny.batch, progress=SILENT, tail=CVaR(0.5)).values
+    """What the caller drew before the kill is not known to a checkpoint."""
+    tiny, method = subject("gpt2", n_pairs=4), SHORT[1]
     monkeypatch.setattr("mechassay.checkpoint.EVERY_SECONDS", 0.0)
     monkeypatch.setattr("pathlib.Path.unlink", lambda *_, **__: None)  # as if killed at the end
-    method.score(tiny.model, tiny.batch, progress=SILENT, checkpoint=file)
-    assert file.is_file()
-    found = method.score(
-        tiny.model, tiny.batch, progress=SILENT, checkpoint=file, tail=CVaR(0.5)
-    ).values
-    assert torch.equal(found.nan_to_num(7.0), expected.nan_to_num(7.0))
-
-
-def test_groups_weights_go_from_step_to_step() -> None:
-    """With a step of 0 groups count alike for good: the mean, where each example is a group.
-    Else the worst one comes to rule.
-    """
-    tiny = subject("gpt2", torch.float64)
-
-    class Named:
-        n_groups = 3
-
-        def draw(self, generator: torch.Generator) -> tuple[Batch, Tensor]:
-            return tiny.batch, torch.arange(3)
-
-    found: dict[float, Tensor] = {}
-    seen: list[Tensor] = []
-
-    @dataclass(frozen=True)
-    class Watched(WorstGroup):
-        def weights(self, losses: Tensor, groups: Tensor, standing: Tensor) -> Weights:
-            seen.append(standing)
-            return super().weights(losses, groups, standing)
-
-    method = SubnetworkProbing(steps=6, lr=0.1)
-    for step in (0.0, 1e3):
-        found[step] = method.score(
-            tiny.model, tiny.batch, progress=SILENT, examples=Named(), tail=Watched(step)
-        ).values.nan_to_num(7.0)
-    plain = method.score(
-        tiny.model, tiny.batch, progress=SILENT, examples=Named()
-    ).values.nan_to_num(7.0)
-    torch.testing.assert_close(found[0.0], plain, rtol=1e-9, atol=1e-12)
-    assert not torch.allclose(found[1e3], plain, rtol=1e-6, atol=1e-9)
-    assert (
-        all(torch.allclose(each, torch.full_like(each, 1 / 3)) for each in seen[:7])
-        and float(seen[-1].max()) > 0.999
-    )
+    more: dict[str, Any]
+    for name, more in {
+        "plain": {},
+        "weigh": {"weigh": worst},
+        "examples": {"examples": lambda generator: tiny.batch},
+    }.items():
+        file = tmp_path / name
+        method.score(tiny.model, tiny.batch, progress=SILENT, checkpoint=file, **more)
+        assert file.is_file() == (name == "plain")
 
 
 def test_losses_are_summed_up_by_hand() -> None:

@@ -6,9 +6,8 @@ A step draws some examples and some random masks m of real numbers, evaluates th
     fidelity(m) + penalty,      fidelity = mean over examples and masks of KL(P_clean || P_masked)
 
 at the last token, or of minus the objective where `loss` is "objective". A method (`Masks`) draws
-masks from trainable parameters and sets the penalty. Another `Tail` than the mean weighs a step's
-examples by their losses, each a mean over its masks; examples may come with other counterfactuals
-each step (`StepExamples`).
+masks from trainable parameters and sets the penalty. A caller may draw each step's examples itself
+(`DrawExamples`), and weigh them by their losses, each a mean over its masks (`WeighExamples`).
 
 Where ablated edges carry constants, edges of a drawn mask that are on no path of nonzero edges from
 `input` to `logits` are zeroed, as when a circuit is evaluated. Where they carry a run of the model
@@ -20,18 +19,16 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from mechassay.checkpoint import key_of
-from mechassay.circuits.methods.method import check_gradients, provenance_of, seeded, settings
+from mechassay.circuits.methods.method import check_gradients, provenance_of, seeded
 from mechassay.circuits.scores import EdgeScores
-from mechassay.circuits.tail import MEAN, Mean, Tail, even
 from mechassay.errors import BadUsage, NonFinite, one_of
 from mechassay.graph import Graph
 from mechassay.models.constants import constants_of
@@ -53,17 +50,10 @@ MIN_STEPS = 3
 BETA, GAMMA, ZETA = 2 / 3, -0.1, 1.1
 
 
-class StepExamples(Protocol):
-    """What the steps of a training are on."""
-
-    @property
-    def n_groups(self) -> int:
-        """How many groups the examples are in."""
-        ...
-
-    def draw(self, generator: torch.Generator) -> tuple[Batch, Int[Tensor, "n"]]:
-        """The examples of the next step, and the number of each one's group."""
-        ...
+DrawExamples = Callable[[torch.Generator], Batch]
+"""The examples of the next step."""
+WeighExamples = Callable[[Tensor], Tensor]
+"""The weights of a step's examples, by their losses in fp64; both have an entry an example."""
 
 
 class Masks(ABC):
@@ -120,17 +110,17 @@ class MaskMethod(ABC):
         *,
         progress: Progress = BAR,
         checkpoint: Path | None = None,
-        examples: StepExamples | None = None,
-        tail: Tail = MEAN,
+        examples: DrawExamples | None = None,
+        weigh: WeighExamples | None = None,
     ) -> EdgeScores:
         """See `Method.score`; scores are probabilities.
 
         The objective plays a part only if `loss` is "objective".
 
         Args:
-            examples: what each step is on; `batch_size` of the pairs if not given. Where they are
-                given, `checkpoint` is not used: a killed job starts again.
-            tail: how a step's examples are weighed.
+            examples: what each step is on; `batch_size` of the pairs if not given.
+            weigh: how much each of them counts; all alike if not given. Where either is given,
+                `checkpoint` is not used: a killed job starts again.
         """
         self._check()
         check_gradients(self.name, model)
@@ -150,9 +140,9 @@ class MaskMethod(ABC):
             self,
             about=about,
             progress=progress,
-            checkpoint=checkpoint if examples is None else None,
+            checkpoint=checkpoint if examples is None and weigh is None else None,
             examples=examples,
-            tail=tail,
+            weigh=weigh,
         )
         about |= {"losses": summary(losses), **masks.reached()}
         return EdgeScores.of(model.graph, masks.probabilities().detach(), about)
@@ -194,34 +184,31 @@ def train(
     about: Mapping[str, Any],
     progress: Progress,
     checkpoint: Path | None = None,
-    examples: StepExamples | None = None,
-    tail: Tail = MEAN,
+    examples: DrawExamples | None = None,
+    weigh: WeighExamples | None = None,
 ) -> Float[Tensor, "steps parts"]:
     """Train the parameters of `masks`, which `optimiser` holds, in place; the loss of every step.
 
     Args:
         about: what is trained; a checkpoint of anything else is not taken up.
         examples: what each step is on; `batch_size` examples of the batch if not given.
-        tail: how a step's examples are weighed.
+        weigh: how much each of them counts; all alike if not given.
 
     Raises:
         NonFinite: the loss or its gradient is infinite or NaN; the message has the step.
         OutOfMemory: one example does not fit.
     """
     generator, order = seeded(method.seed), Order(len(batch), method.batch_size)
-    source = Minibatches(batch, order) if examples is None else examples
+    draw = (lambda rng: batch.select(order.draw(rng))) if examples is None else examples
     budget = token_budget(masked_bytes(model.decoder), batch.n_tokens, model.device)
-    standing = even(source.n_groups, torch.zeros((), dtype=torch.float64))
     losses = torch.zeros(method.steps, len(StepLoss._fields), dtype=torch.float64)
 
     def differentiate(step: int) -> None:
-        part, groups = source.draw(generator)
+        part = draw(generator)
         drawn = masks.draw(method.samples * (len(part) if method.per_example else 1), generator)
         weights = None
-        if not isinstance(tail, Mean):
-            by_example = losses_of(model, part, objective, drawn.detach(), method, budget)
-            weights, after = tail.weights(by_example, groups, standing.clone())
-            standing.copy_(after)
+        if weigh is not None:
+            weights = weigh(losses_of(model, part, objective, drawn.detach(), method, budget))
         fidelity, gradient = fidelity_and_gradient(
             model, part, objective, drawn.detach(), method, budget, weights
         )
@@ -240,8 +227,7 @@ def train(
         progress.track(method.name, method.steps) as advance,
         out_of_memory_is_an_error(method.name),
     ):
-        tail_of = {"name": tail.name, **settings(tail)}
-        key = {**about, "tail": tail_of, "budget": budget, "graph": model.graph.fingerprint}
+        key = {**about, "budget": budget, "graph": model.graph.fingerprint}
         descend(
             differentiate,
             optimiser,
@@ -250,7 +236,7 @@ def train(
             key=key_of(key),
             checkpoint=checkpoint,
             generator=generator,
-            also={**order.kept, "standing": standing, "losses": losses},
+            also={**order.kept, "losses": losses},
             clip=method.clip,
         )
     return losses
@@ -262,20 +248,6 @@ def masked_forwards(graph: Graph) -> float:
     Mixing the streams of a layer's readers takes 3 a thousand edges of a layer.
     """
     return max(3.0, 3e-3 * graph.n_edges / graph.n_layers)
-
-
-@dataclass(frozen=True, eq=False)
-class Minibatches:
-    """Some of a batch's examples a step, all in one group."""
-
-    batch: Batch
-    order: Order
-    n_groups: ClassVar[int] = 1
-
-    def draw(self, generator: torch.Generator) -> tuple[Batch, Int[Tensor, "n"]]:
-        """See `StepExamples.draw`."""
-        part = self.batch.select(self.order.draw(generator))
-        return part, torch.zeros(len(part), dtype=torch.long)
 
 
 def fidelity_and_gradient(

@@ -1,0 +1,1 @@
+"""How gym-neox was trained, and when it learned its tasks."""

@@ -1,0 +1,1 @@
+"""Do metrics of measurement tell right from wrong?"""

@@ -1,0 +1,184 @@
+"""Do metrics tell right from wrong? A run over subjects of known worth: a cell is one metric.
+
+Metrics that look at a circuit are tried on the circuits of the ground truths, those that look at a
+dictionary on planted ones (`subjects`), each with every seed. Which metrics do is read
+from the registry: from what a gauge needs, and from the inputs that it takes where they are there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from mechassay.errors import BadUsage, one_of
+from mechassay.measurement.gauge import ALL_GAUGES, all_gauges, gauge_name, load_gauge
+from mechassay.measurement.inputs import missing_inputs
+from mechassay.measurement.variant import VariantName
+from mechassay.records import Record, Spec, provenance
+from mechassay.runs import options
+from mechassay.runs.job import Bench, Cell, Job, cell_name, option
+from mechassay.tasks import TRUTHS
+from mechassay.truth.models import load_truth
+from studies.measure_trial.discrimination import (
+    TrialScore,
+    deciding_quantity,
+    discriminate,
+    discrimination_record,
+    scored,
+)
+from studies.measure_trial.subjects import (
+    CIRCUITS,
+    DICTIONARIES,
+    GIVEN,
+    WORLDS,
+    KnownSubject,
+    circuit_subjects,
+    dictionary_subjects,
+    sort_of_subject,
+)
+
+NO_SUBJECT, MISSING = "no subject", "missing input"
+NAMES: Mapping[str, str] = {CIRCUITS: "ground truths", DICTIONARIES: "planted dictionaries"}
+
+
+@dataclass(frozen=True)
+class MeasureTrialJob(Job):
+    """Try metrics of measurement on circuits and dictionaries of known worth: how well does each
+    tell right from wrong?
+
+    Attributes:
+        metrics: names of metrics or of their scripts, with settings; "all" stands for all.
+        truths: ground truths; none stands for all.
+        seeds: of prompts, and of everything that is drawn.
+    """
+
+    metrics: Annotated[
+        tuple[str, ...],
+        option("Metric, with settings if wanted; `all` stands for all. Repeat for several.", "-M"),
+    ] = (ALL_GAUGES,)
+    truths: Annotated[
+        tuple[str, ...],
+        option("Ground truth for metrics of circuits; all if none. Repeat for several.", "--truth"),
+    ] = ()
+    seeds: Annotated[
+        tuple[int, ...],
+        option("Seed of prompts, and of subjects that are drawn. Repeat for several.", "--draw"),
+    ] = (0, 1)
+    n_prompts: Annotated[int, option("Pairs to measure circuits on.", least=2)] = 40
+    train_limit: Annotated[int, option("Pairs to find means and probes on.", least=2)] = 40
+    seed: Annotated[int, options.seed_of("the bootstrap")] = 0
+
+    kind: ClassVar[str] = "measure-trial"
+    grows: ClassVar[tuple[str, ...]] = ("metrics",)
+
+    def check(self, bench: Bench) -> None:
+        """See `Job.check`."""
+        for text in self.gauges().values():
+            load_gauge(text)
+        for name in self.truths:
+            one_of("ground truth", name, TRUTHS.targets())
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
+            raise BadUsage(f"Draws are seeds from 0 on, one or more, each once; got {self.seeds}.")
+
+    def gauges(self) -> dict[str, str]:
+        """The metrics, "all" written out: what each is called, and how it is made."""
+        typed = [
+            name
+            for text in self.metrics
+            for name in (all_gauges() if text == ALL_GAUGES else [text])
+        ]
+        return {gauge_name(text): text for text in map(_tried, typed)}
+
+    def definitions(self) -> dict[str, int]:
+        """See `Job.definitions`: of metrics."""
+        gauges = [load_gauge(text) for text in self.gauges().values()]
+        return {f"metric {each.id}": each.version for each in gauges}
+
+    def cells(self) -> list[Cell]:
+        """See `Job.cells`."""
+        found = [
+            Cell(cell_name(name), {"metric": name}, sort, {"metric": text})
+            for name, text in self.gauges().items()
+            for sort in [sort_of_subject(load_gauge(text))]
+        ]
+        # Those of one sort stand together; those without a subject at the end.
+        return sorted(found, key=lambda cell: (not cell.shares, cell.shares))
+
+    def skip(self, cell: Cell, bench: Bench) -> tuple[str, str] | None:
+        """See `Job.skip`: there are no subjects of known worth that the metric could look at."""
+        if not cell.shares:
+            return NO_SUBJECT, "looks at neither a single circuit nor a dictionary"
+        needs = load_gauge(cell.typed["metric"]).needs
+        missing = missing_inputs(needs, GIVEN[cell.shares])
+        if not missing:
+            return None
+        return MISSING, f"needs {', and '.join(missing)}, which {NAMES[cell.shares]} do not have"
+
+    def run(self, cell: Cell, bench: Bench) -> Record:
+        """See `Job.run`."""
+        begin = time.perf_counter()
+        subjects = bench.shared("subjects", lambda: self._subjects(cell.shares, bench))
+        gauge: Any = load_gauge(cell.typed["metric"])
+        rows: list[TrialScore] = []
+        quantities: dict[VariantName, str] = {}
+        with bench.progress.track(gauge.id, len(subjects)) as advance:
+            for each in subjects:
+                found = gauge.measure(each.inputs)
+                rows += scored(gauge, found, each.world, each.seed, each.kind, right=each.right)
+                for part in (found.page, found.repaired):
+                    if (decided := deciding_quantity(gauge, part)) is not None:
+                        quantities[part.name] = decided[0]
+                advance(1)
+        if not rows:
+            raise BadUsage(f"{gauge.id} only reports: it has no quantity that says right or wrong.")
+        specs = {
+            "model": Spec(name=NAMES[cell.shares]),
+            "task": Spec(name="right from wrong", args=self._about(cell.shares)),
+            "method": Spec(name=gauge.id, version=gauge.version, args=dataclasses.asdict(gauge)),
+            "metric": Spec(name="auroc"),
+        }
+        return discrimination_record(
+            discriminate(rows, quantities, seed=self.seed),
+            rows,
+            self.kind,
+            specs,
+            provenance(device=bench.device, dtype="float32", seed=self.seed),
+            cell=cell.of,
+            realised={"seconds": round(time.perf_counter() - begin, 3)},
+        )
+
+    def _about(self, sort: str) -> dict[str, Any]:
+        about: dict[str, Any] = {"worlds": self.worlds(sort), "seeds": self.seeds}
+        return about | ({"n_prompts": self.n_prompts} if sort == CIRCUITS else {})
+
+    def worlds(self, sort: str) -> Sequence[str]:
+        """Ground truths, or planted values, by name."""
+        return tuple(self.truths or TRUTHS.names()) if sort == CIRCUITS else tuple(WORLDS)
+
+    def _subjects(self, sort: str, bench: Bench) -> list[KnownSubject]:
+        if sort == DICTIONARIES:
+            return [
+                subject
+                for name, settings in WORLDS.items()
+                for seed in self.seeds
+                for subject in dictionary_subjects(name, settings, seed)
+            ]
+        return [
+            subject
+            for name in self.worlds(sort)
+            for truth in [load_truth(name, device=bench.device)]
+            for seed in self.seeds
+            for subject in circuit_subjects(
+                truth, seed, n_prompts=self.n_prompts, train_limit=self.train_limit
+            )
+        ]
+
+
+def _tried(text: str) -> str:
+    """A metric as it looks at a subject, where it was named without settings."""
+    name, colon, _ = text.partition(":")
+    settings = getattr(load_gauge(text), "tried_as", "")
+    return f"{name}:{settings}" if settings and not colon else text
