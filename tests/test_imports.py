@@ -2,7 +2,7 @@
 
 errors, version, lazy, registry, progress, files, text, submissions, checkpoint, display -> graph,
 drawing, alignment, rows, pairs, examples, interchange_pairs, interchange, curves, figures,
-records_v1, records, stats -> models -> objectives, training -> interventions -> features -> tasks
+records, stats -> models -> objectives, training -> interventions -> features -> tasks
 -> circuits -> truth -> variables -> gym -> saes -> names -> adversarial -> measurement ->
 claims -> report -> runs -> leaderboard -> cli; testing may import all. Imports inside
 functions and under TYPE_CHECKING count too.
@@ -41,7 +41,6 @@ ORDER = [
     "interchange",
     "curves",
     "figures",
-    "records_v1",
     "records",
     "stats",
     "models",

@@ -1,7 +1,8 @@
 """Writes the pages that are made from code into docs/generated: python tools/pages.py.
 
-Four kinds: the API reference, one page a package; the command line; the changelog; and notebooks,
-run and with their figures. `make docs` writes them before it builds the site. Git ignores them.
+Five kinds: the API reference, one page a package; the command line; the changelog; notebooks, run
+and with their figures; and the project's own board, of the runs in docs/board/runs.zip. `make docs`
+writes them before it builds the site. Git ignores them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "mechassay"
 TARGET = ROOT / "docs" / "generated"
 NOTEBOOKS = ROOT / "docs" / "notebooks"
+RUNS = ROOT / "docs" / "board" / "runs.zip"
 ALONE = "basics"
 """The page of the modules that stand in no package."""
 ASIDE = {"cli", "__main__", "version", "migrations"}
@@ -168,6 +170,20 @@ def shown(output: Any, figure: Path) -> str:
     return f"```text\n{data['text/plain']}\n```" if "text/plain" in data else ""
 
 
+def write_board(target: Path) -> None:
+    """The pages of the project's own board, with all that its cells are computed again from."""
+    from tempfile import TemporaryDirectory
+    from zipfile import ZipFile
+
+    from mechassay.leaderboard import BoardsFolder
+
+    with TemporaryDirectory() as runs, ZipFile(RUNS) as archive:
+        archive.extractall(runs)
+        boards = BoardsFolder.of(Path(runs), target)
+        boards.keep_artefacts()
+        boards.write()
+
+
 def write(target: Path = TARGET) -> None:
     """All pages, in place of those of an earlier call."""
     shutil.rmtree(target, ignore_errors=True)
@@ -179,6 +195,7 @@ def write(target: Path = TARGET) -> None:
     for notebook in sorted(NOTEBOOKS.glob("*.ipynb")):
         page = target / f"{notebook.stem}.md"
         page.write_text(notebook_page(notebook, page), "utf-8")
+    write_board(target / "board")
 
 
 if __name__ == "__main__":

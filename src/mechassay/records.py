@@ -5,9 +5,9 @@ of the result and of its controls; `tables` in long form; `checks`, controls wit
 `values`, the numbers of every example. A number that is undefined is NaN in Python, `null` in JSON,
 and counted in `n_undefined`. A cell that failed is a `Failure`.
 
-`FORMAT` is the number of the layout. To change the meaning of a field, raise it and say in the
-changelog how old files are read; adding a field with a default does not change it. `read_record`
-reads every format. The JSON schema is published in the documentation.
+`FORMAT` is the number of the layout; 0.1.0 begins with 2. To change the meaning of a field, raise
+it and say in the changelog how files of the last one are read; adding a field with a default does
+not change it. The JSON schema is published in the documentation.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ from pydantic import (
 from mechassay.display import LONGEST, data_frame, html_facts, html_note, html_table, line
 from mechassay.errors import BadFile, BadUsage, MechassayError, UnknownName, first_line, one_of
 from mechassay.files import write_text
-from mechassay.records_v1 import upgraded
 from mechassay.text import interval, shortened
 
 if TYPE_CHECKING:
@@ -545,10 +544,10 @@ def show(value: Scalar) -> str:
 
 
 def read_record(source: Path | bytes | str) -> Record:
-    """A stored record of any format, from its file or its text, which begins with a brace.
+    """A stored record, from its file or its text, which begins with a brace.
 
     Raises:
-        BadFile: truncated, foreign, or of a format that this version does not know.
+        BadFile: truncated, foreign, or of another format.
     """
     path = source if isinstance(source, Path) else None
     if isinstance(source, str) and not source.lstrip().startswith("{"):
@@ -559,16 +558,10 @@ def read_record(source: Path | bytes | str) -> Record:
     except OSError as error:
         raise BadFile(f"{name}: cannot be read ({first_line(error)}).") from None
     try:
-        plain = json.loads(text)
-        if isinstance(plain, dict) and plain.get("format", 1) == 1:
-            return Record.model_validate(upgraded(plain))
         record = Record.model_validate_json(text)
-        return record.model_copy(update={SEAL: ""}) if record.sha256 else record
     except ValidationError as error:
         raise BadFile(f"{name}: not a record ({first_mistake(error)}).") from None
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        said = str(error).splitlines()[0]
-        raise BadFile(f"{name}: not a record ({type(error).__name__}: {said}).") from None
+    return record.model_copy(update={SEAL: ""}) if record.sha256 else record
 
 
 def content_hash(plain: Mapping[str, Any]) -> str:
@@ -586,27 +579,17 @@ def check_unedited(path: Path) -> None:
     Raises:
         BadFile: its content has another hash than it says, or it says none.
     """
-    if not check_edited(path):
-        raise BadFile(
-            f"{path}: has no hash of its content, as records of earlier versions; run it again to"
-            " take it as evidence."
-        )
-
-
-def check_edited(path: Path) -> bool:
-    """Whether the file of a record has a hash of its content, which is refused if it is another.
-
-    Raises:
-        BadFile: its content has another hash than it says.
-    """
     try:
         plain = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise BadFile(f"{path}: not a record ({first_line(error)}).") from None
-    said = plain.get(SEAL, "") if isinstance(plain, dict) else ""
-    if said and said != content_hash(plain):
-        raise BadFile(f"{path}: was edited after it was written; run it again.")
-    return bool(said)
+    stored_hash = plain.get(SEAL, "") if isinstance(plain, dict) else ""
+    if not stored_hash:
+        raise BadFile(f"{path}: has no hash of its content; run it again.")
+    if stored_hash != content_hash(plain):
+        raise BadFile(
+            f"{path}: was edited after it was written; remove it, and run its cell again."
+        )
 
 
 def first_mistake(error: ValidationError) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from mechassay.circuits import EAP, Circuit, evaluate
+from mechassay.circuits import EAP, Circuit, evaluate, necessity
 from mechassay.circuits.necessity import complement, completeness, minimality
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.progress import SILENT
@@ -152,6 +152,46 @@ def test_an_edge_on_no_path_is_worth_nothing(case: Subject) -> None:
         and worth["a0.h1->logits"] != 0
     )
     assert found.n_unneeded >= 1
+
+
+@pytest.mark.parametrize("objective", ["logit_diff", "prob_diff", "kl"])
+@pytest.mark.parametrize(
+    ("dtype", "rounding", "small"), [(torch.float64, 1e-15, 1e-9), (torch.float32, 1e-7, 1e-3)]
+)
+def test_what_rounding_alone_has_made_is_undefined(
+    dtype: torch.dtype,
+    rounding: float,
+    small: float,
+    objective: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of equal prompts every circuit does the same, whatever the order of sums says."""
+    tiny = subject("gpt2", dtype, n_pairs=2)
+    alike = tiny.batch.select([0, 0])
+    alike = alike.__class__.from_tokens(alike.clean, alike.clean, [1, 1], [2, 2])
+    circuit = Circuit.from_names(tiny.model.graph, ["input->a0.h1<v>", "a0.h1->logits"])
+    type_ = np.float64 if dtype == torch.float64 else np.float32
+
+    def found(part: float) -> tuple[necessity.Completeness, necessity.Minimality]:
+        def shifted(*given: Any, **settings: Any) -> np.ndarray:
+            values = evaluate(*given, **settings)
+            # A divergence is a sum of terms of about 1.
+            size = 1.0 if objective == "kl" else np.abs(values[0])
+            values[0] = (values[0] + part * size).astype(type_)
+            return values
+
+        monkeypatch.setattr(necessity, "evaluate", shifted)
+        given = (tiny.model, circuit, alike, objective)
+        return completeness(*given, progress=SILENT), minimality(*given, progress=SILENT)
+
+    for part in (0.0, rounding, -rounding):
+        whole, parts = found(part)
+        assert np.isnan([whole.circuit, whole.complement, *whole.complement_interval[:2]]).all()
+        assert np.isnan(parts.drops).all() and np.isnan(parts.intervals[0].low)
+    for part in (small, -small):
+        whole, parts = found(part)
+        assert np.isfinite([whole.circuit, whole.complement]).all()
+        assert np.isfinite(parts.drops).all()
 
 
 def test_what_is_undefined_and_what_is_refused(case: Subject) -> None:

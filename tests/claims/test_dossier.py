@@ -415,7 +415,7 @@ def test_an_edited_record_is_refused_with_judgments_and_without(tmp_path: Path) 
     for known in (before, None):
         with pytest.raises(BadFile, match="was edited after it was written"):
             link(claims(), runs, before=known)
-    # Its own hash taken away, as an earlier version wrote it.
+    # Its own hash taken away.
     file.write_text(json.dumps({key: x for key, x in plain.items() if key != "sha256"}))
     with pytest.raises(BadFile, match="has no hash of its content"):
         link(claims(), runs)

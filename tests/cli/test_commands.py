@@ -361,7 +361,6 @@ def test_the_plan_never_holds_the_private_seed(folder: Path, tmp_path: Path, run
     "words",
     [
         ["circuits", "run", "-M", "eap"],
-        ["suite", "run", "-M", "eap"],
         ["variables", "run", "-f", "full-vector"],
         ["measure", "run", "EX25", "-M", "eap"],
     ],
@@ -379,7 +378,7 @@ def test_a_mixed_run_says_once_what_its_ground_truths_run_on(
     folder: Path, tmp_path: Path, run: Run
 ) -> None:
     done = run(
-        *("suite", "run", "-m", folder, "-m", "truth", "-t", "ioi", "-M", "eap"),
+        *("circuits", "run", "-m", folder, "-m", "truth", "-t", "ioi", "-M", "eap"),
         *("--only-plan", "-o", tmp_path / "out"),
     )
     assert done.code == 0

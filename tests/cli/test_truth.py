@@ -1,4 +1,4 @@
-"""`mechassay truth`: what it lists, verifies and recovers."""
+"""`mechassay truth`: what it lists and verifies; and how well methods find what is known."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def test_homes_hold_on_fresh_prompts(run: Run) -> None:
     assert "Did you mean 'truth-ioi-trained'?" in run("truth", "homes", "truth-ioi-traned").line
 
 
-def test_recover_ranks_methods(run: Run, tmp_path: Path) -> None:
+def test_methods_are_ranked_by_the_known_circuit(run: Run, tmp_path: Path) -> None:
     """Whole nodes say less than edges: .86 on this model, as in the table of methods."""
     words = ("-m", "truth-induction", "-M", "eap-ig-inputs", "-M", "nap", "--limit", "5")
-    done = run("truth", "recover", *words, "--train-limit", "40", "-o", tmp_path / "out")
+    done = run("circuits", "run", *words, "--train-limit", "40", "-o", tmp_path / "out")
     assert done.code == 0, done.err
     folder = RunFolder(tmp_path / "out")
     group = "truth-induction--truth-induction"
@@ -65,7 +65,7 @@ def test_recover_ranks_methods(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_recovery_is_undefined_without_a_circuit_for_the_ablation(run: Run, tmp_path: Path) -> None:
-    words = ("truth", "recover", "-M", "random", "--train-limit", "2", "--limit", "2")
+    words = ("circuits", "run", "-M", "random", "--train-limit", "2", "--limit", "2")
     models = ("-m", "truth-ioi", "-m", "truth-ioi-trained")
     done = run(*words, *models, "--ablation", "mean", "-o", tmp_path / "out")
     assert done.code == 0, done.err

@@ -73,7 +73,7 @@ def test_every_public_module_has_its_reference() -> None:
 
 def test_the_command_line_page_has_every_command_and_option() -> None:
     page = pages.command_page()
-    for name in ("report", "models fetch", "tasks check", "circuits draw", "truth recover"):
+    for name in ("report", "models fetch", "tasks check", "circuits draw", "truth verify"):
         assert f" mechassay {name}\n" in page
     score, run = (
         page.split(f"### mechassay {name}\n")[1].split("\n##")[0]

@@ -39,6 +39,7 @@ from mechassay.models.reference import exact_precision
 from mechassay.pairs import NO_TOKEN
 from mechassay.progress import SILENT
 from mechassay.testing import tiny
+from rounding import ADAM_EPS, after_steps
 
 # Two heads of one layer, one of the next, and the stream behind them.
 HEADS = ["heads.0.1@all", "heads.1.0@all", "heads.1.3@all"]
@@ -250,10 +251,11 @@ def test_a_training_is_that_of_hooked_forwards(finder: Any, family: str) -> None
     with exact_precision(model.hf):
         losses, parameters = slow(finder, model, batch, sites, axes)
     assert fit.together and fit.losses.shape == (finder.steps, len(sites))
+    # The turns of boundless DAS have gradients as small as Adam's eps.
+    least = ADAM_EPS if finder.name == "boundless-das" else 1e-4
+    close = after_steps(finder.steps, max(map(abs, losses)), finder.lr, least)
     for number, site in enumerate(sites):
-        # Rotations of boundless DAS have gradients as small as Adam's eps.
-        close = 1e-8 if finder.name == "boundless-das" else 1e-10
-        assert fit.losses[:, number].tolist() == pytest.approx(losses, abs=close)
+        assert fit.losses[:, number].tolist() == pytest.approx(losses, rel=0, abs=close)
         raw = parameters[site][0].detach()
         if finder.name == "dbm":
             chosen = fit.features(site).chosen
@@ -263,7 +265,7 @@ def test_a_training_is_that_of_hooked_forwards(finder: Any, family: str) -> None
             basis = random_basis(raw.shape[1], torch.Generator().manual_seed(0), torch.float64)
             q = orthonormal(raw, basis[None])[0]
             found = fit.directions(site)
-            assert float((found - q[:, : found.shape[1]]).abs().max()) < 1e-7
+            assert float((found - q[:, : found.shape[1]]).abs().max()) < close
     assert abs(losses[-1] - losses[0]) > 1e-4
 
 

@@ -20,6 +20,7 @@ from mechassay.models.model import Model, make_model
 from mechassay.pairs import NO_TOKEN
 from mechassay.progress import SILENT
 from mechassay.testing import tiny
+from rounding import ADAM_EPS, after_steps
 
 SITES = ["resid.0@x", "resid.1@last", "resid.-1@x", "heads.1.1,1.3@last", "mlp.0@1", "resid.1@all"]
 FAMILIES = ["gpt2", "llama", "neox", "gemma2"]
@@ -47,15 +48,17 @@ def test_a_stack_is_one_training_after_the_other(finder: Any, family: str) -> No
     model, batch = made(family), token_interchanges(6, equal=True, label_tokens=2)
     sites = SITES if finder.name == "das" else SITES[:4]
     stack = trained(finder, model, batch, sites)
+    # The turns of boundless DAS have gradients as small as Adam's eps.
+    least = ADAM_EPS if finder.name == "boundless-das" else 1e-4
+    close = after_steps(finder.steps, float(stack.losses.abs().max()), finder.lr, least)
     for number, site in enumerate(sites):
         alone = trained(finder, model, batch, [site])
-        # 1e-14 in truth; the rotations of boundless DAS have gradients as small as Adam's eps.
-        assert float((stack.losses[:, number] - alone.losses[:, 0]).abs().max()) < 1e-10
+        assert float((stack.losses[:, number] - alone.losses[:, 0]).abs().max()) < close
         ours, theirs = (fit.featurizer(site) for fit in (stack, alone))
         if finder.name == "dbm":
             assert torch.equal(stack.features(site).chosen, alone.features(site).chosen)
         else:
-            assert float((ours.vectors - theirs.vectors).abs().max()) < 1e-10
+            assert float((ours.vectors - theirs.vectors).abs().max()) < close
     assert bool((stack.losses[-1] != stack.losses[0]).any())
 
 

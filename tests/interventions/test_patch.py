@@ -138,6 +138,9 @@ def test_shares_and_intervals_by_hand() -> None:
         found.variants, found.ids, found.groups,
     )  # fmt: skip
     assert np.isnan(flat.share).all()
+    for part, defined in ((1e-15, False), (1e-9, True)):
+        near = replace(flat, source=found.base * (1 + part))
+        assert np.isfinite(near.share).all() == np.isfinite(near.intervals).all() == defined
     with pytest.raises(BadUsage, match=r"layers 0 to 0 and 2 tokens; got 1 and 0"):
         found.estimate(1, 0)
     with pytest.raises(UnknownName, match="template"):

@@ -125,6 +125,35 @@ def test_denominator_whose_interval_contains_zero_is_undefined_in_strict() -> No
     )
 
 
+@pytest.mark.parametrize("profile", ["strict", "mib-2025"])
+@pytest.mark.parametrize(
+    ("dtype", "rounding", "small"), [(np.float64, 1e-15, 1e-9), (np.float32, 1e-7, 1e-3)]
+)
+def test_a_denominator_of_rounding_is_undefined(
+    profile: Profile, dtype: type, rounding: float, small: float
+) -> None:
+    full = np.array([1.1, 2.3, 0.7, 1.9], dtype=dtype)
+    for part in (rounding, -rounding, small, -small):
+        empty = full * dtype(1 + part)
+        ends = (empty.astype(float), full.astype(float))
+        made = AreaRule(profile, (0.5, 1.0), 10, *ends, tuple("abcd"))
+        sweep = made.sweep("value", (5, 10), (5, 10), np.stack((ends[0], ends[1])))
+        assert made.defined == (abs(part) == small)
+        if made.defined:
+            assert sweep.faithfulness == pytest.approx([0, 1])
+            assert np.isfinite(sweep.intervals).all() and np.isfinite(sweep.cpr.interval).all()
+        else:
+            assert np.isnan([*sweep.faithfulness, sweep.cpr.value, sweep.cmd.value]).all()
+            assert np.isnan([*sweep.intervals[0][:2], *sweep.cpr.interval[:2]]).all()
+
+
+def test_a_divergence_of_rounding_is_no_denominator() -> None:
+    """KL(P || P) is 0 up to the rounding of its terms, of either circuit."""
+    ends = (np.array([2e-16, -1e-16, 3e-16]) * 1.1, np.array([-1e-16, 1e-16, 1e-17]) * 1.1)
+    made = AreaRule("mib-2025", (0.5, 1.0), 10, *ends, tuple("abc"), objective="kl")
+    assert np.isnan(made.sweep("value", (5, 10), (5, 10), np.stack(ends)).faithfulness).all()
+
+
 @pytest.mark.parametrize("groups", [("a",), ("a", "a", "a")])
 def test_one_example_or_one_group_has_no_interval(groups: tuple[str, ...]) -> None:
     n = len(groups)

@@ -6,8 +6,11 @@ import csv
 import io
 import json
 import math
+import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.leaderboard import Board, BoardCell, board_rules
@@ -18,10 +21,10 @@ RULES = board_rules()["circuits"]
 
 
 def made(row: str, task: str, value: float, column: str = "cpr", **more: object) -> BoardCell:
-    given: dict[str, object] = {"conditions": {"examples": "x"}, "created": "2026-01-01", **more}
-    place = {"model": "gpt2", "task": task}
+    about: dict[str, object] = {"conditions": {"examples": "x"}, "created": "2026-01-01", **more}
+    place = {"model": about.pop("model", "gpt2"), "task": task}
     return BoardCell(
-        board="circuits", column=column, version=1, row=row, place=place, value=value, **given
+        board="circuits", column=column, version=1, row=row, place=place, value=value, **about
     )
 
 
@@ -138,6 +141,55 @@ def test_json_and_csv_hold_every_cell_with_all_digits() -> None:
     rows = list(csv.DictReader(io.StringIO(board.to_csv())))
     assert float(rows[0]["value"]) == 1 / 3 and rows[0]["task"] == "ioi"
     assert rows[1]["value"] == "" and rows[1]["row"] == "'=cmd()"
+
+
+TEXTS = st.text(st.sampled_from("=+-@\t\r\n'\",;a ") | st.characters(codec="utf-8"), max_size=12)
+NUMBERS = st.floats(allow_infinity=False)
+
+
+@given(
+    st.lists(st.tuples(TEXTS, TEXTS, TEXTS, TEXTS, NUMBERS, st.integers(0, 10**6)), max_size=4),
+)
+def test_a_csv_is_read_back_as_it_was_written(
+    lines: list[tuple[str, str, str, str, float, int]],
+) -> None:
+    cells = [
+        made(row, task, value, reason=reason, source=source, n=n)
+        for row, task, reason, source, value, n in lines
+    ]
+    read = list(csv.DictReader(io.StringIO(Board(RULES, tuple(cells)).to_csv(), newline="")))
+    assert len(read) == len(cells)
+    for line, cell in zip(read, cells, strict=True):
+        assert None not in line  # No cell has more fields than the head.
+        for name in ("row", "reason", "source", "command", "created"):
+            text = re.sub("\r\n?", "\n", getattr(cell, name))
+            assert line[name] == (f"'{text}" if re.match(r"[=+\-@\t\n]", text) else text)
+        assert line["n"] == str(cell.n)
+        for name in ("value", "low", "high"):
+            number = getattr(cell, name)
+            assert line[name] == "" if math.isnan(number) else float(line[name]) == number
+
+
+def test_language_models_and_ground_truths_are_never_averaged_together() -> None:
+    cells = [
+        made("a", "ioi", 0.5),
+        made("a", "mcqa", 0.7),
+        made("a", "truth-ioi", 3.0, model="truth-ioi"),
+        made("b", "truth-ioi", 4.0, model="truth-ioi"),
+    ]
+    board = Board.of(RULES, cells)
+    assert {kind: len(places) for kind, places in board.kinds("cpr").items()} == {
+        "language models": 2,
+        "ground truths": 1,
+    }
+    assert board.average("a", "cpr") == pytest.approx(0.6)
+    truths = board.comparable("cpr", "ground truths")
+    assert board.average("a", "cpr", truths) == 3.0
+    assert board.ranked("cpr") == ["a"] and board.ranked("cpr", "ground truths") == ["b", "a"]
+    alone = Board.of(RULES, cells[2:])
+    assert alone.average("b", "cpr") == 4.0 and alone.ranked("cpr") == ["b", "a"]
+    with pytest.raises(UnknownName, match="kind of models 'language models'"):
+        alone.comparable("cpr", "language models")
 
 
 def test_every_column_of_the_rules_is_found_by_name() -> None:

@@ -6,24 +6,46 @@ import json
 import re
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import mechassay as ma
-from mechassay.errors import BadFile, BadUsage
-from mechassay.leaderboard import Board, BoardPages, BoardsFolder, read_cells, recompute
+from mechassay.errors import BadFile, BadUsage, UnknownName
+from mechassay.leaderboard import (
+    Board,
+    BoardCell,
+    BoardPages,
+    BoardsFolder,
+    read_cells,
+    recompute,
+)
 from mechassay.leaderboard.exchange import write_exchange
+from mechassay.leaderboard.pages import PAIRED, UNCHECKED
 from mechassay.leaderboard.reported import SIZES, read_mib_results
 from mechassay.leaderboard.rules import rules_of
 from mechassay.progress import SILENT
 from mechassay.records import read_record
+from mechassay.stats.intervals import Estimate
 
 
-def data_of(page: Path) -> dict[str, dict[str, object]]:
-    text = re.search(r'id="board">(.*?)</script>', page.read_text(), re.DOTALL)
+def data_of(page: str) -> list[dict[str, Any]]:
+    """What the script of a page computes with, an entry a table."""
+    text = re.search(r'id="board">(.*?)</script>', page, re.DOTALL)
     assert text is not None
     return json.loads(text[1])
+
+
+def made(row: str, model: str, value: float, **more: object) -> BoardCell:
+    about = {"board": "circuits", "column": "cpr", "version": 1, "sha256": f"{row}{model}"}
+    place = {"model": model, "task": "ioi"}
+    return BoardCell.model_validate({**about, "row": row, "place": place, "value": value, **more})
+
+
+def page_of(*cells: BoardCell, **more: Any) -> str:
+    board = Board.of(rules_of("circuits"), cells)
+    return BoardPages({"circuits": board}, lambda _: None, **more).board("circuits")
 
 
 def test_the_folder_has_every_page_and_every_record(runs: Path, tmp_path: Path) -> None:
@@ -46,19 +68,19 @@ def test_the_folder_has_every_page_and_every_record(runs: Path, tmp_path: Path) 
 def test_the_script_has_all_digits_and_the_differences(runs: Path, tmp_path: Path) -> None:
     boards = BoardsFolder.of(runs, tmp_path)
     boards.write()
-    data, board = data_of(tmp_path / "circuits.html"), boards.boards["circuits"]
-    assert set(data) == {"cpr", "cmd", "auroc"}
-    for name, column in data.items():
-        [place] = board.places(name)
-        for row, values in column["rows"].items():  # pyright: ignore
-            cell = board.cell(row, place, name)
-            assert values == [cell.value]  # pyright: ignore
-    [pairs] = data["cpr"]["pairs"]  # pyright: ignore
-    [(first, second, less, low, high, resolved)] = pairs  # pyright: ignore
-    values = data["cpr"]["rows"]
-    assert less == pytest.approx(values[first][0] - values[second][0])  # pyright: ignore
+    data, board = data_of((tmp_path / "circuits.html").read_text()), boards.boards["circuits"]
+    assert [table["column"] for table in data] == ["cpr", "cmd", "auroc"]
+    for table in data:
+        [place] = board.places(table["column"])
+        for row, values in table["rows"].items():
+            cell = board.cell(row, place, table["column"])
+            assert cell is not None and values == [cell.value]
+    [pairs] = data[0]["pairs"]
+    [(first, second, less, low, high, resolved)] = pairs
+    values = data[0]["rows"]
+    assert less == pytest.approx(values[first][0] - values[second][0])
     assert low <= less <= high and resolved is (low > 0 or high < 0)
-    assert data["auroc"]["pairs"] == [[]]
+    assert data[2]["pairs"] == [[]]
 
 
 def test_names_with_markup_stay_text(runs: Path, tmp_path: Path) -> None:
@@ -72,7 +94,7 @@ def test_names_with_markup_stay_text(runs: Path, tmp_path: Path) -> None:
     BoardsFolder.of(runs, tmp_path, cells).write()
     for page in tmp_path.rglob("*.html"):
         assert "<script>alert" not in page.read_text()
-    assert bad in data_of(tmp_path / "circuits.html")["cpr"]["rows"]  # pyright: ignore
+    assert bad in data_of((tmp_path / "circuits.html").read_text())[0]["rows"]
 
 
 def test_a_number_that_was_recomputed_has_a_mark(runs: Path, tmp_path: Path) -> None:
@@ -210,3 +232,106 @@ def test_controls_of_one_row_alone_stand_in_its_cell(runs: Path, tmp_path: Path)
     assert unescape(page).count(">random\u00a00.50<") == 3
     assert unescape(page).count(">random\u00a00.75<") == 3
     assert page.count("controls of its row") == 3
+
+
+def test_language_models_and_ground_truths_have_a_table_each() -> None:
+    numbers = {"gpt2": 0.5, "truth-ioi": 3.0, "truth-mcqa-trained": 2.0}
+    controls = {"controls": {"random": 0.25}}
+    page = page_of(*(made("eap", model, value, **controls) for model, value in numbers.items()))
+    assert [table["places"][0]["model"] for table in data_of(page)] == ["gpt2", "truth-ioi"]
+    heads = re.findall(r"<h3>(.*?)</h3>", page)
+    assert heads == ["CPR on language models", "CPR on ground truths"]
+    plain = [re.sub(r"<[^>]+>", " ", part) for part in page.split("<h3>")[1:]]
+    assert "of 1 place " in plain[0] and " 0.50 " in plain[0] and "3.00" not in plain[0]
+    assert "of 2 places " in plain[1] and " 2.50 " in plain[1] and "0.50" not in plain[1]
+    alone = page_of(made("eap", "truth-ioi", 3.0), made("eap", "truth-mcqa-trained", 2.0))
+    assert "<h3>" not in alone and len(data_of(alone)) == 1
+
+
+def test_a_method_and_a_control_of_one_name_are_told_apart() -> None:
+    cells = [made(row, "gpt2", 0.5, controls={"random": 0.25}) for row in ("eap", "random")]
+    page = unescape(page_of(*cells))
+    assert "control: random</dt>" in page and "the mean of several draws" in page
+    assert "The row random is something else: the method of this name" in page
+    assert page.count('<span class="interval">as a method</span>') == 1
+    assert "something else" not in page_of(cells[0])
+
+
+def test_which_way_is_better_is_said_of_number_and_score() -> None:
+    up, down = page_of(made("a", "gpt2", 1.0)), page_of(made("a", "gpt2", 1.0, column="cmd"))
+    assert "Higher is better, and so is a higher score." in up
+    assert "Lower is better; the score turns this round, so that a higher score is better." in down
+    assert "Lower is" not in up and "Higher is" not in down
+
+
+def test_every_page_says_what_a_row_was_made_with_and_how_to_compute_it_again(
+    runs: Path, tmp_path: Path
+) -> None:
+    boards = BoardsFolder.of(runs, tmp_path)
+    boards.keep_artefacts()
+    boards.write()
+    board, page = boards.boards["circuits"], unescape((tmp_path / "circuits.html").read_text())
+    first = f"mechassay leaderboard recompute circuits {board.cells[0].full_id} --board ."
+    assert first in page and first in unescape((tmp_path / "index.html").read_text())
+    row = unescape((tmp_path / "rows" / "circuits" / "eap.html").read_text())
+    for cell in board.cells:
+        assert cell.row != "eap" or f"recompute circuits {cell.full_id} --board ." in row
+        assert cell.settings in page
+
+
+def test_settings_that_differ_between_places_are_named() -> None:
+    settings = ("site=resid.1@last, k=24, layers=[1, 2]", "site=resid.2@last, k=24, layers=[1, 2]")
+    page = page_of(
+        made("a", "gpt2", 1.0, settings=settings[0]), made("a", "gpt3", 1.0, settings=settings[1])
+    )
+    assert "k=24, layers=[1, 2], site by place" in page
+
+
+def test_what_was_declared_stands_once_on_the_page_of_its_row_as_text() -> None:
+    cells = [made(row, model, 1.0) for row in ("own", "eap") for model in ("gpt2", "truth-ioi")]
+    facts = {"method": "<b>bold</b> gradients", "url": "javascript:alert(1)", "training": "x" * 300}
+    pages = BoardPages(
+        {"circuits": Board.of(rules_of("circuits"), cells)},
+        lambda _: None,
+        declared={"own": facts},
+    )
+    texts = dict(pages.texts())
+    row = texts["rows/circuits/own.html"]
+    assert row.count(UNCHECKED) == 1 and row.count("&lt;b&gt;bold&lt;/b&gt; gradients") == 1
+    assert row.index(UNCHECKED) < row.index("<h2>") and facts["training"] in row
+    assert UNCHECKED not in texts["rows/circuits/eap.html"]
+    board = texts["circuits.html"]
+    assert "declared, not checked" in board and "method: &lt;b&gt;bold" in board
+    assert all("<b>bold" not in text and 'href="javascript' not in text for text in texts.values())
+    assert "declared, not checked" not in page_of(*cells)
+
+
+def test_the_texts_are_all_pages_and_data() -> None:
+    pages = BoardPages(
+        {"circuits": Board.of(rules_of("circuits"), [made("a", "x", 1.0), made("b", "x", 2.0)])},
+        lambda _: None,
+    )
+    names = [name for name, text in pages.texts() if text]
+    assert names[:4] == ["index.html", "circuits.html", "data/circuits.json", "data/circuits.csv"]
+    assert set(names[4:]) == {"rows/circuits/a.html", "rows/circuits/b.html"}
+    with pytest.raises(UnknownName, match="board 'gym'"):
+        pages.board("gym")
+    with pytest.raises(UnknownName, match="row 'c'"):
+        pages.row("circuits", "c")
+
+
+def test_the_best_rows_alone_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mechassay.leaderboard import pages as module
+
+    compared: list[int] = []
+
+    def paired(_: object, records: dict[str, object]) -> dict[tuple[str, str], Estimate]:
+        compared.append(len(records))
+        return {("r0", "r1"): Estimate(1.0, 0.5, 1.5)}
+
+    monkeypatch.setattr(module, "paired_differences", paired)
+    cells = [made(f"r{n}", "x", float(n)) for n in range(PAIRED + 3)]
+    board = Board.of(rules_of("circuits"), cells)
+    page = BoardPages({"circuits": board}, lambda _: object()).board("circuits")  # pyright: ignore
+    assert compared == [PAIRED] and f"only the {PAIRED} best of {PAIRED + 3}" in page
+    assert data_of(page)[0]["pairs"] == [[["r0", "r1", 1.0, 0.5, 1.5, True]]]

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from mechassay.errors import BadFile, BadUsage, MissingExtra
-from mechassay.leaderboard.submission import download
-from mechassay.leaderboard.track import UploadLimits
+from mechassay.leaderboard.declaration import Declaration
+from mechassay.leaderboard.submission import download, open_submission
+from mechassay.leaderboard.track import BoardTrack, EvaluatedModel, ModelSizes, UploadLimits
 
 LIMITS = UploadLimits(megabytes=1, files=3)
 
@@ -86,3 +87,44 @@ def test_what_does_not_come(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(MissingExtra, match=r"pip install 'mechassay\[hub\]'"):
         download("hub:me/it", tmp_path, LIMITS)
+
+
+COMMIT = "c0ffee" * 6 + "c0ff"
+
+
+def test_a_folder_can_name_a_commit_of_the_hub(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[str] = []
+
+    def downloaded(name: str, folder: Path, limits: UploadLimits) -> Path:
+        asked.append(name)
+        (folder / "ioi_gpt2").mkdir(parents=True)
+        (folder / "ioi_gpt2" / "importances.json").write_text("{}")
+        (folder / "submission.yaml").write_text("name: as the hub has it\n")
+        return folder
+
+    monkeypatch.setattr("mechassay.leaderboard.submission.download", downloaded)
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "submission.yaml").write_text(f"name: mine\nhub: me/it@{COMMIT}\n")
+    (tmp_path / "s" / "README.md").write_text("What we did.")
+    shape = ModelSizes(n_layers=12, n_heads=12, d_model=768, d_head=64)
+    models = {"gpt2": EvaluatedModel(tasks=("ioi",), shape=shape)}
+    track = BoardTrack(models=models, upload=LIMITS)
+    submission = open_submission(tmp_path / "s", tmp_path / "out", track)
+    assert asked == [f"hub:me/it@{COMMIT}"] and submission.folder == tmp_path / "out"
+    assert submission.declaration is not None and submission.declaration.name == "mine"
+    # What is read is the hub's file, with all that is wrong with it.
+    assert [x.path for x in submission.problems.errors] == ["ioi_gpt2/importances.json"]
+    (tmp_path / "s" / "ioi_gpt2").mkdir()
+    (tmp_path / "s" / "ioi_gpt2" / "a.json").write_text("{}")
+    mistakes = open_submission(tmp_path / "s", tmp_path / "again", track).problems.errors
+    assert any(x.path == "ioi_gpt2/a.json" and "remove this one" in x.message for x in mistakes)
+
+
+@pytest.mark.parametrize(
+    "text", ["me/it", "me/it@main", f"me/it@{COMMIT[:-1]}", f"../x@{COMMIT}/y"]
+)
+def test_what_is_no_commit_of_the_hub_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match="all 40 digits of the commit"):
+        Declaration.of({"name": "mine", "hub": text})

@@ -12,6 +12,7 @@ from mechassay.measurement.formulas.consistency import (
     group_means,
     internal_consistency,
     invariance,
+    split_half,
 )
 
 RNG = np.random.default_rng(0)
@@ -79,3 +80,11 @@ def test_equivalence_is_not_the_lack_of_a_difference() -> None:
     assert equivalence(noisy, 0.2) > 0.3
     assert equivalence(0.01 * RNG.standard_normal(30), 0.2) < 1e-6
     assert equivalence(np.zeros(5), 0.2) == 0 and equivalence(np.ones(5), 0.2) == 1
+
+
+def test_circuits_that_differ_by_rounding_do_not_vary() -> None:
+    x = np.full((3, 4), 0.1)
+    x[1] = np.nextafter(x[1], 1)
+    assert x.sum(axis=1).std() != 0 and np.isnan(alpha(x)) and np.isnan(split_half(x, range(4)))
+    assert equivalence(np.full(3, 0.1), 0.2) == 0 and equivalence(np.full(3, 0.1), 0.05) == 1
+    assert np.isfinite(alpha(x + np.array([[0], [1e-9], [2e-9]])))

@@ -54,3 +54,10 @@ def test_a_scaled_metric_keeps_d_and_cv_and_a_shifted_one_keeps_only_d() -> None
     assert coefficient_of_variation(10 * a) == pytest.approx(coefficient_of_variation(a))
     assert cohens_d(a + 7, b + 7) == pytest.approx(cohens_d(a, b))
     assert coefficient_of_variation(a + 7) < coefficient_of_variation(a)
+
+
+def test_rounding_is_neither_a_mean_nor_a_spread() -> None:
+    cancels, still = np.array([0.1, 0.2, -0.3]), np.full(3, 0.1)
+    assert cancels.mean() != 0 and np.isnan(coefficient_of_variation(cancels))
+    assert still.std() != 0 and np.isnan(cohens_d(still, still + 0.2))
+    assert discriminability([pair([0.1] * 3, [0.3] * 3)]).flagged("no_noise")

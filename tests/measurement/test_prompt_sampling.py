@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mechassay.errors import BadUsage
-from mechassay.measurement.formulas.prompt_sampling import prompt_bootstrap, seed_variance
+from mechassay.measurement.formulas.prompt_sampling import prompt_bootstrap, ratio, seed_variance
 
 NORMAL = 3 + np.random.default_rng(0).standard_normal(200)
 
@@ -69,3 +69,11 @@ def test_signs_against_a_control() -> None:
     assert seed_variance(NORMAL).page["sign_consistency"] is None
     with pytest.raises(BadUsage, match="not all"):
         seed_variance(NORMAL, share=1.0)
+
+
+def test_a_mean_that_cancels_up_to_rounding_is_no_denominator() -> None:
+    cancels = np.array([0.1, 0.2, -0.3])
+    assert cancels.mean() != 0 and np.isnan(ratio(np.ones(3), cancels))
+    assert ratio(cancels, np.ones(3)) == 0
+    rows = ratio(np.ones((2, 3)), np.stack((cancels, cancels + 1e-9)))
+    assert np.isnan(rows[0]) and rows[1] == pytest.approx(1e9, rel=1e-6)

@@ -123,3 +123,12 @@ def test_the_value_and_the_correlation_have_intervals_over_prompts() -> None:
     assert again.repaired.quantities["icc"].low != correlation.low
     one = reproducibility(runs, items, runs, items, 0.2, groups=["a"] * 40).repaired.quantities
     assert np.isnan(one["icc"].low), "one group has no interval"
+
+
+def test_rounding_is_no_mean_and_no_variance() -> None:
+    cancels = np.array([0.1, 0.2, -0.3])
+    assert np.isnan(deviation_rate(cancels)) and np.isnan(max_deviation(cancels))
+    items = np.full((3, 4), 0.1)
+    items[1] = np.nextafter(items[1], 1)
+    items[:, 2] = np.nextafter(items[:, 2], 0)
+    assert np.isnan(icc(items))

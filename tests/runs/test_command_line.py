@@ -63,8 +63,6 @@ CHANGED: dict[str, Any] = {
         n_corrupted=10,
         same=("template,object",),
         where=("place=shop",),
-        percentiles=(0.9, 0.99),
-        above=(0.1,),
         heat_maps=("place,object",),
         least_effect=0.25,
     ),
@@ -132,7 +130,6 @@ def test_a_private_seed_is_never_written(typed: Any) -> None:
 @pytest.mark.parametrize(
     "job",
     [
-        AdversarialJob("gpt2", "ioi", ("truth",), above=()),
         CircuitsJob(("gpt2",), ("ioi",), methods=("eap",), scores=("eap.safetensors",)),
     ],
 )

@@ -98,12 +98,10 @@ def test_results_of_another_version_are_not_gone_on_with(tmp_path: Path) -> None
     assert RunFolder(tmp_path).plan()["definitions"] == {"eap": 2, "ifr": 1}
 
 
-def test_results_of_unknown_versions_are_not_called_those_of_today(tmp_path: Path) -> None:
-    RunFolder.open(tmp_path, {"methods": ["eap"]}, growing=("methods",))
-    write_text(tmp_path / "records/a.json", "")
-    plan = {"methods": ["eap", "ifr"], "definitions": {"eap": 7, "ifr": 1}}
-    folder = RunFolder.open(tmp_path, plan, growing=("methods",))
-    assert folder.plan() == {"methods": ["eap", "ifr"]}
+def test_versions_that_are_no_object_are_one_line(tmp_path: Path) -> None:
+    RunFolder.open(tmp_path, {"definitions": [3]})
+    with pytest.raises(BadFile, match=r"plan\.json: definitions must be a JSON object"):
+        RunFolder.open(tmp_path, {"definitions": {"eap": 7}})
 
 
 @pytest.mark.parametrize("content", [b"[1]", b"{", b"\xff", json.dumps({"a": 1}).encode() + b"x"])

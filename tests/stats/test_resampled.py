@@ -25,6 +25,11 @@ def test_the_split_by_hand() -> None:
     assert [
         half.pairs for half in split_by(values, empty, ["a", "a"], ["a"] * 3, 0, n_resamples=20)
     ] == ["same"]
+    for size, defined in ((1e-7, False), (1e-3, True)):
+        # In float32, divergences of 1e-7 nats are rounding.
+        small = np.full(empty.shape, size, dtype=np.float32)
+        half = split_by(values, small, ["a", "b"], ["a", "a", "b"], 0, n_resamples=20)[0]
+        assert math.isfinite(half.left[0]) == defined
     holes = np.where([[True, True, False], [False, False, True]], values, np.nan)
     assert [
         half.n for half in split_by(holes, empty, ["a", "b"], ["a", "a", "b"], 0, n_resamples=20)

@@ -179,3 +179,11 @@ def test_the_expected_maximum_of_draws(values: list[int], draws: int) -> None:
 def test_an_expected_maximum_of_nothing_is_refused(n: int, draws: int) -> None:
     with pytest.raises(BadUsage, match=f"at least 1 draw of at least 1 value; got {draws} of {n}"):
         expected_maximum(np.zeros(n), draws)
+
+
+def test_a_deviation_of_rounding_is_no_unit() -> None:
+    values = np.full(30, 0.1)
+    values[0] = np.nextafter(0.1, 1)
+    _, mean, std = moments(values)
+    assert std > 0 and math.isnan(z_score(float(values[0]), mean, std))
+    assert z_score(1.0, 0.1, 1e-9) == pytest.approx(0.9e9)

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import mechassay as ma
-from mechassay.leaderboard import BoardsFolder
+from mechassay.leaderboard import Board, BoardCell, BoardPages, BoardsFolder
 from mechassay.leaderboard.averages import sigmoid
+from mechassay.leaderboard.rules import rules_of
 from mechassay.progress import SILENT
 from web_modules import web_module
 
@@ -48,6 +49,15 @@ def page(tmp_path: Path) -> Iterator[Any]:
         yield browser
 
 
+def open_choices(page: Any, boards: BoardsFolder) -> None:
+    """The board's page, its fold of filters opened with a key."""
+    page.open(boards.path / "circuits.html")
+    assert page.value("document.querySelector('main details').open") is False
+    page.tab_to("summary")
+    page.press("Enter")
+    assert page.value("document.querySelector('main details').open") is True
+
+
 @pytest.fixture
 def look(tmp_path: Path) -> Callable[..., Any]:
     assert PROGRAM is not None
@@ -60,8 +70,9 @@ def shown(page: Any, cell: int) -> float:
 
 def test_averages_follow_what_is_shown(boards: BoardsFolder, page: Any) -> None:
     board = boards.boards["circuits"]
-    page.open(boards.path / "circuits.html")
-    page.press("Tab")
+    open_choices(page, boards)
+    averaged = "document.querySelector('.averaged').innerText"
+    assert page.value(averaged) == "of 2 places"
     assert math.isclose(shown(page, 1), board.average("eap", "cpr"), rel_tol=1e-2)
     assert math.isclose(shown(page, 2), board.score("eap", "cpr"), rel_tol=1e-2)
     # Without the model of truth-induction one place is left, and its number is the average.
@@ -70,6 +81,7 @@ def test_averages_follow_what_is_shown(boards: BoardsFolder, page: Any) -> None:
     left = board.find("eap/truth-ioi/truth-ioi/cpr").value
     assert math.isclose(shown(page, 1), left, rel_tol=1e-2)
     assert math.isclose(shown(page, 2), sigmoid(left), rel_tol=1e-2)
+    assert page.value(averaged) == "of 1 place"
     assert page.value(f"{EAP}.cells[3].hidden") is True
     assert page.value(f"{EAP}.cells[4].hidden") is False
 
@@ -88,7 +100,7 @@ def test_intervals_and_controls_follow_what_is_shown(boards: BoardsFolder, page:
     assert [row[:3] for row in moved] == [row[:3] for row in still]
     assert [row[0] for row in still[-2:]] == ["control: random", "control: random-paths"]
     # With one place, the interval of the average is that of its number.
-    page.open(boards.path / "circuits.html")
+    open_choices(page, boards)
     page.tab_to("input.place[value=truth-induction]")
     page.press(" ")
     [row] = [row for row in page.value(texts) if row[0] == "eap"]
@@ -97,10 +109,40 @@ def test_intervals_and_controls_follow_what_is_shown(boards: BoardsFolder, page:
     sort = "document.querySelectorAll('table')[1].tHead.rows[0].cells[2]"
     page.value(f"{sort}.querySelector('button').click()")
     assert page.value(f"{sort}.ariaSort") == "descending"
-    names = [row[0] for row in page.value(texts)]
+    names = [row[0].split("\n")[0] for row in page.value(texts)]
     places = [place for place in board.places("cmd") if place.names == ["truth-ioi"]]
     assert names[0] == max(("eap", "random"), key=lambda each: board.score(each, "cmd", places))
     assert names[-2:] == ["control: random", "control: random-paths"]
+
+
+def test_tables_of_two_kinds_of_models_are_averaged_apart(tmp_path: Path, page: Any) -> None:
+    numbers = {"gpt2": 0.5, "truth-ioi": 3.0, "truth-induction": 1.0}
+    cells = [
+        BoardCell(
+            board="circuits",
+            column="cpr",
+            version=1,
+            row="eap",
+            place={"model": model, "task": "x"},
+            value=value,
+        )
+        for model, value in numbers.items()
+    ]
+    board = Board.of(rules_of("circuits"), cells)
+    file = tmp_path / "both.html"
+    file.write_text(BoardPages({"circuits": board}, lambda _: None).board("circuits"), "utf-8")
+    page.open(file)
+    averages = (
+        "[...document.querySelectorAll('tbody tr')].slice(0, 2).map(r => r.cells[1].innerText)"
+    )
+    assert [text.split()[0] for text in page.value(averages)] == ["0.50", "2.00"]
+    page.tab_to("summary")
+    page.press("Enter")
+    page.tab_to("input.place[value=truth-induction]")
+    page.press(" ")
+    assert [text.split()[0] for text in page.value(averages)] == ["0.50", "3.00"]
+    counts = "[...document.querySelectorAll('.averaged')].map(small => small.innerText)"
+    assert page.value(counts) == ["of 1 place"] * 4
 
 
 def page_text(boards: BoardsFolder) -> str:
@@ -108,13 +150,13 @@ def page_text(boards: BoardsFolder) -> str:
 
 
 def test_rows_are_filtered_and_sorted_with_keys(boards: BoardsFolder, page: Any) -> None:
-    page.open(boards.path / "circuits.html")
+    open_choices(page, boards)
     page.tab_to("#filter")
     page.write("rand")
     assert page.value(f"{EAP}.hidden") is True
     page.open(boards.path / "circuits.html")
     page.tab_to("thead button")
-    first = "document.querySelector('tbody tr').innerText.split('\\t')[0].trim()"
+    first = "document.querySelector('tbody tr .row-name').innerText"
     page.press("Enter")
     one = page.value(first)
     page.press("Enter")
@@ -122,7 +164,7 @@ def test_rows_are_filtered_and_sorted_with_keys(boards: BoardsFolder, page: Any)
 
 
 def test_two_rows_are_compared(boards: BoardsFolder, page: Any) -> None:
-    page.open(boards.path / "circuits.html")
+    open_choices(page, boards)
     for name in ("first", "second"):
         row = "eap" if name == "first" else "random"
         page.tab_to(f"#{name}")
@@ -130,11 +172,24 @@ def test_two_rows_are_compared(boards: BoardsFolder, page: Any) -> None:
         assert page.value(f"document.querySelector('#{name}').value") == row
     said = page.value("document.querySelector('#difference').innerText")
     assert said.startswith("eap less random")
+    offered = (
+        f"[...document.querySelector('#{name}').options].filter(o => !o.hidden).map(o => o.value)"
+        for name in ("first", "second")
+    )
+    assert [page.value(names) for names in offered] == [["", "eap"], ["", "random"]]
     board = boards.boards["circuits"]
     names = (f"{row}/truth-ioi/truth-ioi/cpr" for row in ("eap", "random"))
     less = board.find(next(names)).value - board.find(next(names)).value
     line = next(line for line in said.splitlines() if line.startswith("cpr, truth-ioi:"))
     assert math.isclose(float(line.split(": ")[1].split(" ")[0]), less, rel_tol=1e-2)
+    assert line.endswith(("(eap is better)", "(random is better)", "(not resolved)"))
+
+
+def test_numbers_stand_on_the_first_screen_of_a_phone(
+    boards: BoardsFolder, look: Callable[..., Any]
+) -> None:
+    top = "document.querySelector('tbody td').getBoundingClientRect().top"
+    assert look(page_text(boards), top, width=390) < 700
 
 
 @pytest.mark.parametrize("width", [390, 800, 1400])

@@ -26,6 +26,7 @@ from mechassay.stats.groups import Field, by_fields
 from mechassay.stats.label_effects import label_effects
 from mechassay.stats.label_tests import HighPercentile, worse_labels
 from mechassay.stats.partial_grid import PartialGrid
+from mechassay.stats.rounding import resolved_difference
 from mechassay.stats.summary import PERCENTILES, summarise
 
 BINS = 100
@@ -111,7 +112,11 @@ class Statistics:
         the effect over the empty circuit's percentile; `worse` needs a small p and a large share.
         `mean_effect` is the difference of means, with an interval.
         """
-        empty_high, empty_mean = float(np.nanquantile(empty, TESTED)), float(np.nanmean(empty))
+        reference = np.array([np.nanquantile(empty, TESTED), np.nanmean(empty)], dtype=float)
+        # Divergences are sums of terms of about a nat, in the type of their array.
+        empty_high, empty_mean = resolved_difference(
+            reference, 0.0, reference, least=1.0, dtype=empty.dtype
+        ).tolist()
         rows: list[dict[str, Any]] = []
         for field in fields:
             table = by_fields(values, [field], FIELD_PERCENTILES)

@@ -15,6 +15,7 @@ profile
 `mib-2025`  the benchmark's arithmetic: the trapezoidal rule over nominal sizes p_k, not normalised.
             f = 1 at all sizes gives CPR .999, circuits that do nothing .25.
 
+In both, a difference m(N) - m(0) that rounding alone may have made is 0 (`stats.rounding`).
 Intervals are those of `stats.intervals`; CMD also has a value without the bias that |1 - f| has.
 """
 
@@ -31,6 +32,7 @@ from jaxtyping import Float
 from mechassay.circuits.scores import By
 from mechassay.display import OneLine
 from mechassay.errors import BadUsage, one_of
+from mechassay.objectives import least_size
 from mechassay.stats.intervals import (
     BootstrapEstimate,
     Interval,
@@ -39,6 +41,7 @@ from mechassay.stats.intervals import (
     linear_sum,
     percentile_interval,
 )
+from mechassay.stats.rounding import resolved_difference
 
 FRACTIONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 Profile = Literal["strict", "mib-2025"]
@@ -106,7 +109,8 @@ class Sweep(OneLine):
 class AreaRule:
     """A profile's arithmetic: from per-example values to f and its areas, with intervals.
 
-    `empty` and `full` are the objective of these circuits; `groups` is the unit that is resampled.
+    `empty` and `full` are the objective of these circuits, and `objective` is its name; `groups` is
+    the unit that is resampled.
     """
 
     def __init__(
@@ -118,6 +122,8 @@ class AreaRule:
         full: Float[np.ndarray, "n"],
         groups: Sequence[str],
         seed: int = 0,
+        *,
+        objective: str = "",
     ) -> None:
         one_of("profile", profile, PROFILES)
         self.profile: Profile = profile
@@ -126,12 +132,14 @@ class AreaRule:
         self.groups, self.seed = tuple(groups), seed
         self._resamples = Resamples(groups, np.random.default_rng(seed))
         self.n_groups = self._resamples.n_groups
-        self.ends = np.stack((empty, full))
-        draws = self._resamples.means(self.ends)
-        self.denominator = percentile_interval(draws[:, 1] - draws[:, 0], n_groups=self.n_groups)
-        self.defined = not self.denominator.contains(0.0) and bool(
-            self.ends[0].mean() != self.ends[1].mean()
-        )
+        self.ends, self.least = np.stack((empty, full)), least_size(objective)
+        gaps = self._gap(np.vstack((self.ends.mean(axis=1), self._resamples.means(self.ends))))
+        self.denominator = percentile_interval(gaps[1:], n_groups=self.n_groups)
+        self.defined = not self.denominator.contains(0.0) and bool(gaps[0] != 0)
+
+    def _gap(self, rows: Float[np.ndarray, "rows k"]) -> Float[np.ndarray, "rows"]:
+        """m(N) - m(0), of means or resamples whose first two columns are m(0) and m(N)."""
+        return resolved_difference(rows[:, 1], rows[:, 0], self.ends, least=self.least)
 
     def sweep(
         self,
@@ -159,9 +167,8 @@ class AreaRule:
     ) -> tuple[Float[np.ndarray, "sizes"], Float[np.ndarray, "resamples sizes"]]:
         together = np.concatenate((self.ends, values))
         rows = np.vstack((together.mean(axis=1), self._resamples.means(together)))
-        empty, full = rows[:, :1], rows[:, 1:2]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            f = np.where(full == empty, math.nan, (rows[:, 2:] - empty) / (full - empty))
+        gaps = self._gap(rows)
+        f = (rows[:, 2:] - rows[:, :1]) / np.where(gaps == 0, math.nan, gaps)[:, None]
         if self.profile == "strict" and not self.defined:
             f[:] = math.nan
         return f[0], f[1:]

@@ -370,6 +370,7 @@ class FaithfulnessCurve(OneLine):
                 controls.full,
                 header["groups"],
                 header["seed"],
+                objective=controls.objective,
             )
             kept: dict[By, tuple[int, ...]] = {by: tuple(header["sizes"][by]) for by in RANKINGS}
             values: dict[By, np.ndarray] = {by: tensors[by].numpy() for by in RANKINGS}

@@ -253,8 +253,9 @@ class _AreaParts:
             "fractions": fractions,
             "n_edges": int(str(record.model.args["n_edges"])),
             "groups": tuple(values.groups),
+            "objective": record.metric.name,
         }
-        setting = (*rule.values(), record.metric.name, tuple(values.ids))
+        setting = (*rule.values(), tuple(values.ids))
         ends = {
             "empty": np.array(values.columns["empty"]),
             "full": np.array(values.columns["clean"]),

@@ -156,7 +156,14 @@ def faithfulness_curve(
     circuits = [circuit for by in RANKINGS for circuit in wanted[by]]
     values = _evaluate_distinct(model, circuits, batch, chosen, progress)
     rule = AreaRule(
-        profile, sizes, model.graph.n_edges, controls.empty, controls.full, batch.groups, seed
+        profile,
+        sizes,
+        model.graph.n_edges,
+        controls.empty,
+        controls.full,
+        batch.groups,
+        seed,
+        objective=chosen.name,
     )
     kept: dict[By, tuple[int, ...]] = {
         by: tuple(round(circuit.weighted_edge_count()) for circuit in wanted[by]) for by in RANKINGS

@@ -7,7 +7,8 @@
 
 f(C) = (m(C) - m(0)) / (m(N) - m(0)) as in `faithfulness`, from means over examples. Intervals are
 percentile bootstraps over whole groups of examples, numerator and denominator resampled together;
-where the interval of m(N) - m(0) contains 0 everything is undefined (NaN).
+where the interval of m(N) - m(0) contains 0, or rounding alone may have made the difference
+(`stats.rounding`), everything is undefined (NaN).
 
 Wang et al. compare C and N after ablating the same random subsets K of both; here K is the whole
 circuit, the largest such subset. An edge whose loss leaves others without a path takes them along.
@@ -27,10 +28,11 @@ from mechassay.circuits.faithfulness import evaluate
 from mechassay.display import OneLine
 from mechassay.errors import BadUsage, one_of
 from mechassay.models.model import Model
-from mechassay.objectives import ObjectiveLike, load_objective
+from mechassay.objectives import Objective, ObjectiveLike, least_size, load_objective
 from mechassay.pairs import Batch, PairsLike
 from mechassay.progress import BAR, Progress
 from mechassay.stats.intervals import Interval, percentile_interval, resampled_means
+from mechassay.stats.rounding import resolved_difference
 
 Unit = Literal["edge", "node"]
 
@@ -112,10 +114,10 @@ def completeness(
     Raises:
         GraphMismatch, NonFinite, OutOfMemory: as `evaluate`.
     """
-    batch, graph = model.batch(pairs), model.graph
+    batch, graph, chosen = model.batch(pairs), model.graph, load_objective(objective)
     circuits = [Circuit.full(graph), Circuit.empty(graph), circuit, complement(circuit)]
-    values = evaluate(model, circuits, batch, load_objective(objective), progress=progress)
-    f, intervals = _shares(values, batch, seed)
+    values = evaluate(model, circuits, batch, chosen, progress=progress)
+    f, intervals = _shares(values, batch, chosen, seed)
     return Completeness(float(f[0]), intervals[0], float(f[1]), intervals[1], values)
 
 
@@ -143,7 +145,7 @@ def minimality(
     one_of("part of a circuit", unit, get_args(Unit))
     if not len(circuit):
         raise BadUsage("The circuit is empty: there is nothing to leave out.")
-    batch, graph = model.batch(pairs), model.graph
+    batch, graph, chosen = model.batch(pairs), model.graph, load_objective(objective)
     if most is not None and most < 1:
         raise BadUsage(f"Minimality leaves out one part or more; got most={most}.")
     parts = _edges(circuit) if unit == "edge" else _nodes(circuit)
@@ -152,10 +154,10 @@ def minimality(
         names = list(parts)
         parts = {names[place]: parts[names[place]] for place in sorted(drawn.tolist())}
     circuits = [Circuit.full(graph), Circuit.empty(graph), circuit, *parts.values()]
-    values = evaluate(model, circuits, batch, load_objective(objective), progress=progress)
+    values = evaluate(model, circuits, batch, chosen, progress=progress)
     # The drop of f is the share of m(C) - m(C without the part): the empty circuit cancels.
     drops = np.vstack((values[:2], values[1] + values[2] - values[3:]))
-    f, intervals = _shares(drops, batch, seed)
+    f, intervals = _shares(drops, batch, chosen, seed)
     return Minimality(tuple(parts), f, intervals)
 
 
@@ -181,19 +183,20 @@ def _nodes(circuit: Circuit) -> dict[str, Circuit]:
 
 
 def _shares(
-    values: Float[np.ndarray, "k n"], batch: Batch, seed: int
+    values: Float[np.ndarray, "k n"], batch: Batch, objective: Objective, seed: int
 ) -> tuple[Float[np.ndarray, "rest"], tuple[Interval, ...]]:
     """(mean of each row - m(0)) / (m(N) - m(0)) of the rows after the first two,
     which are N and 0.
     """
     draws = resampled_means(values, batch.groups, np.random.default_rng(seed))
-    gap = percentile_interval(draws[:, 0] - draws[:, 1])
-    if gap.contains(0.0):
+    rows = np.vstack((values.mean(axis=1), draws))
+    least = least_size(objective.name)
+    gaps = resolved_difference(rows[:, 0], rows[:, 1], values[:2], least=least)
+    gap = percentile_interval(gaps[1:])
+    if gaps[0] == 0 or gap.contains(0.0):
         nothing = float("nan")
         return np.full(len(values) - 2, nothing), (Interval(nothing, nothing, gap.level),) * (
             len(values) - 2
         )
-    means = values.mean(axis=1)
-    f = (means[2:] - means[1]) / (means[0] - means[1])
-    resampled = (draws[:, 2:] - draws[:, 1:2]) / (draws[:, :1] - draws[:, 1:2])
-    return f, tuple(percentile_interval(column) for column in resampled.T)
+    f = (rows[:, 2:] - rows[:, 1:2]) / np.where(gaps == 0, np.nan, gaps)[:, None]
+    return f[0], tuple(percentile_interval(column) for column in f[1:].T)

@@ -18,8 +18,10 @@ from mechassay.claims.claim import Claim
 from mechassay.claims.rubric import RecordTest
 from mechassay.claims.scoring import JUDGED, Status
 from mechassay.claims.stored import StoredRecord
+from mechassay.objectives import least_size
 from mechassay.records import Measure
 from mechassay.stats.intervals import clopper_pearson, percentile_interval, resampled_means
+from mechassay.stats.rounding import resolved_difference
 from mechassay.text import interval, number
 
 ONE_FAMILY = "one_family"
@@ -250,11 +252,13 @@ def _behaviour(stored: StoredRecord) -> Bounds:
     columns = values.columns if values else {}
     if values is None or not values.ids or not {"clean", "empty"} <= set(columns):
         return Bounds(math.nan, math.nan, math.nan)
-    gap = (np.array(columns["clean"], dtype=float) - np.array(columns["empty"], dtype=float))[None]
+    ends = np.array([columns["clean"], columns["empty"]], dtype=float)
     groups = tuple(values.groups or values.ids)
-    drawn = resampled_means(gap, groups, np.random.default_rng(0))[:, 0]
-    ends = percentile_interval(drawn, n_groups=len(set(groups)))
-    return Bounds(float(gap.mean()), ends.low, ends.high)
+    each, least = ends[0] - ends[1], least_size(stored.record.metric.name)
+    drawn = resampled_means(each[None], groups, np.random.default_rng(0))[:, 0]
+    gaps = resolved_difference(np.append(drawn, each.mean()), 0.0, ends, least=least)
+    low, high, _ = percentile_interval(gaps[:-1], n_groups=len(set(groups)))
+    return Bounds(float(gaps[-1]), low, high)
 
 
 def by_above(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mechassay.cli.claims import DocumentsOption, read_paper
-from mechassay.cli.command import DeviceOption, DtypeOption, seed_option
+from mechassay.cli.command import HOW, DeviceOption, DtypeOption, seed_option
 
 MODEL_HELP = "Model to run, if not the claims' own; the judgments are then of another model."
 
@@ -23,27 +23,41 @@ def assay(
     ] = Path("runs/assay"),
     limit: Annotated[int, typer.Option("--limit", min=2, help="Pairs to measure on.")] = 100,
     train_limit: Annotated[
-        int, typer.Option("--train-limit", min=2, help="Pairs to find circuits on.")
+        int,
+        typer.Option(
+            "--train-limit", min=2, rich_help_panel=HOW, help="Pairs to find circuits on."
+        ),
     ] = 100,
     grid: Annotated[
-        int, typer.Option("--grid", min=2, help="Clean prompts of the adversarial grid.")
+        int,
+        typer.Option(
+            "--grid", min=2, rich_help_panel=HOW, help="Clean prompts of the adversarial grid."
+        ),
     ] = 50,
     left_out: Annotated[
         int,
-        typer.Option("--left-out", min=2, help="Edges to leave out in turn; a sample of more."),
+        typer.Option(
+            "--left-out",
+            min=2,
+            rich_help_panel=HOW,
+            help="Edges to leave out in turn; a sample of more.",
+        ),
     ] = 60,
-    scaled: Annotated[
-        int, typer.Option("--scaled", min=2, help="Heads to scale; a sample of more.")
-    ] = 6,
     other_method: Annotated[
         str,
         typer.Option(
-            "--other-method", help="Method of another family, to see whether the two agree (C5)."
+            "--other-method",
+            rich_help_panel=HOW,
+            help="Method of another family, to see whether the two agree (C5).",
         ),
     ] = "",
     judgments: Annotated[
         Path | None,
-        typer.Option("--judgments", help="A reader's judgments, for what no record decides."),
+        typer.Option(
+            "--judgments",
+            rich_help_panel=HOW,
+            help="A reader's judgments, for what no record decides.",
+        ),
     ] = None,
     document: DocumentsOption = None,
     model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = "",
@@ -67,7 +81,7 @@ def assay(
 
     read = None if judgments is None else read_judgments(judgments)
     check_device(device)
-    settings = AssaySettings(limit, train_limit, grid, left_out, scaled, other_method, dtype, seed)
+    settings = AssaySettings(limit, train_limit, grid, left_out, other_method, dtype, seed)
     plan = Assay(read_claims(claims), output, settings, model=model, device=device)
     if dry_run:
         _show_plan(plan)

@@ -13,11 +13,16 @@ from mechassay.cli.listing import JsonOption
 from mechassay.cli.problems import tell
 from mechassay.runs.circuits import CircuitsJob, score_files
 
-app = typer.Typer(help="Localize and evaluate circuits.", no_args_is_help=True)
+app = typer.Typer(
+    help="Find circuits, measure how faithful they are, and compare methods.", no_args_is_help=True
+)
 app.command("draw")(draw)
 
 METHODS = ("eap", "eap-ig-inputs", "random")
-TO_MEASURE = ("test_split", "test_limit", "profile", "max_minutes", "even_at_chance")
+TO_MEASURE = (
+    *("test_split", "test_limit", "profile", "metrics", "curve"),
+    *("max_minutes", "even_at_chance"),
+)
 TO_FIND = ("train_split", "pairing", "max_minutes", "even_at_chance")
 
 
@@ -26,7 +31,8 @@ app.command("run")(
         CircuitsJob,
         output="runs/circuits",
         help="Find circuits with every method and measure them: scores, records, one HTML report."
-        " Several models and tasks make one table.",
+        " Several models and tasks make one table. On a ground truth it also says how well the"
+        " known circuit is found.",
         without=("scores", "stage"),
         defaults={"methods": METHODS},
     )

@@ -32,26 +32,35 @@ from mechassay.runs.job import Interrupted, Option, Results, job_of, options_of
 from mechassay.text import counted
 
 ENGINES = ("here", "processes", "ray")
-DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")]
-DtypeOption = Annotated[str, typer.Option("--dtype", help=options.DTYPE.help)]
+HOW, WHERE = "How", "Where it runs"
+"""Panels of the help below the first one."""
+DeviceOption = Annotated[
+    str,
+    typer.Option("--device", rich_help_panel=WHERE, help="auto, cpu, cuda, cuda:1, mps."),
+]
+DtypeOption = Annotated[str, typer.Option("--dtype", rich_help_panel=HOW, help=options.DTYPE.help)]
 
 
 def seed_option(what: str) -> Any:
     """The option of a command's seed; see `options.seed_of`."""
     about = options.seed_of(what)
-    return typer.Option("--seed", min=about.least, max=about.most, help=about.help)
+    return typer.Option(
+        "--seed", min=about.least, max=about.most, rich_help_panel=HOW, help=about.help
+    )
 
 
 def _where(*flags: str, **more: Any) -> Any:
-    return typer.Option(*flags, rich_help_panel="Where it runs", **more)
+    return typer.Option(*flags, rich_help_panel=WHERE, **more)
 
 
 RUNNER: Mapping[str, Any] = {
     "output": Annotated[
         Path,
-        _where("--output", "-o", help="Folder for results; the same command again goes on there."),
+        typer.Option(
+            "--output", "-o", help="Folder for results; the same command again goes on there."
+        ),
     ],
-    "device": Annotated[str, _where("--device", help="auto, cpu, cuda, cuda:1, mps.")],
+    "device": DeviceOption,
     "workers": Annotated[
         int, _where("--workers", min=1, help="Worker processes that share the cells.")
     ],
@@ -76,8 +85,10 @@ RUNNER: Mapping[str, Any] = {
 }
 """Where a job is run; the same for every job."""
 
-PANELS = {"planned": "How", "free": "Limits", "secret": "Private data"}
-"""Panels of the help, by role; what must be named, or may grow, stands in "What to run"."""
+PANELS = {"planned": HOW, "free": "Limits", "secret": "Private data"}
+"""Panels of the help, by role, in their order. What is required, what `Option.first` says and
+--output stand before them, in the panel without a name of its own.
+"""
 
 DEFAULTS: Mapping[str, Any] = {
     "device": "cpu",
@@ -211,6 +222,7 @@ def _parameters(
     hints, about = get_type_hints(job), options_of(job)
     parameters: list[inspect.Parameter] = []
     types_of: dict[str, Any] = {}
+    places: dict[str, int] = {}
     for field in dataclasses.fields(job):
         base, option = hints[field.name], about[field.name]
         types_of[field.name] = base
@@ -221,15 +233,17 @@ def _parameters(
             parameters.append(_keyword(field.name, argument, inspect.Parameter.empty))
             continue
         default = defaults.get(field.name, field.default)
-        what = field.name in job.grows or default is dataclasses.MISSING
-        panel = "What to run" if what else PANELS[option.role]
+        first = option.first or default is dataclasses.MISSING
+        panel = None if first else PANELS[option.role]
         parameters.append(_parameter(field.name, base, option, default, panel))
-    # Those that must be given stand first.
-    parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
+        places[field.name] = 0 if first else 1 + list(PANELS).index(option.role)
+    parameters.sort(key=lambda parameter: places.get(parameter.name, 0))
     return parameters, types_of
 
 
-def _parameter(name: str, base: Any, about: Option, default: Any, panel: str) -> inspect.Parameter:
+def _parameter(
+    name: str, base: Any, about: Option, default: Any, panel: str | None
+) -> inspect.Parameter:
     typed, choices = (str, ()) if about.none else _typed(base)
     flags = about.flags or (f"--{name.replace('_', '-')}",)
     listed = f"{', '.join(map(str, choices))}. " if choices else ""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mechassay.cli.board_repository import check_change, init
 from mechassay.cli.command import DeviceOption
 from mechassay.cli.submission import evaluate, validate
 from mechassay.text import counted
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Boards of runs, and any cell of them again.", no_args_is_help=True)
 app.command("validate")(validate)
 app.command("evaluate")(evaluate)
+app.command("init")(init)
+app.command("check-change")(check_change)
 
 RunsOption = Annotated[Path, typer.Option("--runs", help="Folder of the runs that boards read.")]
 

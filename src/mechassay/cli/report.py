@@ -18,15 +18,17 @@ def report(
     The index has a row for each result, which leads to its run's report. It can be sorted and
     filtered.
     """
-    from mechassay.cli.command import finish
+    from mechassay.cli.command import finish, stored_job
     from mechassay.errors import BadFile
     from mechassay.report.index import runs_below, write_index
-    from mechassay.runs.previous import opened
+    from mechassay.runs.folder import RunFolder
+    from mechassay.runs.job import Results
 
     if not (folder / "plan.json").is_file() and next(runs_below(folder), None) is not None:
         typer.echo(f"Index: {write_index(folder)}")
         return
-    job, results = opened(folder)
+    job = stored_job(folder)
+    results = Results.stored(job, RunFolder(folder))
     if not results.records:
         raise BadFile(f"{folder}: the run has no finished cells yet.")
     finish(job, results)

@@ -1,4 +1,4 @@
-"""`mechassay truth`: models whose circuit is known, interventions that show it, who finds it."""
+"""`mechassay truth`: models whose circuit is known, and interventions that show it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mechassay.cli.command import command, seed_option
+from mechassay.cli.command import seed_option
 from mechassay.cli.listing import JsonOption, say, show, show_columns
-from mechassay.runs.circuits import CircuitsJob
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from mechassay.truth.verify import Verification
 
 app = typer.Typer(help="Models whose circuit is known.", no_args_is_help=True)
-
-METHODS = ("eap", "eap-ig-inputs", "eap-ig-activations", "ifr", "exact", "random")
 
 
 @app.command("list")
@@ -180,18 +177,6 @@ def train_truth(
             f"mechassay: {name}: no truth for {', '.join(without)} ablation; {advice}.", err=True
         )
     typer.echo(f"Written: {output}; `mechassay truth verify {output}` verifies it on other pairs.")
-
-
-app.command("recover")(
-    command(
-        CircuitsJob,
-        output="runs/recovery",
-        help="Which methods find the known circuit: `circuits run` on all ground truths, with AUROC"
-        " and its interval over edges, AUPRC, and precision at the true size.",
-        without=("tasks", "scores", "stage"),
-        defaults={"models": ("truth",), "methods": METHODS, "train_limit": 50},
-    )
-)
 
 
 def _say(found: Mapping[str, Verification]) -> None:

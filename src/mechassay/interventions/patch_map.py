@@ -25,9 +25,11 @@ from mechassay.display import OneLine, Tabular, html_facts
 from mechassay.errors import BadFile, BadUsage, UnknownName, first_line, one_of
 from mechassay.files import read_tensors, write_tensors
 from mechassay.interventions.site import PARTS, Part
+from mechassay.objectives import least_size
 from mechassay.records import Check, Measure, Provenance, Record, Spec, Table, provenance
 from mechassay.stats.intervals import Estimate, Resamples, percentile_interval
 from mechassay.stats.measures import measured
+from mechassay.stats.rounding import resolved_difference
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -91,8 +93,13 @@ class PatchMap(OneLine, Tabular):
 
     @property
     def total(self) -> float:
-        """m(source) - m(base): what a share is a share of."""
-        return float(self.source.mean() - self.base.mean())
+        """m(source) - m(base): what a share is a share of; 0 where it may be rounding alone."""
+        return float(self._gap(self.base.mean(), self.source.mean()))
+
+    def _gap(self, base: Any, source: Any) -> Any:
+        """The difference of means over pairs, or over resamples of them."""
+        ends = np.stack((self.base, self.source))
+        return resolved_difference(source, base, ends, least=least_size(self.objective))
 
     @cached_property
     def share(self) -> Float[np.ndarray, "layers columns"]:
@@ -111,7 +118,8 @@ class PatchMap(OneLine, Tabular):
         draws = Resamples(self.groups, np.random.default_rng(self.seed)).means(flat.T)
         *cells, base, source = draws.T
         # A resample without a difference has no shares.
-        total = np.where(source == base, np.nan, source - base)
+        gaps = self._gap(base, source)
+        total = np.where(gaps == 0, np.nan, gaps)
         shares = [(cell - base) / total for cell in cells]
         n_groups = len(set(self.groups))
         found = [percentile_interval(share, n_groups=n_groups)[:2] for share in shares]

@@ -5,9 +5,10 @@ model on other examples, or by another version of a definition, is another place
 differs in what it measured stands in one column.
 
 Average and score (`averages`) are over the places that are shown, and undefined (NaN) for a row
-that lacks one of them: else a row that skips a hard place would win. Without a choice, one place
-stands for each task of a model, that of most rows, and none for numbers as reported, if there are
-others.
+that lacks one of them: else a row that skips a hard place would win. Language models and ground
+truths are never averaged together: an area of 3 on a model with a known circuit says nothing of an
+area of 0.7 on a language model. Without a choice, one place stands for each task of a model, that
+of most rows, and none for numbers as reported, if there are others.
 """
 
 from __future__ import annotations
@@ -19,18 +20,23 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, get_args
 
 from mechassay.display import OneLine
-from mechassay.errors import BadUsage, UnknownName
+from mechassay.errors import BadUsage, UnknownName, one_of
 from mechassay.leaderboard.averages import RowSummary, ScoreFormula, summarised
 from mechassay.leaderboard.cells import BoardCell, newest, told_apart
 from mechassay.leaderboard.conditions import PlaceConditions, in_words
 from mechassay.leaderboard.rules import BoardRules
 from mechassay.stats.intervals import Estimate
 from mechassay.text import number
+from mechassay.truth.models import is_truth
 
 FORMAT = 1
+ModelKind = Literal["language models", "ground truths"]
+"""What places are averaged together: models whose circuit is not known, or is."""
+FORMULA = ("=", "+", "-", "@", "\t", "\n")
+"""How a text begins that a spreadsheet may take for a formula."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,11 @@ class BoardPlace:
     differs: str = ""
     conditions: str = ""
     examples_of: str = ""
+
+    @property
+    def kind(self) -> ModelKind:
+        """Which kind of model it is on."""
+        return "ground truths" if is_truth(dict(self.roles).get("model", "")) else "language models"
 
     @property
     def names(self) -> list[str]:
@@ -124,21 +135,40 @@ class Board(OneLine):
         at = tuple(cell.place.items()), cell.under
         return next(each for each in self.places(cell.column) if (each.roles, each.under) == at)
 
-    def comparable(self, column: str) -> list[BoardPlace]:
-        """One place for each set of roles: that which most rows have, recomputed before reported.
+    def kinds(self, column: str) -> dict[ModelKind, list[BoardPlace]]:
+        """The places of a column by the kind of their models, language models first.
 
         Raises:
             UnknownName: the board has no such column.
         """
+        places = self.places(column)
+        return {
+            kind: of_kind
+            for kind in get_args(ModelKind)
+            if (of_kind := [place for place in places if place.kind == kind])
+        }
+
+    def comparable(self, column: str, kind: ModelKind | None = None) -> list[BoardPlace]:
+        """One place for each set of roles: that which most rows have, recomputed before reported.
+
+        Args:
+            kind: of the models; without it language models, or ground truths if there are no
+                others.
+
+        Raises:
+            UnknownName: the board has no such column, or the column no such kind.
+        """
+        kinds = self.kinds(column)
+        if not kinds:
+            return []
+        every = kinds[one_of("kind of models", kind or next(iter(kinds)), kinds)]
         best: dict[tuple[tuple[str, str], ...], tuple[int, BoardPlace]] = {}
-        every = self.places(column)
         for place in every:
-            cells = [cell for row in self.rows() if (cell := self.cell(row, place, column))]
-            n = sum(cell.origin == "recomputed" for cell in cells)
+            n = sum(cell.origin == "recomputed" for cell in self._at_place(column, place))
             if place.roles not in best or n > best[place.roles][0]:
                 best[place.roles] = n, place
-        found = [place for n, place in best.values() if n] or [p for _, p in best.values()]
-        return [place for place in every if place in found]
+        chosen = [place for n, place in best.values() if n] or [p for _, p in best.values()]
+        return [place for place in every if place in chosen]
 
     def cell(self, row: str, place: BoardPlace, column: str) -> BoardCell | None:
         """The cell of a row at a place; None if there is none."""
@@ -162,7 +192,7 @@ class Board(OneLine):
         return found[0]
 
     def average(self, row: str, column: str, places: Sequence[BoardPlace] | None = None) -> float:
-        """The mean of a row over places, the comparable ones by default; NaN if it lacks one."""
+        """The mean of a row over places, by default `comparable(column)`; NaN if it lacks one."""
         return self.summary(row, column, places).average.value
 
     def score(
@@ -220,13 +250,18 @@ class Board(OneLine):
     def _at_place(self, column: str, place: BoardPlace) -> list[BoardCell]:
         return [cell for row in self.rows() if (cell := self.cell(row, place, column))]
 
-    def ranked(self, column: str, places: Sequence[BoardPlace] | None = None) -> list[str]:
-        """Rows with a number in a column, the best average first, those without one last."""
-        shown = self.comparable(column) if places is None else list(places)
-        every = self.places(column)
-        rows = [row for row in self.rows() if any(self.cell(row, p, column) for p in every)]
+    def ranked(self, column: str, kind: ModelKind | None = None) -> list[str]:
+        """Rows with a number on a kind of models, the best average first, those without one last.
+
+        Args:
+            kind: as in `comparable`.
+        """
+        comparable = self.comparable(column, kind)
+        of_kind = {place.kind for place in comparable}
+        places = [place for place in self.places(column) if place.kind in of_kind]
+        rows = [row for row in self.rows() if any(self.cell(row, at, column) for at in places)]
         sign = -1.0 if self.rules.column(column).better == "up" else 1.0
-        averages = {row: sign * self.average(row, column, shown) for row in rows}
+        averages = {row: sign * self.average(row, column, comparable) for row in rows}
         return sorted(rows, key=lambda row: (math.isnan(averages[row]), averages[row]))
 
     def to_json(self) -> str:
@@ -268,8 +303,9 @@ def _shown_alike(values: Sequence[float | None]) -> bool:
 
 
 def _csv_text(value: Any) -> str:
-    """A value as text that no spreadsheet takes for a formula."""
+    """A value as text; an apostrophe stands before what a spreadsheet would take for a formula."""
     if isinstance(value, float):
         return "" if math.isnan(value) else repr(value)
-    text = str(value)
-    return f"'{text}" if text[:1] in "=+-@\t\r" else text
+    # Not every reader takes a lone carriage return for a part of a field.
+    text = str(value).replace("\r\n", "\n").replace("\r", "\n")
+    return f"'{text}" if text.startswith(FORMULA) else text

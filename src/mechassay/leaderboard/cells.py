@@ -36,7 +36,7 @@ from mechassay.files import file_hash
 from mechassay.leaderboard.declaration import HEADER_FILE, SubmissionHeader
 from mechassay.leaderboard.lacking import BOUND, why_lacking
 from mechassay.leaderboard.rules import BoardColumn, BoardRules
-from mechassay.records import Measure, Number, Record, Stored, check_edited, read_record
+from mechassay.records import Measure, Number, Record, Stored, check_unedited, read_record
 from mechassay.runs.command_line import command_line
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import job_of
@@ -81,7 +81,7 @@ class BoardCell(Stored):
         place: what it was tried on, by role.
         version: of the column's definition.
         n, n_undefined: what the number is of, and how many of them have none.
-        examples: test examples, or pairs; 0 where a board of an earlier version does not say it.
+        examples: test examples, or pairs; 0 of a number as reported, which does not say it.
         reason: why there is no number, or no interval; "" if nothing is lacking.
         controls: the same measure of the record's controls, by name.
         conditions: what has to be the same for two cells to be compared.
@@ -169,7 +169,7 @@ def read_cells(rules: BoardRules, folder: Path) -> tuple[list[BoardCell], list[s
         for file in sorted((run / RECORDS).rglob("*.json")):
             try:
                 record = read_record(file)
-                check_edited(file)
+                check_unedited(file)
             except BadFile as error:
                 unreadable.append(str(error))
                 continue

@@ -10,6 +10,7 @@ It stands in `submission.yaml` or `submission.json` of the folder:
     compute: one H100
     gpu_hours: 0.5
     url: https://example.org/paper
+    hub: OWNER/NAME@COMMIT          of the Hugging Face hub, where the files are not beside it
 
 Its form is checked, and `train_hashes` are compared with the hash of the test examples: the board
 says where they are the same. All else is shown as declared.
@@ -47,6 +48,7 @@ HEADER_FILE = "submission.json"
 IN_SAMPLE = "In-sample: the declared training data are the examples that this is evaluated on."
 _NAME = re.compile(r"\w[\w .,:+=()@/-]*")
 _HASH = re.compile(r"[0-9a-f]{64}")
+_HUB = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}@[0-9a-f]{40}")
 _URL = re.compile(r"https://[\w.-]+(:\d+)?(/[\w./~%+=&?#:@,;-]*)?")
 
 
@@ -107,6 +109,15 @@ def _url(text: str) -> str:
     return text
 
 
+def _hub(text: str) -> str:
+    if text and not _HUB.fullmatch(text):
+        raise ValueError(
+            "files on the hub are named OWNER/NAME@COMMIT, with all 40 digits of the commit; got"
+            f" {text[:80]!r}"
+        )
+    return text
+
+
 def _hash(text: str) -> str:
     if not _HASH.fullmatch(text):
         raise ValueError(f"a SHA-256 has 64 digits 0-9 and a-f; got {text[:80]!r}")
@@ -130,6 +141,7 @@ class Declaration(Stored):
         training_data: in words; `train_hashes` are the SHA-256 of what it was found on: of a data
             set, or of its prompts.
         gpu_hours: NaN where nothing is said.
+        hub: the commit of a repository of the hub that has the files.
     """
 
     name: Annotated[str, AfterValidator(_name)]
@@ -142,6 +154,21 @@ class Declaration(Stored):
     compute: Line = ""
     gpu_hours: Annotated[Number, AfterValidator(_hours)] = math.nan
     url: Annotated[str, AfterValidator(_url), Field(max_length=LONGEST_LINE)] = ""
+    hub: Annotated[str, AfterValidator(_hub)] = ""
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What it says, by name in words; fields that say nothing are left out."""
+        facts = {
+            "method": self.method,
+            "description": self.description,
+            "training data": self.training_data,
+            "training hashes": ", ".join(self.train_hashes),
+            "compute": self.compute,
+            "GPU hours": "" if math.isnan(self.gpu_hours) else f"{self.gpu_hours:g}",
+            "url": self.url,
+        }
+        return {name: text for name, text in facts.items() if text}
 
     @staticmethod
     def of(told: Any, source: str = "declaration") -> Declaration:

@@ -2,7 +2,7 @@
 
     DIR/submission.json          what the results are of: `declaration.SubmissionHeader`
     DIR/submission/              a copy of the submission, which the plans of the runs name
-    DIR/runs/RUN/                a run for each part and split, as any run (`runs.folder`)
+    DIR/runs/RUN/                a run for each part, split and track, as any run (`runs.folder`)
     DIR/tables.md                all numbers
     SEEDS/private/EPOCH/NAME/    runs on private examples, beside the file of seeds
 
@@ -18,6 +18,9 @@ made again.
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -31,6 +34,7 @@ from mechassay.files import write_text
 from mechassay.leaderboard.cells import COPY, RUNS, BoardCell, read_cells
 from mechassay.leaderboard.declaration import HEADER_FILE, Declaration, SubmissionHeader, skeleton
 from mechassay.leaderboard.private_split import PrivateSeed, published
+from mechassay.leaderboard.recomputation import CIRCUITS, GIVEN
 from mechassay.leaderboard.rules import board_rules
 from mechassay.leaderboard.submission import Submission, open_submission
 from mechassay.leaderboard.submission_parts import SubmissionPart
@@ -86,20 +90,38 @@ def jobs_of(
         seed: of private examples; without it the private split is left out.
     """
     for part in submission.parts:
-        about = cell_name(*filter(None, (part.model, part.task, part.variable)))
-        yield f"{TEST}--{about}", TEST, job_of_part(part, submission.folder, track)
+        yield _named(part, TEST, job_of_part(part, submission.folder, track))
         if submission.kind == "circuits" and track.has_adversarial(part.model, part.task):
             place = submission.folder / part.path, track.loaded_from(part.model), part.task
             job = track.adversarial.job(*place, track.dtype, track.seed)
-            yield f"adversarial--{about}", TEST, job
+            yield _named(part, TEST, job, "adversarial")
     if seed is None or PRIVATE not in track.splits:
         return
     for part in submission.parts:
-        if part.form == "directions":
-            continue  # Sentences of gym tasks are public.
-        about = cell_name(*filter(None, (part.model, part.task, part.variable)))
-        job = job_of_part(part, submission.folder, track, seed)
-        yield f"{PRIVATE}-{seed.epoch}--{about}", PRIVATE, job
+        if part.form != "directions":  # Sentences of gym tasks are public.
+            job = job_of_part(part, submission.folder, track, seed)
+            yield _named(part, PRIVATE, job, f"{PRIVATE}-{seed.epoch}")
+
+
+def _named(
+    part: SubmissionPart, split: SplitName, job: Any, begins: str = TEST
+) -> tuple[str, SplitName, Any]:
+    """A job with its split and the name of its run, which ends in a hash of the track's settings.
+
+    Under another track a part has another run, and its earlier numbers stay.
+    """
+    settings = {
+        field.name: getattr(job, field.name)
+        for field in dataclasses.fields(job)
+        if field.name not in (*GIVEN, CIRCUITS, "private_seed")
+    }
+    text = json.dumps(settings, sort_keys=True, default=list)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return (
+        cell_name(begins, *filter(None, (part.model, part.task, part.variable)), digest),
+        split,
+        job,
+    )
 
 
 def job_of_part(
@@ -191,14 +213,14 @@ def evaluate(
     for name, job, bench, by in runs:
         public = RunFolder(folder / RUNS / name)
         is_private = bench.folder.path != public.path
-        if not (is_private and all(public.record(cell.name) for cell in job.cells())):
+        if not all(public.record(cell.name) for cell in job.cells()):
             by.map(job, batches_of(job, bench.folder), bench)
-        if is_private:
-            assert seed is not None
-            _publish(job, bench.folder, public, seed)
+            if is_private:
+                assert seed is not None
+                _publish(job, bench.folder, public, seed)
+            else:
+                job.report(Results.stored(job, public))
         results[name] = Results.stored(job, public)
-        if not is_private:
-            job.report(results[name])
     write_text(folder / TABLES, tables(folder))
     return Evaluation(folder, submission.problems, results)
 

@@ -65,7 +65,8 @@ def _mib(board: Board, runs: Path, folder: Path) -> Iterator[Path]:
     measured, which the averages are over too.
     """
     (column, *_) = RANKED_BY
-    places = board.comparable(column) if column in board.columns else []
+    kinds = board.kinds(column) if column in board.columns else {}
+    places = [place for kind in kinds for place in board.comparable(column, kind)]
     for row in board.rows():
         cells = [board.cell(row, place, column) for place in places]
         given = [cell for cell in cells if cell and cell.file and _is_public(cell)]

@@ -97,7 +97,7 @@ def cell_facts(
         *([("test examples", f"{cell.examples:,}")] if cell.examples else []),
         ("n", f"{cell.n:,}, {cell.n_undefined:,} undefined"),
         *((f"control: {name}", number(value)) for name, value in cell.controls.items()),
-        ("method", cell.settings or NOTHING),
+        ("made with", cell.settings or NOTHING),
         *((name, value) for name, value in cell.conditions.items()),
         ("origin", cell.source or cell.origin),
         ("seconds", plain_number(cell.seconds)),
@@ -111,19 +111,9 @@ def cell_facts(
     if cell.private:
         rows.append(("record", "kept back: its examples are private"))
     elif cell.sha256:
-        rows.append(("record", record_link(links, cell.sha256)))
+        download = Markup('<a href="{}" download>{}</a>')
+        rows.append(("record", download.format(links.record(cell.sha256), cell.sha256[:16])))
     for each in again:
         value = f"{each.value}; " if each.value and each.cell == cell.full_id else ""
         rows.append(("recomputed", f"{value}{each.text}"))
     return TextTable.of("", ("", ""), rows, words=True)
-
-
-def record_link(links: Links, sha256: str) -> Markup:
-    """The record as a download."""
-    markup = Markup('<a href="{}" download>{}</a>')
-    return markup.format(links.record(sha256), sha256[:16])
-
-
-def place_text(cell: BoardCell) -> str:
-    """What a cell was tried on, in words."""
-    return ", ".join(dict.fromkeys(reversed(cell.place.values())))

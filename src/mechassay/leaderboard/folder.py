@@ -14,7 +14,7 @@ from __future__ import annotations
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -23,7 +23,7 @@ from mechassay.errors import BadFile, BadUsage, DiskFull, MechassayError
 from mechassay.files import write_text
 from mechassay.leaderboard.artefacts import inside
 from mechassay.leaderboard.board import Board
-from mechassay.leaderboard.cells import BoardCell, read_cells
+from mechassay.leaderboard.cells import BoardCell, read_cells, run_folders, submission_of
 from mechassay.leaderboard.facts import CellNotes, Repetition
 from mechassay.leaderboard.links import link
 from mechassay.leaderboard.pages import BoardPages
@@ -34,7 +34,7 @@ from mechassay.records import Record, read_record
 
 RECOMPUTED = "recomputed"
 HERE = "."
-SAID_HERE = "from this folder alone: the last command, in it"
+SAID_HERE = "from this folder alone, by the last command below, run in it"
 RECOMPUTE = ("mechassay", "leaderboard", "recompute")
 
 
@@ -45,12 +45,14 @@ class BoardsFolder:
     Attributes:
         boards: by name, those that have a cell.
         unreadable: records that could not be read.
+        declared: what submitters said of their rows; see `BoardPages`.
     """
 
     runs: Path
     path: Path
     boards: Mapping[str, Board]
     unreadable: tuple[str, ...]
+    declared: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @staticmethod
     def of(runs: Path, path: Path, reported: Sequence[BoardCell] = ()) -> BoardsFolder:
@@ -77,7 +79,18 @@ class BoardsFolder:
         if not boards:
             kinds = ", ".join(rules.kind for rules in board_rules().values())
             raise BadUsage(f"{runs} has no record that a board reads (of the kinds {kinds}).")
-        return BoardsFolder(runs, path, boards, tuple(unreadable))
+        facts = {
+            header.declaration.name: header.declaration.facts
+            for run in run_folders(runs)
+            if (header := submission_of(run))
+        }
+        declared = {
+            cell.row: facts[cell.submission]
+            for board in boards.values()
+            for cell in board.cells
+            if facts.get(cell.submission)
+        }
+        return BoardsFolder(runs, path, boards, tuple(unreadable), declared)
 
     def keep_artefacts(self) -> tuple[str, ...]:
         """Keep what the cells are computed again from; for each record that needs its run, why.
@@ -123,6 +136,7 @@ class BoardsFolder:
             notes=self._notes,
             unreadable=self.unreadable,
             nav=lambda up: link(f"{up}index.html", "Boards"),
+            declared=self.declared,
         )
 
     def recomputations(self) -> dict[str, list[Recomputation]]:
@@ -167,8 +181,8 @@ def kept_notes(cell: BoardCell) -> CellNotes:
 def write_pages(pages: BoardPages, folder: Path) -> Path:
     """Write the pages and data of boards; the path of the first. Records are left to the caller."""
     (folder / "records").mkdir(parents=True, exist_ok=True)
-    for name in pages.names():
-        write_text(folder / name, pages.text(name))
+    for name, text in pages.texts():
+        write_text(folder / name, text)
     return folder / "index.html"
 
 

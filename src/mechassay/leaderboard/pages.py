@@ -1,13 +1,15 @@
-"""Pages of boards as texts: what boards there are, a board, a row, two rows, a cell over time.
+"""Pages of a static board as texts: what boards there are, a board, a row of it.
 
-A board's page has a table for each column, and one script of ours (`data/board.js`). The pages of a
-folder need no server; those of a server have forms and links to pages of two rows and of a cell.
+A board's page has a table for each column and kind of models, what its rows were made with, what
+its controls are, and one script of ours (`data/board.js`). A row's page has what was declared of
+the row and every cell, with the commands that compute it again. Pages need no server.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -16,16 +18,9 @@ from markupsafe import Markup
 
 from mechassay.errors import BadUsage, one_of
 from mechassay.leaderboard.averages import summarised
-from mechassay.leaderboard.board import Board, BoardPlace
+from mechassay.leaderboard.board import Board, BoardPlace, ModelKind
 from mechassay.leaderboard.cells import BoardCell
-from mechassay.leaderboard.choice import BoardChoice
-from mechassay.leaderboard.controls import (
-    column_data,
-    compare_form,
-    control_row,
-    controls,
-    resolved,
-)
+from mechassay.leaderboard.controls import control_row, controls, table_data
 from mechassay.leaderboard.facts import (
     MARK,
     CellNotes,
@@ -33,29 +28,37 @@ from mechassay.leaderboard.facts import (
     cell_facts,
     cell_markup,
     numbers_markup,
-    place_text,
     plain_number,
 )
-from mechassay.leaderboard.history import cell_history
-from mechassay.leaderboard.links import FileLinks, Links, ServedLinks, history_link, link
+from mechassay.leaderboard.links import Links, link
 from mechassay.leaderboard.paired import Pairs, paired_differences
 from mechassay.leaderboard.rules import BoardColumn
 from mechassay.records import Record
-from mechassay.report.page import Block, Command, Fold, Notice, Section, Text, render
+from mechassay.report.page import Block, Command, Fold, Notice, Section, Terms, Text, render
 from mechassay.report.tables import NOTHING, Column, Row, TextTable
 from mechassay.runs.job import cell_name
 from mechassay.stats.intervals import Estimate
-from mechassay.text import interval
+from mechassay.text import counted, shortened
 
 TITLE = "Leaderboard"
 ROW_UP = "../../"
 """The way from the page of a row to the first one."""
-SUMMARISED = "A higher score is better."
+BETTER = {
+    "up": "Higher is better, and so is a higher score.",
+    "down": "Lower is better; the score turns this round, so that a higher score is better.",
+}
 BENEATH = "Beneath a number stand its interval and the controls of its row."
+UNCHECKED = "Declared by whoever handed the row in, and not checked:"
+AGAIN = (
+    "This computes the first number again, and compares its whole record. The page of a row has"
+    " the command of every number of it."
+)
 PAIRED = 50
-"""Rows of a column, best first, whose pairs a page that needs no server holds."""
-SHOWN = 200
-"""Rows of a column, best first, that a page of a server shows until it is asked for all."""
+"""Rows of a table, best first, whose pairs a page holds."""
+LONGEST = 200
+"""Letters of what was declared that a board's page shows of a row; the row's page has all."""
+SETTING = re.compile(r", (?=[\w ]+=)")
+"""What stands between two settings of a method."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,10 +68,11 @@ class BoardPages:
     Attributes:
         record: reads the record of a cell; None where it has none.
         again: who recomputed what, by the hash of the record.
-        notes: what else is said of a cell.
+        notes: what else is said of a cell; the last of its commands computes it again.
         unreadable: records that could not be read.
-        served: whether a server answers.
         nav: links of ours before a page, by the way from it to the first one.
+        declared: what a submitter said of a row, as its method or training data, by row and by
+            name of the fact; not checked.
     """
 
     boards: Mapping[str, Board]
@@ -76,45 +80,22 @@ class BoardPages:
     again: Mapping[str, Sequence[Repetition]] = field(default_factory=dict)
     notes: Callable[[BoardCell], CellNotes] | None = None
     unreadable: tuple[str, ...] = ()
-    served: bool = False
     nav: Callable[[str], Markup] | None = None
+    declared: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
-    def names(self) -> Iterator[str]:
-        """The names of all files that need no server; records are not among them."""
-        yield "index.html"
+    def texts(self) -> Iterator[tuple[str, str]]:
+        """All pages and files of data by their names; records are not among them."""
+        yield "index.html", self.index()
         for name, board in self.boards.items():
-            yield from (f"{name}.html", f"data/{name}.json", f"data/{name}.csv")
-            yield from (f"rows/{name}/{cell_name(row)}.html" for row in board.rows())
-
-    def text(self, name: str) -> str:
-        """A page or a file of data by its name.
-
-        Raises:
-            UnknownName: there is none of this name.
-        """
-        one_of("page", name, list(self.names()))
-        folder, _, file = name.rpartition("/")
-        stem, _, ending = file.rpartition(".")
-        if folder == "data":
-            board = self.boards[stem]
-            return board.to_json() if ending == "json" else board.to_csv()
-        if folder:
-            of = folder.removeprefix("rows/")
-            row = next(row for row in self.boards[of].rows() if cell_name(row) == stem)
-            return self.row(of, row)
-        return self.index() if stem == "index" else self.board(stem)
-
-    def find(self, name: str) -> Board:
-        """A board.
-
-        Raises:
-            UnknownName: there is none of this name, or nothing in it.
-        """
-        return self.boards[one_of("board", name, list(self.boards))]
+            yield f"{name}.html", self.board(name)
+            yield f"data/{name}.json", board.to_json()
+            yield f"data/{name}.csv", board.to_csv()
+            for row in board.rows():
+                yield f"rows/{name}/{cell_name(row)}.html", self.row(name, row)
 
     def index(self) -> str:
         """What boards there are."""
-        links = self._links()
+        links = Links()
         rows = [
             Row(
                 (
@@ -144,86 +125,64 @@ class BoardPages:
         wrong = tuple((text, "") for text in self.unreadable)
         blocks += [Notice("Files that cannot be read", wrong)] if wrong else []
         blocks.append(TextTable("", columns, tuple(rows)) if rows else Text("No results yet."))
+        commands = (self._first_command(board) for board in self.boards.values())
+        if command := next(filter(None, commands), ""):
+            blocks += [Text(AGAIN, "soft"), Command(command)]
         return self._render(TITLE, [Section("", tuple(blocks))])
 
-    def board(self, name: str, choice: BoardChoice | None = None) -> str:
-        """A table for each column of a board.
+    def board(self, name: str) -> str:
+        """A table for each column of a board, and for each kind of models where it has both.
 
         Raises:
-            UnknownName: no such board, role or value of a role.
+            UnknownName: there is no board of this name, or nothing in it.
         """
-        whole, chosen = self.find(name), choice or BoardChoice()
-        board = chosen.part_of(whole)
-        sections = [Section("", _opening(board, chosen))]
-        data: dict[str, object] = {}
+        board = self.boards[one_of("board", name, list(self.boards))]
+        sections = [Section("", _opening(board))]
+        data: list[dict[str, object]] = []
+        mixed = len({kind for column in board.columns for kind in board.kinds(column)}) > 1
         for column in map(board.rules.column, board.columns):
-            places, comparable = board.places(column.name), board.comparable(column.name)
-            ranked = [row for row in board.ranked(column.name, comparable) if chosen.shows(row)]
-            rows = ranked[:SHOWN] if self.served and not chosen.every else ranked
-            # A server compares two rows when it is asked.
-            pairs, wrong = self._pairs(board, column, [] if self.served else places, rows)
-            said = f"{column.says} {_better(column)} {SUMMARISED}"
+            said = f"{column.says} {BETTER[column.better]} Brackets: 95 % interval."
+            said += f" Definition {column.name}@{column.version}."
             shared = board.shared_controls(column.name).keys()
-            cells = [each for each in board.cells if each.column == column.name]
-            if any(each.controls.keys() - shared for each in cells):
+            said += " Rows in italics are controls, described below." if shared else ""
+            if any(
+                cell.controls.keys() - shared for cell in board.cells if cell.column == column.name
+            ):
                 said += f" {BENEATH}"
             blocks: list[Block] = [Text(said, "soft")]
-            blocks += [Notice("Not compared", tuple((text, "") for text in wrong))] if wrong else []
-            blocks.append(self._table(board, column.name, places, rows, comparable))
-            if len(rows) < len(ranked):
-                every = link(f"{self._links().board(name)}?rows=all", "show all")
-                said = Markup("The {} best of {} rows; {}.").format(len(rows), len(ranked), every)
-                blocks.append(Text(said, "soft"))
+            for kind, places in board.kinds(column.name).items():
+                rows = board.ranked(column.name, kind)
+                comparable = board.comparable(column.name, kind)
+                pairs, wrong = self._pairs(board, column, places, rows)
+                title = f"{column.title} on {kind}" if mixed else ""
+                lines = tuple((text, "") for text in wrong)
+                blocks += [Notice("Not compared", lines)] if lines else []
+                blocks.append(self._table(board, column.name, kind, rows, title))
+                data.append(table_data(board, column.name, places, comparable, rows, pairs))
             sections.append(Section(column.title, tuple(blocks)))
-            data[column.name] = column_data(board, column.name, places, rows, pairs)
-        top = controls(board, data, self._links(), whole=whole, words=chosen.words)
+        sections += [self._rows(board), *_controls(board)]
+        if command := self._first_command(board):
+            sections.append(Section("Compute a number again", (Text(AGAIN), Command(command))))
+        top = controls(board, data)
         return self._render(board.rules.title, sections, script=board_script(), top=top)
 
     def row(self, name: str, row: str) -> str:
-        """Every cell of a row.
+        """What was declared of a row, and every cell of it.
 
         Raises:
             UnknownName: no such board or row.
         """
-        board = self.find(name)
+        board = self.boards[one_of("board", name, list(self.boards))]
         one_of("row", row, board.rows())
-        links = self._links(ROW_UP)
-        sections = [
-            self._cell_section(board, cell, links) for cell in board.cells if cell.row == row
-        ]
-        return self._render(row, sections, top=_back(links, board), up=ROW_UP)
-
-    def compared(self, name: str, column: str = "", first: str = "", second: str = "") -> str:
-        """Two rows of a column, place by place, with their paired differences.
-
-        Raises:
-            UnknownName: no such board, column or row. BadUsage: a row and itself.
-        """
-        board = self.find(name)
-        shown = one_of("column", column, board.columns) if column else board.columns[0]
-        form = compare_form(board, shown, (first, second))
-        top = Markup("{}{}").format(_back(self._links(), board), form)
-        title = f"{board.rules.title}: two rows"
-        if not (first or second):
-            return self._render(title, [Section("", (Text("Choose two rows."),))], top=top)
-        for row in (first, second):
-            one_of("row", row, board.rows())
-        if first == second:
-            raise BadUsage(f"Two rows are compared; got {first} twice.")
-        return self._render(title, [self._two(board, shown, first, second)], top=top)
-
-    def history(self, name: str, cell: str) -> str:
-        """What stood in a cell, and what its row has at the same place under other conditions.
-
-        Raises:
-            UnknownName: no such board or cell. BadUsage: the cell has several conditions.
-        """
-        board, links = self.find(name), self._links()
-        found = board.find(cell)
-        row = link(links.row(name, found.row), found.row)
-        top = Markup("{}<p>{}</p>").format(_back(links, board), row)
-        title = f"{board.rules.column(found.column).title}: {found.row}, {place_text(found)}"
-        return self._render(title, [Section("", cell_history(board, found, links))], top=top)
+        links, cells = Links(ROW_UP), [cell for cell in board.cells if cell.row == row]
+        facts = [("made with", _made_with(cells))] if any(cell.settings for cell in cells) else []
+        blocks: list[Block] = [TextTable.of("", ("", ""), facts, words=True)] if facts else []
+        if declared := self.declared.get(row):
+            blocks += [Text(UNCHECKED), TextTable.of("", ("", ""), declared.items(), words=True)]
+        sections = [Section("", tuple(blocks))] if blocks else []
+        sections += [self._cell_section(board, cell, links) for cell in cells]
+        top = Markup("<p>{}</p>").format(link(links.board(name), board.rules.title))
+        return self._render(row, sections, top=top, up=ROW_UP)
 
     # --- parts of pages ---------------------------------------------------------------------------
 
@@ -239,11 +198,10 @@ class BoardPages:
         nav = self.nav(up) if self.nav else None
         return render(title, sections, script=script, top=top, nav=nav)
 
-    def _links(self, up: str = "") -> Links:
-        return ServedLinks() if self.served else FileLinks(up)
-
-    def _repeated(self, cell: BoardCell) -> Sequence[Repetition]:
-        return self.again.get(cell.sha256, ())
+    def _first_command(self, board: Board) -> str:
+        """The command that computes the first cell again that has one."""
+        notes = (self.notes(cell) for cell in board.cells) if self.notes else ()
+        return next((each.commands[-1] for each in notes if each.commands), "")
 
     def _pairs(
         self,
@@ -253,7 +211,7 @@ class BoardPages:
         rows: Sequence[str],
     ) -> tuple[list[Pairs], list[str]]:
         """Paired differences of each place, and why there are none where there are none."""
-        found: list[Pairs] = []
+        differences: list[Pairs] = []
         wrong: list[str] = []
         for place in places:
             cells = {row: board.cell(row, place, column.name) for row in rows[:PAIRED]}
@@ -263,85 +221,80 @@ class BoardPages:
                 if cell is not None and not math.isnan(cell.value) and (record := self.record(cell))
             }
             try:
-                found.append(paired_differences(column, records))
+                differences.append(paired_differences(column, records))
             except BadUsage as error:
-                found.append({})
+                differences.append({})
                 wrong.append(f"{place.title}: {error}")
-        if len(rows) > PAIRED and any(found):
+        if len(rows) > PAIRED and any(differences):
             wrong.append(f"Pairs of rows: only the {PAIRED} best of {len(rows):,} are compared.")
-        return found, wrong
+        return differences, wrong
 
-    def _two(self, board: Board, name: str, first: str, second: str) -> Section:
-        column = board.rules.column(name)
-        lines: list[tuple[str, ...]] = []
-        notes: list[str] = []
-        for place in board.places(name):
-            cells = [board.cell(row, place, name) for row in (first, second)]
-            if not any(cells):
-                continue
-            pairs, wrong = self._pairs(board, column, [place], (first, second))
-            notes += wrong
-            texts = [self._shown(cell) for cell in cells]
-            less = pairs[0].get((first, second))
-            lines.append((place.title, *texts, *_difference(less, column)))
-        head = ("place", first, second, "first less second", "")
-        said = (
-            f"{column.says} {_better(column)} Differences are taken example by example; each"
-            " interval is for this pair of rows at one place."
+    def _table(
+        self, board: Board, name: str, kind: ModelKind, rows: Sequence[str], title: str
+    ) -> TextTable:
+        """A column of a board on one kind of models: rows, then the controls that all have."""
+        links, shared = Links(), board.shared_controls(name)
+        places, comparable = board.kinds(name)[kind], board.comparable(name, kind)
+        averaged = Markup(' <span class="interval averaged">of {}</span>').format(
+            counted(len(comparable), "place")
         )
-        blocks: list[Block] = [Text(said, "soft"), TextTable.of("", head, lines)]
-        blocks += [Notice("Not compared", tuple((text, "") for text in notes))] if notes else []
-        return Section(column.title, tuple(blocks))
+        columns = [Column(board.rules.row, numeric=False)]
+        columns += [Column(Markup("{}{}").format(x, averaged)) for x in ("average", "score")]
+        columns += [Column(_heading(place)) for place in places]
+        lines: list[Row] = []
+        for row in rows:
+            cells = [board.cell(row, place, name) for place in places]
+            texts = [
+                NOTHING
+                if cell is None
+                else cell_markup(
+                    cell, self.again.get(cell.sha256, ()), cell.controls.keys() - shared.keys()
+                )
+                for cell in cells
+            ]
+            summary = board.summary(row, name, comparable)
+            numbers = [
+                numbers_markup(number.value, number.low, number.high, lacks)
+                for number, lacks in ((summary.average, summary.lacks), (summary.score, ""))
+            ]
+            about = f"as a {board.rules.row}" if row in shared else ""
+            named = _named(link(links.row(board.rules.name, row), row), about)
+            lines.append(Row((named, *numbers, *texts)))
+        for control, at in shared.items():
+            if not any(place in at for place in places):
+                continue
+            values = [at.get(place, math.nan) for place in places]
+            of = [Estimate(at.get(place, math.nan)) for place in comparable]
+            tasks = [place.examples_of for place in comparable]
+            summary = summarised(of, tasks, board.rules.column(name).better)
+            texts = map(plain_number, (summary.average.value, summary.score.value, *values))
+            lines.append(
+                Row((_named(Markup("{}").format(control_row(control))), *texts), "control")
+            )
+        return TextTable(title, tuple(columns), tuple(lines))
+
+    def _rows(self, board: Board) -> Section:
+        """What each row was made with, as it was run and as it was declared."""
+        lines: list[tuple[str, ...]] = []
+        for row in board.rows():
+            cells = [cell for cell in board.cells if cell.row == row]
+            declared = "; ".join(f"{x}: {text}" for x, text in self.declared.get(row, {}).items())
+            page = link(Links().row(board.rules.name, row), row)
+            lines.append((page, _made_with(cells), shortened(declared, LONGEST) or NOTHING))
+        has_declared = any(row in self.declared for row in board.rows())
+        head = (board.rules.row, "made with", "declared, not checked")
+        n = 3 if has_declared else 2
+        table = TextTable.of("", head[:n], [line[:n] for line in lines], words=True)
+        return Section("What the rows were made with", (table,))
 
     def _cell_section(self, board: Board, cell: BoardCell, links: Links) -> Section:
         notes = self.notes(cell) if self.notes else CellNotes()
-        if links.served:
-            address = history_link(board.rules.name, cell.full_id)
-            history = ("history", link(address, "what stood here"))
-            notes = CellNotes((*notes.facts, history), notes.commands)
-        blocks: list[Block] = [cell_facts(cell, self._repeated(cell), links, notes)]
+        blocks: list[Block] = [cell_facts(cell, self.again.get(cell.sha256, ()), links, notes)]
         blocks += [Command(text) for text in notes.commands]
         if cell.warnings:
             blocks.append(Fold("Warnings", tuple(Text(text) for text in cell.warnings)))
         title = f"{board.rules.column(cell.column).title}: {board.place_of(cell).title}"
         return Section(title, tuple(blocks))
-
-    def _table(
-        self,
-        board: Board,
-        name: str,
-        places: Sequence[BoardPlace],
-        rows: Sequence[str],
-        comparable: Sequence[BoardPlace],
-    ) -> TextTable:
-        links, shared = self._links(), board.shared_controls(name)
-        columns = [Column(board.rules.row, numeric=False), Column("average"), Column("score")]
-        columns += [Column(_heading(place)) for place in places]
-        lines: list[Row] = []
-        for row in rows:
-            cells = [board.cell(row, place, name) for place in places]
-            texts = [self._shown(cell, shared) for cell in cells]
-            summary = board.summary(row, name, comparable)
-            numbers = [
-                numbers_markup(each.value, each.low, each.high, lacks)
-                for each, lacks in ((summary.average, summary.lacks), (summary.score, ""))
-            ]
-            named = link(links.row(board.rules.name, row), row)
-            lines.append(Row((named, *numbers, *texts)))
-        for control, at in shared.items():
-            values = [at.get(place, math.nan) for place in places]
-            of = [Estimate(at.get(place, math.nan)) for place in comparable]
-            tasks = [place.examples_of for place in comparable]
-            summary = summarised(of, tasks, board.rules.column(name).better)
-            told = map(plain_number, (summary.average.value, summary.score.value, *values))
-            lines.append(Row((control_row(control), *told), "control"))
-        return TextTable("", tuple(columns), tuple(lines))
-
-    def _shown(self, cell: BoardCell | None, shared: Collection[str] = ()) -> str:
-        """A cell of a table; controls that are shared have rows of their own."""
-        if cell is None:
-            return NOTHING
-        return cell_markup(cell, self._repeated(cell), cell.controls.keys() - set(shared))
 
 
 @cache
@@ -361,7 +314,13 @@ def _heading(place: BoardPlace) -> Markup:
     return Markup(shape).format(place.conditions, first, small)
 
 
-def _opening(board: Board, chosen: BoardChoice) -> tuple[Block, ...]:
+def _named(name: Markup, about: str = "") -> Markup:
+    """The first cell of a row, with what it is in small print."""
+    small = Markup(' <span class="interval">{}</span>').format(about) if about else ""
+    return Markup('<span class="row-name">{}</span>{}').format(name, small)
+
+
+def _opening(board: Board) -> tuple[Block, ...]:
     blocks: list[Block] = [Text(board.rules.asks, "verdict")]
     failing = {
         f"{cell.row}, {', '.join(cell.place.values())}: {text}": ""
@@ -371,31 +330,38 @@ def _opening(board: Board, chosen: BoardChoice) -> tuple[Block, ...]:
     if failing:
         lines = tuple(failing.items())
         blocks.append(Notice("Controls fail: do not use these numbers.", lines, "broken"))
-    if not board.cells:
-        blocks.append(Text("Nothing was measured there."))
-    elif not any(map(chosen.shows, board.rows())):
-        blocks.append(Text("No row has all of these words."))
     return tuple(blocks)
 
 
-def _back(links: Links, board: Board) -> Markup:
-    return Markup("<p>{}</p>").format(link(links.board(board.rules.name), board.rules.title))
+def _controls(board: Board) -> list[Section]:
+    """What each control of a board's cells is, and which rows bear the name of one."""
+    names = dict.fromkeys(name for cell in board.cells for name in cell.controls)
+    meanings = {
+        control_row(name): meaning
+        for name, meaning in board.rules.controls.items()
+        if name in names
+    }
+    said = (
+        "Controls are measured in the run of each row, on the same examples. A number is to be"
+        " read beside them."
+    )
+    blocks: list[Block] = [Text(said), Terms(meanings)]
+    blocks += [
+        Text(
+            f"The row {row} is something else: the {board.rules.row} of this name, evaluated like"
+            f" every other row. {control_row(row)} is what every row is compared with."
+        )
+        for row in board.rows()
+        if row in names
+    ]
+    return [Section("Controls", tuple(blocks))] if meanings else []
 
 
-def _better(column: BoardColumn) -> str:
-    way = "Higher" if column.better == "up" else "Lower"
-    return f"{way} is better. Brackets: 95 % interval. Definition {column.name}@{column.version}."
-
-
-def _difference(less: Estimate | None, column: BoardColumn) -> tuple[str, str]:
-    """A difference with its interval, and which row is better."""
-    if less is None:
-        return NOTHING, "not compared"
-    text = interval(less.value, less.low, less.high)
-    if math.isnan(less.low):
-        return text, "undefined"
-    if not resolved(less.low, less.high):
-        return text, "not resolved"
-    return text, "first is better" if (less.value > 0) == (
-        column.better == "up"
-    ) else "second is better"
+def _made_with(cells: Sequence[BoardCell]) -> str:
+    """The settings of the cells of a row: those of all, and the names of those that differ."""
+    settings = [SETTING.split(cell.settings) if cell.settings else [] for cell in cells]
+    every = dict.fromkeys(part for parts in settings for part in parts)
+    common = [part for part in every if all(part in parts for parts in settings)]
+    differing = dict.fromkeys(part.partition("=")[0] for part in every if part not in common)
+    said = [f"{name} by place" for name in differing]
+    return ", ".join([*common, *said]) or NOTHING

@@ -21,7 +21,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -49,8 +48,6 @@ TOLERANCE = 1e-6
 LEFT_OUT = {"provenance": True, "realised": True, "sha256": True, "values": {"sha256"}}
 ORDERED_BY_LAST_BITS = ("worst pairs", "tokens", "parts")
 """Tables of adversarial records that illustrate their numbers."""
-ADDED = re.compile(r"validation|n|n_\w+|(\w+_)?(low|high)")
-"""Columns of tables that records of earlier versions lack: intervals and counts."""
 WEIGHTS = "weights"
 """The setting of a model that has a hash of its weights; see `models.model.weights_hash`."""
 GIVEN = ("scores", "alignments", "directions", "saes")
@@ -336,11 +333,9 @@ def compare_records(stored: Record, again: Record) -> Compared:
     """Everything of two records but what says when, where and how fast they came about.
 
     Where a ranking was copied, the new record says nothing of the examples that it was found on.
-    Columns of intervals and counts that an earlier version did not write are not compared.
-    Names by which a run asked for a cell are compared where both records have them: adversarial
-    records of earlier versions do not name the circuit there, and all of them its method.
-    Weights are compared where both records have their hash: a server may load a copy of its own of
-    a model that others have from the hub.
+    How long a method took is compared nowhere: circuits of adversarial records have it among the
+    settings of their method. Weights are compared where both records have their hash: a track may
+    load a model from a folder that others have from the hub.
     """
     found = Compared()
     plain, other = _plain(stored), _plain(again)
@@ -348,32 +343,11 @@ def compare_records(stored: Record, again: Record) -> Compared:
     if not all(WEIGHTS in each for each in settings):
         for each in settings:
             each.pop(WEIGHTS, None)
-    plain["cell"], other["cell"] = (
-        {name: of for name, of in one["cell"].items() if name in two["cell"]}
-        for one, two in ((plain, other), (other, plain))
-    )
+    for each in (plain, other):
+        each["specs"].get("method", {}).get("args", {}).pop("seconds", None)
     plain["data"] = {role: of for role, of in plain["data"].items() if role in other["data"]}
-    other["tables"] = _known(plain["tables"], other["tables"])
     found.look(plain, other, "record")
     return found
-
-
-def _known(
-    stored: Sequence[Mapping[str, Any]], again: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """The new tables without the intervals and counts that a stored record has not yet."""
-    columns = {table["name"]: table["columns"] for table in stored}
-    return [
-        {
-            **table,
-            "columns": {
-                name: column
-                for name, column in table["columns"].items()
-                if name in columns.get(table["name"], table["columns"]) or not ADDED.fullmatch(name)
-            },
-        }
-        for table in again
-    ]
 
 
 def _plain(record: Record) -> dict[str, Any]:

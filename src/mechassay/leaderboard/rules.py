@@ -70,6 +70,7 @@ class BoardRules:
         kind: of the records.
         row: the role of a record that names its row.
         place: the roles that together are what rows are tried on.
+        controls: what each control of the records is, by name.
     """
 
     name: str
@@ -78,6 +79,7 @@ class BoardRules:
     kind: str
     row: str
     place: tuple[str, ...]
+    controls: Mapping[str, str]
     columns: tuple[BoardColumn, ...]
 
     def column(self, name: str) -> BoardColumn:
@@ -107,7 +109,7 @@ def board_rules() -> Mapping[str, BoardRules]:
     return {
         name: BoardRules(
             name=name,
-            **{key: said[key] for key in ("title", "asks", "kind", "row")},
+            **{key: said[key] for key in ("title", "asks", "kind", "row", "controls")},
             place=tuple(said["place"]),
             columns=tuple(BoardColumn(**column) for column in said["columns"]),
         )

@@ -29,7 +29,7 @@ class StoredBoards:
     """The cells of boards in a folder, and its records.
 
     Attributes:
-        cells: of all boards; those of earlier versions of a column's definition too.
+        cells: of all boards.
     """
 
     folder: Path

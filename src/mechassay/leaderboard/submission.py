@@ -9,13 +9,15 @@ A submission is of one board:
 What it declares of itself stands in `submission.yaml` (`declaration`). All mistakes are told at
 once. Nothing in a submission is executed, and no link out of it is followed.
 
-On the Hugging Face hub it is `hub:OWNER/NAME`, with `@REVISION` if it is not the newest. The list
-of its files is asked for first: what is too much is refused before anything is downloaded. Files of
+On the Hugging Face hub it is `hub:OWNER/NAME`, with `@REVISION` if it is not the newest. A folder
+whose declaration names a commit of the hub holds nothing else: the files are there. The list of
+files is asked for first: what is too much is refused before anything is downloaded. Files of
 data of one commit are downloaded, and no others.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import re
@@ -43,7 +45,7 @@ from mechassay.leaderboard.submission_parts import (
     is_mib,
 )
 from mechassay.leaderboard.track import BoardTrack, SubmissionKind, UploadLimits
-from mechassay.submissions import LEADS_OUT, Problem, Problems, leads_out
+from mechassay.submissions import BESIDE, LEADS_OUT, Problem, Problems, leads_out
 from mechassay.variables.variable_alignment import HEADER
 
 DEEPEST = 8
@@ -137,7 +139,7 @@ def read_submission(
 def open_submission(
     source: str | Path, folder: str | Path, track: BoardTrack, name: str = ""
 ) -> Submission:
-    """Read a submission that is a file, or an id of the hub, in an empty folder; a folder as it is.
+    """Read a submission that is a file, or on the hub, in an empty folder; a folder as it is.
 
     Args:
         name: what a single file of data is called.
@@ -149,7 +151,19 @@ def open_submission(
     if str(source).startswith(HUB):
         return read_submission(download(str(source), Path(folder), track.upload), track)
     if Path(source).is_dir():
-        return read_submission(source, track)
+        submission = read_submission(source, track)
+        declared = submission.declaration
+        if declared is None or not declared.hub:
+            return submission
+        problems = Problems()
+        for file in submission.files:
+            if file.name not in (*FILES, *BESIDE):
+                name = file.relative_to(source).as_posix()
+                problems.note(name, f"the files are those of hub:{declared.hub}; remove this one.")
+        where = download(f"{HUB}{declared.hub}", Path(folder), track.upload)
+        held = read_submission(where, track, problems)
+        # What is declared here counts, not what the hub's folder declares of itself.
+        return dataclasses.replace(held, declaration=declared)
     try:
         if not Path(source).exists():
             raise BadFile(f"{source}: there is no such file or folder.")

@@ -7,7 +7,6 @@ page's only script, and the page allows no other (its hash stands in the Content
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from markupsafe import Markup
 from mechassay.curves import CONTROL, control_name
 from mechassay.errors import BadFile
 from mechassay.files import write_text
-from mechassay.records import Failure, Measure, Record, read_record
+from mechassay.records import Failure, Measure, Record, check_unedited, read_record
 from mechassay.report.page import Block, Notice, Section, Text, render
 from mechassay.report.sections import broken, measured
 from mechassay.report.tables import Column, Row, TextTable
@@ -109,16 +108,14 @@ def _run(path: Path) -> Run:
     run = Run(path, [], [], [])
     for file in sorted((path / "records").rglob("*.json")):
         try:
-            run.records.append(read_record(file))
+            record = read_record(file)
+            check_unedited(file)
+            run.records.append(record)
         except BadFile as error:
             run.unreadable.append(str(error))
-    for file in (path / "failures.json", *sorted((path / "failures").rglob("*.json"))):
-        if not file.is_file():
-            continue
+    for file in sorted((path / "failures").rglob("*.json")):
         try:
-            found = json.loads(file.read_bytes())
-            plain = found if isinstance(found, list) else [found]
-            run.failures.extend(map(Failure.model_validate, plain))
+            run.failures.append(Failure.model_validate_json(file.read_bytes()))
         except ValueError as error:
             run.unreadable.append(f"{file}: not a failure ({str(error).splitlines()[0]}).")
     return run

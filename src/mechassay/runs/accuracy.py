@@ -57,7 +57,7 @@ class AccuracyJob(Job):
     split: Annotated[str, option("Split to score.")] = "test"
     limit: Annotated[
         int | None,
-        option("Examples of each task, or `all` of the split.", least=1, none="all"),
+        option("Examples of each task, or `all` of the split.", least=1, none="all", first=True),
     ] = None
     dtype: Annotated[str, options.DTYPE] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False

@@ -19,12 +19,9 @@ from mechassay.models.model import check_dtype
 from mechassay.objectives import load_objective
 from mechassay.runs import options
 from mechassay.runs.job import option
-from mechassay.stats.bounds import check_share
 from mechassay.stats.design import DESIGN_KINDS, DesignKind
-from mechassay.stats.summary import PERCENTILES
 from mechassay.tasks.task import Task, settings_of
 
-ABOVE = (0.01, 0.1, 1.0, 5.0)
 PAIRED = "counterfactual"
 """The only ablation that uses the corrupted prompt."""
 CIRCUIT_HELP = (
@@ -48,8 +45,6 @@ class AdversarialPlan:
         enumerate_all: take every matched pair of the split instead of a sample.
         objective, pairing: what methods look for circuits by, and on which pairs
             (`circuits.pairing`); the task's own objective if None.
-        percentiles: of the table.
-        above: thresholds in nats whose exceedance is asked for.
         worst: how many of the worst pairs to show.
         controls: prompts of each pool that controls are run on; of single pairs its square.
         n_resamples, n_permutations: of the bootstrap of a grid, and of the tests of labels.
@@ -68,7 +63,7 @@ class AdversarialPlan:
             " not given, matched with --enumerate."
         ),
     ] = None
-    n_clean: Annotated[int, option("Clean prompts.")] = 1000
+    n_clean: Annotated[int, option("Clean prompts.", first=True)] = 1000
     n_corrupted: Annotated[
         int | None, option("Corrupted prompts of a grid; as many as clean ones if not given.")
     ] = None
@@ -95,12 +90,6 @@ class AdversarialPlan:
     dtype: Annotated[str, options.DTYPE] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False
     seed: Annotated[int, options.SEED] = 0
-    percentiles: Annotated[
-        tuple[float, ...], option("Percentile of the tables, as a share. Repeat.", "--percentile")
-    ] = PERCENTILES
-    above: Annotated[
-        tuple[float, ...], option("Threshold in nats: how often it is exceeded. Repeat.")
-    ] = ABOVE
     worst: Annotated[
         int, option("How many of the worst pairs to show, each run again by itself.")
     ] = 10
@@ -163,18 +152,6 @@ class AdversarialPlan:
 
     def _check_numbers(self) -> None:
         """Refuse numbers out of their range."""
-        for share in self.percentiles:
-            check_share("A percentile", share)
-        for name in ("percentiles", "above"):
-            numbers = getattr(self, name)
-            if len(set(numbers)) < len(numbers):
-                raise BadUsage(
-                    f"Give each of {name} once; got"
-                    f" {', '.join(f'{number:g}' for number in numbers)}."
-                )
-        for threshold in self.above:
-            if not (math.isfinite(threshold) and threshold >= 0):
-                raise BadUsage(f"A threshold must be a number of nats, 0 or more; got {threshold}.")
         self._check_labels()
         least = {"worst": 0, "n_resamples": 1, "n_permutations": 1, "train_limit": 1, "controls": 1}
         for name, number in least.items():

@@ -50,7 +50,7 @@ class SearchJob(Job):
     n_corrupted: Annotated[int, option("Corrupted prompts that the search begins with.")] = 500
     split: Annotated[str, option("Split of the prompts: train, validation or test.")] = "test"
     counterfactual: Annotated[str | None, options.COUNTERFACTUAL] = None
-    budget: Annotated[int, option("Pairs to evaluate at the most.")] = BUDGET
+    budget: Annotated[int, option("Pairs to evaluate at the most.", first=True)] = BUDGET
     starts: Annotated[int, option("Climbs from the worst pairs of the prompts.")] = STARTS
     restarts: Annotated[int, option("Climbs from random pairs after these.")] = RESTARTS
     compare: Annotated[

@@ -48,6 +48,9 @@ from mechassay.stats.groups import Field
 from mechassay.stats.partial_grid import PartialGrid
 from mechassay.truth.models import truth_circuit
 
+ABOVE = (0.01, 0.1, 1.0, 5.0)
+"""Thresholds in nats; records say what share of the pairs exceeds each."""
+
 
 class AdversarialStudy:
     """What the circuits of a run share: the prompts, the divergences and the controls."""
@@ -71,8 +74,7 @@ class AdversarialStudy:
         return Statistics(
             run.drawn_as,
             run.enumerate_all,
-            run.percentiles,
-            run.above,
+            above=ABOVE,
             n_resamples=run.n_resamples,
             n_permutations=run.n_permutations,
             least_effect=run.least_effect,

@@ -63,7 +63,7 @@ class AlignmentsJob(Job):
     model: Annotated[str, options.MODEL]
     tasks: Annotated[
         tuple[str, ...],
-        option("Only alignments of this task. Repeat for several.", "--task", "-t"),
+        option("Only alignments of this task. Repeat for several.", "--task", "-t", first=True),
     ] = ()
     kinds: Annotated[
         tuple[str, ...], option("Kind of counterfactuals; the task's default ones.", "--kind")
@@ -73,7 +73,9 @@ class AlignmentsJob(Job):
     ] = "all"
     train_limit: Annotated[int, option("Answered examples to fit coefficients on.", least=1)] = 160
     validation_limit: Annotated[int, option("Answered examples to choose a site on.", least=1)] = 60
-    test_limit: Annotated[int, option("Answered examples to report on.", "--limit", least=1)] = 100
+    test_limit: Annotated[
+        int, option("Answered examples to report on.", "--limit", least=1, first=True)
+    ] = 100
     test_split: Annotated[str, option("Split to report on.", "--split")] = "test"
     dtype: Annotated[str, options.DTYPE] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False

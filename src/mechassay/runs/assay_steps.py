@@ -41,8 +41,8 @@ from mechassay.tasks import load_task
 
 OWN = "own"
 EX2_TASK = "ioi"
-CONTROLS, SCALES, SCALED_ON = 1, 31, 20
-"""Heads outside of the circuit that EX11 scales, the different scales of each, and prompts."""
+SCALED, CONTROLS, SCALES, SCALED_ON = 6, 1, 31, 20
+"""Heads of the circuit, and outside of it, that EX11 scales; the scales of each, and prompts."""
 COMPOSED = 20.0
 """What products of all heads' weights cost, in runs of the model on a pair, about."""
 SMALL = 0.001
@@ -57,7 +57,6 @@ class AssaySettings:
         limit, train_limit: pairs that circuits are measured on, and found on.
         grid: clean prompts of the adversarial grid, and as many corrupted ones.
         left_out: edges of the circuit that are left out in turn, a sample where it has more.
-        scaled: heads of the circuit that are scaled, a sample where it has more.
         other_method: that ranks edges by evidence of another kind than the claim's (exact).
         dtype, seed: as of any run.
     """
@@ -66,13 +65,12 @@ class AssaySettings:
     train_limit: int = 100
     grid: int = 50
     left_out: int = 60
-    scaled: int = 6
     other_method: str = ""
     dtype: str = "float32"
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("limit", "train_limit", "grid", "left_out", "scaled"):
+        for name in ("limit", "train_limit", "grid", "left_out"):
             if getattr(self, name) < 2:
                 raise BadUsage(f"{name} must be 2 or more; got {getattr(self, name)}.")
 
@@ -146,7 +144,7 @@ class ClaimSteps:
         found = [self._own(), *self._again()]
         if self.by_method:
             found.append(self._truth())
-        graded = (f"EX11:most={self.settings.scaled},controls={CONTROLS}",)
+        graded = (f"EX11:most={SCALED},controls={CONTROLS}",)
         found += [self._adversarial(), self._measure("graded", graded, ("E2",))]
         found.append(self._measure("composition", ("B10",), ("C2",)))
         if task_name(self.claim.task) == EX2_TASK:
@@ -267,7 +265,7 @@ class ClaimSteps:
             dtype=settings.dtype,
             seed=settings.seed,
         )
-        heads = settings.scaled + CONTROLS
+        heads = SCALED + CONTROLS
         costs = {
             "graded": 0.5 * heads * SCALES * n_prompts,
             "invariance": 240.0,

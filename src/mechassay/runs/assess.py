@@ -34,7 +34,7 @@ from mechassay.claims.judge import Judge, load_judge
 from mechassay.claims.judgments import read_judgments
 from mechassay.claims.pdf_text import Extractor
 from mechassay.claims.prompt import judge_prompt
-from mechassay.claims.rubric import RUBRIC, load_rubric
+from mechassay.claims.rubric import load_rubric
 from mechassay.claims.scored import score_judgments
 from mechassay.errors import BadUsage, one_of
 from mechassay.files import file_hash
@@ -68,16 +68,17 @@ class AssessJob(Job):
         str, option("scripted:FILE, replay:FOLDER, or openai:MODEL@URL (default OpenAI's).")
     ]
     runs: Annotated[
-        int, option("Runs of the judge; each is a file of judgments.", least=1, role="free")
+        int,
+        option("Runs of the judge; each is a file of judgments.", least=1, role="free", first=True),
     ] = 1
     steps: Annotated[Steps, option("How much one request asks.")] = "claims-then-criteria"
     claims: Annotated[
         str, option("Claims to judge, .yaml or .json; else the judge finds them.", complete="files")
     ] = ""
     criteria: Annotated[
-        tuple[str, ...], option("Criterion, as I2; all if none is named.", "--criterion")
+        tuple[str, ...],
+        option("Criterion, as I2; all if none is named.", "--criterion", first=True),
     ] = ()
-    rubric: Annotated[str, option("Rubric to judge by.")] = RUBRIC
     pages: Annotated[int | None, option("Pages of a PDF to read.", least=1, none="all")] = None
     extractor: Annotated[Extractor, option("What reads PDFs; paper is pypdf, 50 pages.")] = "pdfium"
     title: Annotated[str, option("Title that the paper should have, against wrong ids.")] = ""
@@ -119,7 +120,7 @@ class AssessJob(Job):
     def check(self, bench: Bench) -> None:
         """See `Job.check`."""
         one_of("steps of a judge", self.steps, get_args(Steps))
-        check_codes(load_rubric(self.rubric), self.criteria)
+        check_codes(load_rubric(), self.criteria)
         if (self.input_price is None) != (self.output_price is None):
             raise BadUsage("A price is that of input and of output: give both or none.")
         self.given_claims()
@@ -166,7 +167,6 @@ class AssessJob(Job):
             steps=self.steps,
             claims=self.given_claims(),
             criteria=self.criteria,
-            rubric=self.rubric,
             run=int(number) - 1,
             most_tokens=self.most_tokens,
             longest=self.longest,

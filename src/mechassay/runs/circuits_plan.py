@@ -39,7 +39,9 @@ class CircuitsPlan:
     train_split: Annotated[str, option("Split to find circuits on.")] = "train"
     train_limit: Annotated[int, option("Pairs to find circuits on.", least=1)] = 100
     test_split: Annotated[str, option("Split to measure circuits on.", "--split")] = "test"
-    test_limit: Annotated[int, option("Pairs to measure circuits on.", "--limit", least=1)] = 100
+    test_limit: Annotated[
+        int, option("Pairs to measure circuits on.", "--limit", least=1, first=True)
+    ] = 100
     profile: Annotated[Profile, options.PROFILE] = "strict"
     metrics: Annotated[tuple[str, ...], options.METRICS] = ()
     curve: Annotated[

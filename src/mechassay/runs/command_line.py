@@ -30,6 +30,7 @@ class Option:
         complete: what shells offer: "models", "tasks", "methods" or "files".
         role: "planned", "free" or "secret", see the module.
         none: the word for None, of a number whose command has another default: "all".
+        first: whether it stands in the first panel of the help, as options that are required do.
     """
 
     help: str = ""
@@ -39,6 +40,7 @@ class Option:
     complete: str = ""
     role: Role = "planned"
     none: str = ""
+    first: bool = False
 
 
 def option(help: str, *flags: str, **more: Any) -> Option:

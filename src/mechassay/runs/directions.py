@@ -19,15 +19,14 @@ from mechassay.gym.given_directions import GivenDirections, given_directions
 from mechassay.gym.given_odds import SPLITS, best_draw, measure_directions
 from mechassay.gym.gym_task import GymTask
 from mechassay.gym.method_odds import ORIGINAL
+from mechassay.gym.published import load_gym_task
 from mechassay.interventions.model_shape import ModelShape
 from mechassay.models.model import check_dtype
 from mechassay.records import Record, Spec
 from mechassay.runs import options
 from mechassay.runs.gym import (
-    FILLER,
     at_most,
     gym_cells,
-    gym_task,
     model_spec,
     selection,
     task_spec,
@@ -66,9 +65,10 @@ class DirectionsJob(Job):
         tuple[str, ...],
         option("Word for each type, with its space; dog and give by default.", "--control-label"),
     ] = ()
-    filler: Annotated[bool, FILLER] = False
     validation_limit: Annotated[int, option("Interchanges to choose on.", least=2)] = 100
-    test_limit: Annotated[int, option("Interchanges to report on.", "--limit", least=2)] = 100
+    test_limit: Annotated[
+        int, option("Interchanges to report on.", "--limit", least=2, first=True)
+    ] = 100
     dtype: Annotated[str, options.DTYPE] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False
     seed: Annotated[int, options.SEED] = 0
@@ -83,7 +83,7 @@ class DirectionsJob(Job):
 
     @cached_property
     def _task(self) -> GymTask:
-        return gym_task(self.task, self.filler)
+        return load_gym_task(self.task)
 
     @cached_property
     def given(self) -> tuple[GivenDirections, ...]:

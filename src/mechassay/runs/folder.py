@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 from mechassay.errors import BadFile, BadUsage, first_line
 from mechassay.files import write_text
-from mechassay.records import Failure, Record, Selection, first_mistake, read_record
+from mechassay.records import Failure, Record, Selection, check_unedited, first_mistake, read_record
 
 CHOSEN = ("plan.json", "data.json", "prompts.json")
 """What a run writes before it has found anything: what is run, and on what."""
@@ -87,23 +87,17 @@ class RunFolder:
                 for name in sorted((set(stored) | set(wanted)) - {*growing, *free, DEFINITIONS})
                 if not _same(stored, wanted, name)
             ]
-            is_empty = folder._holds_nothing()
-            before, now = (_definitions(each) for each in (stored, wanted))
+            before, now = (each.get(DEFINITIONS, {}) for each in (stored, wanted))
+            if not isinstance(before, dict):
+                raise BadFile(f"{folder.plan_file}: {DEFINITIONS} must be a JSON object.")
             newer = [name for name, version in now.items() if before.get(name, version) != version]
             if before or now:
                 wanted[DEFINITIONS] = {**before, **now}
-            if DEFINITIONS not in stored and not is_empty:
-                wanted.pop(DEFINITIONS, None)  # Nobody knows which versions its results are of.
-            if (differing or newer) and is_empty:
+            if (differing or newer) and folder._holds_nothing():
                 wanted = json.loads(json.dumps(plan))
                 old = [folder.data_file(), *(path / "data").glob("*"), *folder._failures()]
                 for file in old:
                     file.unlink(missing_ok=True)
-            elif "kind" in wanted and "kind" not in stored:
-                raise BadUsage(
-                    f"{path} holds a run of an earlier version, which can be reported but not gone"
-                    " on with. Name another --output, or remove the folder."
-                )
             elif differing:
                 name = differing[0]
                 raise BadUsage(
@@ -172,10 +166,14 @@ class RunFolder:
         """A finished cell's record, or None.
 
         Raises:
-            BadFile: the file is truncated or foreign.
+            BadFile: the file is truncated or foreign, or was edited after it was written.
         """
         file = self.record_file(cell)
-        return read_record(file) if file.is_file() else None
+        if not file.is_file():
+            return None
+        record = read_record(file)
+        check_unedited(file)
+        return record
 
     def data_file(self, group: str = "") -> Path:
         return self.path / "data" / f"{group}.json" if group else self.path / "data.json"
@@ -236,12 +234,6 @@ class RunFolder:
             return Failure.model_validate_json(file.read_bytes()) if file.is_file() else None
         except ValidationError as error:
             raise BadFile(f"{file}: not a failure ({first_mistake(error)}).") from None
-
-
-def _definitions(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """The versions that a plan says; none where it was written without, or by somebody else."""
-    told = plan.get(DEFINITIONS)
-    return dict(told) if isinstance(told, dict) else {}
 
 
 def _same(stored: Mapping[str, Any], wanted: Mapping[str, Any], name: str) -> bool:

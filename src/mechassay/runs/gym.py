@@ -45,13 +45,13 @@ TASKS = option(
     " several.",
     "--task",
     "-t",
+    first=True,
 )
 REVISIONS = option(
     "Checkpoint of the models: a revision of the hub, or a subfolder, such as step512. Repeat for"
     f" several; {PAPER_STEPS} stands for those of the paper's section 6.",
     "--revision",
 )
-FILLER = option("A filler in place of empty options, in the tasks that have one.")
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,7 @@ class GymJob(Job):
             "Method, with settings if wanted: das:k=4; or a sweep: table-2a. Repeat for several.",
             "--method",
             "-M",
+            first=True,
         ),
     ] = METHODS
     revisions: Annotated[tuple[str, ...], REVISIONS] = ()
@@ -92,13 +93,14 @@ class GymJob(Job):
         tuple[str, ...],
         option("Word for each type, with its space; dog and give by default.", "--control-label"),
     ] = ()
-    filler: Annotated[bool, FILLER] = False
     compat: Annotated[
         str, option("causalgym-2024: read and fit at the indices of the public code.")
     ] = ""
     train_limit: Annotated[int, option("Interchanges to train on.", least=4)] = 400
     validation_limit: Annotated[int, option("Interchanges to choose on.", least=2)] = 100
-    test_limit: Annotated[int, option("Interchanges to report on.", "--limit", least=2)] = 100
+    test_limit: Annotated[
+        int, option("Interchanges to report on.", "--limit", least=2, first=True)
+    ] = 100
     dtype: Annotated[str, options.DTYPE] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False
     seed: Annotated[int, options.SEED] = 0
@@ -132,7 +134,7 @@ class GymJob(Job):
             raise BadUsage(f"Draws are seeds, one or more, each once; got {self.seeds}.")
         layers_of(self.layers, MANY)
         for name in task_names(self.tasks):
-            task = gym_task(name, self.filler)
+            task = load_gym_task(name)
             if self.control_labels:
                 control_labels(task.types, self.control_labels)
 
@@ -144,7 +146,7 @@ class GymJob(Job):
         """See `Job.run`."""
         begin = time.perf_counter()
         model = bench.model(cell.typed["model"], dtype=self.dtype, prepend_bos=self.prepend_bos)
-        task = gym_task(cell.typed["task"], self.filler)
+        task = load_gym_task(cell.typed["task"])
         limits = {
             "train": self.train_limit,
             "validation": self.validation_limit,
@@ -211,12 +213,6 @@ def task_names(tasks: Sequence[str]) -> tuple[str, ...]:
     """The tasks, families and "all" written out, each once."""
     every = {ALL_TASKS: tuple(task for some in FAMILIES.values() for task in some), **FAMILIES}
     return tuple(dict.fromkeys(task for name in tasks for task in every.get(name, (name,))))
-
-
-def gym_task(name: str, filler: bool) -> GymTask:
-    """A task, with a filler where that is asked for and there is one."""
-    task = load_gym_task(name)
-    return task.with_filler() if filler and task.filler is not None else task
 
 
 def gym_cells(models: Sequence[str], tasks: Sequence[str]) -> list[Cell]:

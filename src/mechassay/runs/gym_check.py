@@ -7,17 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 from mechassay.gym.behaviour import KIND, accuracy
+from mechassay.gym.published import load_gym_task
 from mechassay.models.model import check_dtype
 from mechassay.records import Record
 from mechassay.runs import options
 from mechassay.runs.gym import (
     ALL_TASKS,
-    FILLER,
     REVISIONS,
     TASKS,
     at_most,
     gym_cells,
-    gym_task,
     model_spec,
     selection,
     task_names,
@@ -40,8 +39,7 @@ class GymCheckJob(Job):
     models: Annotated[tuple[str, ...], options.LOADED_MODELS]
     tasks: Annotated[tuple[str, ...], TASKS] = (ALL_TASKS,)
     revisions: Annotated[tuple[str, ...], REVISIONS] = ()
-    filler: Annotated[bool, FILLER] = False
-    limit: Annotated[int, option("Test sentences of each task.", least=2)] = 100
+    limit: Annotated[int, option("Test sentences of each task.", least=2, first=True)] = 100
     dtype: Annotated[str, options.DTYPE] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False
     seed: Annotated[int, options.SEED] = 0
@@ -58,7 +56,7 @@ class GymCheckJob(Job):
         """See `Job.check`."""
         check_dtype(self.dtype)
         for name in task_names(self.tasks):
-            gym_task(name, self.filler)
+            load_gym_task(name)
 
     def cells(self) -> list[Cell]:
         """See `Job.cells`."""
@@ -68,7 +66,7 @@ class GymCheckJob(Job):
         """See `Job.run`."""
         begin = time.perf_counter()
         model = bench.model(cell.typed["model"], dtype=self.dtype, prepend_bos=self.prepend_bos)
-        task = gym_task(cell.typed["task"], self.filler)
+        task = load_gym_task(cell.typed["task"])
         pairs = at_most(task, model, "test", self.limit, self.seed)
         spec, chosen = model_spec(model, cell), selection(pairs, model)
         found = replace(accuracy(model, pairs, progress=bench.progress), model=spec.name)

@@ -127,7 +127,10 @@ class MeasureJob(Job):
     n_prompts: Annotated[
         int | None,
         option(
-            "Pairs to measure on; `page`: what the page's usage line has.", least=2, none="page"
+            "Pairs to measure on; `page`: what the page's usage line has.",
+            least=2,
+            none="page",
+            first=True,
         ),
     ] = None
     dtype: Annotated[str, options.DTYPE] = "float32"

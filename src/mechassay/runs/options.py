@@ -12,7 +12,9 @@ MODELS = option(
     "-m",
     complete="models",
 )
-TASKS = option(_TASKS.format("; a ground truth needs none"), "--task", "-t", complete="tasks")
+TASKS = option(
+    _TASKS.format("; a ground truth needs none"), "--task", "-t", complete="tasks", first=True
+)
 LOADED_MODELS = option(_MODELS.format(""), "--model", "-m", complete="models")
 """Where every model runs on every task: a ground truth is a model like any other."""
 LOADED_TASKS = option(_TASKS.format(""), "--task", "-t", complete="tasks")
@@ -21,6 +23,7 @@ TASKS_OR_ALL = option(
     "--task",
     "-t",
     complete="tasks",
+    first=True,
 )
 MODEL = option(
     "Packaged model, ground truth, hub id, local folder or .gguf file.",
@@ -39,6 +42,7 @@ METHODS = option(
     "--method",
     "-M",
     complete="methods",
+    first=True,
 )
 COUNTERFACTUAL = option("Kind of corrupted prompts; the task's default if not given.")
 OBJECTIVE = option(

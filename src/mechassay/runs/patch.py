@@ -35,7 +35,9 @@ class PatchJob(Job):
     tasks: Annotated[tuple[str, ...], options.LOADED_TASKS]
     parts: Annotated[
         tuple[str, ...],
-        option("What is patched: resid, heads or mlp. Repeat for several.", "--part", "-p"),
+        option(
+            "What is patched: resid, heads or mlp. Repeat for several.", "--part", "-p", first=True
+        ),
     ] = ("resid",)
     direction: Annotated[
         Direction,
@@ -45,7 +47,7 @@ class PatchJob(Job):
     counterfactual: Annotated[str | None, options.COUNTERFACTUAL] = None
     keep: Annotated[Keep, options.KEEP] = "all"
     split: Annotated[str, option("Split to patch.")] = "test"
-    limit: Annotated[int, option("Pairs of each task.", least=1)] = 40
+    limit: Annotated[int, option("Pairs of each task.", least=1, first=True)] = 40
     dtype: Annotated[str, options.DTYPE] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False
     seed: Annotated[int, options.SEED] = 0

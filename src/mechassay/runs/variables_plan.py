@@ -35,7 +35,12 @@ class VariablesPlan:
     ] = ()
     featurizers: Annotated[
         tuple[Featurizers, ...],
-        option("What makes features of a site's values. Repeat for several.", "--featurizer", "-f"),
+        option(
+            "What makes features of a site's values. Repeat for several.",
+            "--featurizer",
+            "-f",
+            first=True,
+        ),
     ] = ("full-vector", "das", "dbm", "dbm+pca")
     layers: Annotated[str, option("`all`, numbers such as 0,3,6, or every third: ::3.")] = "all"
     positions: Annotated[
@@ -62,7 +67,9 @@ class VariablesPlan:
     ] = VARIABLE_CONTROLS
     train_limit: Annotated[int, option("Answered examples to train on.", least=1)] = 160
     validation_limit: Annotated[int, option("Answered examples to choose on.", least=1)] = 60
-    test_limit: Annotated[int, option("Answered examples to report on.", "--limit", least=1)] = 100
+    test_limit: Annotated[
+        int, option("Answered examples to report on.", "--limit", least=1, first=True)
+    ] = 100
     test_split: Annotated[str, option("Split to report on.", "--split")] = "test"
     saes: Annotated[
         str, option("Folder with an SAE a site, for dbm+sae: folders or files named resid.12@last.")

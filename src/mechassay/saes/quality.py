@@ -44,6 +44,7 @@ from mechassay.saes.activations import ActivationStore, Windows, weights_hash
 from mechassay.saes.agreement import SHARED, cosine_to, seed_agreement
 from mechassay.saes.controls import permuted_sae, random_sae
 from mechassay.stats.intervals import LEVEL, Resamples, percentile_interval
+from mechassay.stats.rounding import resolved_difference
 from mechassay.text import interval
 
 KIND = "saes"
@@ -353,15 +354,15 @@ class _Measuring:
             rest_totals[part] = totals[part] - (total @ first).square().numpy()
         dead = float((~active).double().mean())
         loss = spliced_loss(self.model, self.site, self.windows, sae, drop=self.drop)
-        clean, zero, mean = self.losses
+        _, zero, mean = self.losses
         return [
             self._quotient("l0", counts, np.ones(n), of, self.rows),
             self._left("explained_variance", errors, totals, of),
             self._left("explained_variance_without_pc1", rest, rest_totals, of),
             _measure("dead", dead, of=of, n=sae.n_features),
             self._quotient("cross_entropy", loss, np.ones(len(loss)), of, self.runs),
-            self._quotient("recovered_zero", zero - loss, zero - clean, of, self.runs),
-            self._quotient("recovered_mean", mean - loss, mean - clean, of, self.runs),
+            self._recovered("recovered_zero", zero, loss, of),
+            self._recovered("recovered_mean", mean, loss, of),
         ]
 
     def pca(self, k: int) -> Measure:
@@ -379,6 +380,17 @@ class _Measuring:
 
     def _left(self, name: str, errors: Any, totals: Any, of: str) -> Measure:
         return self._quotient(name, totals - errors, totals, of, self.rows)
+
+    def _recovered(
+        self, name: str, worst: Float[np.ndarray, "n"], loss: Float[np.ndarray, "n"], of: str
+    ) -> Measure:
+        """The share of what `worst` loses to the model that is not lost with `loss`."""
+        clean = self.losses[0]
+        # Losses are summed in float32 where the model is no more precise.
+        dtype = np.float64 if self.model.dtype == torch.float64 else np.float32
+        gap = resolved_difference(worst.mean(), clean.mean(), np.stack((worst, clean)), dtype=dtype)
+        below = worst - clean if gap > 0 else np.zeros_like(clean)
+        return self._quotient(name, worst - loss, below, of, self.runs)
 
     def _quotient(
         self, name: str, above: Any, below: Any, of: str, resamples: Resamples

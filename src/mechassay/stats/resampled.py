@@ -27,6 +27,7 @@ from mechassay.display import OneLine
 from mechassay.errors import BadUsage
 from mechassay.stats.intervals import LEVEL, Estimate, percentile_interval, student_interval
 from mechassay.stats.partial_grid import outside, reach
+from mechassay.stats.rounding import resolved_difference
 from mechassay.stats.two_way import N_RESAMPLES, two_way_draws, two_way_worst, within_reach
 
 PERCENTILES = (0.99,)
@@ -196,8 +197,9 @@ def _half(
         {name: (one.value, one.low, one.high) for name, one in part.estimates(level).items()}
         for part in (ours, theirs)
     )
-    with np.errstate(invalid="ignore", divide="ignore"):
-        ratio = percentile_interval(ours.draws[:, 0] / theirs.draws[:, 0], level)
-    mean = float(theirs.points[0])
-    left = float(ours.points[0]) / mean if mean > 0 else math.nan
-    return Half(name, int(mask.sum()), circuit, empty, (left, ratio.low, ratio.high))
+    means = np.append(theirs.draws[:, 0], theirs.points[0])
+    # Divergences are sums of terms of about a nat, in the type of their grid.
+    means = resolved_difference(means, 0.0, theirs.points[:1], least=1.0, dtype=grids[1].dtype)
+    left = np.append(ours.draws[:, 0], ours.points[0]) / np.where(means > 0, means, np.nan)
+    ratio = percentile_interval(left[:-1], level)
+    return Half(name, int(mask.sum()), circuit, empty, (float(left[-1]), ratio.low, ratio.high))

@@ -25,6 +25,7 @@ from mechassay.errors import BadUsage
 from mechassay.stats.bounds import check_share
 from mechassay.stats.design import Design
 from mechassay.stats.intervals import LEVEL, Interval
+from mechassay.stats.rounding import resolved_difference
 from mechassay.stats.two_way import N_RESAMPLES
 
 PERCENTILES = (0.25, 0.5, 0.75, 0.95, 0.99, 0.999, 0.9999)
@@ -115,8 +116,9 @@ def summarise(
 
 
 def z_score(value: float, mean: float, std: float) -> float:
-    """(value - mean) / std; NaN without spread."""
-    return (value - mean) / std if std > 0 and math.isfinite(std) else math.nan
+    """(value - mean) / std; NaN without spread, or where it may be rounding alone."""
+    spread = float(resolved_difference(std, 0.0, np.array([mean])))
+    return (value - mean) / std if spread > 0 and math.isfinite(std) else math.nan
 
 
 def moments(values: Float[np.ndarray, "n"]) -> tuple[int, float, float]:

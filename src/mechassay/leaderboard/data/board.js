@@ -1,6 +1,6 @@
+// One entry a table, in the order of the page; tables without numbers stand behind them.
 const data = JSON.parse(document.querySelector("#board").textContent);
-const names = Object.keys(data);
-const tables = [...document.querySelectorAll("table.results")];
+const tables = [...document.querySelectorAll("table.results")].slice(0, data.length);
 const SUMMARIES = 3;
 
 const mean = values =>
@@ -8,7 +8,7 @@ const mean = values =>
     ? values.reduce((a, b) => a + b, 0) / values.length
     : null;
 const shown = (value, digits = 3) => (value === null ? "–" : value.toPrecision(digits));
-const rowName = row => row.cells[0].textContent.trim();
+const rowName = row => row.querySelector(".row-name").textContent;
 const isControl = row => row.classList.contains("control");
 const logistic = x => (x === null ? null : 1 / (1 + Math.exp(-x)));
 
@@ -81,8 +81,10 @@ function visiblePlaces(column) {
 
 function update() {
   const words = document.querySelector("#filter").value.toLowerCase().split(/\s+/);
-  names.forEach((name, at) => {
-    const column = data[name], visible = visiblePlaces(column);
+  data.forEach((column, at) => {
+    const visible = visiblePlaces(column), n = visible.filter(Boolean).length;
+    for (const small of tables[at].querySelectorAll(".averaged"))
+      small.textContent = `of ${n} ${n === 1 ? "place" : "places"}`;
     for (const row of tables[at].rows)
       visible.forEach((on, i) => { row.cells[SUMMARIES + i].hidden = !on; });
     for (const row of tables[at].tBodies[0].rows) {
@@ -124,33 +126,37 @@ function sortable(table, column) {
   });
 }
 
-// On a server two rows have a page of their own.
-const pickers = ["#first", "#second"].map(id => document.querySelector(id)).filter(Boolean);
+const pickers = ["#first", "#second"].map(id => document.querySelector(id));
 
 function compare() {
-  if (!pickers.length) return;
   const [first, second] = pickers.map(select => select.value);
+  // What one side has, the other does not offer.
+  pickers.forEach((select, i) => {
+    for (const option of select.options)
+      option.hidden = option.disabled = option.value !== "" && option.value === [second, first][i];
+  });
   const out = document.querySelector("#difference");
   out.replaceChildren();
-  if (!first || !second || first === second) return;
+  if (!first || !second) return;
   const list = document.createElement("ul");
-  names.forEach(name => {
-    const column = data[name], visible = visiblePlaces(column);
+  for (const column of data) {
+    const visible = visiblePlaces(column);
     column.pairs.forEach((pairs, i) => {
-      const isBoth = p => p.includes(first) && p.includes(second);
-      const found = visible[i] && pairs.find(p => isBoth(p.slice(0, 2)));
-      if (!found) return;
-      const sign = found[0] === first ? 1 : -1;
-      const [value, low, high] = found.slice(2, 5).map(x => (x === null ? null : sign * x));
+      const pair = visible[i] && pairs.find(p => p[0] === first && p[1] === second
+        || p[0] === second && p[1] === first);
+      if (!pair) return;
+      const sign = pair[0] === first ? 1 : -1;
+      const [value, low, high] = pair.slice(2, 5).map(x => (x === null ? null : sign * x));
       const [from, to] = sign === 1 ? [low, high] : [high, low];
-      const resolved = found[5];
+      const better = (value > 0) === (column.better === "up") ? first : second;
+      const verdict = from === null ? "undefined" : pair[5] ? `${better} is better`
+        : "not resolved";
       const item = document.createElement("li");
-      item.innerText = `${name}, ${column.places[i].title}: ${shown(value)}` +
-        ` [${shown(from)}, ${shown(to)}]` +
-        (resolved ? "" : from === null ? " (undefined)" : " (not resolved)");
+      item.innerText = `${column.column}, ${column.places[i].title}: ${shown(value)}` +
+        ` [${shown(from)}, ${shown(to)}] (${verdict})`;
       list.append(item);
     });
-  });
+  }
   const head = document.createElement("p");
   head.innerText = list.children.length
     ? `${first} less ${second}, over the same examples:`
@@ -158,8 +164,8 @@ function compare() {
   out.append(head, list);
 }
 
-names.forEach((name, i) => sortable(tables[i], data[name]));
-const rows = [...new Set(names.flatMap(name => Object.keys(data[name].rows)))];
+data.forEach((column, i) => sortable(tables[i], column));
+const rows = [...new Set(data.flatMap(column => Object.keys(column.rows)))];
 for (const select of pickers) {
   select.append(new Option("", ""), ...rows.map(row => new Option(row, row)));
   select.addEventListener("change", compare);

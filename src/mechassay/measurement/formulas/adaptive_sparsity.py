@@ -33,6 +33,7 @@ from mechassay.stats.intervals import (
     percentile_interval,
     proportion_interval,
 )
+from mechassay.stats.rounding import resolved_difference
 
 ID = "M12"
 THRESHOLD = 2.0
@@ -82,8 +83,8 @@ def adaptivity(
     x, y = x - x.mean(), y - y.mean()
     draws = Resamples(np.asarray(groups)[there].tolist(), rng)
     mean_x, mean_y, xy, xx = draws.means(np.stack((x, y, x * y, x * x))).T
-    with np.errstate(divide="ignore", invalid="ignore"):
-        slopes = (xy - mean_x * mean_y) / (xx - mean_x**2)
+    variances = resolved_difference(xx, mean_x**2, x * x)
+    slopes = (xy - mean_x * mean_y) / np.where(variances == 0, np.nan, variances)
     return float(x @ y / (x @ x)), percentile_interval(slopes, n_groups=draws.n_groups), n
 
 

@@ -39,6 +39,7 @@ from mechassay.measurement.nulls import N_SIMULATIONS, Drawn, NullTable, Scenari
 from mechassay.measurement.variant import Condition, Flag, Quantity, quantity
 from mechassay.records import Table
 from mechassay.stats.intervals import percentile_interval
+from mechassay.stats.rounding import resolved_difference
 
 CONSISTENCY, INVARIANCE = "F05", "F07"
 REPAIRED_CONSISTENCY = (Condition("alpha_low", ">", 0.7),)
@@ -56,17 +57,17 @@ Matrix = Float[np.ndarray, "circuits prompts"]
 
 def alpha(x: Matrix) -> float:
     """Cronbach's alpha of prompts as items; it may be negative. NaN where circuits do not vary."""
-    k = x.shape[1]
-    total = float(x.sum(axis=1).var(ddof=1))
-    if k < 2 or total <= 0:
+    k, sums = x.shape[1], x.sum(axis=1)
+    spread = float(resolved_difference(sums.std(ddof=1), 0.0, np.abs(x).sum(axis=1)))
+    if k < 2 or not spread > 0:
         return math.nan
-    return k / (k - 1) * (1 - float(x.var(axis=0, ddof=1).sum()) / total)
+    return k / (k - 1) * (1 - float(x.var(axis=0, ddof=1).sum()) / float(sums.var(ddof=1)))
 
 
 def split_half(x: Matrix, order: Sequence[int]) -> float:
     """The correlation of two halves of the prompts, stepped up to all of them."""
     halves = [x[:, list(order)[side::2]].mean(axis=1) for side in (0, 1)]
-    if min(half.std() for half in halves) == 0:
+    if any(resolved_difference(half.std(), 0.0, half) == 0 for half in halves):
         return math.nan
     r = float(np.corrcoef(*halves)[0, 1])
     return 2 * r / (1 + r) if r > -1 else math.nan
@@ -145,7 +146,8 @@ def equivalence(gaps: Float[np.ndarray, "n"], margin: float) -> float:
     n = len(gaps)
     if n < 2:
         return math.nan
-    error, mean = float(gaps.std(ddof=1)) / math.sqrt(n), float(gaps.mean())
+    spread, mean = float(resolved_difference(gaps.std(ddof=1), 0.0, gaps)), float(gaps.mean())
+    error = spread / math.sqrt(n)
     if error == 0:
         return 0.0 if abs(mean) < margin else 1.0
     below, above = (mean + margin) / error, (margin - mean) / error
@@ -188,7 +190,7 @@ def invariance(x: Matrix, labels: Sequence[str]) -> Measurement:
         "rank_correlation": quantity(float(np.mean(correlations)), n=circuits, reason=few),
         "dif_share": quantity(float(np.mean(differs)), n=circuits),
     }
-    spread = float(means.mean(axis=1).std(ddof=1))
+    spread = float(resolved_difference(means.mean(axis=1).std(ddof=1), 0.0, means.T))
     gaps = [(a, b, (means[:, a] - means[:, b]) / spread if spread > 0 else None) for a, b in pairs]
     known = [(a, b, gap) for a, b, gap in gaps if gap is not None]
     largest = max((abs(float(gap.mean())) for _, _, gap in known), default=math.nan)

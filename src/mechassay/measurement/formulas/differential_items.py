@@ -36,6 +36,7 @@ from mechassay.measurement.nulls import N_SIMULATIONS, Drawn, NullTable, Scenari
 from mechassay.measurement.variant import Condition, Flag, Quantity, quantity
 from mechassay.records import Table, Values
 from mechassay.stats.intervals import Interval, percentile_interval
+from mechassay.stats.rounding import resolved_difference
 
 ID = "EX2"
 REPAIRED = (Condition("min_p_adjusted", ">", 0.05), Condition("max_delta_r2", "<", 0.07))
@@ -145,7 +146,7 @@ class LogisticDIF:
 
 def logistic_dif(right: Right, first: Right, ability: Ability) -> LogisticDIF:
     """Logistic regression of being right on ability, group and both; NaN where it separates."""
-    spread = float(ability.std())
+    spread = float(resolved_difference(ability.std(), 0.0, ability))
     if spread == 0 or right.all() or not right.any():
         return LogisticDIF(*(math.nan,) * 4)
     x, one = (ability - ability.mean()) / spread, np.ones(len(ability))
@@ -300,15 +301,16 @@ def _impact(
 ) -> Interval:
     """The interval of the difference of two groups in pooled spreads, over clusters."""
     rng = np.random.default_rng(seed)
-    means, squares, groups = [], [], []
+    means, variances, groups = [], [], []
     for name in pair:
         x = np.asarray(scores[name], dtype=float)
         units = clusters.get(name) or [str(i) for i in range(len(x))]
         weights, n_groups = example_weights(units, rng)
         means.append(weighted_means(weights, x))
-        squares.append(weighted_means(weights, x**2))
+        squared = weighted_means(weights, x**2)
+        variances.append(resolved_difference(squared, means[-1] ** 2, x**2))
         groups.append(n_groups)
-    spread = np.sqrt(np.mean([s - m**2 for s, m in zip(squares, means, strict=True)], axis=0))
+    spread = np.sqrt(np.mean(variances, axis=0))
     with np.errstate(divide="ignore", invalid="ignore"):
         draws = np.where(spread > 0, (means[0] - means[1]) / spread, np.nan)
     return percentile_interval(draws, n_groups=min(groups))

@@ -27,6 +27,7 @@ from mechassay.measurement.nulls import N_SIMULATIONS, Drawn, NullTable, Scenari
 from mechassay.measurement.variant import Condition, Flag, Quantity, quantity
 from mechassay.records import Table
 from mechassay.stats.intervals import Interval
+from mechassay.stats.rounding import resolved_difference
 
 ID = "EX24"
 REPAIRED = (Condition("cv", "<", 0.05), Condition("difference_low", ">", 0.0))
@@ -51,16 +52,19 @@ class ConfigurationPair:
 
 def coefficient_of_variation(values: Reseeds) -> float:
     """sd / |mean|, with n - 1; NaN at a mean of 0 or for one value."""
-    mean = float(values.mean())
+    mean = float(resolved_difference(values.mean(), 0.0, values))
     return float(values.std(ddof=1)) / abs(mean) if len(values) > 1 and mean != 0 else math.nan
 
 
 def pooled_sd(a: Reseeds, b: Float[np.ndarray, "m"]) -> float:
-    """The root of the mean of both variances, by their degrees of freedom."""
+    """The root of the mean of both variances, by their degrees of freedom; 0 where values differ by
+    rounding alone.
+    """
     n, m = len(a), len(b)
     if n + m < 3:
         return math.nan
-    return math.sqrt((n * a.var() + m * b.var()) / (n + m - 2))
+    spread = math.sqrt((n * a.var() + m * b.var()) / (n + m - 2))
+    return float(resolved_difference(spread, 0.0, np.concatenate((a, b))))
 
 
 def cohens_d(a: Reseeds, b: Float[np.ndarray, "m"]) -> float:

@@ -34,6 +34,7 @@ from mechassay.measurement.nulls import N_SIMULATIONS, Drawn, NullTable, Scenari
 from mechassay.measurement.variant import Condition, Flag, Quantity, quantity
 from mechassay.records import Table, Values
 from mechassay.stats.intervals import Interval, percentile_interval, widening
+from mechassay.stats.rounding import resolved_difference
 
 ID = "EX1"
 REPAIRED = (Condition("dprime_low", ">", 0.0),)
@@ -162,7 +163,7 @@ def _arms(
     d, draws = float(z(rates[0]) - z(rates[1])), z(drawn[0]) - z(drawn[1])
     ends = percentile_interval(draws, n_groups=n_groups)
     sum_ = float(z(rates[0]) + z(rates[1]))
-    spread = float(np.std(signal, ddof=1)) if n > 1 else 0.0
+    spread = float(resolved_difference(np.std(signal, ddof=1), 0.0, signal)) if n > 1 else 0.0
     slope = float(np.std(noise, ddof=1)) / spread if spread > 0 else float("nan")
     # One arm that is the same in all prompts has no ROC to speak of.
     slope = slope if 1 / FLAT < slope < FLAT else float("nan")

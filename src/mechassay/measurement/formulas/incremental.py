@@ -27,6 +27,7 @@ from mechassay.measurement.nulls import N_SIMULATIONS, Drawn, NullTable, Scenari
 from mechassay.measurement.variant import Condition, Flag, quantity
 from mechassay.records import Table
 from mechassay.stats.intervals import student_interval
+from mechassay.stats.rounding import resolved_difference
 
 ID = "F08"
 REPAIRED = (Condition("delta_low", ">", 0.0),)
@@ -49,7 +50,7 @@ def incremental(
         )
     best = np.max(np.stack(list(baselines.values())), axis=0)
     gaps = method - best
-    sd, pooled = _spread(gaps), pooled_sd(method, best)
+    sd, pooled = _spread(method, best), pooled_sd(method, best)
     flags: list[Flag] = []
     if sd == 0:
         flags.append(Flag("constant_gain", "The gain is the same on all tasks: t is infinite."))
@@ -76,7 +77,7 @@ def incremental(
         ),
         "delta_low": quantity(ends.low, n=n),
         "d_z": quantity(
-            _over(float(gain.mean()), _spread(gain)),
+            _over(float(gain.mean()), _spread(method, baselines[hardest])),
             n=n,
             reason=same,
             meaning="Mean gain over the spread of gains.",
@@ -107,10 +108,10 @@ def incremental(
     )
 
 
-def _spread(gaps: TaskResults) -> float:
-    """The standard deviation; 0 if the gains differ by rounding alone."""
-    sd = float(gaps.std(ddof=1))
-    return sd if sd > 1e-12 * float(np.abs(gaps).max()) else 0.0
+def _spread(method: TaskResults, baseline: TaskResults) -> float:
+    """The standard deviation of the gains; 0 if they differ by rounding alone."""
+    sd = (method - baseline).std(ddof=1)
+    return float(resolved_difference(sd, 0.0, np.stack((method, baseline))))
 
 
 def _over(value: float, by: float) -> float:

@@ -30,6 +30,7 @@ from mechassay.measurement.nulls import N_SIMULATIONS, Drawn, NullTable, Scenari
 from mechassay.measurement.variant import Condition, Flag, Quantity, quantity
 from mechassay.records import Table, Values
 from mechassay.stats.intervals import Interval
+from mechassay.stats.rounding import resolved_difference
 
 BOOTSTRAP, SEEDS = "F01", "F02"
 REPAIRED_BOOTSTRAP = (Condition("relative_error", "<", 0.1),)
@@ -41,7 +42,7 @@ Numbers = Float[np.ndarray, "n"]
 
 def ratio(a: Any, b: Any) -> Any:
     """mean(a) / mean(b) along the last axis; NaN where that is 0."""
-    above, below = np.mean(a, axis=-1), np.mean(b, axis=-1)
+    above, below = (resolved_difference(np.mean(x, axis=-1), 0.0, x) for x in (a, b))
     return np.where(below == 0, np.nan, above / np.where(below == 0, 1, below))
 
 

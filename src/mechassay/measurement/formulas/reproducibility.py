@@ -33,6 +33,7 @@ from mechassay.measurement.nulls import N_SIMULATIONS, Drawn, NullTable, Scenari
 from mechassay.measurement.variant import Condition, Flag, Quantity, quantity
 from mechassay.records import Table, Values
 from mechassay.stats.intervals import Interval, percentile_interval
+from mechassay.stats.rounding import resolved_difference
 
 ID = "EX25"
 DIFFERS = 0.08
@@ -51,7 +52,7 @@ def deviation_rate(values: Float[np.ndarray, "runs"]) -> float:
     """The share of pairs of runs that differ by more than a share of the mean; NaN where that is 0
     or there is one run.
     """
-    mean = abs(float(values.mean()))
+    mean = abs(float(resolved_difference(values.mean(), 0.0, values)))
     if mean == 0 or len(values) < 2:
         return math.nan
     gaps = [abs(a - b) / mean for a, b in combinations(values.tolist(), 2)]
@@ -60,7 +61,7 @@ def deviation_rate(values: Float[np.ndarray, "runs"]) -> float:
 
 def max_deviation(values: Float[np.ndarray, "runs"]) -> float:
     """The largest deviation from the mean, as a share of it."""
-    mean = float(values.mean())
+    mean = float(resolved_difference(values.mean(), 0.0, values))
     return float(np.abs(values - mean).max() / abs(mean)) if mean != 0 else math.nan
 
 
@@ -93,7 +94,8 @@ def icc(items: Items) -> float:
     rest = items - items.mean(axis=0) - items.mean(axis=1)[:, None] + grand
     error = (rest**2).sum() / ((n - 1) * (runs - 1))
     below = rows + (runs - 1) * error + runs * (columns - error) / n
-    return float((rows - error) / below) if below > 0 else math.nan
+    spread = resolved_difference(math.sqrt(max(below, 0.0)), 0.0, items)
+    return float((rows - error) / below) if spread > 0 else math.nan
 
 
 def reproducibility(

@@ -35,6 +35,7 @@ from mechassay.measurement.nulls import N_SIMULATIONS, Drawn, NullTable, Scenari
 from mechassay.measurement.variant import Condition, Flag, Quantity, quantity
 from mechassay.records import Table
 from mechassay.stats.intervals import Interval, student_interval
+from mechassay.stats.rounding import resolved_difference
 
 ID = "EX11"
 PAGE_SCALES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0)
@@ -101,12 +102,13 @@ def fits(response: Float[np.ndarray, "scales"], scales: Sequence[float]) -> dict
     s = np.asarray(scales)
     y = response[s > 0]
     x = s[s > 0]
+    varies = len(y) > 0 and float(resolved_difference(y.std(), 0.0, y)) > 0
     total = float(((y - y.mean()) ** 2).sum())
     found: dict[str, float] = {}
     for name, column in (("linear", x), ("logarithm", np.log(x))):
         design = np.stack((np.ones_like(column), column), axis=1)
         rest = y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
-        found[name] = 1 - float((rest**2).sum()) / total if total > 0 else math.nan
+        found[name] = 1 - float((rest**2).sum()) / total if varies else math.nan
     return found
 
 

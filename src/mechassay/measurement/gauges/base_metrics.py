@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
@@ -28,8 +29,10 @@ from mechassay.features.probe import logistic_weights
 from mechassay.interventions.base_run import site_values
 from mechassay.interventions.site import Site
 from mechassay.measurement.inputs import Inputs
+from mechassay.objectives import least_size
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
+from mechassay.stats.rounding import resolved_difference
 
 BaseName = Literal["logit-diff", "probe-accuracy", "ablation-recovery"]
 BASE_NAMES: tuple[BaseName, ...] = get_args(BaseName)
@@ -68,9 +71,12 @@ def _mean(means: Float[np.ndarray, "parts"]) -> float:
     return float(means[0])
 
 
-def _recovery(means: Float[np.ndarray, "parts"]) -> float:
+def _recovery(
+    ends: Float[np.ndarray, "2 n"], least: float, means: Float[np.ndarray, "parts"]
+) -> float:
     full, empty, circuit = means.tolist()
-    return (circuit - empty) / (full - empty) if full != empty else math.nan
+    gap = float(resolved_difference(full, empty, ends, least=least))
+    return (circuit - empty) / gap if gap != 0 else math.nan
 
 
 def run_base(
@@ -110,7 +116,10 @@ def run_base(
         ],
         axis=1,
     )
-    return BaseScores(values, values[-1], _recovery if len(circuits) > 1 else _mean)
+    if len(circuits) == 1:
+        return BaseScores(values, values[-1], _mean)
+    recovery = partial(_recovery, values[:2], least_size(inputs.objective.name))
+    return BaseScores(values, values[-1], recovery)
 
 
 def _pieces(n: int, rng: np.random.Generator) -> list[list[int]]:

@@ -33,7 +33,9 @@ from mechassay.measurement.inputs import Inputs
 from mechassay.measurement.measurement import Measurement
 from mechassay.measurement.nulls import N_SIMULATIONS, NullTable
 from mechassay.measurement.variant import Flag, VariantName
+from mechassay.objectives import least_size
 from mechassay.stats.intervals import percentile_interval
+from mechassay.stats.rounding import resolved_difference
 
 Means = Float[np.ndarray, "resamples parts"]
 
@@ -111,7 +113,13 @@ class Audit:
         parts = by_counterfactual(inputs, arms)
 
         def of(place: int) -> Callable[[Means], np.ndarray]:
-            return lambda m: (m[:, place] - m[:, 1]) / (m[:, 0] - m[:, 1])
+            def share(means: Means) -> np.ndarray:
+                gaps = resolved_difference(
+                    means[:, 0], means[:, 1], parts[:2], least=least_size(inputs.objective.name)
+                )
+                return (means[:, place] - means[:, 1]) / np.where(gaps == 0, np.nan, gaps)
+
+            return share
 
         name = f"circuit of {len(circuit)} edges, as many random edges"
         return self._pair(name, inputs, parts, of(2), of(3))
@@ -132,9 +140,15 @@ class Audit:
             (full, output(Reconstruct(inputs.sae)), output(Reconstruct(inputs.sae, order)))
         )
         name = "dictionary, its decoder rows permuted"
-        return self._pair(
-            name, inputs, parts, lambda m: m[:, 1] / m[:, 0], lambda m: m[:, 2] / m[:, 0]
-        )
+
+        def kept(place: int) -> Callable[[Means], np.ndarray]:
+            def share(means: Means) -> np.ndarray:
+                whole = resolved_difference(means[:, 0], 0.0, full)
+                return means[:, place] / np.where(whole == 0, np.nan, whole)
+
+            return share
+
+        return self._pair(name, inputs, parts, kept(1), kept(2))
 
     def _width(self, inputs: Inputs) -> int:
         """How many features the dictionary has."""
@@ -162,15 +176,13 @@ class Audit:
         weights, n_groups = example_weights(inputs.batch.groups, rng)
         drawn = weights @ parts.T / weights.sum(axis=1, keepdims=True)
         whole = parts.mean(axis=1)[None]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            gaps = better(drawn) - worse(drawn)
-            return ConfigurationPair(
-                name,
-                better(means),
-                worse(means),
-                float((better(whole) - worse(whole))[0]),
-                percentile_interval(gaps, n_groups=n_groups),
-            )
+        return ConfigurationPair(
+            name,
+            better(means),
+            worse(means),
+            float((better(whole) - worse(whole))[0]),
+            percentile_interval(better(drawn) - worse(drawn), n_groups=n_groups),
+        )
 
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0

@@ -23,6 +23,7 @@ from mechassay.measurement.measurement import Measurement
 from mechassay.measurement.nulls import N_SIMULATIONS, NullTable
 from mechassay.measurement.variant import Flag, Quantity, quantity
 from mechassay.stats.intervals import BootstrapEstimate
+from mechassay.stats.rounding import resolved_difference
 
 RANDOM = {
     "cpr_above_edges": ("random", "random single edges"),
@@ -100,10 +101,9 @@ class FaithfulnessArea:
     def _page(self, inputs: Inputs) -> Float[np.ndarray, "sizes"]:
         graph = inputs.model.graph
         kept = [only_heads(graph, heads_in_layer_order(graph, size)) for size in FRACTIONS]
-        values = by_means(inputs, [Circuit.full(graph), *kept]).mean(axis=1)
-        if values[0] == 0:
-            return np.full(len(kept), np.nan)
-        return values[1:] / values[0]
+        values = by_means(inputs, [Circuit.full(graph), *kept])
+        whole = float(resolved_difference(values[0].mean(), 0.0, values[0]))
+        return values[1:].mean(axis=1) / (whole if whole != 0 else np.nan)
 
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0

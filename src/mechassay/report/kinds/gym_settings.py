@@ -37,17 +37,17 @@ def candidates_of(record: Record, method: str) -> list[dict[str, Scalar]]:
 
 
 def odds_on_validation(row: Mapping[str, Scalar]) -> Measure:
-    """The odds of a setting on validation items, with their interval where the record has it."""
+    """The odds of a setting on validation items, with their interval."""
     return number_of(row, "validation", "validation")
 
 
 def number_of(row: Mapping[str, Scalar], name: str, items: str = "test") -> Measure:
-    """A number of a setting with its interval and its n, where the record has these."""
+    """A number of a setting with its interval and its n."""
     value, low, high = (
         math.nan if x is None else float(x)
-        for x in (row.get(name), row.get(f"{name}_low"), row.get(f"{name}_high"))
+        for x in (row[name], row[f"{name}_low"], row[f"{name}_high"])
     )
-    n = row.get("n" if items == "test" else "n_validation")
+    n = row["n" if items == "test" else "n_validation"]
     return Measure(name=name, value=value, low=low, high=high, n=int(n or 0))
 
 
@@ -106,7 +106,7 @@ def sizes_text(found: Sequence[Measure | None]) -> str:
 
 
 def _sizes(validation: Sequence[Measure], test: Sequence[Measure]) -> str:
-    """How many items there are of each kind, in a sentence; nothing where records do not say it."""
+    """How many items there are of each kind, in a sentence; nothing where this is not known."""
     sizes = sizes_text(validation), sizes_text(test)
     if not all(sizes):
         return ""

@@ -42,6 +42,7 @@ from mechassay.examples import Example, Prompt
 from mechassay.files import FORMAT, write_text
 from mechassay.interchange import InterchangeBatch
 from mechassay.interchange_pairs import InterchangePair
+from mechassay.stats.rounding import resolved_difference
 from mechassay.variables.causal_model import CausalModel, Undecided, Variable
 from mechassay.variables.labels import (
     BaseAndSource,
@@ -283,7 +284,8 @@ def fit_logit_difference(
     found, *_ = np.linalg.lstsq(x, y, rcond=None)
     fitted = x @ found
     total = float(((y - y.mean()) ** 2).sum())
-    r2 = 1 - float(((y - fitted) ** 2).sum()) / total if total > 0 else float("nan")
+    varies = float(resolved_difference(y.std(), 0.0, y)) > 0
+    r2 = 1 - float(((y - fitted) ** 2).sum()) / total if varies else float("nan")
     conditions: dict[str, dict[str, float]] = {}
     for p, t in sorted(set(zip(position.tolist(), token.tolist(), strict=True)), reverse=True):
         rows = (position == p) & (token == t)
