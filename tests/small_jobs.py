@@ -101,8 +101,6 @@ SMALL_JOBS: dict[str, Any] = {
         str(Path(__file__).parent / "data" / "words.jsonl"),
         tokens=None,
         window=8,
-        architecture="matryoshka",
-        prefixes=(24, 96),
         n_features=96,
         k=4,
         steps=12,

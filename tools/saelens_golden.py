@@ -8,7 +8,7 @@ In an environment of its own, where the package stands beside SAELens:
 
 SAEs in the files of Gemma Scope and dictionary_learning are read by SAELens's own loaders, which
 are given local folders in place of downloads. What `save_sae` writes is read by SAELens, too, and
-so are SAEs that are trained here, one of each architecture.
+so are SAEs that are trained here, one of each architecture (topk and jumprelu).
 """
 
 from __future__ import annotations
@@ -160,9 +160,9 @@ def trained_folders(h: torch.Tensor) -> dict[str, Any]:
     """SAEs that are trained here, in every architecture, as SAELens reads them."""
     from sae_lens import SAE
 
+    from mechassay.saes.architectures import ARCHITECTURES, SAESettings
     from mechassay.saes.formats import save_sae
     from mechassay.saes.planted import plant
-    from mechassay.saes.settings import ARCHITECTURES, SAESettings
     from mechassay.saes.training import train_sae
 
     store = plant(n_features=N, d=D, documents=20, window=40).store()

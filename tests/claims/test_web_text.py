@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 
 from mechassay.claims.file_text import FileText
+from mechassay.claims.web_sheets import sheet_rules
 from mechassay.claims.web_text import web_text
 from mechassay.errors import BadFile, MissingExtra
 
@@ -89,6 +90,11 @@ HIDDEN = {
     "no width": f'<p style="max-width:0;overflow-x:hidden">{SAID}</p>',
     "a comment within": f'<p style="display/**/:none">{SAID}</p>',
     "letters as codes": f'<p style="d\\69 splay: none">{SAID}</p>',
+    "letters behind a backslash": f'<p style="di\\splay: none">{SAID}</p>',
+    "a value that is ignored": f'<p style="display: none; display: nothing">{SAID}</p>',
+    "hwb": f'<p style="color: hwb(0 100% 0%)">{SAID}</p>',
+    "a colour with its space": f'<p style="color: color(srgb 1 1 1)">{SAID}</p>',
+    "a semicolon in a string": f"<p style='--a: \";\"; color: white'>{SAID}</p>",
     "a variable": f'<p style="--a: #fff; color: var(--a)">{SAID}</p>',
     "popover": f"<p popover>{SAID}</p>",
     "comment": f"<!-- {SAID} -->",
@@ -147,6 +153,15 @@ def test_what_is_in_an_element_that_a_lost_rule_paints_white_is_cut() -> None:
     inside = f'<div class="x" id="y"><p><b>{SAID}</b></p></div>'
     text = read(page(inside, style="#y { color: #fff } .x { color: #000 }"))
     assert text.pages == read(page()).pages and [each.text for each in text.hidden] == [SAID]
+
+
+def test_brackets_deeper_than_the_stack() -> None:
+    deep = "(" * 5000 + ")" * 5000
+    (rule,) = sheet_rules(f".x:is{deep} {{ display: none; --a: {deep} }}")
+    assert (rule.selector, rule.declares) == ("*", {"display": "none"})
+    (rule,) = sheet_rules("b {" * 300 + "display: none")
+    assert rule.selector == " ".join("b" * 300) and rule.declares == {"display": "none"}
+    assert not sheet_rules("{ display: none } , { display: none }")[0].selector
 
 
 def test_more_rules_than_are_looked_at_hide() -> None:

@@ -12,9 +12,8 @@ from torch import Tensor
 from mechassay.features.sae import SAE
 from mechassay.progress import SILENT
 from mechassay.saes import SAESettings, seed_agreement, train_sae
+from mechassay.saes.architectures import JumpReLULearner, Learner
 from mechassay.saes.dead_features import DeadFeatures
-from mechassay.saes.learners.jumprelu import JumpReLULearner
-from mechassay.saes.learners.learner import Learner
 from planted_store import ACTIVE, D, N, explained, planted
 
 

@@ -16,7 +16,7 @@ from planted_store import ACTIVE, N, planted
 
 def test_what_is_saved_says_who_trained_it(tmp_path: Path) -> None:
     store, _ = planted(1000)
-    settings = SAESettings(n_features=N, k=ACTIVE, steps=5, batch_size=128, prefixes=(8, N))
+    settings = SAESettings(n_features=N, k=ACTIVE, steps=5, batch_size=128)
     found = train_sae(store, settings, progress=SILENT)
     folder = found.save(tmp_path / "sae")
     again = load_sae(folder)

@@ -20,7 +20,7 @@ from mechassay.saes import (
     seed_agreement,
     train_sae,
 )
-from mechassay.saes.settings import ARCHITECTURES, Architecture
+from mechassay.saes.architectures import ARCHITECTURES, Architecture
 from planted_store import ACTIVE, D, N, Planted, explained, planted
 
 
@@ -29,11 +29,10 @@ def trained(store: Any, **settings: Any) -> TrainedSAE:
     return train_sae(store, SAESettings(**given), progress=SILENT)
 
 
-@pytest.mark.parametrize("architecture", ["batchtopk", "jumprelu", "matryoshka"])
-def test_each_architecture_finds_most_of_a_planted_dictionary(architecture: str) -> None:
+def test_jumprelu_finds_most_of_a_planted_dictionary() -> None:
     store, directions = planted()
-    settings = {"prefixes": (24, 32), "l0": 0.05, "lr": 1e-2, "n_features": 32}
-    found = trained(store, architecture=architecture, steps=400, **settings)
+    settings = {"l0": 0.05, "lr": 1e-2, "n_features": 32}
+    found = trained(store, architecture="jumprelu", steps=400, **settings)
     cosines = directions @ F.normalize(found.sae.w_dec, dim=1).mT
     assert float((cosines.max(dim=1).values > 0.9).double().mean()) > 0.7
     before = directions @ found.initial.mT
@@ -53,17 +52,6 @@ def test_topk_finds_a_planted_dictionary() -> None:
     features = found.sae.encode(store.held)
     assert int((features != 0).sum(1).max()) <= ACTIVE
     assert found.sae.hook == "resid.1" and found.sae.model == "planted"
-
-
-def test_l1_makes_features_sparse() -> None:
-    store, _ = planted(2000)
-    settings = {"architecture": "standard", "steps": 300, "lr": 1e-2}
-    counts: list[float] = []
-    for l1 in (0.0, 1.0):
-        found = trained(store, l1=l1, **settings)
-        counts.append(float((found.sae.encode(store.held) != 0).double().sum(1).mean()))
-        assert explained(found.sae, store.held) > 0.5
-    assert counts[1] < 0.7 * counts[0]
 
 
 def test_the_scale_is_folded_in() -> None:

@@ -141,7 +141,7 @@ class _Elements(HTMLParser):
     def _inside(self, tag: str, attributes: dict[str, str]) -> _Open:
         outer = self.open[-1]
         inline = attributes.get("style", "")
-        styles = [declared(inline), declared(inline, important=True)]
+        styles = [*declared(inline), *declared(inline, important=True)]
         for name, meant in (("color", "color"), ("bgcolor", "background-color")):
             value = attributes.get(name, "").strip().lower()
             styles.insert(0, {meant: f"#{value}" if re.fullmatch("[0-9a-f]{6}", value) else value})

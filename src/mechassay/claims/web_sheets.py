@@ -1,24 +1,24 @@
 r"""The rules of style sheets, each alone: what it selects, declares, and under which condition.
 
-Rules inside `@media`, `@supports`, `@container`, `@layer` and `@scope` are rules, and so are rules
-inside rules. The first three are conditions; those that only hold for paper or speech are left out,
-as are `@keyframes`, `@font-face` and the like. A sheet that ends early ends what is open, as in a
-browser. Comments go, and characters that are written as codes (`\64`) are those characters.
+tinycss2 parses them as browsers do: escapes (`di\splay`), comments, rules inside rules, and sheets
+that end early. Rules inside `@media`, `@supports`, `@container`, `@layer` and `@scope` are rules.
+The first three are conditions; those that only hold for paper or speech are left out, as are
+`@keyframes`, `@font-face` and the like.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import tinycss2
 
 CONDITIONS = ("media", "supports", "container")
 UNWRAPPED = (*CONDITIONS, "layer", "scope")
-_TOKEN = re.compile(r"\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|[{};]", re.S)
 _PAPER = re.compile(r"(?:only\s+)?(?:print|speech|aural|braille|embossed|tty)\b", re.I)
-_CODE = re.compile(r"\\([0-9a-fA-F]{1,6})\s?")
-_COMMENT = re.compile(r"/\*.*?(?:\*/|\Z)", re.S)
-_COMMA = re.compile(r",(?![^()]*\))")
-IMPORTANT = "!important"
 
 
 @dataclass(frozen=True)
@@ -31,32 +31,17 @@ class SheetRule:
     important: bool = False
 
 
-@dataclass
-class _Block:
-    condition: str
-    selectors: list[str]
-    body: list[str] = field(default_factory=list[str])
-    dead: bool = False
+@lru_cache(maxsize=4096)
+def declared(text: str, important: bool = False) -> tuple[Mapping[str, str], ...]:
+    """Declarations by their property: "color: red" is ({"color": "red"},).
 
-
-def declared(text: str, important: bool = False) -> dict[str, str]:
-    """Declarations by their property: "color: red" is {"color": "red"}.
+    A browser ignores values that it does not know, so that of a property with several values any
+    may count: each further one begins another dict.
 
     Args:
         important: those that are marked so, else the others.
     """
-    text = _COMMENT.sub("", text)
-    text = _CODE.sub(lambda found: chr(min(int(found[1], 16), 0x10FFFF) or 0xFFFD), text)
-    values: dict[str, str] = {}
-    for each in text.split(";"):
-        name, _, value = each.partition(":")
-        value = re.sub(r"!\s*important", IMPORTANT, value.strip().lower())
-        if value and value.endswith(IMPORTANT) == important:
-            name = name.strip().lower()
-            values["background-color" if name == "background" else name] = value.removesuffix(
-                IMPORTANT
-            ).strip()
-    return values
+    return tuple(_declared(tinycss2.parse_blocks_contents(_tokens(text)), important))
 
 
 def for_paper(query: str) -> bool:
@@ -66,38 +51,63 @@ def for_paper(query: str) -> bool:
 
 def sheet_rules(text: str, condition: str = "") -> list[SheetRule]:
     """The rules of a sheet in its order; a rule with several selectors is several."""
-    text = _COMMENT.sub("", text).replace("<!--", " ").replace("-->", " ")
-    found: list[SheetRule] = []
-    open_blocks = [_Block(condition, [])]
-    begin = 0
-    for token in _TOKEN.finditer(text):
-        if token[0] not in "{};":
+    rules: list[SheetRule] = []
+    # Nodes that are still to be read, the next one last, with the selectors around them.
+    ahead: list[tuple[Any, list[str], str]] = [
+        (node, [], condition) for node in reversed(tinycss2.parse_stylesheet(_tokens(text)))
+    ]
+    while ahead:
+        node, selectors, condition = ahead.pop()
+        if node.type == "qualified-rule":
+            selectors = _nested(selectors, _selectors(node.prelude))
+        elif node.type == "at-rule" and node.content is not None:
+            name, query = node.lower_at_keyword, _serialized(node.prelude) or ""
+            if name not in UNWRAPPED or (name == "media" and for_paper(query)):
+                continue
+            if name in CONDITIONS:
+                condition = " ".join(f"{condition} {name} {query}".lower().split())
+        else:
             continue
-        words, begin = text[begin : token.start()].strip(), token.end()
-        if token[0] == "{":
-            open_blocks.append(_inside(open_blocks[-1], words))
-            continue
-        open_blocks[-1].body.append(words)
-        if token[0] == "}" and len(open_blocks) > 1:
-            found += _rules_of(open_blocks.pop())
-    open_blocks[-1].body.append(text[begin:])
-    while len(open_blocks) > 1:
-        found += _rules_of(open_blocks.pop())
-    return found
+        parse = tinycss2.parse_blocks_contents if selectors else tinycss2.parse_rule_list
+        inside = parse(node.content)
+        rules += [
+            SheetRule(selector, declares, condition, important)
+            for important in (False, True)
+            for declares in _declared(inside, important)
+            for selector in selectors
+        ]
+        ahead += [(each, selectors, condition) for each in reversed(inside)]
+    return rules
 
 
-def _inside(outer: _Block, words: str) -> _Block:
-    """A block that begins: of a rule, or of an at-rule."""
-    if not words.startswith("@"):
-        own = [each.strip() for each in _COMMA.split(words)]
-        return _Block(outer.condition, _nested(outer.selectors, own), dead=outer.dead)
-    name, _, query = words[1:].replace("(", " (", 1).partition(" ")
-    name = name.lower()
-    dead = outer.dead or name not in UNWRAPPED or (name == "media" and for_paper(query))
-    condition = outer.condition
-    if name in CONDITIONS:
-        condition = " ".join(f"{condition} {name} {query}".lower().split())
-    return _Block(condition, outer.selectors, dead=dead)
+def _tokens(text: str) -> list[Any]:
+    return tinycss2.parse_component_value_list(text, skip_comments=True)
+
+
+def _declared(nodes: Iterable[Any], important: bool) -> list[dict[str, str]]:
+    styles: list[dict[str, str]] = [{}]
+    for node in nodes:
+        if node.type != "declaration" or node.important != important:
+            continue
+        name = "background-color" if node.lower_name == "background" else node.lower_name
+        value = _serialized(node.value)
+        if value is not None:
+            if name in styles[-1]:
+                styles.append({})
+            styles[-1][name] = value.lower()
+    return [style for style in styles if style]
+
+
+def _selectors(prelude: Sequence[Any]) -> list[str]:
+    parts: list[list[Any]] = [[]]
+    for token in prelude:
+        if token == ",":
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    texts = [_serialized(part) for part in parts]
+    # A selector that is nested too deeply may select anything.
+    return ["*" if text is None else text for text in texts]
 
 
 def _nested(outer: list[str], own: list[str]) -> list[str]:
@@ -110,14 +120,9 @@ def _nested(outer: list[str], own: list[str]) -> list[str]:
     ]
 
 
-def _rules_of(block: _Block) -> list[SheetRule]:
-    if block.dead:
-        return []
-    text = ";".join(block.body)
-    kinds = ((declared(text, important), important) for important in (False, True))
-    return [
-        SheetRule(selector, declares, block.condition, important)
-        for declares, important in kinds
-        if declares
-        for selector in block.selectors
-    ]
+def _serialized(tokens: Sequence[Any]) -> str | None:
+    """Tokens as text; None if brackets are nested deeper than Python's stack."""
+    try:
+        return tinycss2.serialize(tokens).strip()
+    except RecursionError:
+        return None

@@ -206,8 +206,11 @@ class _Unseen:
         own = ((1, 0, 0, 0), 0, "")
         found = [
             *self.matched.get(element, []),
-            _Matched(False, *own, declared(inline)),
-            _Matched(True, *own, declared(inline, important=True)),
+            *(
+                _Matched(important, *own, style)
+                for important in (False, True)
+                for style in declared(inline, important)
+            ),
         ]
         holding = ("", self.holding) if self.holding is not None else self.conditions
         ordered = sorted(

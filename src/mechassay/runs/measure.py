@@ -40,9 +40,9 @@ from mechassay.runs.job import Bench, Cell, Job, cell_name, option
 from mechassay.runs.names import made_by, shown_model
 from mechassay.runs.own_tasks import check_tasks, own_task_notes, tasks_of, with_truths
 from mechassay.saes.activations import ActivationStore, StoreSettings, store_activations
+from mechassay.saes.architectures import Architecture, SAESettings
 from mechassay.saes.corpus import load_corpus
 from mechassay.saes.formats import load_sae
-from mechassay.saes.settings import Architecture, SAESettings
 from mechassay.saes.trainer import DictionaryTrainer
 from mechassay.tasks.task import Keep, Task, settings_of
 from mechassay.truth.models import is_truth, truth_circuit

@@ -24,9 +24,9 @@ from mechassay.runs import options
 from mechassay.runs.job import Bench, Cell, Job, cell_name, option
 from mechassay.runs.names import made_by, shown_model
 from mechassay.saes.activations import ActivationStore, StoreSettings, store_activations
+from mechassay.saes.architectures import Architecture, SAESettings
 from mechassay.saes.corpus import load_corpus
 from mechassay.saes.quality import CONTROLS, sae_quality
-from mechassay.saes.settings import Architecture, SAESettings
 from mechassay.saes.trained import initial_rows
 from mechassay.saes.trainer import train_once
 
@@ -55,24 +55,10 @@ class SAEJob(Job):
         option("About how many tokens to take, or `all`.", least=1, none="all", first=True),
     ] = 1_000_000
     window: Annotated[int, option("Tokens of a window.", least=3)] = 128
-    architecture: Annotated[
-        Architecture,
-        option("Of the SAE; standard is relu with L1."),
-    ] = "topk"
+    architecture: Annotated[Architecture, option("Of the SAE.")] = "topk"
     n_features: Annotated[int, option("Features of the dictionary.", least=1)] = 4096
-    k: Annotated[
-        int,
-        option(
-            "Active features of a value, of topk; their mean, of batchtopk and matryoshka.",
-            least=1,
-        ),
-    ] = 32
-    l1: Annotated[float, option("Weight of the sum of features, of standard.")] = 0.05
+    k: Annotated[int, option("Active features of a value, of topk.", least=1)] = 32
     l0: Annotated[float, option("Weight of the number of active features, of jumprelu.")] = 1e-3
-    prefixes: Annotated[
-        tuple[int, ...],
-        option("Size of a nested dictionary of matryoshka. Repeat for all.", "--prefix"),
-    ] = ()
     lr: Annotated[float, option("Largest learning rate.")] = 3e-3
     steps: Annotated[int, option("Steps of a training.", least=1)] = 10_000
     batch_size: Annotated[int, option("Values of a step.", least=1)] = 1024
@@ -118,9 +104,7 @@ class SAEJob(Job):
             architecture=self.architecture,
             n_features=self.n_features,
             k=self.k,
-            l1=self.l1,
             l0=self.l0,
-            prefixes=self.prefixes,
             lr=self.lr,
             steps=self.steps,
             batch_size=self.batch_size,

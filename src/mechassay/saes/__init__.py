@@ -9,13 +9,12 @@ from mechassay.lazy import lazy_names
 if TYPE_CHECKING:
     from mechassay.saes.activations import ActivationStore, StoreSettings, store_activations
     from mechassay.saes.agreement import SeedAgreement, cosine_to, seed_agreement
-    from mechassay.saes.controls import permuted_sae, random_sae
+    from mechassay.saes.architectures import SAESettings
+    from mechassay.saes.controls import permuted_sae, prefix_of, random_sae
     from mechassay.saes.corpus import Corpus, Document, fetch_corpus, load_corpus
     from mechassay.saes.formats import load_sae, provenance_of, save_sae
-    from mechassay.saes.learners.matryoshka import prefix_of
     from mechassay.saes.planted import PlantedFeatures, PlantedSettings, PlantedTrainer, plant
     from mechassay.saes.quality import SAEQuality, sae_quality, spliced_loss
-    from mechassay.saes.settings import SAESettings
     from mechassay.saes.trained import TrainedSAE
     from mechassay.saes.trainer import DictionaryTrainer
     from mechassay.saes.training import train_sae
@@ -55,13 +54,12 @@ __getattr__, __dir__ = lazy_names(
     {
         "activations": "ActivationStore StoreSettings store_activations",
         "agreement": "SeedAgreement cosine_to seed_agreement",
-        "controls": "permuted_sae random_sae",
+        "architectures": "SAESettings",
+        "controls": "permuted_sae prefix_of random_sae",
         "corpus": "Corpus Document fetch_corpus load_corpus",
         "formats": "load_sae provenance_of save_sae",
-        "learners.matryoshka": "prefix_of",
         "planted": "PlantedFeatures PlantedSettings PlantedTrainer plant",
         "quality": "SAEQuality sae_quality spliced_loss",
-        "settings": "SAESettings",
         "trained": "TrainedSAE",
         "trainer": "DictionaryTrainer",
         "training": "train_sae",

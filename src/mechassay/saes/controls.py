@@ -1,8 +1,10 @@
-"""Dictionaries that know nothing: what a number has to beat before it says something of an SAE.
+"""Dictionaries made for comparison: what a number has to beat before it says something of an SAE.
 
 random      unit rows drawn uniformly, read by their transpose around the mean of values; of
             each value, as many features as the SAE has on average (topk)
 permuted    the SAE, its decoder rows in another order: the same features, other directions
+prefix      the SAE's first features alone, as of a Matryoshka SAE (Bussmann et al. 2025,
+            2503.17547), whose prefixes are dictionaries of their own
 """
 
 from __future__ import annotations
@@ -47,3 +49,18 @@ def permuted_sae(sae: SAE, *, seed: int = 0) -> SAE:
     drawn = torch.Generator().manual_seed(seed)
     order = torch.randperm(sae.n_features, generator=drawn)
     return replace(sae, w_dec=sae.w_dec[order.to(sae.w_dec.device)])
+
+
+def prefix_of(sae: SAE, n: int) -> SAE:
+    """The dictionary of an SAE's first n features. One of "topk" keeps the k largest of these.
+
+    Raises:
+        BadUsage: the SAE has fewer features, or none is asked for.
+    """
+    if not 1 <= n <= sae.n_features:
+        raise BadUsage(f"A prefix of an SAE has 1 to {sae.n_features} features; got {n}.")
+    names = ("b_enc", "w_dec", "threshold", "b_gate", "r_mag")
+    arrays = {name: getattr(sae, name) for name in names}
+    first = {name: x[:n] for name, x in arrays.items() if x is not None}
+    k = None if sae.k is None else min(sae.k, n)
+    return replace(sae, w_enc=sae.w_enc[:, :n], k=k, **first)

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechassay.saes.learners.learner import Learner
+from mechassay.saes.architectures import Learner
 
 
 class DeadFeatures:

@@ -21,8 +21,8 @@ from mechassay.display import OneLine
 from mechassay.errors import BadFile, BadUsage
 from mechassay.features.sae import SAE
 from mechassay.files import read_tensors, write_tensors
+from mechassay.saes.architectures import SAESettings
 from mechassay.saes.formats import load_sae, provenance_of, save_sae
-from mechassay.saes.settings import SAESettings
 
 KIND, LOSSES = "training", "training.safetensors"
 
@@ -63,9 +63,7 @@ class TrainedSAE(OneLine):
         sae, told = load_sae(folder), provenance_of(folder)
         kept, _ = read_tensors(Path(folder) / LOSSES, KIND)
         try:
-            plain: dict[str, Any] = dict(told["settings"])
-            plain["prefixes"] = tuple(plain["prefixes"])
-            settings = SAESettings(**plain)
+            settings = SAESettings(**told["settings"])
             losses, dead = kept["losses"], kept["dead"]
         except (KeyError, TypeError, ValueError, BadUsage) as error:
             raise BadFile(f"{folder}: does not say how it was trained ({error}).") from None

@@ -22,8 +22,8 @@ from mechassay.display import OneLine
 from mechassay.errors import one_of
 from mechassay.progress import BAR, SILENT, Progress
 from mechassay.saes.activations import ActivationStore
+from mechassay.saes.architectures import SAESettings
 from mechassay.saes.formats import provenance_of
-from mechassay.saes.settings import SAESettings
 from mechassay.saes.trained import TrainedSAE
 from mechassay.saes.training import train_sae, training_key
 

@@ -4,12 +4,9 @@ Values are centred by the mean of the train values and scaled to a mean norm of 
 x = s (h - m). With unit rows of W_dec and pre = (x - b_dec) W_enc + b_enc,
 
     topk         f = the largest k of relu(pre)                 loss = |x - x~|^2 / d
-    batchtopk    f = of a batch of b values, the largest b k    the same
-    matryoshka   the same                                       the same, summed over prefixes of f
     jumprelu     f = pre where pre > threshold, else 0          + l0 times active features
-    standard     f = relu(pre)                                  + l1 sum f / d
 
-each in a file of `learners/`, with its paper. W_enc begins as the transpose of the random W_dec,
+(`architectures` has their papers). W_enc begins as the transpose of the random W_dec,
 biases as 0. Rows of W_dec are made unit vectors before every step. Adam, `lr` risen linearly over
 `warmup` of the steps and falling linearly to 0 over the last `decay` of them. Dead features are
 drawn again (`dead_features`).
@@ -40,24 +37,21 @@ from mechassay.errors import BadUsage, NonFinite
 from mechassay.features.sae import SAE
 from mechassay.progress import BAR, Progress
 from mechassay.saes.activations import ActivationStore
+from mechassay.saes.architectures import (
+    Architecture,
+    JumpReLULearner,
+    Learner,
+    SAESettings,
+    TopKLearner,
+)
 from mechassay.saes.dead_features import DeadFeatures
-from mechassay.saes.learners.batch_topk import BATCHES, BatchTopKLearner
-from mechassay.saes.learners.jumprelu import JumpReLULearner
-from mechassay.saes.learners.learner import Learner
-from mechassay.saes.learners.matryoshka import MatryoshkaLearner
-from mechassay.saes.learners.standard import StandardLearner
-from mechassay.saes.learners.topk import TopKLearner
-from mechassay.saes.settings import Architecture, SAESettings
 from mechassay.saes.trained import TrainedSAE, initial_rows
 from mechassay.training import Order, descend
 from mechassay.version import __version__
 
 LEARNERS: Mapping[Architecture, type[Learner]] = {
     "topk": TopKLearner,
-    "batchtopk": BatchTopKLearner,
     "jumprelu": JumpReLULearner,
-    "matryoshka": MatryoshkaLearner,
-    "standard": StandardLearner,
 }
 VERSION = 3
 """Of the training; it is part of a training's key."""
@@ -115,17 +109,11 @@ def train_sae(
             advance=advance,
             key=key,
             checkpoint=checkpoint,
-            # Until what inference needs is found, too.
-            keep=learner.needs_batches and checkpoint is not None,
             generator=generator,
             also={**order.kept, **training.kept},
             schedule=lambda step: settings.lr * settings.rate(step),
         )
     learner.normalise()
-    if learner.needs_batches:
-        learner.finish(batch() for _ in range(BATCHES))
-        if checkpoint is not None:
-            checkpoint.unlink(missing_ok=True)
     provenance = {
         "trained_by": f"mechassay {__version__}",
         "key": key,
@@ -202,15 +190,13 @@ class SAETraining:
         learner.normalise()
         self.dead.revive(step, x, generator)
         coded = learner.code(x, step)
-        errors = [
-            (x - each).square().sum() / x.numel() for each in (coded.decoded, *coded.prefixes)
-        ]
-        loss = sum(errors, start=x.new_zeros(())) + coded.penalty
+        error = (x - coded.decoded).square().sum() / x.numel()
+        loss = error + coded.penalty
         if not bool(torch.isfinite(loss)):
             lr = learner.settings.lr
             raise NonFinite(f"The loss is not finite at step {step}; lower lr={lr:g}.")
         loss.backward()
-        self.kept["losses"][step] = float(errors[0].detach())
+        self.kept["losses"][step] = float(error.detach())
         self.kept["dead"][step] = self.dead.count
         self.dead.seen(len(x), coded.fired)
 
