@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import copy
 import json
 import random
 import shutil
@@ -27,10 +26,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-from mechassay.stats.bounds import clopper_pearson
+from mechassay.stats.intervals import clopper_pearson
 from mechassay.text import interval
 
 ROOT = Path(__file__).parents[1]
@@ -53,47 +51,52 @@ SWAPS = {
 }
 
 
-def faults_of(tree: ast.Module) -> Iterator[tuple[int, str, ast.Module]]:
-    """Every fault of a file: its line, what it is, and the changed tree."""
+def places_of(tree: ast.Module) -> list[tuple[int, str]]:
+    """Every place of a file where a fault can be: the number of the node, and the kind."""
+    places: list[tuple[int, str]] = []
     for number, node in enumerate(ast.walk(tree)):
-        kinds: list[str] = []
         if isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPS:
-            kinds.append("comparison")
+            places.append((number, "comparison"))
         elif isinstance(node, ast.BinOp) and type(node.op) in SWAPS:
-            kinds.append("arithmetic")
+            places.append((number, "arithmetic"))
         elif isinstance(node, ast.BoolOp):
-            kinds.append("logic")
+            places.append((number, "logic"))
         elif isinstance(node, ast.Constant) and type(node.value) is int:
-            kinds.append("number")
+            places.append((number, "number"))
         elif isinstance(node, ast.If | ast.IfExp) and "TYPE_CHECKING" not in ast.dump(node.test):
-            kinds.append("condition")
-        for kind in kinds:
-            changed = copy.deepcopy(tree)
-            twin = [*ast.walk(changed)][number]
-            if isinstance(twin, ast.Compare):
-                twin.ops[0] = SWAPS[type(twin.ops[0])]()
-            elif isinstance(twin, ast.BinOp | ast.BoolOp):
-                twin.op = SWAPS[type(twin.op)]()  # pyright: ignore[reportAttributeAccessIssue]
-            elif isinstance(twin, ast.Constant):
-                twin.value = int(twin.value) + 1  # pyright: ignore[reportArgumentType]
-            elif isinstance(twin, ast.If | ast.IfExp):
-                twin.test = ast.UnaryOp(ast.Not(), twin.test)
-            yield getattr(node, "lineno", 0), kind, changed
+            places.append((number, "condition"))
+    return places
+
+
+def with_fault(source: str, number: int) -> tuple[int, str]:
+    """The line of a node, and the source with a fault there."""
+    tree = ast.parse(source)
+    node = [*ast.walk(tree)][number]
+    if isinstance(node, ast.Compare):
+        node.ops[0] = SWAPS[type(node.ops[0])]()
+    elif isinstance(node, ast.BinOp | ast.BoolOp):
+        node.op = SWAPS[type(node.op)]()
+    elif isinstance(node, ast.Constant) and isinstance(node.value, int):
+        node.value += 1
+    elif isinstance(node, ast.If | ast.IfExp):
+        node.test = ast.UnaryOp(ast.Not(), node.test)
+    return getattr(node, "lineno", 0), ast.unparse(ast.fix_missing_locations(tree))
 
 
 def drawn() -> list[tuple[Path, int, str, str]]:
     """The faults of the fixed seed: file, line, kind and the changed source."""
     generator = random.Random(SEED)
-    source = ROOT / "src" / "mechassay"
-    files = sorted(file for room in ROOMS for file in (source / room).rglob("*.py"))
+    package = ROOT / "src" / "mechassay"
+    files = sorted(file for room in ROOMS for file in (package / room).rglob("*.py"))
     weights = [len(file.read_text("utf-8").splitlines()) for file in files]
     faults: dict[tuple[Path, int, str], str] = {}
     while len(faults) < N:
         [file] = generator.choices(files, weights)
-        every = list(faults_of(ast.parse(file.read_text("utf-8"))))
-        if every:
-            line, kind, tree = generator.choice(every)
-            faults.setdefault((file, line, kind), ast.unparse(ast.fix_missing_locations(tree)))
+        source = file.read_text("utf-8")
+        if places := places_of(ast.parse(source)):
+            number, kind = generator.choice(places)
+            line, text = with_fault(source, number)
+            faults.setdefault((file, line, kind), text)
     return [(*place, text) for place, text in faults.items()]
 
 
@@ -141,10 +144,16 @@ def main() -> None:
             done.setdefault(name, {})[selection] = how
             chosen.file.write_text(json.dumps(done, indent=1), "utf-8")
             print(f"{how}: {name} ({took:.0f} s)", flush=True)
-    results = [about[selection] for about in done.values() if selection in (about or ())]
+    results = [
+        about[selection]
+        for about in done.values()
+        if isinstance(about, dict) and selection in about
+    ]
     found = sum(how != "survived" for how in results)
     ends = clopper_pearson(found, len(results))
-    print(f"{interval(found / len(results), *ends)} of {len(results)} faults are found ({selection})")
+    print(
+        f"{interval(found / len(results), ends.low, ends.high)} of {len(results)} faults are found ({selection})"
+    )
 
 
 if __name__ == "__main__":
