@@ -15,7 +15,7 @@ from mechassay.gym import FAMILIES, evaluate, load_gym_task
 from mechassay.progress import SILENT
 from mechassay.runs.execute import run
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.gym import GymJob, gym_task
+from mechassay.runs.gym import GymJob
 from mechassay.runs.job import Bench
 from small_jobs import SMALL_GYM_TASK, SMALL_JOBS
 
@@ -76,7 +76,6 @@ def test_names_of_tasks(tmp_path: Path) -> None:
     assert len(job.cells()) == 29
     some = replace(job, tasks=("agreement", "cleft", "agr_gender"))
     assert [cell.of["task"] for cell in some.cells()] == [*FAMILIES["agreement"], "cleft"]
-    assert gym_task("gss_subord", True).lengths == "filler"
     bench = Bench(RunFolder(tmp_path), progress=SILENT)
     for wrong, error, said in (
         ({"tasks": ("agr_gendre",)}, UnknownName, "agr_gender"),
