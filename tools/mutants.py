@@ -1,4 +1,4 @@
-"""Which faults do the tests find? Small faults are put into the code one at a time, by a fixed seed.
+"""Which faults do the tests find? Small ones are put into the code one at a time, by a fixed seed.
 
     python tools/mutants.py mutants.json            60 faults, the default tests of each
     python tools/mutants.py mutants.json --all      the same faults, the slow tests too
@@ -10,8 +10,8 @@ A fault is one change of the syntax tree in circuits, interventions, stats or va
     number        n + 1 for a whole number n
     logic         `and` for `or`, a condition for its opposite
 
-Each runs, in a copy of the repository, against the tests of its own room and known, invariance and
-agreement, up to the first failure. A fault whose tests fail is found, and so is one under which they
+Each runs, in a copy of the repository, against the tests of its own room and of known, invariance
+and agreement, up to the first failure. A fault whose tests fail is found, and so is one under which they
 take ten times as long as without. What is done is in the file: the same command goes on.
 """
 
@@ -151,9 +151,8 @@ def main() -> None:
     ]
     found = sum(how != "survived" for how in results)
     ends = clopper_pearson(found, len(results))
-    print(
-        f"{interval(found / len(results), ends.low, ends.high)} of {len(results)} faults are found ({selection})"
-    )
+    share = interval(found / len(results), ends.low, ends.high)
+    print(f"{share} of {len(results)} faults are found ({selection})")
 
 
 if __name__ == "__main__":
