@@ -11,8 +11,8 @@ A fault is one change of the syntax tree in circuits, interventions, stats or va
     logic         `and` for `or`, a condition for its opposite
 
 Each runs, in a copy of the repository, against the tests of its own room and of known, invariance
-and agreement, up to the first failure. A fault whose tests fail is found, and so is one under which they
-take ten times as long as without. What is done is in the file: the same command goes on.
+and agreement, up to the first failure. A fault whose tests fail is found, and so is one under which
+they take ten times as long. What is done is in the file: the same command goes on.
 """
 
 from __future__ import annotations
