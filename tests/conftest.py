@@ -40,8 +40,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests marked `gpu` are skipped without one, `network` and `web` ones run only with
-    `-m network` or `-m web`, `slow` ones only with `--all` or `-m slow`.
+    `-m network` or `-m web`, `slow` ones only with `--all` or `-m slow`. Of the cases of a test
+    marked `few(n)`, n that are spread over all of them are not slow.
     """
+    cases: dict[object, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("few") is not None:
+            cases.setdefault(getattr(item, "function", item), []).append(item)
+    for own in cases.values():
+        mark = own[0].get_closest_marker("few")
+        assert mark is not None
+        n = min(mark.args[0], len(own))
+        kept = {round(i * (len(own) - 1) / max(1, n - 1)) for i in range(n)}
+        for number, item in enumerate(own):
+            if number not in kept:
+                item.add_marker(pytest.mark.slow)
     marks = config.getoption("-m")
     left_out = {
         "gpu": "" if torch.cuda.is_available() else "there is no GPU",

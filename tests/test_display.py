@@ -198,6 +198,7 @@ def test_divergences_are_shares_of_pairs_at_least_so_far() -> None:
         found.plot(names=("one",))
 
 
+@pytest.mark.slow
 def test_an_adversarial_run_has_its_histograms(tmp_path: Path) -> None:
     job = ma.AdversarialJob(
         NAME,

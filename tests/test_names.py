@@ -138,6 +138,7 @@ SAID = [
 ]
 
 
+@pytest.mark.slow
 def test_mistakes_are_one_line_each() -> None:
     # In a fresh interpreter, without the tests' check of every annotated type.
     source = str(Path(version.__file__).parents[1])

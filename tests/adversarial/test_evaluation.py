@@ -96,6 +96,7 @@ def case(request: pytest.FixtureRequest) -> Case:
         return Case(model, chosen, clean, corrupted, unrounded(model, chosen, clean, corrupted))
 
 
+@pytest.mark.slow
 def test_every_pair_is_the_ordinary_kl_of_that_pair(case: Case) -> None:
     slow = one_by_one(case.model, case.circuits, case.clean, case.corrupted)
     np.testing.assert_allclose(case.grid[1:], slow, rtol=0, atol=1e-9)
@@ -126,6 +127,7 @@ def test_pairs_are_the_diagonal_of_the_grid(case: Case) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", families())
 def test_prompts_that_begin_alike_share_their_beginnings(
     family: str, monkeypatch: pytest.MonkeyPatch
@@ -211,6 +213,7 @@ def test_where_prompts_part() -> None:
     assert batching.first_differences(clean[:1], corrupted) == [3, 3, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_in_fewer_digits(dtype: torch.dtype) -> None:
     clean, corrupted = pools()

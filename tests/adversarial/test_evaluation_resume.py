@@ -77,6 +77,7 @@ def stored(
     return np.concatenate((np.asarray(found.corrupted)[None], np.asarray(found.circuits)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grid", [True, False])
 def test_killed_after_any_step_the_result_is_the_same_bit_for_bit(
     grid: bool, tmp_path: Path
@@ -95,6 +96,7 @@ def test_killed_after_any_step_the_result_is_the_same_bit_for_bit(
         assert counted.done == counted.total == wanted[0].size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grid", [True, False])
 def test_killed_between_two_circuits(
     grid: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -148,6 +150,7 @@ def spoil(file: Path, how: str) -> None:
         file.write_bytes(b"" if how == "empty" else b"no array")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("how", ["shape", "dtype", "objects", "truncated", "empty", "foreign"])
 def test_a_store_that_holds_something_else_is_refused(how: str, tmp_path: Path) -> None:
     model, file = subject("gpt2").model, tmp_path / "divergences.npy"

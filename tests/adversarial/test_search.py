@@ -147,6 +147,7 @@ def plain(incomplete: Space) -> SearchResult:
     return run(incomplete)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_it_finds_the_maximum_of_all_pairs(
     incomplete: Space, plain: SearchResult, seed: int

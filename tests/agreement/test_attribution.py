@@ -57,6 +57,7 @@ def test_eap_is_the_derivative_by_each_edge(case: Subject) -> None:
     )
 
 
+@pytest.mark.few(3)
 def test_integrated_gradients_are_derivatives_at_interpolated_inputs(case: Subject) -> None:
     model, batch, alphas, weights = case.model, case.batch, (0.0, 0.3, 0.8), (0.5, 0.2, 0.3)
     expected = torch.zeros(model.graph.legal.shape, dtype=torch.float64)
@@ -96,6 +97,7 @@ def _derivative(
     return torch.autograd.grad(logit_diff(logits, batch), noise)[0] * graph.legal
 
 
+@pytest.mark.few(3)
 def test_exact_patching_removes_one_edge_at_a_time(case: Subject) -> None:
     model, batch, graph = case.model, case.batch, case.model.graph
     scores = ExactPatching().score(model, batch)
@@ -128,6 +130,7 @@ def test_exact_patching_removes_one_edge_at_a_time(case: Subject) -> None:
             ), edge
 
 
+@pytest.mark.few(3)
 def test_exact_patching_of_some_layers_is_part_of_all(case: Subject) -> None:
     graph = case.model.graph
     everything, some = (
@@ -161,6 +164,7 @@ def test_a_small_step_along_all_edges_is_predicted(case: Subject) -> None:
     assert float(fast_scores(case, (1.0,), (1.0,)).sum()) == pytest.approx(slope, rel=1e-4)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("reading", ["paper", "mib-2025"])
 def test_activation_gradients_by_hooks_on_the_original(case: Subject, reading: str) -> None:
     """EAP-IG-activations into MLPs and logits, one interpolation at a time,
@@ -284,6 +288,7 @@ def _through_post_norms(
     return changed
 
 
+@pytest.mark.few(3)
 def test_cross_entropy_scores_have_the_sign_of_help(case: Subject) -> None:
     """Lower-is-better objectives are turned around:
     a positive score still means that the edge helps.

@@ -116,6 +116,7 @@ def mixed_masks(tiny: Subject, masks: dict[str, Tensor]) -> dict[str, tuple[Tens
     }
 
 
+@pytest.mark.few(3)
 def test_compiled_equals_reference(case: Case) -> None:
     for name, slow in case.slow.items():
         torch.testing.assert_close(

@@ -68,6 +68,7 @@ def constants_as_recording(case: Subject, values: Constants) -> Recording:
     )
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_circuits_equal_the_dense_definition(case: Subject, kind: str) -> None:
     model = case.model

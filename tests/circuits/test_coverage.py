@@ -73,6 +73,7 @@ def test_intervals_of_cmd_hold_the_truth(shape: str, n: int) -> None:
     assert found["cmd"] >= least and found["cpr"] >= least
 
 
+@pytest.mark.slow
 def test_plain_cmd_of_a_perfect_circuit_is_noise_and_the_corrected_one_is_not() -> None:
     found = coverage("perfect", 40, 1.0, 150)
     assert found["bias"] > 0.02 and found["corrected bias"] < found["bias"] / 3

@@ -46,6 +46,7 @@ def curves() -> list[FaithfulnessCurve]:
     ]
 
 
+@pytest.mark.slow
 def test_intervals_overlap_and_the_difference_is_resolved(curves: list[FaithfulnessCurve]) -> None:
     """EAP and the clean-corrupted gradient are one method on most examples,
     and differ a little on the rest.

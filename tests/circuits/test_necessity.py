@@ -154,6 +154,7 @@ def test_an_edge_on_no_path_is_worth_nothing(case: Subject) -> None:
     assert found.n_unneeded >= 1
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("objective", ["logit_diff", "prob_diff", "kl"])
 @pytest.mark.parametrize(
     ("dtype", "rounding", "small"), [(torch.float64, 1e-15, 1e-9), (torch.float32, 1e-7, 1e-3)]

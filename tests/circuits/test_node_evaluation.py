@@ -165,6 +165,7 @@ def test_both_ends(case: Subject) -> None:
     )
 
 
+@pytest.mark.few(4)
 @pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("kind", ["counterfactual", "zero", "positional-mean"])
 def test_whole_nodes_equal_the_circuit_of_their_edges(case: Subject, kind: str) -> None:

@@ -208,6 +208,7 @@ def test_the_area_is_over_the_circuits_own_sizes() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_folder_of_circuits_is_a_row_of_the_board(tmp_path: Path) -> None:
     graph = ma.load_model("truth-ioi").graph
     known = load_truth("truth-ioi").circuits["counterfactual"]
@@ -259,6 +260,7 @@ def test_a_file_that_was_changed_is_not_the_one_that_was_measured(tmp_path: Path
         ma.run(job, tmp_path / "out", progress=SILENT)
 
 
+@pytest.mark.slow
 def test_the_folder_of_a_finished_run_stands_for_its_scores(tmp_path: Path) -> None:
     job = CircuitsJob(models=("truth-ioi",), methods=("eap",), train_limit=4, test_limit=4)
     ma.run(job, tmp_path / "run", progress=SILENT)

@@ -209,6 +209,7 @@ EDITED = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("edit", EDITED)
 @pytest.mark.parametrize("done", [False, True], ids=["begun", "done"])
 def test_a_folder_of_another_claim_is_refused_before_anything_is_run(

@@ -286,6 +286,7 @@ CASES: list[tuple[str, str, list[Record]]] = [
 ]
 
 
+@pytest.mark.few(17)
 @pytest.mark.parametrize(("code", "expected", "records"), CASES)
 def test_rules_by_hand(tmp_path: Path, code: str, expected: str, records: list[Record]) -> None:
     assert status(tmp_path, code, *records) == expected
@@ -585,6 +586,7 @@ def test_a_reader_judges_the_rest_and_another_model_overrides_nothing(tmp_path: 
 # More records
 
 
+@pytest.mark.slow
 def test_a_record_lowers_a_status_only_if_it_is_among_its_evidence(tmp_path: Path) -> None:
     """Subsets of all records of the table above, each with one more of them."""
     rng = np.random.default_rng(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,6 +35,7 @@ def test_soft_hyphens_stay() -> None:
     assert without_shapeless("dif\u00adference") == ("dif\u00adference", ())
 
 
+@pytest.mark.slow
 @given(st.text(st.characters(max_codepoint=0x7F)), st.text("abc YES", min_size=1))
 def test_what_is_left_is_the_same_with_and_without(text: str, order: str) -> None:
     assert without_shapeless(text + tags(order) + text)[0] == text + text

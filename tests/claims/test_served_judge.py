@@ -109,6 +109,7 @@ def test_a_cost_without_a_price_is_not_known() -> None:
         assert math.isnan(ServedJudge("gpt-4o", url).answer(REQUEST, 0).cost)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("reply", "kind", "match"),
     [
@@ -203,6 +204,7 @@ def reply(body: dict[str, Any]) -> str:
     return json.dumps(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [89, 196])
 def test_through_faults_of_every_kind_nothing_is_lost(tmp_path: Path, seed: int) -> None:
     options: dict[str, Any] = {"steps": "per-criterion", "criteria": ("I2", "E5")}

@@ -43,6 +43,7 @@ def few_heat_maps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "MAPS", 0)
 
 
+@pytest.mark.slow
 def test_a_run_and_its_report(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = run(*TRUTH, *SMALL, "-c", "truth", "-c", "eap@0.2", "-o", out)
@@ -70,6 +71,7 @@ def test_a_run_and_its_report(run: Run, tmp_path: Path) -> None:
     assert refused.code == 2 and "holds a run with" in refused.line
 
 
+@pytest.mark.slow
 def test_controls_that_fail_are_exit_code_1(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +113,7 @@ def test_bad_input_is_one_line(
     assert done.code == 2 and message in done.line
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "mistake",
     [
@@ -327,6 +330,7 @@ def test_the_docstring_circuit_of_the_paper(
     assert "What failed" in page and "12.07" in page and "14.64" not in page
 
 
+@pytest.mark.slow
 def test_pairs_methods_and_controls_are_chosen(run: Run, tmp_path: Path) -> None:
     words = (
         "--same",
@@ -413,6 +417,7 @@ def test_a_heat_map_that_is_asked_for_is_drawn(run: Run, tmp_path: Path) -> None
     assert refused.code == 2 and "Did you mean 'subject'" in refused.line
 
 
+@pytest.mark.slow
 def test_nothing_is_worse_than_by_the_least_effect(run: Run, tmp_path: Path) -> None:
     """Larger than the empty circuit's 99th percentile, no label's effect can be worth reporting."""
     done = run(*TRUTH, *SMALL, "-c", "random@0.5", "--least-effect", "1.0", "-o", tmp_path / "out")

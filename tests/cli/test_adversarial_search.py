@@ -54,6 +54,7 @@ def test_a_lower_bound_and_the_pair_that_has_it(run: Run, tmp_path: Path) -> Non
     assert "The worst pair of eap@4" in page and "lower bound" in page.lower()
 
 
+@pytest.mark.slow
 def test_an_interrupt_is_said_and_is_exit_code_130(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +91,7 @@ def test_an_interrupt_before_anything_was_found(
     assert done.code == 130 and done.line.startswith("mechassay: interrupted; ")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -44,6 +44,7 @@ def words(model: object, out: Path, *more: str, task: str = "ioi") -> list[str]:
     ]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -92,6 +93,7 @@ def test_settings_that_are_whole_or_negative_numbers() -> None:
         METHODS.make("eap-ig-inputs:steps=True")
 
 
+@pytest.mark.slow
 def test_settings_of_a_wrong_type_in_python() -> None:
     """In a process of its own: here the annotations themselves are checked while the tests run."""
     code = """
@@ -111,6 +113,7 @@ for steps in (2.5, "5", None, True):
     assert done.stdout.splitlines() == wanted
 
 
+@pytest.mark.slow
 def test_an_error_that_nobody_foresaw_is_a_row(folder: Path, tmp_path: Path, run: Run) -> None:
     """A learning rate that overflows inside the optimizer: the other methods go on."""
     done = run(
@@ -235,6 +238,7 @@ def test_truncated_and_foreign_files(folder: Path, tmp_path: Path, run: Run) -> 
     assert "there is no such file" in run(*ask).line
 
 
+@pytest.mark.slow
 def test_a_folder_that_holds_another_run(folder: Path, tmp_path: Path, run: Run) -> None:
     assert run(*words(folder, tmp_path / "out", "--method", "eap")).code == 0
     done = run(*words(folder, tmp_path / "out", "--method", "eap", "--seed", "1"))
@@ -249,6 +253,7 @@ def test_a_folder_that_holds_another_run(folder: Path, tmp_path: Path, run: Run)
     assert (tmp_path / "notes/a.txt").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_a_record_that_is_truncated(folder: Path, tmp_path: Path, run: Run) -> None:
     run(*words(folder, tmp_path / "out", "--method", "eap"))
     file = held(tmp_path / "out", "records", "eap.json")
@@ -257,6 +262,7 @@ def test_a_record_that_is_truncated(folder: Path, tmp_path: Path, run: Run) -> N
     assert "not the folder of a run" in run("report", tmp_path / "nowhere").line
 
 
+@pytest.mark.slow
 def test_a_method_that_fails_is_a_row_and_the_others_go_on(
     folder: Path, tmp_path: Path, run: Run
 ) -> None:

@@ -111,6 +111,7 @@ def test_a_table_over_cells_that_is_resumed(folder: Path, tmp_path: Path, run: R
     assert after[1:] == before[1:] and after[0] > before[0]
 
 
+@pytest.mark.slow
 def test_what_fails_is_a_cell_with_its_reason(folder: Path, tmp_path: Path, run: Run) -> None:
     out = tmp_path / "out"
     done = run(
@@ -133,6 +134,7 @@ def test_what_fails_is_a_cell_with_its_reason(folder: Path, tmp_path: Path, run:
     assert len(list(out.glob("records/*/eap.json"))) == 1
 
 
+@pytest.mark.slow
 def test_a_method_that_cannot_fails_beside_the_others(tmp_path: Path, run: Run) -> None:
     done = run(
         *truth_words(

@@ -38,6 +38,7 @@ def small(folder: Path, out: Path, *more: str) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_run_writes_scores_records_and_a_report(folder: Path, tmp_path: Path, run: Run) -> None:
     done = run(
         *small(
@@ -67,6 +68,7 @@ def test_run_writes_scores_records_and_a_report(folder: Path, tmp_path: Path, ru
         assert name in done.out
 
 
+@pytest.mark.slow
 def test_what_a_file_repeats_is_a_warning_of_its_records(
     folder: Path, tmp_path: Path, run: Run
 ) -> None:
@@ -218,6 +220,7 @@ def test_an_ablation_is_kept_with_the_run(folder: Path, tmp_path: Path, run: Run
     )
 
 
+@pytest.mark.slow
 def test_train_and_test_pairs_differ(folder: Path, tmp_path: Path, run: Run) -> None:
     run(*small(folder, tmp_path / "out", "--method", "eap"))
     record = Record.model_validate_json(held(tmp_path / "out", "records", "eap.json").read_text())
@@ -254,6 +257,7 @@ def test_a_lost_cell_is_made_again_and_is_the_same(folder: Path, tmp_path: Path,
     ).values.nan_to_num().equal(first.nan_to_num())
 
 
+@pytest.mark.slow
 def test_localize_then_evaluate(folder: Path, tmp_path: Path, run: Run) -> None:
     done = run(
         "circuits",
@@ -292,6 +296,7 @@ def test_localize_then_evaluate(folder: Path, tmp_path: Path, run: Run) -> None:
     ).metric.args == {"profile": "mib-2025"}
 
 
+@pytest.mark.slow
 def test_report_is_written_again_from_records(folder: Path, tmp_path: Path, run: Run) -> None:
     run(*small(folder, tmp_path / "out", "--method", "eap"))
     page = tmp_path / "out/report.html"
@@ -321,6 +326,7 @@ def test_version(run: Run) -> None:
     assert run("--version").out.startswith("mechassay ")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("objective", ["prob_diff", "kl", "js", "cross_entropy"])
 def test_other_objectives_run(folder: Path, tmp_path: Path, run: Run, objective: str) -> None:
     done = run(
@@ -335,6 +341,7 @@ def test_other_objectives_run(folder: Path, tmp_path: Path, run: Run, objective:
     )
 
 
+@pytest.mark.slow
 def test_the_plan_never_holds_the_private_seed(folder: Path, tmp_path: Path, run: Run) -> None:
     done = run(
         *small(

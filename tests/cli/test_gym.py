@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from mechassay.cli.main import app_for
@@ -27,6 +28,7 @@ def test_tasks_are_listed_and_shown() -> None:
     assert len(pairs) == 4 and pairs[0]["base"] == pairs[1]["source"]
 
 
+@pytest.mark.slow
 def test_a_run(tmp_path: Path) -> None:
     words = ["gym", "run", "-m", "truth-ioi", "-t", SMALL_GYM_TASK, "-M", "mean", "-M", "vanilla"]
     limits = ["--train-limit", "8", "--validation-limit", "4", "--limit", "4"]

@@ -50,6 +50,7 @@ def test_an_unknown_method_is_one_line(capsys: pytest.CaptureFixture[str]) -> No
     assert "Did you mean 'eap-ig-inputs'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("group", "names"), [("tasks", TASKS.names()), ("truth", truth_names())], ids=("tasks", "truth")
 )

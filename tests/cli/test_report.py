@@ -38,6 +38,7 @@ def runs(made: Path, tmp_path: Path) -> Path:
     return copy
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
@@ -54,6 +55,7 @@ def test_a_stored_run_is_reported(name: str, shown: str, runs: Path, run: Run) -
     assert shown in page and "<script" not in page
 
 
+@pytest.mark.slow
 def test_several_runs_are_an_index(runs: Path, run: Run) -> None:
     run("report", runs / "circuits")
     done = run("report", runs)
@@ -68,6 +70,7 @@ def test_a_folder_without_runs_is_one_line(tmp_path: Path, run: Run) -> None:
     assert done.code == 2 and "not the folder of a run" in done.line
 
 
+@pytest.mark.slow
 def test_an_edited_record_is_refused_and_not_shown_in_an_index(tmp_path: Path, run: Run) -> None:
     folder = tmp_path / "own"
     words = ("circuits", "run", "-m", "truth-ioi", "-M", "eap", "--train-limit", "4")

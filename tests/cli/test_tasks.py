@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from mechassay.pairs import content_hash
 from mechassay.records import Record
 from mechassay.tasks import TASKS, load_task
@@ -142,6 +144,7 @@ def test_examples_that_cannot_be_read_are_counted_and_said(
     assert "could not be read and are left out" in (out / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_records_say_what_was_chosen_and_whether_the_model_can_do_it(
     folder: Path, tmp_path: Path, run: Run
 ) -> None:
@@ -177,6 +180,7 @@ def test_records_say_what_was_chosen_and_whether_the_model_can_do_it(
     assert ("not above chance" in (out / "report.html").read_text()) == at_chance
 
 
+@pytest.mark.slow
 def test_a_random_model_gets_nothing_right_and_keep_says_so(folder: Path, run: Run) -> None:
     done = run("tasks", "show", "ioi", "-m", folder, "--limit", "2", "--keep", "both")
     assert done.code == 2

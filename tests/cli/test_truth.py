@@ -16,6 +16,7 @@ from mechassay.truth.models import load_truth, truth_folder
 Run = Callable[..., Any]
 
 
+@pytest.mark.slow
 def test_list_names_models_circuits_and_folders(run: Run) -> None:
     out = run("truth", "list").out
     for name in truth_names():
@@ -25,6 +26,7 @@ def test_list_names_models_circuits_and_folders(run: Run) -> None:
     assert "11 of 262 edges" in out and "least share" in out
 
 
+@pytest.mark.slow
 def test_verify_holds_on_fresh_pairs(run: Run) -> None:
     done = run("truth", "verify", "truth-induction", "--ablation", "zero", "--limit", "20")
     assert done.code == 0 and done.out.startswith(
@@ -42,6 +44,7 @@ def test_verify_holds_on_fresh_pairs(run: Run) -> None:
     assert "Did you mean 'truth-ioi'?" in run("truth", "verify", "truth-oi").line
 
 
+@pytest.mark.slow
 def test_homes_hold_on_fresh_prompts(run: Run) -> None:
     done = run("truth", "homes", "truth-fraction-trained", "--limit", "20", "--json")
     assert done.code == 0 and '"heads.0.2@last"' in done.out
@@ -50,6 +53,7 @@ def test_homes_hold_on_fresh_prompts(run: Run) -> None:
     assert "Did you mean 'truth-ioi-trained'?" in run("truth", "homes", "truth-ioi-traned").line
 
 
+@pytest.mark.slow
 def test_methods_are_ranked_by_the_known_circuit(run: Run, tmp_path: Path) -> None:
     """Whole nodes say less than edges: .86 on this model, as in the table of methods."""
     words = ("-m", "truth-induction", "-M", "eap-ig-inputs", "-M", "nap", "--limit", "5")

@@ -34,6 +34,7 @@ def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("finder", FINDERS, ids=lambda finder: f"{finder.name}")
 def test_finders(finder: Any) -> None:
     model = make_model(tiny.build("llama", torch.float64))

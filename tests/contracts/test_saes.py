@@ -77,6 +77,7 @@ PAIRS = [(SITES[number % len(SITES)], kind) for number, kind in enumerate(KINDS)
 """Every site and every kind of SAE."""
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("where", "kind"), PAIRS)
 def test_interventions_on_features(where: str, kind: str, model: Model) -> None:
     site, batch = load_site(where), token_interchanges()

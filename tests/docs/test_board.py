@@ -35,10 +35,12 @@ def test_the_csvs_are_those_of_the_runs(runs: Path, tmp_path: Path) -> None:
         assert (BOARD / f"{name}.csv").read_text("utf-8") == board.to_csv(), name
 
 
+@pytest.mark.slow
 def test_every_cell_is_computed_again_from_the_board_alone(runs: Path, tmp_path: Path) -> None:
     assert BoardsFolder.of(runs, tmp_path).keep_artefacts() == ()
 
 
+@pytest.mark.slow
 def test_the_same_runs_are_packed_to_the_same_bytes(runs: Path, tmp_path: Path) -> None:
     pack = tool("board").pack
     pack(runs, tmp_path / "one")

@@ -103,6 +103,7 @@ def with_python(*, real: bool) -> list[Any]:
     ]
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("page", with_python(real=False))
 def test_the_code_of_a_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -115,6 +116,7 @@ def test_the_code_of_a_page_runs(
     run(page, wanted, names)
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.skipif(
     not is_fetched(REAL_MODEL),
@@ -186,6 +188,7 @@ def mistakes(line: str) -> str | None:
     return None
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_documentation_exist() -> None:
     lines = sorted({line for page in PAGES for line in commands(page)})
     wrong = {line: mistake for line in lines if (mistake := mistakes(line)) is not None}

@@ -46,6 +46,7 @@ def test_the_tests_of_the_examples_pass(folder: Path) -> None:
     assert " passed" in python(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
 
 
+@pytest.mark.slow
 def test_what_examples_add_has_its_name(folder: Path) -> None:
     listed = """
 from mechassay.circuits.methods import METHODS

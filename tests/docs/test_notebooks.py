@@ -55,6 +55,7 @@ def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return target
 
 
+@pytest.mark.slow
 def test_a_notebook_runs_and_draws(page: Path) -> None:
     text = page.read_text("utf-8")
     # Figures stand in the page itself, so that they take the colour of its text.

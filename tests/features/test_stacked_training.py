@@ -34,6 +34,7 @@ def trained(finder: Any, model: Model, batch: InterchangeBatch, sites: Any, **gi
     return finder.fit(model, batch, sites, progress=SILENT, **given)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(
     "finder",

@@ -38,6 +38,7 @@ def mean(found: TaskOdds, method: str, of: str = "odds") -> np.ndarray:
     return found[method].odds(of).mean(axis=(0, 1))
 
 
+@pytest.mark.slow
 def test_the_model_is_what_it_is_meant_to_be(found: TaskOdds) -> None:
     assert found.accuracy.value == 1.0 and found.regions == ("noun", "place", "time")
     vanilla = mean(found, "vanilla")

@@ -142,6 +142,7 @@ def test_the_published_rule_too_chooses_among_regions_with_directions() -> None:
     assert anywhere.items("mine", rule="causalgym-2024").mean() == 1.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mean", "scale"), [(1e30, 1.0), (0.0, 1e-45), (5.0, 3e38)])
 def test_mean_and_scale_of_a_featurizer_do_nothing(
     mean: float, scale: float, tmp_path: Path
@@ -179,6 +180,7 @@ def test_without_directions_for_control_labels_selectivity_is_undefined(tmp_path
     assert known.measure("selectivity_mine", f"control:{WHOLE_VECTOR}") is not None
 
 
+@pytest.mark.slow
 def test_what_a_method_found_gives_its_odds_again(tmp_path: Path) -> None:
     found = evaluate(
         MODEL(),

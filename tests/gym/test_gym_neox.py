@@ -81,6 +81,7 @@ def test_without_training_it_is_what_its_training_began_with() -> None:
         assert torch.equal(value, begun[name]), name
 
 
+@pytest.mark.slow
 def test_without_training_it_knows_none_of_the_tasks() -> None:
     model = load(f"untrained:{NAME}")
     shares = [

@@ -162,6 +162,7 @@ def test_items_do_not_know_of_each_other(model: Model) -> None:
     np.testing.assert_allclose(found.values, again.values[:12], atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_random_direction_carries_its_share() -> None:
     """In a model whose blocks write nothing, before a norm that is linear, odds are linear in what
     is exchanged: a random direction of d carries 1/d of the whole vector on average.

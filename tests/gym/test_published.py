@@ -323,6 +323,7 @@ def test_lengths_are_as_the_file_says(name: str) -> None:
         assert report.share == (1.0 if each.lengths == "unequal" else 0.0)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", NAMES)
 def test_lengths_with_a_real_tokenizer(name: str) -> None:
     """Words of one type have as many tokens as those of the other, nearly always."""

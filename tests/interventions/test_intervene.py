@@ -144,6 +144,7 @@ def plans(model: Model) -> list[dict[Site, Intervention]]:
     return [*({load_site(s): how} for s, how in alone), together]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", families())
 def test_interventions_are_those_of_whole_forwards(name: str) -> None:
     model = subject(name, dtype=torch.float64).model

@@ -67,6 +67,7 @@ def slowly(model: Model, batch: Batch, part: Part, direction: Direction) -> np.n
     return values
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("name", families())

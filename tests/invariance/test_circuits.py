@@ -69,6 +69,7 @@ def assert_same(a: EdgeScores, b: EdgeScores) -> None:
     torch.testing.assert_close(a.values, b.values, rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", METHODS)
 def test_order_and_batch_size_do_not_change_scores(case: Subject, name: str) -> None:
     model, batch, method = case.model, case.batch, METHODS[name]
@@ -78,6 +79,7 @@ def test_order_and_batch_size_do_not_change_scores(case: Subject, name: str) -> 
     assert_same(together, EdgeScores(model.graph, torch.stack(alone).double().mean(0).float()))
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize(("left", "right"), [(3, 0), (0, 4)])
 def test_padding_does_not_change_scores(case: Subject, name: str, left: int, right: int) -> None:
@@ -203,6 +205,7 @@ def test_scores_of_a_writers_edges_sum_to_its_first_order_change(name: str) -> N
         )
 
 
+@pytest.mark.few(3)
 def test_integrated_gradients_converge_to_the_whole_change(case: Subject) -> None:
     """Completeness: the input's scores, integrated finely, sum to m(clean) - m(counterfactual)."""
     model, batch = case.model, case.batch

@@ -251,6 +251,7 @@ def known(request: pytest.FixtureRequest) -> Known:
     return Known(request.param)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("kind", WORTHLESS)
 def test_worthless_rankings_in_strict(known: Known, kind: str) -> None:
     curve = known.curve(kind, "strict")

@@ -106,6 +106,7 @@ def cells(results: Path, board: str, column: str) -> dict[str, BoardCell]:
     return {cell.row: cell for cell in held if cell.column == column}
 
 
+@pytest.mark.slow
 def test_a_submission_has_records_on_two_boards(done: Done) -> None:
     results, records = done
     for own in records.values():
@@ -164,6 +165,7 @@ def test_records_say_what_they_are_of_and_name_no_folder(done: Done, tmp_path: P
         assert {each.split for each in record.data.values()} <= {"", "test"}
 
 
+@pytest.mark.slow
 def test_a_number_is_the_same_again_from_the_board_alone(done: Done, tmp_path: Path) -> None:
     results, records = done
     boards = BoardsFolder.of(results, tmp_path / "board")
@@ -198,6 +200,7 @@ def test_how_equal_worst_pairs_are_ordered_is_not_compared(
     assert compare_records(record, record.changed(tables=fewer)).differs == "record.tables"
 
 
+@pytest.mark.slow
 def test_the_largest_circuit_that_fits_is_taken_and_none_that_is_larger(tmp_path: Path) -> None:
     small, fits = known_scores().top(10).pruned(), known_scores().top(40).pruned()
     full = Circuit.full(GRAPH)
@@ -217,6 +220,7 @@ def test_the_largest_circuit_that_fits_is_taken_and_none_that_is_larger(tmp_path
     assert record.method.args["edges"] == 0 and record.method.args["file"] == "none is so small"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["importances", "circuits"])
 def test_mibs_forms_are_evaluated(form: Any, tmp_path: Path) -> None:
     track = Track({TRUTH: PUBLIC.circuit_model(TRUTH)}, least=1)

@@ -25,6 +25,7 @@ def run(folder: Path, name: str, **changes: Any) -> list[BoardCell]:
     return [cell for cell in read_cells(RULES, folder / name)[0] if cell.column == "cpr"]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "changes",
     [
@@ -42,6 +43,7 @@ def test_other_conditions_are_another_place(tmp_path: Path, changes: dict[str, A
     assert len(board.places("cpr")) == 2 and len(board.comparable("cpr")) == 1
 
 
+@pytest.mark.slow
 def test_constants_of_other_train_examples_are_other_conditions(tmp_path: Path) -> None:
     [few] = run(tmp_path, "few", ablation="mean")
     [many] = run(tmp_path, "many", ablation="mean", train_limit=12)
@@ -51,6 +53,7 @@ def test_constants_of_other_train_examples_are_other_conditions(tmp_path: Path) 
     assert few.under == many.under and few.settings != many.settings
 
 
+@pytest.mark.slow
 def test_two_models_in_folders_of_one_name_are_two(tmp_path: Path) -> None:
     """The name of a folder does not say which weights are in it; that of a known model does."""
     truth = ma.load_model("truth-ioi")
@@ -72,6 +75,7 @@ def test_two_models_in_folders_of_one_name_are_two(tmp_path: Path) -> None:
     assert "weights" in cells["a"].conditions and "weights" not in known.conditions
 
 
+@pytest.mark.slow
 def test_a_file_does_not_take_the_row_of_a_method(tmp_path: Path) -> None:
     [own] = run(tmp_path, "own", methods=("eap",))
     run(tmp_path, "drawn", methods=("random",))
@@ -105,6 +109,7 @@ def test_what_a_board_names_is_in_the_records_of_its_runs(
     assert board in folder.boards and folder.write().is_file()
 
 
+@pytest.mark.slow
 def test_a_private_cell_says_nothing_of_single_examples(tmp_path: Path) -> None:
     [public] = run(tmp_path, "public")
     [private] = run(tmp_path, "private", test_split="private", private_seed=7)
@@ -112,6 +117,7 @@ def test_a_private_cell_says_nothing_of_single_examples(tmp_path: Path) -> None:
     assert private.conditions["examples"] == "8 private examples"
 
 
+@pytest.mark.slow
 def test_private_examples_are_named_by_their_epoch(tmp_path: Path) -> None:
     run(tmp_path, "private", test_split="private", private_seed=7)
     [file] = (tmp_path / "private" / "records").rglob("eap.json")

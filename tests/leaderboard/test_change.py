@@ -363,6 +363,7 @@ def test_replaced_objects_are_not_believed(made: Board) -> None:
     assert made.refused(head)[0].startswith("track.yaml: only submissions/NAME/")
 
 
+@pytest.mark.slow
 @given(
     name=st.text(st.characters(exclude_characters="/\0", codec="utf-8"), min_size=1, max_size=20)
 )

@@ -53,6 +53,7 @@ def records(folder: Path) -> dict[str, bytes]:
     return {file.relative_to(folder).as_posix(): file.read_bytes() for file in files}
 
 
+@pytest.mark.slow
 def test_a_submission_ends_as_runs_that_a_board_is_built_of(tmp_path: Path) -> None:
     source, results = submission(tmp_path / "s"), tmp_path / "results" / "mine"
     (source / "submission.yaml").write_text("name: mine, twice\nmethod: dice\n")
@@ -72,6 +73,7 @@ def test_a_submission_ends_as_runs_that_a_board_is_built_of(tmp_path: Path) -> N
     assert isinstance(board, Board) and board.rows() == ["mine, twice"]
 
 
+@pytest.mark.slow
 def test_the_same_command_goes_on_and_changes_nothing(tmp_path: Path) -> None:
     source, results = submission(tmp_path / "s"), tmp_path / "results" / "mine"
     here(source, results)
@@ -85,6 +87,7 @@ def test_the_same_command_goes_on_and_changes_nothing(tmp_path: Path) -> None:
     assert not here(tmp_path / "s.zip", results).problems and records(results) == before
 
 
+@pytest.mark.slow
 def test_a_single_file_is_called_as_the_folder_of_its_results(tmp_path: Path) -> None:
     file = submission(tmp_path / "s") / f"{TRUTH}_{TRUTH}" / "a.safetensors"
     alone = file.rename(tmp_path / f"{TRUTH}_{TRUTH}.safetensors")
@@ -130,12 +133,14 @@ def test_names_that_pass_for_another_row_are_refused(name: str, tmp_path: Path) 
     assert [problem.path for problem in found.problems.errors] == ["submission.yaml"]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["eap-ig, 20 steps", "отбор рёбер", "手法 と ひらがな", "DAS 2"])
 def test_other_names_are_taken(name: str, tmp_path: Path) -> None:
     found = here(submission(tmp_path / "s", name), tmp_path / "results" / "mine")
     assert not found.problems.errors
 
 
+@pytest.mark.slow
 def test_a_changed_submission_is_a_new_one(tmp_path: Path) -> None:
     results = tmp_path / "results" / "mine"
     here(submission(tmp_path / "s"), results)
@@ -148,6 +153,7 @@ def test_a_changed_submission_is_a_new_one(tmp_path: Path) -> None:
     assert records(results) == before
 
 
+@pytest.mark.slow
 def test_another_track_makes_other_numbers_beside_those_that_are_there(tmp_path: Path) -> None:
     source, results = submission(tmp_path / "s"), tmp_path / "results" / "mine"
     here(source, results)
@@ -161,6 +167,7 @@ def test_another_track_makes_other_numbers_beside_those_that_are_there(tmp_path:
     assert records(results) == after
 
 
+@pytest.mark.slow
 def test_the_same_content_and_a_name_that_looks_the_same_are_refused(tmp_path: Path) -> None:
     here(submission(tmp_path / "s", name="mine"), tmp_path / "results" / "mine")
     with pytest.raises(BadUsage, match="has the content of mine, number by number"):
@@ -170,6 +177,7 @@ def test_the_same_content_and_a_name_that_looks_the_same_are_refused(tmp_path: P
     assert not (tmp_path / "results" / "other").exists()
 
 
+@pytest.mark.slow
 def test_what_looks_like_a_run_in_a_submission_is_none(tmp_path: Path) -> None:
     """A record that was handed in, under a plan that was handed in, is on no board."""
     here(submission(tmp_path / "s"), tmp_path / "results" / "mine")
@@ -183,6 +191,7 @@ def test_what_looks_like_a_run_in_a_submission_is_none(tmp_path: Path) -> None:
     assert len(cells) == len({cell.full_id for cell in cells})
 
 
+@pytest.mark.slow
 def test_training_on_the_test_examples_is_said(tmp_path: Path) -> None:
     found = here(submission(tmp_path / "s"), tmp_path / "first" / "mine")
     [record] = next(iter(found.results.values())).records
@@ -201,6 +210,7 @@ def limited(track: BoardTrack, **limits: float) -> BoardTrack:
     return track.model_copy(update={"cell": TrackCellLimits(**limits)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limits", "says"),
     [
@@ -278,6 +288,7 @@ def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[Any, str, 
     return stopped.value.code, *capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_table_or_every_mistake(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

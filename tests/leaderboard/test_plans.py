@@ -23,6 +23,7 @@ from mechassay.leaderboard.foreign_plan import is_local, is_path
 from mechassay.leaderboard.plans import made_on_board, plan_file, read_plan
 from mechassay.leaderboard.recomputation import Recomputation, recompute_made
 from mechassay.progress import SILENT
+from mechassay.truth.compiled import compiled_folder
 
 CELL = "eap/truth-ioi/truth-ioi/cpr"
 
@@ -140,6 +141,7 @@ def test_a_cell_that_its_record_does_not_have_is_refused(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_scores_of_a_file_are_kept_under_their_name(tmp_path: Path) -> None:
     graph = ma.load_model("truth-ioi").graph
     file = tmp_path / "mine" / "own scores.safetensors"
@@ -164,7 +166,7 @@ def test_scores_of_a_file_are_kept_under_their_name(tmp_path: Path) -> None:
 
 def test_a_run_on_what_only_its_machine_has_needs_its_folder(tmp_path: Path) -> None:
     model = tmp_path / "own-model"
-    shutil.copytree(Path(ma.__file__).parent / "truth" / "data" / "truth-ioi", model)
+    shutil.copytree(compiled_folder("truth-ioi"), model)
     job = ma.CircuitsJob(
         models=(str(model),),
         tasks=("truth-ioi",),
@@ -247,7 +249,7 @@ def test_a_plan_of_others_reads_nothing_outside_of_the_board(
 def test_a_model_that_is_a_folder_here_is_not_loaded(
     board: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, name: str
 ) -> None:
-    source = Path(ma.__file__).parent / "truth" / "data" / "truth-ioi"
+    source = compiled_folder("truth-ioi")
     assert not is_path(name) and not is_local(name)
     shutil.copytree(source, tmp_path / "here" / folder)
     edited(plan_of_cell(board), lambda told: told["plan"].update(models=[name]))

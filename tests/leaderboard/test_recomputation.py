@@ -86,6 +86,7 @@ def test_a_record_that_was_changed_after_the_board_is_refused(copy: Path, tmp_pa
     assert len(unreadable) == 1 and "was edited" in unreadable[0]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("change", "where"),
     [

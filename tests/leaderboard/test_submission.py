@@ -99,6 +99,7 @@ def test_jobs_are_those_of_the_public_split_and_then_of_the_private(tmp_path: Pa
     assert [job for _, _, job in jobs_of(submission, TRACK)] == [other, public]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("ending", [".json", ".pt"])
 @pytest.mark.parametrize("form", ["importances", "circuits"])
 def test_mibs_forms_are_evaluated(form: str, ending: str, tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ def exact(d: int) -> SAE:
     return SAE(both.mT.contiguous(), both, torch.zeros(2 * d), torch.zeros(d), hook="resid.0")
 
 
+@pytest.mark.slow
 def test_a_dictionary_that_loses_nothing_of_any_value_shows_no_features(
     store: ActivationStore,
 ) -> None:

@@ -53,6 +53,7 @@ def reader(planted: dict[str, float] | None = None) -> Any:
     return make_model(hf, tokenizer, name="reader")
 
 
+@pytest.mark.slow
 def test_a_planted_direction_is_found_and_a_random_model_has_none() -> None:
     with_both = measure("M14", reader({SAFETY: 3.0, CONTROL: 3.0}))
     assert with_both.repaired["p_shuffled"] < 0.01 and with_both.repaired["p_control"] < 0.01

@@ -37,6 +37,7 @@ def told(found: Any) -> list[str]:
     return [FATES[int(place)] for place in found.of]
 
 
+@pytest.mark.slow
 def test_identical_dictionaries_fail_the_page_alone() -> None:
     codes, rows = sparse(), torch.eye(N)
     page = page_consistency(codes, codes, rows)

@@ -149,6 +149,7 @@ def test_rates_are_those_of_the_simulated_values() -> None:
     assert {row.condition for row in table} == {"x < 3", "y < 3", ALL}
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("id", sorted(GAUGES.built_in))
 def test_every_gauge_knows_how_often_its_thresholds_err(id: str) -> None:
     table = null_table(id, n_simulations=20)

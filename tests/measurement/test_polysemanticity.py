@@ -122,6 +122,7 @@ def test_two_features_together_show_the_power() -> None:
     assert polysemanticity(same).flagged("blind"), "the features cannot be told apart"
 
 
+@pytest.mark.slow
 def test_how_often_features_are_called_polysemantic() -> None:
     rates = null(20, n_simulations=200)
     assert rates.false_alarm("repaired") < 0.12 and rates.power("repaired") > 0.8

@@ -66,6 +66,7 @@ def deterministic(n: int = 50, runs: int = 10, seed: int = 0) -> tuple:
     return np.nanmean(some, axis=1), some, np.full(runs, own.mean()), np.tile(own, (runs, 1))
 
 
+@pytest.mark.slow
 def test_a_deterministic_metric_fails_on_the_page_and_passes_here() -> None:
     # The defect: subsamples differ though nothing is irreproducible.
     failed = 0

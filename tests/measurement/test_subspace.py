@@ -131,6 +131,7 @@ def test_equal_classes_are_undefined() -> None:
     assert found.flagged("no_contrast")
 
 
+@pytest.mark.slow
 def test_one_topic_has_nothing_to_be_tested_on() -> None:
     own, control = pairs(one_direction()), pairs(own_directions(), 1)
     found = safety_subspace(*own, *control, groups=["a"] * N, control_groups=GROUPS)

@@ -56,6 +56,7 @@ def test_bfloat16(model: Model) -> None:
     assert np.abs(ours - wide).max() > 0
 
 
+@pytest.mark.slow
 def test_ioi_is_solved_and_empty_and_full_circuits_are_the_two_runs(model: Model) -> None:
     pairs = ma.load_task("ioi").pairs("test", model, limit=20)
     full, empty = ma.circuits.Circuit.full(model.graph), ma.circuits.Circuit.empty(model.graph)

@@ -28,6 +28,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return run(JOB, tmp_path_factory.mktemp("run") / "page", progress=SILENT)
 
 
+@pytest.mark.slow
 def test_every_variable_has_a_sentence_with_its_verdict_and_pairs(results: Results) -> None:
     (first, *_) = sections(results.records)
     said = [block.text for block in first.blocks if hasattr(block, "text")]

@@ -52,6 +52,7 @@ def value(record: Record, name: str, of: str = "result") -> float:
     return measure.value
 
 
+@pytest.mark.slow
 def test_what_a_run_found_handed_in_gives_the_numbers_of_its_record(
     found: tuple[Record, dict[str, Record]],
 ) -> None:

@@ -61,6 +61,7 @@ def test_processes_give_the_same_bits(reference: Path, tmp_path: Path) -> None:
     assert torch.equal(ours.values.nan_to_num(7.0), theirs.values.nan_to_num(7.0))
 
 
+@pytest.mark.slow
 def test_parts_give_the_same_bits_and_leave_the_rest(reference: Path, tmp_path: Path) -> None:
     every = batches_of(job())
     bench = prepare(job(), tmp_path / "out", progress=SILENT)

@@ -80,6 +80,7 @@ def test_revisions_are_models(folder: Path, task: str) -> None:
             kind(("a/b@step0",), revisions=("step1",))
 
 
+@pytest.mark.slow
 def test_records_of_checkpoints(results: Results) -> None:
     by_name = {record.model.name: record for record in results.records}
     assert set(by_name) == {"planted@main", "planted@checkpoint-8", "planted@step0"}

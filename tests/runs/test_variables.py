@@ -49,6 +49,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return run(SMALL_JOBS["variables"], tmp_path_factory.mktemp("run") / "all", progress=SILENT)
 
 
+@pytest.mark.slow
 def test_ground_truths_run_on_their_own_tasks_with_right_and_wrong_hypotheses(
     results: Results,
 ) -> None:
@@ -227,6 +228,7 @@ def start(out: Path, pause: float) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_in_a_training_is_taken_up(tmp_path: Path) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -289,6 +291,7 @@ def test_counterfactuals_that_cannot_tell_the_variable_are_refused(
 # --- IOI: heads instead of sites ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_variables_of_a_logit_difference_are_looked_for_in_heads(tmp_path: Path) -> None:
     job = VariablesJob(
         ("mine",),

@@ -216,6 +216,7 @@ def test_the_same_seed_gives_the_same_draws() -> None:
     assert (one.mean != other.mean).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "m", "rows", "columns"), [(30, 30, 0.4, 0.4), (30, 60, 1.0, 0.0), (50, 40, 0.05, 0.9)]
 )

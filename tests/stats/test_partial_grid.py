@@ -140,6 +140,7 @@ def unequal() -> PartialGrid:
     )
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("spread", SPREADS.values(), ids=SPREADS)
 def test_bounds_hold_as_often_as_they_promise(spread: tuple[float, float, float, float]) -> None:
     """For the population in which strata have the sample's shares;

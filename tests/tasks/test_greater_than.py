@@ -455,6 +455,7 @@ def test_the_objective_is_the_difference_of_probability() -> None:
     assert GreaterThan.objective == ProbDiff.name
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("digit", ["first", "last"])
 @pytest.mark.parametrize("kind", ["17|33", "1733", "173|3", "173|3, space apart", "1|7|3|3"])
 def test_tokenizers_with_one_way_to_write_years_leave_all_examples(kind: str, digit: str) -> None:

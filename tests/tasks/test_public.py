@@ -142,6 +142,7 @@ def test_a_split_under_its_usual_names(
     assert len(IOI(source=str(tmp_path)).pairs("validation")) == len(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "endpoint", ["http://127.0.0.1:9", "http://mechassay-no-such-host.invalid"]
 )

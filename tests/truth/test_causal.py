@@ -169,6 +169,7 @@ def test_the_circuit_is_edges_between_the_homes(name: str) -> None:
 NEWER = ["truth-addition-trained", "truth-fraction-trained", "truth-greater-than-trained"]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", [*NEWER, "truth-mcqa-trained"])
 def test_the_tasks_keep_their_promises(name: str) -> None:
     task = TRUTHS.make(name)

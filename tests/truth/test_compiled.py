@@ -187,6 +187,7 @@ def auroc(scores: EdgeScores, truth: Truth, ablation: str) -> float:
     )
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("ablation", ["counterfactual", "mean", "zero"])
 @pytest.mark.parametrize("name", NAMES)
 def test_methods_find_the_circuit(name: str, ablation: str) -> None:

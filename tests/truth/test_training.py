@@ -190,6 +190,7 @@ def test_the_shipped_circuit_is_that_of_the_causal_model(name: str) -> None:
     )
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_model_always_gives_the_answer_and_so_does_its_circuit(name: str) -> None:
     truth = truth_of(name)

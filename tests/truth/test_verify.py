@@ -222,6 +222,7 @@ def test_what_is_stored_is_what_verification_finds() -> None:
 
 # Every edge in every pair takes seconds: each model and each ablation here, all of both in
 # tools/truth_models.py --check.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "ablation"),
     [

@@ -101,6 +101,7 @@ def test_a_hypothesis_of_nothing_is_right_without_an_intervention(model: Model) 
     assert found.estimate("features").value > 1
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("variable", ["subject_position", "subject_token"])
 @pytest.mark.parametrize(
     "finder",

@@ -97,6 +97,7 @@ def _true(name: str, variable: str, part: str) -> tuple[Site, ...]:
     return true_sites(name, variable, part)  # pyright: ignore[reportArgumentType] - one of parts
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_homes_hold_on_other_prompts(name: str) -> None:
     found = verify_homes(truth_of(name), split="validation", seed=3, limit=100)
@@ -255,6 +256,7 @@ def _hypotheses(right: bool) -> list[tuple[str, str]]:
     ]
 
 
+@pytest.mark.slow
 def test_the_carry_is_found_where_it_is_and_parity_nowhere() -> None:
     _check_right("truth-addition-trained", "carry", 0)
     _check_wrong("truth-addition-trained", "odd", 0)

@@ -108,6 +108,7 @@ def find(
     return Circuit(model.graph, scores.values == 1)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("family", "threshold"), [("gpt2", 0.02), ("gpt2", 0.1), ("gemma2", 0.05), ("neox", 0.03)]
 )
@@ -121,6 +122,7 @@ def test_decisions_are_the_sequential_ones(family: str, threshold: float) -> Non
     assert scores.provenance["kept"] == [int(edges.sum())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("objective", "compare"),
     [("kl", "absolute"), ("logit_diff", "signed"), ("logit_diff", "absolute")],
@@ -142,6 +144,7 @@ def test_comparisons_and_objectives(objective: str, compare: str) -> None:
     assert torch.equal(found.edges, edges)
 
 
+@pytest.mark.slow
 def test_looking_ahead_changes_no_decision(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing held, and one example a chunk:
     several removals are evaluated at once, some for nothing.

@@ -22,6 +22,7 @@ SHORT: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("family", ["gpt2", "neox", "gemma2"])
 @pytest.mark.parametrize("name", METHODS.names())
 def test_method(name: str, family: str) -> None:

@@ -57,6 +57,7 @@ def rows(case: Subject) -> list[Tensor]:
     ]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("objective", ["logit_diff", "kl"])
 def test_a_node_is_worth_what_the_full_circuit_loses_with_its_edges(
     case: Subject, objective: str
@@ -68,6 +69,7 @@ def test_a_node_is_worth_what_the_full_circuit_loses_with_its_edges(
     assert float(found.abs().min()) > 0
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("kind", ["zero", "mean", "positional-mean", "resample"])
 def test_with_every_ablation(case: Subject, kind: str) -> None:
     batch = ablate(case.model, case.batch.select([1, 2]), kind, progress=SILENT)
@@ -87,6 +89,7 @@ def test_with_every_ablation(case: Subject, kind: str) -> None:
     assert float(found[0]) == pytest.approx(float(full - on_constant), abs=1e-9)
 
 
+@pytest.mark.few(2)
 def test_direct_effects_are_those_of_the_edges_to_the_logits(case: Subject) -> None:
     graph = case.model.graph
     edges = [row & (torch.arange(graph.n_readers) == graph.logits) for row in rows(case)]
@@ -106,6 +109,7 @@ def test_direct_effects_are_those_of_the_edges_to_the_logits(case: Subject) -> N
     )
 
 
+@pytest.mark.few(2)
 def test_blocks_chunks_and_order_do_not_change_scores(case: Subject) -> None:
     whole = effects(case, case.batch, ExactNodePatching(), stack=4096)
     torch.testing.assert_close(

@@ -27,6 +27,7 @@ NEED = [
 ] + [f"{name}:steps=3,batch_size=2" for name in ("edge-pruning", "subnetwork-probing", "ugs")]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("text", NEED)
 def test_no_grad_changes_nothing_and_inference_mode_is_refused(text: str) -> None:
     case, method = subject("gpt2"), METHODS.make(text)

@@ -92,6 +92,7 @@ def trained(planted: Subject) -> dict[str, EdgeScores]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", names(TRAINED))
 def test_a_planted_circuit_is_found(
     name: str, planted: Subject, trained: dict[str, EdgeScores]
@@ -119,6 +120,7 @@ def test_edge_pruning_reaches_its_target(trained: dict[str, EdgeScores]) -> None
     assert trained["edge-pruning"].provenance["sparsity"] == pytest.approx(0.95, abs=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", SHORT, ids=names(SHORT))
 def test_seeds(method: Any) -> None:
     tiny = subject("gpt2")
@@ -407,6 +409,7 @@ class Killed(Exception):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", SHORT, ids=names(SHORT))
 def test_a_killed_training_goes_on_and_ends_bit_for_bit_the_same(
     method: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

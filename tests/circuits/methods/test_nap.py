@@ -185,6 +185,7 @@ def test_attention_only_models_and_narrow_dtypes() -> None:
     assert float(torch.corrcoef(torch.stack((rough, fine)))[0, 1]) > 0.95
 
 
+@pytest.mark.few(2)
 def test_integrated_gradients_of_the_input_add_up_to_the_whole_change(case: Subject) -> None:
     model, batch = case.model, case.batch
     scores = NAPIG(steps=256, points="gauss-legendre").score(model, batch, progress=SILENT)

@@ -75,6 +75,7 @@ def input_losses(case: Subject, values: Constants) -> np.ndarray:
     ).numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["neox", "gemma2"])
 def test_no_component_is_worse_off_than_with_its_mean(family: str) -> None:
     case = subject(family, torch.float64)

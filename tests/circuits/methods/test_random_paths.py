@@ -29,6 +29,7 @@ def test_all_edges_asked_for_are_live(graph: Graph, seed: int, data: st.DataObje
     assert circuit.pruned() == circuit
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("n", range(19))
 def test_every_size_is_reached_on_a_small_graph(n: int) -> None:
     graph = Graph(1, 2)
