@@ -174,8 +174,9 @@ def evaluate(
         seed, private_folder: of private examples, and where their runs are.
 
     Raises:
-        BadUsage: the folder has results of another submission, or of the same under another track;
-            results beside it are of the same content, or of a name that looks the same.
+        BadUsage: the folder has results of other content; results beside it are of the same
+            content, or of a name that looks the same.
+        BadFile: the name of the folder is none for a submission that declares no name.
         DiskFull: there is no room.
     """
     with TemporaryDirectory() as scratch:

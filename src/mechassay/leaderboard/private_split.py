@@ -13,8 +13,9 @@ evaluated on them once an epoch, and of its record is published (`published`)
                    and of no use to who has examples and looks for them here
 
 Tables, values of examples, warnings about examples and times are left out. Whoever has the numbers
-could still try seeds: a seed is at least 2^40. (Blum and Hardt, The Ladder, ICML 2015, show that
-rounding to the statistical error keeps a board honest under repeated submission.)
+could still try seeds: a seed is at least 2^40. Rounding limits what one evaluation tells, not what
+many do: the Ladder (Blum and Hardt, ICML 2015) also releases nothing that is not better than all
+before. Here every number is released, so a seed has to be rotated.
 """
 
 from __future__ import annotations
