@@ -269,8 +269,8 @@ def _publish(job: Any, hidden: RunFolder, public: RunFolder, seed: PrivateSeed) 
 def tables(folder: Path) -> str:
     """All numbers of an evaluated submission as Markdown, and what has none."""
     lines = [
-        "| board | number | model | of | value | n | controls |",
-        "|---|---|---|---|---|---|---|",
+        "| row | board | number | model | of | value | n | controls |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for rules in board_rules().values():
         cells, _ = read_cells(rules, folder)
@@ -291,5 +291,5 @@ def _line(cell: BoardCell, title: str) -> str:
     value = interval(cell.value, cell.low, cell.high) + (f" ({cell.reason})" if cell.reason else "")
     of = ", ".join(place.values()) + private
     words = (cell.row, cell.board, title, model, of, value, f"{cell.n:,}", controls)
-    safe = [word.replace("|", "\\|").replace("\n", " ") for word in words[1:]]
+    safe = [word.replace("|", "\\|").replace("\n", " ") for word in words]
     return f"| {' | '.join(safe)} |"
