@@ -114,6 +114,12 @@ def outcome(folder: Path, room: str, more: list[str], seconds: float) -> tuple[s
     return ("survived" if code == 0 else "found"), time.monotonic() - begin
 
 
+def left_out(folder: str, names: list[str]) -> list[str]:
+    """What of a folder is not copied: at the top the results of runs, too."""
+    here = ("runs", "site", ".git") if Path(folder) == ROOT else ()
+    return [x for x in names if x in here or x.startswith(".venv") or x == "__pycache__"]
+
+
 def main() -> None:
     """Run the faults that the file does not have yet, and print the share that is found."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -125,7 +131,6 @@ def main() -> None:
     done = json.loads(chosen.file.read_text("utf-8")) if chosen.file.is_file() else {}
     with tempfile.TemporaryDirectory() as scratch:
         copied = Path(scratch) / "copy"
-        left_out = shutil.ignore_patterns(".git", ".venv*", "runs", "site", "__pycache__")
         shutil.copytree(ROOT, copied, ignore=left_out)
         for file, line, kind, text in drawn():
             place, room = file.relative_to(ROOT), file.relative_to(ROOT).parts[2]
