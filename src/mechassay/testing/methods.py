@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from mechassay.circuits import EdgeScores
 from mechassay.circuits.methods.method import Method, settings
 from mechassay.circuits.node_scores import Scores
+from mechassay.circuits.scores import EdgeScores
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
 

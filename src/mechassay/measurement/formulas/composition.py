@@ -32,6 +32,7 @@ from jaxtyping import Bool, Float, Int
 from scipy.stats import rankdata
 
 from mechassay.errors import BadUsage
+from mechassay.graph import SLOTS
 from mechassay.measurement.catalogue import thresholds
 from mechassay.measurement.measurement import Measurement
 from mechassay.measurement.nulls import N_SIMULATIONS, Drawn, NullTable, Scenario, simulate
@@ -41,7 +42,6 @@ from mechassay.records import Table
 ID = "B10"
 ALPHA = 0.05
 REPAIRED = (Condition("p", "<", ALPHA),)
-SLOTS = ("q", "k", "v")
 N_DRAWS = 2000
 AT_ONCE = 2_000_000
 """Edges of relabelled circuits that are looked up at once."""
