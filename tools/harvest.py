@@ -38,21 +38,19 @@ def pytest_addoption(parser: Any) -> None:
 
 
 def pytest_load_initial_conftests(early_config: Any) -> None:
-    """Wrap the pages before any test module takes their functions by name."""
-    from mechassay.report.kinds import generic
-    from mechassay.report.reports import KINDS
+    """Wrap the methods of all pages."""
+    from mechassay.records import PAGES
 
     folder = Path(early_config.known_args_namespace.harvest)
-    for name, page in {"": generic, **KINDS}.items():
+    for name in PAGES.names():
+        page = PAGES.load(name)
         for part in ("title", "tables", "sections", "draw"):
-            function = getattr(page, part, None)
-            if function is not None:
-                setattr(page, part, _keeping(function, name, folder))
+            setattr(page, part, _keeping(getattr(page, part), name, folder))
 
 
 def _keeping(function: Callable[..., Any], kind: str, folder: Path) -> Callable[..., Any]:
     @functools.wraps(function)
-    def kept(records: Any, *rest: Any, **named: Any) -> Any:
+    def kept(page: Any, records: Any, *rest: Any, **named: Any) -> Any:
         failures, drawings = [], []
         if function.__name__ == "draw":
             listed = [records]
@@ -61,18 +59,19 @@ def _keeping(function: Callable[..., Any], kind: str, folder: Path) -> Callable[
             failures = list(named.get("failures", rest[0] if rest else ()))
             drawings = list(named.get("drawings", rest[1] if len(rest) > 1 else ()))
         keep(folder, kind, listed, failures, drawings)
-        return function(records, *rest, **named)
+        return function(page, records, *rest, **named)
 
     return kept
 
 
 def keep(folder: Path, kind: str, records: list[Any], failures: list[Any], drawings: Any) -> None:
     """Write a case, unless it is there already or there are enough of its kind."""
-    from mechassay.report.reports import KINDS
+    from mechassay.records import PAGES
 
     # One page shows two kinds: the records say which.
     own = {record.kind for record in records}
-    if len(own) == 1 and kind in KINDS and KINDS.get(next(iter(own))) is KINDS[kind]:
+    targets = PAGES.targets()
+    if len(own) == 1 and targets.get(next(iter(own))) == targets[kind]:
         (kind,) = own
     case = {
         "kind": kind,
@@ -108,16 +107,14 @@ def rendered(case: dict[str, Any]) -> Iterable[tuple[str, str]]:
     from rich.console import Console
 
     from mechassay.figures import svg
-    from mechassay.records import Failure, Record
+    from mechassay.records import Failure, Record, page_of
     from mechassay.report import page
     from mechassay.report.console import print_tables
-    from mechassay.report.kinds import generic
-    from mechassay.report.reports import kind_of
 
     records = [Record.model_validate_json(json.dumps(record)) for record in case["records"]]
     failures = [Failure.model_validate(failure) for failure in case["failures"]]
     drawings = [d if isinstance(d, str) else SimpleNamespace(**d) for d in case["drawings"]]
-    shown = kind_of(records, failures, case["kind"]) if case["kind"] else generic
+    shown = page_of(case["kind"])
 
     def console() -> str:
         out = io.StringIO()
