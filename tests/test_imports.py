@@ -161,9 +161,13 @@ def modules() -> dict[str, Path]:
 
 
 def files_imported(source: str, known: Collection[str]) -> set[str]:
-    """The modules that a file imports anywhere: in functions and for type checkers too."""
+    """The modules that a file imports anywhere: in functions, for type checkers, and those that
+    it names to `import_module`. What a registry names is not among them.
+    """
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            found |= {x.value for x in node.args if isinstance(x, ast.Constant)}
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -188,10 +192,16 @@ def test_no_two_files_import_each_other_even_by_a_detour() -> None:
 
 def test_a_circle_is_seen() -> None:
     known = {"mechassay.a", "mechassay.b", "mechassay.c.d"}
-    source = (
-        "def f():\n    from mechassay.a import x\nif TYPE_CHECKING:\n    from mechassay.c import d"
-    )
-    assert files_imported(source, known) == {"mechassay.a", "mechassay.c.d"}
+    source = """
+def f():
+    from mechassay.a import x
+    importlib.import_module("mechassay.b")
+    import_module(name)
+if TYPE_CHECKING:
+    from mechassay.c import d
+PAGES = Registry("page", {"e": "mechassay.e:Page"})
+"""
+    assert files_imported(source, {*known, "mechassay.e"}) == known
     with pytest.raises(CycleError):
         list(TopologicalSorter({"a": {"b"}, "b": {"a"}}).static_order())
 

@@ -22,7 +22,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from traceback import format_exception
@@ -41,8 +40,9 @@ from pydantic import (
 )
 
 from mechassay.display import LONGEST, data_frame, html_facts, html_note, html_table, line
-from mechassay.errors import BadFile, BadUsage, MechassayError, UnknownName, first_line, one_of
+from mechassay.errors import BadFile, BadUsage, MechassayError, UnknownName, first_line
 from mechassay.files import write_text
+from mechassay.registry import Registry
 from mechassay.text import interval, shortened
 
 if TYPE_CHECKING:
@@ -54,16 +54,32 @@ SEAL = "sha256"
 """The field of a stored record that has the hash of all others."""
 ROWS = 20
 """Rows of a table that a notebook shows."""
-DRAWN = {
-    "accuracy": "mechassay.report.kinds.accuracy",
-    "claims-evaluation": "mechassay.report.kinds.claims_evaluation",
-    "gym": "mechassay.report.kinds.gym",
-    "gym-check": "mechassay.report.kinds.gym_check",
-    "patch": "mechassay.report.kinds.patch",
-    "variables": "mechassay.report.kinds.variables",
-}
-"""Kinds of records whose figure is drawn with their page: the modules' `draw(record, ax)`. They are
-named, not imported: records know nothing of pages."""
+PAGES = Registry(
+    "page",
+    {
+        "": "mechassay.report.kinds.generic:GenericPage",
+        "accuracy": "mechassay.report.kinds.accuracy:AccuracyPage",
+        "adversarial": "mechassay.report.kinds.adversarial:AdversarialPage",
+        "adversarial-paper": "mechassay.report.kinds.paper:PaperPage",
+        "adversarial-search": "mechassay.report.kinds.search:SearchPage",
+        "alignments": "mechassay.report.kinds.variables:VariablesPage",
+        "assess": "mechassay.report.kinds.assessments:AssessmentsPage",
+        "claims": "mechassay.report.kinds.claims:ClaimsPage",
+        "claims-comparison": "mechassay.report.kinds.claims_comparison:ClaimsComparisonPage",
+        "claims-evaluation": "mechassay.report.kinds.claims_evaluation:ClaimsEvaluationPage",
+        "claims-vote": "mechassay.report.kinds.claims_vote:ClaimsVotePage",
+        "directions": "mechassay.report.kinds.directions:DirectionsPage",
+        "faithfulness": "mechassay.report.kinds.suite:FaithfulnessPage",
+        "gym": "mechassay.report.kinds.gym:GymPage",
+        "gym-check": "mechassay.report.kinds.gym_check:GymCheckPage",
+        "measure": "mechassay.report.kinds.measure:MeasurePage",
+        "patch": "mechassay.report.kinds.patch:PatchPage",
+        "suite": "mechassay.report.kinds.suite:SuitePage",
+        "variables": "mechassay.report.kinds.variables:VariablesPage",
+    },
+)
+"""The page of each kind of records and runs: a class `mechassay.report.page.Page`. "" shows those
+of any other kind. Pages are named, not imported: records know nothing of them."""
 PACKAGES = ("mechassay", "torch", "transformers", "tokenizers", "safetensors", "numpy", "scipy")
 
 Scalar = bool | int | float | str | None
@@ -426,47 +442,26 @@ class Record(Stored):
         return html_facts(self.kind, names, table, notes, self._picture())
 
     def _picture(self) -> str:
-        if self.has_table("histogram"):
-            from mechassay.figures import draw_distribution, svg
+        from mechassay.figures import svg
 
-            return svg(draw_distribution(self))
-        if self.kind in DRAWN:
-            from mechassay.figures import svg
+        figure = page_of(self.kind).draw(self)
+        return "" if figure is None else svg(figure)
 
-            return svg(self.plot())
-        if self.kind != "faithfulness" or not self.has_table("curve"):
-            return ""
-        from mechassay.figures import faithfulness_figure
-
-        return faithfulness_figure([self])
-
-    def plot(
-        self, ax: Axes | None = None, *, ranking: Literal["value", "magnitude"] = "value"
-    ) -> Figure:
-        """The figure of a record.
-
-        Of faithfulness it has f at every size, with controls; of an adversarial evaluation the
-        histogram of its pairs; of accuracy a row for each kind of prompt; of patching a heat map.
+    def plot(self, ax: Axes | None = None, **settings: Any) -> Figure:
+        """The figure of a record, which the page of its kind draws.
 
         Args:
             ax: where to draw one panel; without it, all get a figure of their own.
-            ranking: of faithfulness, the one that is drawn on `ax`.
+            settings: of the figure: of faithfulness the `ranking` that is drawn on `ax`, "value"
+                or "magnitude".
 
         Raises:
-            BadUsage: a record of another kind, which has no figure.
+            BadUsage: a record of a kind, or without the table, that has a figure.
         """
-        one_of("ranking", ranking, ("value", "magnitude"))
-        if self.has_table("histogram"):
-            from mechassay.figures import draw_distribution, draw_histogram
-
-            return draw_distribution(self) if ax is None else draw_histogram(self, ax)
-        if self.kind in DRAWN:
-            return import_module(DRAWN[self.kind]).draw(self, ax)
-        if not self.has_table("curve"):
+        figure = page_of(self.kind).draw(self, ax, **settings)
+        if figure is None:
             raise BadUsage(f"A record of the kind {self.kind} has no figure; see its tables.")
-        from mechassay.figures import draw_faithfulness, draw_ranking
-
-        return draw_faithfulness([self]) if ax is None else draw_ranking([self], ranking, ax)
+        return figure
 
     def columns(self) -> dict[str, list[Any]]:
         """The measures as columns."""
@@ -536,6 +531,11 @@ class Record(Stored):
 
 def _told(measure: Measure) -> str:
     return interval(measure.value, measure.low, measure.high)
+
+
+def page_of(kind: str) -> Any:
+    """The page of a kind of records; that of any records where the kind has none of its own."""
+    return PAGES.load(kind if kind in PAGES.targets() else "")()
 
 
 def show(value: Scalar) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from mechassay.curves import labels
 from mechassay.records import Failure, Record, Scalar
-from mechassay.report.page import Block, Fold, Section, Terms, Text
+from mechassay.report.page import Block, Fold, Page, Section, Terms, Text
 from mechassay.report.sections import (
     all_numbers,
     facts_section,
@@ -44,31 +44,37 @@ READING = {
 }
 
 
-def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
-    """What the page is called."""
-    return "Do metrics tell right from wrong?"
+class MeasureTrialPage(Page):
+    """Trials of metrics of measurement."""
 
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        """What the page is called."""
+        return "Do metrics tell right from wrong?"
 
-def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
-    """A table a sort of subject; then what was not tried."""
-    return [*_discriminations(records), *failures_table(failures, "metric")]
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        """A table a sort of subject; then what was not tried."""
+        return [*_discriminations(records), *failures_table(failures, "metric")]
 
-
-def sections(
-    records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
-) -> list[Section]:
-    """Verdicts, a table a sort of subject, what was not tried, how to read it, all numbers."""
-    said: list[Block] = [Text(_verdict(records), "verdict")] if records else []
-    left = failures_table(failures, "metric")
-    return [
-        opening(records, said, failures),
-        *(Section(each.title, (each,)) for each in _discriminations(records)),
-        *([Section("Without a result", tuple(left))] if left else []),
-        Section("How to read this", (Terms(READING),)),
-        *_details(records),
-        *facts_section(records),
-        *all_numbers(records),
-    ]
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        """Verdicts, a table a sort of subject, what was not tried, how to read it, all numbers."""
+        said: list[Block] = [Text(_verdict(records), "verdict")] if records else []
+        left = failures_table(failures, "metric")
+        return [
+            opening(records, said, failures),
+            *(Section(each.title, (each,)) for each in _discriminations(records)),
+            *([Section("Without a result", tuple(left))] if left else []),
+            Section("How to read this", (Terms(READING),)),
+            *_details(records),
+            *facts_section(records),
+            *all_numbers(records),
+        ]
 
 
 def _rows(record: Record, variant: str) -> dict[str, dict[str, Scalar]]:

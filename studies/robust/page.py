@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from mechassay.records import Failure, Record, Scalar
-from mechassay.report.page import Section, Terms
+from mechassay.report.page import Page, Section, Terms
 from mechassay.report.sections import (
     all_numbers,
     facts_section,
@@ -58,62 +58,74 @@ READING = {
 }
 
 
-def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
-    """What the page is called."""
-    named = [record.cell for record in records] or [failure.cell for failure in failures]
-    return f"Robust discovery: {named[0].get('task', '')}, {named[0].get('model', '')}"
+class RobustPage(Page):
+    """Circuits that were made robust."""
 
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        """What the page is called."""
+        named = [record.cell for record in records] or [failure.cell for failure in failures]
+        return f"Robust discovery: {named[0].get('task', '')}, {named[0].get('model', '')}"
 
-def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
-    """At every size the rankings and their differences; then the rounds; then what failed."""
-    made: list[TextTable] = []
-    heads = tuple(name.replace("%", " %") for name in STATISTICS)
-    for size in _keys(records, "circuits", "size"):
-        at = f"{share(size)} of the edges" if isinstance(size, float) else f"{size:,} edges"
-        empty = _texts(records, "rankings", ranking=EMPTY)
-        rows: list[tuple[str, ...]] = [(f"{EMPTY} (corrupted run)", "0", "0", *empty)]
-        for ranking in _keys(records, "circuits", "ranking"):
-            of = {"ranking": ranking, "size": size}
-            about = (_mean(records, "circuits", name, of) for name in ("pairs", "edges on a path"))
-            rows.append((str(ranking), *about, *_texts(records, "rankings", **of)))
-        made.append(
-            TextTable.of(
-                f"KL, {at}",
-                ("ranking", "pairs", "edges on a path", *heads),
-                rows,
-                leave_out=("edges on a path", "pairs", "99 %", "max"),
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        """At every size the rankings and their differences; then the rounds; then what failed."""
+        made: list[TextTable] = []
+        heads = tuple(name.replace("%", " %") for name in STATISTICS)
+        for size in _keys(records, "circuits", "size"):
+            at = f"{share(size)} of the edges" if isinstance(size, float) else f"{size:,} edges"
+            empty = _texts(records, "rankings", ranking=EMPTY)
+            rows: list[tuple[str, ...]] = [(f"{EMPTY} (corrupted run)", "0", "0", *empty)]
+            for ranking in _keys(records, "circuits", "ranking"):
+                of = {"ranking": ranking, "size": size}
+                about = (
+                    _mean(records, "circuits", name, of) for name in ("pairs", "edges on a path")
+                )
+                rows.append((str(ranking), *about, *_texts(records, "rankings", **of)))
+            made.append(
+                TextTable.of(
+                    f"KL, {at}",
+                    ("ranking", "pairs", "edges on a path", *heads),
+                    rows,
+                    leave_out=("edges on a path", "pairs", "99 %", "max"),
+                )
             )
-        )
-        rows = [
-            (f"{of} minus {minus}", *_texts(records, "differences", **key), _lower(records, key))
-            for of, minus in _differences(records)
-            for key in [{"of": of, "minus": minus, "size": size}]
+            rows = [
+                (
+                    f"{of} minus {minus}",
+                    *_texts(records, "differences", **key),
+                    _lower(records, key),
+                )
+                for of, minus in _differences(records)
+                for key in [{"of": of, "minus": minus, "size": size}]
+            ]
+            columns = ("difference", *heads, "mean is lower in")
+            about_them = f"Differences of KL, {at}"
+            last = ("mean is lower in", "99 %", "max")
+            made.append(TextTable.of(about_them, columns, rows, leave_out=last))
+        rounds = list(_rounds(records))
+        if rounds:
+            head = "KL of each round's circuit on its fresh pairs, mean over repeats"
+            made.append(TextTable.of(head, ROUND_HEADS, rounds))
+        if failures:
+            failed: list[Row] = [failure_row(failure, "repeat") for failure in failures]
+            made.append(TextTable.of("What failed", ("repeat", "why"), failed, words=True))
+        return made
+
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        """A section a table, how to read them, and what was run."""
+        return [
+            Section("", (*failures_text(failures), *warnings_notice(records))),
+            *(Section(table.title, (table,)) for table in self.tables(records, failures)),
+            Section("How to read this", (Terms(READING),)),
+            *facts_section(records),
+            *all_numbers(records),
         ]
-        columns = ("difference", *heads, "mean is lower in")
-        about_them = f"Differences of KL, {at}"
-        last = ("mean is lower in", "99 %", "max")
-        made.append(TextTable.of(about_them, columns, rows, leave_out=last))
-    rounds = list(_rounds(records))
-    if rounds:
-        head = "KL of each round's circuit on its fresh pairs, mean over repeats"
-        made.append(TextTable.of(head, ROUND_HEADS, rounds))
-    if failures:
-        failed: list[Row] = [failure_row(failure, "repeat") for failure in failures]
-        made.append(TextTable.of("What failed", ("repeat", "why"), failed, words=True))
-    return made
-
-
-def sections(
-    records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
-) -> list[Section]:
-    """A section a table, how to read them, and what was run."""
-    return [
-        Section("", (*failures_text(failures), *warnings_notice(records))),
-        *(Section(table.title, (table,)) for table in tables(records, failures)),
-        Section("How to read this", (Terms(READING),)),
-        *facts_section(records),
-        *all_numbers(records),
-    ]
 
 
 def _keys(records: Sequence[Record], table: str, column: str) -> list[Scalar]:

@@ -13,7 +13,7 @@ from mechassay.claims.comparison import compare
 from mechassay.claims.judgments import Judgments, judgments_of, read_judgments
 from mechassay.cli.main import main
 from mechassay.errors import BadUsage
-from mechassay.report.kinds import claims_comparison
+from mechassay.report.kinds.claims_comparison import ClaimsComparisonPage
 from mechassay.report.page import markdown
 from mechassay.testing import check_record
 
@@ -39,7 +39,7 @@ def test_disagreements_come_first_and_the_farthest_first() -> None:
     record = found.record()
     check_record(record)
     assert record.table("confusion").where(first="YES", second="NO").rows()[0]["n"] == 1
-    text = markdown(claims_comparison.sections([record]))
+    text = markdown(ClaimsComparisonPage().sections([record]))
     assert text.index("C5") < 600 and "| YES | 24 | 0 | 1 |" in text
 
 
@@ -82,7 +82,7 @@ def test_raters_who_judged_nothing_have_no_agreement() -> None:
     assert all(math.isnan(measure.value) for measure in found.measures)
     record = found.record()
     check_record(record)
-    assert "no criterion was judged by two" in markdown(claims_comparison.sections([record]))
+    assert "no criterion was judged by two" in markdown(ClaimsComparisonPage().sections([record]))
 
 
 def test_a_random_rater_agrees_by_chance() -> None:

@@ -20,7 +20,7 @@ from mechassay.claims.scored import score_judgments
 from mechassay.claims.scoring import claim_score
 from mechassay.cli.main import main
 from mechassay.errors import BadUsage
-from mechassay.report.kinds import claims_vote
+from mechassay.report.kinds.claims_vote import ClaimsVotePage
 from mechassay.report.page import markdown
 from mechassay.testing import check_record
 
@@ -120,7 +120,7 @@ def test_the_record_shows_other_ways_and_every_change() -> None:
     ]
     said = " ".join(record.warnings)
     assert "Not made by all 4 runs" in said and "no more than half of the runs: x" in said
-    text = markdown(claims_vote.sections([record]))
+    text = markdown(ClaimsVotePage().sections([record]))
     assert "circuit (system)" in text and "3 of 4" in text
 
 

@@ -1,5 +1,5 @@
-"""Other packages add a method, a metric and a kind of run, each one file without a template: they
-are installed, and used through the command line, in worker processes, and on the page.
+"""Other packages add a method, a metric, a kind of run and its page, each one file: they are
+installed, and used through the command line, in worker processes, and on the page.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pytest
 
 from mechassay.circuits.node_scores import load_scores
 from mechassay.records import Record, read_record
-from plugins import ROOT, install, mechassay
+from plugins import ROOT, install, mechassay, python
 from runfolder import held
 
 METHOD = ROOT / "examples" / "method"
@@ -57,8 +57,12 @@ def test_a_kind_of_run_of_one_file(installed: Path, tmp_path: Path) -> None:
         assert numbers(mine) == numbers(theirs)
     (tmp_path / "here" / "report.html").unlink()
     mechassay(installed, "report", str(tmp_path / "here"))
-    assert "halfway" in (tmp_path / "here" / "report.html").read_text()
+    page = (tmp_path / "here" / "report.html").read_text()
+    assert "halfway" in page and "<title>Logit lenses</title>" in page
+    assert page.count('aria-label="truth-induction on truth-induction"') == 1
     assert "logit lens" in (tmp_path / "here" / "tables.md").read_text()
+    code = f"from mechassay.records import read_record as read; read({str(files[0])!r}).plot()"
+    python(installed, "-c", code)
 
 
 def numbers(record: Record) -> str:

@@ -21,6 +21,7 @@ from mechassay.records import Record, Table
 from mechassay.report.console import print_tables
 from mechassay.report.heat_maps import HeatMap, draw_heat_map, heat_maps_of, map_words
 from mechassay.report.kinds.adversarial import (
+    AdversarialPage,
     about,
     exceedance_table,
     marked,
@@ -32,7 +33,6 @@ from mechassay.report.kinds.adversarial import (
 from mechassay.report.kinds.adversarial_labels import groups_of, label_table, worse_labels_text
 from mechassay.report.nats import nats, summary
 from mechassay.report.page import render
-from mechassay.report.reports import kind_of
 from mechassay.report.sections import broken, checks_table
 from mechassay.runs import adversarial_tables as tables
 from mechassay.runs.adversarial import AdversarialJob
@@ -59,7 +59,7 @@ def page(records: list[Record]) -> str:
 
 
 def adversarial_page(records: list[Record]) -> str:
-    return render("Adversarial", kind_of(records).sections(records))
+    return render("Adversarial", AdversarialPage().sections(records))
 
 
 def with_table(record: Record, name: str, rows: list[dict[str, Any]]) -> Record:

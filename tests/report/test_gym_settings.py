@@ -8,7 +8,7 @@ import pytest
 
 from mechassay.gym.methods import SWEEPS
 from mechassay.records import Record, Spec, Table, provenance
-from mechassay.report.kinds.gym import title
+from mechassay.report.kinds.gym import GymPage
 from mechassay.report.kinds.gym_settings import chosen_table, sweep_sections
 from mechassay.report.tables import TextTable, plain_text
 
@@ -117,5 +117,5 @@ def test_titles_say_whose_indices_were_used() -> None:
     mixed = plain.model_copy(
         update={"specs": {**plain.specs, "method": Spec(name="", args={"compat": "code"})}}
     )
-    assert title([plain]) == "Gym tasks: t"
-    assert title([mixed]) == "Gym tasks: t, with the indices of code"
+    assert GymPage().title([plain]) == "Gym tasks: t"
+    assert GymPage().title([mixed]) == "Gym tasks: t, with the indices of code"

@@ -9,7 +9,7 @@ import pytest
 
 from mechassay.measurement.formulas.reproducibility import reproducibility
 from mechassay.records import Measure, Record, Spec, provenance
-from mechassay.report.kinds.measure import sections, tables
+from mechassay.report.kinds.measure import MeasurePage
 from mechassay.report.tables import TextTable
 
 
@@ -26,7 +26,7 @@ def a_record() -> Record:
 def quantities(record: Record) -> list[dict[str, str]]:
     found = [
         block
-        for section in sections([record])
+        for section in MeasurePage().sections([record])
         for block in section.blocks
         if isinstance(block, TextTable) and block.title == "Quantities"
     ]
@@ -60,12 +60,14 @@ def test_what_is_undefined_or_an_end_of_an_interval_says_so(record: Record) -> N
 
 
 def test_conditions_say_their_n_and_the_interval_of_what_they_decide(record: Record) -> None:
-    (_, conditions) = tables([record])
+    (_, conditions) = MeasurePage().tables([record])
     assert f"n: {record.n}." in conditions.caption
     place = [m.name for m in record.measures].index("coherence_score")
     decided = record.measures[place].model_copy(update={"low": 0.9, "high": 0.99, "value": 0.95})
     changed = record.changed(
         measures=[*record.measures[:place], decided, *record.measures[place + 1 :]]
     )
-    cells = [row.cells for row in tables([changed])[1].rows if row.cells[0] == "repaired"]
+    cells = [
+        row.cells for row in MeasurePage().tables([changed])[1].rows if row.cells[0] == "repaired"
+    ]
     assert "0.95 [0.90, 0.99]" in {row[2] for row in cells}

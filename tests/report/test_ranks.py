@@ -9,7 +9,7 @@ import pytest
 
 from mechassay.records import Record, Values
 from mechassay.report.kinds.circuits import results_table
-from mechassay.report.kinds.suite import suite_differences, tables
+from mechassay.report.kinds.suite import SuitePage, suite_differences
 from mechassay.report.ranks import comparable, rank_text, ranked, resolved_text
 
 Make = Callable[..., Record]
@@ -60,7 +60,9 @@ def test_ranks_stand_in_the_table(records: list[Record]) -> None:
 
 
 def test_ranks_and_counts_stand_in_the_suite(records: list[Record]) -> None:
-    (grid,) = (grid for grid in tables(records, []) if grid.title.startswith("Rank by CMD"))
+    (grid,) = (
+        grid for grid in SuitePage().tables(records, []) if grid.title.startswith("Rank by CMD")
+    )
     assert grid.texts == (
         ("a", "1–2"),
         ("b", "1–2"),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from mechassay.records import Check, Failure, Measure, Record, Spec, Table
+from mechassay.records import Check, Failure, Measure, Record, Spec, Table, page_of
 from mechassay.report.console import print_tables
 from mechassay.report.page import (
     Block,
@@ -23,7 +24,7 @@ from mechassay.report.page import (
     markdown,
     render,
 )
-from mechassay.report.reports import kind_of, print_report, write_page
+from mechassay.report.reports import print_report, write_page
 from mechassay.report.tables import Row, TextTable
 
 Make = Callable[..., Record]
@@ -71,7 +72,7 @@ def test_every_measure_appears_on_its_page(make_record: Make, kind: str) -> None
         for of, value in numbers.items()
     ]
     record = make_record(measures=measures).changed(kind=kind)
-    page = render("T", kind_of([record]).sections([record]))
+    page = render("T", page_of(record.kind).sections([record]))
     for measure in record.measures:
         assert measure.heading in page
     for value in numbers.values():
@@ -94,7 +95,7 @@ def test_a_kind_that_nobody_knows_has_a_page(make_record: Make) -> None:
     judge = {**record.specs, "judge": Spec(name="a-judge", args={"votes": 5})}
     record = record.model_copy(update={"specs": judge})
     failure = Failure(cell={"method": "slow"}, error="OutOfMemory", message="Too big.")
-    page = render("T", kind_of([record]).sections([record], [failure]))
+    page = render("T", page_of(record.kind).sections([record], [failure]))
     places = [
         page.index(part)
         for part in (
@@ -120,9 +121,9 @@ def test_a_kind_that_nobody_knows_has_a_page(make_record: Make) -> None:
     assert "0.90" in text and "slow: failed: OutOfMemory: Too big." in text
 
 
-def test_records_of_several_kinds_share_a_page(make_record: Make) -> None:
+def test_records_of_several_kinds_share_a_page(make_record: Make, tmp_path: Path) -> None:
     records = [make_record("a"), strange(make_record("b"))]
-    page = render("T", kind_of(records).sections(records))
+    page = write_page(tmp_path / "page.html", records).read_text("utf-8")
     assert (
         "<h2>Measures" in page
         and '<th scope="row">a</th>' in page
@@ -134,7 +135,7 @@ def test_a_drawing_may_be_a_value(make_record: Make, tmp_path: object) -> None:
     class Drawing:
         svg, title, about = "<svg></svg>", "A & B", "Two circuits."
 
-    page = render("T", kind_of([make_record()]).sections([make_record()], (), [Drawing()]))
+    page = render("T", page_of(make_record().kind).sections([make_record()], (), [Drawing()]))
     assert "<strong>A &amp; B.</strong> Two circuits. Point at" in page
     assert callable(write_page)
 

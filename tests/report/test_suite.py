@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from mechassay.drawing.canvas import Drawing
 from mechassay.models.sources import truth_names
 from mechassay.records import Failure, Measure, PairTokens, Record, Selection, Spec
-from mechassay.report.kinds.suite import MANY_FIGURES, MOST_COLUMNS, sections, tables
+from mechassay.report.kinds.suite import MANY_FIGURES, MOST_COLUMNS, SuitePage
 from mechassay.report.page import Fold, Section, markdown, render
 from mechassay.report.tables import TextTable
 
@@ -45,7 +45,7 @@ def test_each_model_has_its_tables_and_ground_truths_have_theirs(make_record: Ma
     truth = truth_names()[0]
     records = [cell(make_record, "one", "ioi"), cell(make_record, truth, truth, auroc=0.9)]
     records += [cell(make_record, "two", "ioi"), cell(make_record, "one", "docstring", "nap")]
-    grids = tables(records, [])
+    grids = SuitePage().tables(records, [])
     assert [(grid.title, grid.headings) for grid in titled(grids, "CMD")] == [
         ("CMD (lower is better), one", ("method", "ioi", "docstring")),
         ("CMD (lower is better), two", ("method", "ioi")),
@@ -61,7 +61,9 @@ def test_each_model_has_its_tables_and_ground_truths_have_theirs(make_record: Ma
 
 def test_no_table_is_too_wide_and_no_column_is_lost(make_record: Make) -> None:
     tasks = [f"task-{number}" for number in range(2 * MOST_COLUMNS + 1)]
-    grids = titled(tables([cell(make_record, "one", task) for task in tasks], []), "CPR")
+    grids = titled(
+        SuitePage().tables([cell(make_record, "one", task) for task in tasks], []), "CPR"
+    )
     assert len(grids) == 3 and all(len(grid.columns) <= 1 + MOST_COLUMNS for grid in grids)
     assert [name for grid in grids for name in grid.headings[1:]] == tasks
     assert grids[1].title.endswith("one (2 of 3)")
@@ -78,7 +80,7 @@ def test_each_task_and_model_has_a_pair_and_the_strongest_edges(make_record: Mak
     drawings = [Drawing("<svg/>", "t", "a", edges, of), Drawing("<svg/>", "t", "a", (), of)]
     ioi, mcqa = (
         markdown([Section("", fold.blocks)])
-        for section in sections(records, [], drawings)
+        for section in SuitePage().sections(records, [], drawings)
         if section.title == "Each task and model"
         for fold in section.blocks
         if isinstance(fold, Fold)
@@ -88,7 +90,7 @@ def test_each_task_and_model_has_a_pair_and_the_strongest_edges(make_record: Mak
     assert "-3" in ioi and "eap" in ioi
     # No pair is held of a private split, and nothing is drawn of nodes.
     assert "An example pair" not in mcqa and "Strongest edges" not in mcqa
-    html = render("t", sections(records, [], drawings))
+    html = render("t", SuitePage().sections(records, [], drawings))
     assert "a0.h0-&gt;m&lt;0&gt;" in html and "<mark> &lt;c&gt;</mark>" in html
     assert "<svg/>" not in html
 
@@ -100,7 +102,7 @@ def test_figures_of_many_are_left_out_but_not_their_pairs(make_record: Make) -> 
         cell(make_record, "one", f"task-{number}").changed(data=held)
         for number in range(MANY_FIGURES + 1)
     ]
-    html = render("t", sections(records, []))
+    html = render("t", SuitePage().sections(records, []))
     assert f"Figures of {MANY_FIGURES + 1} tasks and models are left out" in html
     assert html.count("An example pair") == MANY_FIGURES + 1 and "<svg" not in html
 
@@ -119,7 +121,7 @@ def test_cells_without_a_number_stand_together_by_reason(make_record: Make) -> N
             message="no gradient",
         )
     )
-    grids = tables([], failures)
+    grids = SuitePage().tables([], failures)
     assert titled(grids, "Failed")[0].texts == (
         ("mcqa, one", "skipped: too dear", "exact, ugs", "exact: about 7 h; ugs: about 30 h"),
         ("ioi, one", "skipped: too dear", "a, b", "same"),
@@ -137,14 +139,14 @@ def test_what_was_run_has_a_row_for_each_cell(make_record: Make) -> None:
     records = [
         cell(make_record, "one", task, m) for task in ("ioi", "mcqa") for m in ("eap", "nap")
     ]
-    page = sections(records)
+    page = SuitePage().sections(records)
     run = markdown(page).split("## What was run")[1]
     assert run.count("| ioi, one |") == 1 and "| eap, nap | other |" in run
     assert "T&lt;" in render("T<", page)
 
 
 def test_each_task_and_model_has_its_figures_folded(make_record: Make) -> None:
-    page = render("T", sections([cell(make_record, "one", t) for t in ("a", "b")]))
+    page = render("T", SuitePage().sections([cell(make_record, "one", t) for t in ("a", "b")]))
     assert page.count("<details") >= 3 and page.count("<svg") == 4
     assert page.count("recover more of one&#39;s logit difference") == 2
 

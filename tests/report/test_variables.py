@@ -14,7 +14,7 @@ from rich.console import Console
 from mechassay.progress import SILENT
 from mechassay.records import Failure, Record
 from mechassay.report.console import print_tables
-from mechassay.report.kinds.variables import draw, sections, tables, title, verdict_of
+from mechassay.report.kinds.variables import VariablesPage, verdict_of
 from mechassay.report.page import render
 from mechassay.runs.execute import run
 from mechassay.runs.job import Results
@@ -30,7 +30,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 @pytest.mark.slow
 def test_every_variable_has_a_sentence_with_its_verdict_and_pairs(results: Results) -> None:
-    (first, *_) = sections(results.records)
+    (first, *_) = VariablesPage().sections(results.records)
     said = [block.text for block in first.blocks if hasattr(block, "text")]
     for variable in ("duplicate", "answer", "name_place"):
         (sentence,) = [text for text in said if f"truth-ioi: {variable}" in text]
@@ -38,7 +38,7 @@ def test_every_variable_has_a_sentence_with_its_verdict_and_pairs(results: Resul
         assert any(f" is {verdict_of(r)} at {r.method.args['site']}" in sentence for r in of)
         assert "test pairs; without intervention" in sentence
     assert any("name_place (a wrong hypothesis) is not found" in text for text in said)
-    assert title(results.records) == "Causal variables: truth-ioi"
+    assert VariablesPage().title(results.records) == "Causal variables: truth-ioi"
 
 
 def test_of_equal_featurizers_the_one_of_fewer_features_is_told(results: Results) -> None:
@@ -51,12 +51,12 @@ def test_of_equal_featurizers_the_one_of_fewer_features_is_told(results: Results
 
     even = [with_validation(r, 1.0) for r in results.records]
     of = [r for r in even if r.specs["variable"].name == "answer"]
-    (sentence,) = [b.text for b in sections(of)[0].blocks if hasattr(b, "text")][:1]
+    (sentence,) = [b.text for b in VariablesPage().sections(of)[0].blocks if hasattr(b, "text")][:1]
     assert " by das, " in sentence, "3 features of 48"
 
 
 def test_the_tables_have_all_featurizers_and_controls(results: Results) -> None:
-    accuracies, controls = tables(results.records)
+    accuracies, controls = VariablesPage().tables(results.records)
     assert [row.cells[0] for row in accuracies.rows] == ["full-vector", "das", "no intervention"]
     assert len(controls.rows) == len(results.records)
     headings = [column.heading for column in controls.columns]
@@ -75,15 +75,15 @@ def test_what_was_chosen_on_test_pairs_is_said_to_be(results: Results) -> None:
     record = results.records[0]
     method = record.method.model_copy(update={"args": {**record.method.args, "choose_on": "test"}})
     other = record.model_copy(update={"specs": {**record.specs, "method": method}})
-    assert all("chosen on test pairs" in (t.caption or "") for t in tables([other]))
-    assert "was chosen on these pairs" in render("t", sections([other]))
-    assert "was chosen on these pairs" not in render("t", sections([record]))
+    assert all("chosen on test pairs" in (t.caption or "") for t in VariablesPage().tables([other]))
+    assert "was chosen on these pairs" in render("t", VariablesPage().sections([other]))
+    assert "was chosen on these pairs" not in render("t", VariablesPage().sections([record]))
 
 
 @pytest.mark.parametrize("width", [78, 100, 200])
 def test_a_console_keeps_names_and_verdicts_whole(results: Results, width: int) -> None:
     out = io.StringIO()
-    print_tables(tables(results.records), Console(file=out, width=width))
+    print_tables(VariablesPage().tables(results.records), Console(file=out, width=width))
     said = out.getvalue()
     for record in results.records:
         assert str(record.method.args["site"]) in said and record.method.name in said
@@ -104,7 +104,7 @@ def test_the_page_is_whole(results: Results) -> None:
 
 
 def test_a_record_draws_its_sites(results: Results) -> None:
-    (axes, _) = draw(results.records[0]).axes
+    (axes, _) = VariablesPage().draw(results.records[0]).axes
     assert [text.get_text() for text in axes.get_xticklabels()] == ["last"]
     assert [text.get_text() for text in axes.get_yticklabels()] == ["1", "2"]
 
@@ -118,7 +118,7 @@ def test_runs_of_several_models_have_tables_of_their_own(results: Results, tmp_p
         return record.model_copy(update={"specs": specs})
 
     both = [*results.records, *(renamed(r, "other") for r in results.records)]
-    titles = [table.title for table in tables(both)]
+    titles = [table.title for table in VariablesPage().tables(both)]
     assert titles == [
         "truth-ioi, truth-ioi-trained",
         "truth-ioi, other",
@@ -134,7 +134,7 @@ def test_cells_without_a_result_are_rows_with_their_reasons(results: Results) ->
         message="gpt2 answers none of 12 examples",
     )
     for records in (results.records, []):
-        last = tables(records, [failure])[-1]
+        last = VariablesPage().tables(records, [failure])[-1]
         assert last.title == "Without a result" and last.rows[0].cells[0] == "subject_token"
-        page = render("t", sections(records, [failure]))
+        page = render("t", VariablesPage().sections(records, [failure]))
         assert "gpt2 answers none of 12 examples" in page and "1 cell failed" in page

@@ -20,9 +20,8 @@ from mechassay.interventions.site import load_site
 from mechassay.leaderboard.cells import cells_of
 from mechassay.leaderboard.rules import rules_of
 from mechassay.progress import SILENT
-from mechassay.records import Record
-from mechassay.report.kinds.variables import draw, tables, verdict_of
-from mechassay.report.reports import kind_of
+from mechassay.records import Record, page_of
+from mechassay.report.kinds.variables import VariablesPage, verdict_of
 from mechassay.runs.alignments import AlignmentsJob
 from mechassay.runs.command_line import command_line
 from mechassay.runs.execute import run
@@ -312,13 +311,16 @@ def test_variables_of_a_logit_difference_are_measured_by_coefficients_that_are_f
     assert error is not None and constant is not None and error.value < constant.value / 4
     assert values(plain, "features") == values(plain, "full vector")
     assert "1.0" in str(plain.specs["metric"].args["coefficients of"])
-    assert draw(plain).axes and "heads were given" in tables([plain])[0].caption
+    assert (
+        VariablesPage().draw(plain).axes
+        and "heads were given" in VariablesPage().tables([plain])[0].caption
+    )
     (cell,) = cells_of(rules_of("variables"), plain)
     assert cell.column == "mse" and "coefficients from" in cell.conditions
 
 
 def test_the_tables_of_a_run_have_the_controls(tmp_path: Path) -> None:
     record = one(tmp_path)
-    shown = kind_of([record], kind=AlignmentsJob.kind).tables([record])
+    shown = page_of(AlignmentsJob.kind).tables([record])
     heads = [column.heading for table in shown for column in table.columns]
     assert "no intervention" in heads and "full vector" in heads

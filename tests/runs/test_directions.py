@@ -20,7 +20,7 @@ from mechassay.leaderboard.paired import paired_differences
 from mechassay.leaderboard.rules import rules_of
 from mechassay.progress import SILENT
 from mechassay.records import Record
-from mechassay.report.kinds.directions import sections, tables
+from mechassay.report.kinds.directions import DirectionsPage
 from mechassay.runs.command_line import command_line
 from mechassay.runs.directions import GIVEN_CONTROL, DirectionsJob
 from mechassay.runs.execute import run
@@ -113,7 +113,7 @@ def test_the_page_says_what_is_not_told_apart_from_random_directions(
     found: tuple[Record, dict[str, Record]], tmp_path: Path
 ) -> None:
     _, given = found
-    [table] = tables(list(given.values()))
+    [table] = DirectionsPage().tables(list(given.values()))
     assert len(table.rows) == 4 and "undefined" in table.rows[1].cells[-1]
     results = run(JOB, tmp_path / "run", progress=SILENT)
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
@@ -122,7 +122,7 @@ def test_the_page_says_what_is_not_told_apart_from_random_directions(
     markdown = (tmp_path / "run" / "tables.md").read_text("utf-8")
     assert "whole vector" in markdown
     for method, said in (("random", "not told apart from"), ("mean", "more than")):
-        assert said in str(sections([given[method]])[0].blocks[0])
+        assert said in str(DirectionsPage().sections([given[method]])[0].blocks[0])
 
 
 def test_more_than_one_direction_and_chance_are_warned_of(

@@ -19,7 +19,8 @@ from mechassay.cli.main import app_for
 from mechassay.errors import BadUsage
 from mechassay.gym import load_gym_task
 from mechassay.progress import SILENT
-from mechassay.report.kinds import gym, gym_check
+from mechassay.report.kinds.gym import GymPage
+from mechassay.report.kinds.gym_check import GymCheckPage
 from mechassay.runs.command_line import command_line
 from mechassay.runs.execute import run
 from mechassay.runs.gym import PAPER_STEPS, GymJob, with_revisions
@@ -99,11 +100,11 @@ def test_records_of_checkpoints(results: Results) -> None:
 
 def test_the_page_of_checkpoints(results: Results) -> None:
     records = results.records
-    sections = {section.title: section for section in gym.sections(records)}
+    sections = {section.title: section for section in GymPage().sections(records)}
     assert {"Means over tasks", "Over training, planted", "Accuracy by scale and step"} <= set(
         sections
     )
-    means = gym.tables(records)[0]
+    means = GymPage().tables(records)[0]
     # By step; what has none is last, and has the tables of its own.
     assert [row.cells[0] for row in means.rows] == [
         "planted@step0",
@@ -140,7 +141,7 @@ def test_accuracies_of_checkpoints(folder: Path, task: str, tmp_path: Path) -> N
         tmp_path / "one",
         progress=SILENT,
     )
-    (table,) = gym_check.tables(one.records)
+    (table,) = GymCheckPage().tables(one.records)
     assert table.headings[:5] == ("task", "family", "sentences", "dropped", "planted@checkpoint-8")
     row = table.rows[0]
     assert row.cells[:4] == ("planted", "agreement", "12", "0") and row.kind == ""
@@ -149,7 +150,7 @@ def test_accuracies_of_checkpoints(folder: Path, task: str, tmp_path: Path) -> N
     other = run(
         GymCheckJob((str(folder),), (task,), ("step0",), limit=12), tmp_path / "no", progress=SILENT
     )
-    assert gym_check.tables(other.records)[0].rows[0].kind == "control"
+    assert GymCheckPage().tables(other.records)[0].rows[0].kind == "control"
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from mechassay.testing.tiny import Subject
 from mechassay.truth.models import load_truth
 from studies.robust.discovery import strata_grid
 from studies.robust.job import RobustJob
-from studies.robust.page import EMPTY, OWN, over_repeats, tables
+from studies.robust.page import EMPTY, OWN, RobustPage, over_repeats
 from unequal_pairs import unequal_pairs
 
 METHOD = EAPIGInputs(steps=2)
@@ -121,7 +121,7 @@ def test_the_experiment_compares_rankings_and_goes_on_where_it_was(tmp_path: Pat
     kept = EdgeScores.load(file, truth.model.graph)
     edges = first.table("circuits").where(ranking="cvar", size=6).columns["edges"]
     assert kept.provenance["n_examples"] == 4 and edges == [len(kept.top(6, by="magnitude"))]
-    titles = [table.title for table in tables(results.records)]
+    titles = [table.title for table in RobustPage().tables(results.records)]
     assert titles[:2] == ["KL, 6 edges", "Differences of KL, 6 edges"] and len(titles) == 5
 
     (tmp_path / "records" / "repeat-1.json").unlink()
@@ -141,7 +141,7 @@ def test_a_method_that_trains_a_mask_has_no_rounds(tmp_path: Path) -> None:
     (record,) = run(job, tmp_path, progress=SILENT).records
     assert not record.table("rounds").columns
     assert record.table("circuits").where(size=6).columns["pairs"] == [8, 8, 8, 8]
-    assert len(tables([record])) == 4
+    assert len(RobustPage().tables([record])) == 4
 
 
 @pytest.mark.parametrize(

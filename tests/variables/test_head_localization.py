@@ -10,7 +10,7 @@ import pytest
 from mechassay.errors import BadUsage
 from mechassay.models.model import Model
 from mechassay.progress import SILENT
-from mechassay.report.kinds.variables import sections, tables
+from mechassay.report.kinds.variables import VariablesPage
 from mechassay.variables.data import VariablePairs, variable_pairs
 from mechassay.variables.featurizers import FeaturizerSettings
 from mechassay.variables.head_localization import HeadLocalization, localize_in_heads
@@ -84,9 +84,13 @@ def test_its_record_and_its_page(token: HeadLocalization) -> None:
         measure = record.measure("mse", named)
         assert measure is not None
         assert measure.value == pytest.approx(token.error.estimate(of).value)
-    (table,) = tables([record])
+    (table,) = VariablesPage().tables([record])
     assert "heads" in [column.heading for column in table.columns]
-    said = [block.text for block in sections([record])[0].blocks if hasattr(block, "text")]
+    said = [
+        block.text
+        for block in VariablesPage().sections([record])[0].blocks
+        if hasattr(block, "text")
+    ]
     assert any("subject_token is found in heads 1.1 by das" in text for text in said), said
 
 

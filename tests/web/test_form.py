@@ -15,9 +15,9 @@ from mechassay.claims.comparison import compare
 from mechassay.claims.documents import PagedDocument, read_document
 from mechassay.claims.judgments import read_judgments
 from mechassay.claims.scored import score_judgments
+from mechassay.records import page_of
 from mechassay.report.claim_form import form_page, write_form
 from mechassay.report.page import render
-from mechassay.report.reports import kind_of
 from web_modules import web_module
 
 chromium, keys = web_module("chromium"), web_module("keyboard")
@@ -197,8 +197,8 @@ def test_pages_of_judgments_can_be_read(
     bob = made_judgments(statuses=dict.fromkeys(CODES, "NO"), rater={"kind": "human", "id": "Bob"})
     score = score_judgments(ann, [document]).records()
     records = score if name == "score" else [compare([ann, bob]).record()]
-    shown = kind_of(records)
-    page = render(shown.title(records), shown.sections(records))
+    kind = page_of(records[0].kind)
+    page = render(kind.title(records), kind.sections(records))
     found = look(page, pages.CUT, width=390)
     assert found["page"] <= 390 and found["loose"] == [] and found["uncued"] == []
     assert look(page, pages.axe_script())["said"] == []

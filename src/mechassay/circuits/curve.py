@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -440,12 +439,9 @@ class FaithfulnessCurve(OneLine):
                 yield {"of": f"control:{kind}", "seed": seed, **areas}
 
     def to_html(self, path: str | Path) -> Path:
-        """Write the curve as one self-contained HTML file with figures.
+        """Write the curve as one self-contained HTML file with figures."""
+        from mechassay.report.reports import write_page
 
-        Reports stand above circuits in the order of imports, and know them. So this one looks the
-        page up by its name when it is called, as a registry does a plug-in; nothing else here does.
-        """
-        write_page = import_module("mechassay.report.reports").write_page
         return write_page(Path(path), [self.record()])
 
 

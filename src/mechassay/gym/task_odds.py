@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -377,8 +376,8 @@ class TaskOdds(OneLine, Tabular):
 
     def to_html(self, path: str | Path) -> Path:
         """Write the evaluation as one self-contained HTML file with its figures."""
-        # The name of the page, not the page: the gym knows nothing of reports.
-        write_page = import_module("mechassay.report.reports").write_page
+        from mechassay.report.reports import write_page
+
         return write_page(Path(path), [self.record()])
 
     # --- how it shows itself ----------------------------------------------------------------------

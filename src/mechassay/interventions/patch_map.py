@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -328,8 +327,8 @@ class PatchMap(OneLine, Tabular):
 
     def to_html(self, path: str | Path) -> Path:
         """Write the map as one self-contained HTML file with its figures."""
-        # The name of the page, not the page: interventions know nothing of reports.
-        write_page = import_module("mechassay.report.reports").write_page
+        from mechassay.report.reports import write_page
+
         return write_page(Path(path), [self.record()])
 
     def _measures(self) -> Iterator[Measure]:

@@ -35,7 +35,7 @@ from mechassay.errors import BadFile, BadUsage, MechassayError
 from mechassay.files import file_hash
 from mechassay.leaderboard.declaration import HEADER_FILE, SubmissionHeader
 from mechassay.leaderboard.lacking import BOUND, why_lacking
-from mechassay.leaderboard.rules import BoardColumn, BoardRules
+from mechassay.leaderboard.rules import BoardColumn, BoardRules, CandidateSites
 from mechassay.records import Measure, Number, Record, Stored, check_unedited, read_record
 from mechassay.runs.command_line import command_line
 from mechassay.runs.folder import RunFolder
@@ -54,11 +54,7 @@ COPY, RUNS = "submission", "runs"
 OF_SUBMISSION = "submission "
 """How the source of a submission's cell begins."""
 WITHHELD = "withheld: no interval says which digits are resolved"
-CANDIDATES = {"gym": ("cells", ("layer", "region")), "variables": ("sites", ("site",))}
-"""The table of the sites that the best was chosen of, by kind of record."""
-CONTROL, SUMMARY = "control:", "summary"
-SITES_AS_GIVEN = ("variables",)
-"""Kinds of record whose sites are as given, where features were. Of a gym task all layers count."""
+CONTROL = "control:"
 _OF_FILE = re.compile(r" \(file [0-9a-f]{8}\)$")
 FOUND_ON_TRAIN = ("mean", "optimal")
 """Ablations whose constants are those of the train examples."""
@@ -279,8 +275,8 @@ def cells_of(rules: BoardRules, record: Record, **about: Any) -> Iterator[BoardC
                 n_undefined=measure.n_undefined,
                 examples=_examples(record, measure),
                 reason=WITHHELD if withheld else why_lacking(record, measure),
-                controls=_controls(record, measure),
-                conditions=_conditions(record, column),
+                controls=_controls(rules, record, measure),
+                conditions=_conditions(rules, record, column),
                 settings=_settings(record, rules.row),
                 **common,
             )
@@ -319,11 +315,11 @@ def _examples(record: Record, measure: Measure) -> int:
     return measure.n if test is None else test.kept
 
 
-def _controls(record: Record, measure: Measure) -> dict[str, float]:
+def _controls(rules: BoardRules, record: Record, measure: Measure) -> dict[str, float]:
     """The same of the controls: measures, or lines of the table of a distribution."""
     held = [(each.of, each.name, each.value) for each in record.measures]
-    if record.kind == "adversarial" and record.has_table(SUMMARY):
-        lines = record.table(SUMMARY)
+    if record.has_table(rules.distribution):
+        lines = record.table(rules.distribution)
         for begin, key in (("", "value"), (BOUND, "bound")):
             names = (f"{begin}{statistic}" for statistic in lines.columns["statistic"])
             numbers = lines.numbers(key).tolist()
@@ -336,7 +332,7 @@ def _controls(record: Record, measure: Measure) -> dict[str, float]:
     }
 
 
-def _conditions(record: Record, column: BoardColumn) -> dict[str, str]:
+def _conditions(rules: BoardRules, record: Record, column: BoardColumn) -> dict[str, str]:
     task, metric, method = (record.specs.get(role) for role in ("task", "metric", "method"))
     said: dict[str, Any] = {"definition": f"{column.name}@{column.version}"}
     if task is not None:
@@ -353,12 +349,10 @@ def _conditions(record: Record, column: BoardColumn) -> dict[str, str]:
         said["constants from"] = record.data["train"].hash
     if column.name == "mse" and "train" in record.data:
         said["coefficients from"] = record.data["train"].hash
-    if record.kind in CANDIDATES:
+    if rules.candidates is not None:
         # Sites of given features are their finder's choice, as the features are.
-        as_given = record.kind in SITES_AS_GIVEN and given_hash(record)
-        said["chosen of"] = (
-            "sites as given" if as_given else _candidates(record, *CANDIDATES[record.kind])
-        )
+        as_given = rules.candidates.given_with_features and given_hash(record)
+        said["chosen of"] = "sites as given" if as_given else _chosen_of(record, rules.candidates)
     if column.against:
         names = {m.of for m in record.measures if m.name == column.against}
         said["controls"] = ", ".join(sorted(names - {"result"}))
@@ -370,12 +364,12 @@ def _conditions(record: Record, column: BoardColumn) -> dict[str, str]:
     return {key: x if isinstance(x, str) else json.dumps(x) for key, x in said.items()}
 
 
-def _candidates(record: Record, name: str, keys: Sequence[str]) -> str:
+def _chosen_of(record: Record, candidates: CandidateSites) -> str:
     """How many sites the best was chosen of, and a hash of which."""
-    if not record.has_table(name):
+    if not record.has_table(candidates.table):
         return ""
-    columns = record.table(name).columns
-    sites = sorted(set(zip(*(map(str, columns[key]) for key in keys), strict=True)))
+    columns = record.table(candidates.table).columns
+    sites = sorted(set(zip(*(map(str, columns[key]) for key in candidates.columns), strict=True)))
     digest = hashlib.sha256(json.dumps(sites).encode()).hexdigest()[:8]
     return f"{len(sites)} sites, {digest}"
 

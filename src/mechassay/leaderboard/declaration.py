@@ -239,7 +239,8 @@ class SubmissionHeader(Stored):
 
 
 def row_of(name: str, record: Record) -> str:
-    """The row of a submission by its name: an adversarial record has its size behind it."""
-    args = record.specs["method"].args if "method" in record.specs else {}
-    size = args.get("size") if record.kind == "adversarial" else None
+    """The row of a submission: its name, and behind it the size of the circuit that a record is
+    of, if it is of one, as adversarial records are.
+    """
+    size = record.method.args.get("size")
     return name if size is None else f"{name}@{size}"

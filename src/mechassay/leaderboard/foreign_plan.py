@@ -26,8 +26,6 @@ from mechassay.models.sources import find_source
 from mechassay.runs.job import JOBS, options_of
 from mechassay.tasks.task import PRIVATE
 
-KINDS = ("adversarial", "alignments", "circuits", "directions", "gym", "variables")
-"""Kinds of runs whose records boards read."""
 MODELS = ("model", "models")
 SPLITS = ("split", "train_split", "test_split")
 MOST_FILES = 2000
@@ -70,8 +68,9 @@ def check_plan(
     Raises:
         BadFile: it is none, or says what the module lists.
     """
-    if plan.get("kind") not in KINDS:
-        raise BadFile(f"{where}: {plan.get('kind')!r} is no kind of run of a board.")
+    kind = plan.get("kind")
+    if kind not in JOBS.names() or not JOBS.load(kind).for_boards:
+        raise BadFile(f"{where}: {kind!r} is no kind of run of a board.")
     _check_fields(plan, where)
     heads = _check_names(files, where)
 

@@ -33,7 +33,7 @@ def why_lacking(record: Record, measure: Measure) -> str:
     if undefined and measure.n_undefined:
         return f"{measure.n_undefined:,} of {measure.n:,} examples are undefined"
     p = _percentile(measure.name.removeprefix(BOUND))
-    if record.kind != "adversarial" or p is None:
+    if p is None:
         return ""
     return _of_percentile(record, p, is_bound)
 

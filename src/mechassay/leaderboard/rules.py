@@ -6,7 +6,7 @@ on (a task of a model), its columns measures. A column's definition has a versio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -63,6 +63,21 @@ class BoardColumn:
 
 
 @dataclass(frozen=True)
+class CandidateSites:
+    """Where a record says which sites the best was chosen of.
+
+    Attributes:
+        table: of the record.
+        columns: those that name a site.
+        given_with_features: whether features that are read from files have sites of their own.
+    """
+
+    table: str
+    columns: Sequence[str]
+    given_with_features: bool = False
+
+
+@dataclass(frozen=True)
 class BoardRules:
     """What a board reads and compares.
 
@@ -71,6 +86,9 @@ class BoardRules:
         row: the role of a record that names its row.
         place: the roles that together are what rows are tried on.
         controls: what each control of the records is, by name.
+        candidates: the sites that the best was chosen of; None where all is measured at one place.
+        distribution: the table with the statistics of a record's controls; "" where these are
+            measures.
     """
 
     name: str
@@ -81,6 +99,8 @@ class BoardRules:
     place: tuple[str, ...]
     controls: Mapping[str, str]
     columns: tuple[BoardColumn, ...]
+    candidates: CandidateSites | None = None
+    distribution: str = ""
 
     def column(self, name: str) -> BoardColumn:
         """A column by its name.
@@ -112,6 +132,8 @@ def board_rules() -> Mapping[str, BoardRules]:
             **{key: said[key] for key in ("title", "asks", "kind", "row", "controls")},
             place=tuple(said["place"]),
             columns=tuple(BoardColumn(**column) for column in said["columns"]),
+            candidates=CandidateSites(**said["candidates"]) if "candidates" in said else None,
+            distribution=said.get("distribution", ""),
         )
         for name, said in yaml.safe_load(text).items()
     }

@@ -19,9 +19,8 @@ import os
 import re
 import shutil
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from mechassay.errors import BadFile, BadUsage, ModelNotFetched, UnknownName
 from mechassay.files import file_hash
@@ -29,6 +28,7 @@ from mechassay.models.cache import cache_folder, is_model_folder, publish, workb
 from mechassay.models.gguf import dequantise, require_gguf_extra
 from mechassay.models.packaged import is_fetched, packaged_folder, packaged_models
 from mechassay.models.revisions import UNTRAINED
+from mechassay.registry import Registry
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _HUB_IDS_WITHOUT_OWNER = frozenset(
@@ -43,6 +43,8 @@ OTHER_CHECKPOINTS = (
     "`make study gym-neox`, in a checkout of the repository, trains gym-neox and keeps steps 0, 32,"
     " 64, 256, 512 and 1000 too."
 )
+COMPILERS = Registry("compiler", {"truth": "mechassay.truth.compiled:compiled_folder"})
+"""What writes the files of a model that is compiled. It knows tasks, and these know models."""
 STEP = re.compile(r"step(\d+)")
 """The name of a checkpoint's folder."""
 
@@ -98,9 +100,7 @@ def resolve(source: str) -> Resolved:
     """
     found = find_source(source)
     if found.kind == "compiled":
-        # Named, not imported: compiling knows tasks, and these know models.
-        compiled: Any = import_module("mechassay.truth.compiled")
-        folder = compiled.compiled_folder(Path(found.location).name)
+        folder = COMPILERS.load("truth")(Path(found.location).name)
         return replace(found, kind="folder", location=str(folder))
     if found.kind != "gguf":
         return found

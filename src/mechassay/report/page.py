@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from mechassay.report.tables import TextTable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as MatplotlibFigure
+
+    from mechassay.records import Failure, Record
 
 
 @dataclass(frozen=True)
@@ -115,6 +122,44 @@ class Section:
     title: str
     blocks: tuple[Block, ...]
     swatch: str = ""
+
+
+class Page(ABC):
+    """How records of a kind are shown; `mechassay.records.PAGES` names the class of each.
+
+    `records` may be empty. A page knows of all `failures` of a run, and shows them.
+    """
+
+    @abstractmethod
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        """What the page is called."""
+
+    @abstractmethod
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        """What a console shows."""
+
+    @abstractmethod
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        """The page from top to bottom.
+
+        Args:
+            drawings: of circuits, see `mechassay.report.reports.write_page`.
+        """
+
+    def draw(self, record: Record, ax: Axes | None = None) -> MatplotlibFigure | None:
+        """The figure of one record, on `ax` if it is given; None if it has none."""
+        return None
+
+    def draw_all(self, records: Sequence[Record]) -> MatplotlibFigure | None:
+        """One figure of all records; None if there is no such."""
+        return self.draw(records[0]) if len(records) == 1 else None
 
 
 def render(

@@ -4,91 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Protocol
 
 from rich.console import Console
 
 from mechassay.files import write_text
-from mechassay.records import Failure, Record
+from mechassay.records import Failure, Record, page_of
 from mechassay.report.console import print_tables, standard_output
-from mechassay.report.kinds import (
-    accuracy,
-    adversarial,
-    assessments,
-    circuits,
-    claims,
-    claims_comparison,
-    claims_evaluation,
-    claims_vote,
-    directions,
-    generic,
-    gym,
-    gym_check,
-    measure,
-    paper,
-    patch,
-    search,
-    suite,
-    variables,
-)
-from mechassay.report.page import Command, Fold, Section, markdown, render
-from mechassay.report.tables import TextTable
+from mechassay.report.page import Command, Fold, Page, Section, markdown, render
 
 
-class Kind(Protocol):
-    """What a module of `report.kinds` has."""
-
-    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str: ...
-
-    def tables(
-        self, records: Sequence[Record], failures: Sequence[Failure] = ()
-    ) -> list[TextTable]: ...
-
-    def sections(
-        self,
-        records: Sequence[Record],
-        failures: Sequence[Failure] = (),
-        drawings: Sequence[object] = (),
-    ) -> list[Section]: ...
-
-
-KINDS: dict[str, Kind] = {
-    "faithfulness": circuits,
-    "suite": suite,
-    "accuracy": accuracy,
-    "adversarial": adversarial,
-    "adversarial-paper": paper,
-    "adversarial-search": search,
-    "alignments": variables,
-    "assess": assessments,
-    "claims": claims,
-    "claims-comparison": claims_comparison,
-    "claims-evaluation": claims_evaluation,
-    "claims-vote": claims_vote,
-    "directions": directions,
-    "gym": gym,
-    "gym-check": gym_check,
-    "measure": measure,
-    "patch": patch,
-    "variables": variables,
-}
-
-
-def kind_of(records: Sequence[Record], failures: Sequence[Failure] = (), kind: str = "") -> Kind:
-    """How records are shown: by the kind that is named, or their own, or as any records are.
-
-    Other packages register modules for their kinds under the entry point group `mechassay.pages`.
-    """
+def _page_of_records(records: Sequence[Record], kind: str = "") -> Page:
+    """How records are shown: by the kind that is named, or their own, or as any records are."""
     kinds = {kind} if kind else {record.kind for record in records}
-    if len(kinds) != 1:
-        return generic
-    (name,) = kinds
-    if name not in KINDS:
-        added = entry_points(group="mechassay.pages", name=name)
-        return next((point.load() for point in added), generic)
-    return suite if name == "faithfulness" and suite.is_many(records, failures) else KINDS[name]
+    return page_of(kinds.pop() if len(kinds) == 1 else "")
 
 
 def write_page(
@@ -113,11 +42,11 @@ def write_page(
     Returns:
         The path.
     """
-    shown = kind_of(records, failures, kind)
-    sections = shown.sections(records, failures, drawings)
+    page = _page_of_records(records, kind)
+    sections = page.sections(records, failures, drawings)
     if command:
         sections = _with_command(sections, command)
-    return write_text(path, render(title or shown.title(records, failures), sections))
+    return write_text(path, render(title or page.title(records, failures), sections))
 
 
 def _with_command(sections: Sequence[Section], command: str) -> list[Section]:
@@ -133,7 +62,7 @@ def write_markdown(
     path: Path, records: Sequence[Record], failures: Sequence[Failure] = (), kind: str = ""
 ) -> Path:
     """Write the words and tables of the page as Markdown."""
-    return write_text(path, markdown(kind_of(records, failures, kind).sections(records, failures)))
+    return write_text(path, markdown(_page_of_records(records, kind).sections(records, failures)))
 
 
 def print_report(
@@ -143,6 +72,5 @@ def print_report(
     kind: str = "",
 ) -> None:
     """Print the tables of the records' kind; to standard output if no console is given."""
-    print_tables(
-        kind_of(records, failures, kind).tables(records, failures), console or standard_output()
-    )
+    tables = _page_of_records(records, kind).tables(records, failures)
+    print_tables(tables, console or standard_output())

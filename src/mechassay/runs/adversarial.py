@@ -22,7 +22,7 @@ from mechassay.adversarial.pools import check_finite
 from mechassay.circuits.spec import CircuitSpec
 from mechassay.records import Record
 from mechassay.report.console import print_tables, print_text
-from mechassay.report.kinds.adversarial import tables
+from mechassay.report.kinds.adversarial import AdversarialPage
 from mechassay.report.kinds.adversarial_templates import template_text
 from mechassay.runs.adversarial_plan import AdversarialPlan, circuit_versions
 from mechassay.runs.adversarial_records import KIND, RecordMaker
@@ -38,6 +38,7 @@ class AdversarialJob(AdversarialPlan, Job):
     """
 
     kind: ClassVar[str] = KIND
+    for_boards: ClassVar[bool] = True
     markdown: ClassVar[str] = ""
 
     def versions(self, bench: Bench) -> dict[str, Any]:
@@ -77,7 +78,7 @@ class AdversarialJob(AdversarialPlan, Job):
 
     def show(self, results: Results, console: Console) -> None:
         """See `Job.show`."""
-        print_tables(tables(results.records, results.failures), console)
+        print_tables(AdversarialPage().tables(results.records, results.failures), console)
         if results.records:
             text = template_text(results.records)
             print_text(text, console)

@@ -83,6 +83,7 @@ class AlignmentsJob(Job):
     private_seed: Annotated[int | None, options.PRIVATE_SEED] = None
 
     kind: ClassVar[str] = "alignments"
+    for_boards: ClassVar[bool] = True
 
     def words(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """See `Job.words`."""

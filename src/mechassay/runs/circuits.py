@@ -73,6 +73,7 @@ class CircuitsJob(CircuitsPlan, Job):
     """
 
     kind: ClassVar[str] = "circuits"
+    for_boards: ClassVar[bool] = True
     grows: ClassVar[tuple[str, ...]] = ("models", "tasks", "methods", "scores")
 
     def words(self) -> tuple[Sequence[str], Sequence[str]]:

@@ -74,6 +74,7 @@ class DirectionsJob(Job):
     seed: Annotated[int, options.SEED] = 0
 
     kind: ClassVar[str] = "directions"
+    for_boards: ClassVar[bool] = True
     test_split: ClassVar[str] = "test"
     command: ClassVar[tuple[str, ...]] = ("gym", "evaluate")
 

@@ -106,6 +106,7 @@ class GymJob(Job):
     seed: Annotated[int, options.SEED] = 0
 
     kind: ClassVar[str] = "gym"
+    for_boards: ClassVar[bool] = True
     grows: ClassVar[tuple[str, ...]] = ("models", "tasks")
 
     def __post_init__(self) -> None:

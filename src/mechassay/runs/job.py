@@ -29,7 +29,7 @@ from mechassay.display import OneLine, Tabular, html_facts, html_table
 from mechassay.errors import BadUsage, MechassayError
 from mechassay.models.model import Model, load_model
 from mechassay.progress import BAR, Progress
-from mechassay.records import Failure, Record
+from mechassay.records import Failure, Record, page_of
 from mechassay.registry import Registry
 from mechassay.report.reports import print_report, write_markdown, write_page
 from mechassay.runs.command_line import Option, command_line, option, options_of
@@ -77,7 +77,7 @@ class Job(Protocol):
     A class that names it as its base has all but `kind`, `cells` and `run`. `markdown` is the file
     of the page's words and tables, if there is to be one. `command` are the words of its command
     (its kind and "run" if there are none), `typed` that command's defaults where they are others
-    than those of the fields.
+    than those of the fields. `for_boards`: boards read its records, and run such plans of others.
     """
 
     kind: ClassVar[str]
@@ -85,6 +85,7 @@ class Job(Protocol):
     markdown: ClassVar[str] = "tables.md"
     command: ClassVar[tuple[str, ...]] = ()
     typed: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    for_boards: ClassVar[bool] = False
 
     def words(self) -> tuple[Sequence[str], Sequence[str]]:
         """The words of its command before the options, none where no command makes it; and the
@@ -258,23 +259,18 @@ class Results(OneLine, Tabular):
         return columns
 
     def plot(self) -> Figure:
-        """The figure of all records: faithfulness, a line each, or histograms of divergences; of
-        a single record its own.
+        """The figure of all records, if the page of their kind has one; of a single record its own.
 
         Raises:
             BadUsage: there is nothing to draw.
         """
-        from mechassay.figures import draw_faithfulness, draw_histograms
-
-        for table, draw in (("curve", draw_faithfulness), ("histogram", draw_histograms)):
-            drawn = [record for record in self.records if record.has_table(table)]
-            if drawn:
-                return draw(drawn)
-        if len(self.records) == 1:
-            return self.records[0].plot()
-        raise BadUsage(
-            f"{self.folder.path} has no records that one figure draws; see records[0].plot()."
-        )
+        kinds = {record.kind for record in self.records}
+        figure = page_of(kinds.pop()).draw_all(self.records) if len(kinds) == 1 else None
+        if figure is None:
+            raise BadUsage(
+                f"{self.folder.path} has no records that one figure draws; see records[0].plot()."
+            )
+        return figure
 
     @property
     def records(self) -> list[Record]:

@@ -32,6 +32,7 @@ class VariablesJob(VariablesPlan, Job):
     """
 
     kind: ClassVar[str] = "variables"
+    for_boards: ClassVar[bool] = True
     grows: ClassVar[tuple[str, ...]] = ("models", "tasks", "variables", "featurizers")
 
     def check(self, bench: Bench) -> None:

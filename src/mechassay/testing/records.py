@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 from html import escape
 
-from mechassay.records import Record, read_record
+from mechassay.records import Record, page_of, read_record
 from mechassay.report.page import render
-from mechassay.report.reports import kind_of
 
 
 def check_record(record: Record) -> None:
@@ -30,8 +29,8 @@ def check_record(record: Record) -> None:
     for table in record.tables:
         keys = list(zip(*(table.columns.get(key, []) for key in table.keys), strict=True))
         assert len(set(keys)) == len(keys), f"the keys of {table.name} do not tell its rows apart"
-    shown = kind_of([record])
-    page = render(shown.title([record]), shown.sections([record]))
+    kind = page_of(record.kind)
+    page = render(kind.title([record]), kind.sections([record]))
     for measure in record.measures:
         assert escape(measure.heading) in page, f"{measure.name} is not on the page"
     for check in record.checks:

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -326,8 +325,8 @@ class Localization(OneLine, Tabular):
 
     def to_html(self, path: str | Path) -> Path:
         """Write the result as one self-contained HTML file with its figures."""
-        # The name of the page, not the page: variables know nothing of reports.
-        write_page = import_module("mechassay.report.reports").write_page
+        from mechassay.report.reports import write_page
+
         return write_page(Path(path), [self.record()])
 
     def _measures(self) -> Iterator[Measure]:

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from mechassay.figures import GREY, INK, MARKERS, PALETTE, SETTINGS, Picture, svg
 from mechassay.records import Failure, Record
 from mechassay.report import page
-from mechassay.report.page import Section, Terms
+from mechassay.report.page import Page, Section, Terms
 from mechassay.report.sections import (
     all_numbers,
     measured,
@@ -56,61 +56,66 @@ READING = {
 }
 
 
-def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
-    """What the page is called."""
-    return "Accuracy of models on tasks"
+class AccuracyPage(Page):
+    """Accuracy of models on tasks."""
 
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        """What the page is called."""
+        return "Accuracy of models on tasks"
 
-def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
-    """All tasks first, then one for each task."""
-    models = list(dict.fromkeys(record.model.name for record in records))
-    scores, tasks = _scores(records), _tasks(records)
-    by_model = {name: {r.model.name: r for r in group} for name, group in tasks.items()}
-    overall = [(name, *_cells(of, models, ORIGINAL, scores)) for name, of in by_model.items()]
-    for failure in failures:
-        model, task = (failure.cell.get(role, "") for role in ("model", "task"))
-        overall.append((task, f"{model} failed: {failure.message}"))
-    made = [TextTable.of("Original prompts", _columns("task", models, scores), overall)]
-    for name, group in tasks.items():
-        kinds, of = _kinds(group[0]), by_model[name]
-        rows = [(short(kind), *_cells(of, models, kind, scores)) for kind in kinds]
-        made.append(TextTable.of(name, _columns("prompts", models, scores), rows))
-    return made if overall else []
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        """All tasks first, then one for each task."""
+        models = list(dict.fromkeys(record.model.name for record in records))
+        scores, tasks = _scores(records), _tasks(records)
+        by_model = {name: {r.model.name: r for r in group} for name, group in tasks.items()}
+        overall = [(name, *_cells(of, models, ORIGINAL, scores)) for name, of in by_model.items()]
+        for failure in failures:
+            model, task = (failure.cell.get(role, "") for role in ("model", "task"))
+            overall.append((task, f"{model} failed: {failure.message}"))
+        made = [TextTable.of("Original prompts", _columns("task", models, scores), overall)]
+        for name, group in tasks.items():
+            kinds, of = _kinds(group[0]), by_model[name]
+            rows = [(short(kind), *_cells(of, models, kind, scores)) for kind in kinds]
+            made.append(TextTable.of(name, _columns("prompts", models, scores), rows))
+        return made if overall else []
 
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        """A section for all tasks and one for each, with its figure."""
+        overall, *each = self.tables(records, failures) or [None]
+        groups = zip(each, _tasks(records).values(), strict=True)
+        shown = [
+            Section(
+                table.title,
+                (_chart(table.title, group), table) if _kinds(group[0]) else (table,),
+            )
+            for table, group in groups
+            if table
+        ]
+        return [
+            Section("", tuple(warnings_notice(records))),
+            *([Section(overall.title, (overall,))] if overall else []),
+            *shown,
+            Section("How to read this", (Terms(READING),)),
+            *run_section([_facts(record) for record in records]),
+            *values_section(records),
+            *all_numbers(records),
+        ]
 
-def sections(
-    records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
-) -> list[Section]:
-    """A section for all tasks and one for each, with its figure."""
-    overall, *each = tables(records, failures) or [None]
-    groups = zip(each, _tasks(records).values(), strict=True)
-    shown = [
-        Section(
-            table.title,
-            (_chart(table.title, group), table) if _kinds(group[0]) else (table,),
-        )
-        for table, group in groups
-        if table
-    ]
-    return [
-        Section("", tuple(warnings_notice(records))),
-        *([Section(overall.title, (overall,))] if overall else []),
-        *shown,
-        Section("How to read this", (Terms(READING),)),
-        *run_section([_facts(record) for record in records]),
-        *values_section(records),
-        *all_numbers(records),
-    ]
+    def draw(self, record: Record, ax: Axes | None = None) -> Figure:
+        """The figure of one record, see `draw_accuracy`."""
+        return draw_accuracy([record], ax)
 
 
 def _chart(title: str, group: Sequence[Record]) -> page.Figure:
     about = "Accuracy of the model by kind of prompt, with intervals and chance; the table has it."
     return page.Figure(svg(draw_accuracy(group)), name=f"Accuracy: {title}", about=about)
-
-
-def draw(record: Record, ax: Axes | None = None) -> Figure:
-    """The figure of one record, see `draw_accuracy`."""
-    return draw_accuracy([record], ax)
 
 
 def draw_accuracy(records: Sequence[Record], ax: Axes | None = None) -> Figure:

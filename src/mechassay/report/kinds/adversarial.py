@@ -15,14 +15,16 @@ from itertools import cycle, zip_longest
 from typing import Any
 
 from markupsafe import Markup, escape
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as MatplotlibFigure
 
-from mechassay.figures import PALETTE, draw_distribution, svg
+from mechassay.figures import PALETTE, draw_distribution, draw_histogram, draw_histograms, svg
 from mechassay.records import Failure, Record
 from mechassay.report.heat_maps import HeatMap, draw_heat_map, heat_maps_of, map_words
 from mechassay.report.kinds.adversarial_labels import groups_of, label_table, worse_labels_text
 from mechassay.report.kinds.adversarial_templates import halves, template_table, template_text
 from mechassay.report.nats import ROUNDING, Numbers, nats, plain_number, summary, with_interval
-from mechassay.report.page import Block, Figure, Fold, Heading, Section, Terms, Text
+from mechassay.report.page import Block, Figure, Fold, Heading, Page, Section, Terms, Text
 from mechassay.report.sections import (
     all_numbers,
     broken,
@@ -117,38 +119,57 @@ READING = {
 }
 
 
-def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
-    """What the page is called."""
-    named = [f" of {r.model.name} on {r.task.name}" for r in records[:1]]
-    return f"Adversarial evaluation of circuits{''.join(named)}"
+class AdversarialPage(Page):
+    """Circuits under adversarial evaluation."""
 
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        """What the page is called."""
+        named = [f" of {r.model.name} on {r.task.name}" for r in records[:1]]
+        return f"Adversarial evaluation of circuits{''.join(named)}"
 
-def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
-    """What a console shows; one population is in the first table."""
-    split = template_table(records) if records and len(halves(records[0])) > 1 else None
-    return [overview_table(records, short=True), *([split] if split else [])] if records else []
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        """What a console shows; one population is in the first table."""
+        split = template_table(records) if records and len(halves(records[0])) > 1 else None
+        return [overview_table(records, short=True), *([split] if split else [])] if records else []
 
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        """The page of a run."""
+        if not records:
+            nothing = (Text("There are no results.", "verdict"), *failures_text(failures))
+            return [Section("", nothing), Section("Failed", (measures_table((), failures),))]
+        split = template_table(records)
+        said = Text(" ".join(filter(None, (about(records[0]), template_text(records)))), "soft")
+        shown = [checks_table(records), overview_table(records), *([split] if split else [])]
+        verdicts = [
+            Text(verdict(record), "verdict", f"{record.method.name}:") for record in records
+        ]
+        looks = zip(records, cycle(PALETTE), strict=False)
+        return [
+            Section("", (*broken_notice(records), *verdicts, *failures_text(failures), said)),
+            *(Section(table.title, (table,)) for table in shown),
+            *(_circuit(record, colour) for record, colour in looks),
+            Section("How to read this", (Terms(READING),)),
+            *facts_section(records),
+            *all_numbers(records),
+        ]
 
-def sections(
-    records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
-) -> list[Section]:
-    """The page of a run."""
-    if not records:
-        nothing = (Text("There are no results.", "verdict"), *failures_text(failures))
-        return [Section("", nothing), Section("Failed", (measures_table((), failures),))]
-    split = template_table(records)
-    said = Text(" ".join(filter(None, (about(records[0]), template_text(records)))), "soft")
-    shown = [checks_table(records), overview_table(records), *([split] if split else [])]
-    verdicts = [Text(verdict(record), "verdict", f"{record.method.name}:") for record in records]
-    looks = zip(records, cycle(PALETTE), strict=False)
-    return [
-        Section("", (*broken_notice(records), *verdicts, *failures_text(failures), said)),
-        *(Section(table.title, (table,)) for table in shown),
-        *(_circuit(record, colour) for record, colour in looks),
-        Section("How to read this", (Terms(READING),)),
-        *facts_section(records),
-        *all_numbers(records),
-    ]
+    def draw(self, record: Record, ax: Axes | None = None) -> MatplotlibFigure | None:
+        """The histogram of a record's pairs; without `ax` beside their exceedance."""
+        if not record.has_table("histogram"):
+            return None
+        return draw_distribution(record) if ax is None else draw_histogram(record, ax)
+
+    def draw_all(self, records: Sequence[Record]) -> MatplotlibFigure | None:
+        """Histograms of divergences, one a record."""
+        drawn = [record for record in records if record.has_table("histogram")]
+        return draw_histograms(drawn) if drawn else None
 
 
 def about(record: Record) -> str:

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from mechassay.records import Failure, Record
 from mechassay.report.kinds import claims
-from mechassay.report.page import Block, Section, Terms, Text
+from mechassay.report.page import Block, Page, Section, Terms, Text
 from mechassay.report.sections import (
     facts_section,
     failures_table,
@@ -38,40 +38,46 @@ READING = {
 RUNS = "Runs of the judge"
 
 
-def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
-    """What the page is called."""
-    names = dict.fromkeys(record.specs["document"].name for record in records)
-    judges = dict.fromkeys(record.specs["judge"].name for record in records)
-    if not records:
-        names = dict.fromkeys(failure.cell.get("source", "") for failure in failures)
-        judges = dict.fromkeys(failure.cell.get("judge", "") for failure in failures)
-    return f"{', '.join(names)}, judged by {', '.join(judges)}"
+class AssessmentsPage(Page):
+    """Runs of a judge on a document."""
 
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        """What the page is called."""
+        names = dict.fromkeys(record.specs["document"].name for record in records)
+        judges = dict.fromkeys(record.specs["judge"].name for record in records)
+        if not records:
+            names = dict.fromkeys(failure.cell.get("source", "") for failure in failures)
+            judges = dict.fromkeys(failure.cell.get("judge", "") for failure in failures)
+        return f"{', '.join(names)}, judged by {', '.join(judges)}"
 
-def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
-    """What a console shows."""
-    runs = _runs(records)
-    shown = claims.tables(runs[0]) if len(runs) == 1 else []
-    return [*shown, *([_runs_table(runs)] if runs else []), *failures_table(failures, "run")]
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        """What a console shows."""
+        runs = _runs(records)
+        shown = claims.ClaimsPage().tables(runs[0]) if len(runs) == 1 else []
+        return [*shown, *([_runs_table(runs)] if runs else []), *failures_table(failures, "run")]
 
-
-def sections(
-    records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
-) -> list[Section]:
-    """The verdict, what failed, every run of the judge, and the claims of a single one."""
-    runs = _runs(records)
-    failed = [*failures_text(failures), *failures_table(failures, "run")]
-    if not runs:
-        return [Section("", (Text("Nothing was judged.", "verdict"), *failed))]
-    table = Section(RUNS, (_runs_table(runs),))
-    reading = Section("How to read the runs", (Terms(READING),))
-    if len(runs) == 1:
-        first, *others = claims.sections(records)
-        return [Section("", (*first.blocks, *failed)), table, *others, reading]
-    systems = [own[0] for own in runs]
-    said: list[Block] = [*claims.lost_quotes(records), Text(_apart(systems), "verdict")]
-    said += [*failed, *warnings_notice(systems)]
-    return [Section("", tuple(said)), table, reading, *facts_section(systems)]
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        """The verdict, what failed, every run of the judge, and the claims of a single one."""
+        runs = _runs(records)
+        failed = [*failures_text(failures), *failures_table(failures, "run")]
+        if not runs:
+            return [Section("", (Text("Nothing was judged.", "verdict"), *failed))]
+        table = Section(RUNS, (_runs_table(runs),))
+        reading = Section("How to read the runs", (Terms(READING),))
+        if len(runs) == 1:
+            first, *others = claims.ClaimsPage().sections(records)
+            return [Section("", (*first.blocks, *failed)), table, *others, reading]
+        systems = [own[0] for own in runs]
+        said: list[Block] = [*claims.lost_quotes(records), Text(_apart(systems), "verdict")]
+        said += [*failed, *warnings_notice(systems)]
+        return [Section("", tuple(said)), table, reading, *facts_section(systems)]
 
 
 def _runs(records: Sequence[Record]) -> list[list[Record]]:

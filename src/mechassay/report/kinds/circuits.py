@@ -6,15 +6,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 from markupsafe import Markup, escape
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as MatplotlibFigure
 
 from mechassay.curves import control_kinds, control_name, labels, random_curves
 from mechassay.drawing.circuit import score_text
-from mechassay.figures import areas_figure, colours, faithfulness_figure
+from mechassay.errors import one_of
+from mechassay.figures import (
+    areas_figure,
+    colours,
+    draw_faithfulness,
+    draw_ranking,
+    faithfulness_figure,
+)
 from mechassay.records import Failure, Measure, PairTokens, Record
 from mechassay.report.captions import areas_text, faithfulness_text
-from mechassay.report.page import Block, Figure, Heading, Section, Terms, Text
+from mechassay.report.page import Block, Figure, Heading, Page, Section, Terms, Text
 from mechassay.report.ranks import rank_text, ranked
 from mechassay.report.sections import (
     all_numbers,
@@ -97,35 +107,59 @@ PROFILES = {
 }
 
 
-def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
-    """What the page is called."""
-    models = {record.model.name for record in records} - {""}
-    tasks = {record.task.name for record in records} - {""}
-    of = f" of {models.pop()}" if len(models) == 1 else ""
-    on = f" on {tasks.pop()}" if len(tasks) == 1 else ""
-    return f"Faithfulness of circuits{of}{on}"
+class CircuitsPage(Page):
+    """Methods that find circuits."""
 
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        """What the page is called."""
+        models = {record.model.name for record in records} - {""}
+        tasks = {record.task.name for record in records} - {""}
+        of = f" of {models.pop()}" if len(models) == 1 else ""
+        on = f" on {tasks.pop()}" if len(tasks) == 1 else ""
+        return f"Faithfulness of circuits{of}{on}"
 
-def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
-    """What a console shows."""
-    return [results_table(records, failures)]
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        """What a console shows."""
+        return [results_table(records, failures)]
 
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        """Verdict, figures and table, a pair, drawings, how to read them, facts, values."""
+        groups = settings(records)
+        return [
+            header(groups, failures, warnings_notice(records)),
+            *results(groups, failures),
+            *_first_pairs(groups),
+            *_drawings(drawings),
+            *reading(records),
+            *facts_section(records, _facets),
+            *_values(records),
+            *all_numbers(records),
+        ]
 
-def sections(
-    records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
-) -> list[Section]:
-    """The page: verdict, figures and table, a pair, drawings, how to read them, facts, values."""
-    groups = settings(records)
-    return [
-        header(groups, failures, warnings_notice(records)),
-        *results(groups, failures),
-        *_first_pairs(groups),
-        *_drawings(drawings),
-        *reading(records),
-        *facts_section(records, _facets),
-        *_values(records),
-        *all_numbers(records),
-    ]
+    def draw(
+        self,
+        record: Record,
+        ax: Axes | None = None,
+        *,
+        ranking: Literal["value", "magnitude"] = "value",
+    ) -> MatplotlibFigure | None:
+        """Faithfulness at every size, with controls; on `ax` by one ranking."""
+        one_of("ranking", ranking, ("value", "magnitude"))
+        if not record.has_table("curve"):
+            return None
+        return draw_faithfulness([record]) if ax is None else draw_ranking([record], ranking, ax)
+
+    def draw_all(self, records: Sequence[Record]) -> MatplotlibFigure | None:
+        """Faithfulness at every size, a line each."""
+        drawn = [record for record in records if record.has_table("curve")]
+        return draw_faithfulness(drawn) if drawn else None
 
 
 def header(

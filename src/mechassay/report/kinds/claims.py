@@ -17,7 +17,7 @@ from mechassay.claims.scoring import (
     tier_of,
 )
 from mechassay.records import Failure, Record
-from mechassay.report.page import Block, Fold, Notice, Section, Terms, Text
+from mechassay.report.page import Block, Fold, Notice, Page, Section, Terms, Text
 from mechassay.report.sections import (
     all_numbers,
     facts_section,
@@ -38,33 +38,43 @@ READING = {
 }
 
 
-def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
-    """What the page is called."""
-    names = dict.fromkeys(record.cell.get("rater", "") for record in records)
-    n = len(records)
-    return f"{n} {'claim' if n == 1 else 'claims'}, judged by {', '.join(names) or 'nobody'}"
+class ClaimsPage(Page):
+    """Claims as one rater judged them."""
 
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        """What the page is called."""
+        names = dict.fromkeys(record.cell.get("rater", "") for record in records)
+        n = len(records)
+        return f"{n} {'claim' if n == 1 else 'claims'}, judged by {', '.join(names) or 'nobody'}"
 
-def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
-    """What a console shows."""
-    single = len(records) == 1
-    return [_scores(records), *([_criteria(records[0])] if single else [])]
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        """What a console shows."""
+        single = len(records) == 1
+        return [_scores(records), *([_criteria(records[0])] if single else [])]
 
-
-def sections(
-    records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
-) -> list[Section]:
-    """The verdict, all scores, and every claim with its criteria."""
-    blocks: list[Block] = [*lost_quotes(records), *_refuted(records), *map(_verdict, records[:1])]
-    blocks += [Text(_limits(records), "soft"), *warnings_notice(records)]
-    return [
-        Section("", tuple(blocks)),
-        Section("Scores", (_scores(records),)),
-        *(_claim(record) for record in records),
-        Section("How to read this", (Terms({**READING, **_asks(records)}),)),
-        *facts_section(records),
-        *all_numbers(records),
-    ]
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        """The verdict, all scores, and every claim with its criteria."""
+        blocks: list[Block] = [
+            *lost_quotes(records),
+            *_refuted(records),
+            *map(_verdict, records[:1]),
+        ]
+        blocks += [Text(_limits(records), "soft"), *warnings_notice(records)]
+        return [
+            Section("", tuple(blocks)),
+            Section("Scores", (_scores(records),)),
+            *(_claim(record) for record in records),
+            Section("How to read this", (Terms({**READING, **_asks(records)}),)),
+            *facts_section(records),
+            *all_numbers(records),
+        ]
 
 
 def lost_quotes(records: Sequence[Record]) -> list[Block]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mechassay.claims.rubric import load_rubric
 from mechassay.claims.scoring import STATUSES
 from mechassay.records import Failure, Record
-from mechassay.report.page import Block, Section, Terms, Text
+from mechassay.report.page import Block, Page, Section, Terms, Text
 from mechassay.report.sections import all_numbers, facts_section, warnings_notice
 from mechassay.report.tables import NOTHING, Column, Row, TextTable
 from mechassay.text import interval, share
@@ -23,31 +23,39 @@ READING = {
 LEFT_OUT = ("claim", "criterion", "distance", "reasons")
 
 
-def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
-    """What the page is called."""
-    return f"Raters compared: {records[0].cell['raters']}" if records else "Raters compared"
+class ClaimsComparisonPage(Page):
+    """Raters of the same claims beside each other."""
 
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        """What the page is called."""
+        return f"Raters compared: {records[0].cell['raters']}" if records else "Raters compared"
 
-def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
-    """What a console shows: disagreements first."""
-    return [table for record in records for table in (_disagreements(record), _agreement(record))]
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        """What a console shows: disagreements first."""
+        return [
+            table for record in records for table in (_disagreements(record), _agreement(record))
+        ]
 
-
-def sections(
-    records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
-) -> list[Section]:
-    """Disagreements, agreement, how each two raters differ on each criterion, what was compared."""
-    first: list[Block] = [Text(_verdict(record), "verdict") for record in records]
-    return [
-        Section("", (*first, *warnings_notice(records))),
-        Section("Disagreements", tuple(map(_disagreements, records))),
-        Section("Agreement", tuple(map(_agreement, records))),
-        Section("Statuses", tuple(table for each in records for table in _confusions(each))),
-        Section("Criteria", tuple(map(_criteria, records))),
-        Section("How to read this", (Terms(READING),)),
-        *facts_section(records),
-        *all_numbers(records),
-    ]
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        """Disagreements, agreement, how two raters differ on each criterion, what was compared."""
+        first: list[Block] = [Text(_verdict(record), "verdict") for record in records]
+        return [
+            Section("", (*first, *warnings_notice(records))),
+            Section("Disagreements", tuple(map(_disagreements, records))),
+            Section("Agreement", tuple(map(_agreement, records))),
+            Section("Statuses", tuple(table for each in records for table in _confusions(each))),
+            Section("Criteria", tuple(map(_criteria, records))),
+            Section("How to read this", (Terms(READING),)),
+            *facts_section(records),
+            *all_numbers(records),
+        ]
 
 
 def _verdict(record: Record) -> str:

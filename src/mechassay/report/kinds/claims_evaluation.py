@@ -20,7 +20,7 @@ from mechassay.records import Failure, Record
 from mechassay.report import page
 from mechassay.report.claim_charts import draw_confusion, draw_dimensions, draw_scores
 from mechassay.report.nats import plain_number
-from mechassay.report.page import Block, Section, Terms, Text
+from mechassay.report.page import Block, Page, Section, Terms, Text
 from mechassay.report.sections import (
     all_numbers,
     facts_section,
@@ -46,58 +46,63 @@ READING = {
 }
 
 
-def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
-    """What the page is called."""
-    names = dict.fromkeys(record.cell.get("judge", "") for record in records)
-    told = ", ".join(names) or "judges"
-    return f"{told[:1].upper()}{told[1:]} against labels"
+class ClaimsEvaluationPage(Page):
+    """A judge against labels."""
 
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        """What the page is called."""
+        names = dict.fromkeys(record.cell.get("judge", "") for record in records)
+        told = ", ".join(names) or "judges"
+        return f"{told[:1].upper()}{told[1:]} against labels"
 
-def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
-    """What a console shows."""
-    made = (_agreement, _papers, _baselines, _boundaries, _failed_checks)
-    found = [make(record) for record in records for make in made]
-    return [table for table in found if table.rows]
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        """What a console shows."""
+        made = (_agreement, _papers, _baselines, _boundaries, _failed_checks)
+        found = [make(record) for record in records for make in made]
+        return [table for table in found if table.rows]
 
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        """The verdict, charts, papers, baselines, boundaries, criteria, and printed statements."""
+        first: list[Block] = [Text(_verdict(record), "verdict") for record in records]
+        made: list[Section] = [
+            Section("", (*first, *warnings_notice(records))),
+            Section("Agreement", tuple(map(_agreement, records))),
+            *(section for record in records for section in _charts(record)),
+        ]
+        for name, make in {
+            "Papers": _papers,
+            "Judges that know nothing": _baselines,
+            "Labels by source": _sources,
+            "Boundaries of tiers": _boundaries,
+            "Criteria": _criteria,
+            "Printed statements": _checks,
+        }.items():
+            shown = [table for table in map(make, records) if table.rows]
+            made += [Section(name, tuple(shown))] if shown else []
+        known = {name: text for name, text in meanings(records).items() if name not in READING}
+        return [
+            *made,
+            Section("How to read this", (Terms({**READING, **known}),)),
+            *facts_section(records),
+            *all_numbers(records),
+        ]
 
-def sections(
-    records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
-) -> list[Section]:
-    """The verdict, charts, papers, baselines, boundaries, criteria, and printed statements."""
-    first: list[Block] = [Text(_verdict(record), "verdict") for record in records]
-    made: list[Section] = [
-        Section("", (*first, *warnings_notice(records))),
-        Section("Agreement", tuple(map(_agreement, records))),
-        *(section for record in records for section in _charts(record)),
-    ]
-    for name, make in {
-        "Papers": _papers,
-        "Judges that know nothing": _baselines,
-        "Labels by source": _sources,
-        "Boundaries of tiers": _boundaries,
-        "Criteria": _criteria,
-        "Printed statements": _checks,
-    }.items():
-        shown = [table for table in map(make, records) if table.rows]
-        made += [Section(name, tuple(shown))] if shown else []
-    known = {name: text for name, text in meanings(records).items() if name not in READING}
-    return [
-        *made,
-        Section("How to read this", (Terms({**READING, **known}),)),
-        *facts_section(records),
-        *all_numbers(records),
-    ]
+    def draw(self, record: Record, ax: Axes | None = None) -> Figure:
+        """Scores with labels and single runs."""
+        return draw_scores(record, rubric_of(record), ax)
 
 
 def rubric_of(record: Record) -> Rubric:
     """The rubric that papers were judged by."""
     spec = record.specs["rubric"]
     return load_rubric(f"{spec.name}@{spec.version}")
-
-
-def draw(record: Record, ax: Axes | None = None) -> Figure:
-    """Scores with labels and single runs."""
-    return draw_scores(record, rubric_of(record), ax)
 
 
 def _verdict(record: Record) -> str:

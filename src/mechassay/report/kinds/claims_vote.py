@@ -8,7 +8,7 @@ from mechassay.claims.debiasing import SINGLE
 from mechassay.claims.minimum_vote import AGGREGATES
 from mechassay.records import Failure, Record
 from mechassay.report.nats import plain_number
-from mechassay.report.page import Block, Fold, Section, Terms, Text
+from mechassay.report.page import Block, Fold, Page, Section, Terms, Text
 from mechassay.report.sections import (
     all_numbers,
     facts_section,
@@ -31,40 +31,46 @@ READING = {
 }
 
 
-def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
-    """What the page is called."""
-    name = records[0].cell["rater"] if records else "runs of a judge"
-    return f"{name[:1].upper()}{name[1:]}"
+class ClaimsVotePage(Page):
+    """A vote over runs of a judge."""
 
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        """What the page is called."""
+        name = records[0].cell["rater"] if records else "runs of a judge"
+        return f"{name[:1].upper()}{name[1:]}"
 
-def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
-    """What a console shows: claims, and what other steps than the vote changed."""
-    return [
-        table
-        for each in records
-        for table in (_claims(each), _changes(each, voted=False))
-        if table.rows
-    ]
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        """What a console shows: claims, and what other steps than the vote changed."""
+        return [
+            table
+            for each in records
+            for table in (_claims(each), _changes(each, voted=False))
+            if table.rows
+        ]
 
-
-def sections(
-    records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
-) -> list[Section]:
-    """Scores by every way, changes, what was rejected, matches, and every status of every run."""
-    first: list[Block] = [Text(_verdict(record), "verdict") for record in records]
-    return [
-        Section("", (*first, *warnings_notice(records))),
-        Section("Claims", tuple(map(_claims, records))),
-        Section("Changes", tuple(_changes(record) for record in records)),
-        *_stored(records, "rejected", "Objections that were rejected"),
-        *_stored(records, "matches", "Claims that were taken for one"),
-        *_stored(records, "scores", "Scores"),
-        *_stored(records, "statuses", "Statuses of every run"),
-        *_stored(records, "steps", "Steps"),
-        Section("How to read this", (Terms(READING),)),
-        *facts_section(records),
-        *all_numbers(records),
-    ]
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        """Scores by every way, changes, what was rejected, matches, all statuses of all runs."""
+        first: list[Block] = [Text(_verdict(record), "verdict") for record in records]
+        return [
+            Section("", (*first, *warnings_notice(records))),
+            Section("Claims", tuple(map(_claims, records))),
+            Section("Changes", tuple(_changes(record) for record in records)),
+            *_stored(records, "rejected", "Objections that were rejected"),
+            *_stored(records, "matches", "Claims that were taken for one"),
+            *_stored(records, "scores", "Scores"),
+            *_stored(records, "statuses", "Statuses of every run"),
+            *_stored(records, "steps", "Steps"),
+            Section("How to read this", (Terms(READING),)),
+            *facts_section(records),
+            *all_numbers(records),
+        ]
 
 
 def _verdict(record: Record) -> str:

@@ -11,7 +11,7 @@ from mechassay.gym.task_odds import RANDOM_DIRECTIONS, WHOLE_VECTOR
 from mechassay.records import Failure, Record
 from mechassay.report.kinds.gym import READING as OF_GYM
 from mechassay.report.kinds.gym import figures_of
-from mechassay.report.page import Section, Terms, Text
+from mechassay.report.page import Page, Section, Terms, Text
 from mechassay.report.sections import (
     all_numbers,
     facts_section,
@@ -37,24 +37,46 @@ READING = {
 }
 
 
-def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
-    """What the page is called."""
-    tasks = ", ".join(dict.fromkeys(record.task.name for record in records))
-    return f"Directions for {tasks}" if tasks else "Directions"
+class DirectionsPage(Page):
+    """Directions of others on gym tasks."""
 
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        """What the page is called."""
+        tasks = ", ".join(dict.fromkeys(record.task.name for record in records))
+        return f"Directions for {tasks}" if tasks else "Directions"
 
-def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
-    """A row a method: its odds beside those of controls, and its selectivity."""
-    rows = [Row(_cells(record)) for record in records]
-    texts = (Column(name, False) for name in ("method", "task", "model"))
-    names = ("k", "accuracy", "odds", WHOLE_VECTOR, "random", "less random", SELECTIVITY)
-    caption = (
-        "Log odds-ratios of test items in nats, the mean over layers, regions chosen on validation"
-        " items. k: the most directions of a site. Brackets are 95 % intervals."
-    )
-    columns = (*texts, *map(Column, names))
-    made = [TextTable("Directions as given", columns, tuple(rows), caption)] if rows else []
-    return [*made, *failures_table(failures, "method")]
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        """A row a method: its odds beside those of controls, and its selectivity."""
+        rows = [Row(_cells(record)) for record in records]
+        texts = (Column(name, False) for name in ("method", "task", "model"))
+        names = ("k", "accuracy", "odds", WHOLE_VECTOR, "random", "less random", SELECTIVITY)
+        caption = (
+            "Log odds-ratios of test items in nats, the mean over layers, regions chosen on"
+            " validation items. k: the most directions of a site. Brackets are 95 % intervals."
+        )
+        columns = (*texts, *map(Column, names))
+        made = [TextTable("Directions as given", columns, tuple(rows), caption)] if rows else []
+        return [*made, *failures_table(failures, "method")]
+
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        """What was found in words; the table; figures of every record; facts; values."""
+        said = [Text(_verdict(record), "verdict") for record in records]
+        return [
+            opening(records, said, failures),
+            Section("Odds beside controls", tuple(self.tables(records, failures))),
+            *map(figures_of, records),
+            Section("How to read this", (Terms(READING),)),
+            *facts_section(records),
+            *values_section(records),
+            *all_numbers(records),
+        ]
 
 
 def _cells(record: Record) -> tuple[str, ...]:
@@ -70,22 +92,6 @@ def _cells(record: Record) -> tuple[str, ...]:
     )
     k = str(record.method.args.get("k", ""))
     return (method, record.task.name, record.model.name, k, *map(measured, found))
-
-
-def sections(
-    records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
-) -> list[Section]:
-    """What was found in words; the table; figures of every record; facts; values."""
-    said = [Text(_verdict(record), "verdict") for record in records]
-    return [
-        opening(records, said, failures),
-        Section("Odds beside controls", tuple(tables(records, failures))),
-        *map(figures_of, records),
-        Section("How to read this", (Terms(READING),)),
-        *facts_section(records),
-        *values_section(records),
-        *all_numbers(records),
-    ]
 
 
 def _verdict(record: Record) -> str:

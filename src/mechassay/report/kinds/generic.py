@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mechassay.records import Failure, Record
-from mechassay.report.page import Section, Terms, Text
+from mechassay.report.page import Page, Section, Terms, Text
 from mechassay.report.sections import (
     all_numbers,
     broken_notice,
@@ -22,33 +22,39 @@ from mechassay.report.tables import TextTable
 from mechassay.report.text import measure_text
 
 
-def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
-    """What the page is called."""
-    kinds = dict.fromkeys(record.kind for record in records)
-    return f"Results: {', '.join(kinds) or 'none'}"
+class GenericPage(Page):
+    """Records of any kind."""
 
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        """What the page is called."""
+        kinds = dict.fromkeys(record.kind for record in records)
+        return f"Results: {', '.join(kinds) or 'none'}"
 
-def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
-    """What a console shows."""
-    return [measures_table(records, failures)]
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        """What a console shows."""
+        return [measures_table(records, failures)]
 
-
-def sections(
-    records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
-) -> list[Section]:
-    """Verdict, failing checks and warnings; measures, checks, tables; facts; values."""
-    checks, terms = checks_table(records), meanings(records)
-    said = [Text(_verdict(records), "verdict"), *failures_text(failures)]
-    return [
-        Section("", (*broken_notice(records), *said, *warnings_notice(records))),
-        Section("Measures", (measures_table(records, failures),)),
-        *([Section("Controls", (checks,))] if checks.rows else []),
-        *tables_section(records),
-        *([Section("How to read this", (Terms(terms),))] if terms else []),
-        *facts_section(records),
-        *values_section(records),
-        *all_numbers(records),
-    ]
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        """Verdict, failing checks and warnings; measures, checks, tables; facts; values."""
+        checks, terms = checks_table(records), meanings(records)
+        said = [Text(_verdict(records), "verdict"), *failures_text(failures)]
+        return [
+            Section("", (*broken_notice(records), *said, *warnings_notice(records))),
+            Section("Measures", (measures_table(records, failures),)),
+            *([Section("Controls", (checks,))] if checks.rows else []),
+            *tables_section(records),
+            *([Section("How to read this", (Terms(terms),))] if terms else []),
+            *facts_section(records),
+            *values_section(records),
+            *all_numbers(records),
+        ]
 
 
 def _verdict(records: Sequence[Record]) -> str:

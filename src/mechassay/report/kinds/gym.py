@@ -46,7 +46,7 @@ from mechassay.report.kinds.gym_settings import (
     sizes_text,
     sweep_sections,
 )
-from mechassay.report.page import Block, Figure, Fold, Section, Terms, Text
+from mechassay.report.page import Block, Figure, Fold, Page, Section, Terms, Text
 from mechassay.report.sections import (
     all_numbers,
     facts_section,
@@ -90,11 +90,63 @@ READING = {
 }
 
 
-def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
-    """What the page is called."""
-    tasks = list(dict.fromkeys(record.task.name for record in records))
-    told = ", ".join(tasks) if len(tasks) < 4 else f"{len(tasks)} tasks"
-    return f"Gym tasks{f': {told}' if tasks else ''}{_indices(records)}"
+class GymPage(Page):
+    """Odds and selectivity on gym tasks."""
+
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        """What the page is called."""
+        tasks = list(dict.fromkeys(record.task.name for record in records))
+        told = ", ".join(tasks) if len(tasks) < 4 else f"{len(tasks)} tasks"
+        return f"Gym tasks{f': {told}' if tasks else ''}{_indices(records)}"
+
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        """Means of all models; of each, at its last checkpoint, odds and selectivity by task, what
+        was chosen, and how the published rule is biased; what failed.
+        """
+        made = _means(records)
+        for model, some in last_checkpoints(records).items():
+            made += _of_model(some, model)
+        made += [table for part in sweep_sections(by_model(records)) for table in _tables_in(part)]
+        return [*made, *failures_table(failures, "task")]
+
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        """What was found in words; tables; figures of tasks; how to read them; facts; values."""
+        said: list[Block] = [Text(text, "verdict") for text in _verdicts(records)]
+        every, last = by_model(records), last_checkpoints(records)
+        shown: list[Block] = []
+        for model, some in last.items():
+            shown += _of_model(some, model)
+        others = [(model, some) for model, some in every.items() if model not in last]
+        earlier = tuple(table for model, some in others for table in _by_tasks(some, model))
+        shown += [Fold("Earlier checkpoints", earlier)] if earlier else []
+        means = _means(records)
+        firsts = [group[0] for group in every.values()]
+        return [
+            opening([record for some in last.values() for record in some], said, failures),
+            *([Section("Means over tasks", tuple(means))] if means else []),
+            Section("Odds and selectivity", (*shown, *failures_table(failures, "task"))),
+            *sweep_sections(every),
+            *accuracy_sections(records),
+            *training_sections(records, _main_methods(records)),
+            *_mean_layers(last),
+            *(figures_of(record) for some in last.values() for record in some),
+            Section("How to read this", (Terms(READING),)),
+            *facts_section(firsts),
+            *values_section(records),
+            *all_numbers(records),
+        ]
+
+    def draw(self, record: Record, ax: Axes | None = None) -> MatplotlibFigure:
+        """The heat map of a record's first method."""
+        first = _map(record, methods_of(record)[0])
+        return draw_odds(first.layers, first.regions, first.values, title=first.title, ax=ax)
 
 
 def _indices(records: Sequence[Record]) -> str:
@@ -103,55 +155,8 @@ def _indices(records: Sequence[Record]) -> str:
     return f", with the indices of {compat}" if compat else ""
 
 
-def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
-    """Means of all models; of each, at its last checkpoint, odds and selectivity by task, what was
-    chosen, and how the published rule is biased; what failed.
-    """
-    made = _means(records)
-    for model, some in last_checkpoints(records).items():
-        made += _of_model(some, model)
-    made += [table for part in sweep_sections(by_model(records)) for table in _tables_in(part)]
-    return [*made, *failures_table(failures, "task")]
-
-
 def _tables_in(section: Section) -> list[TextTable]:
     return [block for block in section.blocks if isinstance(block, TextTable)]
-
-
-def sections(
-    records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
-) -> list[Section]:
-    """What was found in words; tables; figures of every task; how to read them; facts; values."""
-    said: list[Block] = [Text(text, "verdict") for text in _verdicts(records)]
-    every, last = by_model(records), last_checkpoints(records)
-    shown: list[Block] = []
-    for model, some in last.items():
-        shown += _of_model(some, model)
-    others = [(model, some) for model, some in every.items() if model not in last]
-    earlier = tuple(table for model, some in others for table in _by_tasks(some, model))
-    shown += [Fold("Earlier checkpoints", earlier)] if earlier else []
-    means = _means(records)
-    firsts = [group[0] for group in every.values()]
-    return [
-        opening([record for some in last.values() for record in some], said, failures),
-        *([Section("Means over tasks", tuple(means))] if means else []),
-        Section("Odds and selectivity", (*shown, *failures_table(failures, "task"))),
-        *sweep_sections(every),
-        *accuracy_sections(records),
-        *training_sections(records, _main_methods(records)),
-        *_mean_layers(last),
-        *(figures_of(record) for some in last.values() for record in some),
-        Section("How to read this", (Terms(READING),)),
-        *facts_section(firsts),
-        *values_section(records),
-        *all_numbers(records),
-    ]
-
-
-def draw(record: Record, ax: Axes | None = None) -> MatplotlibFigure:
-    """The heat map of a record's first method."""
-    first = _map(record, methods_of(record)[0])
-    return draw_odds(first.layers, first.regions, first.values, title=first.title, ax=ax)
 
 
 def methods_of(record: Record) -> list[str]:

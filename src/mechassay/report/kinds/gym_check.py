@@ -25,7 +25,7 @@ from mechassay.report.kinds.gym_models import (
     estimate_of,
     last_checkpoints,
 )
-from mechassay.report.page import Block, Figure, Section, Terms, Text
+from mechassay.report.page import Block, Figure, Page, Section, Terms, Text
 from mechassay.report.sections import (
     all_numbers,
     facts_section,
@@ -50,59 +50,64 @@ READING = {
 }
 
 
-def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
-    """What the page is called."""
-    return "Accuracy on gym tasks"
+class GymCheckPage(Page):
+    """Accuracy of models on gym tasks."""
 
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        """What the page is called."""
+        return "Accuracy on gym tasks"
 
-def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
-    """A row a task, a column a model."""
-    groups = by_model(records)
-    tasks = dict.fromkeys(record.task.name for record in records)
-    found = {
-        task: [
-            next((record for record in some if record.task.name == task), None)
-            for some in groups.values()
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        """A row a task, a column a model."""
+        groups = by_model(records)
+        tasks = dict.fromkeys(record.task.name for record in records)
+        found = {
+            task: [
+                next((record for record in some if record.task.name == task), None)
+                for some in groups.values()
+            ]
+            for task in tasks
+        }
+        alone = len(groups) == 1
+        rows = [_row(task, row, alone) for task, row in found.items()]
+        if len(tasks) > 1:
+            for name, says in (("average", _average), ("tasks above 60 %", _above)):
+                rows.append(Row((name, "", "", "", *map(says, groups.values()), *[""] * alone)))
+        numbers = map(Column, ("sentences", "dropped", *groups))
+        types = (Column("by type", False, optional=1),) if alone else ()
+        columns = (Column("task", False), Column("family", False, optional=2), *numbers, *types)
+        caption = "Grey: at most 60 %." if alone else "Grey: at most 60 % in every model."
+        made = [TextTable("Accuracy", columns, tuple(rows), caption)] if rows else []
+        return [*made, *failures_table(failures, "task")]
+
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        """What was found in words, the table, figures, how to read them, facts and values."""
+        groups = by_model(records)
+        said: list[Block] = [Text(text, "verdict") for text in _verdicts(records)]
+        shown: list[Block] = list(self.tables(records, failures))
+        if len(groups) == 1:
+            about = "Accuracy of each task with its interval; the table has the numbers."
+            shown.insert(0, Figure(svg(_draw(records)), name="Accuracy", about=about))
+        return [
+            opening(records, said, failures),
+            Section("Accuracy", tuple(shown)),
+            *accuracy_sections(records),
+            Section("How to read this", (Terms(READING),)),
+            *facts_section([group[0] for group in groups.values()]),
+            *values_section(records),
+            *all_numbers(records),
         ]
-        for task in tasks
-    }
-    alone = len(groups) == 1
-    rows = [_row(task, row, alone) for task, row in found.items()]
-    if len(tasks) > 1:
-        for name, says in (("average", _average), ("tasks above 60 %", _above)):
-            rows.append(Row((name, "", "", "", *map(says, groups.values()), *[""] * alone)))
-    numbers = map(Column, ("sentences", "dropped", *groups))
-    types = (Column("by type", False, optional=1),) if alone else ()
-    columns = (Column("task", False), Column("family", False, optional=2), *numbers, *types)
-    caption = "Grey: at most 60 %." if alone else "Grey: at most 60 % in every model."
-    made = [TextTable("Accuracy", columns, tuple(rows), caption)] if rows else []
-    return [*made, *failures_table(failures, "task")]
 
-
-def sections(
-    records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
-) -> list[Section]:
-    """What was found in words, the table, figures, how to read them, facts and values."""
-    groups = by_model(records)
-    said: list[Block] = [Text(text, "verdict") for text in _verdicts(records)]
-    shown: list[Block] = list(tables(records, failures))
-    if len(groups) == 1:
-        about = "Accuracy of each task with its interval; the table has the numbers."
-        shown.insert(0, Figure(svg(_draw(records)), name="Accuracy", about=about))
-    return [
-        opening(records, said, failures),
-        Section("Accuracy", tuple(shown)),
-        *accuracy_sections(records),
-        Section("How to read this", (Terms(READING),)),
-        *facts_section([group[0] for group in groups.values()]),
-        *values_section(records),
-        *all_numbers(records),
-    ]
-
-
-def draw(record: Record, ax: Axes | None = None) -> MatplotlibFigure:
-    """The accuracy of one task."""
-    return _draw([record], ax)
+    def draw(self, record: Record, ax: Axes | None = None) -> MatplotlibFigure:
+        """The accuracy of one task."""
+        return _draw([record], ax)
 
 
 def _draw(records: Sequence[Record], ax: Axes | None = None) -> MatplotlibFigure:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from mechassay.curves import labels
 from mechassay.measurement.nulls import PassRate
 from mechassay.records import Failure, Measure, Record, Scalar, Table
-from mechassay.report.page import Block, Fold, Section, Terms, Text
+from mechassay.report.page import Block, Fold, Page, Section, Terms, Text
 from mechassay.report.sections import (
     all_numbers,
     facts_section,
@@ -49,32 +49,38 @@ READING = {
 }
 
 
-def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
-    """What the page is called."""
-    names = ", ".join(dict.fromkeys(record.model.name for record in records))
-    return f"Measurement: {names}" if names else "Measurement"
+class MeasurePage(Page):
+    """Metrics of measurement."""
 
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        """What the page is called."""
+        names = ", ".join(dict.fromkeys(record.model.name for record in records))
+        return f"Measurement: {names}" if names else "Measurement"
 
-def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
-    """A row a metric; then the conditions of all."""
-    return [_verdicts(records, failures), *(_conditions(record) for record in records)]
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        """A row a metric; then the conditions of all."""
+        return [_verdicts(records, failures), *(_conditions(record) for record in records)]
 
-
-def sections(
-    records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
-) -> list[Section]:
-    """Verdicts, a section a metric, how to read them, facts and values."""
-    said: list[Block] = [Text(_verdict(record), "verdict") for record in records]
-    named = zip(records, labels(records), strict=True)
-    return [
-        opening(records, said, failures),
-        Section("All metrics", (_verdicts(records, failures),)),
-        *(Section(name, tuple(_blocks(record))) for record, name in named),
-        Section("How to read this", (Terms({**READING, **meanings(records)}),)),
-        *facts_section(records),
-        *values_section(records),
-        *all_numbers(records),
-    ]
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        """Verdicts, a section a metric, how to read them, facts and values."""
+        said: list[Block] = [Text(_verdict(record), "verdict") for record in records]
+        named = zip(records, labels(records), strict=True)
+        return [
+            opening(records, said, failures),
+            Section("All metrics", (_verdicts(records, failures),)),
+            *(Section(name, tuple(_blocks(record))) for record, name in named),
+            Section("How to read this", (Terms({**READING, **meanings(records)}),)),
+            *facts_section(records),
+            *values_section(records),
+            *all_numbers(records),
+        ]
 
 
 def _of(record: Record, column: str) -> dict[str, str]:

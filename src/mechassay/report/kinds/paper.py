@@ -13,7 +13,7 @@ from markupsafe import Markup
 from mechassay.adversarial.verdict import Closeness
 from mechassay.records import Failure, Record
 from mechassay.report.nats import nats, plain_number, summary
-from mechassay.report.page import Section
+from mechassay.report.page import Page, Section
 from mechassay.report.sections import broken, table_sections
 from mechassay.report.tables import NOTHING, TextTable
 
@@ -60,44 +60,52 @@ READING = {
 }
 
 
-def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
-    """What the page is called."""
-    return "Three circuits of the literature under adversarial evaluation"
+class PaperPage(Page):
+    """Three circuits of the literature under adversarial evaluation."""
 
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        """What the page is called."""
+        return "Three circuits of the literature under adversarial evaluation"
 
-def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
-    """What failed; our distributions beside the printed ones; the verdict."""
-    by_run = _by_run(records)
-    made = [table for pairs in TITLES if (table := paper_table(by_run, pairs)).columns[1:]]
-    said = [(failure.cell["run"], failure.message) for failure in failures]
-    said += [(name, text) for name, record in by_run.items() for text in broken(record)]
-    if said:
-        made.insert(0, TextTable.of("What failed", ("run", "why"), said, words=True))
-    found = verdicts(records)
-    return [*made, verdict_table(found)] if found else made
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        """What failed; our distributions beside the printed ones; the verdict."""
+        by_run = _by_run(records)
+        made = [table for pairs in TITLES if (table := paper_table(by_run, pairs)).columns[1:]]
+        said = [(failure.cell["run"], failure.message) for failure in failures]
+        said += [(name, text) for name, record in by_run.items() for text in broken(record)]
+        if said:
+            made.insert(0, TextTable.of("What failed", ("run", "why"), said, words=True))
+        found = verdicts(records)
+        return [*made, verdict_table(found)] if found else made
 
-
-def sections(
-    records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
-) -> list[Section]:
-    """A section a table, how to read them, and each run with its own report."""
-    facts = [
-        {
-            "run": name,
-            "model": record.model.name,
-            "prompts": record.cell["task"],
-            "templates": (
-                "the same in both prompts" if "same" in record.task.args else "the task's own pairs"
-            ),
-            "circuit": record.method.name,
-            "edges": f"{record.method.args['edges']:,}",
-            "pairs": f"{record.n:,}{' (all)' if record.task.args['population'] else ''}",
-            # Markup is set as it is, and escapes what is put into it.
-            "report": Markup('<a href="{0}/report.html">{0}/report.html</a>').format(name),
-        }
-        for name, record in _by_run(records).items()
-    ]
-    return table_sections(tables(records, failures), READING, facts)
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        """A section a table, how to read them, and each run with its own report."""
+        facts = [
+            {
+                "run": name,
+                "model": record.model.name,
+                "prompts": record.cell["task"],
+                "templates": (
+                    "the same in both prompts"
+                    if "same" in record.task.args
+                    else "the task's own pairs"
+                ),
+                "circuit": record.method.name,
+                "edges": f"{record.method.args['edges']:,}",
+                "pairs": f"{record.n:,}{' (all)' if record.task.args['population'] else ''}",
+                # Markup is set as it is, and escapes what is put into it.
+                "report": Markup('<a href="{0}/report.html">{0}/report.html</a>').format(name),
+            }
+            for name, record in _by_run(records).items()
+        ]
+        return table_sections(self.tables(records, failures), READING, facts)
 
 
 def _by_run(records: Sequence[Record]) -> dict[str, Record]:

@@ -17,7 +17,7 @@ from mechassay.figures import svg
 from mechassay.interventions.heat_map import draw_patch_map
 from mechassay.interventions.patch_map import ALL_PROMPTS, COLUMNS
 from mechassay.records import Failure, Record, Table
-from mechassay.report.page import Block, Figure, Fold, Section, Terms, Text
+from mechassay.report.page import Block, Figure, Fold, Page, Section, Terms, Text
 from mechassay.report.sections import (
     all_numbers,
     checks_table,
@@ -59,39 +59,44 @@ READING = {
 }
 
 
-def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
-    """What the page is called."""
-    tasks = ", ".join(dict.fromkeys(record.task.name for record in records))
-    return f"Activation patching{f': {tasks}' if tasks else ''}"
+class PatchPage(Page):
+    """Maps of activation patching."""
 
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        """What the page is called."""
+        tasks = ", ".join(dict.fromkeys(record.task.name for record in records))
+        return f"Activation patching{f': {tasks}' if tasks else ''}"
 
-def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
-    """The measures of all records, and the cells that carry most of each."""
-    return [measures_table(records, failures), *(_largest(record) for record in records)]
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        """The measures of all records, and the cells that carry most of each."""
+        return [measures_table(records, failures), *(_largest(record) for record in records)]
 
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        """Verdict; a section for each record with its maps; how to read them; facts; values."""
+        said: list[Block] = [Text(_verdict(record), "verdict") for record in records]
+        checks = checks_table(records)
+        return [
+            opening(records, said, failures),
+            *(Section(_name(record), tuple(_maps(record))) for record in records),
+            Section("Measures", (measures_table(records, failures),)),
+            *([Section("Controls", (checks,))] if checks.rows else []),
+            Section("How to read this", (Terms(READING),)),
+            *facts_section(records),
+            *values_section(records),
+            *all_numbers(records),
+        ]
 
-def sections(
-    records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
-) -> list[Section]:
-    """Verdict; a section for each record with its maps; how to read them; facts; values."""
-    said: list[Block] = [Text(_verdict(record), "verdict") for record in records]
-    checks = checks_table(records)
-    return [
-        opening(records, said, failures),
-        *(Section(_name(record), tuple(_maps(record))) for record in records),
-        Section("Measures", (measures_table(records, failures),)),
-        *([Section("Controls", (checks,))] if checks.rows else []),
-        Section("How to read this", (Terms(READING),)),
-        *facts_section(records),
-        *values_section(records),
-        *all_numbers(records),
-    ]
-
-
-def draw(record: Record, ax: Axes | None = None) -> MatplotlibFigure:
-    """The first map of a record."""
-    shown = _of(record.table(TABLE), _templates(record)[0], record.method.name)
-    return draw_patch_map(shown.share, shown.layers, shown.headings, shown.part, ax=ax)
+    def draw(self, record: Record, ax: Axes | None = None) -> MatplotlibFigure:
+        """The first map of a record."""
+        shown = _of(record.table(TABLE), _templates(record)[0], record.method.name)
+        return draw_patch_map(shown.share, shown.layers, shown.headings, shown.part, ax=ax)
 
 
 @dataclass(frozen=True)

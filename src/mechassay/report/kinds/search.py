@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from mechassay.adversarial.search import bound_text
 from mechassay.curves import labels
 from mechassay.records import Failure, Record
-from mechassay.report.page import Section, Terms, Text
+from mechassay.report.page import Page, Section, Terms, Text
 from mechassay.report.sections import (
     all_numbers,
     facts_section,
@@ -33,54 +33,60 @@ READING = {
 }
 
 
-def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
-    """What the page is called."""
-    return "Search for the worst inputs of circuits"
+class SearchPage(Page):
+    """Searches for the worst inputs of circuits."""
 
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        """What the page is called."""
+        return "Search for the worst inputs of circuits"
 
-def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
-    """The climbs of every circuit, and what failed."""
-    made: list[TextTable] = []
-    for record, label in zip(records, labels(records), strict=True):
-        head = "Climbs, in nats" if len(records) == 1 else f"{label}: climbs, in nats"
-        rows = [
-            (
-                f"{row['climb']}",
-                f"{row['divergence']:.6g}",
-                f"{row['at its start']:.6g}",
-                f"{row['changes']}",
-                "yes" if row["local maximum"] else "no",
-            )
-            for row in record.table("climbs").rows()
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        """The climbs of every circuit, and what failed."""
+        made: list[TextTable] = []
+        for record, label in zip(records, labels(records), strict=True):
+            head = "Climbs, in nats" if len(records) == 1 else f"{label}: climbs, in nats"
+            rows = [
+                (
+                    f"{row['climb']}",
+                    f"{row['divergence']:.6g}",
+                    f"{row['at its start']:.6g}",
+                    f"{row['changes']}",
+                    "yes" if row["local maximum"] else "no",
+                )
+                for row in record.table("climbs").rows()
+            ]
+            columns = ("climb", "divergence", "at its start", "changes", "local maximum")
+            made.append(TextTable.of(head, columns, rows))
+        if failures:
+            failed = [failure_row(failure, "circuit") for failure in failures]
+            made.append(TextTable.of("What failed", ("circuit", "why"), failed, words=True))
+        return made
+
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        """What was found; the worst pair and the climbs of every circuit; what was run."""
+        verdicts = [
+            Text(f"{label}: {best_text(record)[-1]}.", "verdict")
+            for record, label in zip(records, labels(records), strict=True)
         ]
-        columns = ("climb", "divergence", "at its start", "changes", "local maximum")
-        made.append(TextTable.of(head, columns, rows))
-    if failures:
-        failed = [failure_row(failure, "circuit") for failure in failures]
-        made.append(TextTable.of("What failed", ("circuit", "why"), failed, words=True))
-    return made
-
-
-def sections(
-    records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
-) -> list[Section]:
-    """What was found; the worst pair and the climbs of every circuit; what was run."""
-    verdicts = [
-        Text(f"{label}: {best_text(record)[-1]}.", "verdict")
-        for record, label in zip(records, labels(records), strict=True)
-    ]
-    best = [
-        Section(f"The worst pair of {label}", tuple(map(Text, best_text(record)[:-1])))
-        for record, label in zip(records, labels(records), strict=True)
-    ]
-    return [
-        Section("", (*verdicts, *failures_text(failures), *warnings_notice(records))),
-        *best,
-        *(Section(table.title, (table,)) for table in tables(records, failures)),
-        Section("How to read this", (Terms(READING),)),
-        *facts_section(records),
-        *all_numbers(records),
-    ]
+        best = [
+            Section(f"The worst pair of {label}", tuple(map(Text, best_text(record)[:-1])))
+            for record, label in zip(records, labels(records), strict=True)
+        ]
+        return [
+            Section("", (*verdicts, *failures_text(failures), *warnings_notice(records))),
+            *best,
+            *(Section(table.title, (table,)) for table in self.tables(records, failures)),
+            Section("How to read this", (Terms(READING),)),
+            *facts_section(records),
+            *all_numbers(records),
+        ]
 
 
 def best_text(record: Record) -> list[str]:

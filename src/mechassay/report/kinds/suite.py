@@ -24,8 +24,15 @@ from mechassay.curves import control_kinds, control_name
 from mechassay.drawing.circuit import score_text
 from mechassay.models.sources import truth_names
 from mechassay.records import Failure, Measure, Record
-from mechassay.report.kinds.circuits import edge_text, first_pair, header, reading, results
-from mechassay.report.page import Block, Fold, Heading, Section, Text
+from mechassay.report.kinds.circuits import (
+    CircuitsPage,
+    edge_text,
+    first_pair,
+    header,
+    reading,
+    results,
+)
+from mechassay.report.page import Block, Fold, Heading, Page, Section, Text
 from mechassay.report.ranks import rank_text, ranked, resolved_text
 from mechassay.report.sections import (
     all_numbers,
@@ -175,36 +182,72 @@ class _Cells:
         return self.without.get((column, method), NOTHING) if record is None else text(record)
 
 
-def is_many(records: Sequence[Record], failures: Sequence[Failure]) -> bool:
-    """Whether these are cells of several tasks or models, each method once on each."""
-    places = [(ModelTask.of(record), _method(record)) for record in records]
-    columns = {column for column, _ in places} | set(map(ModelTask.of, failures))
-    several = len({column for column in columns if column.model}) > 1
-    return several and 0 < len(places) == len(set(places))
+class SuitePage(Page):
+    """Methods that find circuits, on several tasks or models."""
 
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        """What the page is called."""
+        return "Circuit localization: methods, tasks and models"
 
-def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
-    """The tables, which a console shows too."""
-    cells = _Cells(records, failures)
-    found: list[TextTable] = []
-    for name, columns in cells.groups():
-        heads = [head for head in map(cells.head, columns) if head is not None]
-        for m in _measures(heads):
-            title = f"{m.heading}{BETTER[m.better]}, {name}"
-            found.append(cells.table(title, columns, partial(_measured, m.name), m.name))
-        for area, title in RANKS.items():
-            found.append(cells.ranks(f"{title}, {name}", columns, area))
-        took = f"Seconds (localize + evaluate) and peak memory, {name}"
-        found.append(cells.table(took, columns, _took))
-    named = [(column.name, cells.head(column)) for column in cells.columns]
-    able = [(name, *_ability(head)) for name, head in named if head is not None]
-    columns = ("cell", "accuracy", "chance", "test pairs")
-    found.append(TextTable.of("Accuracy of the model itself", columns, able))
-    if failures:
-        columns = ("cell", "what", "methods", "reason")
-        rows = list(_without_result(failures))
-        found.append(TextTable.of("Failed and skipped cells", columns, rows, words=True))
-    return found
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        """The tables, which a console shows too."""
+        cells = _Cells(records, failures)
+        found: list[TextTable] = []
+        for name, columns in cells.groups():
+            heads = [head for head in map(cells.head, columns) if head is not None]
+            for m in _measures(heads):
+                title = f"{m.heading}{BETTER[m.better]}, {name}"
+                found.append(cells.table(title, columns, partial(_measured, m.name), m.name))
+            for area, title in RANKS.items():
+                found.append(cells.ranks(f"{title}, {name}", columns, area))
+            took = f"Seconds (localize + evaluate) and peak memory, {name}"
+            found.append(cells.table(took, columns, _took))
+        named = [(column.name, cells.head(column)) for column in cells.columns]
+        able = [(name, *_ability(head)) for name, head in named if head is not None]
+        columns = ("cell", "accuracy", "chance", "test pairs")
+        found.append(TextTable.of("Accuracy of the model itself", columns, able))
+        if failures:
+            columns = ("cell", "what", "methods", "reason")
+            rows = list(_without_result(failures))
+            found.append(TextTable.of("Failed and skipped cells", columns, rows, words=True))
+        return found
+
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        """The tables, then each task and model, folded: its figures, a pair, the edges."""
+        groups = settings(records)
+        blocks: list[Block] = []
+        has_figures = len(groups) <= MANY_FIGURES
+        if not has_figures:
+            said = (
+                f"Figures of {len(groups)} tasks and models are left out: more than {MANY_FIGURES}."
+            )
+            blocks.append(Text(said, "soft"))
+        for group in groups:
+            inside: list[Block] = []
+            if has_figures:
+                parts = [header([group], (), warnings_notice(group)), *results([group], ())]
+                inside += chain.from_iterable(section.blocks for section in parts)
+            if pair := first_pair(group[0]):
+                inside += [Heading("An example pair"), *pair]
+            inside += _strongest_edges(ModelTask.of(group[0]), drawings)
+            if inside:
+                blocks.append(Fold(setting_name(group[0]), tuple(inside)))
+        details = [Section("Each task and model", tuple(blocks))] if groups else []
+        return [
+            Section("", (*failures_text(failures),)),
+            *(Section(table.title, (table,)) for table in self.tables(records, failures)),
+            *details,
+            *reading(records, READING),
+            *facts(records),
+            *all_numbers(records),
+        ]
 
 
 def _measured(name: str, record: Record) -> str:
@@ -218,40 +261,35 @@ def _measures(records: Sequence[Record]) -> list[Measure]:
     return [*others, *(area_measure(area, math.nan) for area in RANKS)]
 
 
-def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
-    """What the page is called."""
-    return "Circuit localization: methods, tasks and models"
+class FaithfulnessPage(CircuitsPage):
+    """Methods that find circuits: of one task and model, or as `SuitePage` of several."""
+
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        return _page(records, failures).title(records, failures)
+
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        return _page(records, failures).tables(records, failures)
+
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        return _page(records, failures).sections(records, failures, drawings)
 
 
-def sections(
-    records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
-) -> list[Section]:
-    """The page: the tables, then each task and model, folded: its figures, a pair, the edges."""
-    groups = settings(records)
-    blocks: list[Block] = []
-    has_figures = len(groups) <= MANY_FIGURES
-    if not has_figures:
-        said = f"Figures of {len(groups)} tasks and models are left out: more than {MANY_FIGURES}."
-        blocks.append(Text(said, "soft"))
-    for group in groups:
-        inside: list[Block] = []
-        if has_figures:
-            parts = [header([group], (), warnings_notice(group)), *results([group], ())]
-            inside += chain.from_iterable(section.blocks for section in parts)
-        if pair := first_pair(group[0]):
-            inside += [Heading("An example pair"), *pair]
-        inside += _strongest_edges(ModelTask.of(group[0]), drawings)
-        if inside:
-            blocks.append(Fold(setting_name(group[0]), tuple(inside)))
-    details = [Section("Each task and model", tuple(blocks))] if groups else []
-    return [
-        Section("", (*failures_text(failures),)),
-        *(Section(table.title, (table,)) for table in tables(records, failures)),
-        *details,
-        *reading(records, READING),
-        *facts(records),
-        *all_numbers(records),
-    ]
+def _page(records: Sequence[Record], failures: Sequence[Failure]) -> Page:
+    """The page of several tasks or models, if these are cells of several, each method once on
+    each; else that of one.
+    """
+    places = [(ModelTask.of(record), _method(record)) for record in records]
+    columns = {column for column, _ in places} | set(map(ModelTask.of, failures))
+    several = len({column for column in columns if column.model}) > 1
+    is_suite = several and 0 < len(places) == len(set(places))
+    return SuitePage() if is_suite else CircuitsPage()
 
 
 def _strongest_edges(column: ModelTask, drawings: Sequence[object]) -> list[Block]:

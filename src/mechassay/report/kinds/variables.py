@@ -19,7 +19,7 @@ from matplotlib.figure import Figure as MatplotlibFigure
 from mechassay.figures import svg
 from mechassay.interventions.heat_map import draw_accuracies, draw_points
 from mechassay.records import Failure, Record
-from mechassay.report.page import Block, Figure, Fold, Section, Terms, Text
+from mechassay.report.page import Block, Figure, Fold, Page, Section, Terms, Text
 from mechassay.report.sections import (
     all_numbers,
     checks_table,
@@ -79,54 +79,59 @@ READING_ERRORS = {
 }
 
 
-def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
-    """What the page is called."""
-    tasks = ", ".join(dict.fromkeys(record.task.name for record in records))
-    return f"Causal variables{f': {tasks}' if tasks else ''}"
+class VariablesPage(Page):
+    """Where models keep causal variables."""
 
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        """What the page is called."""
+        tasks = ", ".join(dict.fromkeys(record.task.name for record in records))
+        return f"Causal variables{f': {tasks}' if tasks else ''}"
 
-def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
-    """One table for each model and task, then the controls of every cell, and what failed."""
-    made: list[TextTable] = []
-    for measure, about in ((IIA, _accuracies), (MSE, _errors)):
-        some = _of(records, measure)
-        made += [about(list(group)) for _, group in groupby(some, _place)]
-    made += [_controls(list(group)) for _, group in groupby(_of(records, IIA), _place)]
-    return [*made, *failures_table(failures, "variable")]
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        """One table for each model and task, then the controls of every cell, and what failed."""
+        made: list[TextTable] = []
+        for measure, about in ((IIA, _accuracies), (MSE, _errors)):
+            some = _of(records, measure)
+            made += [about(list(group)) for _, group in groupby(some, _place)]
+        made += [_controls(list(group)) for _, group in groupby(_of(records, IIA), _place)]
+        return [*made, *failures_table(failures, "variable")]
 
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        """Verdicts; tables; a heat map of each cell; how to read them; facts; values."""
+        said: list[Block] = [Text(text, "verdict") for text in _verdicts(records)]
+        checks = checks_table(records)
+        reading = {**(READING if _of(records, IIA) else {})}
+        reading |= READING_ERRORS if _of(records, MSE) else {}
+        firsts = [next(group) for _, group in groupby(records, _place)]
+        return [
+            opening(records, said, failures),
+            Section("Accuracies and controls", tuple(self.tables(records, failures))),
+            *_maps(records),
+            *([Section("Checks", (checks,))] if checks.rows else []),
+            Section("How to read this", (Terms(reading),)),
+            *facts_section(firsts),
+            *values_section(records),
+            *all_numbers(records),
+        ]
 
-def sections(
-    records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
-) -> list[Section]:
-    """Verdicts; tables; a heat map of each cell; how to read them; facts; values."""
-    said: list[Block] = [Text(text, "verdict") for text in _verdicts(records)]
-    checks = checks_table(records)
-    reading = {**(READING if _of(records, IIA) else {})}
-    reading |= READING_ERRORS if _of(records, MSE) else {}
-    firsts = [next(group) for _, group in groupby(records, _place)]
-    return [
-        opening(records, said, failures),
-        Section("Accuracies and controls", tuple(tables(records, failures))),
-        *_maps(records),
-        *([Section("Checks", (checks,))] if checks.rows else []),
-        Section("How to read this", (Terms(reading),)),
-        *facts_section(firsts),
-        *values_section(records),
-        *all_numbers(records),
-    ]
-
-
-def draw(record: Record, ax: Axes | None = None) -> MatplotlibFigure:
-    """The heat map of a record's sites, or the errors of its heads."""
-    if record.has_table(SUBSETS):
-        return _draw_subsets(record, ax)
-    if not record.has_table(SITES):
-        return _draw_kinds(record, ax)
-    choose_on = str(record.method.args.get("choose_on", "validation"))
-    cells = shown_cells(record.table(SITES).columns, choose_on)
-    layers = [int(x) for x in cells["layer"]]
-    values = [math.nan if x is None else float(x) for x in cells["test"]]
-    return draw_accuracies(layers, cells["place"], values, ax=ax)
+    def draw(self, record: Record, ax: Axes | None = None) -> MatplotlibFigure:
+        """The heat map of a record's sites, or the errors of its heads."""
+        if record.has_table(SUBSETS):
+            return _draw_subsets(record, ax)
+        if not record.has_table(SITES):
+            return _draw_kinds(record, ax)
+        choose_on = str(record.method.args.get("choose_on", "validation"))
+        cells = shown_cells(record.table(SITES).columns, choose_on)
+        layers = [int(x) for x in cells["layer"]]
+        values = [math.nan if x is None else float(x) for x in cells["test"]]
+        return draw_accuracies(layers, cells["place"], values, ax=ax)
 
 
 def _of(records: Sequence[Record], measure: str) -> list[Record]:
@@ -300,7 +305,7 @@ def _maps(records: Sequence[Record]) -> list[Section]:
             name = _named(record)
             shows = _drawn(record)
             blocks.append(
-                Figure(svg(draw(record)), name, f"{shows}.", name=name, about=f"{name}: {shows}.")
+                Figure(svg(record.plot()), name, f"{shows}.", name=name, about=f"{name}: {shows}.")
             )
             inner = [stored_table(table, f"{name}: {table.name}") for table in record.tables]
             blocks.append(Fold(f"{name}: tables", tuple(inner)))

@@ -1,0 +1,44 @@
+"""The page of logit lenses: the general one, with a title and a figure of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as MatplotlibFigure
+
+from mechassay.figures import svg
+from mechassay.records import Failure, Record
+from mechassay.report.kinds.generic import GenericPage
+from mechassay.report.page import Figure, Section
+
+
+class LensPage(GenericPage):
+    """The objective by layer."""
+
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        return "Logit lenses"
+
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        first, *others = super().sections(records, failures, drawings)
+        names = [f"{record.model.name} on {record.task.name}" for record in records]
+        figures = [
+            Figure(svg(self.draw(record)), name, name=name)
+            for record, name in zip(records, names, strict=True)
+        ]
+        return [first, Section("By layer", tuple(figures)), *others]
+
+    def draw(self, record: Record, ax: Axes | None = None) -> MatplotlibFigure:
+        axes = MatplotlibFigure().subplots() if ax is None else ax
+        lens = record.table("lens")
+        layer, objective = list(lens.columns)[:2]
+        axes.plot(lens.numbers(layer), lens.numbers(objective))
+        axes.set(xlabel=layer, ylabel=objective)
+        figure = axes.figure
+        assert isinstance(figure, MatplotlibFigure)
+        return figure
