@@ -27,7 +27,8 @@ from mechassay.drawing.circuit import LEAST_SHARE, draw_circuit
 from mechassay.errors import BadUsage, GraphMismatch, one_of
 from mechassay.graph import Graph
 from mechassay.report.comparison import draw_comparison, overlap_grid
-from mechassay.report.page import Figure, render
+from mechassay.report.page import Figure as PageFigure
+from mechassay.report.page import render
 from mechassay.report.pictures import write_picture
 from mechassay.report.sections import parts, table_sections
 from mechassay.report.tables import TextTable
@@ -261,9 +262,9 @@ def _page(cuts: Sequence[Cut], least: float) -> str:
     )
 
 
-def _figure(drawing: object) -> Figure:
+def _figure(drawing: object) -> PageFigure:
     svg, _, _ = parts(drawing)
-    return Figure(svg, kind="drawing")
+    return PageFigure(svg, kind="drawing")
 
 
 def _sizes(cut: Cut) -> TextTable:

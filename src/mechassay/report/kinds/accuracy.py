@@ -33,7 +33,6 @@ from mechassay.tasks.paper import OWN
 
 ORIGINAL = "original"
 SCORES = {"greedy": "greedy", "ranked": "ranked choice"}
-MIB = "mib-2025"
 
 READING = {
     "Greedy": "The most likely token at every step spells a right answer exactly.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from mechassay.claims.debiasing import SINGLE
@@ -114,7 +115,7 @@ def _claims(record: Record) -> TextTable:
 
 
 def _one(value: float) -> str:
-    return NOTHING if value != value else f"{value:.1f}"
+    return NOTHING if math.isnan(value) else f"{value:.1f}"
 
 
 def _changes(record: Record, voted: bool = True) -> TextTable:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure as MatplotlibFigure
+from matplotlib.figure import Figure
 
 from mechassay.figures import svg
 from mechassay.gym.behaviour import ACCURACY_SAYS, LEAST_ACCURACY
@@ -25,7 +25,8 @@ from mechassay.report.kinds.gym_models import (
     estimate_of,
     last_checkpoints,
 )
-from mechassay.report.page import Block, Figure, Page, Section, Terms, Text
+from mechassay.report.page import Block, Page, Section, Terms, Text
+from mechassay.report.page import Figure as PageFigure
 from mechassay.report.sections import (
     all_numbers,
     facts_section,
@@ -94,7 +95,7 @@ class GymCheckPage(Page):
         shown: list[Block] = list(self.tables(records, failures))
         if len(groups) == 1:
             about = "Accuracy of each task with its interval; the table has the numbers."
-            shown.insert(0, Figure(svg(_draw(records)), name="Accuracy", about=about))
+            shown.insert(0, PageFigure(svg(_draw(records)), name="Accuracy", about=about))
         return [
             opening(records, said, failures),
             Section("Accuracy", tuple(shown)),
@@ -105,12 +106,12 @@ class GymCheckPage(Page):
             *all_numbers(records),
         ]
 
-    def draw(self, record: Record, ax: Axes | None = None) -> MatplotlibFigure:
+    def draw(self, record: Record, ax: Axes | None = None) -> Figure:
         """The accuracy of one task."""
         return _draw([record], ax)
 
 
-def _draw(records: Sequence[Record], ax: Axes | None = None) -> MatplotlibFigure:
+def _draw(records: Sequence[Record], ax: Axes | None = None) -> Figure:
     """The tasks of one model."""
     found = [estimate_of(record.measure("accuracy")) for record in records]
     points = [each or Estimate(float("nan")) for each in found]

@@ -25,7 +25,8 @@ from mechassay.gym.published import FAMILIES
 from mechassay.gym.task_odds import CELLS
 from mechassay.models.revisions import AT
 from mechassay.records import Measure, Record
-from mechassay.report.page import Block, Figure, Fold, Heading, Section, Text
+from mechassay.report.page import Block, Fold, Heading, Section, Text
+from mechassay.report.page import Figure as PageFigure
 from mechassay.stats.intervals import Estimate
 
 MAPS = 8
@@ -129,7 +130,7 @@ def accuracy_sections(records: Sequence[Record]) -> list[Section]:
     return [Section("Accuracy by scale and step", tuple(blocks))] if blocks else []
 
 
-def _accuracies(records: Sequence[Record], axis: Scale, place: Place, title: str) -> Figure:
+def _accuracies(records: Sequence[Record], axis: Scale, place: Place, title: str) -> PageFigure:
     panels: dict[str, dict[str, list[tuple[float, Estimate]]]] = {}
     families = [*FAMILIES, *(str(record.task.args.get("family", "")) for record in records)]
     for family in dict.fromkeys(families):
@@ -140,7 +141,7 @@ def _accuracies(records: Sequence[Record], axis: Scale, place: Place, title: str
             if own == family and x is not None and found is not None:
                 tasks.setdefault(record.task.name, []).append((x, found))
     there = {family: tasks for family, tasks in panels.items() if tasks}
-    return Figure(
+    return PageFigure(
         svg(draw_accuracies_by_scale(there, axis)),
         title=title,
         caption="Bands are 95 % intervals over pairs; the dashed line is guessing.",
@@ -180,7 +181,7 @@ def _of_task(
     shown = _spread(records)
     cells = [record.table(CELLS) for record in shown]
     top = max(float(np.nanmax(np.abs(each.numbers("odds")), initial=1e-9)) for each in cells)
-    maps: list[Figure] = []
+    maps: list[PageFigure] = []
     for method in methods if every else methods[:FIRST]:
         panels: list[OddsMap] = []
         for record, table in zip(shown, cells, strict=True):
@@ -196,7 +197,7 @@ def _of_task(
         if panels:
             about = f"{task}, {base}, {method}: mean odds by layer and region, a panel a checkpoint"
             picture, title = svg(draw_maps(panels, top)), f"{method}, by checkpoint"
-            maps.append(Figure(picture, title=title, name=about, about=about))
+            maps.append(PageFigure(picture, title=title, name=about, about=about))
     blocks += maps[:FIRST]
     if len(records) > len(shown):
         told = f"Maps are of {len(shown)} of {len(records)} checkpoints; the records have all."
@@ -238,9 +239,9 @@ def _mean_lines(
 
 def _by_step(
     lines: Mapping[str, Sequence[tuple[float, Estimate]]], title: str, base: str, task: str
-) -> Figure:
+) -> PageFigure:
     steps = sorted({x for points in lines.values() for x, _ in points})
     where = ", ".join(filter(None, (task, base)))
     span = f"{len(steps)} checkpoints, step {brief_number(steps[0])} to {brief_number(steps[-1])}"
     figure = draw_by_scale(lines, "log odds-ratio, nats", "training step")
-    return Figure(svg(figure), title=title, name=title, about=f"{where}: {title}, {span}.")
+    return PageFigure(svg(figure), title=title, name=title, about=f"{where}: {title}, {span}.")
