@@ -29,6 +29,7 @@ from mechassay.report.sections import (
 )
 from mechassay.report.tables import NOTHING, TextTable
 from mechassay.report.text import CHANCE_DECIMALS, chance_text
+from mechassay.tasks.mib_scoring import NAME as MIB
 from mechassay.tasks.paper import OWN
 
 ORIGINAL = "original"
