@@ -141,12 +141,12 @@ def fields_of(
         names.setdefault(key, []).append((side, name))
         fields.setdefault(key, Field(name, labels, side))
     distinct: list[Field] = []
-    for key, field in fields.items():
-        pool = pools[field.side]
+    for key, one in fields.items():
+        pool = pools[one.side]
         assert pool is not None
-        own = [name for side, name in names[key] if side == field.side]
+        own = [name for side, name in names[key] if side == one.side]
         joined = _joined([_full_name(side, name) for side, name in names[key]])
-        distinct.append(replace(field, name=joined, strata=strata_of(pool, own, tokenizer)))
+        distinct.append(replace(one, name=joined, strata=strata_of(pool, own, tokenizer)))
     return distinct
 
 

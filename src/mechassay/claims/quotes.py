@@ -114,7 +114,7 @@ def nearest_passage(document: PagedDocument, exact: str) -> NearestPassage | Non
         raise MissingExtra("Finding the nearest passage", "rapidfuzz", "papers") from None
     wanted = normalised(exact)
     best: NearestPassage | None = None
-    for number, page in enumerate(document.pages, start=1):
+    for place, page in enumerate(document.pages, start=1):
         text = normalised(page)
         if not wanted or not text:
             continue
@@ -122,7 +122,7 @@ def nearest_passage(document: PagedDocument, exact: str) -> NearestPassage | Non
         if at is not None and (best is None or at.score > best.likeness):
             before, after = cut_words(text, at.dest_start, at.dest_end)
             passage = f"{before}{text[at.dest_start : at.dest_end]}{after}".replace(BREAK, "-")
-            best = NearestPassage(passage, number, float(at.score))
+            best = NearestPassage(passage, place, float(at.score))
     return best
 
 
