@@ -456,7 +456,7 @@ class Record(Stored):
                 or "magnitude".
 
         Raises:
-            BadUsage: a record of a kind, or without the table, that has a figure.
+            BadUsage: the record has no figure: its kind has none, or it lacks the table.
         """
         figure = page_of(self.kind).draw(self, ax, **settings)
         if figure is None:

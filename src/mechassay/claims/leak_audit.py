@@ -23,7 +23,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from mechassay.claims.claim import Claim, component_name, names_system, system_claim
-from mechassay.claims.documents import normalised
 from mechassay.claims.judgments import (
     STEPS,
     Evidence,
@@ -38,6 +37,7 @@ from mechassay.claims.judgments import (
     rank,
 )
 from mechassay.claims.minimum_vote import step_input
+from mechassay.claims.normal_text import normalised
 from mechassay.claims.rubric import Rubric
 from mechassay.claims.scoring import Status
 from mechassay.errors import BadUsage, one_of

@@ -37,6 +37,8 @@ from mechassay.interventions.site import SiteLike, load_site
 from mechassay.models.decoder import at_least_fp32
 
 Activation = Literal["relu", "jumprelu", "topk", "gated"]
+Architecture = Literal["topk", "jumprelu"]
+"""Those that can be trained."""
 Normalization = Literal["none", "constant_norm_rescale", "layer_norm"]
 EPSILON = 1e-5
 """What SAELens adds to the standard deviation of a value's numbers."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, Protocol
 
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.scores import EdgeScores
@@ -21,8 +21,7 @@ from mechassay.objectives import Objective, ObjectiveLike, load_objective
 from mechassay.pairs import Batch, PairsLike
 from mechassay.progress import SILENT, Progress
 from mechassay.records import Record
-from mechassay.saes.activations import ActivationStore
-from mechassay.saes.trainer import DictionaryTrainer
+from mechassay.registry import Registry
 
 NEEDS: Mapping[str, str] = {
     "model": "a model (--model)",
@@ -42,8 +41,43 @@ NEEDS: Mapping[str, str] = {
     "records": "the folder of a run of circuits on several tasks (--records)",
 }
 """Inputs, and how they are given."""
+SOURCES = Registry(
+    "source of inputs", {"dictionaries": "mechassay.saes.inputs:DictionarySource"}, plural="inputs"
+)
+"""What makes stores and trainers for a run: named, not imported."""
 Given = Any
 """A value, or a function without arguments that makes it."""
+
+
+class Store(Protocol):
+    """Activations of a site over texts, as far as measurement itself looks at them.
+
+    Attributes:
+        corpus: what the texts are called.
+        settings: a dataclass of plain values.
+        key: a hash of all that the activations depend on.
+    """
+
+    @property
+    def site(self) -> Site: ...
+    @property
+    def corpus(self) -> str: ...
+    @property
+    def settings(self) -> Any: ...
+    @property
+    def key(self) -> str: ...
+
+    def n_rows(self, split: Literal["train", "test"]) -> int:
+        """How many values a split has."""
+        ...
+
+
+class Trainer(Protocol):
+    """Trains dictionaries on the train values of one store."""
+
+    def train(self, *, seed: int = 0, **changes: Any) -> Any:
+        """A dictionary by its `sae`; `changes` are what it begins with, and other settings."""
+        ...
 
 
 class Inputs:
@@ -80,8 +114,8 @@ class Inputs:
         labels: Given = None,
         sae: Given = None,
         other_saes: Given = None,
-        texts: ActivationStore | Callable[[], ActivationStore] | None = None,
-        trainer: DictionaryTrainer | Callable[[], DictionaryTrainer] | None = None,
+        texts: Store | Callable[[], Store] | None = None,
+        trainer: Trainer | Callable[[], Trainer] | None = None,
         site: SiteLike | None = None,
         records: Given = None,
         more: Mapping[str, Given] | None = None,
@@ -177,7 +211,7 @@ class Inputs:
         return found
 
     @property
-    def texts(self) -> ActivationStore:
+    def texts(self) -> Store:
         return self.get("texts")
 
     @property

@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -26,11 +26,12 @@ from mechassay.circuits.methods import METHODS
 from mechassay.circuits.scores import EdgeScores
 from mechassay.circuits.spec import CircuitSpec
 from mechassay.errors import BadFile, BadUsage, one_of
+from mechassay.features.sae import Architecture
 from mechassay.files import path_hash
 from mechassay.interventions.site import load_site
 from mechassay.measurement.catalogue import catalogue
 from mechassay.measurement.gauge import ALL_GAUGES, all_gauges, gauge_name, load_gauge
-from mechassay.measurement.inputs import Inputs, missing_inputs
+from mechassay.measurement.inputs import SOURCES, Inputs, Store, Trainer, missing_inputs
 from mechassay.models.model import Model, check_dtype
 from mechassay.objectives import load_objective
 from mechassay.pairs import Batch, Pair, Pairs
@@ -39,11 +40,7 @@ from mechassay.runs import options
 from mechassay.runs.job import Bench, Cell, Job, cell_name, option
 from mechassay.runs.names import made_by, shown_model
 from mechassay.runs.own_tasks import check_tasks, own_task_notes, tasks_of, with_truths
-from mechassay.saes.activations import ActivationStore, StoreSettings, store_activations
-from mechassay.saes.architectures import Architecture, SAESettings
-from mechassay.saes.corpus import load_corpus
 from mechassay.saes.formats import load_sae
-from mechassay.saes.trainer import DictionaryTrainer
 from mechassay.tasks.task import Keep, Task, settings_of
 from mechassay.truth.models import is_truth, truth_circuit
 
@@ -169,9 +166,7 @@ class MeasureJob(Job):
         if self.texts:
             if not self.site:
                 raise BadUsage("Texts are read at a site: give both --texts and --site.")
-            load_corpus(self.texts)
-            self.store_settings()
-            self.training()
+            self.dictionaries().check()
         for task in (*self.tasks, *filter(None, (self.other_task,))):
             bench.task(task)
         for file in filter(None, (self.sae, *self.other_saes, self.records)):
@@ -180,18 +175,12 @@ class MeasureJob(Job):
         if any(map(needs_task, self.gauges().values())):
             check_tasks(self.models, self.tasks)
 
-    def store_settings(self) -> StoreSettings:
-        """What activations are taken of the texts."""
-        return StoreSettings(window=self.window, tokens=self.tokens, seed=self.seed)
-
-    def training(self) -> SAESettings:
-        """How dictionaries are trained, if a metric does not ask for something else."""
-        return SAESettings(
-            architecture=self.architecture,
-            n_features=self.n_features,
-            k=self.k,
-            steps=self.steps,
-        )
+    def dictionaries(self) -> Any:
+        """What makes the activations of the texts, and what trains dictionaries on them."""
+        activations = ("texts", "site", "tokens", "window", "seed")
+        trainings = ("architecture", "n_features", "k", "steps")
+        chosen = {name: getattr(self, name) for name in (*activations, *trainings)}
+        return SOURCES.load("dictionaries")(**chosen)
 
     def gauges(self) -> dict[str, str]:
         """The metrics, "all" written out: what each is called, and how it was typed."""
@@ -434,30 +423,16 @@ class MeasureStudy:
         return {method: self.ranked(task, method) for method in self.job.methods}
 
     @cached_property
-    def store(self) -> ActivationStore:
+    def store(self) -> Store:
         """The activations of the site over the texts, taken now or before."""
-        job = self.job
-        return store_activations(
-            self.model,
-            job.site,
-            load_corpus(job.texts),
-            self.bench.folder.path / "activations",
-            job.store_settings(),
-            progress=self.bench.progress,
-        )
+        folder = self.bench.folder.path / "activations"
+        return self.job.dictionaries().store(self.model, folder, self.bench.progress)
 
     @property
-    def trainer(self) -> DictionaryTrainer:
+    def trainer(self) -> Trainer:
         """What trains dictionaries on these activations, and keeps them in the folder."""
-        settings = self.job.training()
-        rows = self.store.n_rows("train")
-        return DictionaryTrainer(
-            self.store,
-            replace(settings, batch_size=min(settings.batch_size, rows)),
-            self.bench.folder.path / "dictionaries",
-            device=self.bench.device,
-            progress=self.bench.progress,
-        )
+        bench, folder = self.bench, self.bench.folder.path / "dictionaries"
+        return self.job.dictionaries().trainer(self.store, folder, bench.device, bench.progress)
 
     def records(self) -> list[Record]:
         """The records of the folder of a run.
@@ -495,7 +470,8 @@ class MeasureStudy:
             files = {each: path_hash(Path(each)) for each in job.other_saes}
             specs["other sae"] = Spec(name=", ".join(files), args={"sha256": list(files.values())})
         if "trainer" in used:
-            specs["trainer"] = Spec(name=job.architecture, args=dataclasses.asdict(job.training()))
+            training = job.dictionaries().training()
+            specs["trainer"] = Spec(name=job.architecture, args=dataclasses.asdict(training))
         return specs, data
 
     def inputs(self, pairs: Pairs | None) -> Inputs:

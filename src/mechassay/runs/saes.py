@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal, get_args
 
 from mechassay.errors import BadUsage, one_of
-from mechassay.features.sae import SAE
+from mechassay.features.sae import SAE, Architecture
 from mechassay.interventions.site import load_site
 from mechassay.models.model import Model, check_dtype
 from mechassay.models.untrained import untrained
@@ -24,7 +24,7 @@ from mechassay.runs import options
 from mechassay.runs.job import Bench, Cell, Job, cell_name, option
 from mechassay.runs.names import made_by, shown_model
 from mechassay.saes.activations import ActivationStore, StoreSettings, store_activations
-from mechassay.saes.architectures import Architecture, SAESettings
+from mechassay.saes.architectures import SAESettings
 from mechassay.saes.corpus import load_corpus
 from mechassay.saes.quality import CONTROLS, sae_quality
 from mechassay.saes.trained import initial_rows

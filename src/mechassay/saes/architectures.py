@@ -29,7 +29,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 import torch.nn.functional as F
@@ -37,8 +37,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechassay.errors import BadUsage, one_of
+from mechassay.features.sae import Architecture
 
-Architecture = Literal["topk", "jumprelu"]
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
 
 

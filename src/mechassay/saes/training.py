@@ -34,11 +34,10 @@ from torch import Tensor
 
 from mechassay.checkpoint import key_of
 from mechassay.errors import BadUsage, NonFinite
-from mechassay.features.sae import SAE
+from mechassay.features.sae import SAE, Architecture
 from mechassay.progress import BAR, Progress
 from mechassay.saes.activations import ActivationStore
 from mechassay.saes.architectures import (
-    Architecture,
     JumpReLULearner,
     Learner,
     SAESettings,

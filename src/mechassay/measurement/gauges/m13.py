@@ -9,7 +9,7 @@ the rows of the unembedding, which are directions of the final stream.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -65,7 +65,7 @@ class SuperpositionRegime:
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`."""
-        model, store = inputs.model, inputs.texts
+        model, store = inputs.model, cast(ActivationStore, inputs.texts)
         windows = store.windows("test").first(self.n_samples)
         flags: list[Flag] = []
         if len(windows) < self.n_samples:
