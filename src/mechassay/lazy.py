@@ -18,13 +18,15 @@ def lazy_names(
     """The functions `__getattr__` and `__dir__` of a package.
 
     Args:
-        names: by module of the package, what is there, with spaces between.
+        names: by module of the package, what is there, with spaces between; a module of another
+            package by its whole name.
     """
     where = {name: part for part, found in names.items() for name in found.split()}
 
     def getattribute(name: str) -> Any:
         if name not in where:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{where[name]}"), name)
+        module = where[name] if where[name].startswith("mechassay.") else f"{package}.{where[name]}"
+        return getattr(import_module(module), name)
 
     return getattribute, lambda: sorted(where)
