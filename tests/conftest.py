@@ -5,13 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from functools import cache
+from importlib import metadata
+from typing import Any
 
-# Until all tests are collected nothing is thrown away (`pytest_collection_finish`).
-gc.disable()
-# What is compiled is kept even where the environment says not to: otherwise each worker compiles
-# all tests and the package anew (20 seconds), and each process that a test starts the package.
-sys.dont_write_bytecode = False
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Before transformers is imported anywhere, which reads it once.
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Workers have one of 80; what tests read is printed to a pipe, which has no width.
@@ -24,6 +21,26 @@ from hypothesis import settings
 from shapes import check_arrays_alone
 
 check_arrays_alone()
+
+# Until all tests are collected nothing is thrown away (`pytest_collection_finish`).
+gc.disable()
+
+# What is compiled is kept even where the environment says not to: otherwise each worker compiles
+# all tests and the package anew (20 seconds), and each process that a test starts the package.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Plug-ins are asked for at every name, and each time the files of all installed packages are read,
+# which would be a tenth of the time. They change with the path alone while the tests run.
+read_entry_points = metadata.entry_points
+
+
+@cache
+def entry_points_on(path: tuple[str, ...], **chosen: str) -> Any:
+    return read_entry_points(**chosen)
+
+
+metadata.entry_points = lambda **chosen: entry_points_on(tuple(sys.path), **chosen)
 
 # Several workers share the machine; one alone takes two threads, so that timings mean the same
 # everywhere.

@@ -46,13 +46,16 @@ ONE = replace(
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return run(SMALL_JOBS["variables"], tmp_path_factory.mktemp("run") / "all", progress=SILENT)
+    """Right and wrong hypotheses of one ground truth."""
+    job = replace(SMALL_JOBS["variables"], models=("truth-ioi-trained",))
+    return run(job, tmp_path_factory.mktemp("run") / "all", progress=SILENT)
 
 
 @pytest.mark.slow
 def test_ground_truths_run_on_their_own_tasks_with_right_and_wrong_hypotheses(
-    results: Results,
+    tmp_path: Path,
 ) -> None:
+    results = run(SMALL_JOBS["variables"], tmp_path / "run", progress=SILENT)
     assert not results.failures
     told = {
         (record.model.name, record.specs["variable"].name): record.specs["variable"].args
