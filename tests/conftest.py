@@ -74,8 +74,8 @@ def pytest_collection_finish() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests marked `gpu` are skipped without one, `network` and `web` ones run only with
-    `-m network` or `-m web`, `slow` ones only with `--all` or `-m slow`. Of the cases of a test
-    marked `few(n)`, n that are spread over all of them are not slow.
+    `-m network` or `-m web`, `slow` and `guard` ones only with `--all`, `-m slow` or `-m guard`. Of
+    the cases of a test marked `few(n)`, n that are spread over all of them are not slow.
     """
     cases: dict[object, list[pytest.Item]] = {}
     for item in items:
@@ -95,6 +95,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         "network": "" if "network" in marks else "needs the network: pytest -m network",
         "web": "" if "web" in marks else "needs a browser or a server: make test-web",
         "slow": "" if config.getoption("--all") or "slow" in marks else "slow: pytest --all",
+        "guard": "" if config.getoption("--all") or "guard" in marks else "slow: make test-guards",
     }
     for item in items:
         for mark, reason in left_out.items():

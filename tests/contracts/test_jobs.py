@@ -31,7 +31,7 @@ def test_a_job_keeps_its_promises(kind: str, tmp_path: Path) -> None:
     check_job(job, tmp_path, workers=0)
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 def test_a_job_keeps_its_promises_in_other_processes(tmp_path: Path) -> None:
     check_job(SMALL_JOBS["circuits"], tmp_path, workers=2)
 

@@ -133,9 +133,9 @@ def scores_file(out: Path, folder: Path, method: str) -> Path:
     ("method", "how"),
     [
         ("exact", signal.SIGKILL),
-        pytest.param("exact", signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param("exact", signal.SIGINT, marks=pytest.mark.guard),
         pytest.param(
-            "subnetwork-probing:steps=12,batch_size=2", signal.SIGKILL, marks=pytest.mark.slow
+            "subnetwork-probing:steps=12,batch_size=2", signal.SIGKILL, marks=pytest.mark.guard
         ),
     ],
 )

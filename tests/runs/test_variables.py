@@ -231,7 +231,7 @@ def start(out: Path, pause: float) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 def test_a_run_that_is_killed_in_a_training_is_taken_up(tmp_path: Path) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
