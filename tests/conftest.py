@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
+from functools import cache
+from importlib import metadata
+from typing import Any
 
 # Before transformers is imported anywhere, which reads it once.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -16,6 +21,26 @@ from hypothesis import settings
 from shapes import check_arrays_alone
 
 check_arrays_alone()
+
+# Until all tests are collected nothing is thrown away (`pytest_collection_finish`).
+gc.disable()
+
+# What is compiled is kept even where the environment says not to: otherwise each worker compiles
+# all tests and the package anew (20 seconds), and each process that a test starts the package.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Plug-ins are asked for at every name, and each time the files of all installed packages are read,
+# which would be a tenth of the time. They change with the path alone while the tests run.
+read_entry_points = metadata.entry_points
+
+
+@cache
+def entry_points_on(path: tuple[str, ...], **chosen: str) -> Any:
+    return read_entry_points(**chosen)
+
+
+metadata.entry_points = lambda **chosen: entry_points_on(tuple(sys.path), **chosen)
 
 # Several workers share the machine; one alone takes two threads, so that timings mean the same
 # everywhere.
@@ -38,10 +63,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run slow tests too")
 
 
+def pytest_collection_finish() -> None:
+    """Modules and tests stay to the end: looking through them for cycles, again and again, would
+    take a fifteenth of the time.
+    """
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+    gc.enable()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests marked `gpu` are skipped without one, `network` and `web` ones run only with
-    `-m network` or `-m web`, `slow` ones only with `--all` or `-m slow`. Of the cases of a test
-    marked `few(n)`, n that are spread over all of them are not slow.
+    `-m network` or `-m web`, `slow` and `guard` ones only with `--all`, `-m slow` or `-m guard`. Of
+    the cases of a test marked `few(n)`, n that are spread over all of them are not slow.
     """
     cases: dict[object, list[pytest.Item]] = {}
     for item in items:
@@ -61,6 +95,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         "network": "" if "network" in marks else "needs the network: pytest -m network",
         "web": "" if "web" in marks else "needs a browser or a server: make test-web",
         "slow": "" if config.getoption("--all") or "slow" in marks else "slow: pytest --all",
+        "guard": "" if config.getoption("--all") or "guard" in marks else "slow: make test-guards",
     }
     for item in items:
         for mark, reason in left_out.items():

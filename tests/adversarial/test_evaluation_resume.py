@@ -77,7 +77,7 @@ def stored(
     return np.concatenate((np.asarray(found.corrupted)[None], np.asarray(found.circuits)))
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 @pytest.mark.parametrize("grid", [True, False])
 def test_killed_after_any_step_the_result_is_the_same_bit_for_bit(
     grid: bool, tmp_path: Path
@@ -96,7 +96,7 @@ def test_killed_after_any_step_the_result_is_the_same_bit_for_bit(
         assert counted.done == counted.total == wanted[0].size
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 @pytest.mark.parametrize("grid", [True, False])
 def test_killed_between_two_circuits(
     grid: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -204,7 +204,7 @@ def reply(body: dict[str, Any]) -> str:
     return json.dumps(found)
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 @pytest.mark.parametrize("seed", [89, 196])
 def test_through_faults_of_every_kind_nothing_is_lost(tmp_path: Path, seed: int) -> None:
     options: dict[str, Any] = {"steps": "per-criterion", "criteria": ("I2", "E5")}

@@ -54,7 +54,7 @@ def test_a_lower_bound_and_the_pair_that_has_it(run: Run, tmp_path: Path) -> Non
     assert "The worst pair of eap@4" in page and "lower bound" in page.lower()
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 def test_an_interrupt_is_said_and_is_exit_code_130(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

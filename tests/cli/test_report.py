@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +17,36 @@ from mechassay.progress import SILENT
 from small_jobs import SMALL_JOBS
 
 Run = Callable[..., Any]
-KINDS = ("circuits", "accuracy", "adversarial")
+JOBS = {
+    **{kind: SMALL_JOBS[kind] for kind in ("circuits", "accuracy", "adversarial")},
+    "one-model": replace(SMALL_JOBS["circuits"], models=("truth-ioi",)),
+}
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a run, which is made at first use."""
     folder = tmp_path_factory.mktemp("runs")
-    for kind in KINDS:
-        ma.run(SMALL_JOBS[kind], folder / kind, progress=SILENT)
-    one_model = replace(SMALL_JOBS["circuits"], models=("truth-ioi",))
-    ma.run(one_model, folder / "one-model", progress=SILENT)
-    return folder
+
+    @cache
+    def of(name: str) -> Path:
+        ma.run(JOBS[name], folder / name, progress=SILENT)
+        return folder / name
+
+    return of
 
 
 @pytest.fixture
-def runs(made: Path, tmp_path: Path) -> Path:
-    """A copy whose pages are gone."""
-    copy = Path(shutil.copytree(made, tmp_path / "runs"))
-    for page in copy.glob("*/report.html"):
-        page.unlink()
-    return copy
+def runs(made: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path]:
+    """A folder of copies of runs, whose pages are gone."""
+
+    def copies(*names: str) -> Path:
+        for name in names:
+            copy = Path(shutil.copytree(made(name), tmp_path / "runs" / name))
+            (copy / "report.html").unlink()
+        return tmp_path / "runs"
+
+    return copies
 
 
 @pytest.mark.few(2)
@@ -48,19 +59,23 @@ def runs(made: Path, tmp_path: Path) -> Path:
         ("adversarial", "random@0.5"),
     ],
 )
-def test_a_stored_run_is_reported(name: str, shown: str, runs: Path, run: Run) -> None:
-    done = run("report", runs / name)
+def test_a_stored_run_is_reported(
+    name: str, shown: str, runs: Callable[..., Path], run: Run
+) -> None:
+    folder = runs(name) / name
+    done = run("report", folder)
     assert shown in done.out and "Report: " in done.out, done.err
-    page = (runs / name / "report.html").read_text()
+    page = (folder / "report.html").read_text()
     assert shown in page and "<script" not in page
 
 
 @pytest.mark.slow
-def test_several_runs_are_an_index(runs: Path, run: Run) -> None:
-    run("report", runs / "circuits")
-    done = run("report", runs)
+def test_several_runs_are_an_index(runs: Callable[..., Path], run: Run) -> None:
+    folder = runs(*JOBS)
+    run("report", folder / "circuits")
+    done = run("report", folder)
     assert done.code == 0 and "Index: " in done.out
-    page = (runs / "index.html").read_text()
+    page = (folder / "index.html").read_text()
     assert 'href="circuits/report.html"' in page and "truth-ioi" in page
     assert "passed" in page and "mean, nats" in page
 
@@ -92,7 +107,8 @@ def test_an_edited_record_is_refused_and_not_shown_in_an_index(tmp_path: Path, r
     assert run("report", folder).code == 0
 
 
-def test_a_plan_without_a_kind_is_one_line(runs: Path, run: Run) -> None:
-    (runs / "accuracy" / "plan.json").write_text("{}")
-    done = run("report", runs / "accuracy")
+def test_a_plan_without_a_kind_is_one_line(runs: Callable[..., Path], run: Run) -> None:
+    folder = runs("accuracy") / "accuracy"
+    (folder / "plan.json").write_text("{}")
+    done = run("report", folder)
     assert done.code == 2 and "kind of run" in done.line

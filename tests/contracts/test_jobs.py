@@ -12,6 +12,10 @@ from mechassay.testing import check_job
 from small_gpt2 import write_small_gpt2
 from small_jobs import SMALL_JOBS
 
+LESS = {
+    "variables": {"featurizers": ("das",)},
+    "circuits": {"models": ("truth-previous-token", "truth-induction")},
+}
 LONG = {"adversarial-paper", "adversarial-search"}
 """Their commands are tested in tests/cli too."""
 
@@ -21,13 +25,13 @@ LONG = {"adversarial-paper", "adversarial-search"}
     [pytest.param(kind, marks=pytest.mark.slow) if kind in LONG else kind for kind in SMALL_JOBS],
 )
 def test_a_job_keeps_its_promises(kind: str, tmp_path: Path) -> None:
-    job = SMALL_JOBS[kind]
+    job = replace(SMALL_JOBS[kind], **LESS.get(kind, {}))
     if kind == "adversarial-paper":
         job = replace(job, model=str(write_small_gpt2(tmp_path / "model")))
     check_job(job, tmp_path, workers=0)
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 def test_a_job_keeps_its_promises_in_other_processes(tmp_path: Path) -> None:
     check_job(SMALL_JOBS["circuits"], tmp_path, workers=2)
 

@@ -42,7 +42,7 @@ def test_a_method_and_a_metric_of_one_file_each(installed: Path, tmp_path: Path)
     assert "live edges" in (tmp_path / "out" / "report.html").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 def test_a_kind_of_run_of_one_file(installed: Path, tmp_path: Path) -> None:
     names = ("truth-induction", "truth-previous-token")
     chosen = [word for name in names for word in ("-m", name, "-t", name)]

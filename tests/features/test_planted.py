@@ -95,7 +95,7 @@ def fitted(finder: Any, model: Model, sites: Any = SITE, **given: Any) -> Fit:
 
 def test_das_finds_the_planted_plane() -> None:
     model = planted(TURN)
-    das = DAS(k=2, lr=0.02, steps=200, batch_size=200, schedule="linear")
+    das = DAS(k=2, lr=0.02, steps=200, batch_size=100, schedule="linear")
     fit = fitted(das, model, ["resid.0@last", SITE])
     for site in ("resid.0@last", SITE):
         angles = principal_angles(fit.directions(site), TURN[:, :2])
@@ -105,7 +105,7 @@ def test_das_finds_the_planted_plane() -> None:
 
 
 def test_boundless_das_keeps_few_directions_that_hold_the_plane() -> None:
-    finder = BoundlessDAS(lr=0.02, steps=200, batch_size=200, hot=2.0, cold=0.05)
+    finder = BoundlessDAS(lr=0.02, steps=200, batch_size=100, hot=2.0, cold=0.05)
     model = planted(TURN)
     fit = fitted(finder, model)
     found = fit.directions(SITE)

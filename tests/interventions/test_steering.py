@@ -83,14 +83,14 @@ def test_steered_writing_of_real_models_is_the_hooked_original_s(name: str) -> N
     embedded = model.decoder.embedding[model.tokenizer(" love")["input_ids"][-1]]
     scale = 0.3 * float(model.run(ma.Batch.from_tokens([[1, 5, 9]], [[1, 5, 9]], [1], [2]))[0]
                         .layers[layer].before.norm(dim=-1).mean() / embedded.norm())  # fmt: skip
-    ours = ma.generate(model, texts, {f"resid.{layer}@all": Add(embedded, scale)}, n=12)
+    ours = ma.generate(model, texts, {f"resid.{layer}@all": Add(embedded, scale)}, n=6)
     eos = model.hf.generation_config.eos_token_id  # pyright: ignore[reportOptionalMemberAccess]
     for text, written in zip(texts, ours.tokens, strict=True):
         ids = list(model.tokenizer(text)["input_ids"])
-        theirs = hooked(model.hf, block, lambda x: x + scale * embedded, ids, 12, eos)
+        theirs = hooked(model.hf, block, lambda x: x + scale * embedded, ids, 6, eos)
         assert list(written) == theirs[: len(written)]
-        assert len(written) == 12 or theirs[len(written)] in {eos, *(eos or ())}
-    assert ours.texts != ma.generate(model, texts, n=12).texts
+        assert len(written) == 6 or theirs[len(written)] in {eos, *(eos or ())}
+    assert ours.texts != ma.generate(model, texts, n=6).texts
 
 
 def test_new_tokens_the_prompt_s_last_and_numbers() -> None:

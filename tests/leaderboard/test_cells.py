@@ -25,6 +25,12 @@ def run(folder: Path, name: str, **changes: Any) -> list[BoardCell]:
     return [cell for cell in read_cells(RULES, folder / name)[0] if cell.column == "cpr"]
 
 
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> BoardCell:
+    [cell] = run(tmp_path_factory.mktemp("cells"), "one")
+    return cell
+
+
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
     "changes",
@@ -36,8 +42,10 @@ def run(folder: Path, name: str, **changes: Any) -> list[BoardCell]:
         {"seed": 1},
     ],
 )
-def test_other_conditions_are_another_place(tmp_path: Path, changes: dict[str, Any]) -> None:
-    [one], [other] = run(tmp_path, "one"), run(tmp_path, "other", **changes)
+def test_other_conditions_are_another_place(
+    one: BoardCell, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    [other] = run(tmp_path, "other", **changes)
     assert one.id == other.id and one.under != other.under
     board = Board.of(RULES, [one, other])
     assert len(board.places("cpr")) == 2 and len(board.comparable("cpr")) == 1

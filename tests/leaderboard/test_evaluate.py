@@ -73,7 +73,7 @@ def test_a_submission_ends_as_runs_that_a_board_is_built_of(tmp_path: Path) -> N
     assert isinstance(board, Board) and board.rows() == ["mine, twice"]
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 def test_the_same_command_goes_on_and_changes_nothing(tmp_path: Path) -> None:
     source, results = submission(tmp_path / "s"), tmp_path / "results" / "mine"
     here(source, results)

@@ -191,7 +191,7 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 @pytest.mark.parametrize("kind", REFUSED)
 def test_a_change_of_anything_else_is_refused_by_what_main_has(board: Host, kind: str) -> None:
     files, lines = REFUSED[kind]
@@ -203,7 +203,7 @@ def test_a_change_of_anything_else_is_refused_by_what_main_has(board: Host, kind
         assert done.artefact is None
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 def test_a_removal_is_taken_and_has_nothing_to_evaluate(board: Host) -> None:
     base = board.own.commit({f"{MINE}/submission.yaml": b"name: mine\n"}, board.main)
     board.own.git("push", "--quiet", "origin", f"{base}:refs/heads/other")
@@ -219,7 +219,7 @@ def test_a_removal_is_taken_and_has_nothing_to_evaluate(board: Host) -> None:
 # Evaluation
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 def test_an_honest_entry_gets_its_table_and_its_result(board: Host) -> None:
     event = board.opened(submission())
     assert board.run("check-change", "check-change", event).code == 0
@@ -241,7 +241,7 @@ def bomb() -> bytes:
     return stream.getvalue()
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 def test_all_mistakes_of_a_broken_entry_are_listed(board: Host, tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     files = submission("broken") | {
@@ -262,7 +262,7 @@ def test_all_mistakes_of_a_broken_entry_are_listed(board: Host, tmp_path: Path) 
     assert done.artefact is None
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 def test_a_submission_that_is_a_pickle_or_a_bomb_alone(board: Host) -> None:
     for name, file, content in (
         ("pickle", "scores.pkl", pickle.dumps({"a": 1})),
@@ -275,7 +275,7 @@ def test_a_submission_that_is_a_pickle_or_a_bomb_alone(board: Host) -> None:
         assert file in done.log or name in done.log
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 @pytest.mark.parametrize(
     ("limits", "said"),
     [
@@ -318,7 +318,7 @@ def no_seed(files: dict[str, bytes], *seeds: int) -> bool:
     return not any(str(seed).encode() in content for content in files.values() for seed in seeds)
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 def test_the_life_of_a_submission(tmp_path: Path) -> None:
     board = host(tmp_path, "test, private")
     pages, seeds = tmp_path / "pages", f"2026-10 {SEED}\n"
@@ -387,7 +387,7 @@ def test_the_life_of_a_submission(tmp_path: Path) -> None:
     assert no_seed(kept(board), SEED, NEXT_SEED)
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 def test_copies_forgeries_and_withdrawals(tmp_path: Path) -> None:
     board = host(tmp_path)
     board.published(board.merged(board.opened(submission())))
@@ -433,7 +433,7 @@ def test_copies_forgeries_and_withdrawals(tmp_path: Path) -> None:
     assert left < rows
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 def test_pushes_that_are_no_pull_request(tmp_path: Path) -> None:
     board = host(tmp_path)
     # A maintainer changes what is evaluated: nobody's submission has to be checked.
@@ -455,7 +455,7 @@ def test_pushes_that_are_no_pull_request(tmp_path: Path) -> None:
     assert [job.code for job in done] == [0, 0, 0], done[-1].log
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 def test_one_that_cannot_be_evaluated_does_not_stop_others(tmp_path: Path) -> None:
     board = host(tmp_path)
     files = {**submission("good"), "submissions/bad/submission.yaml": b"name: bad\n"}

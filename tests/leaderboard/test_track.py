@@ -43,7 +43,9 @@ def test_the_packaged_track_has_models_and_tasks_that_there_are() -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("name", ["smollm2-135m", "gemma3-270m"])
+@pytest.mark.parametrize(
+    "name", ["smollm2-135m", pytest.param("gemma3-270m", marks=pytest.mark.slow)]
+)
 def test_the_packaged_tracks_shapes_are_those_of_the_models(name: str) -> None:
     assert BoardTrack.read().shape(name) == ModelShape.of(ma.load_model(name))
 

@@ -15,11 +15,19 @@ from ioi_words import word_level
 from mechassay.errors import BadFile, BadUsage
 from mechassay.measurement import load_gauge, measure
 from mechassay.measurement.contrasts import CONTROL, SAFETY, PromptContrast, load_contrasts
+from mechassay.measurement.formulas import subspace
 from mechassay.measurement.gauges.m14 import last_token_values, token_ids
 from mechassay.models.model import make_model
 from mechassay.testing import tiny
 
 CONTRASTS = load_contrasts()
+
+
+@pytest.fixture(autouse=True)
+def few_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How often thresholds err is tested in test_subspace.py."""
+    null = subspace.null
+    monkeypatch.setattr(subspace, "null", lambda *sizes: null(*sizes, n_simulations=4))
 
 
 def words(text: str) -> list[str]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from mechassay.measurement import Measurement, measure, null_table
+from mechassay.measurement.formulas import matryoshka as formula
 from mechassay.measurement.formulas.matryoshka import (
     FATES,
     children_of,
@@ -20,6 +21,17 @@ from mechassay.saes.controls import random_sae
 from mechassay.saes.planted import SITE, plant
 
 N, VALUES = 6, 400
+
+
+@pytest.fixture(autouse=True)
+def few_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How often thresholds err is asked for by name below."""
+    null = formula.null
+
+    def of_few(n: int = 32, n_simulations: int = 4, seed: int = 0) -> Any:
+        return null(n, n_simulations, seed)
+
+    monkeypatch.setattr(formula, "null", of_few)
 
 
 def sparse(n: int = N, seed: int = 0, share: float = 0.15) -> torch.Tensor:

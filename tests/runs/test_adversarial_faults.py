@@ -63,7 +63,7 @@ def records(job: AdversarialStudy) -> list[Record]:
     return records_of(job)
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 def test_a_killed_run_ends_bit_for_bit_the_same(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -146,7 +146,7 @@ def reply(body: dict[str, Any]) -> str:
     return json.dumps(found)
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 def test_a_run_that_was_killed_through_faults_ends_as_one_that_was_not(tmp_path: Path) -> None:
     pytest.importorskip("pydantic_ai", reason="needs pip install 'mechassay[judge]'")
     server = JudgeServer(reply)

@@ -35,7 +35,7 @@ NEOX, TASK = "gym-neox", "agr_gender"
 def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, dict[str, Record]]:
     """A run of methods on gym-neox, and what it found handed in, by method."""
     folder = tmp_path_factory.mktemp("found")
-    about: dict[str, Any] = {"validation_limit": 12, "test_limit": 12}
+    about: dict[str, Any] = {"validation_limit": 12, "test_limit": 12, "layers": "::3"}
     methods = ("das:steps=8", "mean", "random", "vanilla")
     job = GymJob((NEOX,), (TASK,), methods, controls=("labels",), train_limit=16, **about)
     [record] = run(job, folder / "run", progress=SILENT).records

@@ -52,7 +52,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 def test_processes_give_the_same_bits(reference: Path, tmp_path: Path) -> None:
     run(job(), tmp_path / "out", executor=Processes(2), progress=SILENT)
     assert numbers(tmp_path / "out") == numbers(reference)
@@ -61,7 +61,7 @@ def test_processes_give_the_same_bits(reference: Path, tmp_path: Path) -> None:
     assert torch.equal(ours.values.nan_to_num(7.0), theirs.values.nan_to_num(7.0))
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 def test_parts_give_the_same_bits_and_leave_the_rest(reference: Path, tmp_path: Path) -> None:
     every = batches_of(job())
     bench = prepare(job(), tmp_path / "out", progress=SILENT)
@@ -148,7 +148,7 @@ def test_nothing_to_do_is_said(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 def test_a_killed_worker_ends_the_pool_and_the_same_command_does_the_rest(tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = start(out, "--workers", "2", "-M", "exact", "--seed", "1")
@@ -216,7 +216,7 @@ def wait_for(out: Path, pattern: str, process: subprocess.Popen[str], n: int = 1
         time.sleep(0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 def test_a_killed_pool_is_taken_up(reference: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = start(out, "--workers", "2")
@@ -276,7 +276,7 @@ def ray_runs() -> None:
         pytest.skip(reason)
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 @pytest.mark.usefixtures("ray_runs")
 def test_a_cluster_gives_the_same_bits_and_survives_a_lost_node_and_a_lost_head(
     tmp_path: Path,

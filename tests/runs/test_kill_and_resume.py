@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import torch
 
 from mechassay.circuits import EdgeScores
 from mechassay.circuits.methods.exact import ExactPatching
+from mechassay.cli.main import main
 from mechassay.files import read_tensors
 from mechassay.progress import SILENT
 from mechassay.runs.circuits import CircuitsJob
@@ -37,11 +39,10 @@ from mechassay.cli.main import main
 # Many small blocks, a checkpoint after each, and time to be killed in between.
 ExactPatching.stack_tokens = {STACK_TOKENS}
 checkpoint.EVERY_SECONDS = 0.0
-pause = float(sys.argv.pop(1))
 # Where tests run in the background a shell has interrupts ignored, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 done = checkpoint.State.done
-checkpoint.State.done = lambda state, cursor: (done(state, cursor), time.sleep(pause))[0]
+checkpoint.State.done = lambda state, cursor: (done(state, cursor), time.sleep(0.05))[0]
 main(sys.argv[1:])
 """
 
@@ -55,8 +56,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def start(folder: Path, out: Path, pause: float, method: str) -> subprocess.Popen[str]:
-    words = [
+def words_of(folder: Path, out: Path, method: str) -> list[str]:
+    return [
         "circuits",
         "run",
         "-m",
@@ -69,16 +70,35 @@ def start(folder: Path, out: Path, pause: float, method: str) -> subprocess.Pope
         "4",
         "-o",
         str(out),
+        "--method",
+        "eap",
+        "--method",
+        method,
     ]
-    methods = ["--method", "eap", "--method", method]
+
+
+def start(folder: Path, out: Path, method: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", SLOW, str(pause), *words, *methods],
-        # One thread, as in the run that they are compared with: sums depend on it.
+        [sys.executable, "-c", SLOW, *words_of(folder, out, method)],
+        # One thread, as in this process (`as_there`): sums depend on it.
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+@contextmanager
+def as_there() -> Iterator[None]:
+    """Blocks and threads of the other process, in this one."""
+    threads = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ExactPatching, "stack_tokens", STACK_TOKENS)
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
 
 
 def wait_for_checkpoint(file: Path, cursor: int, process: subprocess.Popen[str]) -> None:
@@ -97,14 +117,8 @@ def undisturbed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Undis
     def scores(method: str) -> torch.Tensor:
         out = tmp_path_factory.mktemp("runs") / "undisturbed"
         job = CircuitsJob((str(folder),), ("ioi",), (method,), train_limit=3, stage="localize")
-        threads = torch.get_num_threads()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ExactPatching, "stack_tokens", STACK_TOKENS)
-            torch.set_num_threads(1)
-            try:
-                run(job, out, progress=SILENT)
-            finally:
-                torch.set_num_threads(threads)
+        with as_there():
+            run(job, out, progress=SILENT)
         return EdgeScores.load(scores_file(out, folder, method)).values
 
     return scores
@@ -119,9 +133,9 @@ def scores_file(out: Path, folder: Path, method: str) -> Path:
     ("method", "how"),
     [
         ("exact", signal.SIGKILL),
-        pytest.param("exact", signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param("exact", signal.SIGINT, marks=pytest.mark.guard),
         pytest.param(
-            "subnetwork-probing:steps=12,batch_size=2", signal.SIGKILL, marks=pytest.mark.slow
+            "subnetwork-probing:steps=12,batch_size=2", signal.SIGKILL, marks=pytest.mark.guard
         ),
     ],
 )
@@ -131,7 +145,7 @@ def test_a_killed_run_is_taken_up(
     out, expected = tmp_path / "out", undisturbed(method)
     file = scores_file(out, folder, method)
     checkpoint = file.with_suffix(".checkpoint")
-    process = start(folder, out, 0.05, method)
+    process = start(folder, out, method)
     wait_for_checkpoint(checkpoint, 3, process)
     process.send_signal(how)
     _, err = process.communicate(timeout=60)
@@ -143,9 +157,9 @@ def test_a_killed_run_is_taken_up(
     kept = read_tensors(checkpoint, "checkpoint")[1]["cursor"]
     assert kept >= 3
 
-    again = start(folder, out, 0.0, method)
-    shown = again.communicate(timeout=300)
-    assert again.returncode == 0, shown
+    with as_there(), pytest.raises(SystemExit) as ended:
+        main(words_of(folder, out, method))
+    assert not ended.value.code
     values = EdgeScores.load(file).values
     assert torch.equal(values.nan_to_num(7.0), expected.nan_to_num(7.0))
     assert not checkpoint.exists()

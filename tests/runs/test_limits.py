@@ -44,7 +44,7 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 def test_a_cell_is_ended_when_its_time_is_over_and_what_is_done_is_kept(tmp_path: Path) -> None:
     done(tmp_path, "is done")
     folder = done(tmp_path, "sleeps", limits=CellLimits(seconds=4, memory_gb=8))
@@ -54,7 +54,7 @@ def test_a_cell_is_ended_when_its_time_is_over_and_what_is_done_is_kept(tmp_path
     assert not begun.exists() or is_gone(int(begun.read_text()))
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 @pytest.mark.parametrize("does", ["holds", "starts one that holds"])
 def test_memory_is_that_of_a_process_and_all_that_it_starts(does: str, tmp_path: Path) -> None:
     limits = CellLimits(seconds=120, memory_gb=0.9)
@@ -68,7 +68,7 @@ def test_memory_is_that_of_a_process_and_all_that_it_starts(does: str, tmp_path:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 def test_a_cell_that_dies_or_raises_fails_alone(tmp_path: Path) -> None:
     folder = done(tmp_path, "dies", "raises", "is done", workers=3)
     assert failure(folder, "dies") == (
@@ -79,14 +79,14 @@ def test_a_cell_that_dies_or_raises_fails_alone(tmp_path: Path) -> None:
     assert folder.record("is done") is not None
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 def test_a_full_disk_is_not_the_fault_of_a_cell(tmp_path: Path) -> None:
     with pytest.raises(DiskFull, match="had no room"):
         done(tmp_path, "is full")
     assert not (tmp_path / "failures").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 def test_processes_of_a_killed_parent_end(tmp_path: Path) -> None:
     code = (
         "import sys; sys.path[:0] = sys.argv[2:]\n"

@@ -46,13 +46,16 @@ ONE = replace(
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return run(SMALL_JOBS["variables"], tmp_path_factory.mktemp("run") / "all", progress=SILENT)
+    """Right and wrong hypotheses of one ground truth."""
+    job = replace(SMALL_JOBS["variables"], models=("truth-ioi-trained",))
+    return run(job, tmp_path_factory.mktemp("run") / "all", progress=SILENT)
 
 
 @pytest.mark.slow
 def test_ground_truths_run_on_their_own_tasks_with_right_and_wrong_hypotheses(
-    results: Results,
+    tmp_path: Path,
 ) -> None:
+    results = run(SMALL_JOBS["variables"], tmp_path / "run", progress=SILENT)
     assert not results.failures
     told = {
         (record.model.name, record.specs["variable"].name): record.specs["variable"].args
@@ -228,7 +231,7 @@ def start(out: Path, pause: float) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 def test_a_run_that_is_killed_in_a_training_is_taken_up(tmp_path: Path) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -63,7 +63,7 @@ def test_tables_and_files(run: Run, tmp_path: Path) -> None:
     assert other.code == 2 and "holds a run with sizes" in other.line
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 def test_a_killed_repeat_takes_up_its_rankings(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

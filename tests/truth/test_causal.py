@@ -5,10 +5,12 @@ answers worked by hand, and by a slow reading of the words.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import pytest
 
+from mechassay.examples import Example
 from mechassay.graph import Graph
 from mechassay.tasks import TRUTHS
 from mechassay.testing.tasks import check_task
@@ -17,6 +19,11 @@ from mechassay.truth.tasks import COUNTS, split_of
 from mechassay.truth.training import N_HEADS
 
 NAMES = CAUSAL.names()
+
+
+@cache
+def examples_of(name: str) -> tuple[Example, ...]:
+    return tuple(TRUTHS.make(name).examples("test", limit=200))
 
 
 def tokens(causal: Causal, *texts: str) -> np.ndarray:
@@ -125,7 +132,7 @@ def test_answers_by_hand(
 @pytest.mark.parametrize("name", NAMES)
 def test_without_an_intervention_the_answers_are_those_of_the_task(name: str) -> None:
     causal = CAUSAL.make(name)
-    prompts = [example.prompt for example in causal.task.examples("test", limit=200)]
+    prompts = [example.prompt for example in examples_of(name)]
     own = tokens(causal, *(prompt.text for prompt in prompts))
     right = causal.answers(own, own[::-1], None)
     assert [words_of(causal, row) for row in right] == [
@@ -145,9 +152,7 @@ def words_of(causal: Causal, row: Sequence[bool] | np.ndarray) -> list[str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_interchanges_are_often_defined(name: str) -> None:
     causal = CAUSAL.make(name)
-    prompts = tokens(
-        causal, *(example.prompt.text for example in causal.task.examples("test", limit=200))
-    )
+    prompts = tokens(causal, *(example.prompt.text for example in examples_of(name)))
     for variable in causal.nodes:
         assert causal.answers(prompts, prompts[::-1], variable).any(axis=1).mean() > 0.25, variable
 
@@ -173,8 +178,8 @@ NEWER = ["truth-addition-trained", "truth-fraction-trained", "truth-greater-than
 @pytest.mark.parametrize("name", [*NEWER, "truth-mcqa-trained"])
 def test_the_tasks_keep_their_promises(name: str) -> None:
     task = TRUTHS.make(name)
-    check_task(task, limit=30)
-    for example in task.examples("validation", limit=200):
+    check_task(task, limit=12)
+    for example in task.examples("validation", limit=60):
         for prompt in (example.prompt, *example.counterfactuals.values()):
             words = prompt.text.split()
             assert (
@@ -193,7 +198,7 @@ def test_the_tasks_keep_their_promises(name: str) -> None:
 
 
 def test_counterfactuals_of_choices_change_what_their_name_says() -> None:
-    examples = TRUTHS.make("truth-mcqa-trained").examples("test", limit=200)
+    examples = examples_of("truth-mcqa-trained")
     seen = {kind for each in examples for kind in each.counterfactuals}
     assert seen == set(TRUTHS.make("truth-mcqa-trained").counterfactuals)
     for example in examples:
@@ -222,7 +227,7 @@ def _place(words: list[str]) -> int:
 
 def test_counterfactuals_of_additions_hold_the_tens_and_change_the_carry() -> None:
     kind = "ones_carry_counterfactual"
-    examples = TRUTHS.make("truth-addition-trained").examples("test", limit=200)
+    examples = examples_of("truth-addition-trained")
     changed = [
         (example.prompt, example.counterfactuals[kind])
         for example in examples

@@ -295,7 +295,7 @@ def test_methods_find_the_trained_circuit(name: str) -> None:
     assert found["exact"] > 0.99 and found["ig"] > 0.9
 
 
-@pytest.mark.slow
+@pytest.mark.guard
 def test_an_interrupt_while_verifying_keeps_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,13 +100,13 @@ def _true(name: str, variable: str, part: str) -> tuple[Site, ...]:
 @pytest.mark.few(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_homes_hold_on_other_prompts(name: str) -> None:
-    found = verify_homes(truth_of(name), split="validation", seed=3, limit=100)
+    found = verify_homes(truth_of(name), split="validation", seed=3, limit=60)
     assert found.holds, found.columns()
 
 
 def test_homes_of_another_model_do_not_hold() -> None:
     """The compiled model does the task with other heads, and finds the repeated name elsewhere."""
-    found = verify_homes(truth_of("truth-ioi"), "truth-ioi-trained", limit=60)
+    found = verify_homes(truth_of("truth-ioi"), "truth-ioi-trained", limit=30)
     assert not found.holds and min(found.shares["answer"].values()) < 0.5
 
 
