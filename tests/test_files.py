@@ -119,7 +119,7 @@ def test_what_is_written_ends_as_what_it_is(save: Any, tmp_path: Path) -> None:
 def test_a_run_ends_with_the_line_and_goes_on_when_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = CircuitsJob(("truth-ioi",), methods=("eap", "random"), train_limit=4, test_limit=4)
+    job = CircuitsJob(("truth-previous-token",), methods=("eap", "random"), train_limit=4, test_limit=4)
     with monkeypatch.context() as inside:
         # Scores are smaller than records.
         Disk(inside, 5_000)
