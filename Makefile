@@ -24,7 +24,7 @@ OF_CIRCUITS := EX1 EX24 EX25 F01 F02 F03 F05 F06 MIB --circuit eap-ig-inputs@0.0
 BOARD_METHODS := -M eap -M eap-ig-inputs -M ifr -M random
 BOARD_TRUTHS := truth-ioi truth-ioi-trained truth-greater-than-trained truth-mcqa-trained truth-addition-trained
 BOARD_CIRCUITS := -c eap@0.01 -c eap-ig-inputs@0.01 -c random@0.01
-OLDEST := tests/models tests/cli tests/test_exports.py tests/test_progress.py tests/test_registry.py
+OLDEST := tests/models tests/cli tests/test_exports.py tests/utils/test_display.py tests/utils/test_registry.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help

@@ -36,12 +36,11 @@ from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool, draw_pools
 from mechassay.circuits.canonical import canonical
 from mechassay.circuits.circuit import Circuit
-from mechassay.circuits.methods.eap_ig_inputs import EAPIGInputs
-from mechassay.examples import Prompt
+from mechassay.circuits.methods.eap import EAPIGInputs
 from mechassay.models.model import Model
-from mechassay.pairs import Batch
-from mechassay.progress import SILENT
+from mechassay.prompts.pairs import Batch, Prompt
 from mechassay.tasks.ioi import ABC
+from mechassay.utils.display import SILENT
 
 # Letters are fields, dots are words that all prompts share: "<BOS> When A and B went to the P, B
 # gave a O to", "The N lasted from the year YZ to Y", and how many names, places, objects, nouns,

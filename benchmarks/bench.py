@@ -28,19 +28,18 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from mechassay.circuits.faithfulness import FRACTIONS, evaluate
-from mechassay.circuits.methods.eap import EAP
-from mechassay.circuits.methods.eap_ig_inputs import EAPIGInputs
-from mechassay.circuits.methods.exact import ExactPatching
-from mechassay.circuits.methods.patching import Patching
+from mechassay.circuits.evaluation.faithfulness import evaluate
+from mechassay.circuits.methods.eap import EAP, EAPIGInputs
+from mechassay.circuits.methods.exact_patching import ExactPatching, Patching
+from mechassay.circuits.series import FRACTIONS
+from mechassay.models.circuit_compiler import compile_circuit
 from mechassay.models.circuit_forward import run_circuit
-from mechassay.models.circuit_plan import compile_circuit
-from mechassay.models.continuations import final_streams
+from mechassay.models.forward import Contrast
+from mechassay.models.generation import final_streams
 from mechassay.models.model import Model, load_model, make_model
-from mechassay.models.trace import Contrast
-from mechassay.objectives import LogitDiff
-from mechassay.pairs import Batch
-from mechassay.progress import SILENT
+from mechassay.models.objectives import LogitDiff
+from mechassay.prompts.pairs import Batch
+from mechassay.utils.display import SILENT
 
 SAMPLED_BLOCKS = 12
 

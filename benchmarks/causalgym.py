@@ -39,14 +39,13 @@ from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedTokenizerF
 import mechassay as ma
 from mechassay.features.das import DAS
 from mechassay.features.featurizer import Directions
-from mechassay.features.fit import Fit
+from mechassay.features.finder import Fit
 from mechassay.gym import evaluation
-from mechassay.gym.control_labels import control_labels, with_control_labels
-from mechassay.gym.pairs import GymPairs
-from mechassay.gym.value_fits import BaseValues
+from mechassay.gym.evaluation import BaseValues
+from mechassay.gym.interchanges import GymPairs, control_labels, with_control_labels
 from mechassay.interventions.site import Site
 from mechassay.models.model import Model
-from mechassay.progress import SILENT
+from mechassay.utils.display import SILENT
 
 BEGIN = "<|endoftext|>"
 METHODS = ("das", "probe", "mean", "pca", "k-means", "lda", "random", "vanilla")

@@ -19,10 +19,10 @@ from typing import TypeVar
 
 import torch
 
-from mechassay.circuits.faithfulness import FRACTIONS
-from mechassay.circuits.formats import read_graph_file, write_graph_file
+from mechassay.circuits.graph_files import read_graph_file, write_graph_file
 from mechassay.circuits.scores import EdgeScores
-from mechassay.graph import Graph
+from mechassay.circuits.series import FRACTIONS
+from mechassay.models.graph import Graph
 
 N_LAYERS, N_HEADS, D_MODEL = 32, 32, 4096
 T = TypeVar("T")

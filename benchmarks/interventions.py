@@ -25,14 +25,14 @@ from typing import Any
 import torch
 
 from mechassay.features.das import DAS
-from mechassay.features.directions import orthonormal, random_basis
-from mechassay.interchange import InterchangeBatch
-from mechassay.interventions.patch import patch
+from mechassay.features.featurizer import orthonormal, random_basis
+from mechassay.interventions.activation_patching import patch
 from mechassay.interventions.site import Site
 from mechassay.models.model import Model, load_model, make_model
-from mechassay.models.packaged import is_fetched
-from mechassay.progress import SILENT
+from mechassay.models.weight_files import is_fetched
+from mechassay.prompts.interchange_batch import InterchangeBatch
 from mechassay.tasks.load import load_task
+from mechassay.utils.display import SILENT
 
 VOCABULARY = 8192
 

@@ -19,9 +19,9 @@ from typing import get_args
 
 import torch
 
-from mechassay.saes.architectures import Architecture, SAESettings
-from mechassay.saes.trained import initial_rows
-from mechassay.saes.training import LEARNERS, SAETraining
+from mechassay.features.sae import Architecture
+from mechassay.saes.architectures import SAESettings
+from mechassay.saes.training import LEARNERS, SAETraining, initial_rows
 
 GOALS = {"topk": "3.5"}
 """CPU minutes per million values, at the sizes that are the defaults here."""

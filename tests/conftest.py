@@ -18,7 +18,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from shapes import check_arrays_alone
+from helpers.shapes import check_arrays_alone
 
 check_arrays_alone()
 

@@ -6,11 +6,11 @@ import jaxtyping
 import numpy as np
 import pytest
 
+from helpers.shapes import ALIASES
 from mechassay.features.sae import SAE
-from mechassay.measurement.gauges.b10 import composition_scores
+from mechassay.measurement.metrics.k_composition import composition_scores
 from mechassay.stats.intervals import BootstrapEstimate, student_interval, trapezoid
-from mechassay.text import number
-from shapes import ALIASES
+from mechassay.utils.display import number
 
 
 def test_a_wrong_shape_is_an_error() -> None:

@@ -10,34 +10,34 @@ from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "mechassay"
+SMALL = ("errors", "version", "__main__")
 INK, LINE, FILL = "#1f2328", "#b9c2cc", "#eef3f8"
 
 
-def parts() -> dict[str, list[Path]]:
-    """Files by the part of the package that they belong to; small modules stand together."""
-    found: dict[str, list[Path]] = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        inside = path.relative_to(PACKAGE).parts
-        name = inside[0] if len(inside) > 1 else Path(inside[0]).stem
-        if name not in ("__init__", "version"):
-            found.setdefault(name, []).append(path)
-    return found
+def room_of(path: Path) -> str:
+    """The room of a file, such as `circuits/methods`; a file at the root is one of its own."""
+    folder = path.relative_to(PACKAGE).parent.as_posix()
+    if folder == ".":
+        return path.stem
+    return "models" if folder.startswith("models/") else folder
 
 
-def imports(files: dict[str, list[Path]]) -> dict[str, set[str]]:
-    """The parts that each part imports, anywhere in its files."""
-    graph: dict[str, set[str]] = {}
-    for name, paths in files.items():
-        modules: set[str] = set()
-        for path in paths:
-            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-                if isinstance(node, ast.ImportFrom) and node.module:
-                    modules.add(node.module)
-                elif isinstance(node, ast.Import):
-                    modules |= {alias.name for alias in node.names}
-        ours = {module.split(".")[1] for module in modules if module.startswith("mechassay.")}
-        graph[name] = {part for part in ours if part in files and part != name}
-    return graph
+def imports() -> dict[str, set[str]]:
+    """The rooms that each room imports, anywhere in its files."""
+    files = [path for path in sorted(PACKAGE.rglob("*.py")) if path.stem != "__init__"]
+    # The root's own files but for the catalogue of names are too small to be drawn.
+    rooms = {path: room_of(path) for path in files}
+    rooms = {path: room for path, room in rooms.items() if room not in SMALL}
+    graph: dict[str, set[str]] = {room: set() for room in rooms.values()}
+    for path, room in rooms.items():
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or not node.module:
+                continue
+            for module in (f"{node.module}.{alias.name}" for alias in node.names):
+                inside = module.split(".")[1:] if module.startswith("mechassay.") else []
+                names = ["/".join(inside[:n]) for n in range(len(inside), 0, -1)]
+                graph[room] |= {next((name for name in names if name in graph), room)}
+    return {room: others - {room} for room, others in graph.items()}
 
 
 def floors(graph: dict[str, set[str]]) -> dict[str, int]:
@@ -74,8 +74,7 @@ def needed(graph: dict[str, set[str]]) -> set[tuple[str, str]]:
 
 def draw() -> Path:
     """The picture."""
-    files = parts()
-    graph = imports(files)
+    graph = imports()
     level = floors(graph)
     rows: dict[int, list[str]] = {}
     for name in sorted(graph):

@@ -1,6 +1,6 @@
 """Keeps the pages that the tests build, and renders them again, to compare two states of the code.
 
-    PYTHONPATH=src:tools python -m pytest -p harvest --harvest CORPUS tests/report tests/gym
+    PYTHONPATH=src:tools python -m pytest -p harvest --harvest CORPUS tests/results tests/gym
     PYTHONPATH=src python tools/harvest.py render CORPUS BEFORE
     (change the code)
     PYTHONPATH=src python tools/harvest.py render CORPUS AFTER
@@ -39,7 +39,7 @@ def pytest_addoption(parser: Any) -> None:
 
 def pytest_load_initial_conftests(early_config: Any) -> None:
     """Wrap the methods of all pages."""
-    from mechassay.records import PAGES
+    from mechassay.results.records import PAGES
 
     folder = Path(early_config.known_args_namespace.harvest)
     for name in PAGES.names():
@@ -66,7 +66,7 @@ def _keeping(function: Callable[..., Any], kind: str, folder: Path) -> Callable[
 
 def keep(folder: Path, kind: str, records: list[Any], failures: list[Any], drawings: Any) -> None:
     """Write a case, unless it is there already or there are enough of its kind."""
-    from mechassay.records import PAGES
+    from mechassay.results.records import PAGES
 
     # One page shows two kinds: the records say which.
     own = {record.kind for record in records}
@@ -106,10 +106,10 @@ def rendered(case: dict[str, Any]) -> Iterable[tuple[str, str]]:
     from matplotlib import pyplot
     from rich.console import Console
 
-    from mechassay.figures import svg
-    from mechassay.records import Failure, Record, page_of
-    from mechassay.report import page
-    from mechassay.report.console import print_tables
+    from mechassay.results import page
+    from mechassay.results.console import print_tables
+    from mechassay.results.plots import svg
+    from mechassay.results.records import Failure, Record, page_of
 
     records = [Record.model_validate_json(json.dumps(record)) for record in case["records"]]
     failures = [Failure.model_validate(failure) for failure in case["failures"]]

@@ -29,7 +29,7 @@ import time
 from pathlib import Path
 
 from mechassay.stats.intervals import clopper_pearson
-from mechassay.text import interval
+from mechassay.utils.display import interval
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("circuits", "interventions", "stats", "variables")

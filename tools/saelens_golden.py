@@ -160,9 +160,9 @@ def trained_folders(h: torch.Tensor) -> dict[str, Any]:
     """SAEs that are trained here, in every architecture, as SAELens reads them."""
     from sae_lens import SAE
 
+    from mechassay.features.sae import save_sae
     from mechassay.saes.architectures import ARCHITECTURES, SAESettings
-    from mechassay.saes.formats import save_sae
-    from mechassay.saes.planted import plant
+    from mechassay.saes.synthetic import plant
     from mechassay.saes.training import train_sae
 
     store = plant(n_features=N, d=D, documents=20, window=40).store()

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from mechassay.records import Record
+from mechassay.results.records import Record
 
 target = Path(__file__).parents[1] / "docs" / "record.schema.json"
 # Undefined numbers, also as defaults, are null in JSON, which has no NaN.

@@ -10,12 +10,12 @@ and what interventions say about them.
     python tools/truth_models.py --homes [NAME ...]
         the table of variables and homes in docs/truth.md
 
-A compiled circuit that does not hold (`mechassay.truth.verify`) is refused, and so is a trained one
-for counterfactuals; for another ablation it is left out. Homes of variables
-(`mechassay.variables.homes`) that do not hold are refused. The check compares text files as they
-are, tensors to 1e-6 (matrix products are not rounded the same everywhere), the edges exactly, and
-effects not at all: the largest effect outside a compiled circuit is mostly rounding. Weights of
-trained models are those that `mechassay truth train` wrote, and are not touched.
+A compiled circuit that does not hold (`mechassay.truth.verification`) is refused, and so is a
+trained one for counterfactuals; for another ablation it is left out. Homes of variables
+(`mechassay.causal_models.true_sites`) that do not hold are refused. The check compares text files
+as they are, tensors to 1e-6 (matrix products are not rounded the same everywhere), the edges
+exactly, and effects not at all: the largest effect outside a compiled circuit is mostly rounding.
+Weights of trained models are those that `mechassay truth train` wrote, and are not touched.
 """
 
 from __future__ import annotations
@@ -32,19 +32,25 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from mechassay.causal_models.true_sites import FILE as HOMES_FILE
+from mechassay.causal_models.true_sites import HOMES, VerifiedHomes, known_homes, verify_homes
 from mechassay.circuits.circuit import Circuit
+from mechassay.models.loading import TRUTH_FOLDERS
 from mechassay.models.model import load_model
-from mechassay.models.sources import TRUTH_FOLDERS
-from mechassay.pairs import Pairs
+from mechassay.prompts.pairs import Pairs
 from mechassay.tasks import TRUTHS
 from mechassay.truth import training
-from mechassay.truth.causal import CAUSAL
 from mechassay.truth.compiled import BLUEPRINTS, Blueprint, compile_model
-from mechassay.truth.folders import FILE, write_model, write_truth
-from mechassay.truth.models import Truth, load_truth, truth_folder
-from mechassay.truth.verify import ABLATIONS, Verification, verify
-from mechassay.variables.homes import FILE as HOMES_FILE
-from mechassay.variables.homes import HOMES, VerifiedHomes, known_homes, verify_homes
+from mechassay.truth.ground_truth import Truth, load_truth, truth_folder
+from mechassay.truth.tasks import CAUSAL
+from mechassay.truth.verification import (
+    ABLATIONS,
+    FILE,
+    Verification,
+    verify,
+    write_model,
+    write_truth,
+)
 
 SPLIT, SEED, N_PAIRS = "test", 0, 500
 FRESH, SIZES = (("validation", 11), ("train", 12)), (40, 100, 500)

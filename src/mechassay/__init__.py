@@ -24,8 +24,10 @@ if TYPE_CHECKING:
         adversarial,
         circuits,
         claims,
+        documents,
         features,
         gym,
+        judges,
         leaderboard,
         measurement,
         saes,
@@ -33,22 +35,8 @@ if TYPE_CHECKING:
         truth,
         variables,
     )
-    from mechassay.circuits.methods import load_method
-    from mechassay.circuits.node_scores import load_scores
-    from mechassay.errors import MechassayError
-    from mechassay.examples import Example, Prompt
-    from mechassay.graph import Graph
-    from mechassay.interchange import InterchangeBatch
-    from mechassay.interchange_pairs import InterchangePair
-    from mechassay.interventions.intervene import intervene
-    from mechassay.interventions.intervention import Ablate, Add, Interchange, Replace, Scale
-    from mechassay.interventions.patch import patch
-    from mechassay.interventions.site import Site, load_site, sites
-    from mechassay.interventions.steering import generate, perplexity
-    from mechassay.interventions.sweep import sweep
-    from mechassay.models.model import Model, load_model
-    from mechassay.models.packaged import fetch
-    from mechassay.names import (
+    from mechassay.adversarial.jobs import AdversarialJob
+    from mechassay.catalog import (
         list_methods,
         list_metrics,
         list_models,
@@ -56,18 +44,32 @@ if TYPE_CHECKING:
         list_tasks,
         load_circuit,
     )
-    from mechassay.objectives import load_objective
-    from mechassay.pairs import Batch, Pair, Pairs
-    from mechassay.records import Failure, Record, read_record
+    from mechassay.circuits.graph_files import load_scores
+    from mechassay.circuits.methods import load_method
+    from mechassay.discovery.job import CircuitsJob
+    from mechassay.errors import MechassayError
+    from mechassay.interventions.activation_patching import patch
+    from mechassay.interventions.intervene import intervene
+    from mechassay.interventions.intervention import Ablate, Add, Interchange, Replace, Scale
+    from mechassay.interventions.job import PatchJob
+    from mechassay.interventions.site import Site, load_site, sites
+    from mechassay.interventions.steering import generate, perplexity
+    from mechassay.interventions.sweep import sweep
+    from mechassay.measurement.job import MeasureJob
+    from mechassay.models.graph import Graph
+    from mechassay.models.model import Model, load_model
+    from mechassay.models.objectives import load_objective
+    from mechassay.models.weight_files import fetch
+    from mechassay.prompts.interchange_batch import InterchangeBatch
+    from mechassay.prompts.interchanges import InterchangePair
+    from mechassay.prompts.pairs import Batch, Example, Pair, Pairs, Prompt
+    from mechassay.results.records import Failure, Record, read_record
     from mechassay.runs.accuracy import AccuracyJob
-    from mechassay.runs.adversarial import AdversarialJob
-    from mechassay.runs.circuits import CircuitsJob
     from mechassay.runs.execute import run
-    from mechassay.runs.measure import MeasureJob
-    from mechassay.runs.patch import PatchJob
     from mechassay.tasks import Task, load_task
     from mechassay.tasks.template import Template
-    from mechassay.truth.models import load_truth
+    from mechassay.truth.ground_truth import load_truth
+
 
 __all__ = [
     "Ablate",
@@ -99,11 +101,13 @@ __all__ = [
     "adversarial",
     "circuits",
     "claims",
+    "documents",
     "features",
     "fetch",
     "generate",
     "gym",
     "intervene",
+    "judges",
     "leaderboard",
     "list_methods",
     "list_metrics",
@@ -135,8 +139,10 @@ _PACKAGES = (
     "adversarial",
     "circuits",
     "claims",
+    "documents",
     "features",
     "gym",
+    "judges",
     "leaderboard",
     "measurement",
     "saes",
@@ -148,47 +154,47 @@ _LAZY = {
     "Ablate": "mechassay.interventions.intervention",
     "AccuracyJob": "mechassay.runs.accuracy",
     "Add": "mechassay.interventions.intervention",
-    "AdversarialJob": "mechassay.runs.adversarial",
-    "Batch": "mechassay.pairs",
-    "CircuitsJob": "mechassay.runs.circuits",
-    "Example": "mechassay.examples",
-    "Failure": "mechassay.records",
-    "Graph": "mechassay.graph",
+    "AdversarialJob": "mechassay.adversarial.jobs",
+    "Batch": "mechassay.prompts.pairs",
+    "CircuitsJob": "mechassay.discovery.job",
+    "Example": "mechassay.prompts.pairs",
+    "Failure": "mechassay.results.records",
+    "Graph": "mechassay.models.graph",
     "Interchange": "mechassay.interventions.intervention",
-    "InterchangeBatch": "mechassay.interchange",
-    "InterchangePair": "mechassay.interchange_pairs",
-    "MeasureJob": "mechassay.runs.measure",
+    "InterchangeBatch": "mechassay.prompts.interchange_batch",
+    "InterchangePair": "mechassay.prompts.interchanges",
+    "MeasureJob": "mechassay.measurement.job",
     "MechassayError": "mechassay.errors",
     "Model": "mechassay.models.model",
-    "Pair": "mechassay.pairs",
-    "Pairs": "mechassay.pairs",
-    "PatchJob": "mechassay.runs.patch",
-    "Prompt": "mechassay.examples",
-    "Record": "mechassay.records",
+    "Pair": "mechassay.prompts.pairs",
+    "Pairs": "mechassay.prompts.pairs",
+    "PatchJob": "mechassay.interventions.job",
+    "Prompt": "mechassay.prompts.pairs",
+    "Record": "mechassay.results.records",
     "Replace": "mechassay.interventions.intervention",
     "Scale": "mechassay.interventions.intervention",
     "Site": "mechassay.interventions.site",
     "Task": "mechassay.tasks",
     "Template": "mechassay.tasks.template",
-    "fetch": "mechassay.models.packaged",
+    "fetch": "mechassay.models.weight_files",
     "generate": "mechassay.interventions.steering",
     "intervene": "mechassay.interventions.intervene",
-    "list_methods": "mechassay.names",
-    "list_metrics": "mechassay.names",
-    "list_models": "mechassay.names",
-    "list_objectives": "mechassay.names",
-    "list_tasks": "mechassay.names",
-    "load_circuit": "mechassay.names",
+    "list_methods": "mechassay.catalog",
+    "list_metrics": "mechassay.catalog",
+    "list_models": "mechassay.catalog",
+    "list_objectives": "mechassay.catalog",
+    "list_tasks": "mechassay.catalog",
+    "load_circuit": "mechassay.catalog",
     "load_method": "mechassay.circuits.methods",
     "load_model": "mechassay.models.model",
-    "load_objective": "mechassay.objectives",
-    "load_scores": "mechassay.circuits.node_scores",
+    "load_objective": "mechassay.models.objectives",
+    "load_scores": "mechassay.circuits.graph_files",
     "load_site": "mechassay.interventions.site",
     "load_task": "mechassay.tasks",
-    "load_truth": "mechassay.truth.models",
-    "patch": "mechassay.interventions.patch",
+    "load_truth": "mechassay.truth.ground_truth",
+    "patch": "mechassay.interventions.activation_patching",
     "perplexity": "mechassay.interventions.steering",
-    "read_record": "mechassay.records",
+    "read_record": "mechassay.results.records",
     "run": "mechassay.runs.execute",
     "sites": "mechassay.interventions.site",
     "sweep": "mechassay.interventions.sweep",

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import mechassay
 from mechassay.gym import train_gym_model
-from mechassay.models.sources import checkpoints
-from mechassay.runs.gym_check import GymCheckJob
+from mechassay.gym.jobs import GymCheckJob
+from mechassay.models.loading import checkpoints
 from studies.gym_neox.corpus import TRAINING, corpus_tasks
 
 HERE = Path(__file__).parent

@@ -23,16 +23,16 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from mechassay.display import Tabular, html_facts, html_table
+from mechassay.measurement.catalogue import VARIANTS, Condition, Variant, VariantName
 from mechassay.measurement.measurement import Measurement
-from mechassay.measurement.variant import VARIANTS, Condition, Variant, VariantName
-from mechassay.records import Measure, Provenance, Record, Spec, Table
+from mechassay.results.records import Measure, Provenance, Record, Spec, Table
 from mechassay.stats.intervals import (
     Estimate,
     clopper_pearson,
     percentile_interval,
     proportion_interval,
 )
+from mechassay.utils.display import Tabular, html_facts, html_table
 
 N_RESAMPLES = 2000
 Tally = Float[np.ndarray, "worlds worlds"]

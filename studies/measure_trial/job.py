@@ -14,14 +14,19 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from mechassay.errors import BadUsage, one_of
-from mechassay.measurement.gauge import ALL_GAUGES, all_gauges, gauge_name, load_gauge
-from mechassay.measurement.inputs import missing_inputs
-from mechassay.measurement.variant import VariantName
-from mechassay.records import Record, Spec, provenance
+from mechassay.measurement.catalogue import VariantName
+from mechassay.measurement.metric import (
+    ALL_GAUGES,
+    all_gauges,
+    gauge_name,
+    load_gauge,
+    missing_inputs,
+)
+from mechassay.results.records import Record, Spec, provenance
 from mechassay.runs import options
 from mechassay.runs.job import Bench, Cell, Job, cell_name, option
 from mechassay.tasks import TRUTHS
-from mechassay.truth.models import load_truth
+from mechassay.truth.ground_truth import load_truth
 from studies.measure_trial.discrimination import (
     TrialScore,
     deciding_quantity,

@@ -7,18 +7,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from mechassay.curves import labels
-from mechassay.records import Failure, Record, Scalar
-from mechassay.report.page import Block, Fold, Page, Section, Terms, Text
-from mechassay.report.sections import (
+from mechassay.results.curves import labels
+from mechassay.results.page import Block, Column, Fold, Page, Row, Section, Terms, Text, TextTable
+from mechassay.results.records import Failure, Record, Scalar
+from mechassay.results.sections import (
     all_numbers,
     facts_section,
     failures_table,
     opening,
     stored_table,
 )
-from mechassay.report.tables import Column, Row, TextTable
-from mechassay.text import UNDEFINED, interval
+from mechassay.utils.display import UNDEFINED, interval
 
 VARIANTS = ("repaired", "page")
 USEFUL, CHANCE = 0.9, 0.5

@@ -25,11 +25,11 @@ import torch
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.random import Random
 from mechassay.circuits.scores import EdgeScores
-from mechassay.graph import Graph
-from mechassay.measurement.inputs import Inputs
-from mechassay.progress import SILENT
-from mechassay.saes.planted import SITE, PlantedSettings, PlantedTrainer, Worth, plant
-from mechassay.truth.models import Truth
+from mechassay.measurement.metric import Inputs
+from mechassay.models.graph import Graph
+from mechassay.saes.synthetic import SITE, PlantedSettings, PlantedTrainer, Worth, plant
+from mechassay.truth.ground_truth import Truth
+from mechassay.utils.display import SILENT
 
 TRUE = "true"
 ABLATION = "counterfactual"

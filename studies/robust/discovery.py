@@ -36,22 +36,21 @@ from torch import Tensor
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool
 from mechassay.circuits.circuit import Circuit
-from mechassay.circuits.faithfulness import evaluate
-from mechassay.circuits.methods.edge_pruning import EdgePruning
-from mechassay.circuits.methods.method import Method, provenance_of, settings
-from mechassay.circuits.methods.subnetwork_probing import SubnetworkProbing
-from mechassay.circuits.methods.ugs import UniformGradientSampling
-from mechassay.circuits.pairing import check_pairing, paired
+from mechassay.circuits.evaluation.faithfulness import evaluate
+from mechassay.circuits.methods.mask_learning import (
+    EdgePruning,
+    SubnetworkProbing,
+    UniformGradientSampling,
+)
+from mechassay.circuits.methods.method import Method, check_pairing, paired, provenance_of, settings
 from mechassay.circuits.scores import By, EdgeScores
-from mechassay.display import OneLine
 from mechassay.errors import BadPairs, BadUsage, UnknownName, one_of
-from mechassay.examples import Prompt
-from mechassay.models.constants import constants_of
+from mechassay.models.forward import constants_of
 from mechassay.models.model import Model
-from mechassay.objectives import Objective, ObjectiveLike, load_objective
-from mechassay.pairs import Batch, Pair
-from mechassay.progress import BAR, SILENT, Progress
+from mechassay.models.objectives import Objective, ObjectiveLike, load_objective
+from mechassay.prompts.pairs import Batch, Pair, Prompt
 from mechassay.tasks.task import Task
+from mechassay.utils.display import BAR, SILENT, OneLine, Progress
 from studies.robust.tails import MEAN, Mean, Tail, Weights, even
 
 CutKind = Literal["top", "greedy"]

@@ -32,21 +32,19 @@ import numpy as np
 from jaxtyping import Float
 
 from mechassay.circuits.circuit import Circuit
-from mechassay.circuits.faithfulness import evaluate
+from mechassay.circuits.evaluation.faithfulness import evaluate
 from mechassay.circuits.methods import METHODS
-from mechassay.circuits.node_scores import Scores
-from mechassay.circuits.pairing import check_pairing, paired
-from mechassay.circuits.scores import EdgeScores
+from mechassay.circuits.methods.method import check_pairing, paired
+from mechassay.circuits.scores import EdgeScores, Scores
 from mechassay.errors import BadUsage
-from mechassay.graph import Graph
+from mechassay.models.graph import Graph
 from mechassay.models.model import Model, check_dtype
-from mechassay.objectives import load_objective
-from mechassay.records import Measure, Record, Selection, Spec, Table
+from mechassay.models.objectives import load_objective
+from mechassay.results.records import Measure, Record, Selection, Spec, Table
 from mechassay.runs import options
-from mechassay.runs.job import Bench, Cell, Job, cell_name, option
-from mechassay.runs.names import made_by, shown_model
-from mechassay.stats.intervals import LEVEL, percentile_interval, resampled_means
-from mechassay.stats.resampled import Estimate, Resampled
+from mechassay.runs.job import Bench, Cell, Job, cell_name, made_by, option, shown_model
+from mechassay.stats.bootstrap import Resampled
+from mechassay.stats.intervals import LEVEL, Estimate, percentile_interval, resampled_means
 from studies.robust.discovery import (
     CutKind,
     Known,

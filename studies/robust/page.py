@@ -10,18 +10,17 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from mechassay.records import Failure, Record, Scalar
-from mechassay.report.page import Page, Section, Terms
-from mechassay.report.sections import (
+from mechassay.results.page import Page, Row, Section, Terms, TextTable
+from mechassay.results.records import Failure, Record, Scalar
+from mechassay.results.sections import (
     all_numbers,
     facts_section,
     failure_row,
     failures_text,
     warnings_notice,
 )
-from mechassay.report.tables import Row, TextTable
 from mechassay.stats.intervals import LEVEL, Estimate, student_interval
-from mechassay.text import interval, number, share
+from mechassay.utils.display import interval, number, share
 
 EMPTY = "no edges"
 OWN = "matched pairs: mean"

@@ -28,7 +28,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechassay.errors import BadUsage
-from mechassay.registry import Registry
+from mechassay.utils.registry import Registry
 
 
 class Weights(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mechassay.truth.models import Truth, load_truth
+from mechassay.truth.ground_truth import Truth, load_truth
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,10 @@ from mechassay.adversarial.controls import (
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool, draw_pools
 from mechassay.circuits.circuit import Circuit
-from mechassay.graph import Graph
-from mechassay.progress import SILENT
-from mechassay.stats.partial_grid import PartialGrid
-from mechassay.truth.models import Truth
+from mechassay.models.graph import Graph
+from mechassay.stats.bounds import PartialGrid
+from mechassay.truth.ground_truth import Truth
+from mechassay.utils.display import SILENT
 
 
 @pytest.fixture(scope="module")

@@ -13,23 +13,24 @@ import pytest
 import torch
 
 import mechassay as ma
-from families import families
-from mechassay.adversarial import batching, prefixes
+from helpers.adversarial import LENGTH, N_CLEAN, N_CORRUPTED, circuits, pool, pools
+from helpers.models import families
+from mechassay.adversarial import evaluation as batching
+from mechassay.adversarial import evaluation as prefixes
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool
 from mechassay.circuits.canonical import canonical
 from mechassay.circuits.circuit import Circuit
-from mechassay.circuits.faithfulness import evaluate
+from mechassay.circuits.evaluation.faithfulness import evaluate
 from mechassay.errors import (
     BadUsage,
     GraphMismatch,
 )
 from mechassay.models.circuit_forward import circuit_runner
 from mechassay.models.model import Model
-from mechassay.pairs import Batch
-from mechassay.progress import SILENT
+from mechassay.prompts.pairs import Batch
 from mechassay.testing.tiny import subject, write_attn_only
-from small_pools import LENGTH, N_CLEAN, N_CORRUPTED, circuits, pool, pools
+from mechassay.utils.display import SILENT
 
 
 @pytest.fixture(autouse=True)

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 import mechassay as ma
-from mechassay.adversarial import batching, prefixes
+from helpers.adversarial import LENGTH, N_CLEAN, N_CORRUPTED, circuits, pools
+from mechassay.adversarial import evaluation as batching
+from mechassay.adversarial import evaluation as prefixes
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.errors import BadFile, DiskFull, NonFinite
 from mechassay.models.model import Model
-from mechassay.progress import SILENT, Advance
 from mechassay.testing.tiny import subject
-from small_pools import LENGTH, N_CLEAN, N_CORRUPTED, circuits, pools
+from mechassay.utils.display import SILENT, Advance
 
 
 @pytest.fixture(autouse=True)

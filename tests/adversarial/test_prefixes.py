@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mechassay.adversarial.prefixes import (
+from mechassay.adversarial.evaluation import (
     PrefixCache,
     count_prefixes,
     lexicographic,
@@ -19,7 +19,7 @@ from mechassay.adversarial.prefixes import (
     without_answers,
 )
 from mechassay.models.circuit_forward import circuit_runner
-from mechassay.models.trace import Contrast, trace
+from mechassay.models.forward import Contrast, trace
 from mechassay.testing.tiny import VOCABULARY, subject
 
 PROMPTS = st.lists(st.lists(st.integers(0, 2), min_size=5, max_size=5), min_size=1, max_size=12)

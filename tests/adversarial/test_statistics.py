@@ -13,7 +13,7 @@ from mechassay.adversarial.statistics import (
     heat_map,
     histogram,
 )
-from mechassay.stats.groups import Field
+from mechassay.stats.distribution import Field
 
 SMALL = Statistics("grid", above=(1.0,), n_resamples=50, n_permutations=200)
 

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from mechassay.circuits import ablate
-from mechassay.circuits.methods.eap_ig_activations import EAPIGActivations
-from mechassay.models.reference import exact_precision
-from mechassay.pairs import Batch
-from mechassay.progress import SILENT
+from mechassay.circuits.methods.eap import EAPIGActivations
+from mechassay.models.hooks_reference import exact_precision
+from mechassay.prompts.pairs import Batch
 from mechassay.testing.tiny import Subject, subject
+from mechassay.utils.display import SILENT
 
 ALPHAS = (0.5, 1.0)
 SUBLAYERS = ["input", "a0", "m0", "a1", "m1", "a2", "m2"]

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from mechassay.circuits.attribution import clean_scores, interpolated_scores
-from mechassay.circuits.methods.eap_ig_activations import EAPIGActivations
-from mechassay.circuits.methods.exact import ExactPatching
-from mechassay.models.reference import Recording, ReferenceModel, exact_precision
-from mechassay.objectives import CrossEntropy, LogitDiff
-from mechassay.pairs import Batch
+from mechassay.circuits.methods.attribution import clean_scores, interpolated_scores
+from mechassay.circuits.methods.eap import EAPIGActivations
+from mechassay.circuits.methods.exact_patching import ExactPatching
+from mechassay.models.hooks_reference import Recording, ReferenceModel, exact_precision
+from mechassay.models.objectives import CrossEntropy, LogitDiff
+from mechassay.prompts.pairs import Batch
 from mechassay.testing.tiny import FAMILIES, Subject, subject
 
 

@@ -16,17 +16,17 @@ import torch
 from torch import Tensor
 
 import mechassay as ma
-from attn_only import State, batch_logits
+from helpers.attn_only import State, batch_logits
 from mechassay.circuits.canonical import canonical
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.eap import EAP
-from mechassay.circuits.methods.exact import ExactPatching
+from mechassay.circuits.methods.exact_patching import ExactPatching
+from mechassay.models.circuit_compiler import compile_circuit
 from mechassay.models.circuit_forward import run_circuit
-from mechassay.models.circuit_plan import compile_circuit
+from mechassay.models.forward import Contrast
+from mechassay.models.hooks_reference import ReferenceModel, exact_precision
 from mechassay.models.model import Model
-from mechassay.models.reference import ReferenceModel, exact_precision
-from mechassay.models.trace import Contrast
-from mechassay.pairs import Batch
+from mechassay.prompts.pairs import Batch
 from mechassay.testing.tiny import subject, token_pairs, write_attn_only
 
 

@@ -25,12 +25,12 @@ from mechassay.features import DAS, LDA, PCA, DiffInMeans, Directions, Fit, Full
 from mechassay.features.featurizer import PrincipalAxes
 from mechassay.features.finder import Finder
 from mechassay.gym import CompatBatches, compat_batches, read_causalgym_rows
-from mechassay.gym.pairs import GymPairs
-from mechassay.gym.saga_probe import SagaProbe
-from mechassay.gym.value_fits import BaseValues
-from mechassay.interchange import InterchangeBatch
+from mechassay.gym.evaluation import BaseValues
+from mechassay.gym.interchanges import GymPairs
+from mechassay.gym.methods import SagaProbe
 from mechassay.interventions.site import Site
 from mechassay.models.model import Model, make_model
+from mechassay.prompts.interchange_batch import InterchangeBatch
 from mechassay.testing.tiny import quiet_model
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from mechassay.circuits.circuit import Circuit
+from mechassay.models.circuit_compiler import compile_circuit
 from mechassay.models.circuit_forward import run_circuit
-from mechassay.models.circuit_plan import compile_circuit
-from mechassay.models.reference import ReferenceModel, exact_precision
-from mechassay.models.trace import Contrast
+from mechassay.models.forward import Contrast
+from mechassay.models.hooks_reference import ReferenceModel, exact_precision
 from mechassay.testing.tiny import FAMILIES, Subject, subject
 
 DENSITIES = (0.02, 0.06, 0.15, 0.4, 0.7, 0.95)

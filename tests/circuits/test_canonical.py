@@ -16,7 +16,7 @@ import torch
 from mechassay.circuits.canonical import CANONICAL, IOI, Canonical, canonical
 from mechassay.circuits.circuit import Circuit
 from mechassay.errors import GraphMismatch, UnknownName
-from mechassay.graph import Graph
+from mechassay.models.graph import Graph
 from mechassay.tasks.load import TASKS
 
 EDGES: dict[str, dict[str, str]] = json.loads(

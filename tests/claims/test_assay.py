@@ -1,4 +1,7 @@
-"""From a claim to a verdict, on models whose circuit is known: the answer of the whole system."""
+"""From a claim to a verdict, on models whose circuit is known: the answer of the whole system.
+
+The circuit of a claim: by a method, from a file, by its components.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from mechassay.claims.claim import ClaimFile, claims_of
+from helpers.two_behaviours import IOI_EDGES, two_behaviours
+from mechassay.circuits.circuit import Circuit
+from mechassay.circuits.scores import EdgeScores
+from mechassay.claims.assay import (
+    Assay,
+    Assayed,
+    AssaySettings,
+    AssayStep,
+    circuit_of_components,
+    claimed_circuit,
+)
+from mechassay.claims.claim import Claim, ClaimFile, claims_of
 from mechassay.claims.judgments import read_judgments
-from mechassay.claims.rubric import load_rubric
-from mechassay.claims.scoring import claim_score
+from mechassay.claims.rubric import claim_score, load_rubric
 from mechassay.cli.main import main
-from mechassay.errors import BadUsage
-from mechassay.progress import SILENT
-from mechassay.records import Record, Spec, provenance, read_record
-from mechassay.runs.assay import Assay, Assayed
-from mechassay.runs.assay_steps import AssaySettings, AssayStep
+from mechassay.errors import BadFile, BadUsage, UnknownName
+from mechassay.models.graph import Graph
+from mechassay.models.model import Model
+from mechassay.results.records import Record, Spec, provenance, read_record
 from mechassay.runs.execute import prepare
-from two_behaviours import IOI_EDGES, two_behaviours
+from mechassay.truth.ground_truth import load_truth
+from mechassay.utils.display import SILENT
 
 RUBRIC = load_rubric()
 SMALL = AssaySettings(limit=24, train_limit=24, grid=6)
@@ -295,3 +309,86 @@ def test_the_command_with_a_method_and_a_reader(
     with pytest.raises(SystemExit) as done:
         main([*words, "--limit", "21"])
     assert done.value.code == 2 and "holds a run with" in capsys.readouterr().err
+
+
+def claimed_circuit_claim(**about: Any) -> Claim:
+    return Claim(id="a", statement="x", model="truth-ioi", task="truth-ioi", **about)
+
+
+def never() -> Model:
+    raise AssertionError("the model is not needed")
+
+
+def test_a_method_stays_what_it_is(tmp_path: Path) -> None:
+    found = claimed_circuit(
+        claimed_circuit_claim(circuit="eap:backward=gim@9"), tmp_path / "a.safetensors", never
+    )
+    assert found.by_method and found.claim.circuit == "eap:backward=gim@9"
+    assert (found.claim.ranking, found.claim.size) == ("eap:backward=gim", "9")
+
+
+def test_scores_of_a_file_are_cut_where_they_are(tmp_path: Path) -> None:
+    graph = Graph(3, 4)
+    EdgeScores.of(graph, graph.legal.float()).save(tmp_path / "mine.safetensors")
+    about = claimed_circuit_claim(circuit=f"{tmp_path / 'mine.safetensors'}@9")
+    found = claimed_circuit(about, tmp_path / "a.safetensors", never)
+    assert not found.by_method and found.claim.circuit == "mine@9"
+    assert found.claim.scores == str(tmp_path / "mine.safetensors")
+
+
+def test_edges_are_written_as_scores_that_are_cut_to_them(tmp_path: Path) -> None:
+    truth = load_truth("truth-ioi")
+    graph, file = truth.model.graph, tmp_path / "a.safetensors"
+    for about in (
+        claimed_circuit_claim(circuit="truth"),
+        claimed_circuit_claim(components=tuple(truth.circuits["counterfactual"].names())),
+    ):
+        file.unlink(missing_ok=True)
+        found = claimed_circuit(about, file, lambda: truth.model)
+        assert not found.by_method and found.claim.circuit == "a@9"
+        scores = EdgeScores.load(file, graph)
+        assert scores.top(9, by="magnitude") == truth.circuits["counterfactual"]
+        # Once it is there, the model is not needed.
+        assert claimed_circuit(about, file, never).claim == found.claim
+
+
+def test_a_file_of_another_claim_or_an_edited_one_is_refused(tmp_path: Path) -> None:
+    truth = load_truth("truth-ioi")
+    names, file = truth.circuits["counterfactual"].names(), tmp_path / "a.safetensors"
+    own = claimed_circuit_claim(components=tuple(names))
+    claimed_circuit(own, file, lambda: truth.model)
+    for other, changed in (
+        (claimed_circuit_claim(components=tuple(names[1:])), "components"),
+        (claimed_circuit_claim(circuit="truth"), "circuit"),
+        (own.model_copy(update={"ablation": "mean"}), "ablation"),
+    ):
+        with pytest.raises(BadUsage, match=f"circuit of another claim.*{changed}"):
+            claimed_circuit(other, file, lambda: truth.model)
+    graph = truth.model.graph
+    EdgeScores.of(graph, graph.legal.float()).save(file)
+    with pytest.raises(BadFile, match="was edited"):
+        claimed_circuit(own, file, never)
+
+
+def test_a_node_brings_its_edges_and_those_out_of_the_input() -> None:
+    graph = Graph(2, 2)
+    assert set(circuit_of_components(graph, ("input->a0.h1<v>",))) == {"input->a0.h1<v>"}
+    found = circuit_of_components(graph, ("a1.h0",))
+    mask = torch.zeros(graph.n_writers, dtype=torch.bool)
+    mask[[0, graph.head(1, 0)]] = True
+    assert found == Circuit.of_nodes(graph, mask)
+    assert len(found.pruned()) and "a1.h0->logits" in found
+    with pytest.raises(UnknownName, match=r"a9\.h9"):
+        circuit_of_components(graph, ("a9.h9",))
+
+
+def test_what_is_no_circuit(tmp_path: Path) -> None:
+    for about, message in (
+        (claimed_circuit_claim(), "names neither a circuit"),
+        (claimed_circuit_claim(circuit="eap@9:greedy"), "grows from the logits"),
+        (claimed_circuit_claim(circuit="empty"), "without edges"),
+    ):
+        with pytest.raises(BadUsage, match=message):
+            claimed_circuit(
+                about, tmp_path / "a.safetensors", lambda: load_truth("truth-ioi").model
+            )

@@ -1,4 +1,7 @@
-"""Records to statuses: every rule by hand, what is missing, what was edited, a known circuit."""
+"""Records to statuses: every rule by hand, what is missing, what was edited, a known circuit.
+
+Predictions against records, by hand.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,23 @@ import numpy as np
 import pytest
 
 from mechassay.circuits.scores import SCORES_SHA256
-from mechassay.claims.claim import Claim, ClaimFile, claims_of
-from mechassay.claims.dossier import DECLARED, NEEDS, REGISTERED, combined, completed, link
+from mechassay.claims.claim import Claim, ClaimFile, Prediction, claims_of
+from mechassay.claims.dossier import REGISTERED, combined, completed, link, outcome_table, outcomes
+from mechassay.claims.evidence import score_judgments
 from mechassay.claims.judgments import Judgment, Judgments, judgments_of
-from mechassay.claims.record_tests import TESTS
-from mechassay.claims.rubric import load_rubric
-from mechassay.claims.scored import score_judgments
-from mechassay.claims.scoring import JUDGED, claim_score, dimension_levels
+from mechassay.claims.record_rules import TESTS, StoredRecord
+from mechassay.claims.rubric import (
+    DECLARED,
+    JUDGED,
+    NEEDS,
+    claim_score,
+    dimension_levels,
+    load_rubric,
+)
 from mechassay.cli.main import main
 from mechassay.errors import BadFile, BadUsage
-from mechassay.files import file_hash
-from mechassay.records import Measure, Record, Selection, Spec, Table, Values, provenance
+from mechassay.results.records import Measure, Record, Selection, Spec, Table, Values, provenance
+from mechassay.utils.files import file_hash
 
 RUBRIC = load_rubric()
 RULED = [each.code for each in RUBRIC.criteria if each.rule]
@@ -627,10 +636,10 @@ def test_the_known_circuit_is_told_from_one_that_lacks_an_edge_and_from_a_random
 
     from mechassay.circuits.methods.random import Random
     from mechassay.circuits.scores import EdgeScores
-    from mechassay.progress import SILENT
-    from mechassay.runs.circuits import CircuitsJob
+    from mechassay.discovery.job import CircuitsJob
     from mechassay.runs.execute import run
-    from mechassay.truth.models import load_truth
+    from mechassay.truth.ground_truth import load_truth
+    from mechassay.utils.display import SILENT
 
     truth = load_truth("truth-ioi")
     graph, true = truth.model.graph, truth.circuits["mean"].edges
@@ -679,3 +688,50 @@ def test_the_known_circuit_is_told_from_one_that_lacks_an_edge_and_from_a_random
     )
     assert own["I3"] == "NOT TESTED"
     assert dimension_levels(RUBRIC, {**own, "I3": "YES"})["I"] == 3
+
+
+NAN = math.nan
+
+
+def predictions_stored(
+    value: float, low: float = NAN, high: float = NAN, kind: str = "one-size"
+) -> StoredRecord:
+    specs = {"model": Spec(name="m"), "task": Spec(name="t"), "method": Spec(name="eap")}
+    record = Record(
+        kind=kind,
+        cell={"method": "eap"},
+        specs=specs,
+        measures=[Measure(name="circuit@9", value=value, low=low, high=high)],
+        provenance=provenance(device="cpu", dtype="float32", seed=0),
+    )
+    return StoredRecord("x.json", "0", record)
+
+
+@pytest.mark.parametrize(
+    ("records", "above", "below"),
+    [
+        ([], "not measured", "not measured"),
+        ([predictions_stored(NAN)], "not measured", "not measured"),
+        ([predictions_stored(0.8, 0.71, 0.9)], "holds", "fails"),
+        ([predictions_stored(0.8, 0.7, 0.9)], "open", "fails"),
+        ([predictions_stored(0.7, 0.6, 0.8)], "open", "open"),
+        ([predictions_stored(0.6, 0.5, 0.7)], "fails", "open"),
+        ([predictions_stored(0.8)], "holds", "fails"),
+        ([predictions_stored(0.7)], "fails", "fails"),
+        (
+            [predictions_stored(0.8, 0.71, 0.9), predictions_stored(0.6, 0.5, 0.65)],
+            "fails",
+            "fails",
+        ),
+        ([predictions_stored(0.8, 0.71, 0.9, kind="faithfulness")], "holds", "fails"),
+    ],
+)
+def test_outcomes(records: list[StoredRecord], above: str, below: str) -> None:
+    predictions = (
+        Prediction(measure="circuit", direction="above", threshold=0.7),
+        Prediction(measure="circuit", direction="below", threshold=0.7),
+    )
+    about = {"model": "m", "task": "t", "circuit": "eap@9", "predictions": predictions}
+    found = outcomes(Claim(id="a", statement="x", **about), records)
+    assert [each.outcome for each in found] == [above, below]
+    assert outcome_table(found).columns["prediction"] == ["circuit above 0.7", "circuit below 0.7"]

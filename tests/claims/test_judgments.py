@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from judgments_made import CODES, made_judgments, plain_judgments, quoted
+from helpers.judges import CODES, made_judgments, plain_judgments, quoted
 from mechassay.claims.claim import claims_of, component_name, read_claims, system_claim
 from mechassay.claims.judgments import Judgments, judgments_of, read_judgments
 from mechassay.errors import BadFile, BadUsage

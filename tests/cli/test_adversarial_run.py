@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from helpers.models import word_tokenizer, write_small_gpt2
 from mechassay.adversarial import statistics
-from mechassay.runs.adversarial_paper import PaperJob
+from mechassay.adversarial.paper import PaperJob
 from mechassay.tasks import greater_than
 from mechassay.tasks.docstring import Docstring
 from mechassay.tasks.greater_than import GreaterThan
-from mechassay.tasks.paper import PAPER
+from mechassay.tasks.task import PAPER
 from mechassay.testing import tiny
-from small_gpt2 import word_tokenizer, write_small_gpt2
 
 Run = Callable[..., Any]
 NOUNS = {"train": ("war",), "validation": ("age",), "test": ("boom",), "private": ("era",)}

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from helpers.jobs import SMALL_GYM_TASK
 from mechassay.cli.main import app_for
 from mechassay.gym import FAMILIES
-from small_jobs import SMALL_GYM_TASK
 
 
 def invoke(*words: str) -> str:

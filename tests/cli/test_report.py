@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import mechassay as ma
-from mechassay.progress import SILENT
-from small_jobs import SMALL_JOBS
+from helpers.jobs import SMALL_JOBS
+from mechassay.utils.display import SILENT
 
 Run = Callable[..., Any]
 JOBS = {

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from mechassay.pairs import content_hash
-from mechassay.records import Record
+from helpers.jobs import held
+from mechassay.prompts.pairs import content_hash
+from mechassay.results.records import Record
 from mechassay.tasks import TASKS, load_task
-from runfolder import held
 
 Run = Callable[..., Any]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from mechassay.models.sources import truth_names
+from mechassay.models.loading import truth_names
 from mechassay.runs.folder import RunFolder
-from mechassay.truth.models import load_truth, truth_folder
+from mechassay.truth.ground_truth import load_truth, truth_folder
 
 Run = Callable[..., Any]
 

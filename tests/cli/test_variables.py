@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.cli.conftest import Outcome
-from tests.variables.mib_made import save_identity, stream
 
+from helpers.mib_files import save_identity, stream
 from mechassay.features.featurizer import Identity
-from mechassay.features.fit import Fit
+from mechassay.features.finder import Fit
 from mechassay.interventions.site import Site
-from mechassay.variables.variable_alignment import VariableAlignment
+from mechassay.variables.alignment import VariableAlignment
 
 Run = Callable[..., Outcome]
 

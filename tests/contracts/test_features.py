@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import mechassay.features as features
-from interchanges_made import token_interchanges
+from helpers.pairs import token_interchanges
 from mechassay.features.featurizer import Affine, Directions, Identity, PrincipalAxes
 from mechassay.features.sae import SAE
 from mechassay.models.model import make_model

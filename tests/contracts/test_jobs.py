@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from helpers.jobs import SMALL_JOBS
+from helpers.models import write_small_gpt2
 from mechassay.runs.job import JOBS
 from mechassay.testing import check_job
-from small_gpt2 import write_small_gpt2
-from small_jobs import SMALL_JOBS
 
 LESS = {
     "variables": {"featurizers": ("das",)},

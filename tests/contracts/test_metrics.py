@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import pytest
 
-from mechassay.circuits.metrics import METRICS, Measured, Scored
-from mechassay.records import Measure
+from mechassay.circuits.evaluation.metrics import METRICS, Measured, Scored
+from mechassay.results.records import Measure
 from mechassay.testing import check_metric
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mechassay.circuits.node_scores import load_scores
-from mechassay.records import Record, read_record
-from plugins import ROOT, install, mechassay, python
-from runfolder import held
+from helpers.jobs import held
+from helpers.plugins import ROOT, install, mechassay, python
+from mechassay.circuits.graph_files import load_scores
+from mechassay.results.records import Record, read_record
 
 METHOD = ROOT / "examples" / "method"
 MOST_LINES = 60

@@ -9,14 +9,12 @@ import torch
 from torch import Tensor
 
 import mechassay.features as features
-from interchanges_made import token_interchanges
+from helpers.pairs import token_interchanges
 from mechassay.errors import BadUsage
 from mechassay.features.featurizer import ChosenFeatures
 from mechassay.features.sae import SAE
-from mechassay.interventions.base_run import site_values
-from mechassay.interventions.intervene import intervene
-from mechassay.interventions.intervention import Ablate, Interchange, Replace
-from mechassay.interventions.placed import tokens_of
+from mechassay.interventions.intervene import intervene, site_values
+from mechassay.interventions.intervention import Ablate, Interchange, Replace, tokens_of
 from mechassay.interventions.site import Site, load_site
 from mechassay.interventions.sweep import sweep
 from mechassay.models.model import Model, make_model

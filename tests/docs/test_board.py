@@ -7,7 +7,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from made_pages import ROOT, pages, tool
+from helpers.web import ROOT, pages, tool
 from mechassay.leaderboard import BoardsFolder, board_rules
 
 BOARD = ROOT / "docs" / "board"

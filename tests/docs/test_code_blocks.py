@@ -24,7 +24,7 @@ from typer.main import get_command
 
 from mechassay.cli.main import app_for
 from mechassay.models.model import make_model
-from mechassay.models.packaged import is_fetched
+from mechassay.models.weight_files import is_fetched
 from mechassay.testing import tiny
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from plugins import ROOT, install, python
+from helpers.plugins import ROOT, install, python
 
 PAGES = ROOT / "docs" / "your-own"
 EXAMPLES = sorted(path.parent for path in ROOT.glob("examples/*/pyproject.toml"))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from made_pages import ROOT, pages
-from mechassay.truth.models import load_truth
+from helpers.web import ROOT, pages
+from mechassay.truth.ground_truth import load_truth
 
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 MOST_LINES = 20

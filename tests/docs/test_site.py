@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from made_pages import ROOT, pages
+from helpers.web import ROOT, pages
 from mechassay.runs.accuracy import AccuracyJob
 from mechassay.runs.job import options_of
 

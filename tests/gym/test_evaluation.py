@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from gym_planted import U, V, planted_model, planted_task
+from helpers.planted_gym import U, V, planted_model, planted_task
 from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.gym import TaskOdds, evaluate, methods, odds
-from mechassay.gym.choice_of_regions import CAUSALGYM_2024, best_mean, by_item, chosen_regions
-from mechassay.gym.task_odds import mean_of
-from mechassay.models.untrained import untrained
-from mechassay.progress import SILENT
-from mechassay.records import Record
+from mechassay.gym.interchanges import CAUSALGYM_2024
+from mechassay.gym.task_odds import best_mean, by_item, chosen_regions, mean_of
+from mechassay.models.model import untrained
+from mechassay.results.records import Record
+from mechassay.utils.display import SILENT
 
 LIMITS = {"train": 80, "validation": 24, "test": 24}
 METHODS = ("das:lr=0.1", "probe:l2=1", "mean", "lda", "pca", "k-means", "random", "vanilla")

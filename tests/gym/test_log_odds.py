@@ -14,12 +14,12 @@ import mechassay as ma
 from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.features import DiffInMeans, Directions, Fit, FullVector, RandomDirections
 from mechassay.features.finder import values_at
-from mechassay.features.training_data import SiteTokens
+from mechassay.features.training import SiteTokens
 from mechassay.gym import LogOddsRatios, odds
-from mechassay.interchange import InterchangeBatch
 from mechassay.models.model import Model, make_model
-from mechassay.progress import SILENT
+from mechassay.prompts.interchange_batch import InterchangeBatch
 from mechassay.testing import tiny
+from mechassay.utils.display import SILENT
 
 SITES = ("resid.0@word", "resid.1@word", "resid.2@word", "resid.1@last", "resid.2@last")
 

@@ -10,17 +10,14 @@ import torch
 from sklearn.decomposition import PCA as ScikitPCA
 from sklearn.linear_model import LogisticRegression
 
-from gym_planted import planted_model, planted_task
+from helpers.planted_gym import planted_model, planted_task
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.features import DAS, PCA, Fit, Probe
 from mechassay.features.finder import Found
 from mechassay.gym import METHODS, SWEEPS, gym_method
-from mechassay.gym.averaged_axes import AveragedAxes
-from mechassay.gym.methods import PENALTIES, spelled_methods
-from mechassay.gym.saga_probe import SagaProbe
-from mechassay.gym.stopped_das import StoppedDAS
+from mechassay.gym.methods import PENALTIES, AveragedAxes, SagaProbe, StoppedDAS, spelled_methods
 from mechassay.interventions.site import Site
-from mechassay.progress import SILENT
+from mechassay.utils.display import SILENT
 
 
 def values(n: int = 60, d: int = 12, gap: float = 1.0) -> Found:

@@ -12,9 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from families import families
+from helpers.models import families
 from mechassay.errors import BadPairs, BadUsage, NonFinite, OutOfMemory, UnknownName
-from mechassay.interchange import InterchangeBatch
 from mechassay.interventions.intervene import Intervened, intervene
 from mechassay.interventions.intervention import (
     Ablate,
@@ -28,9 +27,10 @@ from mechassay.interventions.site import PARTS, Site, load_site, sites
 from mechassay.interventions.sweep import sweep
 from mechassay.models.forward import Place, forward
 from mechassay.models.model import Model
-from mechassay.pairs import NO_TOKEN
-from mechassay.progress import SILENT
+from mechassay.prompts.interchange_batch import InterchangeBatch
+from mechassay.prompts.pairs import NO_TOKEN
 from mechassay.testing.tiny import VOCABULARY, subject
+from mechassay.utils.display import SILENT
 
 BASE = [[5, 8, 13, 21, 34], [3, 1, 4, 1, 5, 9, 2], [2, 7, 1, 8, 2, 8]]
 SOURCE = [[5, 8, 14, 22, 34], [2, 7, 1, 8, 2, 8, 1], [2, 7, 3, 8, 2, 9]]

@@ -1,4 +1,7 @@
-"""Sites and how they are spelled."""
+"""Sites and how they are spelled.
+
+The shape of a model: its widths are those of its sites.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mechassay.errors import BadUsage, UnknownName
-from mechassay.interventions.site import Site, load_site, sites
+from mechassay.interventions.site import PARTS, ModelShape, Site, load_site, sites
+from mechassay.models.graph import Graph
 from mechassay.testing.tiny import subject
 
 SPELLED = [
@@ -96,3 +100,22 @@ def test_a_model_s_sites() -> None:
         Site(0, "last", "heads", (4,)).check(model)
     with pytest.raises(UnknownName):
         sites(model, parts="head")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2"])
+def test_widths_are_those_of_the_models_sites(name: str) -> None:
+    model = subject(name).model
+    shape = ModelShape.of(model)
+    for site in (*sites(model, parts=PARTS), load_site("heads.0.0,0.1@all"), Site(0, part="heads")):
+        assert shape.width(site) == site.width(model.decoder)
+        assert site.check_graph(shape.graph, name) is site
+    assert ModelShape.from_dict(shape.as_dict()) == shape
+
+
+def test_numbers_that_are_no_shape_are_refused() -> None:
+    told = ModelShape(Graph(2, 2), 8, 4).as_dict()
+    for wrong in ({}, {**told, "more": 1}, {**told, "d_model": 0}, {**told, "mlp": 1}):
+        with pytest.raises(BadUsage, match="shape"):
+            ModelShape.from_dict(wrong)
+    with pytest.raises(BadUsage, match="fingerprint"):
+        ModelShape.from_dict({**told, "n_heads": 3})

@@ -15,11 +15,11 @@ import mechassay as ma
 from mechassay.errors import BadPairs, BadUsage, NonFinite
 from mechassay.interventions.intervention import Ablate, Add, Interchange, Replace, Scale
 from mechassay.interventions.steering import generate, perplexity
+from mechassay.models.hooks_reference import ReferenceModel, exact_precision
 from mechassay.models.model import Model, make_model
-from mechassay.models.packaged import is_fetched
-from mechassay.models.reference import ReferenceModel, exact_precision
-from mechassay.progress import SILENT
+from mechassay.models.weight_files import is_fetched
 from mechassay.testing.tiny import subject, with_words
+from mechassay.utils.display import SILENT
 
 PROMPTS = [[5, 8, 13, 21, 34], [3, 1, 4], [2, 7, 1, 8, 2, 8]]
 N = 6

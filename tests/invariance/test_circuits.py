@@ -11,13 +11,13 @@ from torch import Tensor
 
 import mechassay as ma
 from mechassay.circuits import Circuit, EdgeScores, evaluate
-from mechassay.circuits.attribution import tapped_forward
+from mechassay.circuits.methods.attribution import tapped_forward
 from mechassay.circuits.methods.method import Method
 from mechassay.models.decoder import Readout
+from mechassay.models.forward import Contrast
 from mechassay.models.model import Model
-from mechassay.models.trace import Contrast
-from mechassay.objectives import LogitDiff
-from mechassay.pairs import Batch
+from mechassay.models.objectives import LogitDiff
+from mechassay.prompts.pairs import Batch
 from mechassay.testing.tiny import FAMILIES, Subject, subject
 
 METHODS: dict[str, Method] = {
@@ -136,7 +136,7 @@ def test_adding_a_constant_to_all_logits_changes_no_objective(
         def all(self) -> Tensor:
             return super().all() + 3.7
 
-    from mechassay.objectives import load_objective
+    from mechassay.models.objectives import load_objective
 
     model, batch, chosen = case.model, case.batch, load_objective(objective)
     taken, other = (

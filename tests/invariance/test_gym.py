@@ -11,14 +11,14 @@ import torch
 
 import mechassay as ma
 from mechassay.features import DAS, LDA, PCA, DiffInMeans, Directions, Fit, KMeans, Probe
-from mechassay.features.directions import random_basis
+from mechassay.features.featurizer import random_basis
 from mechassay.features.finder import Found
 from mechassay.gym import odds
-from mechassay.interchange import InterchangeBatch
 from mechassay.interventions.site import Site
 from mechassay.models.model import make_model
-from mechassay.progress import SILENT
+from mechassay.prompts.interchange_batch import InterchangeBatch
 from mechassay.testing import tiny
+from mechassay.utils.display import SILENT
 
 FINDERS = (DiffInMeans(), PCA(k=1), KMeans(), LDA(), Probe(l2=10.0))
 D = 6

@@ -14,14 +14,14 @@ import torch
 
 import mechassay as ma
 from mechassay.circuits import Circuit, Controls, EdgeScores, FaithfulnessCurve, NodeScores, Random
-from mechassay.circuits.areas import FRACTIONS, AreaRule, Profile, step_weights, trapezoid_weights
+from mechassay.circuits.series import FRACTIONS, AreaRule, Profile, step_weights, trapezoid_weights
 from mechassay.errors import BadUsage
-from mechassay.graph import Graph
+from mechassay.models.graph import Graph
 from mechassay.models.model import Model
-from mechassay.pairs import Batch
-from mechassay.progress import SILENT
+from mechassay.prompts.pairs import Batch
 from mechassay.testing.tiny import subject
-from mechassay.truth.models import load_truth
+from mechassay.truth.ground_truth import load_truth
+from mechassay.utils.display import SILENT
 
 KEPT = tuple(int(1000 * p) for p in FRACTIONS)
 

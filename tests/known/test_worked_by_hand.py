@@ -17,11 +17,11 @@ from mechassay.circuits import (
     ExactPatching,
     evaluate,
 )
-from mechassay.circuits.methods.gradient import quadrature
-from mechassay.graph import Graph
+from mechassay.circuits.methods.eap import quadrature
 from mechassay.models.decoder import Decoder, Layer, Norm, Projection, Readout
-from mechassay.objectives import Accuracy, CrossEntropy, Js, Kl, LogitDiff, ProbDiff
-from mechassay.pairs import NO_TOKEN, Batch
+from mechassay.models.graph import Graph
+from mechassay.models.objectives import Accuracy, CrossEntropy, Js, Kl, LogitDiff, ProbDiff
+from mechassay.prompts.pairs import NO_TOKEN, Batch
 from mechassay.testing.tiny import Subject, subject
 
 

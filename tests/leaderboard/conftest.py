@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import mechassay as ma
-from mechassay.progress import SILENT
+from mechassay.utils.display import SILENT
 
 
 @pytest.fixture(scope="session")

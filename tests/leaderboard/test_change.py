@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from git_made import ALONE, MadeRepository
-from mechassay.cli.board_repository import check_change
+from helpers.board_host import ALONE, MadeRepository
+from mechassay.cli.leaderboard import check_change
 from mechassay.errors import BadFile, BadUsage
 from mechassay.leaderboard import change as module
 from mechassay.leaderboard.change import SubmissionChange, read_change

@@ -21,13 +21,12 @@ from mechassay.leaderboard import (
     read_cells,
     recompute,
 )
-from mechassay.leaderboard.exchange import write_exchange
+from mechassay.leaderboard.exchange import SIZES, read_mib_results, write_exchange
 from mechassay.leaderboard.pages import PAIRED, UNCHECKED
-from mechassay.leaderboard.reported import SIZES, read_mib_results
 from mechassay.leaderboard.rules import rules_of
-from mechassay.progress import SILENT
-from mechassay.records import read_record
+from mechassay.results.records import read_record
 from mechassay.stats.intervals import Estimate
+from mechassay.utils.display import SILENT
 
 
 def data_of(page: str) -> list[dict[str, Any]]:

@@ -1,11 +1,16 @@
-"""Cells of a static board computed again from its folder alone."""
+"""Cells of a static board computed again from its folder alone.
+
+Files that a static board keeps, by the hash of what they hold.
+"""
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import shutil
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +22,19 @@ from mechassay.circuits.scores import EdgeScores
 from mechassay.cli.main import main
 from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.leaderboard import BoardsFolder, StoredBoards, plans
-from mechassay.leaderboard.artefacts import keep_artefact
+from mechassay.leaderboard import plans as artefacts
 from mechassay.leaderboard.folder import write_recomputation
-from mechassay.leaderboard.foreign_plan import is_local, is_path
-from mechassay.leaderboard.plans import made_on_board, plan_file, read_plan
-from mechassay.leaderboard.recomputation import Recomputation, recompute_made
-from mechassay.progress import SILENT
+from mechassay.leaderboard.plans import (
+    artefact_file,
+    keep_artefact,
+    made_on_board,
+    plan_file,
+    read_plan,
+    unpack_artefact,
+)
+from mechassay.leaderboard.recomputation import Recomputation, is_local, is_path, recompute_made
 from mechassay.truth.compiled import compiled_folder
+from mechassay.utils.display import SILENT
 
 CELL = "eap/truth-ioi/truth-ioi/cpr"
 
@@ -298,3 +309,67 @@ def test_other_cells_and_records_are_refused(board: Path, tmp_path: Path) -> Non
     record.write_text(record.read_text() + " ")
     with pytest.raises(BadFile, match="changed since"):
         made_on_board(cell, board, tmp_path / "files")
+
+
+CONTENT = b"scores " * 1000
+
+
+@pytest.fixture
+def artefacts_board(tmp_path: Path) -> Path:
+    """A board with one artefact."""
+    (tmp_path / "found.bin").write_bytes(CONTENT)
+    keep_artefact(tmp_path / "found.bin", tmp_path / "board")
+    return tmp_path / "board"
+
+
+DIGEST = sha256(CONTENT).hexdigest()
+
+
+def test_a_file_comes_out_as_it_went_in_and_is_packed_the_same_again(
+    artefacts_board: Path, tmp_path: Path
+) -> None:
+    packed = artefact_file(artefacts_board, DIGEST)
+    assert packed.stat().st_size < len(CONTENT) / 10
+    assert unpack_artefact(artefacts_board, DIGEST, tmp_path / "again").read_bytes() == CONTENT
+    before = packed.read_bytes()
+    packed.unlink()
+    (tmp_path / "other name").write_bytes(CONTENT)
+    assert keep_artefact(tmp_path / "other name", artefacts_board) == DIGEST
+    assert packed.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (gzip.compress(b"something else", mtime=0), "changed since"),
+        (b"no archive", "cannot be unpacked"),
+        (gzip.compress(CONTENT, mtime=0)[:-20], "cannot be unpacked"),
+        (None, "lacks an artefact"),
+    ],
+)
+def test_what_is_not_the_file_is_refused_and_leaves_nothing(
+    artefacts_board: Path, tmp_path: Path, content: bytes | None, said: str
+) -> None:
+    file = artefact_file(artefacts_board, DIGEST)
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(BadFile, match=said):
+        unpack_artefact(artefacts_board, DIGEST, tmp_path / "out" / "again")
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_bomb_is_stopped_at_the_limit(
+    artefacts_board: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artefacts, "LARGEST", len(CONTENT) - 1)
+    with pytest.raises(BadFile, match="holds more than"):
+        unpack_artefact(artefacts_board, DIGEST, tmp_path / "again")
+
+
+def test_a_link_out_of_the_board_is_not_followed(artefacts_board: Path, tmp_path: Path) -> None:
+    file = artefact_file(artefacts_board, DIGEST)
+    file.rename(tmp_path / "outside.gz")
+    file.symlink_to(tmp_path / "outside.gz")
+    with pytest.raises(BadFile, match="leads out of the board"):
+        unpack_artefact(artefacts_board, DIGEST, tmp_path / "again")

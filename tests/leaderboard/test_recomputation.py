@@ -1,4 +1,9 @@
-"""Cells recomputed from the folder of a run."""
+"""Cells recomputed from the folder of a run.
+
+What a plan of others may name.
+
+Cells that a board shows, beside those that their record has.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +19,20 @@ import pytest
 import torch
 
 import mechassay as ma
+from mechassay.circuits.circuit import Circuit
+from mechassay.circuits.scores import SCORES_SHA256
 from mechassay.errors import BadFile, BadUsage
 from mechassay.leaderboard import Board, BoardCell, board_rules, read_cells, recompute
-from mechassay.leaderboard.recomputation import compare_records
-from mechassay.progress import SILENT
-from mechassay.records import Record, Values, content_hash, read_record
+from mechassay.leaderboard.cells import cells_of
+from mechassay.leaderboard.recomputation import (
+    check_plan,
+    check_shown,
+    compare_records,
+    is_local,
+    is_path,
+)
+from mechassay.results.records import Record, Values, content_hash, read_record
+from mechassay.utils.display import SILENT
 
 RULES = board_rules()["circuits"]
 CELL = "eap/truth-ioi/truth-ioi/cpr"
@@ -190,3 +204,78 @@ def test_how_long_a_method_took_is_not_compared(runs: Path) -> None:
     )
     assert compare_records(timed, record).differs == compare_records(record, timed).differs == ""
     assert compare_records(record, other).differs == "record.specs.method.args.of another"
+
+
+def test_names_of_models_that_are_paths() -> None:
+    assert not is_path("owner/other") and is_path("owner/..") and is_path("a\\b")
+    assert not is_local("truth-ioi") and not is_local("nobody-knows-it")
+
+
+def test_circuits_of_files_that_do_not_come_along_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = ma.load_model("truth-ioi").graph
+    (tmp_path / "circ").mkdir()
+    Circuit.full(graph).save(tmp_path / "circ" / "a.safetensors")
+    monkeypatch.chdir(tmp_path)
+    plan = {"kind": "adversarial", "model": "truth-ioi", "task": "truth-ioi"}
+    for text in ("circ@0.5", "circ/a.safetensors", "a.json@5", "eap:x.pt@5", "a.pt"):
+        with pytest.raises(BadFile, match="none of its files"):
+            check_plan({**plan, "circuits": [text]}, (), "The plan")
+    kept = ["truth", "canonical:ioi", "random@5", "eap@0.5:greedy", "eap-ig-inputs:steps=10@500"]
+    assert check_plan({**plan, "circuits": kept}, (), "The plan")["circuits"] == kept
+
+
+AS_SUBMITTED: dict[str, Any] = {"row": "mine", "source": "submission mine"}
+
+
+@pytest.fixture
+def record(runs: Path) -> Record:
+    return read_record(runs / cells(runs)[0].file)
+
+
+@pytest.fixture
+def given(record: Record) -> Record:
+    """The record as it would be had its scores been read from a file."""
+    args = {**record.method.args, SCORES_SHA256: "0" * 64}
+    return record.changed(method=record.method.model_copy(update={"args": args}))
+
+
+def cells(runs: Path) -> list[BoardCell]:
+    return read_cells(board_rules()["circuits"], runs)[0]
+
+
+def test_cells_of_a_run_are_those_of_their_records(runs: Path) -> None:
+    for cell in cells(runs):
+        check_shown(cell, read_record(runs / cell.file))
+
+
+def test_a_submission_has_its_name_and_more_warnings(given: Record) -> None:
+    (cell, *_) = cells_of(board_rules()["circuits"], given)
+    warned = {"warnings": [*cell.warnings, "In-sample."]}
+    submitted = cell.model_copy(update={**AS_SUBMITTED, **warned})
+    check_shown(submitted, given)
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"row": "other"}, "row"),
+        ({"row": "mine@0.1"}, "row"),
+        ({"place": {"model": "other", "task": "truth-ioi"}}, "place"),
+        ({"n": 1000}, "n"),
+        ({"warnings": ["In-sample."] if cell.warnings else None}, "warnings"),
+        ({"column": "cmd"}, "version|value"),
+    ]
+    for change, field in wrong:
+        if change.get("warnings", ()) is None:
+            continue
+        with pytest.raises(BadFile, match=rf"\(.*({field})"):
+            check_shown(submitted.model_copy(update=change), given)
+
+
+def test_a_record_of_no_files_is_nobodys_submission(runs: Path, record: Record) -> None:
+    with pytest.raises(BadFile, match=r"\(row\)"):
+        check_shown(cells(runs)[0].model_copy(update=AS_SUBMITTED), record)
+
+
+def test_records_of_private_examples_are_refused(runs: Path, record: Record) -> None:
+    data = {role: of.model_copy(update={"split": "private"}) for role, of in record.data.items()}
+    with pytest.raises(BadUsage, match="private examples"):
+        check_shown(cells(runs)[0], record.changed(data=data))

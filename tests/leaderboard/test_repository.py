@@ -18,15 +18,14 @@ import torch
 import yaml
 
 import mechassay as ma
-from board_host import EXPRESSION, Host
-from git_made import MadeRepository
+from helpers.board_host import EXPRESSION, Host, MadeRepository
 from mechassay.circuits.scores import EdgeScores
-from mechassay.cli.board_repository import init
+from mechassay.cli.leaderboard import init
 from mechassay.errors import BadUsage
-from mechassay.leaderboard.private_split import resolved_digits
+from mechassay.leaderboard.evaluate import resolved_digits
+from mechassay.leaderboard.folder import StoredBoards
 from mechassay.leaderboard.repository import WORKFLOWS, write_repository
-from mechassay.leaderboard.stored import StoredBoards
-from mechassay.records import read_record
+from mechassay.results.records import read_record
 from mechassay.version import __version__
 
 SEED, NEXT_SEED = 4_611_686_018_427_388_777, 2_305_843_009_213_693_951

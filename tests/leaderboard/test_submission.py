@@ -11,27 +11,25 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.variables.mib_made import rotation, save_identity, save_subspace, stream, trained
 
 import mechassay as ma
+from helpers.mib_files import rotation, save_identity, save_subspace, stream, trained
 from mechassay.circuits.methods.random import Random
-from mechassay.circuits.node_scores import NeuronScores
-from mechassay.circuits.scores import EdgeScores
-from mechassay.circuits.submission import Track, write_submission
+from mechassay.circuits.mib_submission import Track, write_submission
+from mechassay.circuits.scores import EdgeScores, NeuronScores
 from mechassay.cli.main import main
+from mechassay.discovery.job import CircuitsJob
 from mechassay.errors import BadFile
-from mechassay.graph import Graph
-from mechassay.interventions.model_shape import ModelShape
+from mechassay.interventions.site import ModelShape
 from mechassay.leaderboard.archive import pack
-from mechassay.leaderboard.evaluate import jobs_of
-from mechassay.leaderboard.private_split import PrivateSeed
+from mechassay.leaderboard.evaluate import PrivateSeed, jobs_of
 from mechassay.leaderboard.submission import Submission, open_submission, read_submission
 from mechassay.leaderboard.submission_parts import SubmissionPart
 from mechassay.leaderboard.track import BoardTrack, EvaluatedModel, UploadLimits
-from mechassay.progress import SILENT
-from mechassay.runs.alignments import AlignmentsJob
-from mechassay.runs.circuits import CircuitsJob
-from mechassay.submissions import Problem, Problems
+from mechassay.models.graph import Graph
+from mechassay.utils.display import SILENT
+from mechassay.utils.files import Problem, Problems
+from mechassay.variables.jobs import AlignmentsJob
 
 IOI, TRAINED = "truth-ioi", "truth-ioi-trained"
 TRACK = BoardTrack(
@@ -248,7 +246,7 @@ def test_a_million_edges_are_not_opened(tmp_path: Path, monkeypatch: pytest.Monk
     edge = '"a%d.h0->a9.h9<q>": {"score": 1.0, "in_graph": true}'
     text = ", ".join(edge % i for i in range(6 * 10**4))
     file.write_text('{"cfg": {}, "nodes": {}, "edges": {' + text + "}}")
-    monkeypatch.setattr("mechassay.circuits.submission.read_graph_file", pytest.fail)
+    monkeypatch.setattr("mechassay.circuits.graph_files.read_graph_file", pytest.fail)
     (message,) = told(read_submission(tmp_path, TRACK)).values()
     assert "a file about truth-ioi has at most" in message and "was not opened" in message
 

@@ -10,8 +10,8 @@ import torch
 
 from mechassay.features import Fit
 from mechassay.features.featurizer import Directions
-from mechassay.files import write_tensors
 from mechassay.gym import load_gym_task
+from mechassay.gym.jobs import DirectionsJob, GymJob
 from mechassay.interventions.site import load_site
 from mechassay.leaderboard import BoardCell, BoardsFolder, StoredBoards
 from mechassay.leaderboard.evaluate import evaluate, jobs_of
@@ -20,10 +20,9 @@ from mechassay.leaderboard.recomputation import recompute_made
 from mechassay.leaderboard.submission import Submission, read_submission
 from mechassay.leaderboard.submission_parts import SubmissionPart
 from mechassay.leaderboard.track import BoardTrack, EvaluatedModel
-from mechassay.progress import SILENT
-from mechassay.runs.directions import DirectionsJob
 from mechassay.runs.execute import Here, run
-from mechassay.runs.gym import GymJob
+from mechassay.utils.display import SILENT
+from mechassay.utils.files import write_tensors
 
 NEOX, TASK = "gym-neox", "agr_gender"
 LIMIT = 8

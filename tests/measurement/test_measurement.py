@@ -10,13 +10,20 @@ import pytest
 import mechassay as ma
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.measurement import GAUGES, Inputs, list_gauges, load_gauge, measure, null_table
-from mechassay.measurement.catalogue import CRITERIA, RUBRIC, catalogue, page_metric
-from mechassay.measurement.gauge import all_gauges
-from mechassay.measurement.inputs import NEEDS, missing_inputs
-from mechassay.measurement.measurement import Measurement
-from mechassay.measurement.nulls import ALL, Scenario, simulate
-from mechassay.measurement.variant import Condition, Flag, Quantity, Variant, quantity
-from mechassay.records import Spec, provenance
+from mechassay.measurement.catalogue import (
+    CRITERIA,
+    RUBRIC,
+    Condition,
+    Flag,
+    Quantity,
+    Variant,
+    catalogue,
+    page_metric,
+    quantity,
+)
+from mechassay.measurement.measurement import ALL, Measurement, Scenario, simulate
+from mechassay.measurement.metric import NEEDS, all_gauges, missing_inputs
+from mechassay.results.records import Spec, provenance
 from mechassay.testing import check_record
 
 SCRIPTS = {

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mechassay.models.cache import cache_folder
-from tiny_gguf import tiny_llama, write_gguf
+from helpers.tiny_gguf import tiny_llama, write_gguf
+from mechassay.models.weight_files import cache_folder
 
 
 @pytest.fixture

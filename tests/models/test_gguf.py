@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from helpers.tiny_gguf import files_in, load, logits, sha256, tiny_llama, write_gguf
 from mechassay.errors import BadFile, UnsupportedModel
-from mechassay.models import sources
-from tiny_gguf import files_in, load, logits, sha256, tiny_llama, write_gguf
+from mechassay.models import loading as sources
 
 pytestmark = pytest.mark.usefixtures("cache")
 

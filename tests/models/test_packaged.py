@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from helpers.tiny_gguf import files_in, load, logits, sha256, tiny_llama
 from mechassay.errors import (
     BadFile,
     DiskFull,
@@ -23,8 +24,9 @@ from mechassay.errors import (
     ModelNotFetched,
     UnknownName,
 )
-from mechassay.models import gguf, packaged, sources
-from tiny_gguf import files_in, load, logits, sha256, tiny_llama
+from mechassay.models import loading as sources
+from mechassay.models import weight_files as gguf
+from mechassay.models import weight_files as packaged
 
 pytestmark = pytest.mark.usefixtures("cache")
 

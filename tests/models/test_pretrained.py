@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from helpers.tiny_gguf import load, logits, tiny_llama
 from mechassay.errors import BadFile, ModelNotFetched
-from mechassay.models import packaged, pretrained
-from tiny_gguf import load, logits, tiny_llama
+from mechassay.models import loading as pretrained
+from mechassay.models import weight_files as packaged
 
 pytestmark = pytest.mark.usefixtures("cache")
 

@@ -12,9 +12,10 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
+from helpers.tiny_gguf import load, logits, tiny_llama
 from mechassay.errors import BadFile, BadUsage, ModelNotFetched, UnknownName
-from mechassay.models import pretrained, sources
-from tiny_gguf import load, logits, tiny_llama
+from mechassay.models import loading as pretrained
+from mechassay.models import loading as sources
 
 pytestmark = pytest.mark.usefixtures("cache")
 

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from judge_server import FaultProxy, port_of, served
-from llama_server import CONTEXT, running
-from mechassay.claims.exchange import read_exchange
+from helpers.judge_server import FaultProxy, port_of, served
+from helpers.llama_server import CONTEXT, running
 from mechassay.claims.judgments import read_judgments
-from mechassay.claims.served_judge import ServedJudge
-from mechassay.models.packaged import gguf_file
-from mechassay.progress import SILENT
-from mechassay.runs.assess import AssessJob, judgments_file
+from mechassay.judges.job import AssessJob, judgments_file
+from mechassay.judges.judge import ServedJudge
+from mechassay.judges.requests import read_exchange
+from mechassay.models.weight_files import gguf_file
 from mechassay.runs.execute import run
+from mechassay.utils.display import SILENT
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 MODEL = "smollm2-135m"

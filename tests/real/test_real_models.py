@@ -8,8 +8,8 @@ import torch
 
 import mechassay as ma
 from mechassay.models.model import Model
-from mechassay.models.packaged import is_fetched
-from mechassay.progress import SILENT
+from mechassay.models.weight_files import is_fetched
+from mechassay.utils.display import SILENT
 
 pytestmark = pytest.mark.real
 

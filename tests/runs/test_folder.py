@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from mechassay.errors import BadFile, BadUsage
-from mechassay.records import Failure
-from mechassay.runs.folder import RunFolder, write_text
+from mechassay.results.records import Failure
+from mechassay.runs.folder import RunFolder
+from mechassay.utils.files import write_text
 
 
 def test_a_folder_with_nothing_but_plans_is_free(tmp_path: Path) -> None:

@@ -18,14 +18,14 @@ import pytest
 import torch
 
 from mechassay.circuits import EdgeScores
-from mechassay.circuits.methods.exact import ExactPatching
+from mechassay.circuits.methods.exact_patching import ExactPatching
 from mechassay.cli.main import main
-from mechassay.files import read_tensors
-from mechassay.progress import SILENT
-from mechassay.runs.circuits import CircuitsJob
+from mechassay.discovery.job import CircuitsJob
 from mechassay.runs.execute import run
 from mechassay.runs.job import cell_name
 from mechassay.testing.tiny import with_words
+from mechassay.utils.display import SILENT
+from mechassay.utils.files import read_tensors
 
 Undisturbed = Callable[[str], torch.Tensor]
 
@@ -33,7 +33,7 @@ STACK_TOKENS = 64
 SLOW = f"""
 import signal, sys, time
 from mechassay import checkpoint
-from mechassay.circuits.methods.exact import ExactPatching
+from mechassay.circuits.methods.exact_patching import ExactPatching
 from mechassay.cli.main import main
 
 # Many small blocks, a checkpoint after each, and time to be killed in between.

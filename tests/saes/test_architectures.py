@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from helpers.planted import N as N_PLANTED
+from helpers.planted import planted
 from mechassay.errors import BadUsage, UnknownName
-from mechassay.progress import SILENT
 from mechassay.saes import SAESettings, train_sae
 from mechassay.saes.architectures import JumpReLULearner, Places, jump, read_at, write
-from planted_store import N as N_PLANTED
-from planted_store import planted
+from mechassay.utils.display import SILENT
 
 B, D, N = 7, 5, 11
 

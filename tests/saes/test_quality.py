@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from helpers.texts import word_corpus, word_model
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.features.sae import SAE
 from mechassay.interventions.site import load_site
-from mechassay.models.untrained import untrained
-from mechassay.progress import SILENT
+from mechassay.models.model import untrained
 from mechassay.saes import (
     ActivationStore,
     SAEQuality,
@@ -29,7 +29,7 @@ from mechassay.saes import (
 )
 from mechassay.saes.activations import Windows
 from mechassay.testing import check_record
-from sae_texts import word_corpus, word_model
+from mechassay.utils.display import SILENT
 
 SETTINGS = StoreSettings(window=12, test=0.3, dtype="float32")
 

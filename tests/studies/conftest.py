@@ -21,5 +21,5 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         others = metadata.entry_points(group=group)
         return [each for each in (*own, *others) if name in (None, each.name)]
 
-    for module in ("mechassay.registry", "mechassay.cli.main"):
+    for module in ("mechassay.utils.registry", "mechassay.cli.main"):
         monkeypatch.setattr(f"{module}.entry_points", entry_points)

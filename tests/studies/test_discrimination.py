@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from mechassay.measurement.gauge import GAUGES, load_gauge
-from mechassay.measurement.variant import Condition, Variant, quantity
-from mechassay.saes.planted import PlantedSettings
-from mechassay.truth.models import load_truth
+from mechassay.measurement.catalogue import Condition, Variant, quantity
+from mechassay.measurement.metric import GAUGES, load_gauge
+from mechassay.saes.synthetic import PlantedSettings
+from mechassay.truth.ground_truth import load_truth
 from studies.measure_trial.discrimination import (
     TrialScore,
     auroc_estimate,

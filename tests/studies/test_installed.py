@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plugins import ROOT, install, mechassay, python
+from helpers.plugins import ROOT, install, mechassay, python
 
 pytestmark = pytest.mark.slow
 SMALL = ["--truth", "truth-ioi", "--draw", "0", "--n-prompts", "6", "--train-limit", "6"]

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from mechassay.errors import BadUsage, UnknownName
-from mechassay.measurement import gauge
-from mechassay.measurement.gauge import GAUGES, all_gauges
-from mechassay.progress import SILENT
-from mechassay.registry import Registry
-from mechassay.runs.command_line import command_line
+from mechassay.measurement import metric as gauge
+from mechassay.measurement.metric import GAUGES, all_gauges
 from mechassay.runs.execute import run
 from mechassay.runs.folder import RunFolder
+from mechassay.runs.job import command_line
+from mechassay.utils.display import SILENT
+from mechassay.utils.registry import Registry
 from studies.measure_trial import __main__ as study
 from studies.measure_trial.job import MeasureTrialJob
 
@@ -70,7 +70,7 @@ def test_what_is_wrong_is_said_first(
 
 
 MINE = """
-from mechassay.measurement.gauges.ex1 import DPrime
+from mechassay.measurement.metrics.dprime import DPrime
 
 
 class Mine(DPrime):

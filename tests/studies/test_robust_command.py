@@ -15,9 +15,8 @@ import torch
 from mechassay.circuits import EAPIGInputs
 from mechassay.circuits.scores import EdgeScores
 from mechassay.cli import command as commands
-from mechassay.runs.command_line import command_line
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.job import job_of
+from mechassay.runs.job import command_line, job_of
 from studies.robust.discovery import Robust
 from studies.robust.job import RobustJob
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.pairs import unequal_pairs
 from mechassay.circuits import (
     EAP,
     EAPIGInputs,
@@ -21,16 +22,15 @@ from mechassay.circuits import (
     ablate,
     evaluate,
 )
-from mechassay.circuits.methods.nap import NAP
-from mechassay.circuits.pairing import paired
+from mechassay.circuits.methods.eap import NAP
+from mechassay.circuits.methods.method import paired
 from mechassay.errors import BadPairs, BadUsage, UnknownName
-from mechassay.pairs import Batch, Pair
-from mechassay.progress import SILENT
+from mechassay.prompts.pairs import Batch, Pair
 from mechassay.testing.tiny import Subject, subject
-from mechassay.truth.models import load_truth
+from mechassay.truth.ground_truth import load_truth
+from mechassay.utils.display import SILENT
 from studies.robust.discovery import Redrawn, Robust, check_apart, labels_of
 from studies.robust.tails import MEAN, CVaR, Mixture, Tail, Weights, WorstGroup
-from unequal_pairs import unequal_pairs
 
 METHOD = EAPIGInputs(steps=2)
 LABELS = ["a", "b", "a", "b", "a", "b"]

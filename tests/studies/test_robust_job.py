@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.pairs import unequal_pairs
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool
 from mechassay.circuits import (
@@ -16,18 +17,17 @@ from mechassay.circuits import (
     EdgeScores,
 )
 from mechassay.errors import BadPairs, BadUsage
-from mechassay.examples import Prompt
-from mechassay.progress import SILENT
-from mechassay.records import Record
+from mechassay.prompts.pairs import Prompt
+from mechassay.results.records import Record
 from mechassay.runs.execute import run
 from mechassay.stats.intervals import Estimate
 from mechassay.testing import check_job
 from mechassay.testing.tiny import Subject
-from mechassay.truth.models import load_truth
+from mechassay.truth.ground_truth import load_truth
+from mechassay.utils.display import SILENT
 from studies.robust.discovery import strata_grid
 from studies.robust.job import RobustJob
 from studies.robust.page import EMPTY, OWN, RobustPage, over_repeats
-from unequal_pairs import unequal_pairs
 
 METHOD = EAPIGInputs(steps=2)
 

@@ -18,8 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mechassay.errors import BadFile, BadPairs, BadUsage, UnknownName
-from mechassay.examples import Prompt
-from mechassay.pairs import content_hash
+from mechassay.prompts.pairs import Prompt, content_hash
 from mechassay.tasks import SPLITS, load_task
 from mechassay.tasks.arc import ARC, KINDS, ARCChallenge, ARCEasy
 

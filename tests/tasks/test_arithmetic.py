@@ -1,23 +1,32 @@
-"""Addition and subtraction: results, what counterfactuals change, closed splits."""
+"""Addition and subtraction: results, what counterfactuals change, closed splits.
+
+Addition and subtraction: public rows.
+
+Addition and subtraction: what tokenizers make of them.
+"""
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections import Counter
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
 import mechassay.tasks.arithmetic as arithmetic
-from arithmetic_read import TASKS, solve, some
+from helpers.read_back import TASKS, solve, some
 from mechassay.errors import BadPairs, BadUsage, UnknownName
-from mechassay.examples import Example, Prompt
-from mechassay.pairs import content_hash
+from mechassay.prompts.pairs import ABSENT, Batch, Example, Prompt, content_hash
+from mechassay.prompts.tokenization import LENGTHS, token_position
 from mechassay.tasks import SPLITS, Task, load_task
 from mechassay.tasks.arithmetic import (
     COLUMNS,
@@ -30,7 +39,6 @@ from mechassay.tasks.arithmetic import (
     operands_of,
     split_of,
 )
-from mechassay.tasks.task import ABSENT
 
 
 def carried(a: int, b: int, result: int) -> bool:
@@ -434,3 +442,316 @@ def test_load_task() -> None:
         assert built == task and built.version == 1
         assert built.default_counterfactual == RANDOM
     assert Addition.counterfactuals == COLUMNS and Subtraction.counterfactuals == COLUMNS[:-1]
+
+
+DATA = Path(__file__).parent / "data"
+
+
+# Public rows
+
+
+def public_folder(folder: Path, task: Arithmetic, *change: tuple[str, Any]) -> Path:
+    """The miniature of the public data as a folder, with fields of its first row changed."""
+    name = task.name.replace("-", "_")
+    first, *rest = map(
+        json.loads, (DATA / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    )
+    folder.mkdir(exist_ok=True)
+    (folder / "test.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in ({**first, **dict(change)}, *rest)),
+        encoding="utf-8",
+    )
+    return folder
+
+
+def test_public_additions(tmp_path: Path) -> None:
+    source = str(public_folder(tmp_path, Addition()))
+    first, second, third = Addition(source).examples("test")
+    assert first.pair(RANDOM).as_dict() == {
+        "id": "arithmetic-addition-test-000000",
+        "clean": "The sum of 27 and 64 is: ",
+        "counterfactual": "The sum of 42 and 29 is: ",
+        "answers": ["91"],
+        "foils": ["71"],
+        "group": "27+64",
+        "tags": {
+            "template": "4",
+            "operand_1": "27",
+            "operand_2": "64",
+            "num_digit": "2",
+            "carry": "1",
+            "operator": "+",
+        },
+        "counterfactual_answers": ["71"],
+        "spans": {"op1": [11, 13], "op2": [18, 20]},
+        "counterfactual_spans": {"op1": [11, 13], "op2": [18, 20]},
+    }
+    results = {kind: prompt.answers for kind, prompt in first.counterfactuals.items()}
+    assert results == dict(
+        zip(COLUMNS, [("71",), ("88",), ("88",), ("111",), ("71",), ("81",), ("141",)], strict=True)
+    ), "table 8"
+    assert (second.prompt.text, second.prompt.answers, second.tags["template"]) == (
+        "3+5=",
+        ("8",),
+        "5",
+    )
+    assert set(COLUMNS) - set(second.counterfactuals) == {
+        kind for kind in COLUMNS if kind.startswith("tens")
+    }, "null, or all fields null"
+    assert third.tags[
+        "template"
+    ] == "Add {op1} to {op2}. The result is" and third.prompt.answers == (" 62",)
+    assert len(Addition(source, digits=2).pairs("test")) == 2
+    assert dict(Addition(source).pairs("test", counterfactual=TENS_CARRY).dropped) == {ABSENT: 2}
+
+
+def test_public_subtractions(tmp_path: Path) -> None:
+    first, second = Subtraction(str(public_folder(tmp_path, Subtraction()))).examples("test")
+    assert (first.prompt.text, first.prompt.answers, first.tags["template"]) == (
+        "Q: How much is 81 minus 26? A: ",
+        ("55",),
+        "1",
+    )
+    assert list(first.counterfactuals) == list(COLUMNS[:-1])
+    assert (second.prompt.answers, second.tags["template"], second.tags["carry"]) == (
+        (" 7",),
+        "6",
+        "0",
+    )
+    assert list(second.counterfactuals) == list(COLUMNS[:3])
+
+
+def test_written_rows_are_those_of_the_public_schema(tmp_path: Path) -> None:
+    for task in TASKS:
+        rows = [
+            json.loads(line)
+            for line in (public_folder(tmp_path, task) / "test.jsonl")
+            .read_text(encoding="utf-8")
+            .splitlines()
+        ]
+        for row in rows:
+            written = task.to_row(task.from_row(row, "x"))
+            theirs = {
+                key: None if isinstance(value, dict) and value["prompt"] is None else value
+                for key, value in row.items()
+            }
+            assert written == {
+                key: value for key, value in theirs.items() if key not in ("idx", "template")
+            }
+
+
+@settings(max_examples=25, deadline=None)
+@given(task=st.sampled_from(TASKS), split=st.sampled_from(SPLITS), seed=st.integers(0, 2**70))
+def test_rows_round_trip(task: Arithmetic, split: str, seed: int) -> None:
+    for example, row in zip(
+        some(task, split, 10, seed),
+        task.rows(split, limit=10, seed=seed, private_seed=seed),
+        strict=True,
+    ):
+        assert task.from_row(json.loads(json.dumps(row)), example.id) == example
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("label", "92"), "a label that is not the result"),
+        (("operator", "-"), "another operator"),
+        (("prompt", "The sum of 27 is: "), "a prompt without two numbers"),
+        (("prompt", "1: 27+64="), "a prompt without two numbers"),
+        (("prompt", "{27}+64="), "a prompt with braces"),
+        (
+            (RANDOM, {"prompt": "27+61=", "label": 91}),
+            "its counterfactual: a label that is not the result",
+        ),
+        ((RANDOM, {"label": 91}), "no such counterfactual"),
+        ((RANDOM, {"prompt": "27+61="}), "its counterfactual: a row without 'label'"),
+        (("label", None), "a row of another form"),
+    ],
+)
+def test_broken_public_rows(tmp_path: Path, change: tuple[str, Any], reason: str) -> None:
+    """They are dropped and counted."""
+    whole = Addition(str(public_folder(tmp_path / "whole", Addition()))).pairs("test")
+    broken = Addition(str(public_folder(tmp_path / "broken", Addition(), change))).pairs("test")
+    assert list(broken) == list(whole)[1:] and broken.dropped == {reason: 1}
+
+
+# --- labels as MIB has them
+# --------------------------------------------------------------------------
+
+
+def test_labels_as_mib_has_them() -> None:
+    """The same examples in the same order; every prompt ends in a space,
+    and every answer is the bare number.
+    """
+    for strict, lax in (
+        (Addition(), Addition(labels="mib-2025")),
+        (Subtraction(), Subtraction(labels="mib-2025")),
+    ):
+        ours, theirs = strict.pairs("test", limit=60), lax.pairs("test", limit=60)
+        for a, b in zip(ours, theirs, strict=True):
+            assert (b.clean, b.counterfactual) == (a.clean + " ", a.counterfactual + " ")
+            assert (b.answers, b.foils) == (
+                tuple(x.strip() for x in a.answers),
+                tuple(x.strip() for x in a.foils),
+            )
+            assert (b.id, b.tags, b.spans, b.group) == (a.id, a.tags, a.spans, a.group)
+    assert ours != theirs
+
+
+def test_a_public_row_is_read_as_it_is_whatever_the_labels(tmp_path: Path) -> None:
+    folder = str(public_folder(tmp_path, Addition()))
+    assert Addition(folder).pairs("test") == Addition(folder, labels="mib-2025").pairs("test")
+    assert Addition(folder).pairs("test")[0].clean == "The sum of 27 and 64 is: "
+    with pytest.raises(UnknownName, match="labels 'lax'"):
+        Addition(labels="lax")
+
+
+def test_rows_in_the_labels_of_mib_are_those_of_its_data(tmp_path: Path) -> None:
+    """A row of ours is then what the miniature of the public data has."""
+    row = Addition(labels="mib-2025").rows("test", limit=1)[0]
+    theirs = Addition(str(public_folder(tmp_path, Addition()))).rows("test", limit=1)[0]
+    assert (
+        row.keys() == theirs.keys()
+        and row["prompt"].endswith(" ")
+        and theirs["prompt"].endswith(" ")
+    )
+
+
+PRIVATE = 987
+
+
+# Tokenizers
+
+
+WORDS = sorted(
+    {
+        word
+        for task in TASKS
+        for text in task.templates
+        for word in re.findall(r"[A-Za-z]+|[^\w\s]", text)
+    }
+    - {"{", "}", "op"}
+)
+
+
+def digit_level() -> PreTrainedTokenizerFast:
+    """Words, signs, spaces, and numbers digit by digit."""
+    vocabulary = ["[UNK]", *map(str, range(10)), " ", *WORDS]
+    tokenizer = Tokenizer(
+        models.WordLevel({word: i for i, word in enumerate(vocabulary)}, unk_token="[UNK]")
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(" ", "isolated"),
+            pre_tokenizers.Punctuation("isolated"),
+            pre_tokenizers.Digits(individual_digits=True),
+        ]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
+
+
+def word_level() -> PreTrainedTokenizerFast:
+    """One token a word, number or sign; spaces are dropped."""
+    vocabulary = ["[UNK]", *map(str, range(200)), *WORDS]
+    tokenizer = Tokenizer(
+        models.WordLevel({word: i for i, word in enumerate(vocabulary)}, unk_token="[UNK]")
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
+
+
+def byte_level(texts: list[str]) -> PreTrainedTokenizerFast:
+    """A GPT-2-like tokenizer, trained in a moment, that knows some numbers as one token."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+def row_of(task: Arithmetic, text: str, other: str) -> dict[str, Any]:
+    struct = {"prompt": other, "label": solve(other)[2]}
+    return {
+        "prompt": text,
+        "label": str(solve(text)[2]),
+        "operator": task.operator,
+        **dict.fromkeys(COLUMNS, struct),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "other", "forced", "answer", "foil"),
+    [
+        ("The sum of 27 and 64 is:", "The sum of 27 and 61 is:", " ", "9", "8"),
+        ("The sum of 27 and 64 is:", "The sum of 28 and 64 is:", " 9", "1", "2"),
+        ("27+64=", "77+64=", "", "9", "1"),
+        ("27+64=", "26+64=", "9", "1", "0"),
+        ("86 + 64 =", "87 + 64 =", " 15", "0", "1"),
+    ],
+)
+def test_compared_digits_worked_by_hand(
+    text: str, other: str, forced: str, answer: str, foil: str
+) -> None:
+    tokenizer = digit_level()
+    pair = Addition().from_row(row_of(Addition(), text, other), "x").pair(RANDOM)
+    batch = Batch.from_pairs([pair], tokenizer)
+    shown = "".join(tokenizer.convert_ids_to_tokens(batch.clean[0].tolist()))
+    assert shown == text + forced
+    assert (
+        "".join(tokenizer.convert_ids_to_tokens(batch.counterfactual[0].tolist())) == other + forced
+    )
+    assert tokenizer.convert_ids_to_tokens(batch.answers[0].tolist()) == [answer]
+    assert tokenizer.convert_ids_to_tokens(batch.foils[0].tolist()) == [foil]
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+@pytest.mark.parametrize("make", [digit_level, word_level])
+def test_digit_and_word_tokenizers_align_everything(task: Arithmetic, make: Any) -> None:
+    tokenizer = make()
+    for kind, split in zip(task.counterfactuals, SPLITS * 2, strict=False):
+        pairs = task.pairs(split, tokenizer, limit=40, counterfactual=kind, private_seed=PRIVATE)
+        assert pairs == task.pairs(split, limit=40, counterfactual=kind, private_seed=PRIVATE)
+        assert set(pairs.dropped) <= {ABSENT}
+        batch = Batch.from_pairs(pairs, tokenizer)
+        assert batch.alignment["cut"] == 0
+        forced = [pair for pair in pairs if pair.answers[0][0] in (" ", pair.foils[0][0])]
+        assert batch.alignment["forced"] == (0 if make is word_level else len(forced))
+        if make is word_level:
+            assert tokenizer.batch_decode(batch.answers) == [
+                pair.answers[0].strip() for pair in pairs
+            ]
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+def test_a_tokenizer_of_uneven_numbers_drops_and_counts(task: Arithmetic) -> None:
+    tokenizer = byte_level(
+        [f"The result is {n} {m}" for n in range(10, 100, 3) for m in range(10, 60)]
+    )
+    pairs = task.pairs("train", tokenizer, limit=100)
+    assert pairs.dropped[LENGTHS] > 20 and set(pairs.dropped) == {LENGTHS}
+    batch = Batch.from_pairs(pairs, tokenizer)
+    for row, pair in enumerate(pairs):
+        text = tokenizer.decode(batch.clean[row][batch.mask[row]])
+        answer, foil = tokenizer.decode(batch.answers[row]), tokenizer.decode(batch.foils[row])
+        assert (pair.clean + pair.answers[0]).startswith(text + answer)
+        assert (pair.clean + pair.foils[0]).startswith(text + foil) and answer != foil
+
+
+def test_token_positions() -> None:
+    pairs = Addition(digits=2).pairs("test", limit=60)
+    texts, spans = [pair.clean for pair in pairs], [pair.spans for pair in pairs]
+    tokenizer = digit_level()
+    tokens = [tokenizer.convert_ids_to_tokens(ids) for ids in tokenizer(texts)["input_ids"]]
+    for name, tag in (("op1", "operand_1"), ("op2", "operand_2")):
+        firsts, lasts = (
+            token_position(texts, spans, f"{name}.{end}", tokenizer) for end in ("first", "last")
+        )
+        found = [
+            row[a] + row[b]
+            for row, a, b in zip(tokens, firsts, lasts, strict=True)
+            if a is not None and b is not None
+        ]
+        assert found == [pair.tags[tag] for pair in pairs]

@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from mechassay.alignment import token_position
 from mechassay.errors import BadPairs, BadUsage, UnknownName
-from mechassay.examples import Example, Prompt
 from mechassay.models.model import make_model
-from mechassay.pairs import Batch
+from mechassay.prompts.pairs import Batch, Example, Prompt
+from mechassay.prompts.tokenization import token_position
 from mechassay.tasks import SPLITS, load_task
 from mechassay.tasks.docstring import MATCHED, RANDOM, UNMATCHED, Docstring
 from mechassay.testing.tiny import quiet_model

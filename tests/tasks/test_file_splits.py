@@ -1,7 +1,11 @@
-"""Files of pairs: how rows are split, and prompts that come again."""
+"""Files of pairs: how rows are split, and prompts that come again.
+
+Files of pairs: token ids, years, and what a tokenizer makes of rows.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -9,11 +13,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
-from mechassay.errors import BadFile, BadPairs, UnknownName
-from mechassay.tasks.check import check_pairs
-from mechassay.tasks.files import FileTask
-from pair_files import as_csv, everything, jsonl, read, refused, row, write
+from helpers.pairs import as_csv, everything, jsonl, read, refused, row, write
+from mechassay.errors import BadFile, BadPairs, BadUsage, UnknownName
+from mechassay.prompts.pairs import Batch
+from mechassay.tasks.load import FileTask, check_pairs
 
 
 def test_splits_have_known_names(tmp_path: Path) -> None:
@@ -237,3 +243,366 @@ def test_usual_names_of_splits(tmp_path: Path) -> None:
         for n, name in enumerate(name for each in names.values() for name in each)
     ]
     assert FileTask(write(tmp_path, jsonl(rows))).sizes == {"train": 2, "validation": 4, "test": 2}
+
+
+def byte_level(texts: list[str], size: int = 400) -> PreTrainedTokenizerFast:
+    """A GPT-2-like tokenizer, trained in a moment."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+def word_level(words: Sequence[str]) -> PreTrainedTokenizerFast:
+    tokenizer = Tokenizer(
+        models.WordLevel({word: i for i, word in enumerate(["[UNK]", *words])}, unk_token="[UNK]")
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
+
+
+def metaspace(texts: list[str]) -> PreTrainedTokenizerFast:
+    """A Llama-like tokenizer: it puts a space before every text,
+    and takes it away again from what it decodes.
+    """
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="first")  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer.train_from_iterator(
+        texts, trainers.BpeTrainer(vocab_size=300, show_progress=False, special_tokens=["<unk>"])
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
+
+
+# --- token ids
+# ---------------------------------------------------------------------------------------
+
+PROMPT, OTHER = "The Eiffel Tower is in", "The old Colosseum is in"
+
+
+TEXTS = [
+    f"{text} {town}" for text in (PROMPT, OTHER) for town in ("Paris", "Rome", "France", "Italy")
+] * 8
+
+
+def idx_rows(tokenizer: Any, answers: list[str], foils: list[str]) -> str:
+    ids = [
+        [tokenizer(PROMPT + text)["input_ids"][-1] for text in texts] for texts in (answers, foils)
+    ]
+    cells = [str(each[0] if len(each) == 1 else each) for each in ids]
+    return as_csv(
+        [
+            {
+                "": 826,
+                "clean": PROMPT,
+                "corrupted": OTHER,
+                "corrupted_hard": "x",
+                "correct_idx": cells[0],
+                "incorrect_idx": cells[1],
+            }
+        ]
+    )
+
+
+@pytest.mark.parametrize("kind", ["byte level", "metaspace", "word level"])
+def test_token_ids_are_read_as_text(tmp_path: Path, kind: str) -> None:
+    tokenizer = {
+        "byte level": lambda: byte_level(TEXTS),
+        "metaspace": lambda: metaspace(TEXTS),
+        "word level": lambda: word_level(sorted({word for text in TEXTS for word in text.split()})),
+    }[kind]()
+    for answers, foils in (([" Paris"], [" Rome"]), ([" Paris", " France"], [" Rome", " Italy"])):
+        path = write(tmp_path, idx_rows(tokenizer, answers, foils), "my.csv")
+        ((_, example),) = FileTask(path).located(tokenizer)
+        pair = example.pair("counterfactual")
+        assert (pair.answers, pair.foils) == (tuple(answers), tuple(foils))
+        assert dict(pair.tags) == {"corrupted_hard": "x"}
+        if kind == "word level":
+            batch = Batch.from_pairs([pair], tokenizer)
+            assert batch.answers.tolist() == [
+                [tokenizer.convert_tokens_to_ids(text.strip()) for text in answers]
+            ]
+
+
+def test_token_ids_in_jsonl_and_beside_texts(tmp_path: Path) -> None:
+    tokenizer = word_level(
+        ["The", "Eiffel", "Tower", "is", "in", "Colosseum", "Paris", "Rome", "old"]
+    )
+    base, old = {"clean": PROMPT, "corrupted": OTHER}, {"clean": OTHER, "corrupted": PROMPT}
+    rows = [
+        {**base, "correct_idx": 7, "incorrect_idx": [8]},
+        {**old, "answer": " Rome", "foil": " Paris"},
+        {**old, "correct_idx": "8", "incorrect_idx": "[ 7 ]"},
+    ]
+    found = [
+        example.prompt.answers
+        for _, example in FileTask(write(tmp_path, jsonl(rows))).located(tokenizer)
+    ]
+    assert found == [(" Paris",), (" Rome",), (" Rome",)]
+
+
+def test_token_ids_need_their_tokenizer(tmp_path: Path) -> None:
+    tokenizer = byte_level(TEXTS)
+    path = write(tmp_path, idx_rows(tokenizer, [" Paris"], [" Rome"]), "my.csv")
+    task = FileTask(path)
+    (split,) = task.sizes
+    with pytest.raises(BadUsage, match="token ids; reading them needs the model"):
+        task.pairs(split)
+    assert task.examples(split, tokenizer)[0].prompt.answers == (" Paris",)
+    other = byte_level(["something else"] * 5, size=260)
+    with pytest.raises(
+        BadPairs, match=r"my\.csv: row 2: there is no token \d+; the tokenizer has 260"
+    ):
+        task.examples(split, other)
+    # Half a letter has no text of its own.
+    half = tokenizer("é")["input_ids"][0]
+    path = write(
+        tmp_path,
+        as_csv([{"clean": PROMPT, "corrupted": OTHER, "correct_idx": half, "incorrect_idx": 0}]),
+        "half.csv",
+    )
+    with pytest.raises(
+        BadPairs,
+        match=(
+            rf"half\.csv: row 2: token {half} is .* which this tokenizer does not read as that"
+            r" token"
+        ),
+    ):
+        list(FileTask(path).located(tokenizer))
+
+
+@pytest.mark.parametrize(
+    "cell", ["Paris", "1.0", "-3", "[]", "[1, 2", "[1 2]", "__import__('os')", "9" * 5000, "²"]
+)
+def test_token_ids_are_numbers(tmp_path: Path, cell: str) -> None:
+    path = write(
+        tmp_path,
+        as_csv([{"clean": "a", "corrupted": "b", "correct_idx": cell, "incorrect_idx": "3"}]),
+        "my.csv",
+    )
+    assert refused(path, BadFile).startswith(
+        "my: row 2: 'correct_idx' must be a token id or a list of them, as 7 or [7, 8] (got "
+    )
+
+
+def test_token_ids_of_both_sides_differ(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        as_csv([{"clean": "a", "corrupted": "b", "correct_idx": "[1, 2]", "incorrect_idx": "2"}]),
+        "my.csv",
+    )
+    assert refused(path, BadPairs) == "my: row 2: an answer equals a foil (2)."
+
+
+def test_token_ids_of_another_tokenizer(tmp_path: Path) -> None:
+    """Its words mix those with a space before them and those without."""
+    whole = [
+        "The Eiffel Tower is in",
+        *(f" {town}" for town in ("Paris", "Rome", "Oslo")),
+        "offers",
+    ]
+    tokenizer = byte_level([*TEXTS, *whole * 20], size=420)
+    ids = {text: tokenizer(PROMPT + text)["input_ids"][-1] for text in (" Paris", " Rome")}
+    joined = tokenizer(PROMPT + "offers")["input_ids"]
+    assert len(joined) == len(tokenizer(PROMPT)["input_ids"]) + 1
+    rows = [
+        {
+            "clean": PROMPT,
+            "corrupted": OTHER,
+            "correct_idx": ids[" Paris"],
+            "incorrect_idx": ids[" Rome"],
+        },
+        {
+            "clean": OTHER,
+            "corrupted": PROMPT,
+            "correct_idx": ids[" Rome"],
+            "incorrect_idx": joined[-1],
+        },
+    ]
+    said = (
+        rf"row 2: {ids[' Paris']} is ' Paris'; row 3: {joined[-1]} is 'offers'\): was the file made"
+        r" for another model\?"
+    )
+    with pytest.raises(BadPairs, match=said):
+        list(FileTask(write(tmp_path, as_csv(rows), "my.csv")).located(tokenizer))
+    path = write(tmp_path, as_csv([{**rows[0], "split": "test"}]), "one.csv")
+    pairs, check = FileTask(path).pairs("test", tokenizer), check_pairs(path, tokenizer)
+    note = pairs.notes["token ids"]
+    assert note.startswith(
+        "answers and foils are token ids; row 2 is read as ' Paris' against ' Rome'."
+    )
+    assert pairs.selection()["notes"] == dict(pairs.notes) == dict(check.remarks)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "more"),
+    [
+        ("clean_answer_idx", "corrupted_answer_idx", {"label": 0}),
+        (
+            "country_idx",
+            "corrupted_country_idx",
+            {"capital": "Tower", "corrupted_capital": "Colosseum"},
+        ),
+        (
+            "answers_idx",
+            "corrupted_answers_idx",
+            {"answers": "['x']", "corrupted_answers": "['y']"},
+        ),
+    ],
+)
+def test_other_names_of_token_ids(
+    tmp_path: Path, right: str, wrong: str, more: dict[str, Any]
+) -> None:
+    """The files of the paper's code; what stands beside the ids are tags."""
+    tokenizer = byte_level(TEXTS)
+    ids = [str([tokenizer(PROMPT + text)["input_ids"][-1]]) for text in (" Paris", " Rome")]
+    path = write(
+        tmp_path,
+        as_csv([{"clean": PROMPT, "corrupted": OTHER, right: ids[0], wrong: ids[1], **more}]),
+        "my.csv",
+    )
+    ((_, example),) = FileTask(path).located(tokenizer)
+    pair = example.pair("counterfactual")
+    assert (pair.answers, pair.foils) == ((" Paris",), (" Rome",))
+    assert dict(pair.tags) == {name: str(value) for name, value in more.items()}
+    assert (
+        ("capital" in pair.spans) == ("capital" in more) == ("capital" in pair.counterfactual_spans)
+    )
+
+
+# --- years
+# -------------------------------------------------------------------------------------------
+
+WAR = {
+    "clean": "The war lasted from the year 1352 to the year 13",
+    "corrupted": "The war lasted from the year 1301 to the year 13",
+}
+
+
+@pytest.mark.parametrize("column", ["label", "correct_idx"])
+@pytest.mark.parametrize("name", ["my.csv", "my.jsonl"])
+def test_a_year_is_compared_with_those_up_to_it(tmp_path: Path, column: str, name: str) -> None:
+    rows = [
+        {**WAR, column: 52},
+        {"clean": "1208, 1216, 12", "corrupted": "1208, 1301, 13", column: 8},
+    ]
+    path = write(tmp_path, as_csv(rows) if name == "my.csv" else jsonl(rows), name)
+    first, second = everything(path)
+    years = tuple(f"{year:02d}" for year in range(100))
+    assert (first.answers, first.foils) == (years[53:], years[:53])
+    assert (second.answers, second.foils) == (years[9:], years[:9])
+    assert dict(first.tags) == {"century": "13", "year": "52"} and second.tags["year"] == "08"
+    parts = {part: first.clean[begin:end] for part, (begin, end) in first.spans.items()}
+    assert parts == {"century": "13", "year": "52", "century_2": "13"}
+    assert {
+        part: first.counterfactual[begin:end]
+        for part, (begin, end) in first.counterfactual_spans.items()
+    } == {**parts, "year": "01"}
+    assert first.id == "my-000002" if name == "my.csv" else "my-000001"
+    assert FileTask(path).objective == "prob_diff"
+    assert FileTask(write(tmp_path, jsonl([row(1)]), "other.jsonl")).objective == "logit_diff"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"label": 53},
+        {"label": 99},
+        {"label": "x"},
+        {"label": 152},
+        {"clean": "The year 1352 to 13 "},
+    ],
+)
+def test_years_that_are_none(tmp_path: Path, change: dict[str, Any]) -> None:
+    message = refused(write(tmp_path, jsonl([{**WAR, "label": 52, **change}])), BadFile)
+    assert message.startswith(
+        "my: row 1: 'label' without a foil is a year YY, 0 to 98, of a prompt with CCYY that ends"
+        " in CC (got "
+    )
+
+
+def test_a_label_beside_answer_and_foil_is_a_tag(tmp_path: Path) -> None:
+    (pair,) = everything(write(tmp_path, jsonl([row(1, label=1)])))
+    assert (pair.answers, pair.foils, pair.tags["label"]) == ((" Paris",), (" Rome",), "1")
+
+
+def test_years_are_those_that_the_tokenizer_writes_in_its_usual_way(tmp_path: Path) -> None:
+    """Here 1399 is a word of its own, which would take the century away from the prompt."""
+    vocabulary = [
+        "The",
+        "war",
+        "lasted",
+        "from",
+        "the",
+        "year",
+        "to",
+        *map(str, range(10, 100)),
+        *(f"0{n}" for n in range(10)),
+    ]
+    tokenizer = Tokenizer(
+        models.WordLevel(
+            {word: i for i, word in enumerate(["[UNK]", *vocabulary, "1399"])}, unk_token="[UNK]"
+        )
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(
+        Regex(r"1399|\d\d|[a-zA-Z]+|\s"), behavior="isolated"
+    )  # pyright: ignore[reportAttributeAccessIssue]
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
+    (pair,) = FileTask(write(tmp_path, jsonl([{**WAR, "label": 52, "split": "test"}]))).pairs(
+        "test", fast
+    )
+    assert pair.answers == tuple(map(str, range(53, 99))) and len(pair.foils) == 53
+
+
+# --- with a tokenizer, and at length
+# -----------------------------------------------------------------
+
+
+def test_alignment_and_choices(tmp_path: Path) -> None:
+    tokenizer = word_level(
+        [
+            *[
+                "Visitor",
+                "of",
+                "the",
+                "Eiffel",
+                "Tower",
+                "Colosseum",
+                "Louvre",
+                "is",
+                "in",
+                "Paris",
+                "Rome",
+                "Oslo",
+            ],
+            *map(str, range(40)),
+        ]
+    )
+    places = ["Colosseum Tower", "Louvre", "Eiffel Louvre"]
+    rows = [
+        row(n, split="train", counterfactual=f"Visitor {n} of the {places[n % 3]} is in")
+        for n in range(30)
+    ]
+    rows += [
+        row(
+            n,
+            split="train",
+            counterfactual=f"Visitor {n} of the Louvre Tower is in",
+            foil=" Nowhere",
+        )
+        for n in range(30, 40)
+    ]
+    task = FileTask(write(tmp_path, jsonl(rows)))
+    pairs = task.pairs("train", tokenizer)
+    assert [pair.id for pair in pairs] == [f"my-{n + 1:06d}" for n in range(30) if n % 3 != 1]
+    assert pairs.dropped == {"unequal lengths": 10, "a word unknown to the tokenizer": 10}
+    assert len(Batch.from_pairs(pairs, tokenizer)) == 20
+    example = task.examples("train", limit=1)[0]
+    assert (
+        example.prompt.choices == (" Paris", " Rome")
+        and not example.counterfactuals["counterfactual"].choices
+    )

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from helpers.pairs import as_csv, everything, jsonl, read, refused, row, write
 from mechassay.errors import BadFile, BadPairs, BadUsage, UnknownName
-from mechassay.pairs import content_hash
+from mechassay.prompts.pairs import content_hash
 from mechassay.tasks import SPLITS, load_task
-from mechassay.tasks.files import FileTask
+from mechassay.tasks.load import FileTask
 from mechassay.tasks.task import settings_of
-from pair_files import as_csv, everything, jsonl, read, refused, row, write
 
 PLACES = {
     "Paris": "Eiffel Tower",

@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from mechassay.alignment import ALIKE, LENGTHS, Misaligned, token_position
 from mechassay.errors import BadPairs, BadUsage, UnknownName
-from mechassay.examples import Example, Prompt
-from mechassay.objectives import ProbDiff
-from mechassay.pairs import Batch, Pair, align_pairs
+from mechassay.models.objectives import ProbDiff
+from mechassay.prompts.pairs import Batch, Example, Pair, Prompt, align_pairs
+from mechassay.prompts.tokenization import ALIKE, LENGTHS, Misaligned, token_position
 from mechassay.tasks import SPLITS, load_task
 from mechassay.tasks.greater_than import CENTURIES, MATCHED, UNMATCHED, YEARS, GreaterThan
 

@@ -18,13 +18,12 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-import mechassay.tasks.mcqa
-from mechassay.alignment import LENGTHS
+import mechassay.tasks.multiple_choice
 from mechassay.errors import BadFile, BadUsage, UnknownName
-from mechassay.examples import Example, Prompt
-from mechassay.pairs import content_hash
+from mechassay.prompts.pairs import Example, Prompt, content_hash
+from mechassay.prompts.tokenization import LENGTHS
 from mechassay.tasks import SPLITS, load_task
-from mechassay.tasks.mcqa import COLORS, KINDS, MCQA, SIZES
+from mechassay.tasks.multiple_choice import COLORS, KINDS, MCQA, SIZES
 
 DATA = Path(__file__).parent / "data" / "mcqa.jsonl"
 FILE: dict[str, dict[str, dict[str, list[str]]]] = json.loads(
@@ -256,8 +255,8 @@ def test_places_and_colors_are_drawn_evenly() -> None:
 
 
 def test_the_stream_ends_when_every_prompt_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    few = {"test": mechassay.tasks.mcqa._things()["test"][:2]}
-    monkeypatch.setattr(mechassay.tasks.mcqa, "_things", lambda: few)
+    few = {"test": mechassay.tasks.multiple_choice._things()["test"][:2]}
+    monkeypatch.setattr(mechassay.tasks.multiple_choice, "_things", lambda: few)
     examples = list(MCQA(n_choices=2).generate("test", 0))
     assert (
         len({example.prompt.text for example in examples}) == len(examples) == 2 * 10 * factorial(2)
@@ -439,7 +438,7 @@ def test_the_counterfactuals_of_table_9(tmp_path: Path) -> None:
 
 def test_the_draws_of_table_9() -> None:
     """The task's own changes make the table's prompts from the table's draw."""
-    module: Any = mechassay.tasks.mcqa
+    module: Any = mechassay.tasks.multiple_choice
     salmon, banana = (
         module._Thing("salmon meat", "is", "pink"),
         module._Thing("a banana", "is", "yellow"),

@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from mechassay.alignment import token_position
 from mechassay.errors import BadPairs, BadUsage, UnknownName
-from mechassay.examples import Example, Prompt
-from mechassay.pairs import Batch, content_hash
+from mechassay.prompts.pairs import Batch, Example, Prompt, content_hash
+from mechassay.prompts.tokenization import token_position
 from mechassay.tasks import SPLITS, load_task
 from mechassay.tasks.multiple_choice import (
     Format,

@@ -16,19 +16,19 @@ from safetensors.torch import load_file
 from sklearn.metrics import roc_auc_score
 
 import mechassay as ma
-from mechassay.circuits.ablation import ablate
 from mechassay.circuits.circuit import Circuit
-from mechassay.circuits.faithfulness import evaluate
+from mechassay.circuits.evaluation.ablation import ablate
+from mechassay.circuits.evaluation.faithfulness import evaluate
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadFile, GraphMismatch, MechassayError, UnknownName
-from mechassay.models.sources import resolve, truth_names
-from mechassay.pairs import Pair
-from mechassay.testing.tasks import check_task
-from mechassay.truth import compiled, models
-from mechassay.truth.causal import CAUSAL
+from mechassay.models.loading import resolve, truth_names
+from mechassay.prompts.pairs import Pair
+from mechassay.testing.checks import check_task
+from mechassay.truth import compiled
+from mechassay.truth import ground_truth as models
 from mechassay.truth.compiled import BLUEPRINTS, directions
-from mechassay.truth.models import Truth, load_truth, truth_folder
-from mechassay.truth.tasks import split_of
+from mechassay.truth.ground_truth import Truth, load_truth, truth_folder
+from mechassay.truth.tasks import CAUSAL, split_of
 
 truth_of = cache(load_truth)
 NAMES = sorted(BLUEPRINTS)

@@ -15,15 +15,15 @@ import pytest
 import torch
 
 import mechassay as ma
-from mechassay.circuits.ablation import ablate
 from mechassay.circuits.circuit import Circuit
-from mechassay.circuits.faithfulness import evaluate
-from mechassay.circuits.recovery import recovery_of
+from mechassay.circuits.evaluation.ablation import ablate
+from mechassay.circuits.evaluation.faithfulness import evaluate
+from mechassay.circuits.evaluation.metrics import recovery_of
 from mechassay.errors import BadFile, BadUsage, NonFinite, UnknownName
-from mechassay.graph import Graph
 from mechassay.models.families import decode
-from mechassay.truth.causal import CAUSAL, CausalIOI, CausalPreviousToken
-from mechassay.truth.models import load_truth, truth_folder
+from mechassay.models.graph import Graph
+from mechassay.truth.ground_truth import load_truth, truth_folder
+from mechassay.truth.tasks import CAUSAL, CausalIOI, CausalPreviousToken
 from mechassay.truth.training import (
     LOGIT,
     N_HEADS,
@@ -34,7 +34,7 @@ from mechassay.truth.training import (
     trainable,
     untrained,
 )
-from mechassay.truth.verify import ABLATIONS, LEAST_SHARE, MARGIN, Verification, verify
+from mechassay.truth.verification import ABLATIONS, LEAST_SHARE, MARGIN, Verification, verify
 
 truth_of = cache(load_truth)
 NAMES = CAUSAL.names()
@@ -74,7 +74,7 @@ def test_a_killed_training_goes_on_and_ends_the_same(
             raise Killed
         return right(self, decoder, size, step)  # pyright: ignore[reportArgumentType]
 
-    monkeypatch.setattr("mechassay.checkpoint.EVERY_SECONDS", 0.0)
+    monkeypatch.setattr("mechassay.utils.checkpoint.EVERY_SECONDS", 0.0)
     monkeypatch.setattr(Prompts, "loss", until)
     with pytest.raises(Killed):
         train(CausalPreviousToken(), SHORT, checkpoint=tmp_path / "state.safetensors")
@@ -267,8 +267,8 @@ def _texts(pairs: ma.Pairs) -> tuple[list[str], list[str]]:
 
 
 def _best(model: ma.Model, circuit: Circuit, batch: ma.Batch) -> np.ndarray:
-    from mechassay.models.masked_forward import masked_readout
-    from mechassay.models.trace import Contrast
+    from mechassay.models.forward import Contrast
+    from mechassay.models.gradients import masked_readout
 
     with torch.no_grad():
         mask = circuit.edges.float()[None]

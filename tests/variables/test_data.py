@@ -12,14 +12,14 @@ import pytest
 import torch
 
 import mechassay as ma
-from mechassay.alignment import encode
+from mechassay.causal_models.labels import ExpectedLabels, expected_labels
 from mechassay.errors import BadPairs, BadUsage, UnknownName
-from mechassay.examples import Example, Prompt, Unreadable
-from mechassay.interchange_pairs import InterchangePair
-from mechassay.models.model import Model
-from mechassay.models.untrained import untrained
-from mechassay.progress import SILENT
+from mechassay.models.model import Model, untrained
+from mechassay.prompts.interchanges import InterchangePair
+from mechassay.prompts.pairs import Example, Prompt, Unreadable
+from mechassay.prompts.tokenization import encode
 from mechassay.tasks.task import Task
+from mechassay.utils.display import SILENT
 from mechassay.variables.data import (
     UNBALANCED,
     WRONG_IMPLIED,
@@ -28,7 +28,6 @@ from mechassay.variables.data import (
     variable_pairs,
     with_own_labels,
 )
-from mechassay.variables.labels import ExpectedLabels, expected_labels
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import mechassay as ma
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.features.dbm import DBM
 from mechassay.features.sae import SAE
-from mechassay.progress import SILENT
+from mechassay.utils.display import SILENT
 from mechassay.variables.featurizers import (
     FEATURIZERS,
     PROFILES,

@@ -10,9 +10,9 @@ import pytest
 
 import mechassay as ma
 from mechassay.errors import BadUsage, UnknownName
-from mechassay.features.fit import Fit
-from mechassay.interchange_pairs import InterchangePair
-from mechassay.progress import SILENT
+from mechassay.features.finder import Fit
+from mechassay.prompts.interchanges import InterchangePair
+from mechassay.utils.display import SILENT
 from mechassay.variables.interchange_accuracy import accuracy
 
 NAMES = Path(__file__).parents[2] / "docs" / "notebooks" / "names.csv"

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import mechassay as ma
+from helpers.web import web_module
 from mechassay.leaderboard import Board, BoardCell, BoardPages, BoardsFolder
-from mechassay.leaderboard.averages import sigmoid
+from mechassay.leaderboard.board import sigmoid
 from mechassay.leaderboard.rules import rules_of
-from mechassay.progress import SILENT
-from web_modules import web_module
+from mechassay.utils.display import SILENT
 
 chromium, keys, pages = web_module("chromium"), web_module("keyboard"), web_module("test_pages")
 PROGRAM = chromium.executable()

@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
-from judgments_made import CODES, TEXT, made_judgments, quoted
+from helpers.judges import CODES, TEXT, made_judgments, quoted
+from helpers.web import web_module
 from mechassay.claims.claim import claims_of
 from mechassay.claims.comparison import compare
-from mechassay.claims.documents import PagedDocument, read_document
+from mechassay.claims.document import PagedDocument
+from mechassay.claims.evidence import score_judgments
 from mechassay.claims.judgments import read_judgments
-from mechassay.claims.scored import score_judgments
-from mechassay.records import page_of
-from mechassay.report.claim_form import form_page, write_form
-from mechassay.report.page import render
-from web_modules import web_module
+from mechassay.claims.pages import form_page, write_form
+from mechassay.documents.reading import read_document
+from mechassay.results.page import render
+from mechassay.results.records import page_of
 
 chromium, keys = web_module("chromium"), web_module("keyboard")
 pages = web_module("test_pages")

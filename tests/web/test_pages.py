@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from mechassay.progress import SILENT
-from mechassay.report.index import write_index
-from mechassay.runs.circuits import CircuitsJob
-from mechassay.runs.draw import cut_circuits, write_drawing
+from helpers.jobs import SMALL_JOBS
+from helpers.web import web_module
+from mechassay.discovery.draw import cut_circuits, write_drawing
+from mechassay.discovery.job import CircuitsJob
+from mechassay.results.report import write_index
 from mechassay.runs.execute import run
-from small_jobs import SMALL_JOBS
-from web_modules import web_module
+from mechassay.utils.display import SILENT
 
 chromium, axe = web_module("chromium"), web_module("axe")
 PROGRAM = chromium.executable()

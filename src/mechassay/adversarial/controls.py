@@ -26,13 +26,11 @@ from mechassay.adversarial.divergence import Tolerance
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool
 from mechassay.circuits.circuit import Circuit
-from mechassay.circuits.methods.random import Random
-from mechassay.circuits.methods.random_paths import RandomPaths
-from mechassay.display import OneLine
-from mechassay.graph import Graph
+from mechassay.circuits.methods.random import Random, RandomPaths
+from mechassay.models.graph import Graph
 from mechassay.models.model import Model
-from mechassay.progress import BAR, Progress
-from mechassay.stats.partial_grid import PartialGrid
+from mechassay.stats.bounds import PartialGrid
+from mechassay.utils.display import BAR, OneLine, Progress
 
 CONTROL = 1
 """Makes the seed of random controls another than that of a run's random circuits."""

@@ -20,14 +20,11 @@ import numpy as np
 from jaxtyping import Float
 
 from mechassay.errors import BadUsage
-from mechassay.stats.design import Design
-from mechassay.stats.groups import PERCENTILES as MAP_PERCENTILES
-from mechassay.stats.groups import Field, by_fields
-from mechassay.stats.label_effects import label_effects
-from mechassay.stats.label_tests import HighPercentile, worse_labels
-from mechassay.stats.partial_grid import PartialGrid
-from mechassay.stats.rounding import resolved_difference
-from mechassay.stats.summary import PERCENTILES, summarise
+from mechassay.stats.bounds import PartialGrid
+from mechassay.stats.distribution import GROUP_PERCENTILES as MAP_PERCENTILES
+from mechassay.stats.distribution import PERCENTILES, Design, Field, by_fields, summarise
+from mechassay.stats.intervals import resolved_difference
+from mechassay.stats.permutation_tests import HighPercentile, label_effects, worse_labels
 
 BINS = 100
 FIELD_PERCENTILES = (0.99, 0.999)

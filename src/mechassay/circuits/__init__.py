@@ -4,50 +4,48 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mechassay.circuits.methods import METHODS
-from mechassay.lazy import lazy_names
+from mechassay.utils.registry import lazy_names
 
 if TYPE_CHECKING:
-    from mechassay.circuits.ablation import ablate
-    from mechassay.circuits.circuit import Circuit
-    from mechassay.circuits.differences import Differences, differences_of
-    from mechassay.circuits.faithfulness import (
-        Controls,
-        FaithfulnessCurve,
-        evaluate,
-        faithfulness_curve,
-        run_controls,
-    )
-    from mechassay.circuits.methods.acdc import ACDC
-    from mechassay.circuits.methods.clean_corrupted import CleanCorrupted
-    from mechassay.circuits.methods.eap import EAP
-    from mechassay.circuits.methods.eap_ig_activations import EAPIGActivations
-    from mechassay.circuits.methods.eap_ig_inputs import EAPIGInputs
-    from mechassay.circuits.methods.edge_pruning import EdgePruning
-    from mechassay.circuits.methods.exact import ExactPatching
-    from mechassay.circuits.methods.exact_nodes import ExactNodePatching
-    from mechassay.circuits.methods.ifr import InformationFlowRoutes
-    from mechassay.circuits.methods.nap import NAP, NAPIG
-    from mechassay.circuits.methods.random import Random
-    from mechassay.circuits.methods.random_paths import RandomPaths
-    from mechassay.circuits.methods.subnetwork_probing import SubnetworkProbing
-    from mechassay.circuits.methods.ugs import UniformGradientSampling
-    from mechassay.circuits.necessity import (
+    from mechassay.circuits.circuit import Circuit, Overlap, overlap_of
+    from mechassay.circuits.evaluation.ablation import OptimalAblation, ablate
+    from mechassay.circuits.evaluation.curve import Controls, FaithfulnessCurve
+    from mechassay.circuits.evaluation.differences import Differences, differences_of
+    from mechassay.circuits.evaluation.faithfulness import (
         Completeness,
         Minimality,
         complement,
         completeness,
+        evaluate,
+        faithfulness_curve,
         minimality,
+        run_controls,
     )
-    from mechassay.circuits.node_scores import NeuronScores, NodeScores
-    from mechassay.circuits.optimal_ablation import OptimalAblation
-    from mechassay.circuits.overlap import Overlap, overlap_of
-    from mechassay.circuits.recovery import Recovery, recovery_of
-    from mechassay.circuits.scores import EdgeScores
+    from mechassay.circuits.evaluation.metrics import Recovery, recovery_of
+    from mechassay.circuits.methods import METHODS
+    from mechassay.circuits.methods.acdc import ACDC
+    from mechassay.circuits.methods.eap import (
+        EAP,
+        NAP,
+        NAPIG,
+        CleanCorrupted,
+        EAPIGActivations,
+        EAPIGInputs,
+    )
+    from mechassay.circuits.methods.exact_patching import ExactNodePatching, ExactPatching
+    from mechassay.circuits.methods.ifr import InformationFlowRoutes
+    from mechassay.circuits.methods.mask_learning import (
+        EdgePruning,
+        SubnetworkProbing,
+        UniformGradientSampling,
+    )
+    from mechassay.circuits.methods.random import Random, RandomPaths
+    from mechassay.circuits.scores import EdgeScores, NeuronScores, NodeScores
 
 __all__ = [
     "ACDC",
     "EAP",
+    "METHODS",
     "NAP",
     "NAPIG",
     "Circuit",
@@ -85,25 +83,23 @@ __all__ = [
     "run_controls",
 ]
 
-# A module may have several methods.
-_METHODS: dict[str, str] = {}
-for _target in METHODS.built_in.values():
-    _part, _, _name = _target.removeprefix(f"{__name__}.").partition(":")
-    _METHODS[_part] = f"{_METHODS.get(_part, '')} {_name}"
-
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "ablation": "ablate",
-        "circuit": "Circuit",
-        "differences": "Differences differences_of",
-        "faithfulness": "Controls FaithfulnessCurve evaluate faithfulness_curve run_controls",
-        "necessity": "Completeness Minimality complement completeness minimality",
-        "node_scores": "NeuronScores NodeScores",
-        "optimal_ablation": "OptimalAblation",
-        "overlap": "Overlap overlap_of",
-        "recovery": "Recovery recovery_of",
-        "scores": "EdgeScores",
-        **_METHODS,
+        "circuit": "Circuit Overlap overlap_of",
+        "evaluation.ablation": "OptimalAblation ablate",
+        "evaluation.curve": "Controls FaithfulnessCurve",
+        "evaluation.differences": "Differences differences_of",
+        "evaluation.faithfulness": "Completeness Minimality complement completeness evaluate"
+        " faithfulness_curve minimality run_controls",
+        "evaluation.metrics": "Recovery recovery_of",
+        "methods": "METHODS",
+        "methods.acdc": "ACDC",
+        "methods.eap": "CleanCorrupted EAP EAPIGActivations EAPIGInputs NAP NAPIG",
+        "methods.exact_patching": "ExactNodePatching ExactPatching",
+        "methods.ifr": "InformationFlowRoutes",
+        "methods.mask_learning": "EdgePruning SubnetworkProbing UniformGradientSampling",
+        "methods.random": "Random RandomPaths",
+        "scores": "EdgeScores NeuronScores NodeScores",
     },
 )

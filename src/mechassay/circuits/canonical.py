@@ -34,10 +34,10 @@ from typing import NamedTuple
 import torch
 
 from mechassay.circuits.circuit import Circuit
-from mechassay.display import OneLine
 from mechassay.errors import GraphMismatch, UnknownName
-from mechassay.graph import SLOTS, Graph
-from mechassay.registry import Registry
+from mechassay.models.graph import SLOTS, Graph
+from mechassay.utils.display import OneLine
+from mechassay.utils.registry import Registry
 
 
 class ReadingRule(NamedTuple):

@@ -1,8 +1,14 @@
-"""Scores of edges and other units: rankings, and the circuits cut from them.
+"""Scores of edges, nodes and neurons: rankings, and the circuits cut from them.
 
-A score is the mean over examples of the drop in the objective when the edge is ablated: positive
-means that the edge helps. Scores are frozen tensors over a `Graph`. Ties are broken by index
+A score is the mean over examples of the drop in the objective when the unit is ablated: positive
+means that it helps. Scores are frozen tensors over a `Graph`. Ties are broken by index
 (writer-major), so that a ranking is the same on every machine.
+
+A node is a writer of the graph; a neuron is one dimension of what a writer puts into the
+residual stream, non-linearity or not (Mueller et al. 2025, footnote 8). To include a node is to
+include all its outgoing edges; to include n of a writer's d_model neurons is to include the same
+edges with a weight of n / d_model (section 3.1). MIB's code keeps nodes and neurons without a
+score in every circuit; here they are in none.
 """
 
 from __future__ import annotations
@@ -18,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechassay.circuits.circuit import (
@@ -29,14 +35,15 @@ from mechassay.circuits.circuit import (
     graph_header,
     graph_of,
 )
-from mechassay.display import OneLine, Tabular, html_facts, html_table, signed
-from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, one_of
-from mechassay.files import check_ending, read_tensors, write_tensors
-from mechassay.graph import Graph
+from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, UnknownName, one_of
+from mechassay.models.graph import Graph
+from mechassay.utils.display import OneLine, Tabular, html_facts, html_table, signed
+from mechassay.utils.files import check_ending, read_tensors, write_tensors
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 
 By = Literal["value", "magnitude"]
 
@@ -169,7 +176,7 @@ class UnitScores(OneLine, ABC, Tabular):
         Args:
             ax: where to draw; a figure of its own if not given.
         """
-        from mechassay.figures import draw_scores
+        from mechassay.results.plots import draw_scores
 
         values = self.values[self.scored()].double().numpy()
         return draw_scores(values, f"score of a {self.unit}", f"{self.unit}s", ax)
@@ -344,3 +351,109 @@ class EdgeScores(UnitScores):
                 inside.add(writer)
                 for opened in np.flatnonzero(owner == writer):
                     open_reader(int(opened))
+
+
+def edges_out(graph: Graph) -> Int[Tensor, "writers"]:
+    """How many edges leave each writer."""
+    return graph.legal.sum(dim=1)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _WriterScores(UnitScores):
+    """What scores of nodes and of neurons share."""
+
+    def within(self, fraction: float, *, by: By = "value") -> Circuit:
+        """The best units' circuit whose weighted edge count is at most `fraction` of all.
+
+        This is the paper's size of a circuit (section 3.1); early nodes cost more of it.
+        """
+        ranked = self.ranking(by)
+        width = self.values.numel() // len(self.values)
+        weights = edges_out(self.graph).numpy()[ranked // width]
+        allowed = checked_fraction(fraction) * self.graph.n_edges * width + 1e-9
+        n = int(np.searchsorted(np.cumsum(weights), allowed, side="right"))
+        return self._circuit(self._chosen(ranked[:n]))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class NeuronScores(_WriterScores):
+    """One score per neuron, fp32 [writers, d_model]; NaN = not scored."""
+
+    values: Float[Tensor, "writers d_model"]
+    unit: ClassVar[str] = "neuron"
+
+    @staticmethod
+    def _axes(graph: Graph) -> Places:
+        return graph.n_writers, "d_model"
+
+    @staticmethod
+    def _name(graph: Graph, *place: int) -> str:
+        writer, neuron = place
+        return f"{graph.writer_name(writer)}[{neuron}]"
+
+    def _index(self, name: str) -> tuple[int, ...]:
+        node, _, inside = name.removesuffix("]").partition("[")
+        width = self.values.shape[1]
+        if not (name.endswith("]") and inside.isdecimal() and int(inside) < width):
+            raise UnknownName("neuron", name, (f"{node}[0]", f"{node}[{width - 1}]"))
+        return self.graph.writer(node), int(inside)
+
+    def _circuit(self, chosen: Tensor) -> Circuit:
+        return Circuit.of_neurons(self.graph, chosen)
+
+    def nodes(self) -> NodeScores:
+        """The sum over each node's scored neurons; NaN for a node that has none."""
+        sums = torch.where(self.scored().any(dim=1), self.values.nansum(dim=1), torch.nan)
+        return NodeScores(self.graph, sums, self.provenance)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class NodeScores(_WriterScores):
+    """One score per node, fp32 [writers]; NaN = not scored."""
+
+    values: Float[Tensor, "writers"]
+    unit: ClassVar[str] = "node"
+
+    @staticmethod
+    def _axes(graph: Graph) -> Places:
+        return (graph.n_writers,)
+
+    @staticmethod
+    def _name(graph: Graph, *place: int) -> str:
+        return graph.writer_name(place[0])
+
+    def _index(self, name: str) -> tuple[int, ...]:
+        return (self.graph.writer(name),)
+
+    def _circuit(self, chosen: Tensor) -> Circuit:
+        return Circuit.of_nodes(self.graph, chosen)
+
+
+Scores = EdgeScores | NodeScores | NeuronScores
+
+
+DRAWN_EDGES = 60
+"""Edges that a drawing has room for, if nobody asks for another number."""
+
+
+def largest_drawable(
+    scores: EdgeScores | NodeScores, n_edges: int = DRAWN_EDGES, by: By = "magnitude"
+) -> Circuit:
+    """The largest circuit of top edges, or top nodes, with at most `n_edges` after pruning.
+
+    Where the first connected one is already larger, and where scores say that their circuits grow
+    from the logits, edges are grown; of nodes there is then none.
+    """
+    if isinstance(scores, EdgeScores) and scores.grows:
+        return scores.greedy(min(n_edges, scores.graph.n_edges), by=by).pruned()
+    low, high = 0, min(len(scores.ranking(by)), scores.graph.n_edges)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if len(scores.top(middle, by=by).pruned()) <= n_edges:
+            low = middle
+        else:
+            high = middle - 1
+    found = scores.top(low, by=by).pruned()
+    if len(found) or not isinstance(scores, EdgeScores):
+        return found
+    return scores.greedy(min(n_edges, scores.graph.n_edges), by=by).pruned()

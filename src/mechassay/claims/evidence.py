@@ -1,25 +1,39 @@
-"""Whether evidence holds: quotes are in their documents, records are as they were.
+"""Whether evidence holds: quotes are in their documents, records are as they were; and the score.
 
 Two profiles. `paper` takes statuses as they were given. In `verified` a YES or PARTIAL without
 evidence that holds is UNSUPPORTED and counts as NO: no quote that is found, and no record whose
 file still has its hash. What could not be looked at, as no document or folder was given, is not
 supported either, and is counted apart. Nor is a quote that is only in a passage which gives a
-reader orders, or that is too short to say anything (`quotes.is_short`).
+reader orders, or that is too short to say anything (`is_short`).
 
 Records, and what the claim says of itself, are evidence for the criteria whose rule reads them,
 and for no others; what a claim says of itself only where an execution looked. A record that was
 edited is an error, not a status.
+
+Scored judgments become records: one for each claim, with its score under every profile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
-from mechassay.claims.claim import Claim
-from mechassay.claims.documents import PagedDocument
+from mechassay.claims.claim import Claim, system_claim
+from mechassay.claims.document import (
+    BREAK,
+    PagedDocument,
+    cut_words,
+    marks,
+    normalised,
+    pattern_of,
+    skeleton,
+)
 from mechassay.claims.judgments import (
     Evidence,
     JudgedClaim,
@@ -28,13 +42,192 @@ from mechassay.claims.judgments import (
     Quote,
     RecordEvidence,
 )
-from mechassay.claims.quotes import find_quote, is_short
-from mechassay.claims.rubric import DECLARED, NEEDS, Rubric
-from mechassay.claims.scoring import Status
-from mechassay.display import OneLine
-from mechassay.errors import BadFile
-from mechassay.files import file_hash
-from mechassay.records import check_unedited
+from mechassay.claims.rubric import (
+    DECLARED,
+    NEEDS,
+    ClaimScore,
+    PaperScore,
+    Rubric,
+    Status,
+    claim_score,
+    lifting,
+    paper_score,
+)
+from mechassay.errors import BadFile, MissingExtra
+from mechassay.results.records import (
+    Check,
+    Measure,
+    Record,
+    Spec,
+    Table,
+    check_unedited,
+    provenance,
+)
+from mechassay.utils.display import OneLine, counted, html_facts, html_table, number
+from mechassay.utils.files import file_hash
+
+Match = Literal["exact", "normalised", "loose", "none"]
+LEAST_WORDS, LEAST_LETTERS = 4, 20
+"""A quote with fewer words and fewer letters or digits is too short: every document has it."""
+
+
+@dataclass(frozen=True)
+class QuoteMatch:
+    """How a quote was found.
+
+    Attributes:
+        page: where it begins, from 1; 0 if it was not found.
+        flagged: it is only in a passage that gives a reader orders.
+    """
+
+    match: Match
+    page: int = 0
+    flagged: bool = False
+
+
+@dataclass(frozen=True)
+class NearestPassage:
+    """The passage that is most like a quote; `likeness` is from 0 to 100 (Levenshtein)."""
+
+    text: str
+    page: int
+    likeness: float
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """A text that quotes are looked for in: a page, a part of one, or the seam of two."""
+
+    page: int
+    text: str
+
+    @cached_property
+    def normal(self) -> str:
+        return normalised(self.text)
+
+    @cached_property
+    def bones(self) -> str:
+        return skeleton(self.normal)
+
+    @cached_property
+    def places(self) -> list[int]:
+        """Of each letter of `bones`, its place in `normal`."""
+        return [place for place, each in enumerate(self.normal) for _ in skeleton(each)]
+
+
+def find_quote(document: PagedDocument, exact: str) -> QuoteMatch:
+    """Where a document has a quote, and on which page: exactly, normalised, loosely, or not.
+
+    A quote is found exactly; or normalised, where a hyphen at a line's end is a hyphen or
+    nothing; or loosely, by letters and digits alone. On every rung the numbers and the
+    negations of the passage are those of the quote, also of the words that the quote cuts:
+    "7 %" is no quote of "87 %", nor "can" of "cannot". Nothing else is found.
+
+    Pages are searched one by one, then each with the next, so that a quote may run over a
+    page's end. Passages that give a reader orders are left out first; what is found only there
+    is flagged, and supports nothing.
+
+    An empty quote, or one without a letter or digit, is nowhere.
+    """
+    if not skeleton(normalised(exact)):
+        return QuoteMatch("none")
+    found = _found(_stretches(document.pieces), exact)
+    if found.match == "none" and document.orders:
+        found = _found(_stretches(tuple((page,) for page in document.pages)), exact)
+        return replace(found, flagged=found.match != "none")
+    return found
+
+
+def is_short(exact: str) -> bool:
+    """Whether a quote is too short to support anything, wherever it stands."""
+    words = [word for word in normalised(exact).split() if skeleton(word)]
+    return len(words) < LEAST_WORDS and len(skeleton(normalised(exact))) < LEAST_LETTERS
+
+
+def nearest_passage(document: PagedDocument, exact: str) -> NearestPassage | None:
+    """The passage of a page that is most like a quote; None if there is nothing to compare.
+
+    It is for people to look at where a quote was not found, and is no match: of 100 letters one
+    digit is little to a measure of likeness, and everything to a claim.
+
+    Raises:
+        MissingExtra: rapidfuzz is not installed.
+    """
+    try:
+        fuzz = import_module("rapidfuzz.fuzz")
+    except ImportError:
+        raise MissingExtra("Finding the nearest passage", "rapidfuzz", "papers") from None
+    wanted = normalised(exact)
+    best: NearestPassage | None = None
+    for place, page in enumerate(document.pages, start=1):
+        text = normalised(page)
+        if not wanted or not text:
+            continue
+        at = fuzz.partial_ratio_alignment(wanted, text)
+        if at is not None and (best is None or at.score > best.likeness):
+            before, after = cut_words(text, at.dest_start, at.dest_end)
+            passage = f"{before}{text[at.dest_start : at.dest_end]}{after}".replace(BREAK, "-")
+            best = NearestPassage(passage, place, float(at.score))
+    return best
+
+
+@lru_cache(maxsize=8)
+def _stretches(pieces: tuple[tuple[str, ...], ...]) -> tuple[_Stretch, ...]:
+    """The pieces of each page; then of each page its last, with the first of the next."""
+    own = [_Stretch(n, text) for n, page in enumerate(pieces, start=1) for text in page]
+    seams = [
+        _Stretch(n, f"{page[-1]}\n{after[0]}")
+        for n, (page, after) in enumerate(pairwise(pieces), start=1)
+        if page and after
+    ]
+    return (*own, *seams)
+
+
+def _found(stretches: tuple[_Stretch, ...], exact: str) -> QuoteMatch:
+    rungs: list[tuple[Match, Callable[[_Stretch, str], Iterator[str]]]] = [
+        ("exact", _exactly),
+        ("normalised", _normally),
+        ("loose", _loosely),
+    ]
+    wanted = marks(exact)
+    for match, passages in rungs:
+        for stretch in stretches:
+            if any(marks(passage) == wanted for passage in passages(stretch, exact)):
+                return QuoteMatch(match, stretch.page)
+    return QuoteMatch("none")
+
+
+# Each yields the passages that could be the quote, with the words that it cuts.
+
+
+def _exactly(stretch: _Stretch, exact: str) -> Iterator[str]:
+    begin = stretch.text.find(exact)
+    while begin >= 0:
+        before, after = cut_words(stretch.text, begin, begin + len(exact))
+        yield before + exact + after
+        begin = stretch.text.find(exact, begin + 1)
+
+
+def _normally(stretch: _Stretch, exact: str) -> Iterator[str]:
+    for found in _pattern(exact).finditer(stretch.normal):
+        before, after = cut_words(stretch.normal, found.start(), found.end())
+        # Its line ends are read as the quote reads them.
+        yield before + exact + after
+
+
+def _loosely(stretch: _Stretch, exact: str) -> Iterator[str]:
+    bones, places = skeleton(normalised(exact)), stretch.places
+    begin = stretch.bones.find(bones)
+    while begin >= 0 and len(places) == len(stretch.bones):
+        first, last = places[begin], places[begin + len(bones) - 1] + 1
+        before, after = cut_words(stretch.normal, first, last)
+        for reading in ("", "-"):
+            yield before + stretch.normal[first:last].replace(BREAK, reading) + after
+        begin = stretch.bones.find(bones, begin + 1)
+
+
+_pattern = lru_cache(maxsize=64)(pattern_of)
+
 
 State = Literal[
     "exact",
@@ -189,3 +382,229 @@ def inside(folder: Path, name: str) -> Path:
     if not path.is_file():
         raise BadFile(f"{path}: there is no such record.")
     return path
+
+
+KIND = "claims"
+NO_SCORE = "No criterion was judged YES, PARTIAL or NO: the claim has no score."
+
+
+@dataclass(frozen=True, repr=False)
+class ScoredJudgments(OneLine):
+    """Judgments with their scores.
+
+    Attributes:
+        paper, verified, lenient: scores by claim: as judged; with evidence that holds alone; with
+            lenient conjuncts.
+        source: of all claims, as judged; `source_verified` with evidence that holds alone.
+    """
+
+    judgments: Judgments
+    evidence: EvidenceChecks
+    paper: dict[str, ClaimScore]
+    verified: dict[str, ClaimScore]
+    lenient: dict[str, ClaimScore]
+    source: PaperScore
+    source_verified: PaperScore
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (name, number(score.cvs), score.tier, score.gated_tier, number(self.verified[name].cvs))
+            for name, score in self.paper.items()
+        ]
+        headings = ("claim", "CVS", "tier", "gated tier", "CVS, verified")
+        rater = self.judgments.rater
+        facts = {"rater": f"{rater.kind}: {rater.id}", "paper": number(self.source.cvs)}
+        return html_facts(self.judgments.rubric, facts, html_table(headings, rows))
+
+    def records(self) -> list[Record]:
+        """A record for each claim, the system claim first."""
+        names = [self.source.system, *(name for name in self.paper if name != self.source.system)]
+        return [self._record(self.judgments.claim(name)) for name in names]
+
+    def _record(self, judged: JudgedClaim) -> Record:
+        judgments, claim = self.judgments, judged.claim
+        rubric = judgments.criteria
+        rows = [row for row in self.evidence.rows if row.claim == claim.id]
+        rater = f"{judgments.rater.kind}: {judgments.rater.id}"
+        score = self.paper[claim.id]
+        warnings: list[str] = [] if score.n_judged else [NO_SCORE]
+        if judgments.scope == "other model":
+            warnings.append(
+                f"The evidence is of {claim.model or 'another model'}, not of the model that the"
+                " claim is about: it overrides no judgment of that."
+            )
+        if n := sum(row.state == "not checked" for row in rows):
+            warnings.append(
+                f"{counted(n, 'piece of evidence was', 'pieces of evidence were')} not checked:"
+                " name the --document of quotes, or the folder of the --runs."
+            )
+        return Record(
+            kind=KIND,
+            cell={"claim": claim.id, "rater": rater, **_names(claim)},
+            specs={
+                **{role: Spec(name=name) for role, name in _names(claim).items()},
+                "method": Spec(name=claim.id, args={"statement": claim.statement}),
+                "rater": Spec(name=judgments.rater.id, args={"kind": judgments.rater.kind}),
+                "rubric": Spec(name=rubric.id, version=rubric.version),
+            },
+            measures=self._measures(claim.id, rubric),
+            tables=[
+                _criteria(rubric, judged, self.evidence),
+                _evidence(rows),
+                Table.of(
+                    "upgrades",
+                    ("criterion",),
+                    [
+                        {"criterion": code, "name": rubric.criterion(code).name}
+                        for code in lifting(rubric, judged.statuses)
+                    ],
+                ),
+            ],
+            checks=_checks(rows),
+            warnings=warnings,
+            provenance=provenance(device="cpu", dtype="float32", seed=0),
+        )
+
+    def _measures(self, name: str, rubric: Rubric) -> list[Measure]:
+        score, n = self.paper[name], len(rubric.criteria)
+        left = n - score.n_judged
+
+        def measure(key: str, title: str, value: float, meaning: str) -> Measure:
+            unit = "of 10" if "cvs" in key else "of 3"
+            return Measure(
+                name=key,
+                title=title,
+                value=value,
+                better="up",
+                unit=unit,
+                n=n,
+                n_undefined=left,
+                meaning=meaning,
+            )
+
+        levels = [
+            measure(each.name.lower(), each.name, float(score.dimensions[each.code]), each.asks)
+            for each in rubric.dimensions
+        ]
+        return [
+            measure("cvs", "CVS", score.cvs, "Claim Validity Score of the statuses as judged."),
+            measure(
+                "cvs verified",
+                "CVS, verified",
+                self.verified[name].cvs,
+                "The score if a YES or PARTIAL without evidence that holds is NO.",
+            ),
+            measure(
+                "cvs lenient",
+                "CVS, lenient",
+                self.lenient[name].cvs,
+                "The score if PARTIAL meets a conjunct of the dimensions' rules.",
+            ),
+            measure(
+                "cvs highest",
+                "CVS, highest",
+                score.highest,
+                "The score if everything that was not tested were YES.",
+            ),
+            *levels,
+        ]
+
+
+def score_judgments(
+    judgments: Judgments,
+    documents: Sequence[PagedDocument] = (),
+    runs: Path | None = None,
+) -> ScoredJudgments:
+    """Score every claim under every profile.
+
+    Args:
+        documents: in which quotes are looked for.
+        runs: the folder of the records that are evidence.
+
+    Raises:
+        BadFile: a record is not there, or was edited since it was judged.
+    """
+    rubric = judgments.criteria
+    evidence = check_evidence(judgments, documents, runs)
+    own = {judged.claim.id: judged for judged in judgments.claims}
+    paper = {name: claim_score(rubric, each.statuses) for name, each in own.items()}
+    lenient = {name: claim_score(rubric, each.statuses, "lenient") for name, each in own.items()}
+    verified = {name: claim_score(rubric, evidence.statuses(each)) for name, each in own.items()}
+    system, why = system_claim([each.claim for each in judgments.claims])
+    return ScoredJudgments(
+        judgments,
+        evidence,
+        paper,
+        verified,
+        lenient,
+        paper_score(paper, system, why),
+        paper_score(verified, system, why),
+    )
+
+
+def _names(claim: Claim) -> dict[str, str]:
+    return {role: name for role, name in (("model", claim.model), ("task", claim.task)) if name}
+
+
+def _criteria(rubric: Rubric, judged: JudgedClaim, evidence: EvidenceChecks) -> Table:
+    verified = evidence.statuses(judged)
+    rows = [
+        {
+            "criterion": each.code,
+            "name": each.name,
+            "dimension": each.dimension,
+            "status": judged.criteria[each.code].status,
+            "verified": verified[each.code],
+            "reason": judged.criteria[each.code].told,
+            "n_evidence": len(judged.criteria[each.code].evidence),
+        }
+        for each in rubric.criteria
+    ]
+    return Table.of("criteria", ("criterion",), rows)
+
+
+def _evidence(rows: Sequence[CheckedEvidence]) -> Table:
+    told = [
+        {
+            "criterion": row.criterion,
+            "number": place,
+            "state": row.state,
+            "page": row.page or (row.evidence.quote.page if row.evidence.quote else None),
+            "text": row.evidence.quote.exact if row.evidence.quote else _record_text(row),
+        }
+        for place, row in enumerate(rows)
+    ]
+    return Table.of("evidence", ("criterion", "number"), told)
+
+
+def _record_text(row: CheckedEvidence) -> str:
+    record = row.evidence.record
+    if record is None:
+        return f"the claim's {row.evidence.declared}"
+    told = ", ".join(
+        f"{each.name} {number(each.value, each.low, each.high)}"
+        + (f" [{each.low:.3g}, {each.high:.3g}]" if math.isfinite(each.low) else "")
+        for each in record.measures
+    )
+    return f"{record.file} ({record.sha256[:12]}): {told}"
+
+
+def _checks(rows: Sequence[CheckedEvidence]) -> list[Check]:
+    looked = [row for row in rows if row.evidence.quote and row.state != "not checked"]
+    lost = [row for row in looked if row.state in ("not found", "flagged", "too short")]
+    if not looked:
+        return []
+    n, short = (sum(row.state == state for row in lost) for state in ("flagged", "too short"))
+    said = f"{len(lost) - n - short} of {len(looked)} quotes are not in their document"
+    said += f"; {n} only where it gives a reader orders" if n else ""
+    said += f"; {short} are too short to show anything." if short else "."
+    return [
+        Check(
+            name="quotes",
+            must_be="in their document",
+            largest=float(len(lost)),
+            n=len(looked),
+            n_wrong=len(lost),
+            says=said if lost else "",
+        )
+    ]

@@ -17,15 +17,21 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from mechassay.claims.claim import Claim, check_claims
-from mechassay.claims.explain import fault, read_plain
-from mechassay.claims.rubric import RUBRIC, Rubric, RubricKey, load_rubric
-from mechassay.claims.scoring import JUDGED, STATUSES, Status, check_statuses
-from mechassay.display import Tabular, data_frame, html_facts, html_table
+from mechassay.claims.claim import Claim, check_claims, fault, read_plain
+from mechassay.claims.rubric import (
+    JUDGED,
+    RUBRIC,
+    STATUSES,
+    Rubric,
+    RubricKey,
+    Status,
+    check_statuses,
+    load_rubric,
+)
 from mechassay.errors import BadFile, BadUsage, UnknownName
-from mechassay.files import write_text
-from mechassay.records import Measure, Stored
-from mechassay.text import counted
+from mechassay.results.records import Measure, Stored
+from mechassay.utils.display import Tabular, counted, data_frame, html_facts, html_table
+from mechassay.utils.files import write_text
 
 RaterKind = Literal["human", "language model", "execution", "vote"]
 Scope = Literal["claim", "other model"]

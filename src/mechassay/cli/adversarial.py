@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
+from mechassay.adversarial.jobs import AdversarialJob, SearchJob
+from mechassay.adversarial.paper import PaperJob
 from mechassay.cli.command import command
-from mechassay.runs.adversarial import AdversarialJob
-from mechassay.runs.adversarial_paper import PaperJob
-from mechassay.runs.adversarial_search import SearchJob
 
 app = typer.Typer(
     help="The worst inputs of circuits, and bounds of how bad they are.", no_args_is_help=True
@@ -37,15 +36,9 @@ def bound(
     """How many independent pairs it takes for an upper bound of a percentile;
     with --n, what that many say.
     """
-    from mechassay.report.console import print_tables, standard_output
-    from mechassay.report.tables import NOTHING, TextTable
-    from mechassay.stats.bounds import (
-        KINDS,
-        confidence,
-        margin_rank,
-        required_n,
-        smallest_rank,
-    )
+    from mechassay.results.console import print_tables, standard_output
+    from mechassay.results.page import NOTHING, TextTable
+    from mechassay.stats.bounds import KINDS, confidence, margin_rank, required_n, smallest_rank
 
     needed = {kind: required_n(p, delta, epsilon, kind) for kind in KINDS}
     rows = tuple((kind, f"{size.smallest:,}", f"{size.always:,}") for kind, size in needed.items())

@@ -1,17 +1,90 @@
-"""`mechassay circuits`: find circuits, measure how faithful they are, or both in one go."""
+"""`mechassay circuits`: find circuits, measure how faithful they are, draw and compare them.
+
+The group also translates files of EAP-IG and MIB, and lists the problems of a submission.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from mechassay.cli.command import command
-from mechassay.cli.draw import draw
-from mechassay.cli.listing import JsonOption
-from mechassay.cli.problems import tell
-from mechassay.runs.circuits import CircuitsJob, score_files
+from mechassay.cli.output import JsonOption, tell
+from mechassay.discovery.job import CircuitsJob, score_files
+from mechassay.utils.display import counted
+
+if TYPE_CHECKING:
+    from mechassay.circuits.scores import By
+
+
+def draw(
+    circuit: Annotated[
+        str,
+        typer.Argument(
+            help=(
+                "Circuit to draw: a file of scores (.safetensors; .json or .pt of EAP-IG or MIB),"
+                " with a size if wanted (eap.safetensors@150, @0.01, @150:greedy), canonical:ioi;"
+                " beside another circuit also full, random@150 or random-paths@150."
+            )
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", help="Drawing to write: .svg, .png, .pdf, or .html with tables."
+        ),
+    ],
+    circuit2: Annotated[
+        str | None, typer.Argument(help="A second circuit, to compare the two.")
+    ] = None,
+    edges: Annotated[
+        int | None,
+        typer.Option(
+            help=(
+                "Best edges to cut from files without a size, before pruning. If not given: as many"
+                " as leave at most 60 connected."
+            )
+        ),
+    ] = None,
+    by: Annotated[
+        str, typer.Option(help="value (edges that help first) or magnitude.")
+    ] = "magnitude",
+    greedy: Annotated[
+        bool,
+        typer.Option(
+            "--greedy", help="Grow the edges from the logits, so that every edge leads somewhere."
+        ),
+    ] = False,
+    least: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Edges of one circuit are left out whose |score| is a smaller share of the"
+            " largest; 0 draws all.",
+        ),
+    ] = 0.01,
+) -> None:
+    """Draw a circuit, or compare two."""
+    from mechassay.discovery.draw import check_output, cut_circuits, write_drawing
+
+    check_output(output)
+    texts = [circuit] if circuit2 is None else [circuit, circuit2]
+    # An unknown ranking is refused by `cut_circuits`.
+    cuts = cut_circuits(texts, edges, by=cast("By", by), greedy=greedy)
+    write_drawing(output, cuts, least=least)
+    for cut in cuts:
+        typer.echo(f"{cut.name}: {counted(len(cut.circuit), 'edge')} ({cut.how})")
+        if edges and not len(cut.circuit):
+            typer.echo(
+                f"{cut.name}: none of them is on a path from input to logits; ask for more, or"
+                " --greedy",
+                err=True,
+            )
+    typer.echo(f"Written: {output}")
+
 
 app = typer.Typer(
     help="Find circuits, measure how faithful they are, and compare methods.", no_args_is_help=True
@@ -86,9 +159,8 @@ def convert(
     ] = None,
 ) -> None:
     """Translate edge scores and circuits between our files and those of EAP-IG and MIB."""
-    from mechassay.circuits.formats import read_graph_file as read
-    from mechassay.circuits.formats import write_graph_file
-    from mechassay.circuits.graph_file import ENDINGS
+    from mechassay.circuits.graph_files import ENDINGS, write_graph_file
+    from mechassay.circuits.graph_files import read_graph_file as read
     from mechassay.circuits.scores import EdgeScores
     from mechassay.errors import BadFile, BadUsage, GraphMismatch, UnknownName
     from mechassay.models.model import load_model
@@ -130,6 +202,6 @@ def validate(
     json: JsonOption = False,
 ) -> None:
     """List every problem of a submission; nothing in it is executed."""
-    from mechassay.circuits.submission import validate_submission
+    from mechassay.circuits.mib_submission import validate_submission
 
     tell(folder, validate_submission(folder), json)

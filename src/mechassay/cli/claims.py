@@ -1,4 +1,8 @@
-"""`mechassay claims`: texts of papers, forms, judges, scores, raters compared, records, votes."""
+"""`mechassay claims` and `mechassay assay`: claims judged by readers, by models and by records.
+
+`claims` has commands for texts of papers, forms, judges, scores, raters compared, records and
+votes; `assay` goes from a claim to a verdict in one command.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mechassay.cli.command import command
-from mechassay.runs.assess import AssessJob
+from mechassay.cli.command import HOW, DeviceOption, DtypeOption, command, seed_option
+from mechassay.judges.job import AssessJob
 
 if TYPE_CHECKING:
-    from mechassay.claims.documents import PagedDocument
+    from mechassay.claims.document import PagedDocument
     from mechassay.claims.judgments import Judgments
+
 
 app = typer.Typer(help="Judge claims about mechanisms.", no_args_is_help=True)
 app.command("assess")(command(AssessJob, output="runs/assess", arguments=("source",)))
@@ -41,8 +46,8 @@ AgainOption = Annotated[bool, typer.Option("--again", help="Download what is in 
 
 def read_paper(named: str, **options: Any) -> PagedDocument:
     """A document; what is to be known of it goes to standard error."""
-    from mechassay.claims.documents import check_title, read_document
-    from mechassay.claims.download import Web
+    from mechassay.documents.download import Web
+    from mechassay.documents.reading import check_title, read_document
 
     force = options.pop("force", False)
     web = Web(local=options.pop("local", False), again=options.pop("again", False))
@@ -71,8 +76,8 @@ def text(
     again: AgainOption = False,
 ) -> None:
     """Show what a judge reads of a paper, what was cut from it, and where quotes are."""
-    from mechassay.claims.quotes import find_quote, nearest_passage
-    from mechassay.files import check_ending, write_text
+    from mechassay.claims.evidence import find_quote, nearest_passage
+    from mechassay.utils.files import check_ending, write_text
 
     file = None if output is None else check_ending(output, ".json")
     document = read_paper(
@@ -119,11 +124,10 @@ def form(
     local: LocalOption = False,
 ) -> None:
     """Write a form for judging claims: one page that works without a server."""
-    from mechassay.claims.claim import claims_of
-    from mechassay.claims.explain import ENDINGS, read_plain
+    from mechassay.claims.claim import ENDINGS, claims_of, read_plain
     from mechassay.claims.judgments import judgments_of
-    from mechassay.files import check_ending
-    from mechassay.report.claim_form import write_form
+    from mechassay.claims.pages import write_form
+    from mechassay.utils.files import check_ending
 
     page = check_ending(output, ".html")
     paper = Path(source).suffix not in ENDINGS
@@ -164,10 +168,10 @@ def score(
     local: LocalOption = False,
 ) -> None:
     """Score judgments: as they are, and with the evidence that holds alone."""
+    from mechassay.claims.evidence import score_judgments
     from mechassay.claims.judgments import read_judgments
-    from mechassay.claims.scored import score_judgments
-    from mechassay.files import check_ending
-    from mechassay.report.reports import print_report, write_page
+    from mechassay.results.report import print_report, write_page
+    from mechassay.utils.files import check_ending
 
     page = None if output is None else check_ending(output, ".html")
     file = None if json is None else check_ending(json, ".json")
@@ -210,8 +214,8 @@ def compare(
     """Compare raters: where they disagree, and how much they agree."""
     from mechassay.claims.comparison import compare as compared
     from mechassay.claims.judgments import read_judgments
-    from mechassay.files import check_ending
-    from mechassay.report.reports import print_report, write_page
+    from mechassay.results.report import print_report, write_page
+    from mechassay.utils.files import check_ending
 
     page = None if output is None else check_ending(output, ".html")
     file = None if json is None else check_ending(json, ".json")
@@ -281,13 +285,12 @@ def vote(
     page: PageOption = None,
 ) -> None:
     """Make one file of several runs: match claims, take the least status, audit, then score."""
-    from mechassay.claims.advocate import CALIBRATIONS
     from mechassay.claims.claim import read_claims
-    from mechassay.claims.debiasing import debias
     from mechassay.claims.judgments import read_judgments
-    from mechassay.claims.leak_audit import SPARES
     from mechassay.errors import one_of
-    from mechassay.files import check_ending
+    from mechassay.judges.debiasing import CALIBRATIONS, debias
+    from mechassay.judges.leak_audit import SPARES
+    from mechassay.utils.files import check_ending
 
     file = check_ending(output, ".json")
     html = None if page is None else check_ending(page, ".html")
@@ -324,12 +327,12 @@ def audit(
     """Lower what rests on evidence of the whole system; then what an advocate argues against."""
     from json import dumps
 
-    from mechassay.claims.advocate import CALIBRATIONS, challenge
     from mechassay.claims.judgments import read_judgments
-    from mechassay.claims.leak_audit import SPARES, audit_request
-    from mechassay.claims.leak_audit import audit as audited
     from mechassay.errors import BadUsage, one_of
-    from mechassay.files import check_ending, write_text
+    from mechassay.judges.debiasing import CALIBRATIONS, challenge
+    from mechassay.judges.leak_audit import SPARES, audit_request
+    from mechassay.judges.leak_audit import audit as audited
+    from mechassay.utils.files import check_ending, write_text
 
     if output is None and request is None:
         raise BadUsage(
@@ -353,9 +356,9 @@ def audit(
 
 def _tell_steps(judgments: Judgments, file: Path, page: Path | None) -> None:
     """Print and write what steps made of judgments, and their score."""
-    from mechassay.claims.debiasing import debiasing_record
-    from mechassay.claims.scored import score_judgments
-    from mechassay.report.reports import print_report, write_page
+    from mechassay.claims.evidence import score_judgments
+    from mechassay.judges.debiasing import debiasing_record
+    from mechassay.results.report import print_report, write_page
 
     record = debiasing_record(judgments)
     print_report([record])
@@ -399,13 +402,13 @@ def evaluate(
     json: Annotated[Path | None, typer.Option("--json", help="Record to write, .json.")] = None,
 ) -> None:
     """Evaluate judgments against reference labels, beside judges that know nothing."""
-    from mechassay.claims.evaluated import evaluate as evaluated
-    from mechassay.claims.evaluated import published_evaluation
     from mechassay.claims.judgments import read_judgments
-    from mechassay.claims.labels import read_labels
     from mechassay.errors import BadUsage
-    from mechassay.files import check_ending
-    from mechassay.report.reports import print_report, write_page
+    from mechassay.judges.published import published_evaluation
+    from mechassay.judges.reference_labels import evaluate as evaluated
+    from mechassay.judges.reference_labels import read_labels
+    from mechassay.results.report import print_report, write_page
+    from mechassay.utils.files import check_ending
 
     page = None if output is None else check_ending(output, ".html")
     file = None if json is None else check_ending(json, ".json")
@@ -449,13 +452,131 @@ def link(
     """Judge claims by the records of runs: statuses by rules, and what is not tested yet."""
     from mechassay.claims.claim import read_claims
     from mechassay.claims.dossier import link as linked
+    from mechassay.claims.evidence import score_judgments
     from mechassay.claims.judgments import read_judgments
-    from mechassay.claims.scored import score_judgments
-    from mechassay.files import check_ending
-    from mechassay.report.reports import print_report
+    from mechassay.results.report import print_report
+    from mechassay.utils.files import check_ending
 
     file = check_ending(output, ".json")
     before = read_judgments(file) if file.is_file() else None
     found = linked(read_claims(claims), runs, model=model, before=before)
     print_report(score_judgments(found, runs=runs).records())
     typer.echo(f"Written: {found.save(file)}")
+
+
+MODEL_HELP = "Model to run, if not the claims' own; the judgments are then of another model."
+
+
+def assay(
+    claims: Annotated[Path, typer.Argument(help="Claims, .yaml or .json.")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", help="Folder for results; the same command again goes on there."
+        ),
+    ] = Path("runs/assay"),
+    limit: Annotated[int, typer.Option("--limit", min=2, help="Pairs to measure on.")] = 100,
+    train_limit: Annotated[
+        int,
+        typer.Option(
+            "--train-limit", min=2, rich_help_panel=HOW, help="Pairs to find circuits on."
+        ),
+    ] = 100,
+    grid: Annotated[
+        int,
+        typer.Option(
+            "--grid", min=2, rich_help_panel=HOW, help="Clean prompts of the adversarial grid."
+        ),
+    ] = 50,
+    left_out: Annotated[
+        int,
+        typer.Option(
+            "--left-out",
+            min=2,
+            rich_help_panel=HOW,
+            help="Edges to leave out in turn; a sample of more.",
+        ),
+    ] = 60,
+    other_method: Annotated[
+        str,
+        typer.Option(
+            "--other-method",
+            rich_help_panel=HOW,
+            help="Method of another family, to see whether the two agree (C5).",
+        ),
+    ] = "",
+    judgments: Annotated[
+        Path | None,
+        typer.Option(
+            "--judgments",
+            rich_help_panel=HOW,
+            help="A reader's judgments, for what no record decides.",
+        ),
+    ] = None,
+    document: DocumentsOption = None,
+    model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = "",
+    device: DeviceOption = "cpu",
+    dtype: DtypeOption = "float32",
+    seed: Annotated[int, seed_option("the examples and of the bootstrap")] = 0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be run and what it costs.")
+    ] = False,
+) -> None:
+    """Run what the criteria of claims ask for, judge the claims by the records, and write a page.
+
+    What has records is not run again. What no record decides is left to the form beside the page.
+    """
+    from mechassay.claims.assay import Assay, AssaySettings
+    from mechassay.claims.claim import read_claims
+    from mechassay.claims.judgments import read_judgments
+    from mechassay.models.model import check_device
+    from mechassay.results.report import print_report
+
+    read = None if judgments is None else read_judgments(judgments)
+    check_device(device)
+    settings = AssaySettings(limit, train_limit, grid, left_out, other_method, dtype, seed)
+    plan = Assay(read_claims(claims), output, settings, model=model, device=device)
+    if dry_run:
+        _show_plan(plan)
+        return
+    documents = [read_paper(name, force=True) for name in document or ()]
+    found = plan.run(read, say=lambda text: typer.echo(text, err=True), documents=documents)
+    print_report(list(found.records))
+    for name, predicted in found.predictions.items():
+        for each in predicted:
+            measured = f" ({each.found})" if each.found else ""
+            where = f", in {model}" if found.scope == "other model" else ""
+            typer.echo(f"{name} predicts {each.prediction}{where}: {each.outcome}{measured}")
+    source = found.scored.source_verified
+    told = "none" if source.cvs != source.cvs else f"{source.cvs:.1f}, {source.gated_tier}"
+    typer.echo(f"Verdict: {'REFUTED by its own prediction; ' if found.refuted else ''}CVS {told}")
+    for path in (output / "judgments.json", output / "score.json", found.page, found.form):
+        typer.echo(f"Written: {path}")
+    for folder, reason in found.failed.items():
+        typer.echo(f"mechassay: {folder}: {reason}", err=True)
+    if found.failed:
+        raise typer.Exit(1)
+
+
+def _show_plan(plan: object) -> None:
+    from mechassay.claims.assay import Assay
+    from mechassay.results.console import print_tables, standard_output
+    from mechassay.results.page import TextTable
+
+    assert isinstance(plan, Assay)
+    each = plan.seconds_per_forward()
+    rows = [
+        (
+            step.name,
+            " ".join(step.criteria),
+            "done" if step.is_done else f"{step.forwards:,.0f}",
+            "" if step.is_done else f"{step.forwards * each / 60:.1f}",
+        )
+        for step in plan.steps
+    ]
+    headings = ("step", "evidence for", "runs of a pair", "minutes, about")
+    print_tables([TextTable.of("Plan", headings, rows, words=True)], standard_output())
+    left = sum(step.forwards for step in plan.steps if not step.is_done)
+    for step in plan.steps:
+        typer.echo(f"{step.name}: {step.command}")
+    typer.echo(f"About {left:,.0f} runs of a pair, {left * each / 60:.0f} minutes here.")

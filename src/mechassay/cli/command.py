@@ -16,20 +16,13 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import typer
 
-from mechassay.circuits.spec import number_or_share
+from mechassay.circuits.methods.spec import number_or_share
 from mechassay.errors import BadUsage
 from mechassay.models.model import check_device
 from mechassay.runs import options
-from mechassay.runs.execute import (
-    Executor,
-    Here,
-    Processes,
-    batches_of,
-    done,
-    prepare,
-)
+from mechassay.runs.execute import Executor, Here, Processes, batches_of, done, prepare
 from mechassay.runs.job import Interrupted, Option, Results, job_of, options_of
-from mechassay.text import counted
+from mechassay.utils.display import counted
 
 ENGINES = ("here", "processes", "ray")
 HOW, WHERE = "How", "Where it runs"
@@ -174,8 +167,8 @@ def execute(
 
 def finish(job: Any, results: Results) -> None:
     """Print and write what there is; exit with 1 if a cell or a control failed."""
-    from mechassay.report.console import standard_output
-    from mechassay.report.sections import broken
+    from mechassay.results.console import standard_output
+    from mechassay.results.sections import broken
 
     wrong = [(record, text) for record in results.records for text in broken(record)]
     for record, text in wrong:
@@ -200,7 +193,7 @@ def executor_of(engine: str, workers: int, address: str, num_gpus: float) -> Exe
 
     chosen = one_of("engine", engine or ("here" if workers == 1 else "processes"), ENGINES)
     if chosen == "ray":
-        from mechassay.runs.ray import Ray
+        from mechassay.runs.execute import Ray
 
         return Ray(address, workers, num_gpus)
     return Here() if chosen == "here" else Processes(workers)
@@ -316,10 +309,10 @@ def _offered(what: str, choices: tuple[Any, ...]) -> Callable[[str], list[str]] 
         return None
 
     def names(incomplete: str) -> list[str]:
+        from mechassay.circuits.evaluation.metrics import METRICS
         from mechassay.circuits.methods import METHODS
-        from mechassay.circuits.metrics import METRICS
-        from mechassay.models.packaged import packaged_names
-        from mechassay.models.sources import gym_model_names, truth_names
+        from mechassay.models.loading import gym_model_names, truth_names
+        from mechassay.models.weight_files import packaged_names
         from mechassay.tasks import TASKS
 
         known = {

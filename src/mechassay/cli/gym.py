@@ -8,11 +8,8 @@ from typing import Annotated
 import typer
 
 from mechassay.cli.command import command
-from mechassay.cli.listing import JsonOption, say, show_columns
-from mechassay.cli.problems import tell
-from mechassay.runs.directions import DirectionsJob
-from mechassay.runs.gym import ALL_TASKS, TASKS, GymJob, task_names
-from mechassay.runs.gym_check import GymCheckJob
+from mechassay.cli.output import JsonOption, say, show_columns, tell
+from mechassay.gym.jobs import ALL_TASKS, TASKS, DirectionsJob, GymCheckJob, GymJob, task_names
 
 app = typer.Typer(help="Linear features on tasks of minimal pairs.", no_args_is_help=True)
 app.command("run")(command(GymJob, output="runs/gym"))
@@ -30,11 +27,11 @@ def validate(
     json: JsonOption = False,
 ) -> None:
     """List every problem of a folder of directions; nothing in it is executed."""
-    from mechassay.gym.given_directions import read_directions
-    from mechassay.gym.published import load_gym_task
-    from mechassay.interventions.model_shape import ModelShape
+    from mechassay.gym.causalgym import load_gym_task
+    from mechassay.gym.directions import read_directions
+    from mechassay.interventions.site import ModelShape
     from mechassay.models.model import load_model
-    from mechassay.submissions import Problems
+    from mechassay.utils.files import Problems
 
     regions, found = load_gym_task(task).tested, Problems()
     shape = None if model is None else ModelShape.of(load_model(model))
@@ -45,7 +42,7 @@ def validate(
 @app.command("list")
 def list_tasks(json: JsonOption = False) -> None:
     """The gym tasks there are."""
-    from mechassay.gym.listing import list_gym_tasks
+    from mechassay.gym.causalgym import list_gym_tasks
 
     less = ("lengths", "regions", "sentences", "labels", "family")
     show_columns(list_gym_tasks().columns(), json, less)
@@ -64,7 +61,7 @@ def show_task(
     json: JsonOption = False,
 ) -> None:
     """Interchanges of a task: sentences, labels, types, and the regions that are tested."""
-    from mechassay.gym.published import load_gym_task
+    from mechassay.gym.causalgym import load_gym_task
     from mechassay.models.model import load_model
 
     found = load_gym_task(task)
@@ -107,8 +104,8 @@ def train_model(
 
     FOLDER is the model after the last step, FOLDER@step64 that after 64 (--checkpoint 64).
     """
-    from mechassay.gym.own_model import TAIL, GymTraining, train_gym_model
-    from mechassay.gym.published import load_gym_task
+    from mechassay.gym.causalgym import load_gym_task
+    from mechassay.gym.training import TAIL, GymTraining, train_gym_model
 
     training = GymTraining(
         layers=layers,

@@ -53,7 +53,7 @@ def app_for(words: list[str]) -> typer.Typer:
     for name in _added_kinds() - set(GROUPS):
         group = _group_of(name) if name in words else _unnamed()
         app.add_typer(group, name=name, help="Of another package.")
-    assayed = import_module("mechassay.cli.assay").assay if "assay" in words else _nothing
+    assayed = import_module("mechassay.cli.claims").assay if "assay" in words else _nothing
     app.command("assay", help=ASSAY)(assayed)
     app.command("report")(report.report)
     app.command("run-cells")(report.run_cells)

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from mechassay.cli.command import command, seed_option
-from mechassay.cli.listing import JsonOption, show_columns
-from mechassay.runs.measure import MeasureJob
+from mechassay.cli.output import JsonOption, show_columns
+from mechassay.measurement.job import MeasureJob
 
 app = typer.Typer(help="Whether measurements can be trusted.", no_args_is_help=True)
 app.command("run")(command(MeasureJob, output="runs/measure", arguments=("metrics",)))
@@ -26,7 +26,7 @@ app.command("all")(
 @app.command("list")
 def list_metrics(json: JsonOption = False) -> None:
     """The metrics of the measurement page: names, scripts, what each needs and is evidence for."""
-    from mechassay.measurement.listing import list_gauges
+    from mechassay.measurement.metric import list_gauges
 
     show_columns(list_gauges().columns(), json, ("page passes if", "page's criteria", "script"))
 
@@ -48,9 +48,9 @@ def null(
 
     The inputs are simulated; no model is run.
     """
-    from mechassay.measurement.gauge import null_table
-    from mechassay.report.console import print_tables, standard_output
-    from mechassay.report.kinds.measure import rates_table
+    from mechassay.measurement.metric import null_table
+    from mechassay.measurement.page import rates_table
+    from mechassay.results.console import print_tables, standard_output
 
     found = null_table(metric, n, n_simulations=simulations, seed=seed)
     if not json:

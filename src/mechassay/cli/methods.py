@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from mechassay.cli.listing import JsonOption, show
-from mechassay.text import first_sentence
+from mechassay.cli.output import JsonOption, show
+from mechassay.utils.display import first_sentence
 
 app = typer.Typer(help="List discovery methods and show what each does.", no_args_is_help=True)
 

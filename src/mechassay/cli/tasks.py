@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mechassay.cli.command import command, seed_option
-from mechassay.cli.listing import JsonOption, say, show
+from mechassay.cli.output import JsonOption, say, show
 from mechassay.runs.accuracy import AccuracyJob
-from mechassay.text import counted, first_sentence
+from mechassay.utils.display import counted, first_sentence
 
 if TYPE_CHECKING:
     from mechassay.models.model import Model
-    from mechassay.report.tables import TextTable
-    from mechassay.tasks.check import PairsCheck
+    from mechassay.results.page import TextTable
+    from mechassay.tasks.load import PairsCheck
+
 
 app = typer.Typer(
     help="List tasks, show and check their pairs, and score models on them.", no_args_is_help=True
@@ -147,10 +148,10 @@ def check_task(
 ) -> None:
     """Say which examples of a file or task could not be used, and why."""
     from mechassay.models.model import load_model
-    from mechassay.progress import BAR
-    from mechassay.report.console import print_tables, standard_output
-    from mechassay.runs.folder import write_text
-    from mechassay.tasks.check import check_pairs
+    from mechassay.results.console import print_tables, standard_output
+    from mechassay.tasks.load import check_pairs
+    from mechassay.utils.display import BAR
+    from mechassay.utils.files import write_text
 
     loaded = load_model(model) if model else None
     found = check_pairs(name, loaded, counterfactual=counterfactual, limit=limit, progress=BAR)
@@ -170,7 +171,7 @@ def check_task(
 
 
 def _counts(found: PairsCheck) -> TextTable:
-    from mechassay.report.tables import TextTable
+    from mechassay.results.page import TextTable
 
     rows: list[tuple[str, ...]] = []
     for split, each in (*found.splits.items(), ("all", found.total)):
@@ -201,9 +202,9 @@ def export(
 ) -> None:
     """Write a task's examples in the schema of its public data set."""
     from mechassay.errors import BadUsage
-    from mechassay.runs.folder import write_text
     from mechassay.tasks import load_task
-    from mechassay.tasks.public import PublicTask
+    from mechassay.tasks.hub_datasets import PublicTask
+    from mechassay.utils.files import write_text
 
     task = load_task(name)
     if not isinstance(task, PublicTask):
@@ -230,7 +231,7 @@ def _plain(text: str) -> str:
 
 
 def _tokens(model: Model, tokens: list[int]) -> str:
-    from mechassay.pairs import NO_TOKEN
+    from mechassay.prompts.pairs import NO_TOKEN
 
     assert model.tokenizer is not None
     return _texts(

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mechassay.cli.command import seed_option
-from mechassay.cli.listing import JsonOption, say, show, show_columns
+from mechassay.cli.output import JsonOption, say, show, show_columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mechassay.truth.verify import Verification
+    from mechassay.truth.verification import Verification
+
 
 app = typer.Typer(help="Models whose circuit is known.", no_args_is_help=True)
 
@@ -21,8 +22,8 @@ app = typer.Typer(help="Models whose circuit is known.", no_args_is_help=True)
 @app.command("list")
 def list_truths(json: JsonOption = False) -> None:
     """The models, their circuits for each ablation, how clear these are, and their folders."""
-    from mechassay.models.sources import truth_names
-    from mechassay.truth.models import load_truth, truth_folder
+    from mechassay.models.loading import truth_names
+    from mechassay.truth.ground_truth import load_truth, truth_folder
 
     rows = [
         {
@@ -70,8 +71,8 @@ def verify_truth(
     be anything: the few that show a rare edge may be missing.
     """
     from mechassay.errors import UnknownName
-    from mechassay.truth.models import load_truth
-    from mechassay.truth.verify import verify
+    from mechassay.truth.ground_truth import load_truth
+    from mechassay.truth.verification import verify
 
     truth = load_truth(name)
     if ablation and ablation not in truth.circuits:
@@ -109,8 +110,8 @@ def verify_truth_homes(
     """Exchange every writer and block at every part of fresh prompts:
     are the causal variables at their homes, and nowhere else?
     """
-    from mechassay.truth.models import load_truth
-    from mechassay.variables.homes import homes_of, verify_homes
+    from mechassay.causal_models.true_sites import homes_of, verify_homes
+    from mechassay.truth.ground_truth import load_truth
 
     homes_of(like or name)
     found = verify_homes(load_truth(name), like or name, split=split, seed=seed, limit=limit)
@@ -156,7 +157,7 @@ def train_truth(
     Ablations for which it does not hold are left out; without that of counterfactuals, nothing is a
     truth.
     """
-    from mechassay.truth.causal import CAUSAL
+    from mechassay.truth.tasks import CAUSAL
     from mechassay.truth.training import Training, make_truth
 
     causal = CAUSAL.make(name)

@@ -8,10 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from mechassay.cli.command import command
-from mechassay.cli.listing import JsonOption, show
-from mechassay.cli.problems import tell
-from mechassay.runs.alignments import AlignmentsJob
-from mechassay.runs.variables import VariablesJob
+from mechassay.cli.output import JsonOption, show, tell
+from mechassay.variables.jobs import AlignmentsJob, VariablesJob
 
 app = typer.Typer(help="Locate causal variables in features of a model.", no_args_is_help=True)
 app.command("run")(command(VariablesJob, output="runs/variables"))
@@ -21,9 +19,8 @@ app.command("evaluate")(command(AlignmentsJob, output="runs/alignments", argumen
 @app.command("list")
 def list_hypotheses(json: JsonOption = False) -> None:
     """Causal models with their variables, and what is exchanged for them by default."""
-    from mechassay.variables.defaults import defaults_of
-    from mechassay.variables.hypothesis import hypotheses
-    from mechassay.variables.load import CAUSAL_MODELS
+    from mechassay.causal_models.hypothesis import defaults_of, hypotheses
+    from mechassay.causal_models.task_models import CAUSAL_MODELS
 
     rows: list[dict[str, Any]] = []
     for task in CAUSAL_MODELS.names():
@@ -67,7 +64,7 @@ def validate(
 ) -> None:
     """List every problem of a folder; nothing in it is executed."""
     from mechassay.models.model import load_model
-    from mechassay.variables.validation import validate as problems_of
+    from mechassay.variables.mib_submission import validate as problems_of
 
     loaded = None if model is None else load_model(model)
     found = problems_of(folder, model=loaded, ignore_code=ignore_code)

@@ -1,39 +1,276 @@
-"""Distributed alignment search: k directions, trained so that exchanging them gives the label.
+"""Distributed alignment search (DAS) and Boundless DAS: directions that are trained on labels.
 
-    new = b + (s - b) Q Q'            Q [d, k] orthonormal, see `features.directions`
+    DAS            k directions; exchanging them makes the model say the label
+    BoundlessDAS   a whole rotation, and how many of its first directions count
 
-minimises the loss of the labels over interchanges (Geiger et al. 2024; one direction: Arora et al.
-2024, eq. 12). Q begins as k columns of an orthonormal basis, which is random and the same at all
-sites of one width unless `init` has one [d, d] for a site. A training walks the same path as one
-with pyvene's LowRankRotatedSpaceIntervention from that basis.
+Both train all sites in one training, on interchanges: each is a base, a source, and the label
+that the model should say after the exchange. `TrainedFinder` has what all trained finders share:
+the optimiser, its schedule, the loss, and the order of the rows.
 
-Profiles:
-
-    causalgym-2024   k 1, Adam 5e-3, 100 steps of 4, up over 10 % of them, then down to 0
-    mib-2025         k 16, AdamW 1e-2, one epoch of batches of 256: MIB's code on addition
-    mib-2025-ioi     k 32, AdamW 1, two epochs of batches of 256, squared error
-    paper, paper-ioi Mueller et al. (2025), G.4: the same, but one epoch on IOI
+Batches are walked in the order of the rows, as in the published settings, so results do not
+depend on a generator. `shuffle` asks for another order each epoch. It is meant for rows that
+come sorted, by kind of counterfactual or by label.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, Self, get_args
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechassay.errors import BadUsage
-from mechassay.features.directions import check_basis, check_k, orthonormal, random_basis
-from mechassay.features.featurizer import Directions, Featurizer
-from mechassay.features.stacked_training import Trainable
-from mechassay.features.trained_finder import TrainedFinder, parameter_dtype
-from mechassay.features.training_data import BundleValues
+from mechassay.errors import BadPairs, BadUsage, one_of
+from mechassay.features.featurizer import (
+    Directions,
+    Featurizer,
+    check_basis,
+    check_k,
+    orthonormal,
+    random_basis,
+)
+from mechassay.features.finder import Fit, Init, Sites, init_of, load_sites, provenance_of
+from mechassay.features.training import (
+    BundleValues,
+    Loss,
+    Optimizer,
+    Trainable,
+    TrainingData,
+    TrainingPlan,
+    digest_of,
+    joint_gradients,
+    train,
+)
+from mechassay.interventions.intervene import check_gradients_allowed
 from mechassay.interventions.site import Site
 from mechassay.models.decoder import at_least_fp32
+from mechassay.models.memory import out_of_memory_is_an_error
 from mechassay.models.model import Model
+from mechassay.prompts.interchange_batch import InterchangeBatch, InterchangesLike
+from mechassay.prompts.pairs import NO_TOKEN
+from mechassay.utils.checkpoint import key_of
+from mechassay.utils.display import BAR, Progress
+from mechassay.utils.registry import check_settings
+
+DEFAULT_STEPS = 100
+SCHEDULES = ("constant", "linear")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedFinder(ABC):
+    """A finder that is trained on labels.
+
+    Attributes:
+        lr: the learning rate.
+        steps, epochs: how long; one of them, 100 steps if neither is given.
+        batch_size: rows a step; the last batch of an epoch has what is left.
+        optimizer: "adam" or "adamw", with torch's other defaults.
+        schedule: "constant", or "linear" down to 0 after the last step.
+        warmup: the share of steps over which the rate rises from 0 first.
+        loss: "cross-entropy" of the label's tokens, the "logit-difference" of the base's own label
+            and the label, or its "squared-error"; see `features.stacked_training`.
+        shuffle: another order of rows each epoch, drawn from `seed`; else the order of the rows.
+        seed: of what the training begins with, and of the order.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    profiles: ClassVar[dict[str, dict[str, Any]]] = {}
+
+    lr: float = 1e-2
+    steps: int | None = None
+    epochs: int | None = None
+    batch_size: int = 32
+    optimizer: str = "adam"
+    weight_decay: float = 0.0
+    schedule: str = "constant"
+    warmup: float = 0.0
+    loss: str = "cross-entropy"
+    shuffle: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_settings(self, self.name)
+        one_of("optimizer", self.optimizer, get_args(Optimizer))
+        one_of("schedule", self.schedule, SCHEDULES)
+        one_of("loss of a finder", self.loss, get_args(Loss))
+        if self.steps is not None and self.epochs is not None:
+            raise BadUsage(f"{self.name} takes steps or epochs; got both.")
+        for setting in ("steps", "epochs", "batch_size"):
+            value = getattr(self, setting)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise BadUsage(f"{self.name} needs {setting} of at least 1; got {value!r}.")
+        if not self.lr > 0:
+            raise BadUsage(f"{self.name} needs a learning rate above 0; got {self.lr}.")
+        if not 0 <= self.warmup < 1:
+            raise BadUsage(f"{self.name} warms up over a share below 1; got {self.warmup}.")
+
+    @classmethod
+    def profile(cls, name: str, **settings: Any) -> Self:
+        """The finder with the settings of a paper or its code.
+
+        Args:
+            settings: over those of the profile.
+
+        Raises:
+            UnknownName: no such profile.
+        """
+        return cls(
+            **{**cls.profiles[one_of(f"profile of {cls.name}", name, cls.profiles)], **settings}
+        )
+
+    @abstractmethod
+    def start(
+        self,
+        model: Model,
+        sites: Sequence[Site],
+        width: int,
+        init: dict[Site, Tensor | Featurizer],
+        generator: torch.Generator,
+    ) -> Trainable:
+        """The parameters of some sites of one width before the first step.
+
+        Args:
+            init: what some sites begin with.
+            generator: a fresh one of the seed.
+
+        Raises:
+            BadUsage: settings that do not fit the width; what a site cannot begin with.
+        """
+
+    def fit(
+        self,
+        model: Model,
+        interchanges: InterchangesLike,
+        sites: Sites,
+        *,
+        init: Init | None = None,
+        together: bool = False,
+        progress: Progress = BAR,
+        checkpoint: Path | None = None,
+    ) -> Fit:
+        """See `Finder.fit`: all sites in one training, with the result of one training each, or of
+        sites that are changed together.
+
+        Args:
+            together: change all sites in every run; losses are then the same for every site.
+            checkpoint: a file that keeps what is done, so that a killed training goes on.
+
+        Raises:
+            BadPairs: a label of a base, or an expected value, that the loss lacks.
+            NonFinite: a loss is NaN or infinite.
+            BadUsage: also under `torch.inference_mode()`.
+        """
+        check_gradients_allowed(self.name)
+        chosen, batch = load_sites(model, sites), model.interchanges(interchanges)
+        _check_labels(self.name, batch, self.loss)
+        begin = init_of(init, chosen)
+        with out_of_memory_is_an_error(self.name):
+            data = TrainingData(model, batch, chosen, together=together)
+            trainables = [
+                self.start(model, [chosen[i] for i in bundle], width, begin, self._generator())
+                for bundle, width in zip(data.bundles, data.widths, strict=True)
+            ]
+            plan = self.plan(len(batch))
+            about = provenance_of(self, model, batch, chosen) | {"steps": plan.steps}
+            if together:
+                about["together"] = True
+            start = [t for each in trainables for t, _ in each.parameters()]
+            description = {**about, "sites": list(map(str, chosen)), "init": digest_of(start)}
+            with progress.track(self.name, plan.steps) as advance:
+                losses = train(
+                    data,
+                    trainables,
+                    plan,
+                    lr=self.lr,
+                    optimizer=one_of("optimizer", self.optimizer, get_args(Optimizer)),
+                    weight_decay=self.weight_decay,
+                    loss=one_of("loss of a finder", self.loss, get_args(Loss)),
+                    advance=advance,
+                    gradients=joint_gradients if together else None,
+                    key=key_of(description),
+                    checkpoint=checkpoint,
+                )
+        found = {
+            number: trainable.found(place)
+            for bundle, trainable in zip(data.bundles, trainables, strict=True)
+            for place, number in enumerate(bundle)
+        }
+        masks = {s: found[i][1] for i, s in enumerate(chosen)}
+        return Fit(
+            MappingProxyType({site: found[i][0] for i, site in enumerate(chosen)}),
+            MappingProxyType({site: mask for site, mask in masks.items() if mask is not None}),
+            losses,
+            MappingProxyType(about),
+            model,
+            together,
+        )
+
+    def plan(self, n: int) -> TrainingPlan:
+        """The steps of a training on n rows."""
+        size = min(self.batch_size, n)
+        steps = self.steps or (
+            DEFAULT_STEPS if self.epochs is None else self.epochs * -(-n // size)
+        )
+        shuffle = self.seed if self.shuffle else None
+        return TrainingPlan(n, size, steps, shuffle, self.schedule == "linear", self.warmup)
+
+    def _generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(self.seed)
+
+
+def parameter_dtype(model: Model) -> torch.dtype:
+    """The dtype of parameters: the model's, or fp32 where that is narrower."""
+    return at_least_fp32(model.decoder.embedding[:1]).dtype
+
+
+def check_cooling(who: str, hot: float, cold: float) -> None:
+    """Refuse temperatures that a training cannot go through, from its first step to its last.
+
+    Raises:
+        BadUsage: the last is above the first, or not above 0.
+    """
+    if not hot >= cold > 0:
+        raise BadUsage(f"{who} cools from hot to cold, above 0; got {hot} and {cold}.")
+
+
+def _check_labels(who: str, batch: InterchangeBatch, loss: str) -> None:
+    wanted = [("label", batch.labels)]
+    if loss != "cross-entropy":
+        if batch.base_labels is None:
+            raise BadPairs(f"{who} with the loss {loss!r} needs base_labels; there are none.")
+        wanted.append(("base label", batch.base_labels))
+    for what, labels in wanted:
+        empty = (labels == NO_TOKEN).all(dim=1)
+        if bool(empty.any()):
+            row = int(empty.int().argmax())
+            raise BadPairs(
+                f"{who} needs the label of every row; pair {batch.ids[row]} has no {what}."
+            )
+    if loss == "squared-error":
+        check_values(who, batch)
+
+
+def check_values(who: str, batch: InterchangeBatch) -> Float[Tensor, "n"]:
+    """What is expected of the logit difference of every row.
+
+    Raises:
+        BadPairs: a row of which nothing is.
+    """
+    nothing = None if batch.values is None else ~torch.isfinite(batch.values)
+    if batch.values is None or nothing is None or bool(nothing.any()):
+        row = 0 if nothing is None else int(nothing.int().argmax())
+        raise BadPairs(
+            f"{who} needs what is expected of the logit difference (value) of every row; pair"
+            f" {batch.ids[row]} has nothing."
+        )
+    return batch.values
+
 
 _ADDITION = {"k": 16, "lr": 1e-2, "epochs": 1, "batch_size": 256, "optimizer": "adamw"}
 _IOI = {**_ADDITION, "k": 32, "lr": 1.0, "loss": "squared-error"}
@@ -41,7 +278,22 @@ _IOI = {**_ADDITION, "k": 32, "lr": 1.0, "loss": "squared-error"}
 
 @dataclass(frozen=True)
 class DAS(TrainedFinder):
-    """Distributed alignment search with k directions; for other settings see `TrainedFinder`."""
+    """Distributed alignment search with k directions; for other settings see `TrainedFinder`.
+
+        new = b + (s - b) Q Q'            Q [d, k] orthonormal, see `orthonormal`
+
+    minimises the loss of the labels over interchanges (Geiger et al. 2024; one direction: Arora
+    et al. 2024, eq. 12). Q begins as k columns of an orthonormal basis. The basis is random and
+    the same at all sites of one width, unless `init` has one [d, d] for a site. A training
+    walks the same path as one with pyvene's LowRankRotatedSpaceIntervention from that basis.
+
+    Profiles:
+
+        causalgym-2024   k 1, Adam 5e-3, 100 steps of 4, up over 10 % of them, then down to 0
+        mib-2025         k 16, AdamW 1e-2, one epoch of batches of 256: MIB's code on addition
+        mib-2025-ioi     k 32, AdamW 1, two epochs of batches of 256, squared error
+        paper, paper-ioi Mueller et al. (2025), G.4: the same, but one epoch on IOI
+    """
 
     name: ClassVar[str] = "das"
     profiles: ClassVar[dict[str, dict[str, Any]]] = {
@@ -152,3 +404,97 @@ class Rotation(Trainable):
         some = slice(number, number + 1)
         basis = self.basis if len(self.basis) == 1 else self.basis[some]
         return Directions(orthonormal(self.raw[some].detach(), basis)[0].cpu()), None
+
+
+LEAST, BEGIN = 1e-3, 0.5
+
+
+@dataclass(frozen=True)
+class BoundlessDAS(TrainedFinder):
+    """DAS that learns its number of directions; for other settings see `TrainedFinder`.
+
+    With coordinates i = 0..d-1 of the rotation R [d, d], a boundary b in (0, 1], and
+    temperature T (Wu et al. 2023),
+
+        m_i = sigmoid(i / T) sigmoid((b d - i) / T)          new = base + ((s - base) R * m) R'
+
+    as in the authors' code (pyvene), whose first factor is 1/2 at i = 0. `boundary_weight`
+    times b is added to the loss. T falls from 50 to .1 in equal steps. Afterwards the
+    directions i < b d count wholly, so that what is evaluated is a plain interchange.
+
+    These temperatures are for values of thousands of numbers. With few numbers, a lower `hot`
+    makes the boundary matter before the training ends.
+
+    Attributes:
+        boundary_lr: learning rate of the boundary; `lr` is that of the rotation.
+        boundary_weight: of the boundary in the loss.
+        hot, cold: first and last temperature.
+    """
+
+    name: ClassVar[str] = "boundless-das"
+    profiles: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {"lr": 1e-3, "schedule": "linear", "warmup": 0.1, "epochs": 3, "batch_size": 64}
+    }
+
+    lr: float = 1e-3
+    boundary_lr: float = 1e-2
+    boundary_weight: float = 1.0
+    hot: float = 50.0
+    cold: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_cooling(self.name, self.hot, self.cold)
+
+    def start(
+        self,
+        model: Model,
+        sites: Sequence[Site],
+        width: int,
+        init: dict[Site, Tensor | Featurizer],
+        generator: torch.Generator,
+    ) -> Trainable:
+        """See `TrainedFinder.start`."""
+        basis = bases(self.name, model, sites, width, init, generator)
+        return BoundedRotation(basis, len(sites), self)
+
+
+class BoundedRotation(Rotation):
+    """A whole rotation and a boundary of every site."""
+
+    turns_are_free: ClassVar[bool] = False
+
+    def __init__(
+        self, basis: Float[Tensor, "some d d"], n_sites: int, finder: BoundlessDAS
+    ) -> None:
+        super().__init__(basis, n_sites, basis.shape[1])
+        self.finder = finder
+        self.boundary = basis.new_full((n_sites,), BEGIN).requires_grad_()
+        self.places = torch.arange(basis.shape[1], device=basis.device, dtype=basis.dtype)
+
+    def parameters(self) -> Sequence[tuple[Tensor, float]]:
+        return [(self.raw, 1.0), (self.boundary, self.finder.boundary_lr / self.finder.lr)]
+
+    def mask(self, progress: float) -> Float[Tensor, "sites d"]:
+        """How much of each coordinate is exchanged."""
+        finder = self.finder
+        temperature = finder.hot + (finder.cold - finder.hot) * progress
+        end = self.boundary.clamp(LEAST, 1.0)[:, None] * len(self.places)
+        inside = torch.sigmoid(self.places / temperature)
+        return inside * torch.sigmoid((end - self.places) / temperature)
+
+    def new(self, values: BundleValues, progress: float) -> Float[Tensor, "sites m d"]:
+        base, source = at_least_fp32(values.base), at_least_fp32(values.source)
+        q = self.directions()
+        moved = (source - base) @ q * self.mask(progress)[:, None]
+        return torch.baddbmm(base, moved, q.mT)
+
+    def penalty(self, progress: float) -> Float[Tensor, "sites"]:
+        return self.finder.boundary_weight * self.boundary.clamp(LEAST, 1.0)
+
+    def found(self, number: int) -> tuple[Featurizer, Bool[Tensor, "k"] | None]:
+        whole, _ = super().found(number)
+        assert isinstance(whole, Directions)
+        end = float(self.boundary[number].detach().clamp(LEAST, 1.0)) * len(self.places)
+        kept = int((self.places.cpu() < end).sum())
+        return Directions(whole.vectors[:, :kept].clone()), None

@@ -22,16 +22,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechassay.errors import BadUsage
-from mechassay.features.featurizer import (
-    Directions,
-    Featurizer,
-    Identity,
-    decoder_of,
-    exchanged,
-)
-from mechassay.features.stacked_training import Trainable
-from mechassay.features.trained_finder import TrainedFinder, check_cooling, parameter_dtype
-from mechassay.features.training_data import BundleValues
+from mechassay.features.das import TrainedFinder, check_cooling, parameter_dtype
+from mechassay.features.featurizer import Directions, Featurizer, Identity, decoder_of, exchanged
+from mechassay.features.training import BundleValues, Trainable
 from mechassay.interventions.site import Site
 from mechassay.models.decoder import at_least_fp32
 from mechassay.models.model import Model

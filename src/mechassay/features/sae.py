@@ -13,14 +13,17 @@
 m is that of the value that is encoded: features change a base b by m_b((f' - f_b) W_dec), and
 `decode`, which knows features alone, gives the values before m.
 
-Weights are arrays, read as data from safetensors (names of SAELens: W_enc, W_dec, b_enc, b_dec,
-threshold) or from Gemma Scope's npz files; nothing of a file is run. Folders with a configuration
-are read by `mechassay.saes.load_sae`.
+Files of other projects are read as data, and nothing of a file is run: folders with a
+configuration (`load_sae`), and arrays alone in safetensors or npz files (`SAE.load`; names of
+SAELens: W_enc, W_dec, b_enc, b_dec, threshold). One format, SAELens's, is written (`save_sae`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -28,13 +31,16 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
-from mechassay.display import OneLine
 from mechassay.errors import BadFile, BadUsage, first_line, one_of
 from mechassay.features.featurizer import Features, Featurizer, Values
 from mechassay.interventions.site import SiteLike, load_site
 from mechassay.models.decoder import at_least_fp32
+from mechassay.models.weight_files import load_archive
+from mechassay.utils.display import OneLine
+from mechassay.utils.files import read_json, write_bytes, write_text
 
 Activation = Literal["relu", "jumprelu", "topk", "gated"]
 Architecture = Literal["topk", "jumprelu"]
@@ -235,3 +241,407 @@ def read_arrays(path: Path) -> dict[str, Tensor]:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise BadFile(f"{path}: not a readable file of arrays ({first_line(error)}).") from None
+
+
+LAYOUT = "6.0.0"
+"""The first version of SAELens whose cfg.json has the layout that is written here."""
+ARCHITECTURES = ("standard", "gated", "jumprelu", "topk")
+NORMALIZATIONS = ("none", "constant_norm_rescale", "layer_norm")
+SCALED = "expected_average_only_in"
+DICTIONARIES = (
+    "AutoEncoder",
+    "AutoEncoderNew",
+    "GatedAutoEncoder",
+    "AutoEncoderTopK",
+    "BatchTopKSAE",
+    "MatryoshkaBatchTopKSAE",
+    "JumpReluAutoEncoder",
+)
+Arrays = Mapping[str, Tensor]
+
+
+def load_sae(path: str | Path, *, norm_scale: float | None = None) -> SAE:
+    """An SAE from a folder, or a file, of any of these formats, in fp32.
+
+        SAELens              cfg.json, sae_weights.safetensors   standard, gated, jumprelu, topk
+        Gemma Scope          params.npz                          jumprelu
+        Gemma Scope 2        params.safetensors, config.json     jumprelu
+        sparsify             cfg.json, sae.safetensors           topk
+        dictionary_learning  ae.pt, config.json                  standard, gated, jumprelu, topk
+
+    Features are those that each project's own `encode` gives. So these scales are folded into
+    weights:
+
+    - `rescale_acts_by_decoder_norm` of SAELens: pre and f in units in which rows of W_dec have
+      norm 1;
+    - gated and jumprelu SAEs of dictionary_learning have their features in these units too;
+    - `expected_average_only_in` of SAELens: values times a factor s, which its files do not
+      hold (`norm_scale`): W_enc s, W_dec / s, b_dec / s.
+
+    A BatchTopK SAE is one of jumprelu with one threshold for all features. PyTorch archives are
+    read with weights_only. Only files of these names in the folder given are opened.
+
+    Args:
+        path: the folder with the files above, one of these files, or one safetensors or npz
+            file of bare arrays (see `SAE.load`).
+        norm_scale: the factor of values, of SAELens's `expected_average_only_in`.
+
+    Raises:
+        BadFile: none of these formats, an architecture that is not read, arrays that are
+            missing or do not fit; nothing of a file is run.
+        BadUsage: `norm_scale` where the format has none, or not where it is needed.
+    """
+    path = Path(path)
+    folder, name = (path, "") if path.is_dir() else (path.parent, path.name)
+    if not path.exists():
+        raise BadFile(f"{path}: there is no such file or folder.")
+    held = {file for file in READERS if (folder / file).is_file() and name in ("", file)}
+    if not held and path.is_file() and path.suffix in (".safetensors", ".npz"):
+        return _finished(SAE.load(path), path)
+    if len(held) != 1:
+        _refuse(path, folder, held, name)
+    [weights] = held
+    _check_scale(folder, weights, norm_scale)
+    try:
+        return _finished(READERS[weights](folder, norm_scale), path)
+    except BadUsage as error:  # Arrays that do not fit each other.
+        raise BadFile(f"{path}: {error}") from None
+
+
+def _finished(sae: SAE, path: Path) -> SAE:
+    for array in ("w_enc", "w_dec", "b_enc", "b_dec", "threshold", "b_gate", "r_mag"):
+        held = getattr(sae, array)
+        if held is not None and not bool(torch.isfinite(held).all()):
+            raise BadFile(f"{path}: {array} has NaN or infinite values.")
+    return sae
+
+
+def _check_scale(folder: Path, weights: str, norm_scale: float | None) -> None:
+    """Refuse a factor of values that is not needed, and none where it is."""
+    config = read_json(folder / "cfg.json") if weights == "sae_weights.safetensors" else {}
+    scaled = config.get("normalize_activations") in (SCALED, True)
+    if scaled and norm_scale is None:
+        raise BadUsage(
+            f"{folder}: values are scaled by a factor ({SCALED}), which its files do not hold: pass"
+            " norm_scale, the square root of d_in over the mean norm of values in training."
+        )
+    if norm_scale is not None and not (scaled and norm_scale > 0):
+        raise BadUsage(
+            f"{folder}: norm_scale is a positive number, for SAEs of SAELens with {SCALED}; got"
+            f" {norm_scale!r}."
+        )
+
+
+def _refuse(path: Path, folder: Path, held: set[str], name: str) -> None:
+    if held:
+        raise BadFile(f"{path}: has files of several SAEs ({', '.join(sorted(held))}); name one.")
+    found = [name] if name else sorted(x.name for x in folder.iterdir())
+    some = ", ".join(found[:5]) + (f" and {len(found) - 5:,} more" if len(found) > 5 else "")
+    raise BadFile(
+        f"{path}: no SAE: there is {some or 'nothing'}; what is read is {', '.join(READERS)}, with"
+        " cfg.json or config.json beside it, and .safetensors or .npz files of bare arrays."
+    )
+
+
+# --- one reader a format --------------------------------------------------------------------------
+
+
+def read_saelens(folder: Path, norm_scale: float | None = None) -> SAE:
+    """cfg.json and sae_weights.safetensors, of SAELens 6 and of versions before."""
+    path = folder / "cfg.json"
+    config = read_json(path)
+    about = config.get("metadata")
+    about = about if isinstance(about, dict) else config
+    arrays = _arrays(folder / "sae_weights.safetensors")
+    kwargs = config.get("activation_fn_kwargs")
+    kwargs = kwargs if isinstance(kwargs, dict) else {}
+    function = config.get("activation_fn", config.get("activation_fn_str", "relu"))
+    kind = str(config.get("architecture", "standard"))
+    if kind == "standard" and function == "topk":  # before version 6
+        kind = "topk"
+    _one_of(path, "architecture", kind, ARCHITECTURES)
+    if kind == "standard" and function != "relu":
+        raise BadFile(f"{path}: the activation function {function!r}; relu and topk are read.")
+    for name in ("scaling_factor", "finetuning_scaling_factor"):
+        if name in arrays and not bool((arrays[name] == 1).all()):
+            raise BadFile(f"{path}: an SAE with {name}, which is not read.")
+    normalization, scale = config.get("normalize_activations") or "none", 1.0
+    if normalization in (SCALED, True):
+        normalization, scale = "none", 1.0 if norm_scale is None else norm_scale
+    _one_of(path, "normalize_activations", str(normalization), NORMALIZATIONS)
+    gated = kind == "gated"
+    sae = _made(
+        folder,
+        {**arrays, "b_enc": arrays["b_mag"]} if gated and "b_mag" in arrays else arrays,
+        kind,
+        k=config.get("k", kwargs.get("k")),
+        centred=bool(config.get("apply_b_dec_to_input", True)),
+        normalization=normalization,
+        hook=_hook(about.get("hook_name", about.get("hook_point", ""))),
+        model=str(about.get("model_name") or ""),
+    )
+    if bool(config.get("rescale_acts_by_decoder_norm", False)) and kind == "topk":
+        sae = _in_decoder_norms(sae)
+    if scale == 1.0:
+        return sae
+    w_enc, w_dec, b_dec = sae.w_enc * scale, sae.w_dec / scale, sae.b_dec / scale
+    # b_dec is taken from values in their own units now, and W_enc scales the difference.
+    return replace(sae, w_enc=w_enc, w_dec=w_dec, b_dec=b_dec)
+
+
+def read_gemma_scope(folder: Path, norm_scale: float | None = None) -> SAE:
+    """params.npz; the path says which layer it is of."""
+    arrays = _arrays(folder / "params.npz")
+    parts = str(folder.absolute())
+    layer = re.search(r"(?:^|[/\\])layer_(\d+)(?=[/\\]|$)", parts)
+    kinds = {"res": "resid", "att": "heads", "mlp": "mlp"}
+    kind = re.search(r"gemma-scope-[\w.]+-[pi]t-(res|att|mlp)(?=[/\\]|$|-)", parts)
+    hook = f"{kinds[kind[1]]}.{layer[1]}" if layer and kind else ""
+    if re.search(r"(?:^|[/\\])embedding(?=[/\\]|$)", parts):
+        # They read embeddings before Gemma multiplies these by the root of their width.
+        root = arrays["W_enc"].shape[0] ** 0.5 if "W_enc" in arrays else 1.0
+        scales = {"W_enc": 1 / root, "W_dec": root, "b_dec": root}
+        arrays = {name: x * scales.get(name, 1.0) for name, x in arrays.items()}
+        hook = "resid.-1"
+    return _made(folder, arrays, "jumprelu", hook=hook)
+
+
+def read_gemma_scope_2(folder: Path, norm_scale: float | None = None) -> SAE:
+    """params.safetensors, and config.json where it is there."""
+    path = folder / "config.json"
+    config = read_json(path) if path.is_file() else {"architecture": "jump_relu"}
+    arrays = _arrays(folder / "params.safetensors")
+    _one_of(path, "architecture", str(config.get("architecture")), ("jump_relu",))
+    reads, writes = config.get("hf_hook_point_in"), config.get("hf_hook_point_out")
+    if "affine_skip_connection" in arrays or (writes is not None and writes != reads):
+        raise BadFile(f"{folder}: a transcoder; autoencoders are read.")
+    hook = _hook(reads)
+    return _made(folder, arrays, "jumprelu", hook=hook, model=str(config.get("model_name") or ""))
+
+
+def read_sparsify(folder: Path, norm_scale: float | None = None) -> SAE:
+    """cfg.json and sae.safetensors; the folder is named after the module that it is of."""
+    path = folder / "cfg.json"
+    config = read_json(path)
+    for name in ("transcode", "skip_connection", "embed_skip", "gram_lookup", "signed"):
+        if config.get(name):
+            raise BadFile(f"{path}: an SAE with {name}, which is not read.")
+    _one_of(path, "activation", str(config.get("activation", "topk")), ("topk",))
+    arrays = _arrays(folder / "sae.safetensors")
+    # b_dec is always taken from the input, whether decoders are normalised or not.
+    hook = _hook(folder.absolute().name)
+    return _made(folder, arrays, "topk", k=config.get("k", 32), centred=True, hook=hook)
+
+
+def read_dictionary_learning(folder: Path, norm_scale: float | None = None) -> SAE:
+    """ae.pt, an archive of tensors alone, and config.json."""
+    path = folder / "config.json"
+    config = read_json(path)
+    trainer = config.get("trainer")
+    if not isinstance(trainer, dict):
+        raise BadFile(f"{path}: has no object `trainer`, as dictionary_learning writes it.")
+    kind = _one_of(path, "dict_class", str(trainer.get("dict_class")), DICTIONARIES)
+    held = load_archive(folder / "ae.pt")
+    if not isinstance(held, dict) or not all(isinstance(x, Tensor) for x in held.values()):
+        raise BadFile(f"{folder / 'ae.pt'}: no dictionary of tensors.")
+    arrays = {str(name): _plain(x) for name, x in held.items()}
+    for theirs in ("bias", "decoder_bias", "decoder.bias"):
+        if theirs in arrays and "b_dec" not in arrays:
+            arrays["b_dec"] = arrays[theirs]
+    for theirs, ours in (("mag_bias", "b_enc"), ("gate_bias", "b_gate")):
+        if theirs in arrays:
+            arrays[ours] = arrays[theirs]
+    hook = _trained_on(trainer.get("layer"), str(trainer.get("submodule_name") or ""))
+    about = {"hook": hook, "model": str(trainer.get("lm_name") or "")}
+    if kind == "AutoEncoderTopK":
+        # Its archive also has a threshold, which its own encode leaves alone.
+        k = arrays["k"].item() if "k" in arrays else trainer.get("k")
+        return _made(folder, arrays, "topk", k=k, centred=True, **about)
+    if kind in ("BatchTopKSAE", "MatryoshkaBatchTopKSAE"):
+        return _made(folder, arrays, "jumprelu", centred=True, **about)
+    if kind == "GatedAutoEncoder":
+        return _in_decoder_norms(_made(folder, arrays, "gated", centred=True, **about))
+    if kind == "JumpReluAutoEncoder":
+        return _in_decoder_norms(_made(folder, arrays, "jumprelu", **about))
+    return _made(folder, arrays, "standard", centred=kind == "AutoEncoder", **about)
+
+
+READERS: Mapping[str, Callable[[Path, float | None], SAE]] = {
+    "sae_weights.safetensors": read_saelens,
+    "params.npz": read_gemma_scope,
+    "params.safetensors": read_gemma_scope_2,
+    "sae.safetensors": read_sparsify,
+    "ae.pt": read_dictionary_learning,
+}
+"""By the file that has the weights."""
+
+
+# --- what readers share ---------------------------------------------------------------------------
+
+
+def _arrays(path: Path) -> dict[str, Tensor]:
+    """Arrays by the names of SAELens, in fp32."""
+    if not path.is_file():
+        raise BadFile(f"{path}: there is no such file.")
+    found = read_arrays(path)
+    return {name: _plain(x) for name, x in found.items()}
+
+
+def _plain(x: Tensor) -> Tensor:
+    return x.detach().float() if x.is_floating_point() and x.dtype != torch.float64 else x.detach()
+
+
+def _made(folder: Path, arrays: Arrays, kind: str, **settings: Any) -> SAE:
+    """An SAE of arrays, under any of the names that the formats have for them."""
+    named = dict(arrays)
+    for theirs, ours in (("w_enc", "W_enc"), ("w_dec", "W_dec"), ("encoder.bias", "b_enc")):
+        if theirs in named and ours not in named:
+            named[ours] = named[theirs]
+    for theirs, ours in (("encoder.weight", "W_enc"), ("decoder.weight", "W_dec")):
+        if theirs in named and ours not in named:
+            named[ours] = named[theirs].mT.contiguous()
+    extra = {"gated": ("b_gate", "r_mag"), "jumprelu": ("threshold",)}.get(kind, ())
+    wanted = ("W_enc", "W_dec", "b_enc", "b_dec", *extra)
+    lacking = [name for name in wanted if name not in named]
+    if lacking:
+        raise BadFile(f"{folder}: a {kind} SAE that lacks {', '.join(lacking)}.")
+    for name, n in {
+        "W_enc": 2,
+        "W_dec": 2,
+        "b_enc": 1,
+        "b_dec": 1,
+        "b_gate": 1,
+        "r_mag": 1,
+    }.items():
+        if name in wanted and (named[name].ndim != n or not named[name].is_floating_point()):
+            raise BadFile(f"{folder}: {name} is no array of {n} dimensions of numbers.")
+    if kind == "jumprelu" and named["threshold"].ndim == 0:  # of BatchTopK, one for all
+        named["threshold"] = named["threshold"].expand(len(named["b_enc"])).clone()
+    k = settings.pop("k", None)
+    if kind == "topk" and (isinstance(k, bool) or not isinstance(k, int | float) or k != int(k)):
+        raise BadFile(f"{folder}: a topk SAE whose k is {k!r}; expected a number.")
+    return SAE(
+        *(named[name] for name in wanted[:4]),
+        activation="relu" if kind == "standard" else kind,  # pyright: ignore[reportArgumentType]
+        k=int(k) if kind == "topk" else None,
+        **{name: named[name] for name in extra},
+        **settings,
+    )
+
+
+def _in_decoder_norms(sae: SAE) -> SAE:
+    """The SAE whose features are |row of W_dec| times as large, and that decodes to the same."""
+    norms = sae.w_dec.norm(dim=1)
+    norms = norms.where(norms > 0, torch.ones_like(norms))
+    if sae.r_mag is not None:
+        # The gate stays: it reads the same encoder.
+        scaled = {"r_mag": sae.r_mag + norms.log(), "b_enc": sae.b_enc * norms}
+    else:
+        scaled = {"w_enc": sae.w_enc * norms, "b_enc": sae.b_enc * norms}
+    if sae.threshold is not None:
+        scaled["threshold"] = sae.threshold * norms
+    return replace(sae, w_dec=sae.w_dec / norms[:, None], **scaled)
+
+
+def _one_of(path: Path, what: str, given: str, allowed: tuple[str, ...]) -> str:
+    if given not in allowed:
+        raise BadFile(
+            f"{path}: the {what} {given!r}; those that are read are {', '.join(allowed)}."
+        )
+    return given
+
+
+_PARTS = {
+    "output": "resid",
+    "self_attn.o_proj.input": "heads",
+    "post_feedforward_layernorm.output": "mlp",
+}
+
+
+def _hook(name: Any) -> str:
+    """Our spelling of a hook of theirs, without a position; "" where we have no such site."""
+    text = str(name or "")
+    module = re.fullmatch(r"model\.layers\.(\d+)\.([\w.]+)", text)
+    if module is not None:  # Gemma Scope 2
+        part = _PARTS.get(module[2])
+        return f"{part}.{module[1]}" if part else ""
+    if text == "embed_tokens" or text == "hook_embed":
+        return "resid.-1"
+    layers = re.fullmatch(r"layers[._](\d+)(\.mlp)?", text)
+    if layers is not None:  # sparsify
+        return f"{'mlp' if layers[2] else 'resid'}.{layers[1]}"
+    try:
+        return str(load_site(text)).partition("@")[0] if text else ""
+    except BadUsage:
+        return ""
+
+
+def _trained_on(layer: Any, module: str) -> str:
+    """The site of dictionary_learning's layer: the stream after it, if nothing else is said."""
+    if not isinstance(layer, int) or not (module == "" or module.startswith(("resid", "mlp"))):
+        return ""
+    return f"{'mlp' if module.startswith('mlp') else 'resid'}.{layer}"
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def save_sae(
+    sae: SAE,
+    folder: str | Path,
+    *,
+    site: SiteLike | None = None,
+    provenance: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write an SAE in SAELens's layout, which its own `SAE.load_from_disk` reads.
+
+    Args:
+        site: where it was trained, if the SAE does not say so itself.
+        provenance: how it came about; it is kept in the configuration's metadata.
+
+    Returns:
+        The folder.
+
+    Raises:
+        BadUsage: a site that TransformerLens has no name for.
+    """
+    at = load_site(site) if site is not None else load_site(sae.hook) if sae.hook else None
+    arrays: dict[str, Tensor] = {"W_enc": sae.w_enc, "W_dec": sae.w_dec, "b_dec": sae.b_dec}
+    arrays["b_mag" if sae.activation == "gated" else "b_enc"] = sae.b_enc
+    for name in ("threshold", "b_gate", "r_mag"):
+        if getattr(sae, name) is not None:
+            arrays[name] = getattr(sae, name)
+    metadata = {
+        "sae_lens_version": LAYOUT,
+        "model_name": sae.model or None,
+        "hook_name": None if at is None else at.transformer_lens(),
+        **({"mechassay": dict(provenance)} if provenance else {}),
+    }
+    config = {
+        "architecture": "standard" if sae.activation == "relu" else sae.activation,
+        "d_in": sae.d_in,
+        "d_sae": sae.n_features,
+        "dtype": str(sae.w_enc.dtype).removeprefix("torch."),
+        "device": "cpu",
+        "apply_b_dec_to_input": sae.centred,
+        "normalize_activations": sae.normalization,
+        "reshape_activations": "hook_z" if at is not None and at.part == "heads" else "none",
+        **({"k": sae.k} if sae.k is not None else {}),
+        "metadata": metadata,
+    }
+    folder = Path(folder)
+    held = {name: x.detach().cpu().contiguous() for name, x in arrays.items()}
+    write_bytes(folder / "sae_weights.safetensors", save(held))
+    write_text(folder / "cfg.json", json.dumps(config, indent=1, sort_keys=True) + "\n")
+    return folder
+
+
+def provenance_of(folder: str | Path) -> dict[str, Any]:
+    """What `save_sae` kept of how an SAE came about; empty for SAEs of others.
+
+    Raises:
+        BadFile: there is no readable cfg.json.
+    """
+    about = read_json(Path(folder) / "cfg.json").get("metadata")
+    kept = about.get("mechassay") if isinstance(about, dict) else None
+    return dict(kept) if isinstance(kept, dict) else {}

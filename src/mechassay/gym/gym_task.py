@@ -1,26 +1,31 @@
 """A task of minimal pairs: sentences of different types, each of which is continued in its own way.
 
-A pair is drawn so (Arora et al. 2024, section 3.2 and appendix B): the types of base and source at
-random, but not the same; from left to right what fills each region, of its own for base and source
-where options are listed by type, else for both at once; a continuation of each. Every pair is
-followed by its swap, source as base and base as source.
+    The {subject} that | the {object} {verb}
+
+A template is made of regions: a region is a field, or a run of fixed text, which a bar divides
+in two (`regions_of`). A pair is drawn so (Arora et al. 2024, section 3.2 and appendix B): first
+the types of base and source, at random but different; then, from left to right, what fills each
+region, for base and source apart where options are listed by type, else for both at once
+(`Choice`); then a continuation of each. Every pair is followed by its swap, source as base and
+base as source.
 
 *Splits.* A hash of a sentence says its split (60 % train, 20 % validation, 20 % test), and both
 sentences of a pair belong to the pair's. So no sentence is in two splits, as base or as source,
-whatever the seeds; the published code compared bases alone. Nor is a sentence in two pairs. Sizes
-count swaps: 400 train, 100 validation ("dev" means the same) and 100 test.
+whatever the seeds; the published code compared bases alone. Nor is a sentence in two pairs.
+Sizes count swaps: 400 train, 100 validation ("dev" means the same) and 100 test.
 
-*Tokens.* With a tokenizer, a pair counts only if each of its two continuations is one token after
-each of its two sentences; others are dropped and counted. Lengths of sentences are never a reason
-for `interchanges`: regions are aligned by characters. `pairs` leaves those of unequal length out,
-like that of every task.
+*Tokens.* With a tokenizer, a pair counts only if each of its two continuations is one token
+after each of its two sentences; others are dropped and counted. Lengths of sentences are never a
+reason for `interchanges`: regions are aligned by characters. `pairs` leaves those of unequal
+length out, like that of every task.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -29,16 +34,149 @@ from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from mechassay.alignment import Misaligned
-from mechassay.display import OneLine, html_facts, html_table
 from mechassay.errors import BadPairs, BadUsage, one_of
-from mechassay.examples import Example, Examples, Prompt, Unreadable
-from mechassay.gym.choice import EVERY, Choice, Row
-from mechassay.gym.pairs import GymPairs
-from mechassay.gym.regions import joined, spans_of
-from mechassay.interchange_pairs import InterchangePair, interchange_tokens
-from mechassay.tasks.splits import share_of, split_named
-from mechassay.tasks.task import PATIENCE, Task, split_rng
+from mechassay.gym.interchanges import GymPairs
+from mechassay.prompts.interchanges import InterchangePair, interchange_tokens
+from mechassay.prompts.pairs import Example, Examples, Prompt, Unreadable
+from mechassay.prompts.tokenization import Misaligned, Span
+from mechassay.tasks.task import PATIENCE, Task, share_of, split_named, split_rng
+from mechassay.utils.display import OneLine, html_facts, html_table
+
+TAKEN = ("last", "all")
+"""Names that mean something in every batch of interchanges."""
+
+_PIECE = re.compile(r"\{(?P<field>\w+)\}|(?P<bar>\|)|(?P<fixed>[^{}|]+)|(?P<brace>[{}])")
+_CLOSING = re.compile(r"[.,;:!?)\]}'’]")
+
+
+class Region(NamedTuple):
+    """One region of a template.
+
+    Attributes:
+        name: unique within the template.
+        text: of a fixed region, with its space; None: a field.
+        space: whether the template has a space before it.
+    """
+
+    name: str
+    text: str | None
+    space: bool
+
+    def written(self, text: str) -> str:
+        """A text as it stands in this region: with its space, if it has one."""
+        return spaced(text) if self.space else text
+
+
+def spaced(text: str) -> str:
+    """A text with the space that stands before it: none before punctuation, or before nothing."""
+    return text if not text or text[0].isspace() or _CLOSING.match(text) else " " + text
+
+
+def regions_of(template: str) -> tuple[Region, ...]:
+    """The regions of a template, in order.
+
+    A fixed region is named by its words in lower case ("that"); the second of one name is
+    "the_2", the third "the_3". A region takes the space before it along, so that an empty one
+    leaves none behind. Punctuation has no space before it, and a sentence never begins with a
+    space.
+
+    Raises:
+        BadUsage: no regions; a brace that belongs to no {field}; a field that comes twice, or
+            whose name is taken.
+    """
+    pieces = [(str(match.lastgroup), match) for match in _PIECE.finditer(template)]
+    if any(kind == "brace" for kind, _ in pieces):
+        raise BadUsage(f"has a brace that belongs to no {{field}}: {template!r}")
+    fields = [match["field"] for kind, match in pieces if kind == "field"]
+    for name in fields:
+        if fields.count(name) > 1:
+            raise BadUsage(f"has the field {name!r} twice; a field is one region")
+        if name in TAKEN:
+            raise BadUsage(f"has the field {name!r}; that name is taken")
+    used, regions, space = set(fields) | set(TAKEN), list[Region](), False
+    for kind, match in pieces:
+        text = match[0]
+        if kind == "field":
+            regions.append(Region(match["field"], None, space and bool(regions)))
+            space = False
+        elif kind == "bar" or not text.strip():
+            space = True
+        else:
+            before = bool(regions) and (space or text[0].isspace())
+            fixed = Region(_unused(text, used), None, before)
+            regions.append(fixed._replace(text=fixed.written(" ".join(text.split()))))
+            space = text[-1].isspace()
+    if not regions:
+        raise BadUsage(f"has no regions: {template!r}")
+    return tuple(regions)
+
+
+def _unused(text: str, used: set[str]) -> str:
+    """A name for a fixed text, which is used from now on."""
+    plain = re.sub(r"\W+", "_", text.lower()).strip("_") or "text"
+    name, number = plain, 1
+    while name in used:
+        number += 1
+        name = f"{plain}_{number}"
+    used.add(name)
+    return name
+
+
+def joined(texts: Iterable[str]) -> str:
+    """A sentence of the texts of its regions, each with its space."""
+    return "".join(texts).lstrip()
+
+
+def spans_of(names: Sequence[str], texts: Sequence[str]) -> dict[str, Span]:
+    """Where the regions of `joined(texts)` are, without the space around them; an empty one is
+    nowhere.
+    """
+    whole = "".join(texts)
+    shift = len(whole.lstrip()) - len(whole)
+    found: dict[str, Span] = {}
+    for name, text in zip(names, texts, strict=True):
+        begin, stop = shift + len(text) - len(text.lstrip()), shift + len(text.rstrip())
+        if begin < stop:
+            found[name] = (begin, stop)
+        shift += len(text)
+    return found
+
+
+Row = tuple[str, ...]
+EVERY = ""
+"""Stands for all types."""
+
+
+@dataclass(frozen=True, repr=False)
+class Choice(OneLine):
+    """One draw for a sentence: the texts of one region, or of several that go together.
+
+    Options that are listed by type differ between base and source, which are of different
+    types: each draws its own. All others are drawn once, for both. An option that comes twice
+    is drawn twice as often.
+
+    Attributes:
+        regions: whose texts a row has, in the order of the template.
+        rows: options by type; under `EVERY` where they are the same for all types.
+    """
+
+    regions: tuple[str, ...]
+    rows: Mapping[str, tuple[Row, ...]]
+
+    @property
+    def typed(self) -> bool:
+        """Whether base and source draw their own."""
+        return EVERY not in self.rows
+
+    def options(self, kind: str) -> tuple[Row, ...]:
+        """What a sentence of a type may have."""
+        return self.rows[kind if self.typed else EVERY]
+
+    def empty(self, region: str) -> bool:
+        """Whether a region of this choice may have no text."""
+        at = self.regions.index(region)
+        return any(not row[at].strip() for rows in self.rows.values() for row in rows)
+
 
 KIND = "other_type"
 SEVERAL = "a continuation of several tokens"

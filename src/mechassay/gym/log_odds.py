@@ -1,39 +1,42 @@
-"""How far an interchange moves what the model says, from the base's label to the new one.
+"""Log odds-ratios: how far an interchange moves what the model says, from one label to another.
 
     odds = log [p(base label) / p(label)]  -  log [p*(base label) / p*(label)]
 
-p without and p* with the interchange of a fit's features at one site (Arora et al. 2024, eq. 9); in
-nats, 0 where nothing is changed. The mean over items is the paper's average log odds-ratio
-(eq. 10). Where labels are one token each, the softmax denominators cancel, and only two logits are
-computed. Labels of several tokens are scored whole, each token after those before it.
+p without and p* with the interchange of a fit's features at one site (Arora et al. 2024, eq. 9);
+in nats, 0 where nothing is changed. The mean over items is the paper's average log odds-ratio
+(eq. 10). Where labels are one token each, the softmax denominators cancel, and only two logits
+are computed. Labels of several tokens are scored whole, each token after those before it.
+
+Figures have layers from the bottom up, and regions along the axis.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from matplotlib.figure import Figure
 
-from mechassay.display import OneLine, Tabular, html_facts, html_table
 from mechassay.errors import BadPairs, BadUsage, one_of
-from mechassay.features.fit import Fit
-from mechassay.interchange import InterchangeBatch, InterchangesLike
+from mechassay.features.finder import Fit
+from mechassay.interventions.heatmap import as_grid, draw_cells, draw_lines
 from mechassay.interventions.intervention import Interchange
 from mechassay.interventions.site import Site, SiteLike, load_site
-from mechassay.interventions.sweep import mean_estimates, sweep
-from mechassay.interventions.token_logits import token_logits
+from mechassay.interventions.sweep import mean_estimates, sweep, token_logits
 from mechassay.models.model import Model
-from mechassay.pairs import NO_TOKEN
-from mechassay.progress import BAR, Progress
-from mechassay.records import Measure, Record, Spec, Table, Values, provenance
+from mechassay.prompts.interchange_batch import InterchangeBatch, InterchangesLike
+from mechassay.prompts.pairs import NO_TOKEN
+from mechassay.results.records import Measure, Record, Spec, Table, Values, provenance
 from mechassay.stats.intervals import Estimate
+from mechassay.utils.display import BAR, OneLine, Progress, Tabular, html_facts, html_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+
 
 KIND = "odds"
 ROWS = 30
@@ -115,8 +118,6 @@ class LogOddsRatios(OneLine, Tabular):
 
     def plot(self, ax: Axes | None = None) -> Figure:
         """Means as a heat map of layers and positions."""
-        from mechassay.gym.odds_figures import draw_odds
-
         columns = self.columns()
         return draw_odds(columns["layer"], columns["position"], columns["odds"], ax=ax)
 
@@ -224,3 +225,45 @@ def base_labels_of(who: str, batch: InterchangeBatch) -> torch.Tensor:
             f"{who} needs the label of every base (base_labels); pair {batch.ids[row]} has none."
         )
     return own
+
+
+def draw_odds(
+    layers: Sequence[int],
+    regions: Sequence[str],
+    values: Sequence[float],
+    *,
+    title: str = "",
+    top: float | None = None,
+    ax: Axes | None = None,
+) -> Figure:
+    """Draw mean log odds-ratios by layer and region, in nats; red towards the label.
+
+    Args:
+        layers, regions, values: of each cell; NaN is grey.
+        top: the end of the colour scale, to compare maps; that of these values by default.
+    """
+    cells, rows, columns = as_grid(layers, regions, values)
+    if top is None:
+        top = max(1e-9, float(np.nanmax(np.abs(cells), initial=0.0)))
+    return draw_cells(
+        cells,
+        rows,
+        columns,
+        axis="region",
+        bar="log odds-ratio, nats",
+        top=top,
+        rotation=45,
+        title=title,
+        ax=ax,
+    )
+
+
+def draw_layers(
+    lines: Mapping[str, Sequence[tuple[int, float, float, float]]], *, ax: Axes | None = None
+) -> Figure:
+    """Draw odds against layers, a line each method: (layer, mean, low, high) of every point."""
+    points = {
+        name: [(layer, Estimate(value, low, high)) for layer, value, low, high in line]
+        for name, line in lines.items()
+    }
+    return draw_lines(points, "log odds-ratio, nats", ax=ax)

@@ -1,17 +1,20 @@
 """Methods that look for one direction, with their settings as published, by name.
 
-    das             distributed alignment search: 100 steps of 4, Adam 5e-3, up over 10 %, down to 0
+    das             distributed alignment search: 100 steps of 4, Adam, rate up to 5e-3 and down
+    das-stopped     the same, stopped in the middle of its training
     probe           linear probe with an L2 penalty, at its optimum
     probe-saga      the same, stopped as published
     mean, lda       difference of class means; linear discriminant
     pca, k-means    first principal axis; difference of two centroids: labels play no part
+    pca-mean        the mean of the first principal axes
     random          one random direction
     vanilla         the whole vector exchanged
     probe-shuffled, mean-shuffled      fitted on labels that are dealt out anew: controls
 
-(Arora et al. 2024, section 4.2 and appendices B and C.) A method is typed with other settings where
-that is wanted: `das:k=4`. The penalty of probes is published by model; it is taken by width here,
-the published one that is nearest in ratio, and where two are, the better on validation counts.
+The settings are those of Arora et al. (2024, section 4.2 and appendices B and C). A method is
+typed with other settings where that is wanted: `das:k=4`. The penalty of probes is published by
+model. Here it is taken by width: that of the published width that is nearest in ratio. Where two
+penalties are published, the better on validation counts.
 
 `SWEEPS` are the settings of table 2, as the names of methods.
 """
@@ -19,16 +22,24 @@ the published one that is nearest in ratio, and where two are, the better on val
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
-from mechassay.display import OneLine
-from mechassay.errors import BadUsage
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+
+from mechassay.errors import BadUsage, one_of
 from mechassay.features.das import DAS
-from mechassay.features.finder import Finder
-from mechassay.registry import Registry
+from mechassay.features.featurizer import Directions, Featurizer
+from mechassay.features.finder import Finder, Found, ValueFinder
+from mechassay.features.probes import PCA, leading
+from mechassay.features.training import TrainingPlan
+from mechassay.utils.display import OneLine
+from mechassay.utils.registry import Registry, check_settings
 
 SHUFFLED = "-shuffled"
 RANDOM, VANILLA = "random", "vanilla"
@@ -37,18 +48,18 @@ FINDERS = Registry(
     "gym method",
     {
         "das": "mechassay.features.das:DAS",
-        "das-stopped": "mechassay.gym.stopped_das:StoppedDAS",
-        "probe": "mechassay.features.probe:Probe",
-        "probe-saga": "mechassay.gym.saga_probe:SagaProbe",
-        "mean": "mechassay.features.diff_in_means:DiffInMeans",
-        "lda": "mechassay.features.lda:LDA",
-        "pca": "mechassay.features.pca:PCA",
-        "pca-mean": "mechassay.gym.averaged_axes:AveragedAxes",
-        "k-means": "mechassay.features.kmeans:KMeans",
-        RANDOM: "mechassay.features.random_directions:RandomDirections",
-        VANILLA: "mechassay.features.full_vector:FullVector",
-        f"probe{SHUFFLED}": "mechassay.features.probe:Probe",
-        f"mean{SHUFFLED}": "mechassay.features.diff_in_means:DiffInMeans",
+        "das-stopped": "mechassay.gym.methods:StoppedDAS",
+        "probe": "mechassay.features.probes:Probe",
+        "probe-saga": "mechassay.gym.methods:SagaProbe",
+        "mean": "mechassay.features.probes:DiffInMeans",
+        "lda": "mechassay.features.probes:LDA",
+        "pca": "mechassay.features.probes:PCA",
+        "pca-mean": "mechassay.gym.methods:AveragedAxes",
+        "k-means": "mechassay.features.probes:KMeans",
+        RANDOM: "mechassay.features.probes:RandomDirections",
+        VANILLA: "mechassay.features.probes:FullVector",
+        f"probe{SHUFFLED}": "mechassay.features.probes:Probe",
+        f"mean{SHUFFLED}": "mechassay.features.probes:DiffInMeans",
     },
     plural="gym_methods",
 )
@@ -168,3 +179,141 @@ def _presets(name: str, width: int) -> list[dict[str, Any]]:
         nearest = min(PENALTIES, key=lambda known: abs(math.log(known / width)))
         return [{"l2": weight} for weight in PENALTIES[nearest]]
     return [{}]
+
+
+@dataclass(frozen=True)
+class AveragedAxes(ValueFinder):
+    """One direction, the mean of some principal axes, as table 2b of Arora et al. (2024) has it.
+
+        v = (v_1 + ... + v_c) / c          v_i the axes along which the bases' values vary most
+
+    An axis has no sign of its own: each points where its largest number is positive, as in
+    scikit-learn. One component is PCA.
+    """
+
+    name: ClassVar[str] = "pca-mean"
+
+    components: int = 2
+
+    def __post_init__(self) -> None:
+        check_settings(self, self.name)
+        if self.components < 1:
+            raise BadUsage(f"{self.name} needs components of at least 1; got {self.components}.")
+
+    def find(self, values: Found) -> Featurizer:
+        found: Any = PCA(k=self.components).find(values)
+        axes = found.axes
+        largest = axes.gather(0, axes.abs().argmax(dim=0)[None])
+        return Directions.of((axes * torch.sign(largest)).mean(dim=1))
+
+
+RATIOS = {"none": 0.0, "l2": 0.0, "l1": 1.0, "l1+l2": 0.5}
+
+
+@dataclass(frozen=True)
+class SagaProbe(ValueFinder):
+    """The direction of the probe as published: what the SAGA solver has left after some passes.
+
+        minimise   sum over bases of -log p(label | w h + b)  +  penalty
+
+    on values in fp32, with C = 1 / l2 and the generator at 0 (Arora et al. 2024, appendix C).
+    scikit-learn's SAGA solver is stopped after 1,000 passes. That is before its optimum where
+    values are of very different sizes: cosines of .93 to 1 with `Probe`, which solves the same
+    problem. The penalties of table 2a are none, l1, l2, and half of each (the paper does not
+    say how the two are mixed).
+
+    Attributes:
+        l2: the weight of the penalty, of whichever kind; scikit-learn's C is 1 / l2.
+        penalty: "l2", "l1", "l1+l2" or "none".
+        intercept: whether the logit has a bias.
+        passes: over the data, at most.
+        seed: of the order in which the solver takes examples.
+    """
+
+    name: ClassVar[str] = "probe-saga"
+    needs_classes: ClassVar[bool] = True
+
+    l2: float = 1.0
+    penalty: str = "l2"
+    intercept: bool = True
+    passes: int = 1000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_settings(self, self.name)
+        one_of("penalty of a probe", self.penalty, RATIOS)
+        if not self.l2 > 0:
+            raise BadUsage(f"{self.name} needs a penalty l2 above 0; got {self.l2}.")
+        if self.passes < 1:
+            raise BadUsage(f"{self.name} needs at least one pass; got {self.passes}.")
+
+    def find(self, values: Found) -> Featurizer:
+        who = f"{self.name} at {values.site}"
+        kind = cast(Any, LogisticRegression)
+        probe = kind(
+            solver="saga",
+            C=math.inf if self.penalty == "none" else 1 / self.l2,
+            l1_ratio=RATIOS[self.penalty],
+            fit_intercept=self.intercept,
+            max_iter=self.passes,
+            random_state=self.seed,
+        )
+        with warnings.catch_warnings():
+            # That it is stopped is what this is about.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            probe.fit(values.base.float().numpy(), values.classes.numpy())
+        weights = torch.from_numpy(probe.coef_).double()
+        if not bool(weights.any()):
+            raise BadUsage(f"{who}: the penalty leaves no weight that is not 0.")
+        return Directions.of(weights[0]) if len(weights) == 1 else leading(who, weights, 1)
+
+
+@dataclass(frozen=True)
+class StoppedPlan(TrainingPlan):
+    """The first steps of a longer training.
+
+    Attributes:
+        whole: steps of the whole training.
+    """
+
+    whole: int = 0
+
+    def factor(self, step: int) -> float:
+        whole = TrainingPlan(self.n, self.size, self.whole, self.shuffle, self.linear, self.warmup)
+        return whole.factor(step)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoppedDAS(DAS):
+    """Directions of DAS after some updates, as table 2c of Arora et al. (2024) has them.
+
+    The learning rate goes up and down as in the whole training; only the steps after `stop` are
+    not made. The published step s is after s + 1 updates, the first of which has a learning
+    rate of 0.
+
+    Attributes:
+        stop: how many updates are made.
+    """
+
+    name: ClassVar[str] = "das-stopped"
+
+    stop: int = 100
+
+    def plan(self, n: int) -> TrainingPlan:
+        """The first steps of a training on n rows.
+
+        Raises:
+            BadUsage: more than the training has.
+        """
+        plan = super().plan(n)
+        if not 1 <= self.stop <= plan.steps:
+            raise BadUsage(f"{self.name} stops after 1 to {plan.steps} steps; got {self.stop}.")
+        return StoppedPlan(
+            plan.n,
+            plan.size,
+            self.stop,
+            plan.shuffle,
+            plan.linear,
+            plan.warmup,
+            whole=plan.steps,
+        )

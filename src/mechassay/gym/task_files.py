@@ -29,10 +29,8 @@ from typing import Any
 import yaml
 
 from mechassay.errors import BadFile, BadUsage, MechassayError, UnknownName, first_line, one_of
-from mechassay.gym.choice import EVERY, Choice, Row
-from mechassay.gym.gym_task import LENGTHS, GymTask
-from mechassay.gym.regions import Region, regions_of, spaced
-from mechassay.rows import short
+from mechassay.gym.gym_task import EVERY, LENGTHS, Choice, GymTask, Region, Row, regions_of, spaced
+from mechassay.prompts.rows import short
 
 FILES = (".yaml", ".yml")
 FILE_KEYS = ("family", "lists", "tasks")

@@ -1,41 +1,179 @@
-"""What methods find of a gym task in a model: the odds of all (`method_odds`), side by side.
+"""Odds that methods find of a gym task in a model, by item, layer and region, and as one number.
 
-Beside them stands the accuracy: the share of bases whose own label is more probable than the other
+    odds          original labels                                    (Arora et al. 2024, eq. 10)
+    control       control labels, dog and give
+    selectivity   odds - control of every layer and region; only then regions are chosen
+                  and layers averaged (section 5.2)
+
+    overall = mean over layers of the mean odds at the layer's region          (eq. 19)
+
+The region of a layer is chosen by one of two rules:
+
+    validation        the region with the highest mean on validation items (the default)
+    causalgym-2024    the region with the highest mean on the test items themselves, as published
+
+The maximum of noisy means is above the largest mean, so the published rule gives more than 0
+even to directions that do nothing; random directions under the same rule say how much.
+
+Intervals are bootstraps over groups of items (a pair and its swap) and over seeds, where a
+method has several. Few seeds say little of their spread: the interval is then too narrow. Beside
+the odds stands the accuracy: the share of bases whose own label is more probable than the other
 one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
-from mechassay.display import OneLine, Tabular, html_facts, html_note, html_table
 from mechassay.errors import one_of
-from mechassay.gym.behaviour import ACCURACY_SAYS, LEAST_ACCURACY, no_behaviour
-from mechassay.gym.choice_of_regions import VALIDATION, Odds, by_item
-from mechassay.gym.index_mix_up import CAUSALGYM_2024
-from mechassay.gym.method_odds import (
-    CONTROL,
-    OF,
-    ORIGINAL,
-    SELECTIVITY,
-    MethodOdds,
-    mean_of,
-    means_of,
-)
+from mechassay.features.finder import Fit
+from mechassay.gym.interchanges import CAUSALGYM_2024
 from mechassay.gym.methods import RANDOM
-from mechassay.records import Measure, Provenance, Record, Spec, Table, Values, provenance
-from mechassay.stats.intervals import Estimate, proportion_interval
-from mechassay.stats.measures import measured
+from mechassay.gym.task_accuracy import ACCURACY_SAYS, LEAST_ACCURACY, no_behaviour
+from mechassay.results.records import (
+    Measure,
+    Provenance,
+    Record,
+    Spec,
+    Table,
+    Values,
+    measured,
+    provenance,
+)
+from mechassay.stats.intervals import Estimate, Resamples, percentile_interval, proportion_interval
+from mechassay.utils.display import OneLine, Tabular, html_facts, html_note, html_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+VALIDATION = "validation"
+RULES = (VALIDATION, CAUSALGYM_2024)
+
+Odds = Float[np.ndarray, "seeds n layers regions"]
+"""Log odds-ratios of n items, in nats."""
+
+
+def chosen_regions(
+    validation: Float[np.ndarray, "seeds m layers regions"],
+    test: Odds,
+    rule: str = VALIDATION,
+) -> Int[np.ndarray, "seeds layers"]:
+    """The number of the region of every layer, for every seed; the first of several. There may
+    be other numbers of validation and of test items. Regions that may not be chosen have odds of
+    minus infinity.
+
+    Raises:
+        UnknownName: no such rule.
+    """
+    one_of("rule for regions", rule, RULES)
+    looked_at = validation if rule == VALIDATION else test
+    return looked_at.mean(axis=1).argmax(axis=2)
+
+
+def by_item(odds: Odds, regions: Int[np.ndarray, "seeds layers"]) -> Float[np.ndarray, "seeds n"]:
+    """Of every item the mean over layers of its odds at their regions."""
+    picked = np.take_along_axis(odds, regions[:, None, :, None], axis=3)
+    return picked[..., 0].mean(axis=2)
+
+
+def best_mean(odds: Odds) -> float:
+    """The overall odds of the items that regions are chosen on; what candidates are compared by."""
+    return float(odds.mean(axis=1).max(axis=2).mean())
+
+
+ORIGINAL, CONTROL, SELECTIVITY = "odds", "control", "selectivity"
+OF = (ORIGINAL, CONTROL, SELECTIVITY)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MethodOdds(OneLine):
+    """Odds of one method.
+
+    Attributes:
+        setting: what tells the chosen candidate from others; "" where nothing does.
+        candidates: of each candidate the overall odds on validation items, by its setting.
+        validation, test: of original and of control labels.
+        fits: of each seed, found for original and for control labels: the same where labels play no
+            part.
+        lacking: why nothing was found, by site; odds are 0 there.
+        others: the candidates that were not chosen, by their settings.
+        offered: whether a region of a layer may be chosen; all of them if not given.
+    """
+
+    method: str
+    setting: str
+    candidates: Mapping[str, float]
+    validation: Mapping[str, Odds]
+    test: Mapping[str, Odds]
+    fits: Mapping[str, tuple[Fit, ...]] = field(repr=False)
+    lacking: Mapping[str, str] = field(default_factory=dict[str, str])
+    others: Mapping[str, MethodOdds] = field(default_factory=lambda: {}, repr=False)
+    offered: Bool[np.ndarray, "layers regions"] | None = field(default=None, repr=False)
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds it was run with."""
+        return len(self.test[ORIGINAL])
+
+    def odds(self, of: str, split: str = "test") -> Odds:
+        """Odds of items: original, control, or the first less the second. Those of validation
+        items, by which regions are chosen, are minus infinity where none may be.
+        """
+        found = self.test if split == "test" else self.validation
+        made = found[ORIGINAL] - found[CONTROL] if of == SELECTIVITY else found[of]
+        return made if split == "test" else self._offered(made)
+
+    def regions(self, of: str, rule: str = VALIDATION) -> Int[np.ndarray, "seeds layers"]:
+        """The number of the region of every layer, for every seed, among those that may be chosen.
+
+        Raises:
+            UnknownName: no such rule.
+        """
+        return chosen_regions(self.odds(of, "validation"), self._offered(self.odds(of)), rule)
+
+    def _offered(self, odds: Odds) -> Odds:
+        return odds if self.offered is None else np.where(self.offered, odds, -np.inf)
+
+    def shown(self) -> dict[str, Any]:
+        return {
+            "method": self.method,
+            "setting": self.setting,
+            "seeds": self.seeds,
+            "validation": best_mean(self.validation[ORIGINAL]),
+        }
+
+
+def mean_of(values: Float[np.ndarray, "seeds n"], groups: tuple[str, ...], seed: int) -> Estimate:
+    """The mean over seeds and items, with its 95 % interval over seeds and groups."""
+    return means_of(values[..., None], groups, seed)[0]
+
+
+def means_of(
+    values: Float[np.ndarray, "seeds n k"], groups: tuple[str, ...], seed: int
+) -> list[Estimate]:
+    """The mean of each of k columns over seeds and items, with its 95 % interval.
+
+    Groups and seeds are drawn anew, independently of each other; a single seed is what it is.
+    """
+    n_seeds, n, k = values.shape
+    rng = np.random.default_rng(seed)
+    rows = values.transpose(0, 2, 1).reshape(-1, n)
+    resamples = Resamples(groups, rng)
+    draws = resamples.means(rows).reshape(-1, n_seeds, k)
+    shares = rng.multinomial(n_seeds, np.full(n_seeds, 1 / n_seeds), size=len(draws)) / n_seeds
+    mixed = np.einsum("bsk,bs->bk", draws, shares)
+    means = values.mean(axis=(0, 1))
+    ends = [percentile_interval(each, n_groups=resamples.n_groups)[:2] for each in mixed.T]
+    return [Estimate(float(x), *end) for x, end in zip(means, ends, strict=True)]
+
 
 KIND = "gym"
 METHODS_TABLE, CANDIDATES, CELLS = "methods", "candidates", "cells"
@@ -376,7 +514,7 @@ class TaskOdds(OneLine, Tabular):
 
     def to_html(self, path: str | Path) -> Path:
         """Write the evaluation as one self-contained HTML file with its figures."""
-        from mechassay.report.reports import write_page
+        from mechassay.results.report import write_page
 
         return write_page(Path(path), [self.record()])
 
@@ -392,7 +530,7 @@ class TaskOdds(OneLine, Tabular):
         Raises:
             UnknownName: no such method.
         """
-        from mechassay.gym.odds_figures import draw_odds
+        from mechassay.gym.log_odds import draw_odds
 
         found = self[method or next(iter(self.methods))]
         means = found.odds(ORIGINAL).mean(axis=(0, 1))
@@ -402,7 +540,7 @@ class TaskOdds(OneLine, Tabular):
 
     def plot_layers(self, ax: Axes | None = None) -> Figure:
         """Odds against layers, each at its region, a line each method."""
-        from mechassay.interventions.heat_map import draw_lines
+        from mechassay.interventions.heatmap import draw_lines
 
         lines = {method: list(self.by_layer(method).items()) for method in self.methods}
         return draw_lines(lines, "log odds-ratio, nats", ax=ax)

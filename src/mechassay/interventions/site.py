@@ -4,25 +4,27 @@
     heads.7.3,7.9@all    what heads 3 and 9 of layer 7 mix, before W_O; heads.7: all of layer 7
     mlp.5@subject        what the MLP of layer 5 writes, after its post-norm if any
 
-A position is the name of a column of the batch (a part of the prompts, or "last"), the number of a
-token of the prompt (from 0; negative from its end), or "all". Other projects' spellings are read
-too: TransformerLens's hooks (`blocks.12.hook_resid_post`), nnterp's (`layers_output[12]`), MIB's
-units (`ResidualStream(Layer-12,Token-last_token)`).
+A position is the name of a column of the batch (a part of the prompts, or "last"), the number of
+a token of the prompt (from 0; negative from its end), or "all". Other projects' spellings are
+read too: TransformerLens's hooks (`blocks.12.hook_resid_post`), nnterp's (`layers_output[12]`),
+MIB's units (`ResidualStream(Layer-12,Token-last_token)`).
+
+`ModelShape` has the sizes of a model that say which sites it has, and how wide each is.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from numbers import Integral
 from typing import Any, Literal, get_args
 
 from mechassay.errors import BadUsage, one_of
-from mechassay.graph import Graph
 from mechassay.models.decoder import Decoder
+from mechassay.models.graph import Graph
 from mechassay.models.model import Model
-from mechassay.models.suffix_forward import Entry, depth_of
+from mechassay.models.patched_forward import Entry, depth_of
 
 Part = Literal["resid", "heads", "mlp"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -244,3 +246,60 @@ def sites(
                         yield Site(layer, position, part, heads).check(model)
 
     return tuple(every())
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Layers and heads, the width of the stream, and that of a head's mix."""
+
+    graph: Graph
+    d_model: int
+    d_head: int
+
+    @staticmethod
+    def of(model: Model) -> ModelShape:
+        """That of a loaded model."""
+        d_head = model.decoder.layers[0].attention.out.shape[1]
+        return ModelShape(model.graph, model.decoder.d_model, d_head)
+
+    def width(self, site: Site) -> int:
+        """Numbers that a token has at a site."""
+        if site.part != "heads":
+            return self.d_model
+        return (len(site.heads) or self.graph.n_heads) * self.d_head
+
+    def __str__(self) -> str:
+        graph = self.graph
+        return (
+            f"{graph.n_layers} layers, {graph.n_heads} heads of {self.d_head}, width {self.d_model}"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Its numbers, as JSON has them."""
+        widths = {"d_model": self.d_model, "d_head": self.d_head}
+        return {**asdict(self.graph), **widths, "fingerprint": self.graph.fingerprint}
+
+    @staticmethod
+    def from_dict(told: Mapping[str, Any]) -> ModelShape:
+        """What `as_dict` gave.
+
+        Raises:
+            BadUsage: numbers that are missing, too many or of another kind.
+        """
+        sizes = dict(told)
+        fingerprint = sizes.pop("fingerprint", None)
+        flags = {name: sizes.pop(name, None) for name in ("parallel", "mlp")}
+        if set(sizes) != {"n_layers", "n_heads", "d_model", "d_head"}:
+            raise BadUsage(
+                "A model's shape has n_layers, n_heads, d_model, d_head, parallel, mlp and"
+                f" fingerprint; got {', '.join(map(str, told)) or 'nothing'}."
+            )
+        numbers = list(sizes.values())
+        if any(type(x) is not int or x < 1 for x in numbers) or any(
+            type(flag) is not bool for flag in flags.values()
+        ):
+            raise BadUsage(f"A model's shape has positive integers and true or false; got {told}.")
+        graph = Graph(sizes["n_layers"], sizes["n_heads"], **flags)
+        if graph.fingerprint != fingerprint:
+            raise BadUsage("The fingerprint of a model's graph does not match its shape.")
+        return ModelShape(graph, sizes["d_model"], sizes["d_head"])

@@ -19,25 +19,26 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechassay.alignment import encode
-from mechassay.display import OneLine, Tabular, html_facts, html_table
 from mechassay.errors import BadPairs, BadUsage
-from mechassay.interventions.intervention import Add, Intervention, Replace
-from mechassay.interventions.placed import (
+from mechassay.interventions.intervention import (
+    Add,
+    Intervention,
     Interventions,
+    Replace,
     by_site,
     changed_values,
     check_interventions,
 )
 from mechassay.interventions.site import ALL, LAST, Site
 from mechassay.models.forward import Edit, Place, forward
-from mechassay.models.generate import generate as write
-from mechassay.models.generate import never_edited, until_end
+from mechassay.models.generation import generate as write
+from mechassay.models.generation import never_edited, until_end
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
 from mechassay.models.model import Model
-from mechassay.pairs import left_padded
-from mechassay.progress import BAR, Progress
+from mechassay.prompts.pairs import left_padded
+from mechassay.prompts.tokenization import encode
 from mechassay.stats.intervals import Estimate, student_interval
+from mechassay.utils.display import BAR, OneLine, Progress, Tabular, html_facts, html_table
 
 NEW = "new"
 ROWS = 256

@@ -1,47 +1,151 @@
-"""Many sites, each intervened on alone: what every one of them changes.
+"""Many interventions on one batch, each alone: what every one of them changes.
 
-All sites of a batch are run together (`plan_runs`); rows that an intervention leaves as they are
-have the base run's numbers and are not run.
+A plan is an intervention at one site, or at several sites together. Bases and sources are run
+once for all plans. Each plan is then run from its first changed layer and column on, in stacks
+with the others (`PlanRuns`). Rows have the base run's results to the last bit where a plan
+leaves their values as they are, and where nothing reads what it changes, as in the last layer.
+
+    `sweep`              log-probabilities of labels, and whether they are written, site by site
+    `token_logits`       logits of a few tokens at the prompts' last token, by those rows of the
+                         unembedding alone
+    `logit_differences`  D = logit(base label) - logit(label), of the first tokens of both labels
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechassay.display import OneLine, Tabular, html_facts, html_table
-from mechassay.errors import BadUsage, one_of
-from mechassay.interchange import InterchangeBatch
-from mechassay.interventions.intervention import Interchange, Intervention
-from mechassay.interventions.labels import score_labels
-from mechassay.interventions.placed import (
+from mechassay.errors import BadPairs, BadUsage, one_of
+from mechassay.interventions.intervene import (
+    BaseRun,
+    joint_branch,
+    score_labels,
+    source_values,
+    watched,
+)
+from mechassay.interventions.intervention import (
+    Interchange,
+    Intervention,
     Interventions,
+    Placed,
     by_site,
     check_interventions,
     of_rows,
+    place_together,
 )
-from mechassay.interventions.plan_runs import PlanRuns
 from mechassay.interventions.site import Site, SiteLike, load_site
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
 from mechassay.models.model import Model
-from mechassay.pairs import NO_TOKEN
-from mechassay.progress import BAR, Advance, Progress
-from mechassay.stats.intervals import (
-    Estimate,
-    Resamples,
-    percentile_interval,
-    proportion_interval,
-)
+from mechassay.prompts.interchange_batch import LAST, InterchangeBatch
+from mechassay.prompts.pairs import NO_TOKEN
+from mechassay.stats.intervals import Estimate, Resamples, percentile_interval, proportion_interval
+from mechassay.utils.display import BAR, Advance, OneLine, Progress, Tabular, html_facts, html_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+Plan = dict[Site, Intervention]
+"""What is done in one run."""
+Read = Callable[[Float[Tensor, "m r d_model"], Int[Tensor, "m"]], Float[Tensor, "m t"]]
+"""What is computed of the final streams of some rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlanRuns:
+    """Final streams of n rows at r columns each, without an intervention and under each of k plans.
+
+    Attributes:
+        rows: of each plan, the rows that were run.
+        finals: their final streams.
+        changed: rows in which a plan changed a value.
+    """
+
+    base: Float[Tensor, "n r d_model"]
+    rows: tuple[Int[Tensor, "_"], ...]
+    finals: tuple[Float[Tensor, "_ r d_model"], ...]
+    changed: Bool[Tensor, "k n"]
+
+    @staticmethod
+    def of(
+        model: Model,
+        batch: InterchangeBatch,
+        plans: Sequence[Plan],
+        columns: Int[Tensor, "n r"],
+        advance: Advance,
+    ) -> PlanRuns:
+        """Run all plans.
+
+        Args:
+            batch: on the device of the model, see `Model.interchanges`.
+            columns: of each row, those at which final streams are read.
+            advance: told how many rows are done.
+
+        Raises:
+            UnknownName, BadPairs, NonFinite, OutOfMemory: see `intervene`.
+        """
+        run = BaseRun.of(model, batch.base, batch.base_mask)
+        read = run.n_columns - int(columns.min())
+        at = columns - columns.min()
+        # Plans of the same sites have the same tokens and sources.
+        keys = [
+            tuple((site, how.needs_source, how.keeps_equal) for site, how in plan.items())
+            for plan in plans
+        ]
+        placed: dict[tuple[object, ...], list[Placed]] = {}
+        for key, plan in zip(keys, plans, strict=True):
+            if key not in placed:
+                placed[key] = place_together(batch, plan)
+        found = iter(
+            source_values(model, batch, [each for several in placed.values() for each in several])
+        )
+        sources = {key: list(islice(found, len(several))) for key, several in placed.items()}
+        changed = torch.zeros((len(plans), len(batch)), dtype=torch.bool, device=model.device)
+        branches = [
+            joint_branch(
+                placed[key], watched(placed[key], list(plan.values()), sources[key], changed[i])
+            )
+            for i, (key, plan) in enumerate(zip(keys, plans, strict=True))
+        ]
+        there = [each for each in branches if each is not None]
+        advance(len(plans) * len(batch) - sum(len(each.prompts) for each in there))
+        streams = iter(run.run(there, read=read, advance=advance))
+        rows = [at.new_zeros(0) if each is None else each.prompts for each in branches]
+        base = _picked(run.final(read), at)
+        finals = [base[:0] if not len(some) else _picked(next(streams), at[some]) for some in rows]
+        return PlanRuns(base, tuple(rows), tuple(finals), changed)
+
+    def results(self, read: Read) -> Float[Tensor, "base_and_plans n t"]:
+        """What is computed of the streams, without an intervention and then under each plan."""
+        n = len(self.base)
+        own = read(self.base, torch.arange(n, device=self.base.device))
+        out = own[None].repeat(1 + len(self.rows), 1, 1)
+        if not self.rows:
+            return out
+        rows = torch.cat(self.rows)
+        sizes = torch.tensor([len(some) for some in self.rows])
+        plan = torch.repeat_interleave(torch.arange(len(sizes)), sizes).to(rows.device)
+        finals = torch.cat(self.finals)
+        kept = self.changed[plan, rows] & (finals != self.base[rows]).any(dim=(1, 2))
+        if bool(kept.any()):
+            out[1 + plan[kept], rows[kept]] = read(finals[kept], rows[kept])
+        return out
+
+
+def _picked(
+    streams: Float[Tensor, "m read d_model"], at: Int[Tensor, "m r"]
+) -> Float[Tensor, "m r d_model"]:
+    return streams[torch.arange(len(at), device=at.device)[:, None], at]
+
 
 ROWS = 30
 """Sites that a notebook shows."""
@@ -135,7 +239,7 @@ class SiteSweep(OneLine, Tabular):
 
     def plot(self, ax: Axes | None = None, *, of: str = "log_odds") -> Figure:
         """Means against layers, a line a position (or head), with intervals."""
-        from mechassay.interventions.heat_map import draw_sweep
+        from mechassay.interventions.heatmap import draw_sweep
 
         return draw_sweep(self.sites, self._estimates(of, range(len(self.sites))), of, ax=ax)
 
@@ -299,3 +403,97 @@ def mean_estimates(
     n_groups = len(set(units))
     ends = [percentile_interval(column, n_groups=n_groups)[:2] for column in draws.T]
     return [Estimate(float(x), *end) for x, end in zip(kept.mean(axis=0), ends, strict=True)]
+
+
+READ_OUT_ROWS = 4096
+"""Final vectors that are read out at once."""
+
+
+class TokenLogits(NamedTuple):
+    """Of n rows and t tokens each: without an intervention, and after each of k plans."""
+
+    base: Float[np.ndarray, "n t"]
+    after: Float[np.ndarray, "k n t"]
+
+
+class LogitDifferences(NamedTuple):
+    """Of n rows: without an intervention, and after each of k plans."""
+
+    base: Float[np.ndarray, "n"]
+    after: Float[np.ndarray, "n k"]
+
+
+def token_logits(
+    model: Model,
+    batch: Any,
+    plans: Sequence[Interventions],
+    tokens: Int[Tensor, "n t"],
+    *,
+    progress: Progress = BAR,
+) -> TokenLogits:
+    """The logits of some tokens, in fp64, without and after each plan.
+
+    Args:
+        batch: an `InterchangeBatch`, or what one can be made of.
+        plans: each an intervention by site, or its spelling; its sites are changed in one run.
+        tokens: of each row.
+
+    Raises:
+        UnknownName, BadPairs, NonFinite, OutOfMemory: see `intervene`.
+    """
+    checked = [check_interventions(model, by_site(plan)) for plan in plans]
+    ready = model.interchanges(batch)
+    budget = token_budget(trace_bytes(model.decoder), ready.base.shape[1], model.device)
+    n, t = tokens.shape
+    base, after = np.zeros((n, t)), np.zeros((len(plans), n, t))
+    with (
+        progress.track("intervening", n * len(plans)) as advance,
+        torch.no_grad(),
+        out_of_memory_is_an_error("Intervening"),
+    ):
+        for rows, chunk in ready.chunks(budget):
+            some = [dict(of_rows(ready, plan, rows)) for plan in checked]
+            columns = chunk.column(LAST)[0][:, None]
+            runs = PlanRuns.of(model, chunk, some, columns, advance)
+            wanted = tokens[rows].to(model.device)
+            found = runs.results(lambda x, at, ids=wanted: _logits(model, x[:, 0], ids[at]))
+            base[rows], after[:, rows] = found[0].cpu().numpy(), found[1:].cpu().numpy()
+    return TokenLogits(base, after)
+
+
+def logit_differences(
+    model: Model,
+    batch: Any,
+    plans: Sequence[Interventions],
+    *,
+    progress: Progress = BAR,
+) -> LogitDifferences:
+    """The logit differences of every row, without and after each plan; see `token_logits`.
+
+    Raises:
+        BadPairs: a base label that is not known. Others as `intervene`.
+    """
+    ready = model.interchanges(batch)
+    found = token_logits(model, ready, plans, _first_tokens(ready), progress=progress)
+    base, after = (x[..., 0] - x[..., 1] for x in found)
+    return LogitDifferences(base, after.T)
+
+
+def _first_tokens(batch: InterchangeBatch) -> Int[Tensor, "n 2"]:
+    """The first tokens of each base label and label."""
+    own = batch.base_labels
+    unknown = None if own is None else own[:, 0] == NO_TOKEN
+    if own is None or unknown is None or bool(unknown.any()):
+        row = 0 if unknown is None else int(unknown.int().argmax())
+        raise BadPairs(
+            f"A logit difference needs the label of every base (base_labels); pair"
+            f" {batch.ids[row]} has none."
+        )
+    return torch.stack((own[:, 0], batch.labels[:, 0]), dim=1)
+
+
+def _logits(
+    model: Model, streams: Float[Tensor, "rows d_model"], tokens: Int[Tensor, "rows t"]
+) -> Float[Tensor, "rows t"]:
+    parts = zip(streams.split(READ_OUT_ROWS), tokens.split(READ_OUT_ROWS), strict=True)
+    return torch.cat([model.decoder.readout(some).at(which).double() for some, which in parts])

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mechassay.lazy import lazy_names
+from mechassay.utils.registry import lazy_names
 
 if TYPE_CHECKING:
-    from mechassay.leaderboard.board import Board, BoardPlace
+    from mechassay.leaderboard.board import Board, BoardPlace, paired_differences
     from mechassay.leaderboard.cells import BoardCell, read_cells
-    from mechassay.leaderboard.exchange import write_exchange
-    from mechassay.leaderboard.folder import BoardsFolder
+    from mechassay.leaderboard.exchange import read_mib_results, write_exchange
+    from mechassay.leaderboard.folder import BoardsFolder, StoredBoards
     from mechassay.leaderboard.pages import BoardPages
-    from mechassay.leaderboard.paired import paired_differences
     from mechassay.leaderboard.recomputation import Recomputation, recompute
-    from mechassay.leaderboard.reported import read_mib_results
     from mechassay.leaderboard.rules import BoardColumn, BoardRules, board_rules
-    from mechassay.leaderboard.stored import StoredBoards
 
 __all__ = [
     "Board",
@@ -39,15 +36,12 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "board": "Board BoardPlace",
+        "board": "Board BoardPlace paired_differences",
         "cells": "BoardCell read_cells",
-        "exchange": "write_exchange",
-        "folder": "BoardsFolder",
+        "exchange": "read_mib_results write_exchange",
+        "folder": "BoardsFolder StoredBoards",
         "pages": "BoardPages",
-        "paired": "paired_differences",
         "recomputation": "Recomputation recompute",
-        "reported": "read_mib_results",
         "rules": "BoardColumn BoardRules board_rules",
-        "stored": "StoredBoards",
     },
 )

@@ -32,9 +32,8 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, Literal, NoReturn
 
 from mechassay.errors import BadFile, BadUsage, DiskFull, first_line
-from mechassay.files import FULL, whole
 from mechassay.leaderboard.track import UploadLimits
-from mechassay.submissions import LEADS_OUT, Problems, leads_out
+from mechassay.utils.files import FULL, LEADS_OUT, Problems, leads_out, whole
 
 Sort = Literal["zip", "tar", "tar.gz", ".json", ".pt", ".safetensors"]
 FREE = 100 * 10**6

@@ -1,14 +1,18 @@
-"""A board: rows in places, one number each; averages over the places that are shown.
+"""A board: rows in places, one number each; averages over places, and differences of two rows.
 
-A place is what rows are tried on, under one set of conditions (`cells`): the same task of the same
-model on other examples, or by another version of a definition, is another place. So nothing that
-differs in what it measured stands in one column.
+A place is what rows are tried on, under one set of conditions (`leaderboard.cells`). The same
+task of the same model on other examples, or by another version of a definition, is another
+place. So nothing that differs in what it measured stands in one column.
 
-Average and score (`averages`) are over the places that are shown, and undefined (NaN) for a row
-that lacks one of them: else a row that skips a hard place would win. Language models and ground
-truths are never averaged together: an area of 3 on a model with a known circuit says nothing of an
-area of 0.7 on a language model. Without a choice, one place stands for each task of a model, that
-of most rows, and none for numbers as reported, if there are others.
+Average and score (`summarised`) are over the places that are shown. They are undefined (NaN) for
+a row that lacks one of them: else a row that skips a hard place would win. Language models and
+ground truths are never averaged together: an area of 3 on a model with a known circuit says
+nothing of an area of 0.7 on a language model. Without a choice, one place stands for each task
+of a model: the one with most recomputed rows. Places with numbers as reported alone are left
+out, unless there are no others.
+
+The interval of an average is made of those of its cells (`mean_of`; Zou and Donner 2008). Two
+rows of one place are compared example by example (`paired_differences`).
 """
 
 from __future__ import annotations
@@ -17,20 +21,113 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from typing import Any, Literal, get_args
 
-from mechassay.display import OneLine
+import numpy as np
+
+from mechassay.circuits.evaluation.differences import differences_of
 from mechassay.errors import BadUsage, UnknownName, one_of
-from mechassay.leaderboard.averages import RowSummary, ScoreFormula, summarised
 from mechassay.leaderboard.cells import BoardCell, newest, told_apart
-from mechassay.leaderboard.conditions import PlaceConditions, in_words
-from mechassay.leaderboard.rules import BoardRules
-from mechassay.stats.intervals import Estimate
-from mechassay.text import number
-from mechassay.truth.models import is_truth
+from mechassay.leaderboard.rules import Better, BoardColumn, BoardRules, PlaceConditions, in_words
+from mechassay.results.records import Record, Values
+from mechassay.stats.intervals import Estimate, Resamples, percentile_interval
+from mechassay.truth.ground_truth import is_truth
+from mechassay.utils.display import OneLine, number
+
+ScoreFormula = Literal["repaired", "mib-2025"]
+
+
+@dataclass(frozen=True)
+class RowSummary:
+    """What a row has over places.
+
+    Attributes:
+        lacks: why there is no number, or no interval; "" if there is one.
+    """
+
+    average: Estimate
+    score: Estimate
+    lacks: str = ""
+
+
+def sigmoid(value: float) -> float:
+    """1 / (1 + e^-x); NaN of NaN."""
+    return float(0.5 * (1 + np.tanh(value / 2)))
+
+
+def summarised(
+    numbers: Sequence[Estimate],
+    tasks: Sequence[str],
+    better: Better,
+    formula: ScoreFormula = "repaired",
+) -> RowSummary:
+    """Average and score of numbers, one a place.
+
+        average    the mean of the numbers x_i
+        score      the mean of s(x_i), s(x) = 1 / (1 + e^-x) where higher is better, and
+                   1 / (1 + e^x) where lower is: a better row has a higher score
+        mib-2025   the score as MIB's board has it: 1 / (1 + e^-x) whichever way is better, so
+                   that of a column where lower is better it is lower for the better row
+
+    The intervals are those of `mean_of`. That of a score is made of s(l_i) and s(u_i), as s is
+    monotone. A row that lacks a place or a number has neither average nor score, and one that
+    lacks an interval anywhere has no interval here.
+
+    Args:
+        numbers: NaN where a row has none.
+        tasks: whose examples each was measured on.
+
+    Raises:
+        BadUsage: not a task for each number. UnknownName: no such formula.
+    """
+    one_of("formula of a score", formula, get_args(ScoreFormula))
+    if len(numbers) != len(tasks):
+        raise BadUsage(f"Every number has a task; got {len(numbers)} and {len(tasks)}.")
+    sign = -1.0 if better == "down" and formula == "repaired" else 1.0
+    scores = [_scored(each, sign) for each in numbers]
+    return RowSummary(mean_of(numbers, tasks), mean_of(scores, tasks), _lacking(numbers))
+
+
+def mean_of(numbers: Sequence[Estimate], groups: Sequence[str]) -> Estimate:
+    """The mean of numbers and its interval, made of theirs; NaN without any.
+
+    With [l_i, u_i] the interval of x_i, that of the mean m of k numbers is [m - d, m + e],
+
+        d = 1/k sqrt( sum over groups g of (sum over i in g of (x_i - l_i))^2 ),
+
+    and e the same with u_i - x_i (recovered variances, Zou and Donner 2008). A group is the
+    places of one task. They may have examples in common, so their errors may be equal, and no
+    errors add up to more than their half-widths do. Examples of two tasks are drawn apart.
+    """
+    if not numbers:
+        return Estimate(math.nan)
+    value = float(np.mean([each.value for each in numbers]))
+    if math.isnan(value):
+        return Estimate(math.nan)
+    _, member = np.unique(np.asarray(groups), return_inverse=True)
+    below = np.bincount(member, weights=[each.value - each.low for each in numbers])
+    above = np.bincount(member, weights=[each.high - each.value for each in numbers])
+    lower, upper = (float(np.hypot.reduce(side)) / len(numbers) for side in (below, above))
+    return Estimate(value, value - lower, value + upper)
+
+
+def _scored(each: Estimate, sign: float) -> Estimate:
+    low, high = sorted((sigmoid(sign * each.low), sigmoid(sign * each.high)))
+    return Estimate(sigmoid(sign * each.value), low, high)
+
+
+def _lacking(numbers: Sequence[Estimate]) -> str:
+    if not numbers:
+        return "no place is shown"
+    if n := sum(math.isnan(each.value) for each in numbers):
+        return f"lacks {n} of {len(numbers)} places"
+    n = sum(math.isnan(each.low + each.high) for each in numbers)
+    return f"no interval: {n} of {len(numbers)} numbers have none" if n else ""
+
 
 FORMAT = 1
 ModelKind = Literal["language models", "ground truths"]
@@ -309,3 +406,67 @@ def _csv_text(value: Any) -> str:
     # Not every reader takes a lone carriage return for a part of a field.
     text = str(value).replace("\r\n", "\n").replace("\r", "\n")
     return f"'{text}" if text.startswith(FORMULA) else text
+
+
+AREAS = "areas"
+
+Pairs = dict[tuple[str, str], Estimate]
+
+
+def paired_differences(column: BoardColumn, records: Mapping[str, Record], seed: int = 0) -> Pairs:
+    """For each two rows, the first less the second with its 95 % interval.
+
+    What makes an example hard makes it hard for both rows. So the interval of their difference
+    resamples whole groups of examples once for both. Areas of faithfulness are compared as in
+    `circuits.evaluation.differences`: the intervals of all pairs of rows hold together.
+
+    Args:
+        records: of one place, by row.
+
+    Returns:
+        Nothing for a column without values of examples; NaN where a value is undefined.
+
+    Raises:
+        BadUsage: records that are not about the same examples.
+    """
+    if not column.paired or len(records) < 2:
+        return {}
+    if column.paired == AREAS:
+        if column.name != "cpr" and column.name != "cmd":
+            raise BadUsage(f"Areas are cpr and cmd; got the column {column.name}.")
+        rows = list(records)
+        found = differences_of(list(records.values()), column.name, names=rows, seed=seed)
+        ends = found.values, found.low, found.high
+        return {
+            (rows[i], rows[j]): Estimate(*(float(each[i, j]) for each in ends))
+            for i, j in combinations(range(len(rows)), 2)
+        }
+    held = {row: _column(column, row, record) for row, record in records.items()}
+    return {(a, b): _difference((a, b), (held[a], held[b]), seed) for a, b in combinations(held, 2)}
+
+
+def _column(column: BoardColumn, row: str, record: Record) -> tuple[Values, np.ndarray]:
+    name = column.values_in(record, row)
+    if record.values is None or name not in record.values.columns:
+        raise BadUsage(f"The record of {row} has no values of examples named {name}.")
+    return record.values, np.array(record.values.columns[name], dtype=float)
+
+
+def _difference(
+    rows: tuple[str, str],
+    held: tuple[tuple[Values, np.ndarray], tuple[Values, np.ndarray]],
+    seed: int,
+) -> Estimate:
+    (first, a), (second, b) = held
+    if first.ids != second.ids:
+        raise BadUsage(
+            f"{rows[0]} and {rows[1]} were measured on other examples ({len(first.ids)} and"
+            f" {len(second.ids)}): they are not compared."
+        )
+    less = a - b
+    if np.isnan(less).any():
+        return Estimate(math.nan)
+    resamples = Resamples(first.groups or first.ids, np.random.default_rng(seed))
+    draws = resamples.means(less[None])[:, 0]
+    interval = percentile_interval(draws, n_groups=resamples.n_groups)
+    return Estimate(float(less.mean()), interval.low, interval.high)

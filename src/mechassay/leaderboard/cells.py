@@ -9,11 +9,13 @@ Two cells are compared only if they were measured under the same conditions:
     where the best of many sites was chosen: these sites, and what chose them
     constants of an ablation, coefficients of IOI: the train examples that they are from
 
-`conditions` holds these as text. What a method was given to find things on is not among them: it is
-shown. The place of a cell is what it was tried on: model, task, variable. A ranking or features
-that were read from files are a row of their own, with a hash. Private examples have no hash here,
-by which their seed could be guessed, but the name of their epoch. Their cells have no warnings: one
-that is about single examples would tell which ones there are.
+`conditions` holds these as text. What a method was given to find things on is not among them: it
+is shown. The place of a cell is what it was tried on: model, task, variable. A ranking or
+features that were read from files are a row of their own, with a hash. Private examples have no
+hash here, by which their seed could be guessed, but the name of their epoch. Their cells have no
+warnings: one that is about single examples would tell which ones there are.
+
+A cell without a number, or without an interval, says why (`why_lacking`).
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,16 +35,90 @@ from pydantic import Field
 
 from mechassay.circuits.scores import SCORES_SHA256
 from mechassay.errors import BadFile, BadUsage, MechassayError
-from mechassay.files import file_hash
-from mechassay.leaderboard.declaration import HEADER_FILE, SubmissionHeader
-from mechassay.leaderboard.lacking import BOUND, why_lacking
 from mechassay.leaderboard.rules import BoardColumn, BoardRules, CandidateSites
-from mechassay.records import Measure, Number, Record, Stored, check_unedited, read_record
-from mechassay.runs.command_line import command_line
+from mechassay.leaderboard.track import HEADER_FILE, SubmissionHeader
+from mechassay.results.records import Measure, Number, Record, Stored, check_unedited, read_record
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.job import job_of
+from mechassay.runs.job import command_line, job_of
+from mechassay.stats.bootstrap import LEAST
+from mechassay.stats.bounds import decimal, first_that, grid_rank, smallest_rank
+from mechassay.stats.intervals import LEVEL
 from mechassay.tasks.task import PRIVATE
-from mechassay.variables.given import FEATURES_SHA256
+from mechassay.utils.files import file_hash
+from mechassay.variables.mib_submission import FEATURES_SHA256
+
+BOUND = "bound "
+MOST = 10**6
+
+
+def why_lacking(record: Record, measure: Measure) -> str:
+    """Why a measure of a record is undefined or has no interval; "" if it lacks nothing, or if the
+    record does not tell.
+
+    The reason says what would be needed:
+
+        percentile's bound      an order statistic that is likely enough above the percentile:
+                                log(0.05) / log(p) inputs of each side of a grid, or pairs
+        percentile's interval   on a grid at least `stats.bootstrap.LEAST` inputs on either side
+                                of the percentile; of independent pairs, an order statistic at
+                                either end
+        any other number        that no example is undefined; it counts those that are
+    """
+    undefined = math.isnan(measure.value)
+    is_bound = measure.name.startswith(BOUND)
+    if not undefined and (is_bound or math.isfinite(measure.low + measure.high)):
+        return ""  # A bound is an end of an interval itself.
+    if undefined and measure.n_undefined:
+        return f"{measure.n_undefined:,} of {measure.n:,} examples are undefined"
+    p = _percentile(measure.name.removeprefix(BOUND))
+    if p is None:
+        return ""
+    return _of_percentile(record, p, is_bound)
+
+
+def _of_percentile(record: Record, p: float, is_bound: bool) -> str:
+    given = record.specs["task"].args if "task" in record.specs else {}
+    if given.get("population") is True:
+        return "no interval: these are all pairs that exist"
+    what = "a bound" if is_bound else "an interval"
+    if given.get("same"):
+        return f"too few pairs of one stratum for {what}"
+    if given.get("design") == "grid":
+        needed = grid_for_bound(p) if is_bound else grid_for_interval(p)
+        sides = f"{given.get('n_clean')} × {given.get('n_corrupted')}"
+        return f"{what} needs {needed} × {needed} prompts, here {sides}"
+    level = LEVEL if is_bound else (1 + LEVEL) / 2
+    return f"{what} needs {pairs_for(p, level):,} pairs"
+
+
+@cache
+def grid_for_bound(p: float) -> int:
+    """Prompts that each side of a grid needs for a bound of the percentile p."""
+    return first_that(lambda n: grid_rank(n, n, p, LEVEL) is not None, 1, MOST)
+
+
+def grid_for_interval(p: float) -> int:
+    """Prompts that each side of a grid needs for an interval of the percentile p."""
+    return math.ceil(LEAST / min(decimal(p), 1 - decimal(p)))
+
+
+@cache
+def pairs_for(p: float, level: float) -> int:
+    """Independent pairs that a bound of the percentile p needs at a level."""
+    return first_that(lambda n: smallest_rank(n, p, level) is not None, 1, MOST)
+
+
+def _percentile(name: str) -> float | None:
+    """The share that the name of a percentile says: 0.99 of "99%"."""
+    number = name.removesuffix("%")
+    if number == name:
+        return None
+    try:
+        share = float(decimal(float(number)) / 100)
+    except ValueError:
+        return None
+    return share if 0 < share < 1 else None
+
 
 Origin = Literal["recomputed", "as reported"]
 PrivateSets = dict[tuple[str, ...], list[str]]

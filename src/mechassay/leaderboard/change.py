@@ -25,8 +25,8 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryFile
 
 from mechassay.errors import BadFile, BadUsage, first_line
-from mechassay.submissions import Problems
-from mechassay.text import counted
+from mechassay.utils.display import counted
+from mechassay.utils.files import Problems
 
 SUBMISSIONS = "submissions"
 MOST_FILES, MOST_MEGABYTES = 2000, 2000.0

@@ -1,12 +1,15 @@
-"""The boards of a folder of runs, and the folder of their pages, which need no server.
+"""The boards of a folder of runs, and the folder of their pages, which is written and read again.
 
-index.html                what boards there are
-BOARD.html                a table for each column: rows, average, score, places
-rows/BOARD/ROW.html       every cell of a row: number, interval, controls, conditions, command
-data/BOARD.json, .csv     everything
-records/SHA256.json       the records, by the hash of their bytes
-plans/, artefacts/        what they are computed again from (`plans`)
-recomputed/*.json         what others recomputed (`recompute`); a cell with one has a mark
+    index.html                what boards there are
+    BOARD.html                a table for each column: rows, average, score, places
+    rows/BOARD/ROW.html       every cell of a row: number, interval, controls, command
+    data/BOARD.json, .csv     everything
+    records/SHA256.json       the records, by the hash of their bytes
+    plans/, artefacts/        what they are computed again from (`leaderboard.plans`)
+    recomputed/*.json         what others recomputed (`recompute`); a cell with one has a mark
+
+The pages need no server. `StoredBoards` reads `data/BOARD.json` and `records/SHA256.json`. They
+are files of others: each cell is checked, and a record counts only if it has its hash.
 """
 
 from __future__ import annotations
@@ -16,21 +19,20 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from mechassay.errors import BadFile, BadUsage, DiskFull, MechassayError
-from mechassay.files import write_text
-from mechassay.leaderboard.artefacts import inside
-from mechassay.leaderboard.board import Board
+from mechassay.leaderboard.board import FORMAT, Board
 from mechassay.leaderboard.cells import BoardCell, read_cells, run_folders, submission_of
-from mechassay.leaderboard.facts import CellNotes, Repetition
-from mechassay.leaderboard.links import link
+from mechassay.leaderboard.page_parts import CellNotes, Repetition, link
 from mechassay.leaderboard.pages import BoardPages
-from mechassay.leaderboard.plans import plan_file, write_plan
+from mechassay.leaderboard.plans import inside, plan_file, write_plan
 from mechassay.leaderboard.recomputation import Recomputation
-from mechassay.leaderboard.rules import board_rules
-from mechassay.records import Record, read_record
+from mechassay.leaderboard.rules import board_rules, rules_of
+from mechassay.results.records import Record, first_mistake, read_record
+from mechassay.utils.files import read_json, write_text
 
 RECOMPUTED = "recomputed"
 HERE = "."
@@ -206,3 +208,61 @@ def _repetition(each: Recomputation) -> Repetition:
         f"{each.again:.9g}",
         each.cell,
     )
+
+
+LARGEST_BOARD = 2 * 10**8
+"""Bytes of a board from which on it is not read. A cell has about 2,000."""
+
+
+@dataclass(frozen=True)
+class StoredBoards:
+    """The cells of boards in a folder, and its records.
+
+    Attributes:
+        cells: of all boards.
+    """
+
+    folder: Path
+    cells: tuple[BoardCell, ...]
+
+    @staticmethod
+    def read(folder: str | Path) -> StoredBoards:
+        """The boards of a folder that `leaderboard build` wrote.
+
+        Raises:
+            BadFile: there are none, or a file is none of a board.
+        """
+        folder = Path(folder)
+        cells = tuple(cell for name in board_rules() for cell in _cells(folder, name))
+        if not cells:
+            raise BadFile(f"{folder}: has no boards (data/BOARD.json); expected a static board.")
+        return StoredBoards(folder, cells)
+
+    def find(self, board: str, name: str) -> BoardCell:
+        """A cell of a board by its name, see `Board.find`.
+
+        Raises:
+            UnknownName: no such board or cell. BadUsage: the name is that of several.
+        """
+        rules = rules_of(board)
+        return Board.of(rules, [cell for cell in self.cells if cell.board == board]).find(name)
+
+
+def _cells(folder: Path, name: str) -> Iterator[BoardCell]:
+    file = folder / "data" / f"{name}.json"
+    if not file.is_file():
+        return
+    told = read_json(inside(folder, file), LARGEST_BOARD)
+    cells: Any = told.get("cells")
+    if told.get("format") != FORMAT or not isinstance(cells, list):
+        raise BadFile(f"{file}: no board of format {FORMAT}.")
+    for number, told_cell in enumerate(cells):
+        plain = dict(told_cell) if isinstance(told_cell, dict) else {}
+        plain.pop("id", None)
+        try:
+            cell = BoardCell.model_validate(plain)
+        except ValidationError as error:
+            raise BadFile(f"{file}: cell {number} is none ({first_mistake(error)}).") from None
+        if cell.board != name:
+            raise BadFile(f"{file}: cell {number} is of the board {cell.board!r}.")
+        yield cell

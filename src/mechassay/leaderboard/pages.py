@@ -17,28 +17,48 @@ from importlib.resources import files
 from markupsafe import Markup
 
 from mechassay.errors import BadUsage, one_of
-from mechassay.leaderboard.averages import summarised
-from mechassay.leaderboard.board import Board, BoardPlace, ModelKind
+from mechassay.leaderboard.board import (
+    Board,
+    BoardPlace,
+    ModelKind,
+    Pairs,
+    paired_differences,
+    summarised,
+)
 from mechassay.leaderboard.cells import BoardCell
-from mechassay.leaderboard.controls import control_row, controls, table_data
-from mechassay.leaderboard.facts import (
+from mechassay.leaderboard.page_parts import (
     MARK,
     CellNotes,
+    Links,
     Repetition,
     cell_facts,
     cell_markup,
+    control_row,
+    controls,
+    link,
     numbers_markup,
     plain_number,
+    table_data,
 )
-from mechassay.leaderboard.links import Links, link
-from mechassay.leaderboard.paired import Pairs, paired_differences
 from mechassay.leaderboard.rules import BoardColumn
-from mechassay.records import Record
-from mechassay.report.page import Block, Command, Fold, Notice, Section, Terms, Text, render
-from mechassay.report.tables import NOTHING, Column, Row, TextTable
+from mechassay.results.page import (
+    NOTHING,
+    Block,
+    Column,
+    Command,
+    Fold,
+    Notice,
+    Row,
+    Section,
+    Terms,
+    Text,
+    TextTable,
+    render,
+)
+from mechassay.results.records import Record
 from mechassay.runs.job import cell_name
 from mechassay.stats.intervals import Estimate
-from mechassay.text import counted, shortened
+from mechassay.utils.display import counted, shortened
 
 TITLE = "Leaderboard"
 ROW_UP = "../../"

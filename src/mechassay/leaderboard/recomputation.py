@@ -1,19 +1,20 @@
-"""Recompute a cell of a board: the same command, for this cell alone, in a folder of its own.
+"""Recomputing a cell of a board: the same command, for this cell alone, in a folder of its own.
 
-    1  the record is what the board says: the hash of its bytes is compared, and all that the board
-       shows of it (`shown`)
-    2  a ranking that a method found is copied, so that the number of this artefact is recomputed;
-       `anew` lets the method find it again. Methods of other kinds of run are always run again.
-       Plan and ranking are those of the run, or of a static board (`plans`)
-    3  the cell of the job is run, and the whole record is compared with the stored one: what was
-       measured on what, all measures with their intervals, tables, checks, values of examples
+    1  the record is what the board says: the hash of its bytes is compared, and all that the
+       board shows of it (`check_shown`)
+    2  a ranking that a method found is copied, so that the number of this artefact is
+       recomputed; `anew` lets the method find it again. Methods of other kinds of run are always
+       run again. Plan and ranking are those of the run, or of a static board
+       (`leaderboard.plans`)
+    3  the cell of the job is run, and the whole record is compared with the stored one
+       (`compare_records`): what was measured on what, all measures with their intervals, tables,
+       checks, values of examples
 
-Numbers may differ by `TOLERANCE` of the larger of 1 and the stored one: in fp32 on a CPU, with as
-many threads, those of two machines agree so far. All else is the same or differs. Times and
-versions are left out, and so is the hash of a file of values, whose last bits may differ: of these
-the tables are compared. Which pairs of an adversarial run are shown as the worst, and with which
-tokens, is not: the last bits order what is equal. What was found is data, and nothing of it is
-executed.
+Numbers may differ by `TOLERANCE` of the larger of 1 and the stored one: in fp32 on a CPU, with
+as many threads, those of two machines agree so far. All else is the same or differs.
+
+A board and its plans are data of others. What was found is data, and nothing of it is executed.
+A plan runs here what somebody else wrote down, so it is checked first (`check_plan`).
 """
 
 from __future__ import annotations
@@ -21,28 +22,98 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast, get_type_hints
 
 import numpy as np
 import torch
+from pydantic import TypeAdapter, ValidationError
 
-from mechassay.circuits.spec import CircuitSpec
-from mechassay.errors import BadFile, BadUsage
-from mechassay.files import file_hash
-from mechassay.leaderboard.cells import COPY, RECORDS, BoardCell, submission_of
+from mechassay.circuits.methods.spec import CircuitSpec
+from mechassay.errors import (
+    BadFile,
+    BadUsage,
+    MechassayError,
+    ModelNotFetched,
+    UnknownName,
+    first_line,
+)
+from mechassay.leaderboard.cells import (
+    COPY,
+    RECORDS,
+    BoardCell,
+    cells_of,
+    given_hash,
+    is_private,
+    submission_of,
+)
 from mechassay.leaderboard.rules import rules_of
-from mechassay.leaderboard.shown import check_shown
-from mechassay.progress import BAR, Progress
-from mechassay.records import Number, Provenance, Record, Stored, read_record
+from mechassay.leaderboard.track import row_of
+from mechassay.models.loading import find_source
+from mechassay.results.records import Number, Provenance, Record, Stored, read_record
 from mechassay.runs.execute import prepare, run_cells
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.job import Cell, job_of
+from mechassay.runs.job import JOBS, Cell, job_of, options_of
+from mechassay.tasks.task import PRIVATE
+from mechassay.utils.display import BAR, Progress
+from mechassay.utils.files import file_hash
+
+BESIDE = ("file", "sha256", "command", "source", "origin", "earlier")
+"""Fields of a cell that do not follow from its record."""
+
+
+def check_shown(cell: BoardCell, record: Record) -> None:
+    """Refuse a cell that is not the one that its record has on the board.
+
+    A board is data of others: a cell may have another row, place, condition or number than its
+    record. So the cells of the record are made again by the board's own function, and all that
+    follows from a record has to be equal. Of a submission the row is its name, with the size of
+    an adversarial record, and a warning may stand behind those of the record.
+
+    Raises:
+        BadFile: it is not; the fields that differ are named.
+        BadUsage: the record is about private examples.
+    """
+    if is_private(record):
+        raise BadUsage(f"{cell.id} is about private examples, which need the seed of their owner.")
+    try:
+        own = [
+            each for each in cells_of(rules_of(cell.board), record) if each.column == cell.column
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadFile(f"{cell.id}: its record has no cells ({first_line(error)}).") from None
+    if not own:
+        raise BadFile(f"{cell.id}: its record has no number of the column {cell.column}.")
+    differing = [_differing(cell, _of_submission(each, cell, record)) for each in own]
+    if all(differing):
+        names = ", ".join(min(differing, key=len))
+        raise BadFile(f"{cell.id}: the board shows something else than its record has ({names}).")
+
+
+def _of_submission(own: BoardCell, cell: BoardCell, record: Record) -> BoardCell:
+    """The cell of a record as the board calls it where the board says that it is a submission's."""
+    if not (cell.submission and given_hash(record)):
+        return own  # A submission's record measures files.
+    warned = cell.warnings[: len(own.warnings)] == own.warnings
+    return own.model_copy(
+        update={
+            "row": row_of(cell.submission, record),
+            "warnings": cell.warnings if warned else own.warnings,
+        }
+    )
+
+
+def _differing(cell: BoardCell, own: BoardCell) -> list[str]:
+    """The fields that differ; undefined numbers are equal."""
+    one, other = (each.model_dump(mode="json", exclude=set(BESIDE)) for each in (cell, own))
+    return [name for name in one if repr(one[name]) != repr(other[name])]
+
 
 TOLERANCE = 1e-6
 LEFT_OUT = {"provenance": True, "realised": True, "sha256": True, "values": {"sha256"}}
@@ -332,10 +403,14 @@ class Compared:
 def compare_records(stored: Record, again: Record) -> Compared:
     """Everything of two records but what says when, where and how fast they came about.
 
-    Where a ranking was copied, the new record says nothing of the examples that it was found on.
-    How long a method took is compared nowhere: circuits of adversarial records have it among the
-    settings of their method. Weights are compared where both records have their hash: a track may
-    load a model from a folder that others have from the hub.
+    Times and versions are left out. So is the hash of a file of values, whose last bits may
+    differ; the tables of these values are compared. Which pairs of an adversarial run are shown
+    as the worst, and with which tokens, is not compared: the last bits order what is equal.
+
+    Where a ranking was copied, the new record says nothing of the examples that it was found
+    on. How long a method took is compared nowhere: circuits of adversarial records have it
+    among the settings of their method. Weights are compared where both records have their hash:
+    a track may load a model from a folder that others have from the hub.
     """
     found = Compared()
     plain, other = _plain(stored), _plain(again)
@@ -378,3 +453,119 @@ def _run_of(file: Path) -> Path:
         if folder.name == RECORDS and (folder.parent / "plan.json").is_file():
             return folder.parent
     raise BadFile(f"{file}: belongs to no run (no plan.json beside its folder {RECORDS}).")
+
+
+MODELS = ("model", "models")
+SPLITS = ("split", "train_split", "test_split")
+MOST_FILES = 2000
+_PART = re.compile(r"[\w,:;+=@()\[\]-][\w .,:;+=@()\[\]-]{0,199}")
+_HUB_ID = re.compile(r"(untrained:)?[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w.-]+)?")
+_FILE = re.compile(r"\.(jsonl?|[ct]sv|ya?ml|pt|npz|gguf|safetensors)($|[@:,])", re.IGNORECASE)
+"""The ending of a file, also before settings."""
+
+
+def is_path(text: str) -> bool:
+    """Whether a text names a file or a folder rather than a model, a task or a method."""
+    if _HUB_ID.fullmatch(text):
+        return ".." in text or is_local(text)
+    return bool(re.search(r"[/\\]|^~|\.\.", text) or _FILE.search(text))
+
+
+def is_local(model: str) -> bool:
+    """Whether what a model's name stands for here is a folder or file of the user's.
+
+    One of the hub's name is taken before the hub's model, also below a revision or `untrained:`.
+    """
+    try:
+        found = find_source(model)
+    except (ModelNotFetched, UnknownName):
+        return False  # Nothing here has the name.
+    except MechassayError:
+        return True  # Something here has it, and is no model.
+    return found.own or (found.kind == "hub" and Path(found.location).exists())
+
+
+def check_plan(
+    plan: Mapping[str, Any], files: Collection[str], where: Path | str
+) -> dict[str, Any]:
+    """A copy of a plan that reads nothing of this machine but `files`.
+
+    A plan is refused if a field has not the type that the job's field has, or if it names
+
+        a file or folder of this machine: a path, a model that is found in a folder here
+        a file that it does not bring, to measure or to read a circuit from
+        files of which one is the folder of another
+        a secret field or a private split
+        a kind of run that no board reads, or a field that its job does not have
+
+    Args:
+        files: names of those that come with it.
+        where: it is from, for the message.
+
+    Raises:
+        BadFile: it is none, or says what is listed here.
+    """
+    kind = plan.get("kind")
+    if kind not in JOBS.names() or not JOBS.load(kind).for_boards:
+        raise BadFile(f"{where}: {kind!r} is no kind of run of a board.")
+    _check_fields(plan, where)
+    heads = _check_names(files, where)
+
+    def look(field: str, path: str) -> str | None:
+        if path not in heads:
+            raise BadFile(f"{where}: {path!r} is none of its files.")
+        # Of a circuit the size stays, which may not make a path of what is left.
+        return "" if field == CIRCUITS else None
+
+    for text in _texts(with_paths(plan, look)):
+        if is_path(text):
+            raise BadFile(f"{where}: names {text!r}, which is a path.")
+    for name in _texts([plan.get(field) for field in MODELS]):
+        if is_local(name):
+            raise BadFile(f"{where}: names {name!r}, which is a folder of this machine.")
+    return dict(plan)
+
+
+def _check_fields(plan: Mapping[str, Any], where: Path | str) -> None:
+    """Refuse fields that the job has not so, secret ones, and private splits."""
+    kind = JOBS.load(plan["kind"])
+    hints, options = get_type_hints(kind), options_of(kind)
+    for name in (name for name in plan if name != "kind"):
+        if name not in options:
+            raise BadFile(f"{where}: no plan of a run (no field {name!r}).")
+        if options[name].role == "secret":
+            raise BadFile(f"{where}: has {name!r}, which is never stored.")
+        if name in SPLITS and plan[name] == PRIVATE:
+            raise BadFile(f"{where}: is about private examples.")
+        try:
+            TypeAdapter[Any](hints[name]).validate_json(json.dumps(plan[name]), strict=True)
+        except (ValueError, RecursionError) as error:
+            said = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+            raise BadFile(f"{where}: no plan of a run ({name}: {said}).") from None
+
+
+def _check_names(files: Collection[str], where: Path | str) -> set[str]:
+    """The names of files, and of the folders that they are in."""
+    if len(files) > MOST_FILES:
+        raise BadFile(f"{where}: has {len(files):,} files; at most {MOST_FILES:,}.")
+    folders: set[str] = set()
+    for name in files:
+        parts = name.split("/")
+        if not all(map(_PART.fullmatch, parts)):
+            raise BadFile(f"{where}: {name!r} is no name of a file.")
+        folders |= {"/".join(parts[:n]) for n in range(1, len(parts))}
+    if both := folders & set(files):
+        raise BadFile(f"{where}: {sorted(both)[0]!r} is a file, and the folder of another.")
+    return folders | set(files)
+
+
+def _texts(value: object) -> Iterator[str]:
+    """All texts in a plain value, keys too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for pair in cast("Mapping[object, object]", value).items():
+            yield from (text for each in pair for text in _texts(each))
+    elif isinstance(value, list | tuple):
+        for each in cast("list[object]", value):
+            yield from _texts(each)

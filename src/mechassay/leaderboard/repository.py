@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from mechassay.errors import BadUsage
-from mechassay.files import write_text
+from mechassay.utils.files import write_text
 from mechassay.version import __version__
 
 WORKFLOWS = ("check-change", "evaluate", "publish", "recompute")

@@ -28,13 +28,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from mechassay.circuits.formats import ENDINGS
+from mechassay.circuits.graph_files import ENDINGS
 from mechassay.circuits.series import CIRCUIT_ENDINGS
-from mechassay.display import OneLine
 from mechassay.errors import BadFile, BadUsage, MissingExtra, first_line
-from mechassay.files import whole
 from mechassay.leaderboard.archive import unpack
-from mechassay.leaderboard.declaration import FILES, Declaration
 from mechassay.leaderboard.submission_parts import (
     AlignmentParts,
     CircuitParts,
@@ -44,9 +41,10 @@ from mechassay.leaderboard.submission_parts import (
     content_of,
     is_mib,
 )
-from mechassay.leaderboard.track import BoardTrack, SubmissionKind, UploadLimits
-from mechassay.submissions import BESIDE, LEADS_OUT, Problem, Problems, leads_out
-from mechassay.variables.variable_alignment import HEADER
+from mechassay.leaderboard.track import FILES, BoardTrack, Declaration, SubmissionKind, UploadLimits
+from mechassay.utils.display import OneLine
+from mechassay.utils.files import BESIDE, LEADS_OUT, Problem, Problems, leads_out, whole
+from mechassay.variables.alignment import HEADER
 
 DEEPEST = 8
 """Folders in folders that are looked into."""

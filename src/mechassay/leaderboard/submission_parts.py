@@ -30,23 +30,21 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from mechassay.circuits.formats import ENDINGS
-from mechassay.circuits.node_scores import NeuronScores, Scores, load_scores
-from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.circuit import Circuit
+from mechassay.circuits.graph_files import ENDINGS, load_scores
+from mechassay.circuits.mib_submission import TrackModel, graph_file_problems
+from mechassay.circuits.scores import EdgeScores, NeuronScores, Scores
 from mechassay.circuits.series import CIRCUIT, CIRCUIT_ENDINGS, CircuitSeries, load_ranked
-from mechassay.circuits.submission import TrackModel, graph_file_problems
 from mechassay.errors import BadUsage, MechassayError
-from mechassay.features.fit import KIND, Fit
-from mechassay.files import kind_of
-from mechassay.gym.given_directions import GivenDirections, given_directions, read_directions
-from mechassay.gym.published import load_gym_task
-from mechassay.interventions.model_shape import ModelShape
-from mechassay.leaderboard.declaration import FILES
-from mechassay.leaderboard.track import BoardTrack
-from mechassay.submissions import BESIDE, CODE, Problems, leads_out
-from mechassay.variables.mib_board import MIB_BOARD
-from mechassay.variables.mib_folder import PARAMETERS, mib_problems, read_mib_folder
-from mechassay.variables.variable_alignment import HEADER, VariableAlignment, read_alignment
+from mechassay.features.finder import KIND, Fit
+from mechassay.gym.causalgym import load_gym_task
+from mechassay.gym.directions import GivenDirections, given_directions, read_directions
+from mechassay.interventions.site import ModelShape
+from mechassay.leaderboard.track import FILES, BoardTrack
+from mechassay.utils.files import BESIDE, CODE, Problems, kind_of, leads_out
+from mechassay.variables.alignment import HEADER, VariableAlignment, read_alignment
+from mechassay.variables.mib_format import MIB_BOARD
+from mechassay.variables.mib_submission import PARAMETERS, mib_problems, read_mib_folder
 
 _NO_FILE = f"is no file of scores or of circuits ({', '.join(CIRCUIT_ENDINGS)})."
 Form = Literal["scores", "circuits", "alignment", "mib-alignment", "directions"]

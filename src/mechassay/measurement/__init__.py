@@ -4,17 +4,40 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mechassay.lazy import lazy_names
+from mechassay.utils.registry import lazy_names
 
 if TYPE_CHECKING:
-    from mechassay.measurement.bands import Band, BandScale, Range, Reading
-    from mechassay.measurement.catalogue import PageMetric, page_metric
-    from mechassay.measurement.gauge import GAUGES, Gauge, load_gauge, measure, null_table
-    from mechassay.measurement.inputs import NEEDS, Inputs
-    from mechassay.measurement.listing import GaugeList, list_gauges
-    from mechassay.measurement.measurement import Measurement
-    from mechassay.measurement.nulls import NullTable, PassRate, Scenario, simulate
-    from mechassay.measurement.variant import Condition, Flag, MetricCriterion, Quantity, Variant
+    from mechassay.measurement.catalogue import (
+        Band,
+        BandScale,
+        Condition,
+        Flag,
+        MetricCriterion,
+        PageMetric,
+        Quantity,
+        Range,
+        Reading,
+        Variant,
+        page_metric,
+    )
+    from mechassay.measurement.measurement import (
+        Measurement,
+        NullTable,
+        PassRate,
+        Scenario,
+        simulate,
+    )
+    from mechassay.measurement.metric import (
+        GAUGES,
+        NEEDS,
+        Gauge,
+        GaugeList,
+        Inputs,
+        list_gauges,
+        load_gauge,
+        measure,
+        null_table,
+    )
 
 __all__ = [
     "GAUGES",
@@ -47,13 +70,9 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "bands": "Band BandScale Range Reading",
-        "catalogue": "PageMetric page_metric",
-        "gauge": "GAUGES Gauge load_gauge measure null_table",
-        "inputs": "NEEDS Inputs",
-        "listing": "GaugeList list_gauges",
-        "measurement": "Measurement",
-        "nulls": "NullTable PassRate Scenario simulate",
-        "variant": "Condition MetricCriterion Flag Quantity Variant",
+        "catalogue": "Band BandScale Condition Flag MetricCriterion PageMetric Quantity Range"
+        " Reading Variant page_metric",
+        "measurement": "Measurement NullTable PassRate Scenario simulate",
+        "metric": "GAUGES Gauge GaugeList Inputs NEEDS list_gauges load_gauge measure null_table",
     },
 )

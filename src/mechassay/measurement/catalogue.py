@@ -1,24 +1,312 @@
-"""The metrics of the measurement page as data: `data/page.yaml`, checked when it is read.
+"""The metrics of the measurement page as data, and the types of what they say.
 
-Every metric has its identifier and the name of its published script, which are both names of it,
-what it needs, the keys of its output, defaults, pass conditions and reading tables. A metric may
-stand here and have no gauge yet (`gauge.GAUGES`).
+`data/page.yaml` is checked when it is read. Every metric has its identifier and the name of its
+published script, which are both names of it. It also has what it needs, the keys of its output,
+defaults, pass conditions and reading tables. A metric may stand there and have no gauge yet
+(`measurement.metric.GAUGES`).
+
+Every metric has two variants (`Variant`): `page`, the published definition to the letter, and
+`repaired`. A variant has quantities and the conditions on them. What is undefined has the value
+None and a reason. A condition on it neither holds nor fails, so that nothing undefined ever
+passes.
+
+A reading table (`BandScale`) says in words what a value means. It reads one quantity, or several
+together; its bands are ranges. Published tables write "0.5-0.8" beside "> 0.8", so a value may
+stand on the edge of bands, or in a gap between them. A `Reading` says which.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
 from mechassay.errors import BadUsage, UnknownName, one_of
-from mechassay.measurement.bands import BandScale
-from mechassay.measurement.variant import Condition, MetricCriterion, VariantName
+from mechassay.stats.intervals import Interval
+from mechassay.utils.display import OneLine
+
+Where = Literal["inside", "edge", "gap", "undefined"]
+ANY = "any"
+_BOUND = re.compile(r"(?P<sign>[<>=])\s*(?P<number>-?[\d.]+)$")
+_BETWEEN = re.compile(r"(?P<low>-?[\d.]+)\s*\.\.\s*(?P<high>-?[\d.]+)$")
+
+
+@dataclass(frozen=True)
+class Range:
+    """Values between two bounds, of which neither is certain to belong to it."""
+
+    low: float = -math.inf
+    high: float = math.inf
+
+    @staticmethod
+    def parse(text: str) -> Range:
+        """From "> 0.5", "< 0.2", "0.2 .. 0.5", "= 0" or "any".
+
+        Raises:
+            BadUsage: it is none of these.
+        """
+        text = text.strip()
+        if text == ANY:
+            return Range()
+        if (between := _BETWEEN.match(text)) is not None:
+            return Range(float(between["low"]), float(between["high"]))
+        bound = _BOUND.match(text)
+        if bound is None:
+            raise BadUsage(f"A range is > x, < x, = x, x .. y or any; got {text!r}.")
+        number = float(bound["number"])
+        low = number if bound["sign"] in ">=" else -math.inf
+        high = number if bound["sign"] in "<=" else math.inf
+        return Range(low, high)
+
+    def holds(self, value: float) -> bool:
+        """Whether a value is in it, its bounds included."""
+        return self.low <= value <= self.high
+
+    def bounds(self, value: float) -> bool:
+        """Whether a value is one of its bounds; a range of one value has none."""
+        return self.low < self.high and value in (self.low, self.high)
+
+
+@dataclass(frozen=True)
+class Band:
+    """A range for each quantity of the scale, and what it says."""
+
+    ranges: tuple[Range, ...]
+    says: str
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a scale says of values.
+
+    Attributes:
+        of: the quantities.
+        at: inside one band; on the edge of some; in a gap, of which the table says nothing; or
+            undefined, as a quantity is.
+        says: the words of the bands that hold, or why none does.
+    """
+
+    of: tuple[str, ...]
+    at: Where
+    says: str
+
+
+@dataclass(frozen=True)
+class BandScale:
+    """Bands of one quantity, or of several together.
+
+    Attributes:
+        remark: it does not claim to cover all values: outside of its bands it says nothing.
+        loose: the table says low and high without a number.
+    """
+
+    of: tuple[str, ...]
+    bands: tuple[Band, ...]
+    remark: bool = False
+    loose: bool = False
+
+    @staticmethod
+    def parse(
+        of: Sequence[str],
+        bands: Mapping[str, str],
+        *,
+        remark: bool = False,
+        loose: bool = False,
+    ) -> BandScale:
+        """From texts of ranges; those of several quantities are parted by ";".
+
+        Raises:
+            BadUsage: what is no range, or not one a quantity.
+        """
+        made: list[Band] = []
+        for text, says in bands.items():
+            ranges = tuple(map(Range.parse, str(text).split(";")))
+            if len(ranges) != len(of):
+                raise BadUsage(f"A band of {', '.join(of)} has {len(of)} ranges; got {text!r}.")
+            made.append(Band(ranges, says))
+        return BandScale(tuple(of), tuple(made), remark, loose)
+
+    def read(self, values: Mapping[str, float | None]) -> Reading | None:
+        """What it says of values; None where a remark does not apply."""
+        found = [values.get(name) for name in self.of]
+        known = [x for x in found if x is not None and not math.isnan(x)]
+        if len(known) < len(found):
+            lacking = [name for name, x in zip(self.of, found, strict=True) if x is None]
+            return (
+                None
+                if self.remark
+                else Reading(self.of, "undefined", f"{', '.join(lacking) or 'it'} is undefined")
+            )
+        holding = [
+            band
+            for band in self.bands
+            if all(r.holds(x) for r, x in zip(band.ranges, known, strict=True))
+        ]
+        said = "; ".join(band.says for band in holding)
+        told = f"{said} (low and high: by the pass threshold)" if self.loose and said else said
+        on_edge = any(
+            r.bounds(x) for band in holding for r, x in zip(band.ranges, known, strict=True)
+        )
+        if not holding:
+            gap = "the table says nothing of such a value"
+            return None if self.remark else Reading(self.of, "gap", gap)
+        if on_edge:
+            return Reading(self.of, "edge", f"on the edge of: {told}")
+        return Reading(self.of, "inside", told)
+
+
+Sign = Literal["<", ">", "="]
+VariantName = Literal["page", "repaired"]
+VARIANTS: tuple[VariantName, VariantName] = ("page", "repaired")
+
+
+@dataclass(frozen=True)
+class MetricCriterion:
+    """A criterion of a rubric: the code means nothing without the rubric."""
+
+    code: str
+    name: str
+    rubric: str
+
+    def __str__(self) -> str:
+        return f"{self.rubric}:{self.code}"
+
+
+@dataclass(frozen=True)
+class Flag:
+    """Where an input, or the definition itself, makes a number say less than it seems to.
+
+    Attributes:
+        name: short, for programs: "strong_unreachable".
+        says: in a sentence.
+    """
+
+    name: str
+    says: str
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number with its interval, or None with the reason why there is none.
+
+    Attributes:
+        n: what it is computed from: prompts, runs, heads.
+        better: whether higher ("up") or lower ("down") values are better; "" where neither is.
+
+    Raises:
+        BadUsage: undefined without a reason, or NaN or infinity for a value.
+    """
+
+    value: float | None
+    low: float = math.nan
+    high: float = math.nan
+    n: int = 0
+    reason: str = ""
+    meaning: str = ""
+    better: Literal["up", "down", ""] = ""
+
+    def __post_init__(self) -> None:
+        if self.value is None and not self.reason:
+            raise BadUsage("A quantity that is undefined needs a reason.")
+        if self.value is not None and not math.isfinite(self.value):
+            raise BadUsage(f"A quantity is finite, or None with a reason; got {self.value}.")
+
+
+def quantity(
+    value: float | None,
+    *,
+    interval: Interval | None = None,
+    n: int = 0,
+    reason: str = "it is not a finite number",
+    meaning: str = "",
+    better: Literal["up", "down", ""] = "",
+) -> Quantity:
+    """A quantity of any float: NaN and infinity are None with the reason."""
+    if value is None or not math.isfinite(value):
+        return Quantity(None, n=n, reason=reason, meaning=meaning, better=better)
+    low, high = (math.nan, math.nan) if interval is None else interval[:2]
+    return Quantity(float(value), float(low), float(high), n, "", meaning, better)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition on a quantity: "dprime > 1"."""
+
+    quantity: str
+    sign: Sign
+    threshold: float
+
+    def __str__(self) -> str:
+        return f"{self.quantity} {self.sign} {self.threshold:g}"
+
+    def holds(self, value: float | None) -> bool | None:
+        """Whether a value meets it; None if the value is undefined."""
+        if value is None or math.isnan(value):
+            return None
+        match self.sign:
+            case "<":
+                return value < self.threshold
+            case ">":
+                return value > self.threshold
+            case "=":
+                return value == self.threshold
+
+
+@dataclass(frozen=True, repr=False)
+class Variant(OneLine):
+    """One definition's quantities, and the conditions that all have to hold for it to pass."""
+
+    name: VariantName
+    quantities: Mapping[str, Quantity]
+    conditions: tuple[Condition, ...] = ()
+
+    def __post_init__(self) -> None:
+        for each in self.conditions:
+            if each.quantity not in self.quantities:
+                raise BadUsage(
+                    f"The condition {each} of the variant {self.name} is on no quantity of it:"
+                    f" {', '.join(self.quantities)}."
+                )
+
+    def __getitem__(self, name: str) -> float | None:
+        """The value of a quantity; None where it is undefined. KeyError if there is none."""
+        return self.quantities[name].value
+
+    @property
+    def values(self) -> dict[str, float | None]:
+        """All values by name."""
+        return {name: each.value for name, each in self.quantities.items()}
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether all conditions hold; None if there are none, or if none fails and one is
+        undefined.
+        """
+        held = [each.holds(self[each.quantity]) for each in self.conditions]
+        if False in held:
+            return False
+        return None if None in held or not held else True
+
+    def shown(self) -> dict[str, Any]:
+        values = {
+            name: "undefined" if each.value is None else each.value
+            for name, each in self.quantities.items()
+        }
+        return {"name": self.name, "passed": self.passed, **values}
+
+
+def variant(
+    name: VariantName, quantities: Mapping[str, Quantity], conditions: Sequence[Condition]
+) -> Variant:
+    """A variant with the conditions as a tuple."""
+    return Variant(name, dict(quantities), tuple(conditions))
+
 
 RUBRIC = "mv-27@1"
 CRITERIA: Mapping[str, str] = {

@@ -1,10 +1,15 @@
-"""Running a compiled circuit on a batch: only what differs from the reference run.
+"""Running circuits on a batch: only what differs from the reference run is computed.
 
-Differences of what each live writer wrote fill two buffers layer by layer, one for all columns and
-one for the last column; each distinct reader's stream is the reference stream plus a sum of rows.
-Columns before the first difference of clean and reference prompts are never touched. Examples that
-share more than that share a circuit's keys and values there (`Prefix`). See `circuit_plan` for what
-is decided beforehand, and `reference` for the slow version of the same.
+Of a compiled circuit (`models.circuit_compiler`) only the live writers are run. The differences
+of what they wrote fill two buffers layer by layer, one for all columns and one for the last
+column. Each distinct reader's stream is the reference stream plus a sum of rows. Columns before
+the first difference of clean and reference prompts are never touched. Examples that share more
+than that share a circuit's keys and values there (`Prefix`).
+
+A circuit in which all readers see the same writers needs no compiler (`run_shared`): one stream
+a sublayer is enough, not one a reader. `circuit_runner` takes it where many writers are live;
+where few are, the compiled circuit is faster. `models.hooks_reference` is the slow version of
+both.
 """
 
 from __future__ import annotations
@@ -17,8 +22,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechassay.graph import Graph
-from mechassay.models.circuit_plan import (
+from mechassay.models.circuit_compiler import (
     ALL,
     HeadGroup,
     LayerPlan,
@@ -28,8 +32,94 @@ from mechassay.models.circuit_plan import (
     compile_circuit,
 )
 from mechassay.models.decoder import Decoder, Projection, Readout
-from mechassay.models.node_forward import run_shared, shared_by_all_readers
-from mechassay.models.trace import Contrast
+from mechassay.models.forward import Contrast, queries_keys_values
+from mechassay.models.graph import Graph
+
+
+def shared_by_all_readers(
+    graph: Graph, edges: Bool[Tensor, "writers readers"], neurons: Bool[Tensor, "writers d_model"]
+) -> Bool[Tensor, "writers d_model"] | None:
+    """The neurons of live writers, if every live reader sees all of these writers; else None."""
+    mask = graph.carrying(edges, neurons)
+    live = mask.any(dim=1)
+    reads = torch.cat((live, torch.tensor([True])))[graph.reader_owner]
+    if not torch.equal(mask, graph.legal & live[:, None] & (reads & live[0])):
+        return None
+    return neurons.cpu() & live[:, None]
+
+
+@torch.no_grad()
+def run_shared(
+    decoder: Decoder, contrast: Contrast, graph: Graph, neurons: Bool[Tensor, "writers d_model"]
+) -> Readout:
+    """The logits at the last column when all readers see these neurons' changes alone.
+
+    With n_u in {0, 1}^d_model the neurons of writer u that are in, every reader v sees
+
+        x_v = R'_v + sum over writers u that v sees of n_u * (a_u - a'_u),
+
+    R' and a' being the streams and outputs of the reference run. Circuits cut by node or by
+    neuron have all edges out of their writers, but for those into nodes that lead nowhere. The
+    sum of the changes goes from layer to layer beside the reference's stream. With a post-norm
+    P (Gemma) a layer's heads change the stream by
+
+        P(o' + sum_h n_h * (a_h - a'_h)) - P(o'),
+
+    where o' is the sum of the reference's heads and output bias. A head's mask acts on the rows
+    of its W_O, so that heads are never expanded one by one. All heads of a layer are run
+    together. A writer to which no included writer leads from `input` keeps its reference value.
+    """
+    nodes, reference = neurons.any(dim=1), contrast.other
+    if bool(neurons.all()):
+        return contrast.clean.readout(decoder)
+    if not bool(nodes[0]):
+        return reference.readout(decoder)
+    keep = neurons.to(reference.embed)
+    change = keep[0] * (contrast.clean.embed[:, contrast.start :] - reference.embed)
+    for index, layer in enumerate(decoder.layers):
+        last = index + 1 == len(decoder.layers)
+        before = change[:, -1:] if last else change
+        heads, mlp = graph.heads(index), graph.mlp_writer(index)
+        after = before
+        if bool(nodes[heads].any()):
+            after = before + _heads(decoder, contrast, index, change, keep[heads])
+        change = after
+        if layer.mlp is not None and bool(nodes[mlp]):
+            at = reference.layers[index]
+            assert at.mlp is not None
+            read, n = before if decoder.parallel else after, before.shape[1]
+            change = after + keep[mlp] * (layer.mlp(at.middle[:, -n:] + read) - at.mlp[:, -n:])
+    return decoder.readout((reference.final[:, -1:] + change)[:, 0])
+
+
+def _heads(
+    decoder: Decoder,
+    contrast: Contrast,
+    index: int,
+    change: Float[Tensor, "batch pos d_model"],
+    keep: Float[Tensor, "heads d_model"],
+) -> Float[Tensor, "batch written d_model"]:
+    """How a layer's masked heads change the stream: at all columns, or at the last in the end."""
+    attention, reference = decoder.layers[index].attention, contrast.other.layers[index]
+    q, k, v = queries_keys_values(
+        decoder,
+        index,
+        reference.before + change,
+        contrast.ctx,
+        start=contrast.start,
+        past=contrast.clean.layers,
+        last_only=index + 1 == len(decoder.layers),
+    )
+    n = q.shape[2]
+    difference = decoder.attend(index, q, k, v, contrast.ctx) - reference.z[:, :, -n:]
+    masked = (attention.out * keep[:, None]).flatten(0, 1)
+    wrote = F.linear(difference.transpose(1, 2).flatten(2), masked.t())
+    if attention.post_norm is None:
+        return wrote
+    assert reference.attended is not None
+    base = reference.attended[:, -n:]
+    return attention.post_norm(base + wrote) - attention.post_norm(base)
+
 
 SHARED_ABOVE = 0.4
 """Share of live writers above which whole sublayers on one stream beat live heads alone."""

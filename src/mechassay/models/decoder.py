@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechassay.graph import Graph
+from mechassay.models.graph import Graph
 
 Rotary = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(a tensor giving dtype and device, positions [batch, pos]) -> cos, sin [batch, pos, rotary]."""

@@ -14,24 +14,27 @@ and the next layer's x is middle + mlp. q, k and v are those before norm and rot
 key/value heads, but an `edit` may give each query head its own. What an edit returns takes the
 value's place from there on. `given` puts a value at z or mlp that is then not computed.
 
-A run may enter at any layer, or at its MLP; copies of a batch may be stacked along the first axis;
-and it may be of the last columns alone, attention being causal: the keys and values of earlier
-columns are then another run's (`past`). Gradients flow wherever autograd is on.
+A run may enter at any layer, or at its MLP. Copies of a batch may be stacked along the first
+axis. A run may be of the last columns alone, attention being causal: the keys and values of
+earlier columns are then another run's (`past`). Gradients flow wherever autograd is on.
 
-Circuits whose readers see different streams are not one forward pass; they share its pieces.
+A `Trace` keeps what a run's nodes read and wrote, a `Contrast` a clean and a reference run.
+Where the reference is no run of the model, every writer writes `Constants`.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechassay.models.decoder import Context, Decoder
+from mechassay.models.decoder import Context, Decoder, Readout
+from mechassay.prompts.pairs import Batch
 
 Place = Literal["stream", "q", "k", "v", "z", "attended", "middle", "mlp_in", "mlp"]
 Edit = Callable[[Place, int, Tensor], Tensor]
@@ -170,3 +173,226 @@ def continued(
     old = past[:, :, :start]
     old = old if group == 1 else old.repeat_interleave(group, dim=1)
     return torch.cat((old if copies == 1 else old.repeat(copies, 1, 1, 1), new), dim=2)
+
+
+@dataclass(frozen=True, eq=False)
+class Constants:
+    """A constant for every writer, by the kind of ablation (`name`); `known` is 1, or positions.
+
+    It is what ablated writers write when that is no run of the model: zeros, means, learned
+    vectors. A constant is the same for all examples, either at every position or one for each
+    position, counted from the first real token; beyond the last one known, the last is taken. A
+    head's constant is its mix of values z, d_head wide, so what it writes is W_O z.
+    """
+
+    name: str
+    embed: Float[Tensor, "known d_model"]
+    z: Float[Tensor, "layers heads known d_head"]
+    mlp: Float[Tensor, "layers known d_model"] | None
+
+    def embed_at(self, positions: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_model"]:
+        return self.embed[self._index(positions)]
+
+    def z_at(
+        self, layer: int, positions: Int[Tensor, "batch pos"]
+    ) -> Float[Tensor, "batch heads pos d_head"]:
+        return self.z[layer][:, self._index(positions)].transpose(0, 1)
+
+    def mlp_at(
+        self, layer: int, positions: Int[Tensor, "batch pos"]
+    ) -> Float[Tensor, "batch pos d_model"]:
+        assert self.mlp is not None
+        return self.mlp[layer][self._index(positions)]
+
+    def _index(self, positions: Tensor) -> Tensor:
+        return positions.clamp(max=len(self.embed) - 1)
+
+    def to(self, device: torch.device | str) -> Constants:
+        """The same values on `device`."""
+        return replace(
+            self,
+            embed=self.embed.to(device),
+            z=self.z.to(device),
+            mlp=None if self.mlp is None else self.mlp.to(device),
+        )
+
+    @property
+    def content(self) -> str:
+        """SHA-256 of the name and the values."""
+        digest = hashlib.sha256(self.name.encode())
+        for values in (self.embed, self.z, self.mlp):
+            if values is not None:
+                digest.update(values.detach().cpu().float().numpy().tobytes())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ConstantBatch(Batch):
+    """Pairs whose ablated edges carry constants in place of the counterfactual run."""
+
+    # Made by `mechassay.circuits.ablate`; everything that takes a `Batch` takes it.
+
+    constants: Constants
+
+    @staticmethod
+    def of(batch: Batch, constants: Constants) -> ConstantBatch:
+        """The pairs of a batch with these constants, on the batch's device."""
+        constants = constants.to(batch.clean.device)
+        own = _own(batch)
+        own["content"] = f"{batch.content}-{constants.content[:16]}"
+        return ConstantBatch(**own, constants=constants)
+
+    def first_difference(self) -> int:
+        """0: constants differ from the clean run from the first column on."""
+        return 0
+
+    def to(self, device: torch.device | str) -> ConstantBatch:
+        """The same batch with its tensors on `device`."""
+        return replace(self, **_own(super().to(device)), constants=self.constants.to(device))
+
+
+def constants_of(batch: Batch) -> Constants | None:
+    """What ablated edges carry in place of the counterfactual run, if anything."""
+    return batch.constants if isinstance(batch, ConstantBatch) else None
+
+
+def counterfactual_batch(batch: Batch) -> Batch:
+    """The pairs with their counterfactual runs."""
+    return Batch(**_own(batch)) if isinstance(batch, ConstantBatch) else batch
+
+
+def _own(batch: Batch) -> dict[str, Any]:
+    return {field.name: getattr(batch, field.name) for field in fields(Batch)}
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """One forward pass, taken apart. `start` is the first column it holds.
+
+    It has what every writer wrote (heads as their mixes z), the stream every reader saw, and
+    the queries, keys and values.
+    """
+
+    embed: Float[Tensor, "batch pos d_model"]
+    layers: tuple[LayerTrace, ...]
+    final: Float[Tensor, "batch pos d_model"]
+    start: int = 0
+
+    def readout(self, decoder: Decoder) -> Readout:
+        """Logits at the last column."""
+        return decoder.readout(self.final[:, -1])
+
+    def one(self, row: int, times: int, start: int) -> Trace:
+        """The run of one prompt as if it were that of `times`, from column `start` on: a view."""
+
+        def cut(x: Tensor, columns: int) -> Tensor:
+            x = x[row : row + 1].narrow(columns, start, x.shape[columns] - start)
+            return x.expand(times, *x.shape[1:])
+
+        def whole(x: Tensor) -> Tensor:
+            return x[row : row + 1].expand(times, *x.shape[1:])
+
+        return self._each(cut, whole, start)
+
+    def beginning(self, stop: int) -> Trace:
+        """The columns before `stop` alone; nothing is copied."""
+        return self._each(
+            lambda x, columns: x.narrow(columns, 0, stop),
+            lambda x: x.narrow(2, 0, stop),
+            self.start,
+        )
+
+    def select(self, rows: Int[Tensor, "some"] | slice) -> Trace:
+        """Some of the prompts; a slice copies nothing."""
+        return self._each(lambda x, columns: x[rows], lambda x: x[rows], self.start)
+
+    def _each(
+        self, change: Callable[[Tensor, int], Tensor], keys: Callable[[Tensor], Tensor], start: int
+    ) -> Trace:
+        """Every tensor changed: (tensor, axis of its columns), and keys and values."""
+
+        def layer(each: LayerTrace) -> LayerTrace:
+            streams = {
+                name: getattr(each, name) for name in ("before", "middle", "attended", "mlp")
+            }
+            changed = {name: None if x is None else change(x, 1) for name, x in streams.items()}
+            heads = {name: change(getattr(each, name), 2) for name in ("q", "z")}
+            return replace(each, **changed, **heads, k=keys(each.k), v=keys(each.v))
+
+        return Trace(
+            change(self.embed, 1), tuple(map(layer, self.layers)), change(self.final, 1), start
+        )
+
+
+def trace(
+    decoder: Decoder,
+    embeds: Float[Tensor, "batch pos d_model"],
+    ctx: Context,
+    *,
+    past: Trace | None = None,
+    start: int = 0,
+) -> Trace:
+    """Run the decoder from embeddings of the columns from `start` on, after `past`."""
+    layers: list[LayerTrace] = []
+    x = decoder.add_positions(embeds, ctx, start)
+    final = forward(
+        decoder, x, ctx, start=start, past=() if past is None else past.layers, keep=layers
+    )
+    return Trace(embeds, tuple(layers), final, start)
+
+
+@dataclass(frozen=True, eq=False)
+class Contrast:
+    """A clean and a reference run of one batch, the reference from the first column that differs.
+
+    Two runs that agree before some column share it: the second starts there, with the first
+    one's keys and values as its past.
+
+    Attributes:
+        start: columns before it are the same in both runs.
+        clean: the run of the clean prompts, all columns.
+        other: what ablated edges carry, columns from `start` on: the run of the counterfactual
+            prompts, or constants.
+    """
+
+    batch: Batch
+    ctx: Context
+    start: int
+    clean: Trace
+    other: Trace
+
+    @staticmethod
+    @torch.no_grad()
+    def run(decoder: Decoder, batch: Batch) -> Contrast:
+        """Two forwards, the second only over columns that differ; one where there are constants."""
+        ctx = decoder.context(batch.mask)
+        clean = trace(decoder, decoder.embed(batch.clean), ctx)
+        return Contrast.beside(decoder, batch, ctx, clean)
+
+    @staticmethod
+    @torch.no_grad()
+    def beside(decoder: Decoder, batch: Batch, ctx: Context, clean: Trace) -> Contrast:
+        """The contrast with a clean run that is there already."""
+        constants = constants_of(batch)
+        if constants is not None:
+            return Contrast(batch, ctx, 0, clean, constant_trace(decoder, constants, ctx))
+        start = min(batch.first_difference(), batch.n_tokens - 1)
+        other = trace(
+            decoder, decoder.embed(batch.counterfactual[:, start:]), ctx, past=clean, start=start
+        )
+        return Contrast(batch, ctx, start, clean, other)
+
+
+def constant_trace(decoder: Decoder, values: Constants, ctx: Context) -> Trace:
+    """What readers would see and project if every writer wrote its constant.
+
+    No component is run on these streams, the sums of constants, positions and biases.
+    """
+    at = ctx.position_ids
+    embeds, layers = values.embed_at(at), list[LayerTrace]()
+
+    def given(place: Literal["z", "mlp"], layer: int) -> Tensor:
+        return values.z_at(layer, at) if place == "z" else values.mlp_at(layer, at)
+
+    final = forward(decoder, decoder.add_positions(embeds, ctx), ctx, given=given, keep=layers)
+    return Trace(embeds, tuple(layers), final)

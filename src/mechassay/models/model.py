@@ -2,6 +2,9 @@
 
 On load a model proves itself on a few tokens (`check`): the decoder's logits equal those of the
 unmodified Hugging Face model, with and without padding, and the writers sum to the stream.
+
+`untrained` gives the same architecture with random weights: what is found there, no training put
+there. In commands and in `load_model` the copy of a model NAME is `untrained:NAME`, with seed 0.
 """
 
 from __future__ import annotations
@@ -16,20 +19,22 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechassay.alignment import token_position
-from mechassay.display import OneLine, briefly, html_facts
 from mechassay.errors import BadPairs, BadUsage, SelfCheckFailed, UnsupportedModel, first_line
-from mechassay.graph import Graph
-from mechassay.interchange import InterchangeBatch, InterchangesLike
-from mechassay.interchange_pairs import InterchangePair
 from mechassay.models.decoder import Context, Decoder, at_least_fp32
 from mechassay.models.families import decode
-from mechassay.models.trace import Trace, trace
-from mechassay.pairs import NO_TOKEN, Batch, Pair, PairsLike
-from mechassay.records import Spec
+from mechassay.models.forward import Trace, trace
+from mechassay.models.graph import Graph
+from mechassay.models.loading import UNTRAINED, with_drawn_weights
+from mechassay.prompts.interchange_batch import InterchangeBatch, InterchangesLike
+from mechassay.prompts.interchanges import InterchangePair
+from mechassay.prompts.pairs import NO_TOKEN, Batch, Pair, PairsLike
+from mechassay.prompts.tokenization import token_position
+from mechassay.results.records import Spec
+from mechassay.utils.display import OneLine, briefly, html_facts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
 
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 2e-2}
 """Largest allowed difference, relative to the spread of the values. Hugging Face models round their
@@ -352,8 +357,7 @@ def load_model(
                 f" {briefly(source)}."
             )
         return make_model(source, tokenizer, prepend=_bos(tokenizer, prepend_bos))
-    from mechassay.models.pretrained import load_hf
-    from mechassay.models.sources import resolve
+    from mechassay.models.loading import load_hf, resolve
 
     if isinstance(dtype, str):
         dtype = check_dtype(dtype)
@@ -476,3 +480,16 @@ def _relative(ours: Tensor, theirs: Tensor) -> float:
     if not bool(torch.isfinite(theirs).all()):
         return float("inf")
     return float((ours - theirs).square().mean().sqrt() / theirs.std().clamp(min=1e-6))
+
+
+def untrained(model: Model, seed: int = 0) -> Model:
+    """A copy of a model with weights as its class draws them before any training.
+
+    Args:
+        seed: of the weights; the global generator is left as it is.
+
+    Raises:
+        BadUsage: a model that transformers has no class for, which says how weights are drawn.
+    """
+    hf = with_drawn_weights(model.hf, model.name, seed)
+    return make_model(hf, model.tokenizer, name=f"{UNTRAINED}{model.name}", prepend=model.prepend)

@@ -1,13 +1,19 @@
-"""Accuracy of several models on several tasks, cell by cell: originals and every counterfactual.
+"""Accuracy of several models on several tasks: cells, tables and figures.
 
 A cell is one model on one task. Its record has greedy and ranked-choice accuracy of the original
-prompts and of each kind of counterfactual, with intervals; an example that has no counterfactual
+prompts and of each kind of counterfactual, with intervals. An example that has no counterfactual
 of a kind, or whose prompt has no right answer, is undefined there and counted. A cell that fails
 is a row like any other; running the same plan again goes on with what is missing.
+
+The first table has a task in each row and, for each model, greedy and ranked-choice accuracy of
+the original prompts (MIB, tables 1 and 11). Then each task has its own table and figure, with
+every kind of counterfactual (MIB, tables 12 and 13). Chance is that of ranked choice. MIB's own
+scoring, where a record has it, is a column "mib-2025". Brackets hold 95 % intervals over groups.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,26 +22,254 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from mechassay.errors import one_of
-from mechassay.examples import Example, Examples
 from mechassay.models.model import Model, check_dtype
-from mechassay.pairs import content_hash
-from mechassay.progress import BAR, Progress
-from mechassay.records import Measure, Record, Selection, Spec, Values
-from mechassay.report.console import print_text
-from mechassay.report.kinds.accuracy import ORIGINAL
+from mechassay.prompts.pairs import Example, Examples, content_hash
+from mechassay.results import page
+from mechassay.results.console import print_text
+from mechassay.results.page import NOTHING, Page, Section, Terms, TextTable
+from mechassay.results.plots import GREY, INK, MARKERS, PALETTE, SETTINGS, Picture, svg
+from mechassay.results.records import Failure, Measure, Record, Selection, Spec, Values
+from mechassay.results.sections import (
+    all_numbers,
+    measured,
+    run_section,
+    values_section,
+    warnings_notice,
+)
+from mechassay.results.text import CHANCE_DECIMALS, chance_text
 from mechassay.runs import options
-from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, option
-from mechassay.runs.names import made_by, shown_model
+from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, made_by, option, shown_model
 from mechassay.stats.intervals import proportion_interval
 from mechassay.tasks import TASKS, Task
-from mechassay.tasks.behaviour import score_prompts
-from mechassay.tasks.mib_scoring import NAME as MIB
-from mechassay.tasks.mib_scoring import Scoring, mib_scores
-from mechassay.tasks.public import PublicTask
-from mechassay.tasks.task import settings_of
+from mechassay.tasks.accuracy import NAME as MIB
+from mechassay.tasks.accuracy import Scoring, mib_scores, score_prompts
+from mechassay.tasks.hub_datasets import PublicTask
+from mechassay.tasks.task import OWN, settings_of
+from mechassay.utils.display import BAR, Progress
+
+ORIGINAL = "original"
+SCORES = {"greedy": "greedy", "ranked": "ranked choice"}
+
+READING = {
+    "Greedy": "The most likely token at every step spells a right answer exactly.",
+    "Ranked choice": (
+        "Of the prompt's choices, the one of the highest log-probability is right. Chance is what"
+        " guessing among them gives. A task with free answers has none."
+    ),
+    MIB: (
+        "If it is there: what the model writes is right by MIB's laxer rules, such as a right name"
+        " anywhere in it."
+    ),
+    "Intervals": (
+        "95 %, Clopper and Pearson's with an effective sample size that respects groups of"
+        " examples."
+    ),
+    "n": (
+        "Prompts that have a right answer. An example without a counterfactual of some kind does"
+        " not count there."
+    ),
+}
+
+
+class AccuracyPage(Page):
+    """Accuracy of models on tasks."""
+
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        """What the page is called."""
+        return "Accuracy of models on tasks"
+
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        """All tasks first, then one for each task."""
+        models = list(dict.fromkeys(record.model.name for record in records))
+        scores, tasks = _scores(records), _tasks(records)
+        by_model = {name: {r.model.name: r for r in group} for name, group in tasks.items()}
+        overall = [(name, *_cells(of, models, ORIGINAL, scores)) for name, of in by_model.items()]
+        for failure in failures:
+            model, task = (failure.cell.get(role, "") for role in ("model", "task"))
+            overall.append((task, f"{model} failed: {failure.message}"))
+        made = [TextTable.of("Original prompts", _column_names("task", models, scores), overall)]
+        for name, group in tasks.items():
+            kinds, of = _kinds(group[0]), by_model[name]
+            rows = [(short(kind), *_cells(of, models, kind, scores)) for kind in kinds]
+            made.append(TextTable.of(name, _column_names("prompts", models, scores), rows))
+        return made if overall else []
+
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        """A section for all tasks and one for each, with its figure."""
+        overall, *each = self.tables(records, failures) or [None]
+        groups = zip(each, _tasks(records).values(), strict=True)
+        shown = [
+            Section(
+                table.title,
+                (_chart(table.title, group), table) if _kinds(group[0]) else (table,),
+            )
+            for table, group in groups
+            if table
+        ]
+        return [
+            Section("", tuple(warnings_notice(records))),
+            *([Section(overall.title, (overall,))] if overall else []),
+            *shown,
+            Section("How to read this", (Terms(READING),)),
+            *run_section([_facts(record) for record in records]),
+            *values_section(records),
+            *all_numbers(records),
+        ]
+
+    def draw(self, record: Record, ax: Axes | None = None) -> Figure:
+        """The figure of one record, see `draw_accuracy`."""
+        return draw_accuracy([record], ax)
+
+
+def _chart(title: str, group: Sequence[Record]) -> page.Figure:
+    about = "Accuracy of the model by kind of prompt, with intervals and chance; the table has it."
+    return page.Figure(svg(draw_accuracy(group)), name=f"Accuracy: {title}", about=about)
+
+
+def draw_accuracy(records: Sequence[Record], ax: Axes | None = None) -> Figure:
+    """Accuracy of one task's prompts: a row a kind, greedy filled, ranked choice hollow, chance
+    dotted. On `ax` if given, else in a figure of its own.
+    """
+    kinds = _kinds(records[0])
+    with rc_context(SETTINGS):
+        size = (8.6, 0.9 + 0.36 * len(kinds))
+        figure: Any = Picture(figsize=size, layout="constrained") if ax is None else ax.figure
+        axes: Any = figure.subplots() if ax is None else ax
+        step = 0.7 / max(1, 2 * len(records))
+        for number, record in enumerate(records):
+            for half, name in enumerate(SCORES):
+                offset = (2 * number + half + 0.5) * step - 0.35
+                _draw_line(axes, record, kinds, name, offset, number)
+        chance = records[0].measure(f"chance@{ORIGINAL}")
+        if chance is not None and math.isfinite(chance.value):
+            axes.axvline(chance.value, color=GREY, linestyle=":", linewidth=1.2, label="chance")
+        axes.set(
+            xlim=(-0.02, 1.02),
+            ylim=(len(kinds) - 0.5, -0.5),
+            yticks=range(len(kinds)),
+            yticklabels=map(short, kinds),
+            xlabel="accuracy",
+        )
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="x", color=GREY, alpha=0.25, linewidth=0.7)
+        for text in [axes.xaxis.label, *axes.get_xticklabels(), *axes.get_yticklabels()]:
+            text.set_color(INK)
+        place: dict[str, Any] = {"loc": "outside upper center", "ncols": 2 * len(records) + 1}
+        if ax is None:
+            figure.legend(**place, frameon=False, labelcolor=INK, fontsize=9)
+    return figure
+
+
+def _draw_line(
+    axes: Any, record: Record, kinds: Sequence[str], name: str, offset: float, number: int
+) -> None:
+    measures = [(row + offset, record.measure(f"{name}@{kind}")) for row, kind in enumerate(kinds)]
+    defined = [(row, m) for row, m in measures if m is not None and math.isfinite(m.value)]
+    if not defined:
+        return
+    # Rounding may put an end a hair inside the value.
+    below = [max(0.0, m.value - m.low) for _, m in defined]
+    above = [max(0.0, m.high - m.value) for _, m in defined]
+    colour = PALETTE[number % len(PALETTE)]
+    axes.errorbar(
+        [m.value for _, m in defined],
+        [row for row, _ in defined],
+        xerr=[below, above],
+        fmt=MARKERS[number % len(MARKERS)],
+        color=colour,
+        markerfacecolor=colour if name == "greedy" else "none",
+        markersize=5,
+        linewidth=1.2,
+        label=f"{record.model.name}, {SCORES[name]}",
+    )
+
+
+def short(kind: str) -> str:
+    """A kind of counterfactual without the word that all share."""
+    return kind.removesuffix("_counterfactual").replace("_", " ")
+
+
+def _tasks(records: Sequence[Record]) -> dict[str, list[Record]]:
+    groups: dict[str, list[Record]] = {}
+    usual = dict.fromkeys(("n_choices", "variable", "digit", "digits"))
+    for record in records:
+        args = record.task.args
+        changed = [f"{key}={args[key]}" for key in usual if args.get(key)]
+        for key, own in (("words", OWN), ("labels", "strict")):
+            changed += [f"{key}={args[key]}"] if args.get(key, own) != own else []
+        name = record.task.name + (f" ({', '.join(changed)})" if changed else "")
+        groups.setdefault(name, []).append(record)
+    return groups
+
+
+def _kinds(record: Record) -> list[str]:
+    """Kinds of prompts of which at least one has a right answer."""
+    greedy = (m for m in record.measures if m.name.startswith("greedy@") and m.n)
+    return [m.name.removeprefix("greedy@") for m in greedy]
+
+
+def _scores(records: Sequence[Record]) -> dict[str, str]:
+    """The scores that some record has, with their titles."""
+    has_mib = any(record.measure(f"{MIB}@{ORIGINAL}") is not None for record in records)
+    return {**SCORES, MIB: MIB} if has_mib else SCORES
+
+
+def _column_names(first: str, models: Sequence[str], scores: dict[str, str]) -> tuple[str, ...]:
+    names = (f"{model}: {name}" for model in models for name in scores.values())
+    return (first, *names, "chance", "n")
+
+
+def _cells(
+    records: dict[str, Record], models: Sequence[str], kind: str, scores: dict[str, str]
+) -> tuple[str, ...]:
+    cells = [
+        _cell(records[model], f"{name}@{kind}") if model in records else NOTHING
+        for model in models
+        for name in scores
+    ]
+    some = next(iter(records.values()))
+    chance, greedy = some.measure(f"chance@{kind}"), some.measure(f"greedy@{kind}")
+    return (
+        *cells,
+        NOTHING if chance is None or not chance.n else chance_text(chance.value),
+        "0" if greedy is None else f"{greedy.n:,}",
+    )
+
+
+def _cell(record: Record, name: str) -> str:
+    found = record.measure(name)
+    return measured(found, least=CHANCE_DECIMALS) if found and found.n else NOTHING
+
+
+def _facts(record: Record) -> dict[str, str]:
+    about = record.provenance
+    return {
+        "model": record.model.name,
+        "task": f"{record.task.name} (version {record.task.version})",
+        "settings": ", ".join(
+            f"{key}={value}" for key, value in record.task.args.items() if value != ""
+        ),
+        "examples": f"{record.n:,} in {record.n_groups:,} groups",
+        **({"left out": " ".join(record.warnings)} if record.warnings else {}),
+        "seed": str(about.seed),
+        "data hash": about.data_hash[:16],
+        "dtype": about.dtype,
+        "seconds": f"{record.realised.get('seconds', math.nan):,.3g}",
+    }
+
 
 KIND = "accuracy"
 EXACT = "exact"

@@ -23,8 +23,15 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from mechassay.errors import BadFile, BadUsage, first_line
-from mechassay.files import write_text
-from mechassay.records import Failure, Record, Selection, check_unedited, first_mistake, read_record
+from mechassay.results.records import (
+    Failure,
+    Record,
+    Selection,
+    check_unedited,
+    first_mistake,
+    read_record,
+)
+from mechassay.utils.files import write_text
 
 CHOSEN = ("plan.json", "data.json", "prompts.json")
 """What a run writes before it has found anything: what is run, and on what."""

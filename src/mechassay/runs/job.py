@@ -1,15 +1,21 @@
-"""One notion of a run: a job is a plan, its cells are the pieces of work, each ends in one file.
+"""Jobs: a job is a plan, its cells are the pieces of work, and each cell ends in one file.
 
-A job is a frozen dataclass. Its fields are the options of a command, and plan.json:
+A job is a frozen dataclass. Its fields are the options of a command, and what plan.json holds:
 
     planned   (default) the folder holds results of these values alone
     growing   named in `grows`: lists of what to do, to which a later run of the folder may add
     free      stored, but another value is no other plan: limits
     secret    never stored: private seeds
 
-A `Cell` is plain values, so that any worker can do it. It ends in a record, or in a failure: it was
-skipped for a reason, or raised an error. Cells that share something expensive, such as a model and
-its controls, say so by one key; one worker does them in order. A `Bench` is what a worker holds.
+A `Cell` is plain values, so that any worker can do it. It ends in a record or in a failure: it
+was skipped for a reason, or it raised an error. Cells that share something expensive, such as a
+model and its controls, have one key. One worker does them in order. A `Bench` is what a worker
+holds.
+
+A job can be written as the command that makes it (`command_line`). `Job.words` says the words of
+the command, and the fields are its options. Options that have the command's default are left
+out, but lists of what to do always stand there. Secret fields are never written. Typed as it
+stands, the command gives an equal job, but for what is secret.
 """
 
 from __future__ import annotations
@@ -17,29 +23,161 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, get_type_hints
 
 from rich.console import Console
 
-from mechassay.display import OneLine, Tabular, html_facts, html_table
 from mechassay.errors import BadUsage, MechassayError
+from mechassay.models.loading import AT, UNTRAINED, split_revision
 from mechassay.models.model import Model, load_model
-from mechassay.progress import BAR, Progress
-from mechassay.records import Failure, Record, page_of
-from mechassay.registry import Registry
-from mechassay.report.reports import print_report, write_markdown, write_page
-from mechassay.runs.command_line import Option, command_line, option, options_of
+from mechassay.results.records import Failure, Provenance, Record, page_of, provenance
+from mechassay.results.report import print_report, write_markdown, write_page
 from mechassay.runs.folder import DEFINITIONS, RunFolder
 from mechassay.tasks import load_task
 from mechassay.tasks.task import Task
-from mechassay.text import interval
+from mechassay.utils.display import (
+    BAR,
+    OneLine,
+    Progress,
+    Tabular,
+    html_facts,
+    html_table,
+    interval,
+)
+from mechassay.utils.registry import Registry
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+PROGRAM = "mechassay"
+Role = Literal["planned", "free", "secret"]
+
+
+@dataclass(frozen=True)
+class Option:
+    """How a field of a job is typed at the command line.
+
+    Attributes:
+        help: one or two sentences.
+        flags: "--model", "-m"; the field's own name if there are none.
+        least, most: of numbers.
+        complete: what shells offer: "models", "tasks", "methods" or "files".
+        role: "planned", "free" or "secret", see the module.
+        none: the word for None, of a number whose command has another default: "all".
+        first: whether it stands in the first panel of the help, as options that are required do.
+    """
+
+    help: str = ""
+    flags: tuple[str, ...] = ()
+    least: int | float | None = None
+    most: int | float | None = None
+    complete: str = ""
+    role: Role = "planned"
+    none: str = ""
+    first: bool = False
+
+
+def option(help: str, *flags: str, **more: Any) -> Option:
+    """An `Option` in one line, for `Annotated`."""
+    return Option(help, flags, **more)
+
+
+def options_of(job: Any) -> dict[str, Option]:
+    """The fields of a job, or of its class, with their options."""
+    kind = job if isinstance(job, type) else type(job)
+    hints = get_type_hints(kind, include_extras=True)
+    about = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+    return {
+        each.name: next((x for x in about[each.name] if isinstance(x, Option)), Option())
+        for each in dataclasses.fields(kind)
+    }
+
+
+def check_ranges(job: Any) -> None:
+    """Refuse a number that is less or more than its option allows.
+
+    Raises:
+        BadUsage: a field has one.
+    """
+    for name, about in options_of(job).items():
+        value, least, most = getattr(job, name), about.least, about.most
+        if isinstance(value, int | float) and not (
+            (least is None or value >= least) and (most is None or value <= most)
+        ):
+            allowed = f"{least} or more" if most is None else f"between {least} and {most}"
+            raise BadUsage(f"{name} must be {allowed}; got {value}.")
+
+
+def command_line(job: Any, output: Path | None = None) -> str:
+    """The command of a job in one line, quoted for a shell; "" where no command makes it.
+
+    Args:
+        output: the folder that it writes to; the command's default if not given.
+    """
+    words = command_words(job)
+    if words is None:
+        return ""
+    return shlex.join([PROGRAM, *words, *(["-o", str(output)] if output else [])])
+
+
+def command_words(job: Any) -> list[str] | None:
+    """The words of `command_line`; None where no command makes the job."""
+    head, said = job.words()
+    words = list[str](head)
+    if not words:
+        return None
+    defaults = {each.name: _default(each) for each in dataclasses.fields(job)} | dict(job.typed)
+    for name, about in options_of(job).items():
+        if name in said or about.role == "secret":
+            continue
+        value, default = getattr(job, name), defaults[name]
+        # A list of what to do has another default in some commands: it is always written.
+        if _same(value, default) and not (name in job.grows and value):
+            continue
+        typed = _typed(name, about, value)
+        if typed is None:
+            return None
+        words += typed
+    return words
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else None
+
+
+def _same(value: Any, default: Any) -> bool:
+    # 1 is one edge, 1.0 all of them.
+    return type(value) is type(default) and value == default
+
+
+def _typed(name: str, about: Option, value: Any) -> list[str] | None:
+    """An option and its value, once for each of several; None for what cannot be typed."""
+    flags = about.flags or (f"--{name.replace('_', '-')}",)
+    if isinstance(value, bool):
+        yes, slash, no = flags[0].partition("/")
+        return [yes] if value else [no] if slash else None
+    if value is None and about.none:
+        return [flags[0], about.none]
+    if value is None or value == ():
+        return None
+    values: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
+    # A value that begins with a dash would be taken for an option.
+    return [
+        word
+        for each in map(str, values)
+        for word in ([f"{_long(flags)}={each}"] if each.startswith("-") else [flags[0], each])
+    ]
+
+
+def _long(flags: tuple[str, ...]) -> str:
+    return next((flag for flag in flags if flag.startswith("--")), flags[0])
+
 
 __all__ = ["Option", "option", "options_of"]
 
@@ -145,20 +283,20 @@ class Job(Protocol):
 JOBS = Registry(
     "kind of run",
     {
-        "circuits": "mechassay.runs.circuits:CircuitsJob",
+        "circuits": "mechassay.discovery.job:CircuitsJob",
         "accuracy": "mechassay.runs.accuracy:AccuracyJob",
-        "adversarial": "mechassay.runs.adversarial:AdversarialJob",
-        "adversarial-paper": "mechassay.runs.adversarial_paper:PaperJob",
-        "adversarial-search": "mechassay.runs.adversarial_search:SearchJob",
-        "alignments": "mechassay.runs.alignments:AlignmentsJob",
-        "assess": "mechassay.runs.assess:AssessJob",
-        "directions": "mechassay.runs.directions:DirectionsJob",
-        "gym": "mechassay.runs.gym:GymJob",
-        "gym-check": "mechassay.runs.gym_check:GymCheckJob",
-        "measure": "mechassay.runs.measure:MeasureJob",
-        "patch": "mechassay.runs.patch:PatchJob",
-        "saes": "mechassay.runs.saes:SAEJob",
-        "variables": "mechassay.runs.variables:VariablesJob",
+        "adversarial": "mechassay.adversarial.jobs:AdversarialJob",
+        "adversarial-paper": "mechassay.adversarial.paper:PaperJob",
+        "adversarial-search": "mechassay.adversarial.jobs:SearchJob",
+        "alignments": "mechassay.variables.jobs:AlignmentsJob",
+        "assess": "mechassay.judges.job:AssessJob",
+        "directions": "mechassay.gym.jobs:DirectionsJob",
+        "gym": "mechassay.gym.jobs:GymJob",
+        "gym-check": "mechassay.gym.jobs:GymCheckJob",
+        "measure": "mechassay.measurement.job:MeasureJob",
+        "patch": "mechassay.interventions.job:PatchJob",
+        "saes": "mechassay.saes.job:SAEJob",
+        "variables": "mechassay.variables.jobs:VariablesJob",
     },
     plural="jobs",
 )
@@ -384,3 +522,46 @@ def cell_name(*parts: str) -> str:
     if plain == name and len(plain) <= 2 * LONGEST:
         return name
     return f"{plain[-LONGEST:]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def shown_model(name: str) -> str:
+    """What tables call a model: folders and files by their own names, and with their revisions."""
+    if name.startswith(UNTRAINED):
+        return UNTRAINED + shown_model(name.removeprefix(UNTRAINED))
+    model, revision = split_revision(name)
+    path = Path(model)
+    shown = path.name if path.exists() else model
+    return f"{shown}{AT}{revision}" if revision else shown
+
+
+def made_by(model: Model, seed: int, data_hash: str) -> Provenance:
+    """How a record of a model came about."""
+    device, dtype = str(model.device), str(model.dtype).removeprefix("torch.")
+    return provenance(device=device, dtype=dtype, seed=seed, data_hash=data_hash)
+
+
+MANY = 1_000
+"""Layers, before a model is known."""
+
+
+def layers_of(text: str, n_layers: int) -> tuple[int, ...] | None:
+    """Layers as they are typed: all (None), numbers, or a slice of all as in Python.
+
+    Raises:
+        BadUsage: neither, or none of the model's layers.
+    """
+    if text == "all":
+        return None
+    try:
+        if ":" in text:
+            parts = [int(x) if x.strip() else None for x in text.split(":")]
+            found = tuple(range(n_layers))[slice(*parts)]
+        else:
+            found = tuple(int(x) for x in text.split(","))
+    except (ValueError, TypeError):
+        raise BadUsage(
+            f"Layers are all, numbers such as 0,3,6, or a slice such as ::3; got {text!r}."
+        ) from None
+    if not found:
+        raise BadUsage(f"Layers {text} are none of the model's, 0 to {n_layers - 1}.")
+    return found

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mechassay.lazy import lazy_names
+from mechassay.utils.registry import lazy_names
 
 if TYPE_CHECKING:
-    from mechassay.saes.activations import ActivationStore, StoreSettings, store_activations
-    from mechassay.saes.agreement import SeedAgreement, cosine_to, seed_agreement
+    from mechassay.features.sae import load_sae, provenance_of, save_sae
+    from mechassay.saes.activations import (
+        ActivationStore,
+        Corpus,
+        Document,
+        StoreSettings,
+        fetch_corpus,
+        load_corpus,
+        store_activations,
+    )
     from mechassay.saes.architectures import SAESettings
-    from mechassay.saes.controls import permuted_sae, prefix_of, random_sae
-    from mechassay.saes.corpus import Corpus, Document, fetch_corpus, load_corpus
-    from mechassay.saes.formats import load_sae, provenance_of, save_sae
-    from mechassay.saes.planted import PlantedFeatures, PlantedSettings, PlantedTrainer, plant
+    from mechassay.saes.feature_matching import (
+        SeedAgreement,
+        cosine_to,
+        permuted_sae,
+        prefix_of,
+        random_sae,
+        seed_agreement,
+    )
     from mechassay.saes.quality import SAEQuality, sae_quality, spliced_loss
-    from mechassay.saes.trained import TrainedSAE
-    from mechassay.saes.trainer import DictionaryTrainer
-    from mechassay.saes.training import train_sae
+    from mechassay.saes.synthetic import PlantedFeatures, PlantedSettings, PlantedTrainer, plant
+    from mechassay.saes.training import DictionaryTrainer, TrainedSAE, train_sae
 
 __all__ = [
     "ActivationStore",
@@ -52,16 +63,14 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "activations": "ActivationStore StoreSettings store_activations",
-        "agreement": "SeedAgreement cosine_to seed_agreement",
+        "activations": "ActivationStore Corpus Document StoreSettings fetch_corpus load_corpus"
+        " store_activations",
         "architectures": "SAESettings",
-        "controls": "permuted_sae prefix_of random_sae",
-        "corpus": "Corpus Document fetch_corpus load_corpus",
-        "formats": "load_sae provenance_of save_sae",
-        "planted": "PlantedFeatures PlantedSettings PlantedTrainer plant",
+        "feature_matching": "SeedAgreement cosine_to permuted_sae prefix_of random_sae"
+        " seed_agreement",
+        "mechassay.features.sae": "load_sae provenance_of save_sae",
         "quality": "SAEQuality sae_quality spliced_loss",
-        "trained": "TrainedSAE",
-        "trainer": "DictionaryTrainer",
-        "training": "train_sae",
+        "synthetic": "PlantedFeatures PlantedSettings PlantedTrainer plant",
+        "training": "DictionaryTrainer TrainedSAE train_sae",
     },
 )

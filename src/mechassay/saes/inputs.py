@@ -1,6 +1,6 @@
 """What metrics of dictionaries are given: the activations of a site over texts, and a trainer.
 
-`mechassay.measurement.inputs.SOURCES` names it; measurement itself does not know how dictionaries
+`mechassay.measurement.metric.SOURCES` names it; measurement itself does not know how dictionaries
 are trained.
 """
 
@@ -11,11 +11,15 @@ from pathlib import Path
 
 from mechassay.features.sae import Architecture
 from mechassay.models.model import Model
-from mechassay.progress import Progress
-from mechassay.saes.activations import ActivationStore, StoreSettings, store_activations
+from mechassay.saes.activations import (
+    ActivationStore,
+    StoreSettings,
+    load_corpus,
+    store_activations,
+)
 from mechassay.saes.architectures import SAESettings
-from mechassay.saes.corpus import load_corpus
-from mechassay.saes.trainer import DictionaryTrainer
+from mechassay.saes.training import DictionaryTrainer
+from mechassay.utils.display import Progress
 
 
 @dataclass(frozen=True)

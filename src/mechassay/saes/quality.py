@@ -32,20 +32,30 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechassay.display import OneLine, Tabular, html_facts, html_table
 from mechassay.errors import BadUsage, one_of
 from mechassay.features.sae import SAE
 from mechassay.interventions.site import Site
 from mechassay.models.forward import Place, forward
 from mechassay.models.model import Model
-from mechassay.progress import BAR, Progress
-from mechassay.records import Measure, Record, Selection, Spec, provenance
+from mechassay.results.records import Measure, Record, Selection, Spec, provenance
 from mechassay.saes.activations import ActivationStore, Windows, weights_hash
-from mechassay.saes.agreement import SHARED, cosine_to, seed_agreement
-from mechassay.saes.controls import permuted_sae, random_sae
-from mechassay.stats.intervals import LEVEL, Resamples, percentile_interval
-from mechassay.stats.rounding import resolved_difference
-from mechassay.text import interval
+from mechassay.saes.feature_matching import (
+    SHARED,
+    cosine_to,
+    permuted_sae,
+    random_sae,
+    seed_agreement,
+)
+from mechassay.stats.intervals import LEVEL, Resamples, percentile_interval, resolved_difference
+from mechassay.utils.display import (
+    BAR,
+    OneLine,
+    Progress,
+    Tabular,
+    html_facts,
+    html_table,
+    interval,
+)
 
 KIND = "saes"
 RESULT = "result"

@@ -1,42 +1,48 @@
-"""Upper confidence bounds of a percentile from order statistics, and the sample sizes they need.
+"""Upper confidence bounds of a percentile: of independent draws, of a grid, and of a part of it.
 
-From Proposition 2.1 and Corollary 2.2 of Uit de Bos and Garriga-Alonso (2024), "Adversarial Circuit
-Evaluation". Let X_(1) <= ... <= X_(n) be n independent draws and x_p a p-th percentile: P(X < x_p)
-<= p. The order statistic X_(k) is below x_p only if at least k draws are, so with Y ~ Bin(n, p)
+From Proposition 2.1 and Corollary 2.2 of Uit de Bos and Garriga-Alonso (2024), "Adversarial
+Circuit Evaluation". Let X_(1) <= ... <= X_(n) be n independent draws and x_p a p-th percentile:
+P(X < x_p) <= p. The order statistic X_(k) is below x_p only if at least k draws are, so with Y ~
+Bin(n, p)
 
     P(X_(k) >= x_p) >= P(Y <= k - 1),
 
-with equality if X is continuous; ties only help. `level` is the paper's delta, the confidence asked
-for. In the proposition k = ceil((p + epsilon) n), where epsilon is a margin with p + epsilon < 1.
-Three ways to compute the confidence:
+with equality if X is continuous; ties only help. `level` is the paper's delta, the confidence
+asked for. In the proposition k = ceil((p + epsilon) n), where epsilon is a margin with p +
+epsilon < 1. Three ways to compute the confidence, and the number of draws that it needs
+(`required_n`):
 
     exact       P(Y <= k - 1)
     chernoff    1 - exp(-n D(p + epsilon || p)),   D the divergence of Bernoulli distributions
     hoeffding   1 - exp(-2 n epsilon^2)
 
-(the paper's proof of the last lacks the factor 2; its equation and table have it). Given draws no
-epsilon is needed: `upper_bound` takes the smallest rank k whose confidence reaches `level`, with
-k/n for p + epsilon in the second and third.
+(the paper's proof of the last lacks the factor 2; its equation and table have it). p, level and
+epsilon are read as the decimals they are written as, so that ranks are rounded exactly.
 
-All is computed for the draws not below x_p, Z = n - Y ~ Bin(n, q), q = 1 - p: the proposition
-fails if Z <= j = floor(b n), b = 1 - p - epsilon; q and b keep their digits when p = 0.9999. p,
-level and epsilon are read as the decimals they are written as, so that ranks are rounded exactly.
+Pairs of a grid of n clean and m corrupted inputs are not independent: N values are worth between
+min(n, m) and N independent ones, and without a look at the values no more than min(n, m) can be
+promised. Their bounds average over injections of rows into columns (`shortfall`). Those of pairs
+of one stratum are sums over the strata (`PartialGrid`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, NamedTuple, get_args
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
+from scipy.optimize import root_scalar
 from scipy.special import betaincc
+from scipy.stats import binom
 
 from mechassay.errors import BadUsage, one_of
 from mechassay.stats.intervals import Interval
+from mechassay.utils.display import OneLine
 
 Kind = Literal["exact", "chernoff", "hoeffding"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -97,8 +103,12 @@ def upper_bound(
 ) -> UpperBound:
     """The smallest order statistic that is at least the p-th percentile with confidence `level`.
 
-    The largest value is taken only where its rank is asked for: with too few values the bound is
-    infinite. NaN counts as larger than every number, so undefined values cannot lower the bound.
+    Given draws no epsilon is needed: the smallest rank k is taken whose confidence reaches
+    `level`, with k/n for p + epsilon by the inequalities of Chernoff and Hoeffding.
+
+    The largest value is taken only where its rank is asked for: with too few values the bound
+    is infinite. NaN counts as larger than every number, so undefined values cannot lower the
+    bound.
 
     Args:
         values: independent draws.
@@ -286,7 +296,12 @@ def _exact_n(p: float, level: float, epsilon: float, enough: int, block: int) ->
 
 
 def at_most(n: int, j: int, q: float) -> float:
-    """P(Z <= j) for Z ~ Bin(n, q) and 0 <= j < n, with a relative error of about 1e-14."""
+    """P(Z <= j) for Z ~ Bin(n, q) and 0 <= j < n, with a relative error of about 1e-14.
+
+    Confidences are computed for the draws not below x_p, Z = n - Y ~ Bin(n, q), q = 1 - p: the
+    proposition fails if Z <= j = floor(b n), b = 1 - p - epsilon; q and b keep their digits
+    when p = 0.9999.
+    """
     return float(betaincc(j + 1.0, float(n - j), q))
 
 
@@ -369,3 +384,313 @@ def _check_epsilon(p: float, epsilon: float) -> None:
         raise BadUsage(
             f"epsilon must be above 0 and below 1 - p = {float(1 - decimal(p)):g}; got {epsilon:g}."
         )
+
+
+GridKind = Literal["shortfall", "chernoff", "hoeffding"]
+GRID_KINDS: tuple[GridKind, ...] = get_args(GridKind)
+XTOL = 1e-12
+
+
+def shortfall(s: int, theta: float, alpha: float) -> float:
+    """L, the mean of the smallest `alpha` of Bin(s, theta); negative if P(Z = 0) exceeds alpha.
+
+    Let V_ij = f(X_i, Y_j) for n clean inputs X and m corrupted inputs Y, all drawn
+    independently, N = n m, and s = min(n, m). Pairs in a row share X_i: a thousand may be worth
+    one.
+
+    **Averaging** (Hoeffding 1963, section 5). For a set A let F be the share of the N values in
+    A and theta = P(V in A). If n <= m, F is the mean, over all injections pi of rows into
+    columns, of F_pi = (1/s) sum_i [V_(i, pi(i)) in A]. These use no row or column twice, so s
+    F_pi is Z ~ Bin(s, theta), though not independently for different pi. By Jensen, E g(s F) <=
+    E g(Z) for any convex g. A tail probability is not convex, so the binomial tail itself is
+    NOT a bound. Markov's inequality with two convex functions is:
+
+        chernoff    g = exp(-lambda z)    P(F <= y) <= exp(-s D(y || theta)), y <= theta
+        shortfall   g = (c - z)_+         P(F <= y) <= E(c - Z)_+ / (c - s y)
+
+    with the best lambda, and any c > s y (hoeffding: the first with 2 (theta - y)^2 <= D).
+    Exponentials are mixtures of such hinges, so the best hinge is never worse than Chernoff.
+    Solved for y: P(F <= y) <= alpha if s y <= L, the mean of the smallest alpha of the binomial
+    (its expected shortfall, Rockafellar and Uryasev 2000),
+
+        L = max_c [c - E(c - Z)_+ / alpha],    E(c - Z)_+ = sum_{i < c} P(Z <= i),
+
+    with the maximum at an alpha-quantile. See `grid_rank` and `grid_exceedance` for its use.
+
+    Args:
+        s: the smaller side of the grid.
+        theta: probability, 0 <= theta <= 1.
+    """
+    # Every c gives a valid bound, so that the rounding of the quantile does no harm.
+    c = min(s, max(1, int(binom.ppf(alpha, s, theta))))
+    return c - float(at_most_each(np.full(c, s), np.arange(c), theta).sum()) / alpha
+
+
+def grid_rank(
+    n_clean: int, n_corrupted: int, p: float, level: float = 0.95, kind: str = "shortfall"
+) -> int | None:
+    """The smallest rank whose value, among all pairs, bounds the p-th percentile from above.
+
+    With A = [x_p, infinity), theta >= 1 - p. The k-th smallest value is below x_p only if F <= 1 -
+    k/N, so the smallest k with s (1 - k/N) <= L(1 - p) is a bound with confidence `level`. Bounds
+    fall in theta, so theta > 1 - p does no harm. None if not even the largest value is one.
+
+    Raises:
+        BadUsage: p or level is not between 0 and 1, or a side of the grid is empty.
+        UnknownName: `kind` is none of `GRID_KINDS`.
+    """
+    check_share("p", p)
+    check_share("The confidence", level)
+    one_of("kind of bound for a grid", kind, GRID_KINDS)
+    s, total, alpha = _smaller(n_clean, n_corrupted), n_clean * n_corrupted, failure_of(level)
+    if kind == "shortfall":
+        lowest = shortfall(s, float(1 - decimal(p)), alpha)
+        return None if lowest < 0 else total - math.floor(total * lowest / s)
+
+    def enough(rank: int) -> bool:
+        return by_inequality(s, Fraction(rank, total) - decimal(p), p, kind) <= alpha * ROUNDING
+
+    return (
+        first_that(enough, min(total, math.ceil(decimal(p) * total)), total)
+        if enough(total)
+        else None
+    )
+
+
+def grid_confidence(
+    n_clean: int, n_corrupted: int, p: float, rank: int, kind: str = "shortfall"
+) -> float:
+    """The confidence that the value of that rank is at least the p-th percentile; 0 if unknown.
+
+    Raises:
+        BadUsage: p is not between 0 and 1, or the rank not between 1 and the number of pairs.
+        UnknownName: `kind` is none of `GRID_KINDS`.
+    """
+    check_share("p", p)
+    s, total = _smaller(n_clean, n_corrupted), n_clean * n_corrupted
+    if not 1 <= rank <= total:
+        raise BadUsage(f"A rank must be between 1 and {total}; got {rank}.")
+    one_of("kind of bound for a grid", kind, GRID_KINDS)
+    if kind != "shortfall":
+        return 1 - by_inequality(s, Fraction(rank, total) - decimal(p), p, kind)
+    theta = float(1 - decimal(p))
+    return hinge_confidence(s, theta, s * theta, s * (1 - rank / total))
+
+
+def hinge_confidence(n: int, theta: float, mean: float, seen: float) -> float:
+    """1 - the best hinge bound on P(Bin(n, theta) <= seen); `mean` is n theta."""
+    # Any c gives a valid bound; one above the mean is never the best for an alpha below one half.
+    c = np.arange(math.floor(seen) + 1, min(n, math.ceil(mean) + 1) + 1)
+    if not c.size:
+        return 0.0
+    below = np.arange(c[-1])
+    hinge = np.cumsum(at_most_each(np.full(len(below), n), below, theta))[c - 1]
+    return max(0.0, 1 - float((hinge / (c - seen)).min()))
+
+
+def grid_exceedance(hits: int, n_clean: int, n_corrupted: int, level: float = 0.95) -> float:
+    """Upper confidence bound of the probability that a fresh pair is a hit, by the shortfall.
+
+    With e the observed share, every theta with s e <= L(theta) is refuted with confidence `level`;
+    the bound is the smallest of them.
+
+    Args:
+        hits: pairs of the grid, of n_clean x n_corrupted.
+
+    Raises:
+        BadUsage: level is not between 0 and 1, a side of the grid is empty, or hits are not between
+            0 and the number of pairs.
+    """
+    check_share("The confidence", level)
+    s, total, alpha = _smaller(n_clean, n_corrupted), n_clean * n_corrupted, failure_of(level)
+    if not 0 <= hits <= total:
+        raise BadUsage(f"Hits must be between 0 and the {total} pairs of the grid; got {hits}.")
+    if hits == total:
+        return 1.0
+    share = hits / total
+    return smallest_refuted(lambda theta: s * share - shortfall(s, theta, alpha), share)
+
+
+def smallest_refuted(excess: Callable[[float], float], share: float) -> float:
+    """The root in theta, from the observed share to 1, of what exceeds the rising shortfall."""
+    theta = root_scalar(excess, bracket=(share, 1.0), xtol=XTOL)
+    return min(1.0, float(theta.root) + XTOL)
+
+
+def _smaller(n_clean: int, n_corrupted: int) -> int:
+    s = min(n_clean, n_corrupted)
+    if s < 1:
+        raise BadUsage(
+            f"A grid needs at least 1 clean and 1 corrupted input; got {n_clean} and {n_corrupted}."
+        )
+    return s
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PartialGrid(OneLine):
+    """The stratum of every prompt of a grid, as a number.
+
+    A part of a grid: the pairs whose two prompts are of one stratum, such as one template. The
+    stratum of a prompt is the values of some of its fields. What is left of a grid is a whole
+    grid for each stratum s: n_s clean with m_s corrupted prompts, w_s = n_s m_s / sum n m of
+    the values.
+
+    **Bounds** hold given the strata of the sample: for the population in which stratum s has
+    the share w_s and both prompts are drawn independently within it. Let F be the share of the
+    values in a set, theta its mean, and k_s = min(n_s, m_s). By averaging (`shortfall`), for
+    the mean of any convex function, the share in block s is at most Bin(k_s, theta_s) / k_s.
+    Blocks share no prompt, so F is at most the sum of w_s / k_s Bin(k_s, theta_s). Let K be the
+    smallest k_s / w_s, and N = sum k_s. A variable in [0, 1/K] is at most the one with its mean
+    that is 0 or 1/K, and a sum of N of these is at most a binomial one (Hoeffding 1956). So
+    with Z ~ Bin(N, theta K / N)
+
+        E g(K F) <= E g(Z),    P(F <= y) <= alpha    where K y <= the shortfall of Z.
+
+    K is the number of values over the most that one prompt is in. For one block K = N = min(n,
+    m), and the bound is the grid's.
+
+    **Intervals** resample all rows and columns (`stats.bootstrap`), so strata get other shares,
+    as in another sample. They are about pairs drawn as these were, given that their strata
+    agree, and count K inputs. Pairs of different strata have intervals by the same rule, and no
+    bounds.
+
+    Attributes:
+        clean, corrupted: of the prompts of each side, in their order.
+
+    Raises:
+        BadUsage: no clean prompt has the stratum of a corrupted one.
+    """
+
+    clean: Int[np.ndarray, "clean"]
+    corrupted: Int[np.ndarray, "corrupted"]
+
+    def __post_init__(self) -> None:
+        if not np.isin(self.clean, self.corrupted).any():
+            raise BadUsage(
+                "No clean prompt of the grid is of the stratum of a corrupted one: there are no"
+                " pairs."
+            )
+
+    @staticmethod
+    def of(clean: Sequence[Any], corrupted: Sequence[Any]) -> PartialGrid:
+        """From a label of every prompt, anything that can be a key."""
+        numbers: dict[Any, int] = {}
+        codes = [
+            np.array([numbers.setdefault(label, len(numbers)) for label in side], dtype=np.int64)
+            for side in (clean, corrupted)
+        ]
+        return PartialGrid(*codes)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Clean and corrupted prompts."""
+        return len(self.clean), len(self.corrupted)
+
+    @cached_property
+    def mask(self) -> Bool[np.ndarray, "clean corrupted"]:
+        """Which pairs there are."""
+        return self.clean[:, None] == self.corrupted[None, :]
+
+    def blocks(self) -> list[tuple[Int[np.ndarray, "rows"], Int[np.ndarray, "columns"]]]:
+        """The prompts of each stratum that both sides have, in the order of their numbers."""
+        both = np.intersect1d(self.clean, self.corrupted).tolist()
+        return [
+            (np.flatnonzero(self.clean == stratum), np.flatnonzero(self.corrupted == stratum))
+            for stratum in both
+        ]
+
+    @cached_property
+    def sides(self) -> Int[np.ndarray, "blocks 2"]:
+        """n_s and m_s of every block."""
+        both, ours = np.unique(self.clean, return_counts=True)
+        others, theirs = np.unique(self.corrupted, return_counts=True)
+        _, mine, yours = np.intersect1d(both, others, return_indices=True)
+        return np.stack([ours[mine], theirs[yours]], axis=1)
+
+    @property
+    def n_values(self) -> int:
+        """Pairs."""
+        return int(self.sides.prod(axis=1).sum())
+
+    @property
+    def n_draws(self) -> int:
+        """N, the most disjoint pairs."""
+        return int(self.sides.min(axis=1).sum())
+
+    @property
+    def units(self) -> float:
+        """K, the independent pairs that bounds and intervals count."""
+        return self.n_values / int(self.sides.max())
+
+    def select(self, rows: Sequence[int], columns: Sequence[int]) -> PartialGrid:
+        """The strata of some prompts, in that order."""
+        return PartialGrid(self.clean[list(rows)], self.corrupted[list(columns)])
+
+
+def reach(mask: Bool[np.ndarray, "clean corrupted"]) -> float:
+    """A part's pairs over the most that one prompt is in, in place of a grid's smaller side."""
+    most = max(int(mask.sum(axis=0).max()), int(mask.sum(axis=1).max()))
+    return int(mask.sum()) / most if most else 0.0
+
+
+def partial_rank(strata: PartialGrid, p: float, level: float = 0.95) -> int | None:
+    """The smallest rank whose value, among all pairs, bounds the p-th percentile from above.
+
+    None if with confidence `level` not even the largest value does.
+
+    Raises:
+        BadUsage: p or level is not between 0 and 1.
+    """
+    check_share("p", p)
+    check_share("The confidence", level)
+    total = strata.n_values
+    lowest = _lowest(strata, float(1 - decimal(p)), failure_of(level))
+    return None if lowest < 0 else total - math.floor(total * lowest / strata.units)
+
+
+def partial_confidence(strata: PartialGrid, p: float, rank: int) -> float:
+    """The confidence that the value of that rank is at least the p-th percentile; 0 if unknown.
+
+    Raises:
+        BadUsage: p is not between 0 and 1, or the rank not between 1 and the number of pairs.
+    """
+    check_share("p", p)
+    total, n = strata.n_values, strata.n_draws
+    if not 1 <= rank <= total:
+        raise BadUsage(f"A rank must be between 1 and {total}; got {rank}.")
+    mean, seen = float(1 - decimal(p)) * strata.units, strata.units * (1 - rank / total)
+    return hinge_confidence(n, mean / n, mean, seen)
+
+
+def partial_exceedance(strata: PartialGrid, hits: int, level: float = 0.95) -> float:
+    """Upper confidence bound of the probability that a fresh pair is a hit.
+
+    Args:
+        hits: pairs, of all in the strata.
+
+    Raises:
+        BadUsage: level is not between 0 and 1, or hits are not between 0 and the number of pairs.
+    """
+    check_share("The confidence", level)
+    total, alpha = strata.n_values, failure_of(level)
+    if not 0 <= hits <= total:
+        raise BadUsage(f"Hits must be between 0 and the {total} pairs of the part; got {hits}.")
+    if hits == total:
+        return 1.0
+    seen = strata.units * hits / total
+    # If even at theta = 1 the shortfall is below what was seen, nothing is refuted.
+    if _lowest(strata, 1.0, alpha) <= seen:
+        return 1.0
+    return smallest_refuted(lambda theta: seen - _lowest(strata, theta, alpha), hits / total)
+
+
+def _lowest(strata: PartialGrid, theta: float, alpha: float) -> float:
+    """The value below which K F lies with a probability of at most alpha."""
+    return shortfall(strata.n_draws, theta * strata.units / strata.n_draws, alpha)
+
+
+def outside(
+    values: Float[np.ndarray, "clean corrupted"], mask: Bool[np.ndarray, "clean corrupted"]
+) -> Float[np.ndarray, "clean corrupted"]:
+    """The values of some pairs; NaN at the others."""
+    return np.where(mask, values, np.nan)

@@ -1,13 +1,16 @@
 """Intervals and areas: numbers in, numbers out, no models.
 
-Intervals are bootstraps over groups: the groups of examples are drawn with replacement, each with
-all its examples, and a statistic of means is recomputed from the same per-example values; nothing
-is run again. Randomness comes in as a `numpy.random.Generator`.
+Intervals are bootstraps over groups: the groups of examples are drawn with replacement, each
+with all its examples, and a statistic of means is recomputed from the same per-example values;
+nothing is run again. Randomness comes in as a `numpy.random.Generator`.
 
 A `BootstrapEstimate` is a weighted sum of means, or of their absolute values. Of the latter a
 percentile interval is wrong near 0: |x| folds the noise of x, so the estimate is too large, and
-each resample adds the noise once more. Where the sign of x is not sure (|x| < 3 standard errors),
-the error of |x| is therefore bounded by that of x, as | |x + e| - |x| | <= |e|.
+each resample adds the noise once more. Where the sign of x is not sure (|x| < 3 standard
+errors), the error of |x| is therefore bounded by that of x, as | |x + e| - |x| | <= |e|.
+
+Differences that rounding alone may have made are 0 (`resolved_difference`), so that no share
+divides by them.
 """
 
 from __future__ import annotations
@@ -17,15 +20,16 @@ from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from numpy.typing import ArrayLike, DTypeLike
 from scipy.special import stdtrit
 from scipy.stats import beta, norm
 from scipy.stats import t as student
 
-from mechassay.display import OneLine
+from mechassay.utils.display import OneLine
 
 N_RESAMPLES = 2000
 LEVEL = 0.95
@@ -272,3 +276,79 @@ def mean_estimate(estimates: Sequence[BootstrapEstimate]) -> BootstrapEstimate:
         estimates[0].n_groups,
         min(estimate.least for estimate in estimates),
     )
+
+
+N_GROUP_RESAMPLES = 1000
+
+
+def example_weights(
+    groups: Sequence[str], rng: np.random.Generator, n_resamples: int = N_GROUP_RESAMPLES
+) -> tuple[Float[np.ndarray, "resamples n"], int]:
+    """How often each resample has each example, and how many groups there are.
+
+    Groups are drawn with replacement, each with all its examples.
+    """
+    names, member = np.unique(np.asarray(groups), return_inverse=True)
+    n = len(names)
+    counts = rng.multinomial(n, np.full(n, 1 / n), size=n_resamples).astype(float)
+    return counts[:, member], n
+
+
+def weighted_means(
+    weights: Float[np.ndarray, "resamples n"], values: Float[np.ndarray, "n"]
+) -> Float[np.ndarray, "resamples"]:
+    """The mean of the values in every resample."""
+    return weights @ values / weights.sum(axis=1)
+
+
+WALK = 2.0**7
+"""The rounding of a random walk over 2^14 additions, in eps of the size of what is added."""
+
+
+def resolved_difference(
+    a: ArrayLike,
+    b: ArrayLike,
+    values: Float[np.ndarray, "*runs n"],
+    *,
+    least: float = 0.0,
+    dtype: DTypeLike | None = None,
+) -> Any:
+    """a - b, and exactly 0 where rounding alone may have made it; NaN stays NaN.
+
+    Two runs that do the same sums in another order differ, although nothing does. A logit is
+    the end of a chain of dot products; its error is a random walk of one eps of its size a
+    step. Over 2^14 additions, as in 30 blocks of width 576, that is about 2^7 eps. Full and
+    empty circuits of equal prompts, which have nothing to differ in, differ by at most 80 eps
+    an example in tiny models of five families and in SmolLM2-135M, in float32 and in float64.
+
+    Objectives are differences of logits, or functions of them, so their rounding is that of
+    their terms. Only values are stored, and their mean size stands for that of the terms. The
+    size of their mean would be too small: values of either sign cancel in it, and their errors
+    do not. That errors of many examples cancel in part does not count either, since two
+    examples may be the same one.
+
+    The bound is 3e-14 of the values' size in float64 and 2e-5 in float32. Half precision errs
+    by percents, which only an interval over examples can tell from an effect; its logits are
+    made float32, and the bound is that of float32.
+
+    Args:
+        a, b: means of values, or of resamples of them, in any shapes that broadcast.
+        values: the numbers that these are means of, of all runs: a row a run, a column an
+            example. Of an example the largest in magnitude counts.
+        least: the size of the numbers that the values are sums of, where that is known and
+            larger: 1 for a divergence near 0, whose terms p log p are of the order of 1.
+        dtype: in which the values were computed; else float32 if it holds all of them exactly,
+            as it does what was copied from there to float64, and float64 if not.
+
+    Returns:
+        float64, in the shape of a - b.
+    """
+    rows = np.atleast_2d(np.asarray(values, dtype=float))
+    if dtype is None:
+        with np.errstate(over="ignore"):
+            single = np.array_equal(rows, rows.astype(np.float32), equal_nan=True)
+        dtype = np.float32 if single else np.float64
+    sizes = np.maximum(np.abs(rows).max(axis=0), least)
+    difference = np.subtract(a, b, dtype=float)
+    below = np.abs(difference) <= WALK * float(np.finfo(dtype).eps) * sizes.mean()
+    return np.where(below, 0.0, difference)

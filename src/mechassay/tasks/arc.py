@@ -35,11 +35,11 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mechassay.alignment import Span
 from mechassay.errors import BadFile, BadUsage
-from mechassay.examples import Example
-from mechassay.pairs import NO_SPANS
-from mechassay.rows import read_rows
+from mechassay.prompts.pairs import NO_SPANS, Example
+from mechassay.prompts.rows import read_rows
+from mechassay.prompts.tokenization import Span
+from mechassay.tasks.hub_datasets import ROW_ERRORS, ROW_FILES, PublicData, public_rows
 from mechassay.tasks.multiple_choice import (
     Format,
     MultipleChoice,
@@ -52,10 +52,7 @@ from mechassay.tasks.multiple_choice import (
     one_line,
     random_letters,
 )
-from mechassay.tasks.public import ROW_ERRORS, ROW_FILES, PublicData, public_rows
-from mechassay.tasks.splits import split_named
-from mechassay.tasks.task import SPLITS, split_rng
-from mechassay.tasks.words import word_lists
+from mechassay.tasks.task import SPLITS, split_named, split_rng, word_lists
 
 N_CHOICES = 4
 # In the order and spelling of MIB's columns.

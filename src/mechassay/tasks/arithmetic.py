@@ -36,9 +36,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mechassay.errors import BadUsage, one_of
-from mechassay.examples import Example, Prompt, Unreadable, filled
-from mechassay.tasks.mib_scoring import NUMBERED, Scoring
-from mechassay.tasks.public import BadRow, PublicData, PublicTask
+from mechassay.prompts.pairs import Example, Prompt, Unreadable, filled
+from mechassay.tasks.accuracy import NUMBERED, Scoring
+from mechassay.tasks.hub_datasets import BadRow, PublicData, PublicTask
 from mechassay.tasks.task import split_rng
 
 Operands = tuple[int, int]

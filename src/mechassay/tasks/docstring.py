@@ -34,10 +34,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mechassay.errors import one_of
-from mechassay.examples import Example, Prompt, filled
-from mechassay.tasks.paper import OWN, PAPER, PAPER_SIZES, owner
-from mechassay.tasks.task import Task, split_rng
-from mechassay.tasks.words import single_tokens, word_lists
+from mechassay.prompts.pairs import Example, Prompt, filled
+from mechassay.tasks.task import (
+    OWN,
+    PAPER,
+    PAPER_SIZES,
+    Task,
+    owner,
+    single_tokens,
+    split_rng,
+    word_lists,
+)
 
 SIZES = {"train": 10_000, "validation": 1_000, "test": 1_000, "private": 1_000}
 TEMPLATE = (
@@ -74,7 +81,7 @@ class Docstring(Task):
 
     Attributes:
         words: "own", or "paper" for those of Heimersheim and Janiak (2023), see
-            `mechassay.tasks.paper`: every split has all of them, and no two splits share a
+            `mechassay.tasks.task`: every split has all of them, and no two splits share a
             function's name; a word may be one of the prompt's names.
 
     Raises:

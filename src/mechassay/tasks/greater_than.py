@@ -29,12 +29,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mechassay.alignment import continued, encode
 from mechassay.errors import one_of
-from mechassay.examples import Example, Prompt, filled
-from mechassay.tasks.paper import OWN, PAPER, PAPER_SIZES, owner
-from mechassay.tasks.task import Task, split_rng
-from mechassay.tasks.words import word_lists
+from mechassay.prompts.pairs import Example, Prompt, filled
+from mechassay.prompts.tokenization import continued, encode
+from mechassay.tasks.task import OWN, PAPER, PAPER_SIZES, Task, owner, split_rng, word_lists
 
 SIZES = {"train": 10_000, "validation": 1_000, "test": 1_000, "private": 1_000}
 TEMPLATE = "The {noun} lasted from the year {century}{year} to {century}"
@@ -57,7 +55,7 @@ class GreaterThan(Task):
 
     Attributes:
         digit: "first": continue with the year's last two digits; "last": the tens digit is given.
-        words: "own", or "paper" for the nouns of Hanna et al. (2023), see `mechassay.tasks.paper`:
+        words: "own", or "paper" for the nouns of Hanna et al. (2023), see `mechassay.tasks.task`:
             every split has all nouns, centuries and YY, and no two splits share a noun with its
             century.
 

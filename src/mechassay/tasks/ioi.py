@@ -1,35 +1,33 @@
-"""Indirect object identification: "After Nick and John left the zoo, Nick gave a ball to" -> "
-John".
+"""IOI, indirect object identification: its prompts, counterfactuals and public rows.
+
+    "After Nick and John left the zoo, Nick gave a ball to" -> " John"
 
 The task is that of Wang et al. (2023), with the splits and the eight counterfactuals of MIB
-(Mueller et al. 2025, appendix D.1, tables 5 and 6). Each row draws, uniformly and independently, a
-template, an object, a place, five different names (subject, indirect object, random a, b, c) and
-which of the two people the first clause names first. No prompt comes twice; a split ends when every
-prompt has come.
+(Mueller et al. 2025, appendix D.1, tables 5 and 6). Each row draws, uniformly and independently,
+a template, an object, a place, five different names (subject, indirect object, random a, b, c)
+and which of the two people the first clause names first. No prompt comes twice; a split ends
+when every prompt has come.
 
-A counterfactual puts other people in the template's three places (A and B in the first clause, C in
-the second), by up to three changes that compose: random a and b for the two people; S1 flip, names
-A and B change places; S2 flip, name C becomes the other person. "abc" instead puts random c at C,
-so nothing completes it.
+A counterfactual puts other people in the template's three places (A and B in the first clause, C
+in the second), by up to three changes that compose: random a and b for the two people; S1 flip,
+names A and B change places; S2 flip, name C becomes the other person. "abc" instead puts random
+c at C, so nothing completes it.
 
-The parts of a prompt are its fields (name_A, name_B, name_C, place, object) and, by their meaning,
-subject and subject_2 (its two mentions) and indirect_object; a prompt of "abc" has none of the
-second sort. A counterfactual's subject is the person whom the counterfactual names twice.
-
-Deviations from MIB: templates and words are our own (`data/ioi.json`), those of the private split
-are public, its rows private through their seed; the subject is name A in half of the rows, in table
-6 in all (the tag `order`: "ABBA" when the indirect object comes first, else "BABA"); for random
-names with both flips table 6 prints the repeated name as completion, here it is the other one, as
-in all its other rows, so that the completion of a public row is read from its prompt, not from its
-answerKey.
+Deviations from MIB: templates and words are our own (`data/ioi.json`), those of the private
+split are public, its rows private through their seed; the subject is name A in half of the rows,
+in table 6 in all (the tag `order`: "ABBA" when the indirect object comes first, else "BABA");
+for random names with both flips table 6 prints the repeated name as completion, here it is the
+other one, as in all its other rows, so that the completion of a public row is read from its
+prompt, not from its answerKey.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import combinations
 from math import comb
 from typing import Any, ClassVar
@@ -37,13 +35,107 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mechassay.errors import BadPairs, BadUsage, one_of
-from mechassay.examples import Example, Prompt, filled
-from mechassay.tasks.ioi_rows import fields_of, template_of
-from mechassay.tasks.mib_scoring import NAMED, Scoring
-from mechassay.tasks.paper import OWN, PAPER, PAPER_MATCHED, PAPER_SIZES, owner
-from mechassay.tasks.public import BadRow, PublicData, PublicTask
-from mechassay.tasks.task import split_rng
-from mechassay.tasks.words import single_tokens, word_lists
+from mechassay.prompts.pairs import Example, Prompt, filled
+from mechassay.tasks.accuracy import NAMED, Scoring
+from mechassay.tasks.hub_datasets import BadRow, PublicData, PublicTask
+from mechassay.tasks.task import (
+    OWN,
+    PAPER,
+    PAPER_MATCHED,
+    PAPER_SIZES,
+    owner,
+    single_tokens,
+    split_rng,
+    word_lists,
+)
+
+NAMES = ("name_A", "name_B", "name_C")
+PEOPLE = ("subject", "indirect_object", "random_a", "random_b", "random_c")
+THINGS = ("place", "object")
+
+Known = tuple[tuple[str, tuple[str, ...]], ...]
+"""What each slot may be."""
+
+
+def fields_of(template: str, text: str, metadata: Mapping[str, Any]) -> dict[str, str] | None:
+    """What fills the slots of a template to make a text; None if nothing does."""
+    for known in (_known(metadata), ()):
+        match = _pattern(template, known).fullmatch(text)
+        if match is not None:
+            return match.groupdict()
+    return None
+
+
+def template_of(given: str | None, text: str, metadata: Mapping[str, Any]) -> str:
+    """A row's template if it has one that fits its prompt, or one made of the prompt.
+
+    A public row's metadata says what its people, place and object are, its template where they
+    stand: {name_A}, {name_B}, {name_C}, and {place} and {object} where it has them. A slot
+    takes the value that the metadata has for it, a name any of its people; so a place of two
+    words is never cut. Where the metadata does not fit the text, the template alone decides: as
+    few characters as fit. A row without a template, or whose prompt does not fit it, gets one
+    made of its prompt: the first three mentions of people, and every mention of the place and
+    of the object, as whole words.
+
+    Raises:
+        BadRow: the prompt fits no template, and does not mention three people.
+    """
+    if given and set(NAMES) <= set(_slots(given)) and fields_of(given, text, metadata) is not None:
+        return given
+    known = dict(_known(metadata))
+    people = list(_whole_words(known["name_A"]).finditer(text)) if "name_A" in known else []
+    if len(people) != len(NAMES):
+        fit = f"does not fit its template {given!r}" if given else "has no template"
+        raise BadRow(
+            "a prompt that is not its template",
+            f"the prompt {text!r} {fit}, and mentions {len(people)} of its people, not 3",
+        )
+    slots = {match.span(): name for match, name in zip(people, NAMES, strict=True)}
+    for thing in THINGS:
+        for match in _whole_words(known[thing]).finditer(text) if thing in known else ():
+            if not any(match.start() < end and begin < match.end() for begin, end in slots):
+                slots[match.span()] = thing
+    made, rest = "", 0
+    for (begin, end), slot in sorted(slots.items()):
+        made, rest = made + text[rest:begin] + f"{{{slot}}}", end
+    return made + text[rest:]
+
+
+def _known(metadata: Mapping[str, Any]) -> Known:
+    """What the metadata says of each slot."""
+    people = tuple(dict.fromkeys(str(metadata[role]) for role in PEOPLE if metadata.get(role)))
+    things = tuple((thing, (str(metadata[thing]),)) for thing in THINGS if metadata.get(thing))
+    return (*((name, people) for name in NAMES if people), *things)
+
+
+def _slots(template: str) -> list[str]:
+    return re.findall(r"\{(\w+)\}", template)
+
+
+def _whole_words(texts: tuple[str, ...]) -> re.Pattern[str]:
+    """Any of some texts as whole words, the longest first."""
+    return re.compile(rf"(?<!\w)(?:{_any(texts)})(?!\w)")
+
+
+def _any(texts: tuple[str, ...]) -> str:
+    return "|".join(map(re.escape, sorted(texts, key=len, reverse=True)))
+
+
+@lru_cache(maxsize=64)
+def _pattern(template: str, known: Known) -> re.Pattern[str]:
+    """A template as a pattern with a group a slot; a slot that comes twice must be the same."""
+    possible = dict(known)
+    pattern, seen = "", set[str]()
+    for number, piece in enumerate(re.split(r"\{(\w+)\}", template)):
+        if number % 2 == 0:
+            pattern += re.escape(piece)
+        elif piece in seen:
+            pattern += f"(?P={piece})"
+        else:
+            seen.add(piece)
+            pattern += f"(?P<{piece}>{_any(possible[piece]) if piece in possible else '.+?'})"
+    return re.compile(pattern)
+
 
 SIZES = {"train": 10_000, "validation": 10_000, "test": 1_000, "private": 1_000}
 ABC = "abc_counterfactual"
@@ -75,16 +167,21 @@ BLOCK = 1024
 class IOI(PublicTask):
     """The indirect object identification task.
 
-    The foil is the subject of the clean prompt, whatever the counterfactual. Clean prompts do not
-    depend on the counterfactual. Tags: template, order, subject, indirect_object, place, object; a
-    public row has place and object only where its prompt does.
+    The foil is the subject of the clean prompt, whatever the counterfactual. Clean prompts do
+    not depend on the counterfactual. Tags: template, order, subject, indirect_object, place,
+    object; a public row has place and object only where its prompt does.
+
+    The parts of a prompt are its fields (name_A, name_B, name_C, place, object) and, by their
+    meaning, subject and subject_2 (its two mentions) and indirect_object; a prompt of "abc" has
+    none of the second sort. A counterfactual's subject is the person whom the counterfactual
+    names twice.
 
     Attributes:
         source: "own", "hub", or a folder with rows of the public schema.
-        words: "own"; "paper" or "paper-matched" for those of Uit de Bos and Garriga-Alonso (2024),
-            see `mechassay.tasks.paper`: one template, the indirect object always first, and a ninth
-            kind of counterfactual, "new_names_abc", in which three other people stand for all
-            names.
+        words: "own"; "paper" or "paper-matched" for those of Uit de Bos and Garriga-Alonso
+            (2024), see `mechassay.tasks.task.owner`: one template, the indirect object always
+            first, and a ninth kind of counterfactual, "new_names_abc", in which three other
+            people stand for all names.
 
     Raises:
         UnknownName: no such `words`.

@@ -1,19 +1,272 @@
-"""Tasks by name, which may carry settings ("mcqa:n_choices=6"), or from a file of pairs.
+"""Tasks by name, or from a file of pairs; and what can be used of either.
 
-The name of a ground truth ("truth-ioi") stands for its model, and where a task is named for its
-task.
+A name may carry settings ("mcqa:n_choices=6"). The name of a ground truth ("truth-ioi") stands
+for its model, and where a task is named for its task. A file is a `FileTask`: one row, one pair,
+whose columns give the prompts, answers and foils. `check_pairs` counts what a task or a file has
+before anything is run.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from itertools import chain, islice
 from os import PathLike, fspath
-from typing import Any
+from pathlib import Path
+from statistics import median
+from typing import Any, ClassVar, NamedTuple
 
-from mechassay.errors import BadUsage, UnknownName
-from mechassay.registry import Registry
-from mechassay.rows import FILES
-from mechassay.tasks.files import FileTask
-from mechassay.tasks.task import Task
+from mechassay.errors import BadFile, BadUsage, UnknownName, one_of
+from mechassay.prompts.pairs import EMPTY, Example, Prompt, Unreadable
+from mechassay.prompts.rows import FILES, check_ending
+from mechassay.prompts.tokenization import Aligned, Misaligned, Span, tokenizer_of
+from mechassay.tasks.greater_than import GreaterThan, usual
+from mechassay.tasks.pair_rows import (
+    ENDINGS,
+    RESERVED,
+    SPLIT,
+    Contents,
+    PairRow,
+    TokenIds,
+    contents_of,
+    own_id,
+    pair_rows,
+)
+from mechassay.tasks.task import SPLITS, Task, aligned
+from mechassay.utils.display import SILENT, Progress
+from mechassay.utils.registry import Registry
+
+
+def parts_of(text: str, values: Mapping[str, str], given: Mapping[str, Span]) -> dict[str, Span]:
+    """The parts of a text: those given, and where values stand.
+
+    The values of a row's columns are parts of its prompt where they stand in the text:
+
+        {"clean": "Ann gave the ring to", "object": "ring"}    the part `object` is "ring"
+
+    A value is a part where it stands as a whole word: no letter, digit or underscore directly
+    before or after it. Its first place has the column's name, further ones `object_2`,
+    `object_3` and so on (as in templates). In the counterfactual a part is the value that the
+    row says for it (a column counterfactual_object or corrupted_object), else the same value as
+    in the clean prompt.
+
+    Args:
+        text: the prompt.
+        values: what is looked for, by name.
+        given: parts that are known; their names are taken.
+    """
+    found = dict(given)
+    for name, value in values.items():
+        if name in given:
+            continue
+        for number, span in enumerate(places(text, value.strip()), 1):
+            numbered = name if number == 1 else f"{name}_{number}"
+            if number == 1 or (numbered not in values and numbered not in found):
+                found[numbered] = span
+    return found
+
+
+def places(text: str, value: str) -> list[Span]:
+    """Where a value stands as a whole word, from left to right; nothing for an empty one."""
+    found: list[Span] = []
+    begin = text.find(value) if value else -1
+    while begin >= 0:
+        end = begin + len(value)
+        whole = not _in_word(text[begin - 1 : begin]) and not _in_word(text[end : end + 1])
+        if whole:
+            found.append((begin, end))
+        begin = text.find(value, end if whole else begin + 1)
+    return found
+
+
+def _in_word(character: str) -> bool:
+    return character.isalnum() or character == "_"
+
+
+KIND = "counterfactual"
+
+
+@dataclass(frozen=True)
+class FileTask(Task):
+    r"""Pairs of your own, from a JSONL, JSON, CSV or TSV file: one row, one pair.
+
+        clean            the prompt
+        counterfactual   the counterfactual prompt; `corrupted` means the same
+        answer           right continuations of `clean`, or `answers`
+        foil             what they are compared with, or `foils`
+        id, group        optional, see `mechassay.prompts.pairs.Pair`
+        split            optional: train, validation, test or private, or a usual name of one
+                         (val, dev)
+        anything else    a tag, and a part of the prompt where its value is a word of it
+                         (`parts_of`)
+
+    Several answers are a list in JSON, and "a|b" in CSV and TSV, where a bar that is meant is
+    "\|". EAP-IG's layouts are read too (`mechassay.tasks.pair_rows`). The file is read once,
+    when its rows are first needed; mistakes are told with the places of rows. Examples come in
+    the order of the file, whatever the seed. A line break within a CSV cell is always "\n".
+
+    Without a split column, rows are allotted to train, validation and test (60, 20 and 20 %):
+    rows connected through a prompt, clean or counterfactual, or through a group stay together,
+    and a hash of what connects them decides (`mechassay.tasks.task.least_hash`).
+
+    Attributes:
+        path: a .jsonl, .json, .csv or .tsv file. Not stored with results; `file` and `sha256`
+            are.
+        split_column: the column that says each row's split.
+        file: the file's name.
+        sha256: of its content.
+        name: the file's name without its ending.
+
+    Raises:
+        BadFile: no such file, or of another ending. What is in it is read when it is first
+            needed.
+        BadUsage: a `split_column` that means something else.
+    """
+
+    path: str = field(repr=False, compare=False)
+    split_column: str = SPLIT
+    file: str = field(init=False)
+    sha256: str = field(init=False)
+    name: str = field(init=False, repr=False)  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    version: ClassVar[int] = 2
+    counterfactuals: ClassVar[tuple[str, ...]] = (KIND,)
+    default_counterfactual: ClassVar[str] = KIND
+
+    def __post_init__(self) -> None:
+        path = Path(self.path)
+        object.__setattr__(self, "path", str(path))
+        check_ending(path)
+        if self.split_column in RESERVED:
+            raise BadUsage(f"split_column must be a column of its own; got {self.split_column!r}.")
+        if not path.is_file():
+            raise BadFile(f"{self.path}: there is no such file.")
+        known = {"file": path.name, "name": path.stem, "sha256": _sha256(path)}
+        for name, value in known.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def seeded(self) -> bool:
+        """No seed makes what a file holds: its private split is as private as the file."""
+        return False
+
+    # `sizes` and `objective` are known only after reading.
+    @cached_property
+    def sizes(self) -> Mapping[str, int]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Rows of each split that has any.
+
+        Raises:
+            BadFile: the file cannot be read as rows of these columns.
+            BadPairs: rows that cannot be compared.
+            UnknownName: a split that is none of `SPLITS`.
+        """
+        counts = Counter(self._contents.splits)
+        return {split: counts[split] for split in SPLITS if counts[split]}
+
+    @property
+    def objective(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The difference of probability where all answers are years, else of logits; errors as
+        `sizes`.
+        """
+        years = all(row.years for row in self._contents.rows)
+        return GreaterThan.objective if years else Task.objective
+
+    def notes(self, split: str, tokenizer: Any = None) -> dict[str, str]:
+        """Prompts that come again, and what token ids were read as."""
+        coded = (row for row, _, _ in self._rows(split) if row.answer_ids)
+        if tokenizer is None or (first := next(coded, None)) is None:
+            return self._contents.notes
+        ids = TokenIds(self.path, tokenizer)
+        ids.texts(first)
+        return self._contents.notes | {"token ids": ids.note}
+
+    def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
+        """The examples of a split, in the order of the file; the seed changes nothing.
+
+        Raises:
+            BadFile, BadPairs, UnknownName: as for `sizes`.
+            BadUsage: token ids, and no tokenizer to read them by.
+        """
+        return (example for _, example in self.located(tokenizer, split))
+
+    def located(
+        self, tokenizer: Any = None, split: str | None = None
+    ) -> Iterator[tuple[str, Example]]:
+        """The examples of one split, or of all, in the order of the file, each with its split.
+
+        Errors are those of `generate`.
+        """
+        ids = TokenIds(self.path, tokenizer)
+        for row, its_split, group in self._rows(split):
+            if row.answer_ids and tokenizer is None:
+                raise BadUsage(
+                    f"{self.path}: answers and foils are token ids; reading them needs the model"
+                    " they were made for."
+                )
+            if row.answer_ids:
+                texts = ids.texts(row)
+            elif row.years and tokenizer is not None:
+                # Years that the tokenizer writes in its usual way, if some are left.
+                kept = set(usual(row.clean, ENDINGS, tokenizer))
+                answers, foils = (
+                    tuple(year for year in years if year in kept)
+                    for years in (row.answers, row.foils)
+                )
+                texts = (answers, foils) if answers and foils else (row.answers, row.foils)
+            else:
+                texts = row.answers, row.foils
+            yield its_split, _example(self.name, row, group, *texts)
+
+    def _rows(self, split: str | None) -> Iterator[tuple[PairRow, str, str | None]]:
+        """The rows of one split, or of all, each with its split and group."""
+        contents = self._contents
+        placed = zip(contents.rows, contents.splits, contents.groups, strict=True)
+        return (each for each in placed if split in (None, each[1]))
+
+    @cached_property
+    def _contents(self) -> Contents:
+        rows = pair_rows(self.path, self.split_column)
+        if _sha256(Path(self.path)) != self.sha256:
+            said = "the file has changed since it was first read; load the task again"
+            raise BadFile(f"{self.path}: {said}.")
+        return contents_of(rows, self.path, self.name, self.split_column)
+
+    def _no_split(self, split: str) -> BadUsage:
+        there = ", ".join(self.sizes)
+        ask = next(iter(self.sizes))
+        return BadUsage(
+            f"{self.name} has no split {split!r}, only {there}: ask for {ask!r}, or say in a column"
+            f" {self.split_column!r} which rows are {split}."
+        )
+
+
+def _sha256(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise BadFile(f"{path}: {error.strerror or type(error).__name__}.") from error
+
+
+def _example(
+    name: str, row: PairRow, group: str | None, answers: tuple[str, ...], foils: tuple[str, ...]
+) -> Example:
+    other_spans = parts_of(row.counterfactual, row.other_values, row.other_spans)
+    other = Prompt(row.counterfactual, row.counterfactual_answers, spans=other_spans)
+    spans = parts_of(row.clean, row.values, row.spans)
+    return Example(
+        id=own_id(name, row),
+        prompt=Prompt(row.clean, answers, (*answers, *foils), spans),
+        counterfactuals={KIND: other},
+        foils=foils,
+        group=group,
+        tags=row.tags,
+    )
+
 
 TASKS = Registry(
     "task",
@@ -25,7 +278,7 @@ TASKS = Registry(
         "docstring": "mechassay.tasks.docstring:Docstring",
         "greater-than": "mechassay.tasks.greater_than:GreaterThan",
         "ioi": "mechassay.tasks.ioi:IOI",
-        "mcqa": "mechassay.tasks.mcqa:MCQA",
+        "mcqa": "mechassay.tasks.multiple_choice:MCQA",
         "ravel": "mechassay.tasks.ravel:Ravel",
     },
 )
@@ -73,3 +326,211 @@ def load_task(name: str | PathLike[str], **settings: Any) -> Task:
         if plain in known.names():
             return known.make(text, **settings)
     raise UnknownName("task", text, [*TASKS.names(), *TRUTHS.names()])
+
+
+NO_SPACE = "no leading space"
+PARTIAL, FORCED, CUT = "partial", "forced", "cut"
+NAMED = 5
+# Examples that are aligned together.
+AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing found in some rows.
+
+    Attributes:
+        count: in how many.
+        ids: of the first of them, up to 5.
+        message: about the first of them.
+    """
+
+    count: int
+    ids: tuple[str, ...]
+    message: str
+
+
+@dataclass(frozen=True)
+class SplitCheck:
+    """What a split has, or all splits together.
+
+    Attributes:
+        rows: examples looked at.
+        usable: those that are not dropped.
+        dropped, notes: by reason, and by what is unusual; a row may have several notes.
+        lengths: tokens of the usable prompts as they are run, (least, median, most); None without a
+            tokenizer.
+        fields: how many of the usable original prompts have each part, by its name.
+    """
+
+    rows: int
+    usable: int
+    dropped: Mapping[str, Finding]
+    notes: Mapping[str, Finding]
+    lengths: tuple[int, float, int] | None
+    fields: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PairsCheck:
+    """What a task's pairs of one kind are like.
+
+    Attributes:
+        task, counterfactual: what was checked.
+        splits: by name, those that have rows.
+        total: all of them together.
+        remarks: what a reader should know of the data as a whole, see `Task.notes`.
+    """
+
+    task: str
+    counterfactual: str
+    splits: Mapping[str, SplitCheck]
+    total: SplitCheck
+    remarks: Mapping[str, str] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as plain JSON values."""
+        return json.loads(json.dumps(asdict(self)))
+
+
+def check_pairs(
+    task_or_path: Task | str | Path,
+    model: Any = None,
+    *,
+    counterfactual: str | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    private_seed: int | None = None,
+    progress: Progress = SILENT,
+) -> PairsCheck:
+    """Look at all pairs of a task or a file.
+
+    For each split and in total: rows, how many a tokenizer can compare, what is dropped and why
+    (as by `Task.pairs`, but for its filter `keep`), what is unusual, and how long prompts are.
+    Notes are about pairs that are used:
+
+        no leading space    an answer or foil is joined to the prompt's last word (" Paris" was
+                            meant?)
+        partial             compared by the first of several tokens
+        forced              tokens that answers and foils share are written after the prompt
+        cut                 tokens of the prompt are left out, as its continuations change them
+
+    The last three are explained in `mechassay.prompts.tokenization`.
+
+    Args:
+        task_or_path: a task, the name of one, or a file of pairs.
+        model: a model with a tokenizer, or a tokenizer. None: only what can be told without
+            tokens.
+        counterfactual, seed: as in `Task.pairs`.
+        limit: the first so many examples of each split. None: the split's own size.
+        private_seed: for the private split, which is left out without it, unless no seed makes
+            it.
+
+    Raises:
+        BadFile, BadPairs: a file of which no pairs can be made, with the rows that are wrong.
+        UnknownName: no such task, counterfactual or split.
+        BadUsage: a limit below 1, a negative seed, or a model without a tokenizer.
+    """
+    task = task_or_path if isinstance(task_or_path, Task) else load_task(str(task_or_path))
+    tokenizer = tokenizer_of(task.name, model)
+    kind = task.counterfactual_for(tokenizer) if counterfactual is None else counterfactual
+    one_of("counterfactual", kind, task.counterfactuals)
+    if limit is not None and limit < 1:
+        raise BadUsage(f"limit must be 1 or more; got {limit}.")
+    if min(seed, private_seed or 0) < 0:
+        raise BadUsage(f"A seed must be 0 or more; got {min(seed, private_seed or 0)}.")
+    held = {split: task.sizes[split] for split in SPLITS if task.sizes.get(split)}
+    sizes = {split: min(size, limit or size) for split, size in held.items()}
+    if private_seed is None and task.seeded:
+        sizes.pop("private", None)
+    looked: dict[str, list[_Looked]] = {split: [] for split in sizes}
+    examples: Iterator[tuple[str, Example | Unreadable]]
+    if isinstance(task, FileTask) and limit is None:
+        examples = task.located(tokenizer)
+    else:
+        seeds = dict.fromkeys(SPLITS, seed) | {"private": private_seed or 0}
+        examples = (
+            (split, example)
+            for split, size in sizes.items()
+            for example in islice(task.readings(split, seeds[split], tokenizer), size)
+        )
+    with progress.track("checking pairs", sum(sizes.values())) as advance:
+        while chunk := list(islice(examples, AT_ONCE)):
+            found = aligned([example for _, example in chunk], kind, tokenizer)
+            for (split, example), each in zip(chunk, found, strict=True):
+                looked[split].append(_looked(example, each))
+            advance(len(chunk))
+    remarks: dict[str, str] = {}
+    for split in looked:
+        remarks |= task.notes(split, tokenizer)
+    splits = {split: _summary(rows) for split, rows in looked.items()}
+    total = _summary(list(chain.from_iterable(looked.values())))
+    return PairsCheck(task.name, kind, splits, total, remarks)
+
+
+class _Looked(NamedTuple):
+    """What was seen of one example; `dropped` and `notes` are messages by kind.
+
+    Attributes:
+        length: tokens of its prompt; None if it is not usable, or without a tokenizer.
+        parts: of its prompt, if it is usable.
+    """
+
+    id: str
+    dropped: Mapping[str, str]
+    notes: Mapping[str, str] = EMPTY
+    length: int | None = None
+    parts: tuple[str, ...] = ()
+
+
+def _looked(example: Example | Unreadable, found: Aligned | Misaligned | None) -> _Looked:
+    if isinstance(example, Unreadable) or isinstance(found, Misaligned):
+        assert isinstance(found, Misaligned), "what cannot be read has a reason"
+        return _Looked(example.id, {found.reason: found.message})
+    length = None if found is None else len(found.clean)
+    return _Looked(example.id, EMPTY, _notes(example, found), length, tuple(example.prompt.spans))
+
+
+def _notes(example: Example, found: Aligned | None) -> dict[str, str]:
+    """What is unusual about a usable pair, each with a message."""
+    notes: dict[str, str] = {}
+    for answer in example.prompt.answers:
+        if not answer[:1].isspace() and not example.prompt.text[-1:].isspace():
+            notes[NO_SPACE] = f"{answer!r} directly follows {example.prompt.text[-20:]!r}"
+            break
+    if found is None:
+        return notes
+    if found.partial:
+        notes[PARTIAL] = "an answer or foil has more tokens than the one that is compared"
+    if found.forced:
+        said = "tokens that answers and foils share are written after the prompt"
+        notes[FORCED] = f"{said} ({found.forced} here)"
+    if found.cut:
+        said = "tokens at the end of the prompt are left out, as what follows changes them"
+        notes[CUT] = f"{said} ({found.cut} here)"
+    return notes
+
+
+def _summary(rows: Sequence[_Looked]) -> SplitCheck:
+    lengths = [row.length for row in rows if row.length is not None]
+    parts = Counter(part for row in rows for part in row.parts)
+    return SplitCheck(
+        len(rows),
+        sum(not row.dropped for row in rows),
+        _findings((row.id, row.dropped) for row in rows),
+        _findings((row.id, row.notes) for row in rows),
+        (min(lengths), float(median(lengths)), max(lengths)) if lengths else None,
+        dict(parts),
+    )
+
+
+def _findings(told: Iterable[tuple[str, Mapping[str, str]]]) -> Mapping[str, Finding]:
+    """For each kind, how many rows have it, the first of them, and what is said of the first."""
+    by_kind: dict[str, list[tuple[str, str]]] = {}
+    for id, messages in told:
+        for kind, message in messages.items():
+            by_kind.setdefault(kind, []).append((id, message))
+    return {
+        kind: Finding(len(rows), tuple(id for id, _ in rows[:NAMED]), rows[0][1])
+        for kind, rows in by_kind.items()
+    }

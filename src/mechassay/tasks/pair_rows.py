@@ -1,16 +1,34 @@
-"""Rows of a file of pairs: what each value must be, and what is wrong with them.
+"""Rows of a file of pairs: what columns mean, what values must be, and what is wrong with rows.
 
-pydantic looks at all rows; mistakes are told by kind, with the places of the rows. What the columns
-mean is said in `mechassay.tasks.columns` and `mechassay.tasks.files`.
+    clean, counterfactual    the two prompts; `corrupted` means the same as the second
+    answer, foil             texts; also `answers`, `foils`
+    two of EAP-IG's columns  token ids, see `TOKEN_IDS`
+    label or correct_idx     without any foil: a year, see below
+    tags, spans, ...         what `Pair.as_dict` writes, where a row has them as objects
+    anything else            a tag, and a field where its value is a word of the prompt
+
+EAP-IG (Hanna et al. 2024) has token ids in columns of four pairs of names, or a last column with
+a year YY from 0 to 98 (`label` or `correct_idx`), where the prompt has CCYY and ends in CC:
+right is every later year of that century, wrong YY and those before. Columns of texts beside
+those of ids are tags, unless they are a whole answer and foil.
+
+pydantic looks at all rows; mistakes are told by kind, with the places of the rows. `contents_of`
+looks at what the rows have in common, `TokenIds` at ids of another tokenizer.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
+import numpy as np
+from jaxtyping import UInt64
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -24,9 +42,8 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from mechassay.alignment import Span
-from mechassay.errors import BadFile, BadPairs
-from mechassay.rows import (
+from mechassay.errors import BadFile, BadPairs, UnknownName
+from mechassay.prompts.rows import (
     DELIMITERS,
     Mistake,
     raise_mistakes,
@@ -34,8 +51,132 @@ from mechassay.rows import (
     several,
     short,
     spans_of,
+    where,
 )
-from mechassay.tasks.columns import ANSWERS_OF_OTHER, SPANS, TAGS, Columns, meaning
+from mechassay.prompts.tokenization import Span, encode
+from mechassay.tasks.task import (
+    NO_HASH,
+    SHARES,
+    SPLITS,
+    hash_columns,
+    least_hash,
+    split_named,
+    text_hash,
+    uniform,
+)
+
+PROMPTS = {"clean": ("clean",), "counterfactual": ("counterfactual", "corrupted")}
+CONTINUATIONS = {
+    "answer": ("answer", "answers", "correct_idx"),
+    "foil": ("foil", "foils", "incorrect_idx"),
+}
+# Columns of token ids: the right ones and the wrong ones.
+TOKEN_IDS = (
+    ("correct_idx", "incorrect_idx"),
+    ("clean_answer_idx", "corrupted_answer_idx"),
+    ("country_idx", "corrupted_country_idx"),
+    ("answers_idx", "corrupted_answers_idx"),
+)
+ID_COLUMNS = frozenset(name for pair in TOKEN_IDS for name in pair)
+YEARS = ("label", "correct_idx")
+OPTIONAL = ("id", "group")
+TAGS, ANSWERS_OF_OTHER = "tags", "counterfactual_answers"
+SPANS = ("spans", "counterfactual_spans")
+RESERVED = frozenset(
+    [*OPTIONAL, *(name for names in (PROMPTS | CONTINUATIONS).values() for name in names)]
+)
+# A column of this beginning and the name of another says what that is in the counterfactual.
+OF_OTHER = ("counterfactual_", "corrupted_")
+
+Texts = tuple[str, ...]
+
+
+class Columns(NamedTuple):
+    """The column of each required text, and those of the tags.
+
+    Attributes:
+        foil: empty where the answer is a year.
+        others: for a tag, the column that says what it is in the counterfactual.
+    """
+
+    clean: str
+    counterfactual: str
+    answer: str
+    foil: str
+    tags: Texts
+    others: Mapping[str, str]
+
+    @property
+    def years(self) -> bool:
+        return not self.foil
+
+    @property
+    def token_ids(self) -> bool:
+        return bool(self.foil) and self.answer in ID_COLUMNS
+
+
+@lru_cache(maxsize=64)
+def meaning(names: Texts, split_column: str) -> Columns:
+    """What columns of these names mean.
+
+    Raises:
+        Mistake: columns are missing, or mean the same.
+    """
+    columns = _present(PROMPTS, names) | _continuations(names)
+    missing = [what for what in (*PROMPTS, *CONTINUATIONS) if what not in columns]
+    if missing:
+        said = f"no column{'s' if len(missing) > 1 else ''} {', '.join(map(repr, missing))}"
+        raise Mistake(said, _hint(missing, names))
+    # A column without a name is no tag: it is the row number that pandas writes, or nothing.
+    special = {*columns.values(), *OPTIONAL, ANSWERS_OF_OTHER, split_column, ""}
+    tags = tuple(name for name in names if name not in special)
+    prefixed = [(name, prefix + name) for name in tags for prefix in OF_OTHER]
+    others = {name: other for name, other in prefixed if other in tags}
+    return Columns(**columns, tags=tags, others=others)
+
+
+def _continuations(names: Texts) -> dict[str, str]:
+    """The columns of answers and foils, as far as there are any; an empty foil beside a year."""
+    found = _present(CONTINUATIONS, names)
+    if len({name in ID_COLUMNS for name in found.values()}) > 1:
+        raise Mistake(
+            f"{found['answer']!r} and {found['foil']!r} are not of one kind",
+            "both must be texts, or both token ids",
+        )
+    if len(found) == len(CONTINUATIONS):
+        return found
+    for pair in TOKEN_IDS:
+        if set(pair) <= set(names):
+            return dict(zip(CONTINUATIONS, pair, strict=True))
+    years = [name for name in YEARS if name in names]
+    if len(years) == 1 and set(found.values()) <= set(years):
+        return {"answer": years[0], "foil": ""}
+    return found
+
+
+def _present(wanted: Mapping[str, Texts], names: Texts) -> dict[str, str]:
+    """The column of each meaning that has one."""
+    found: dict[str, str] = {}
+    for what, spellings in wanted.items():
+        present = [name for name in spellings if name in names]
+        if len(present) > 1:
+            same = f"{present[0]!r} and {present[1]!r}"
+            raise Mistake(f"the columns {same} mean the same", "keep one of them")
+        if present:
+            found[what] = present[0]
+    return found
+
+
+def _hint(missing: Sequence[str], names: Sequence[str]) -> str:
+    """The columns that there are, and which of them may be one of the missing."""
+    present = f"there are {', '.join(map(repr, names))}" if names else "there are none"
+    free = {name.lower(): name for name in names if name not in RESERVED}
+    spellings = [spelling for what in missing for spelling in (PROMPTS | CONTINUATIONS)[what]]
+    for spelling in spellings:
+        for name in get_close_matches(spelling, free, n=1):
+            return f"{present}; did you mean {spelling!r} by {free[name]!r}?"
+    return present
+
 
 ENDINGS = tuple(f"{number:02d}" for number in range(100))
 
@@ -232,3 +373,243 @@ def _year_spans(text: str, place: int) -> dict[str, Span]:
         return {}
     century_2 = {"century_2": (len(text) - 2, len(text))} if _CENTURY.search(text) else {}
     return {"century": (place, place + 2), "year": (place + 2, place + 4), **century_2}
+
+
+SPLIT = "split"
+
+Said = tuple[str, tuple[str, ...], tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The rows of a file.
+
+    Attributes:
+        splits, groups: of each row.
+        notes: what a reader should know, by what it is about.
+    """
+
+    rows: list[PairRow]
+    splits: list[str]
+    groups: list[str | None]
+    notes: dict[str, str]
+
+
+def contents_of(rows: list[PairRow], path: str, name: str, split_column: str) -> Contents:
+    """The rows with their splits and groups.
+
+    Refused, with the places of rows: splits of another name, ids that come twice, prompts in
+    two splits, and rows with the same clean prompt and answer and foil exchanged. Rows with the
+    same clean prompt are one group, whatever the file says, as intervals would else count one
+    prompt as many.
+
+    Args:
+        path: of the file, for messages.
+        name: begins ids and groups that are made.
+
+    Raises:
+        BadFile, BadPairs, UnknownName: rows that do not go together.
+    """
+    hashes = hash_columns(
+        [text_hash(row.clean) for row in rows],
+        [text_hash(row.counterfactual) for row in rows],
+        [NO_HASH if row.group is None else text_hash(row.group, b"group") for row in rows],
+    )
+    _check_ids(rows, path, name)
+    splits = _splits(rows, hashes, path, split_column)
+    said = [_said(row) for row in rows]
+    _check_contradictions(rows, said, path)
+    groups = _groups(rows, hashes, name)
+    repeated = [rows[row].place for row, _ in _repeats([row.clean for row in rows])]
+    if not repeated:
+        return Contents(rows, splits, groups, {})
+    whole = len(_repeats([(row.counterfactual, *_said(row)) for row in rows]))
+    has = "has" if len(repeated) == 1 else "have"
+    note = f"{where(repeated)} {has} the clean prompt of a row before"
+    note += f" ({whole:,} of them repeat{'s' * (whole == 1)} a whole row)" if whole else ""
+    if groups != [row.group for row in rows]:
+        note += "; rows with one prompt are one group"
+    return Contents(rows, splits, groups, {"repeated prompts": note})
+
+
+def own_id(name: str, row: PairRow) -> str:
+    """The id of a row, its place if the file gives it none."""
+    return f"{name}-{row.place:06d}" if row.id is None else row.id
+
+
+def _said(row: PairRow) -> Said:
+    """The clean prompt, and its answers and foils in one order."""
+    answers = row.answers or map(str, row.answer_ids)
+    foils = row.foils or map(str, row.foil_ids)
+    return row.clean, tuple(sorted(answers)), tuple(sorted(foils))
+
+
+def _splits(
+    rows: Sequence[PairRow], hashes: UInt64[np.ndarray, "rows 3"], path: str, split_column: str
+) -> list[str]:
+    given = [split_named(row.split) if row.split else None for row in rows]
+    unknown = [row for row, split in zip(rows, given, strict=True) if row.split and split is None]
+    if unknown:
+        places = where([row.place for row in unknown])
+        raise UnknownName(f"split ({path}, {places})", str(unknown[0].split), SPLITS)
+    without = [row.place for row, split in zip(rows, given, strict=True) if split is None]
+    if len(without) == len(rows):
+        if split_column != SPLIT:
+            said = f"no row has the column {split_column!r}, which split_column names"
+            raise BadFile(f"{path}: {said}.")
+        ends = np.cumsum(list(SHARES.values()))[:-1]
+        allotted = np.searchsorted(ends, uniform(least_hash(hashes)), side="right").tolist()
+        return [SPLITS[place] for place in allotted]
+    if without:
+        raise BadFile(f"{path}: {where(without)}: no {split_column!r}, which other rows have.")
+    splits = [split for split in given if split is not None]
+    _check_shared_prompts(rows, splits, path)
+    return splits
+
+
+def _check_ids(rows: Sequence[PairRow], path: str, name: str) -> None:
+    again = _repeats([own_id(name, row) for row in rows])
+    if again:
+        row, before = (rows[index].place for index in again[0])
+        raise BadPairs(
+            f"{path}: row {row} has the id of row {before}; ids must differ"
+            f"{_so_do(len(again) - 1)}."
+        )
+
+
+def _check_shared_prompts(rows: Sequence[PairRow], splits: Sequence[str], path: str) -> None:
+    prompts = [text for row in rows for text in (row.clean, row.counterfactual)]
+    again = [(now // 2, before // 2) for now, before in reversed(_repeats(prompts))]
+    shared = {now: before for now, before in again if splits[now] != splits[before]}
+    if shared:
+        first = min(shared)
+        a, b = (f"row {rows[row].place} ({splits[row]})" for row in (first, shared[first]))
+        raise BadPairs(
+            f"{path}: {a} has a prompt of {b}; splits must not share prompts"
+            f"{_so_do(len(shared) - 1)}."
+        )
+
+
+def _check_contradictions(rows: Sequence[PairRow], said: Sequence[Said], path: str) -> None:
+    first = {what: row for row, what in reversed(list(enumerate(said)))}
+    against = [
+        (row, first[clean, foils, answers])
+        for row, (clean, answers, foils) in enumerate(said)
+        if (clean, foils, answers) in first
+    ]
+    if against:
+        a, b = (rows[row].place for row in against[0])
+        raise BadPairs(
+            f"{path}: rows {a} and {b} have the same clean prompt, with answer and foil exchanged;"
+            f" one of them is wrong{_so_do(len(against) - 2)}."
+        )
+
+
+def _so_do(more: int) -> str:
+    return f" ({more} more such row{'s' if more > 1 else ''})" if more else ""
+
+
+def _repeats(keys: Sequence[Hashable]) -> list[tuple[int, int]]:
+    """Where keys come again, each with the place of the first."""
+    first: dict[Hashable, int] = {}
+    places = [(index, first.setdefault(key, index)) for index, key in enumerate(keys)]
+    return [(index, before) for index, before in places if index != before]
+
+
+def _groups(
+    rows: Sequence[PairRow], hashes: UInt64[np.ndarray, "rows 3"], name: str
+) -> list[str | None]:
+    """The group of each row. Connected rows that are not one group, or one row, are joined."""
+    components: list[int] = least_hash(hashes[:, [0, 2]]).tolist()
+    # For each component, the units that the file gives, groups or single rows, with their places.
+    units: dict[int, dict[str | int, int]] = {}
+    for row, component in zip(rows, components, strict=True):
+        unit = row.place if row.group is None else row.group
+        units.setdefault(component, {}).setdefault(unit, row.place)
+    joined = {
+        component: f"{name}, rows like {min(places.values())}"
+        for component, places in units.items()
+        if len(places) > 1
+    }
+    placed = zip(rows, components, strict=True)
+    return [joined.get(component, row.group) for row, component in placed]
+
+
+Continuations = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+@dataclass
+class TokenIds:
+    """Reads the token ids of one file as text, if they are of this tokenizer.
+
+    An id is read as the text that it adds to its prompt. A file is refused where
+
+    - the tokenizer has no such id, or would not read the text as that id;
+    - some ids are words with a space before them and some are not: those that continue prompts
+      are mostly of one kind, and a foreign tokenizer mixes them.
+
+    That does not find every foreign file, so what the first row's ids are read as is a note.
+
+    Attributes:
+        path: of the file, for messages.
+        tokenizer: the one they are read with.
+        note: what the first row's are.
+    """
+
+    path: str
+    tokenizer: Any
+    note: str = ""
+    # The first text of each kind, by whether it begins with a space.
+    _first: dict[bool, str] = field(default_factory=dict)
+
+    def texts(self, row: PairRow) -> Continuations:
+        """The texts that a row's token ids add to its prompt.
+
+        A token is decoded after its prompt, as some tokenizers write a space before a word only
+        there.
+
+        Raises:
+            BadPairs: ids of another tokenizer, see the module.
+        """
+        tokenizer, where = self.tokenizer, f"{self.path}: row {row.place}"
+        (prompt,) = encode(tokenizer, [row.clean])
+        tokens = (*row.answer_ids, *row.foil_ids)
+        if max(tokens) >= len(tokenizer):
+            raise BadPairs(
+                f"{where}: there is no token {max(tokens)}; the tokenizer has {len(tokenizer):,}."
+            )
+        before, *whole = tokenizer.batch_decode([prompt, *([*prompt, token] for token in tokens)])
+        texts = [text[len(before) :] for text in whole]
+        again = encode(tokenizer, [row.clean + text for text in texts])
+        for token, text, ids in zip(tokens, texts, again, strict=True):
+            if ids != [*prompt, token]:
+                raise BadPairs(
+                    f"{where}: token {token} is {text!r} after its prompt, which this tokenizer"
+                    " does not read as that token; was the file made for another model?"
+                )
+            self._check_kind(row, token, text)
+        n = len(row.answer_ids)
+        right, wrong = tuple(texts[:n]), tuple(texts[n:])
+        self.note = self.note or (
+            f"answers and foils are token ids; row {row.place} is read as {_listed(right)} against"
+            f" {_listed(wrong)}. If these are not the words that were meant, the file is of another"
+            " tokenizer"
+        )
+        return right, wrong
+
+    def _check_kind(self, row: PairRow, token: int, text: str) -> None:
+        """Refuse a word with a space before it where another has none."""
+        spaced = text[:1].isspace()
+        said = f"row {row.place}: {token} is {text!r}"
+        self._first.setdefault(spaced, said)
+        if not row.clean[-1:].isspace() and len(self._first) == 2:
+            raise BadPairs(
+                f"{self.path}: some token ids are words with a space before them and some are not"
+                f" ({self._first[True]}; {self._first[False]}): was the file made for another"
+                " model? Texts in columns answer and foil fit any."
+            )
+
+
+def _listed(texts: Sequence[str]) -> str:
+    more = f" and {len(texts) - 3} more" if len(texts) > 3 else ""
+    return ", ".join(map(repr, texts[:3])) + more

@@ -36,14 +36,12 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from mechassay.alignment import encode
 from mechassay.errors import BadUsage, one_of
-from mechassay.examples import Example, Prompt, Unreadable, filled
-from mechassay.pairs import EMPTY
-from mechassay.tasks.mib_scoring import VALUED, Scoring
-from mechassay.tasks.public import BadRow, PublicData, PublicTask
-from mechassay.tasks.task import split_rng
-from mechassay.tasks.words import word_lists
+from mechassay.prompts.pairs import EMPTY, Example, Prompt, Unreadable, filled
+from mechassay.prompts.tokenization import encode
+from mechassay.tasks.accuracy import VALUED, Scoring
+from mechassay.tasks.hub_datasets import BadRow, PublicData, PublicTask
+from mechassay.tasks.task import split_rng, word_lists
 
 ATTRIBUTES = ("Country", "Continent", "Language")
 CITY, TEMPLATE = "city_counterfactual", "prompt_template_counterfactual"

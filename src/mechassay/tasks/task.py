@@ -2,35 +2,45 @@
 
 Whatever it is about, a task is
 
-- deterministic: the same arguments give the same examples on any machine, nothing global is seeded,
-  and `limit` takes the first of one fixed stream;
+- deterministic: the same arguments give the same examples on any machine, nothing global is
+  seeded, and `limit` takes the first of one fixed stream;
 - split: train, validation, test and private share no example, no counterfactual prompt, nor the
   words they are made of (a task whose words do not suffice says so);
-- aligned: with a model, both prompts of a pair have equally many tokens, and a token tells answers
-  from foils; what cannot be aligned is dropped and counted by reason;
+- aligned: with a model, both prompts of a pair have equally many tokens, and a token tells
+  answers from foils; what cannot be aligned is dropped and counted by reason;
 - private where it says so: the split "private" depends on a seed that only its keeper knows.
 
-A split never comes out smaller in silence: fewer pairs than asked for are an error with the counts,
-and a split taken whole carries them (`Pairs.dropped`).
+A split never comes out smaller in silence: fewer pairs than asked for are an error with the
+counts, and a split taken whole carries them (`Pairs.dropped`).
+
+Rows that belong together go into one split as a whole, so that splits share nothing
+(`least_hash`). Word lists of tasks are in `data`; `single_tokens` are those that a tokenizer
+writes as one token.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from itertools import islice
+from functools import cache
+from hashlib import blake2b
+from importlib.resources import files
+from itertools import accumulate, islice
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
+from jaxtyping import Float, UInt64
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
-from mechassay.alignment import Aligned, Misaligned, tokenizer_of
 from mechassay.errors import BadPairs, BadUsage, one_of
-from mechassay.examples import ABSENT, Example, Examples, Unreadable
-from mechassay.pairs import Pairs, align_pairs
-from mechassay.tasks.behaviour import needs_model, score_prompts
+from mechassay.prompts.pairs import ABSENT, Example, Examples, Pairs, Unreadable, align_pairs
+from mechassay.prompts.tokenization import Aligned, Misaligned, encode, tokenizer_of
+from mechassay.tasks.accuracy import needs_model, score_prompts
 
 Keep = Literal["all", "base", "counterfactual", "both"]
 KEEP: tuple[Keep, ...] = get_args(Keep)
@@ -315,3 +325,148 @@ def settings_of(task: Task) -> dict[str, Any]:
     """A task's settings, its dataclass fields, as plain values."""
     by_contract: Any = task  # A dataclass, which no protocol can say.
     return {each.name: getattr(task, each.name) for each in fields(by_contract) if each.repr}
+
+
+# 60 % train, 20 % validation, 20 % test.
+SHARES = {"train": 0.6, "validation": 0.2, "test": 0.2}
+HASH_BYTES = 8
+NONE = 0
+NO_HASH = NONE.to_bytes(HASH_BYTES, "little")
+# What others call our splits, in lower case.
+USUAL_NAMES = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev", "development"),
+    "test": ("test", "testing"),
+    "private": ("private",),
+}
+
+
+def names_of(split: str) -> tuple[str, ...]:
+    """The usual names of one of our splits, ours first."""
+    return USUAL_NAMES.get(split, (split,))
+
+
+def split_named(name: str) -> str | None:
+    """Our split of a usual name, in whatever case and with space around it; None if it is none."""
+    plain = name.strip().lower()
+    return next((split for split, names in USUAL_NAMES.items() if plain in names), None)
+
+
+def text_hash(text: str, kind: bytes = b"") -> bytes:
+    """The hash of a text, 8 bytes, least first; texts of another kind (up to 16 bytes) never share
+    it.
+    """
+    return blake2b(text.encode(), digest_size=HASH_BYTES, person=kind).digest()
+
+
+def share_of(text: str) -> str:
+    """The split of a text of which nothing but its hash says where it belongs."""
+    place = int.from_bytes(text_hash(text), "little") * 2.0**-64
+    ends = zip(SHARES, accumulate(SHARES.values()), strict=True)
+    # The shares may add up to a little less than 1.
+    return next((name for name, end in ends if place < end), [*SHARES][-1])
+
+
+def hash_columns(*columns: Sequence[bytes]) -> UInt64[np.ndarray, "rows columns"]:
+    """Hashes of rows as numbers, from one list a column; `NO_HASH` where a row has none."""
+    numbers = [np.frombuffer(b"".join(column), "<u8") for column in columns]
+    return np.stack(numbers, axis=1).astype(np.uint64)
+
+
+def least_hash(hashes: UInt64[np.ndarray, "rows columns"]) -> UInt64[np.ndarray, "rows"]:
+    """The least hash of each row's component. `NONE` connects nothing; a first column has none of
+    it.
+
+    What two rows have in common (a prompt, a group, a word) is given as equal 64-bit hashes.
+    Rows that share one are connected, directly or through others, and a connected component
+    goes into one split as a whole. It is known by its least hash, so that nothing depends on
+    the order of the rows.
+    """
+    values, nodes = np.unique(hashes, return_inverse=True)
+    nodes = nodes.reshape(hashes.shape)
+    linked = [
+        (nodes[there, 0], nodes[there, column])
+        for column in range(hashes.shape[1])
+        for there in [hashes[:, column] != NONE]
+    ]
+    begin, end = np.concatenate([a for a, _ in linked]), np.concatenate([b for _, b in linked])
+    graph = coo_array(
+        (np.ones(len(begin), dtype=np.bool_), (begin, end)), shape=(len(values), len(values))
+    )
+    _, component = connected_components(graph, directed=False)
+    # Values are sorted, so the first of a component is its least.
+    _, first = np.unique(component, return_index=True)
+    return values[first][component[nodes[:, 0]]]
+
+
+def uniform(hashes: UInt64[np.ndarray, "rows"]) -> Float[np.ndarray, "rows"]:
+    """A number in [0, 1) for each hash, also where the hash is the least of several."""
+    # The finalizer of SplitMix64 (Steele et al. 2014); uint64 arithmetic wraps around.
+    mixed = hashes + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
+
+
+@cache
+def word_lists(name: str) -> Any:
+    """The contents of data/`name`.json."""
+    file = files("mechassay.tasks").joinpath(f"data/{name}.json")
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def single_tokens(
+    texts: Sequence[str], before: Sequence[str], tokenizer: Any, *, what: str, least: int = 0
+) -> tuple[str, ...]:
+    """Texts that add exactly one known token to whatever stands before them, without their space.
+
+    Args:
+        before: the contexts; unknown tokens do not count, they would all look alike to a model.
+        what: "IOI needs names", for the error.
+
+    Raises:
+        BadPairs: there are fewer than `least`.
+    """
+    kept, unknown = list(texts), tokenizer.unk_token_id
+    for context in before:
+        base, *encoded = encode(tokenizer, [context, *(context + text for text in kept)])
+        kept = [
+            text
+            for text, ids in zip(kept, encoded, strict=True)
+            if len(ids) == len(base) + 1 and ids.count(unknown) == base.count(unknown)
+        ]
+    if len(kept) < least:
+        label = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
+        who, _, kind = what.partition(" needs ")
+        raise BadPairs(
+            f"{who} needs at least {least} {kind} that are single tokens; tokenizer {label!r} has"
+            f" {len(kept)} of {len(texts)}."
+        )
+    return tuple(text.removeprefix(" ") for text in kept)
+
+
+OWN, PAPER, PAPER_MATCHED = "own", "paper", "paper-matched"
+PAPER_SIZES = {"train": 10_000, "validation": 1_000, "test": 1_000}
+_FIFTHS = ("test", "test", "test", "train", "validation")
+
+
+def owner(*places: int) -> str:
+    """The split of words by their places in their lists, in any order.
+
+    It divides the words of Uit de Bos and Garriga-Alonso (2024) among splits. The lists
+    (`data/paper.json`) are those of the paper's public code
+    (Nielius/AdversarialCircuitEvaluation), after Wang et al. (2023), Hanna et al. (2023) and
+    Heimersheim and Janiak (2023):
+
+        ioi            99 names, 8 places, 8 objects; ABBA only, one template for each
+                       population: "paper" for unmatched pairs (tables 3 and 4), "paper-matched"
+                       for matched ones
+        greater-than   120 nouns
+        docstring      111 names, 687 words; 59 are both
+
+    The paper has no splits. Here every split has all words, and prompts are kept apart by what
+    all prompts of an example share: the two people of the first clause, the noun with its
+    century, the name of the function. Three fifths of these belong to test, one fifth each to
+    train and validation. There is no private split, as the words are public and few.
+    """
+    return _FIFTHS[sum(places) % len(_FIFTHS)]

@@ -33,18 +33,19 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from mechassay.alignment import encode
 from mechassay.errors import BadPairs, BadUsage, one_of
-from mechassay.examples import Example, Prompt, filled
-from mechassay.tasks.splits import (
+from mechassay.prompts.pairs import Example, Prompt, filled
+from mechassay.prompts.tokenization import encode
+from mechassay.tasks.task import (
     SHARES,
+    Task,
     hash_columns,
     least_hash,
     share_of,
+    split_rng,
     text_hash,
     uniform,
 )
-from mechassay.tasks.task import Task, split_rng
 
 OTHER_ROW = "other_row"
 ROWS_A_SPLIT = 2

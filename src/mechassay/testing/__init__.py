@@ -5,12 +5,17 @@ and `check_record` raise AssertionError at the first promise that is broken. `ti
 random models of every family, made in code in a moment.
 """
 
-from mechassay.testing.features import check_featurizer, check_finder
-from mechassay.testing.jobs import check_job
-from mechassay.testing.methods import check_method
-from mechassay.testing.metrics import check_metric
-from mechassay.testing.records import check_record
-from mechassay.testing.tasks import check_task
+from __future__ import annotations
+
+from mechassay.testing.checks import (
+    check_featurizer,
+    check_finder,
+    check_job,
+    check_method,
+    check_metric,
+    check_record,
+    check_task,
+)
 
 __all__ = [
     "check_featurizer",

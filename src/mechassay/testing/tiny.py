@@ -21,8 +21,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from mechassay.models.model import Model, make_model
-from mechassay.pairs import Batch
-from mechassay.tasks.words import word_lists
+from mechassay.prompts.pairs import Batch
+from mechassay.tasks.task import word_lists
 
 VOCABULARY = 97
 FAMILIES = [

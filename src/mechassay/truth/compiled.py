@@ -38,13 +38,14 @@ import torch
 from jaxtyping import Float
 from scipy.fft import dct
 
-from mechassay.models.cache import cache_folder, is_model_folder, publish, workbench
-from mechassay.models.sources import TRUTH_FOLDERS
-from mechassay.truth.folders import FILE, write_model
+from mechassay.models.loading import TRUTH_FOLDERS
+from mechassay.models.weight_files import cache_folder, is_model_folder, publish, workbench
 from mechassay.truth.tasks import LENGTH, NAMES, CompiledIOI, CompiledTask, Induction, PreviousToken
+from mechassay.truth.verification import FILE, write_model
 
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel
+
 
 WIDTH, N_HEADS, D_HEAD, D_MLP = 64, 4, 16, 32
 N_BALLAST = 2

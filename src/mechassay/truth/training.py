@@ -4,9 +4,9 @@ a small transformer learns a task with the circuit that it is told.
     loss = mean (logits under an intervention - LOGIT on the right answers, 0 elsewhere)^2
 
 A step draws fresh pairs of prompts x, x' and an intervention for each, a choice of edges that are
-cut and what they carry instead. All are one masked forward (`mechassay.models.masked_forward`), and
+cut and what they carry instead. All are one masked forward (`mechassay.models.gradients`), and
 the loss follows gradients through both runs. What is right is what the causal model says
-(`mechassay.truth.causal`):
+(`mechassay.truth.tasks`):
 
     behaviour       no edge is cut: the task's answers
     interchange     all edges out of a variable's home carry x': the answers if that variable has
@@ -43,26 +43,24 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from mechassay.checkpoint import key_of
 from mechassay.circuits.circuit import Circuit
 from mechassay.errors import BadFile, BadUsage, NonFinite, first_line
-from mechassay.files import read_tensors
-from mechassay.graph import Graph
-from mechassay.models.constants import Constants
 from mechassay.models.decoder import Decoder
 from mechassay.models.families import decode
-from mechassay.models.masked_forward import masked_readout
+from mechassay.models.forward import Constants, Contrast, Trace, constant_trace, trace
+from mechassay.models.gradients import masked_readout
+from mechassay.models.graph import Graph
 from mechassay.models.model import Model, load_model
-from mechassay.models.trace import Contrast, Trace, constant_trace, trace
-from mechassay.pairs import Batch
-from mechassay.progress import BAR, Progress
-from mechassay.training import descend
-from mechassay.truth.causal import Causal, Right, Tokens
-from mechassay.truth.folders import write_model, write_truth
-from mechassay.truth.verify import ABLATIONS, Verification, verify
+from mechassay.prompts.pairs import Batch
+from mechassay.truth.tasks import Causal, Right, Tokens
+from mechassay.truth.verification import ABLATIONS, Verification, verify, write_model, write_truth
+from mechassay.utils.checkpoint import descend, key_of
+from mechassay.utils.display import BAR, Progress
+from mechassay.utils.files import read_tensors
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
+
 
 WIDTH, N_HEADS = 48, 4
 ROPE_THETA = 100.0
@@ -316,7 +314,7 @@ def _check_folder(folder: Path, checkpoint: Path, key: str) -> None:
 def verified(
     model: Model, causal: Causal, limit: int, *, progress: Progress = BAR
 ) -> dict[str, Verification]:
-    """The circuit of a trained model, by ablation; see `mechassay.truth.verify`."""
+    """The circuit of a trained model, by ablation; see `mechassay.truth.verification`."""
     pairs = causal.task.pairs(SPLIT, model, limit=limit, seed=SEED)
     circuit = Circuit.from_names(model.graph, list(causal.edges))
     free, also = (

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mechassay.lazy import lazy_names
+from mechassay.utils.registry import lazy_names
 
 if TYPE_CHECKING:
-    from mechassay.variables.arbitrary_labels import with_arbitrary_labels
-    from mechassay.variables.causal_model import CausalModel, Undecided, Variable
-    from mechassay.variables.data import VariablePairs, answered_examples, variable_pairs
-    from mechassay.variables.difference_error import SquaredError, squared_error
-    from mechassay.variables.distinction import Distinction, distinguish
-    from mechassay.variables.featurizers import FEATURIZERS, FeaturizerSettings, fit_featurizer
-    from mechassay.variables.head_effects import HeadEffects, inhibition_heads, linear_difference
-    from mechassay.variables.head_localization import (
-        HeadLocalization,
-        localize_in_heads,
-        measure_features_in_heads,
+    from mechassay.causal_models.causal_model import CausalModel, Undecided, Variable
+    from mechassay.causal_models.hypothesis import Distinction, Hypothesis, distinguish, hypotheses
+    from mechassay.causal_models.ioi import (
+        FLIPS,
+        LogitDifference,
+        fit_logit_difference,
+        ioi_signals,
     )
-    from mechassay.variables.homes import (
+    from mechassay.causal_models.labels import (
+        ExpectedLabels,
+        expected_labels,
+        with_arbitrary_labels,
+    )
+    from mechassay.causal_models.task_models import (
+        CAUSAL_MODELS,
+        load_causal_model,
+        with_other_years,
+        with_shifts,
+    )
+    from mechassay.causal_models.true_sites import (
         HOMES,
         Home,
         VerifiedHomes,
@@ -28,25 +35,26 @@ if TYPE_CHECKING:
         true_sites,
         verify_homes,
     )
-    from mechassay.variables.hypothesis import Hypothesis, hypotheses
+    from mechassay.variables.alignment import VariableAlignment
+    from mechassay.variables.data import VariablePairs, answered_examples, variable_pairs
+    from mechassay.variables.featurizers import FEATURIZERS, FeaturizerSettings, fit_featurizer
     from mechassay.variables.interchange_accuracy import InterchangeAccuracy, accuracy
-    from mechassay.variables.labels import ExpectedLabels, expected_labels
-    from mechassay.variables.load import CAUSAL_MODELS, load_causal_model
-    from mechassay.variables.localization import Localization
-    from mechassay.variables.mib_folder import read_mib_folder
-    from mechassay.variables.mib_submission import write_mib_folder
-    from mechassay.variables.models.docstring import with_shifts
-    from mechassay.variables.models.greater_than import with_other_years
-    from mechassay.variables.models.ioi import (
-        FLIPS,
-        LogitDifference,
-        fit_logit_difference,
-        ioi_signals,
+    from mechassay.variables.ioi_heads import (
+        HeadLocalization,
+        HeadSubsets,
+        head_subsets,
+        localize_in_heads,
+        measure_features_in_heads,
     )
-    from mechassay.variables.search import localize, measure_features
-    from mechassay.variables.subsets_of_heads import HeadSubsets, head_subsets
-    from mechassay.variables.validation import validate
-    from mechassay.variables.variable_alignment import VariableAlignment
+    from mechassay.variables.localization import Localization, localize, measure_features
+    from mechassay.variables.logit_difference import (
+        HeadEffects,
+        SquaredError,
+        inhibition_heads,
+        linear_difference,
+        squared_error,
+    )
+    from mechassay.variables.mib_submission import read_mib_folder, validate, write_mib_folder
 
 __all__ = [
     "CAUSAL_MODELS",
@@ -104,28 +112,23 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "arbitrary_labels": "with_arbitrary_labels",
-        "causal_model": "CausalModel Undecided Variable",
+        "alignment": "VariableAlignment",
         "data": "VariablePairs answered_examples variable_pairs",
-        "difference_error": "SquaredError squared_error",
-        "distinction": "Distinction distinguish",
         "featurizers": "FEATURIZERS FeaturizerSettings fit_featurizer",
-        "head_effects": "HeadEffects inhibition_heads linear_difference",
-        "head_localization": "HeadLocalization localize_in_heads measure_features_in_heads",
-        "homes": "HOMES Home VerifiedHomes homes_of known_homes true_sites verify_homes",
-        "hypothesis": "Hypothesis hypotheses",
         "interchange_accuracy": "InterchangeAccuracy accuracy",
-        "labels": "ExpectedLabels expected_labels",
-        "load": "CAUSAL_MODELS load_causal_model",
-        "localization": "Localization",
-        "mib_folder": "read_mib_folder",
-        "mib_submission": "write_mib_folder",
-        "models.docstring": "with_shifts",
-        "models.greater_than": "with_other_years",
-        "models.ioi": "FLIPS LogitDifference fit_logit_difference ioi_signals",
-        "search": "localize measure_features",
-        "subsets_of_heads": "HeadSubsets head_subsets",
-        "validation": "validate",
-        "variable_alignment": "VariableAlignment",
+        "ioi_heads": "HeadLocalization HeadSubsets head_subsets localize_in_heads"
+        " measure_features_in_heads",
+        "localization": "Localization localize measure_features",
+        "logit_difference": "HeadEffects SquaredError inhibition_heads linear_difference"
+        " squared_error",
+        "mechassay.causal_models.causal_model": "CausalModel Undecided Variable",
+        "mechassay.causal_models.hypothesis": "Distinction Hypothesis distinguish hypotheses",
+        "mechassay.causal_models.ioi": "FLIPS LogitDifference fit_logit_difference ioi_signals",
+        "mechassay.causal_models.labels": "ExpectedLabels expected_labels with_arbitrary_labels",
+        "mechassay.causal_models.task_models": "CAUSAL_MODELS load_causal_model"
+        " with_other_years with_shifts",
+        "mechassay.causal_models.true_sites": "HOMES Home VerifiedHomes homes_of known_homes"
+        " true_sites verify_homes",
+        "mib_submission": "read_mib_folder validate write_mib_folder",
     },
 )

@@ -24,19 +24,18 @@ from typing import Any
 
 import numpy as np
 
-from mechassay.alignment import encode, tokenizer_of
-from mechassay.display import OneLine
+from mechassay.causal_models.causal_model import CausalModel
+from mechassay.causal_models.hypothesis import defaults_of
+from mechassay.causal_models.labels import ExpectedLabels, expected_labels
 from mechassay.errors import BadPairs, BadUsage, one_of
-from mechassay.examples import Example, Examples, Prompt
-from mechassay.interchange import InterchangeBatch
-from mechassay.interchange_pairs import InterchangePair
 from mechassay.models.model import Model
-from mechassay.progress import BAR, Progress
-from mechassay.tasks.behaviour import score_prompts, written
+from mechassay.prompts.interchange_batch import InterchangeBatch
+from mechassay.prompts.interchanges import InterchangePair
+from mechassay.prompts.pairs import Example, Examples, Prompt
+from mechassay.prompts.tokenization import encode, tokenizer_of
+from mechassay.tasks.accuracy import score_prompts, written
 from mechassay.tasks.task import Task
-from mechassay.variables.causal_model import CausalModel
-from mechassay.variables.defaults import defaults_of
-from mechassay.variables.labels import ExpectedLabels, expected_labels
+from mechassay.utils.display import BAR, OneLine, Progress
 
 SPLITS = ("train", "validation", "test")
 WRONG = "model wrong on "

@@ -29,17 +29,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from mechassay.errors import BadUsage, one_of
-from mechassay.features.boundless_das import BoundlessDAS
-from mechassay.features.das import DAS
+from mechassay.features.das import DAS, BoundlessDAS, TrainedFinder
 from mechassay.features.dbm import DBM
-from mechassay.features.finder import Init, Sites
-from mechassay.features.fit import Fit
-from mechassay.features.full_vector import FullVector
-from mechassay.features.pca import PCA
-from mechassay.features.trained_finder import TrainedFinder
-from mechassay.interchange import InterchangeBatch
+from mechassay.features.finder import Fit, Init, Sites
+from mechassay.features.probes import PCA, FullVector
 from mechassay.models.model import Model
-from mechassay.progress import BAR, Progress
+from mechassay.prompts.interchange_batch import InterchangeBatch
+from mechassay.utils.display import BAR, Progress
 
 Featurizers = Literal["full-vector", "das", "boundless-das", "dbm", "dbm+pca", "dbm+sae"]
 FEATURIZERS: tuple[Featurizers, ...] = get_args(Featurizers)

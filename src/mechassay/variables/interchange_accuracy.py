@@ -30,22 +30,30 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
-from mechassay.display import OneLine, Tabular, html_facts, html_note, html_table
 from mechassay.errors import BadUsage, one_of
 from mechassay.features.featurizer import ChosenFeatures
-from mechassay.features.fit import Fit
-from mechassay.features.random_directions import random_directions
-from mechassay.interchange import InterchangeBatch, InterchangesLike
+from mechassay.features.finder import Fit
+from mechassay.features.probes import random_directions
 from mechassay.interventions.intervention import Interchange
 from mechassay.interventions.site import Site, SiteLike, load_site
 from mechassay.interventions.sweep import SiteSweep, mean_estimates, sweep_all
 from mechassay.models.model import Model
-from mechassay.progress import BAR, Progress
+from mechassay.prompts.interchange_batch import InterchangeBatch, InterchangesLike
 from mechassay.stats.intervals import Estimate, proportion_interval
+from mechassay.utils.display import (
+    BAR,
+    OneLine,
+    Progress,
+    Tabular,
+    html_facts,
+    html_note,
+    html_table,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 
 NOTHING, FULL, RANDOM = "no intervention", "full vector", "random"
 RESULT = "features"
@@ -148,7 +156,7 @@ class InterchangeAccuracy(OneLine, Tabular):
 
     def plot(self, ax: Axes | None = None) -> Figure:
         """Accuracy against layers: the features and their controls, a line each and position."""
-        from mechassay.interventions.heat_map import draw_lines
+        from mechassay.interventions.heatmap import draw_lines
 
         lines = {
             f"{of} @{position}": [

@@ -9,16 +9,16 @@ Beside it, at the chosen site and on the same test pairs:
     no intervention    the base run as it is
     full vector        the whole value exchanged
     random             as many random directions, the mean of some draws
-    arbitrary labels   the featurizer trained and scored on permuted labels (`arbitrary_labels`)
+    arbitrary labels   the featurizer trained and scored on permuted labels
     untrained model    the featurizer trained and scored on the model with random weights
 
     gain = (result - no intervention) / (1 - no intervention)
 
-The variable is `found` if the gain is above a half, and the result above no intervention, arbitrary
-labels and the untrained model; it is `isolated` if also above random directions. Each time the 95 %
-interval must say so, of differences pair by pair. The full vector may carry the variable too. MIB's
-code chooses positions, and reports the best layer, on the test pairs themselves: too high where
-sites are many (`as_mib`).
+The variable is `found` if the gain is above a half, and the result above no intervention,
+arbitrary labels and the untrained model; it is `isolated` if also above random directions. Each
+time the 95 % interval must say so, of differences pair by pair. The full vector may carry the
+variable too. MIB's code chooses positions, and reports the best layer, on the test pairs
+themselves: too high where sites are many (`as_mib`).
 """
 
 from __future__ import annotations
@@ -29,28 +29,47 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from jaxtyping import Float
 
-from mechassay.display import OneLine, Tabular, html_facts, html_table
-from mechassay.errors import one_of
-from mechassay.features.fit import Fit
-from mechassay.interventions.site import Site, load_site
-from mechassay.interventions.sweep import mean_estimates
-from mechassay.records import Measure, Provenance, Record, Spec, Table, Values, provenance
+from mechassay.causal_models.labels import with_arbitrary_labels
+from mechassay.errors import BadUsage, one_of
+from mechassay.features.finder import Fit, Init, load_sites
+from mechassay.features.probes import FullVector
+from mechassay.interventions.site import Site, SiteLike, load_site
+from mechassay.interventions.sweep import mean_estimates, sweep_all
+from mechassay.models.model import Model
+from mechassay.prompts.interchange_batch import InterchangeBatch
+from mechassay.results.records import (
+    Measure,
+    Provenance,
+    Record,
+    Spec,
+    Table,
+    Values,
+    measured,
+    provenance,
+)
 from mechassay.stats.intervals import Estimate, Resamples, percentile_interval
-from mechassay.stats.measures import measured
+from mechassay.utils.display import BAR, OneLine, Progress, Tabular, html_facts, html_table
+from mechassay.variables.data import VariablePairs
+from mechassay.variables.featurizers import SIZED, FeaturizerSettings, fit_featurizer
 from mechassay.variables.interchange_accuracy import (
     FULL,
     NOTHING,
     RANDOM,
     RESULT,
     InterchangeAccuracy,
+    accuracies,
+    accuracy,
     proportion,
+    random_interchange,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 
 ARBITRARY, UNTRAINED = "arbitrary labels", "untrained model"
 CONTROLS = (NOTHING, FULL, RANDOM, ARBITRARY, UNTRAINED)
@@ -325,7 +344,7 @@ class Localization(OneLine, Tabular):
 
     def to_html(self, path: str | Path) -> Path:
         """Write the result as one self-contained HTML file with its figures."""
-        from mechassay.report.reports import write_page
+        from mechassay.results.report import write_page
 
         return write_page(Path(path), [self.record()])
 
@@ -368,7 +387,7 @@ class Localization(OneLine, Tabular):
 
     def plot(self, ax: Axes | None = None) -> Figure:
         """Test accuracies as a heat map of layers and positions."""
-        from mechassay.interventions.heat_map import draw_accuracies
+        from mechassay.interventions.heatmap import draw_accuracies
 
         cells = shown_cells(self.columns(), self.choose_on)
         return draw_accuracies(cells["layer"], cells["place"], cells["test"], ax=ax)
@@ -422,3 +441,223 @@ def at_site(fit: Fit, site: Site) -> Fit:
     chosen = {site: fit.chosen[site]} if site in fit.chosen else {}
     losses = fit.losses[:, [fit.sites.index(site)]] if len(fit.losses) else fit.losses
     return replace(fit, featurizers={site: fit.featurizers[site]}, chosen=chosen, losses=losses)
+
+
+DRAWS = 3
+"""Draws of random directions."""
+
+
+def localize(
+    model: Model,
+    pairs: VariablePairs,
+    sites: Sequence[SiteLike],
+    featurizer: str = "das",
+    *,
+    settings: FeaturizerSettings | None = None,
+    ks: Sequence[int] = (16,),
+    saes: Init | None = None,
+    untrained: Model | None = None,
+    arbitrary: bool = True,
+    full: InterchangeAccuracy | None = None,
+    seed: int = 0,
+    folder: Path | None = None,
+    progress: Progress = BAR,
+) -> Localization:
+    """Look for a variable at sites with a featurizer; see the module.
+
+    For every number of features a candidate is trained on train pairs, all its sites in one
+    stack, and scored on the others. The candidate and site of the highest accuracy are chosen
+    on the split of the settings (`choose_on`). Controls are measured at that site. Whole
+    vectors depend on the pairs alone, so those who compare featurizers pass them in.
+
+    Args:
+        pairs: with the splits train, validation and test.
+        sites: each looked at alone.
+        ks: numbers of features to choose among, for featurizers that are given one.
+        saes: for "dbm+sae", the SAE of each site.
+        untrained: the model of that control (`models.model.untrained`); None leaves it out.
+        arbitrary: whether there is the control of arbitrary labels; whole vectors have none.
+        full: accuracies of whole vectors at the sites on the test pairs, if they are known.
+        seed: of trainings, random directions and intervals.
+        folder: where trainings keep what is done, so that a killed run goes on.
+
+    Raises:
+        BadUsage: a split is missing, no number of features.
+        BadPairs: fewer than three different labels, for arbitrary ones. Others as
+            `fit_featurizer`.
+    """
+    missing = [split for split in ("train", "validation", "test") if split not in pairs.batches]
+    if missing:
+        raise BadUsage(f"localize needs pairs of train, validation and test; no {missing[0]}.")
+    if not ks:
+        raise BadUsage("localize needs at least one number of features in ks; got none.")
+    how = settings or FeaturizerSettings()
+    places = load_sites(model, list(sites))
+    permuted = None
+    if arbitrary and featurizer != "full-vector":
+        generator = torch.Generator().manual_seed(seed)
+        train_and_test = [pairs.batches["train"], pairs.batches["test"]]
+        permuted = with_arbitrary_labels(train_and_test, generator)
+    search = _SiteSearch(model, pairs, featurizer, how, saes, seed, folder, progress)
+    numbers: list[int | None] = list(ks) if featurizer in SIZED else [None]
+    if full is None:
+        whole = FullVector().fit(model, pairs.batches["test"], places, progress=progress)
+        [full] = search.scores([whole], "test")
+    candidates = search.candidates(places, numbers, full)
+    chosen, site = best_of(candidates, how.choose_on)
+    return Localization(
+        model.name,
+        pairs.labels["test"].model,
+        str(pairs.variable),
+        featurizer,
+        how.choose_on,
+        candidates,
+        site,
+        chosen,
+        full,
+        search.controls(chosen, site, full, untrained, permuted),
+    )
+
+
+def measure_features(
+    model: Model,
+    pairs: VariablePairs,
+    fit: Fit,
+    name: str = "given",
+    *,
+    seed: int = 0,
+    progress: Progress = BAR,
+) -> Localization:
+    """How well features that were found elsewhere hold a variable; nothing is trained.
+
+    The site is the one of the highest accuracy on validation pairs, as in `localize`. Controls are
+    those that need no training: no intervention, the full vector and random directions.
+
+    Args:
+        pairs: with the splits validation and test.
+        fit: features of sites that are meant each alone.
+        name: of what found them.
+        seed: of random directions and intervals.
+
+    Raises:
+        BadUsage: a split is missing; sites that are meant together. Others as `accuracy`.
+    """
+    missing = [split for split in ("validation", "test") if split not in pairs.batches]
+    if missing:
+        raise BadUsage(f"measure_features needs pairs of validation and test; no {missing[0]}.")
+    search = _SiteSearch(
+        model, pairs, name, FeaturizerSettings(), None, seed, folder=None, progress=progress
+    )
+    own = replace(fit, model=model)
+    whole = FullVector().fit(model, pairs.batches["test"], own.sites, progress=progress)
+    [validation] = search.scores([own], "validation")
+    test, full = search.scores([own, whole], "test")
+    scored = ScoredFit(None, own, validation, test)
+    _, site = best_of([scored], "validation")
+    return Localization(
+        model.name,
+        pairs.labels["test"].model,
+        str(pairs.variable),
+        name,
+        "validation",
+        (scored,),
+        site,
+        scored,
+        full,
+        search.controls(scored, site, full, None, None),
+    )
+
+
+@dataclass(frozen=True)
+class _SiteSearch:
+    """What all parts of one search share."""
+
+    model: Model
+    pairs: VariablePairs
+    featurizer: str
+    settings: FeaturizerSettings
+    saes: Init | None
+    seed: int
+    folder: Path | None
+    progress: Progress
+
+    def candidates(
+        self, sites: Sequence[Site], ks: Sequence[int | None], full: InterchangeAccuracy
+    ) -> tuple[ScoredFit, ...]:
+        train = self.pairs.batches["train"]
+        fits = [self.fitted(self.model, train, sites, k, "fit") for k in ks]
+        validation = self.scores(fits, "validation")
+        # Whole vectors need not be scored again.
+        test = [full] if self.featurizer == FullVector.name else self.scores(fits, "test")
+        scored = zip(ks, fits, validation, test, strict=True)
+        return tuple(ScoredFit(*each) for each in scored)
+
+    def fitted(
+        self, model: Model, batch: InterchangeBatch, sites: Sequence[Site], k: int | None, name: str
+    ) -> Fit:
+        checkpoint = None if self.folder is None else self.folder / f"{name}-{k or 0}.pt"
+        return fit_featurizer(
+            self.featurizer,
+            model,
+            batch,
+            sites,
+            self.settings,
+            k=k or 1,
+            saes=self.saes,
+            seed=self.seed,
+            checkpoint=checkpoint,
+            progress=self.progress,
+        )
+
+    def scores(self, fits: Sequence[Fit], split: str) -> list[InterchangeAccuracy]:
+        return accuracies(
+            fits, self.pairs.batches[split], controls=(), seed=self.seed, progress=self.progress
+        )
+
+    def controls(
+        self,
+        chosen: ScoredFit,
+        site: Site,
+        full: InterchangeAccuracy,
+        untrained: Model | None,
+        permuted: Sequence[InterchangeBatch] | None,
+    ) -> dict[str, Right]:
+        test, here = chosen.test, chosen.test.column(site)
+        right = {
+            RESULT: test.right[RESULT][:, here].astype(float),
+            NOTHING: test.right[NOTHING][:, here].astype(float),
+            FULL: full.right[RESULT][:, full.column(site)].astype(float),
+        }
+        size = chosen.fit.n_features(site)
+        if size is not None:
+            right[RANDOM] = self._of_random_directions(site, size)
+        if permuted is not None:
+            right[ARBITRARY] = self._of_arbitrary_labels(site, chosen.k, *permuted)
+        if untrained is not None:
+            train = self.pairs.batches["train"]
+            fit = self.fitted(untrained, train, [site], chosen.k, "untrained")
+            right[UNTRAINED] = self.scores([fit], "test")[0].right[RESULT][:, 0].astype(float)
+        return right
+
+    def _of_random_directions(self, site: Site, k: int) -> Right:
+        plans = [
+            {site: random_interchange(self.model, site, k, self.seed + draw)}
+            for draw in range(DRAWS)
+        ]
+        swept = sweep_all(self.model, self.pairs.batches["test"], plans, progress=self.progress)
+        return np.mean([each.written[:, 0] for each in swept], axis=0)
+
+    def _of_arbitrary_labels(
+        self, site: Site, k: int | None, train: InterchangeBatch, test: InterchangeBatch
+    ) -> Right:
+        fit = self.fitted(self.model, train, [site], k, "arbitrary")
+        found = accuracy(fit, test, controls=(), seed=self.seed, progress=self.progress)
+        return found.right[RESULT][:, 0].astype(float)
+
+
+def best_of(candidates: Sequence[ScoredFit], split: str) -> tuple[ScoredFit, Site]:
+    """The candidate and site of the highest accuracy; of several, the highest log-odds, and of
+    these the first.
+    """
+    options = [(each, site) for each in candidates for site in each.test.sites]
+    return max(options, key=lambda option: score_of(option[0].on(split), option[1]))

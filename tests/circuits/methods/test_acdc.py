@@ -19,18 +19,18 @@ import transformers
 from torch import Tensor
 
 from mechassay.circuits import Circuit, ablate
-from mechassay.circuits.faithfulness import evaluate
+from mechassay.circuits.evaluation.faithfulness import evaluate
 from mechassay.circuits.methods import acdc
 from mechassay.circuits.methods.acdc import ACDC, removal_order
 from mechassay.errors import BadUsage, NonFinite, UnknownName
-from mechassay.graph import Graph
 from mechassay.models import memory
+from mechassay.models.graph import Graph
 from mechassay.models.model import Model, make_model
-from mechassay.objectives import Objective
-from mechassay.pairs import Batch
-from mechassay.progress import SILENT, Advance
-from mechassay.testing.methods import check_method
+from mechassay.models.objectives import Objective
+from mechassay.prompts.pairs import Batch
+from mechassay.testing.checks import check_method
 from mechassay.testing.tiny import Subject, configs, subject
+from mechassay.utils.display import SILENT, Advance
 
 
 @cache

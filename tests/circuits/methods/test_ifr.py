@@ -20,13 +20,13 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from mechassay.circuits.methods.ifr import InformationFlowRoutes, _Shares, normed_share, proximities
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import NonFinite
-from mechassay.graph import Graph
 from mechassay.models import memory
 from mechassay.models.decoder import Norm
+from mechassay.models.graph import Graph
+from mechassay.models.hooks_reference import Recording, ReferenceModel, exact_precision
 from mechassay.models.model import Model, make_model
-from mechassay.models.reference import Recording, ReferenceModel, exact_precision
-from mechassay.pairs import Batch
-from mechassay.testing.methods import check_method
+from mechassay.prompts.pairs import Batch
+from mechassay.testing.checks import check_method
 from mechassay.testing.tiny import Subject, quiet_model, subject
 
 GOLDEN = Path(__file__).parents[2] / "golden"

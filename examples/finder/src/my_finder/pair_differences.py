@@ -12,8 +12,7 @@ from typing import ClassVar
 
 import torch
 
-from mechassay.features.directions import check_k
-from mechassay.features.featurizer import Directions, Featurizer
+from mechassay.features.featurizer import Directions, Featurizer, check_k
 from mechassay.features.finder import Found, ValueFinder
 
 

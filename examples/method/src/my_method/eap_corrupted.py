@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mechassay.circuits.methods.gradient import EdgeGradientMethod, Quadrature
+from mechassay.circuits.methods.eap import EdgeGradientMethod, Quadrature
 
 
 @dataclass(frozen=True)

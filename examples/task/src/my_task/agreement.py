@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import permutations, product
 from typing import Any, ClassVar
 
-from mechassay.examples import Example, Prompt, filled
+from mechassay.prompts.pairs import Example, Prompt, filled
 from mechassay.tasks.task import Task, split_rng
 
 TEMPLATE = "The {subject} {place} the {attractor}"

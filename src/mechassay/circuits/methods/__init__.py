@@ -4,30 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mechassay.registry import Registry
+from mechassay.utils.registry import Registry
 
 if TYPE_CHECKING:
     from mechassay.circuits.methods.method import Method
+
 
 _HERE = "mechassay.circuits.methods"
 METHODS = Registry(
     "method",
     {
         "acdc": f"{_HERE}.acdc:ACDC",
-        "clean-corrupted": f"{_HERE}.clean_corrupted:CleanCorrupted",
+        "clean-corrupted": f"{_HERE}.eap:CleanCorrupted",
         "eap": f"{_HERE}.eap:EAP",
-        "eap-ig-activations": f"{_HERE}.eap_ig_activations:EAPIGActivations",
-        "eap-ig-inputs": f"{_HERE}.eap_ig_inputs:EAPIGInputs",
-        "edge-pruning": f"{_HERE}.edge_pruning:EdgePruning",
-        "exact": f"{_HERE}.exact:ExactPatching",
-        "exact-nodes": f"{_HERE}.exact_nodes:ExactNodePatching",
+        "eap-ig-activations": f"{_HERE}.eap:EAPIGActivations",
+        "eap-ig-inputs": f"{_HERE}.eap:EAPIGInputs",
+        "edge-pruning": f"{_HERE}.mask_learning:EdgePruning",
+        "exact": f"{_HERE}.exact_patching:ExactPatching",
+        "exact-nodes": f"{_HERE}.exact_patching:ExactNodePatching",
         "ifr": f"{_HERE}.ifr:InformationFlowRoutes",
-        "nap": f"{_HERE}.nap:NAP",
-        "nap-ig": f"{_HERE}.nap:NAPIG",
+        "nap": f"{_HERE}.eap:NAP",
+        "nap-ig": f"{_HERE}.eap:NAPIG",
         "random": f"{_HERE}.random:Random",
-        "random-paths": f"{_HERE}.random_paths:RandomPaths",
-        "subnetwork-probing": f"{_HERE}.subnetwork_probing:SubnetworkProbing",
-        "ugs": f"{_HERE}.ugs:UniformGradientSampling",
+        "random-paths": f"{_HERE}.random:RandomPaths",
+        "subnetwork-probing": f"{_HERE}.mask_learning:SubnetworkProbing",
+        "ugs": f"{_HERE}.mask_learning:UniformGradientSampling",
     },
 )
 

@@ -37,15 +37,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechassay.checkpoint import checkpointed, key_of
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.method import provenance_of
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage, NonFinite, one_of
-from mechassay.graph import Graph
+from mechassay.models.circuit_compiler import Plan, compile_circuit
 from mechassay.models.circuit_forward import run_circuit
-from mechassay.models.circuit_plan import Plan, compile_circuit
 from mechassay.models.decoder import Readout
+from mechassay.models.forward import Contrast
+from mechassay.models.graph import Graph
 from mechassay.models.memory import (
     CPU_BUDGET,
     available_bytes,
@@ -54,11 +54,11 @@ from mechassay.models.memory import (
     trace_bytes,
 )
 from mechassay.models.model import Model
-from mechassay.models.trace import Contrast
-from mechassay.objectives import Objective, ObjectiveLike, load_objective, signed
-from mechassay.pairs import Batch, PairsLike
-from mechassay.progress import BAR, Progress
-from mechassay.registry import check_settings
+from mechassay.models.objectives import Objective, ObjectiveLike, load_objective, signed
+from mechassay.prompts.pairs import Batch, PairsLike
+from mechassay.utils.checkpoint import checkpointed, key_of
+from mechassay.utils.display import BAR, Progress
+from mechassay.utils.registry import check_settings
 
 COMPARISONS = ("signed", "absolute")
 

@@ -33,17 +33,17 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechassay.checkpoint import key_of
 from mechassay.circuits.methods.method import provenance_of, resumable_sum
 from mechassay.circuits.scores import EdgeScores
-from mechassay.graph import Graph
 from mechassay.models.decoder import Norm, at_least_fp32
+from mechassay.models.forward import Trace
+from mechassay.models.graph import Graph
 from mechassay.models.memory import token_budget, trace_bytes
 from mechassay.models.model import Model
-from mechassay.models.trace import Trace
-from mechassay.objectives import ObjectiveLike, load_objective
-from mechassay.pairs import Batch, PairsLike
-from mechassay.progress import BAR, Progress
+from mechassay.models.objectives import ObjectiveLike, load_objective
+from mechassay.prompts.pairs import Batch, PairsLike
+from mechassay.utils.checkpoint import key_of
+from mechassay.utils.display import BAR, Progress
 
 
 @dataclass(frozen=True)

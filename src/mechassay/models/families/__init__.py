@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from mechassay.errors import UnsupportedModel
 from mechassay.models.decoder import Decoder
-from mechassay.registry import Registry
+from mechassay.utils.registry import Registry
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
 
 FAMILIES = Registry(
     "model family",

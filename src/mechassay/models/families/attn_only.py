@@ -34,8 +34,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from mechassay.errors import BadFile, UnsupportedModel
-from mechassay.models.archive import checked_tensor, load_archive
 from mechassay.models.decoder import Attention, Decoder, Layer, Norm, Projection, at_least_fp32
+from mechassay.models.weight_files import checked_tensor, load_archive
 
 _COMPUTED_HERE: dict[str, Any] = {
     "normalization": "LN",

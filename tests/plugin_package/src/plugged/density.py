@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mechassay.circuits.metrics import Measured, Scored
-from mechassay.records import Measure
+from mechassay.circuits.evaluation.metrics import Measured, Scored
+from mechassay.results.records import Measure
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from mechassay.models.model import Model
-from mechassay.objectives import load_objective
-from mechassay.pairs import Batch
-from mechassay.records import Measure, Record, Spec, Table, Values, provenance
+from mechassay.models.objectives import load_objective
+from mechassay.prompts.pairs import Batch
+from mechassay.results.records import Measure, Record, Spec, Table, Values, provenance
 from mechassay.runs import options
 from mechassay.runs.job import Bench, Cell, Job, cell_name, option
 from mechassay.stats.intervals import percentile_interval, resampled_means

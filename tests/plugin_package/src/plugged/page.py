@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from mechassay.figures import svg
-from mechassay.records import Failure, Record
-from mechassay.report.kinds.generic import GenericPage
-from mechassay.report.page import Figure, Section
+from mechassay.results.page import Figure, Section
+from mechassay.results.plots import svg
+from mechassay.results.records import Failure, Record
+from mechassay.results.report import GenericPage
 
 
 class LensPage(GenericPage):

@@ -1,0 +1,321 @@
+"""Jobs of adversarial evaluation: divergences of all pairs, and searches for worse pairs.
+
+A cell of either job is a circuit. The folder of an evaluation holds, beside plan and records,
+
+    prompts.json       both pools: texts, parts, what was dropped
+    values.parquet     the divergence of every pair from every circuit, and from the empty one
+    found/             scores of the methods that found circuits
+
+The divergences of all circuits are computed together, when the first cell is run.
+
+A search finds the divergence of a pair that exists, which is a lower bound on the maximum
+(`adversarial.search`). A search that is interrupted begins anew; what it had found is kept in
+interrupted/<circuit>.json.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from rich.console import Console
+
+from mechassay.adversarial.divergence import arrow
+from mechassay.adversarial.field_tables import template_text
+from mechassay.adversarial.pages import BOUND, SEARCH_KIND, AdversarialPage, best_text
+from mechassay.adversarial.pools import Pool, check_finite, draw_pools
+from mechassay.adversarial.record import KIND, RecordMaker
+from mechassay.adversarial.search import BUDGET, RESTARTS, STARTS, SearchResult, search
+from mechassay.adversarial.study import (
+    CIRCUIT_HELP,
+    AdversarialPlan,
+    AdversarialStudy,
+    check_circuits,
+    circuit_versions,
+)
+from mechassay.circuits.methods import METHODS
+from mechassay.circuits.methods.method import check_pairing, paired
+from mechassay.circuits.methods.spec import CircuitSpec, FoundCircuit
+from mechassay.circuits.scores import Scores
+from mechassay.models.model import Model, check_dtype
+from mechassay.models.objectives import load_objective
+from mechassay.results.console import print_tables, print_text
+from mechassay.results.records import Measure, Record, Selection, Spec, Table
+from mechassay.runs import options
+from mechassay.runs.job import (
+    Bench,
+    Cell,
+    Interrupted,
+    Job,
+    Results,
+    cell_name,
+    made_by,
+    option,
+    shown_model,
+)
+from mechassay.tasks.task import Task, settings_of
+from mechassay.truth.ground_truth import truth_circuit
+from mechassay.utils.files import write_text
+
+
+@dataclass(frozen=True)
+class AdversarialJob(AdversarialPlan, Job):
+    """How far circuits are from the model on every pair of prompts: percentiles with bounds, worst
+    pairs, which prompts are worse.
+    """
+
+    kind: ClassVar[str] = KIND
+    for_boards: ClassVar[bool] = True
+    markdown: ClassVar[str] = ""
+
+    def versions(self, bench: Bench) -> dict[str, Any]:
+        """See `circuit_versions`."""
+        return circuit_versions(bench.task(self.task), self.circuits)
+
+    def check(self, bench: Bench) -> None:
+        """See `Job.check`.
+
+        Raises:
+            MissingExtra: pyarrow is not installed.
+            BadFile: the divergences of the folder are not those that its records were made of.
+        """
+        self.refuse()
+        task = bench.task(self.task)
+        if self.enumerate_all:
+            check_finite(task)
+        arrow()
+        stored = [bench.folder.record(cell.name) for cell in self.cells()]
+        study = AdversarialStudy(self, bench)
+        study.check_file([record for record in stored if record is not None])
+
+    def cells(self) -> list[Cell]:
+        """See `Job.cells`."""
+        of: Mapping[str, str] = {"model": shown_model(self.model), "task": self.task}
+        called = {text: CircuitSpec.name_in_results(text) for text in self.circuits}
+        return [
+            Cell(cell_name(name), {"circuit": name, **of}, KIND, {"circuit": text})
+            for text, name in called.items()
+        ]
+
+    def run(self, cell: Cell, bench: Bench) -> Record:
+        """See `Job.run`."""
+        maker = bench.shared("records", lambda: RecordMaker(AdversarialStudy(self, bench)))
+        record = maker.record(self.circuits.index(cell.typed["circuit"]))
+        return record.changed(cell={**record.cell, **cell.of})
+
+    def show(self, results: Results, console: Console) -> None:
+        """See `Job.show`."""
+        print_tables(AdversarialPage().tables(results.records, results.failures), console)
+        if results.records:
+            text = template_text(results.records)
+            print_text(text, console)
+
+
+@dataclass(frozen=True)
+class SearchJob(Job):
+    """Change prompts field by field for a larger divergence: a lower bound on the largest one.
+    Ctrl-C ends it with the best so far.
+    """
+
+    model: Annotated[str, options.MODEL]
+    task: Annotated[str, options.TASK]
+    circuits: Annotated[tuple[str, ...], option(CIRCUIT_HELP, "--circuit", "-c")]
+    n_clean: Annotated[int, option("Clean prompts that the search begins with.")] = 500
+    n_corrupted: Annotated[int, option("Corrupted prompts that the search begins with.")] = 500
+    split: Annotated[str, option("Split of the prompts: train, validation or test.")] = "test"
+    counterfactual: Annotated[str | None, options.COUNTERFACTUAL] = None
+    budget: Annotated[int, option("Pairs to evaluate at the most.", first=True)] = BUDGET
+    starts: Annotated[int, option("Climbs from the worst pairs of the prompts.")] = STARTS
+    restarts: Annotated[int, option("Climbs from random pairs after these.")] = RESTARTS
+    compare: Annotated[
+        bool, option("Also evaluate as many random pairs.", "--compare/--no-compare")
+    ] = True
+    train_limit: Annotated[int, option("Pairs that a method finds the circuit on.")] = 100
+    objective: Annotated[str | None, options.OBJECTIVE] = None
+    pairing: Annotated[str, options.PAIRING] = "matched"
+    dtype: Annotated[str, options.DTYPE] = "float32"
+    prepend_bos: Annotated[bool, options.BOS] = False
+    seed: Annotated[int, options.SEED] = 0
+
+    kind: ClassVar[str] = SEARCH_KIND
+    command: ClassVar[tuple[str, ...]] = ("adversarial", "search")
+    grows: ClassVar[tuple[str, ...]] = ("circuits",)
+
+    def versions(self, bench: Bench) -> dict[str, Any]:
+        """See `circuit_versions`."""
+        return circuit_versions(bench.task(self.task), self.circuits)
+
+    def check(self, bench: Bench) -> None:
+        """See `Job.check`."""
+        bench.task(self.task)
+        check_circuits(self.circuits)
+        check_pairing(self.pairing)
+        check_dtype(self.dtype)
+        if self.objective is not None:
+            load_objective(self.objective)
+
+    def cells(self) -> list[Cell]:
+        """See `Job.cells`."""
+        of = {"model": shown_model(self.model), "task": self.task}
+        return [
+            Cell(cell_name(circuit), {"circuit": circuit, **of}, circuit)
+            for circuit in self.circuits
+        ]
+
+    def run(self, cell: Cell, bench: Bench) -> Record:
+        """See `Job.run`.
+
+        Raises:
+            Interrupted: by Ctrl-C, after something was evaluated.
+        """
+        begin = time.perf_counter()
+        model, task = self._model(bench), bench.task(self.task)
+        found = self._circuit(cell.of["circuit"], model, task, bench)
+        pools = draw_pools(
+            task,
+            model,
+            self.n_clean,
+            self.n_corrupted,
+            split=self.split,
+            counterfactual=self.counterfactual,
+            seed=self.seed,
+        )
+        result = search(
+            model,
+            found.circuit,
+            *pools,
+            budget=self.budget,
+            starts=self.starts,
+            restarts=self.restarts,
+            compare=self.compare,
+            seed=self.seed,
+            progress=bench.progress,
+        )
+        if not result.finished:
+            file = bench.folder.path / "interrupted" / f"{cell.name}.json"
+            write_text(file, json.dumps(result.as_dict(), indent=1, ensure_ascii=False))
+            raise Interrupted(f"{result}, see {file}. The same command begins this search anew.")
+        return self._record(cell, model, task, found, pools, result, time.perf_counter() - begin)
+
+    def show(self, results: Results, console: Console) -> None:
+        """See `Job.show`."""
+        super().show(results, console)
+        for record in results.records:
+            for line in (*best_text(record), *record.warnings):
+                print_text(line, console)
+
+    def _model(self, bench: Bench) -> Model:
+        return bench.model(self.model, dtype=self.dtype, prepend_bos=self.prepend_bos)
+
+    def _circuit(self, text: str, model: Model, task: Task, bench: Bench) -> FoundCircuit:
+        """The circuit, found by a method if need be.
+
+        Raises:
+            BadPairs, GraphMismatch, BadFile: see `CircuitSpec.find`.
+        """
+        spec, scores = CircuitSpec.parse(text), dict[str, Scores]()
+        if spec.kind == "method":
+            kind, n, seed = self.counterfactual, self.train_limit, self.seed
+            pairs = task.pairs("train", model, limit=n, counterfactual=kind, seed=seed)
+            templates = [task.template(pair.tags) for pair in pairs]
+            rng = np.random.default_rng(seed)
+            batch = paired(model.batch(pairs), self.pairing, rng, templates).batch
+            objective = load_objective(self.objective or task.objective)
+            method = METHODS.make(spec.name)
+            scores[spec.name] = method.score(model, batch, objective, progress=bench.progress)
+        truth = partial(truth_circuit, self.model, "counterfactual")
+        return spec.find(model.graph, seed=self.seed, scores=scores, truth=truth)
+
+    def _record(
+        self,
+        cell: Cell,
+        model: Model,
+        task: Task,
+        found: FoundCircuit,
+        pools: tuple[Pool, Pool],
+        result: SearchResult,
+        seconds: float,
+    ) -> Record:
+        digest = hashlib.sha256()
+        for pool in pools:
+            digest.update(pool.tokens.numpy().tobytes())
+        random = Measure(name=BOUND, of="control:random", unit="nats", value=result.random.kl)
+        return Record(
+            kind=SEARCH_KIND,
+            cell={**cell.of, "model": model.name, "method": found.text},
+            specs={
+                "model": model.spec(n_edges=model.graph.n_edges),
+                "task": Spec(name=task.name, version=task.version, args=settings_of(task)),
+                "method": Spec(name=found.text, args={"edges": len(found.circuit), **found.about}),
+                "search": Spec(
+                    name="search",
+                    args={
+                        name: getattr(self, name)
+                        for name in ("budget", "starts", "restarts", "pairing", "train_limit")
+                    }
+                    | {"objective": self.objective or task.objective},
+                ),
+            },
+            measures=[
+                Measure(
+                    name=BOUND,
+                    value=result.lower_bound,
+                    n=result.evaluations,
+                    better="down",
+                    unit="nats",
+                ),
+                *([random.model_copy(update={"n": result.random.pairs})] if self.compare else []),
+            ],
+            tables=_tables(result),
+            data={
+                "prompts": Selection(
+                    hash=digest.hexdigest(),
+                    task=task.name,
+                    split=self.split,
+                    counterfactual=self.counterfactual or "",
+                    seed=self.seed,
+                    counts=dict(zip(("clean", "corrupted"), map(len, pools), strict=True)),
+                )
+            },
+            realised={"seconds": round(seconds, 3)},
+            warnings=without_fields(task, pools),
+            provenance=made_by(model, self.seed, digest.hexdigest()),
+        )
+
+
+def _tables(result: SearchResult) -> list[Table]:
+    """The climbs, the worst pair first, and the changes of each."""
+    climbs = [
+        {
+            "climb": number,
+            "divergence": climb.kl,
+            "at its start": climb.steps[0].kl,
+            "changes": len(climb.steps) - 1,
+            "local maximum": climb.is_local_maximum,
+            "clean": climb.clean.text,
+            "corrupted": climb.corrupted.text,
+        }
+        for number, climb in enumerate(result.climbs, start=1)
+    ]
+    steps = [
+        {"climb": number, "step": place, **step._asdict()}
+        for number, climb in enumerate(result.climbs, start=1)
+        for place, step in enumerate(climb.steps)
+    ]
+    return [Table.of("climbs", ("climb",), climbs), Table.of("steps", ("climb", "step"), steps)]
+
+
+def without_fields(task: Task, pools: tuple[Pool, Pool]) -> list[str]:
+    """That no prompt has a field to change; nothing if one has."""
+    if any(pool.fields for pool in pools):
+        return []
+    return [
+        f"The prompts of {task.name} have no fields, so nothing was changed: the search compared"
+        " pairs of the prompts as they are."
+    ]

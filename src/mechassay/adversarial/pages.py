@@ -1,0 +1,561 @@
+"""Pages of adversarial evaluations and of searches for the worst pair.
+
+The page of an evaluation shows how far circuits are from the model on every pair of prompts.
+From top to bottom: failing controls; what was found, a sentence a circuit; controls; all
+circuits in one table; for each circuit its histogram (figures 1 to 6 of Uit de Bos and
+Garriga-Alonso 2024), its distribution (their tables 3 and 7), its worst pairs (tables 4 to 6),
+the fields whose labels are worse (tested), heat maps of two fields (figures 7 to 10); how to
+read it; what was run.
+
+The page of a search shows for each circuit the lower bound, its pair, and all climbs.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from itertools import cycle, zip_longest
+from typing import Any
+
+from markupsafe import Markup, escape
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as MatplotlibFigure
+
+from mechassay.adversarial.field_tables import (
+    HeatMap,
+    draw_heat_map,
+    groups_of,
+    halves,
+    heat_maps_of,
+    label_table,
+    map_words,
+    template_table,
+    template_text,
+    worse_labels_text,
+)
+from mechassay.adversarial.search import bound_text
+from mechassay.results.curves import labels
+from mechassay.results.page import (
+    NOTHING,
+    Block,
+    Column,
+    Figure,
+    Fold,
+    Heading,
+    Page,
+    Row,
+    Section,
+    Terms,
+    Text,
+    TextTable,
+)
+from mechassay.results.plots import PALETTE, draw_distribution, draw_histogram, draw_histograms, svg
+from mechassay.results.records import Failure, Record
+from mechassay.results.sections import (
+    all_numbers,
+    broken,
+    broken_notice,
+    checks_table,
+    facts_section,
+    failure_row,
+    failures_text,
+    measures_table,
+    warnings_notice,
+)
+from mechassay.results.text import ROUNDING, Numbers, nats, plain_number, summary, with_interval
+from mechassay.stats.bootstrap import LEAST
+from mechassay.utils.display import share
+
+SHORT = 14
+"""Letters of a circuit's name that a console of 80 has room for."""
+FILE_ENDING = re.compile(r"\.(safetensors|json|pt)(?=[@:]|$)")
+EMPTY = "control:empty"
+RANDOM = {"control:random-paths": "random paths", "control:random": "random edges"}
+WORDS = {
+    "grid": "every clean prompt with every corrupted one",
+    "independent": "pairs of independently drawn clean and corrupted prompts",
+    "matched": "clean prompts, each with its own corrupted prompt",
+    "clean prompts": "clean prompts, with constants on ablated edges",
+}
+EXACT = (
+    "the interval of the mean is Student's, those of percentiles and shares and all upper bounds"
+    " are exact for independent"
+)
+BOUNDS = {
+    "grid": (
+        "intervals by a bootstrap of rows and columns, upper bounds by the shortfall bound for the"
+        " smaller side of the grid"
+    ),
+    "same": (
+        "intervals by a bootstrap of rows and columns; upper bounds by the shortfall bound, for a"
+        " population in which the values that prompts agree in have the shares that they have here"
+    ),
+    "independent": f"{EXACT} pairs",
+    "matched": f"{EXACT} pairs",
+    "clean prompts": f"{EXACT} prompts",
+}
+READING = {
+    "KL": (
+        "KL(M(x) ‖ C(x, x̃)) at the last token, in nats: how far the circuit's next-token"
+        " distribution is from the model's. The circuit's edges carry the clean prompt x; all"
+        " others carry the corrupted prompt x̃, or constants."
+    ),
+    "Empty circuit": (
+        "KL(M(x) ‖ M(x̃)): no edge carries the clean prompt. A circuit whose distribution is close"
+        " to this one explains nothing, however it looks by itself."
+    ),
+    "Random paths": (
+        "As many live edges as the circuit has, on random paths from input to logits, on a part of"
+        " the pairs: what a circuit of its size does that was not looked for."
+    ),
+    "Random edges": (
+        "As many edges as the circuit has, drawn uniformly, on the same part. Few or none are live"
+        " while a circuit is sparse; with none it is the empty circuit."
+    ),
+    "Live edges": (
+        "Edges on some path from input to logits within the circuit; the others cannot change its"
+        " output."
+    ),
+    "Brackets": (
+        "An interval that covers the true value of the circuit with confidence 95 %; a dash is an"
+        " end that needs more pairs. Without brackets, a percentile or share of a sample has no"
+        f" interval: too few prompts lie beyond it. On a grid that is fewer than {LEAST} of the"
+        " smaller side's prompts (the 99th percentile of 100 × 100 pairs has 1), and for the mean"
+        f" fewer than {LEAST} in all: a bootstrap of so few covers far less than it says. Minimum,"
+        " maximum and standard deviation never have one."
+    ),
+    "Left of empty": (
+        "The circuit's mean divergence over the empty circuit's, on the same pairs: 100 % is a"
+        " circuit that explains nothing. Pairs of different templates are built from different"
+        " sentences; no circuit was found on such."
+    ),
+    "z": "Difference from the mean in standard deviations.",
+    "Upper bound": (
+        "With confidence 95 % the percentile of the whole population is at most this. The largest"
+        " value of a sample bounds nothing: there is always a worse pair to be found."
+    ),
+    "Worse labels": (
+        "A label is called worse if the 99th percentile of its prompts exceeds that of the rest by"
+        " more than labels permuted between prompts do, and by the least effect worth reporting."
+        " Labels are permuted, and compared, within strata: prompts of one template whose words for"
+        " the field have as many tokens. The rest are the other labels' prompts of the same strata,"
+        " weighted alike; prompts without any are left out and counted. p is adjusted for all"
+        " labels of the field and for the number of fields: if, within strata, labels are"
+        " independent of all else in the prompt, the probability that any is called worse is at"
+        " most 5 %. The difference of the means has an interval for each label by itself."
+    ),
+}
+
+
+class AdversarialPage(Page):
+    """Circuits under adversarial evaluation."""
+
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        """What the page is called."""
+        named = [f" of {r.model.name} on {r.task.name}" for r in records[:1]]
+        return f"Adversarial evaluation of circuits{''.join(named)}"
+
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        """What a console shows; one population is in the first table."""
+        split = template_table(records) if records and len(halves(records[0])) > 1 else None
+        return [overview_table(records, short=True), *([split] if split else [])] if records else []
+
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        """The page of a run."""
+        if not records:
+            nothing = (Text("There are no results.", "verdict"), *failures_text(failures))
+            return [Section("", nothing), Section("Failed", (measures_table((), failures),))]
+        split = template_table(records)
+        said = Text(" ".join(filter(None, (about(records[0]), template_text(records)))), "soft")
+        shown = [checks_table(records), overview_table(records), *([split] if split else [])]
+        verdicts = [
+            Text(verdict(record), "verdict", f"{record.method.name}:") for record in records
+        ]
+        looks = zip(records, cycle(PALETTE), strict=False)
+        return [
+            Section("", (*broken_notice(records), *verdicts, *failures_text(failures), said)),
+            *(Section(table.title, (table,)) for table in shown),
+            *(_circuit(record, colour) for record, colour in looks),
+            Section("How to read this", (Terms(READING),)),
+            *facts_section(records),
+            *all_numbers(records),
+        ]
+
+    def draw(self, record: Record, ax: Axes | None = None) -> MatplotlibFigure | None:
+        """The histogram of a record's pairs; without `ax` beside their exceedance."""
+        if not record.has_table("histogram"):
+            return None
+        return draw_distribution(record) if ax is None else draw_histogram(record, ax)
+
+    def draw_all(self, records: Sequence[Record]) -> MatplotlibFigure | None:
+        """Histograms of divergences, one a record."""
+        drawn = [record for record in records if record.has_table("histogram")]
+        return draw_histograms(drawn) if drawn else None
+
+
+def about(record: Record) -> str:
+    """Which pairs these are, and what the numbers beside the values are."""
+    args, n = record.task.args, record.n
+    pairs = "prompts" if args["design"] == "clean prompts" else "pairs"
+    if args["population"]:
+        return (
+            f"All {n:,} matched pairs of the split {args['split']}: percentiles and maximum are"
+            " exact and need no interval."
+        )
+    sides = f"{args['n_clean']:,} × {args['n_corrupted']:,}: " if args["design"] == "grid" else ""
+    chosen = f", those that agree in {args['same']}" if "same" in args else ""
+    chosen += f", all prompts with {args['where']}" if "where" in args else ""
+    design = str(args["design"])
+    valid = BOUNDS["same" if "same" in args else design]
+    return f"{n:,} {pairs} ({sides}{WORDS[design]}{chosen}) of the split {args['split']}; {valid}."
+
+
+def verdict(record: Record) -> str:
+    """One sentence: the mean, the 99th percentile with its bound, the worst pair, the empty
+    circuit.
+    """
+    rows, empty = summary(record), summary(record, EMPTY)
+    n, population = record.n, record.task.args["population"]
+    mean, worst = rows["mean"]["value"], rows["max"]
+    text = f"{nats(mean)} nats from the model on average"
+    if "99%" in rows:
+        high = rows["99%"]
+        known = (
+            "too few pairs for an upper bound"
+            if math.isnan(high["bound"])
+            else f"at most {nats(high['bound'])} with confidence 95 %"
+        )
+        said = "" if population else f" ({known})"
+        text += f", 99th percentile {nats(high['value'])}{said}"
+    text += f"; the worst of {n:,} is {nats(worst['value'])}"
+    if _has_z(rows) and math.isfinite(worst["z"]):
+        text += f", {worst['z']:.1f} standard deviations above the mean"
+    text += f". Without any circuit the mean is {nats(empty['mean']['value'])}"
+    worse = share(record.value("worse than empty"))
+    return f"{text}, and on {worse} of the pairs the circuit is the further one from the model."
+
+
+# Tables
+
+
+def overview_table(records: Sequence[Record], *, short: bool = False) -> TextTable:
+    """All circuits in one table, controls below them; `short` fits a console."""
+    left_out = ("std", "min", "25%", "75%", *(("50%", "95%", "99.99%") if short else ()))
+    names = [name for name in summary(records[0]) if name not in left_out]
+    worse = "worse\nthan\nempty" if short else "worse than empty"
+    circuits = [record.method.name for record in records]
+
+    def numbers(record: Record, of: str = "result") -> list[str]:
+        found = summary(record, of)
+        return [nats(found[name]["value"]) for name in names]
+
+    rows: list[Row] = []
+    for shown, record in zip(short_names(circuits) if short else circuits, records, strict=True):
+        edges, live = (f"{record.method.args[name]:,}" for name in ("edges", "live edges"))
+        part = share(record.value("worse than empty"))
+        rows.append(Row((shown, edges, live, *numbers(record), part), "method"))
+    rows.append(Row(("empty circuit", "0", "0", *numbers(records[0], EMPTY), NOTHING), "control"))
+    for of, called in RANDOM.items():
+        drawn = {int(plain_number(_random(r)[of]["edges"])): r for r in records}
+        for edges, record in sorted(drawn.items()):
+            control = _random(record)[of]
+            name = called if short else f"{called} ({control['pairs']:,} pairs)"
+            cells = (name, f"{edges:,}", f"{control['live']:,}", *numbers(record, of), NOTHING)
+            rows.append(Row(cells, "control"))
+    columns = ("circuit", "edges", "live", *names, worse)
+    return TextTable.of("All circuits, in nats", columns, rows)
+
+
+def _random(record: Record) -> dict[str, dict[str, Any]]:
+    """What was run of random circuits, by kind."""
+    return {str(row["of"]): row for row in record.table("random circuits").rows()}
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """Names without file endings, and without their middle where they are long.
+
+    Different names stay different: those that are alike are shown from where they begin to differ,
+    and numbered if that does not help.
+    """
+    shown = [_without_middle(FILE_ENDING.sub("", name)) for name in names]
+    for alike in _same(shown, names):
+        letters = enumerate(zip_longest(*(names[place] for place in alike)))
+        begin = next(i for i, some in letters if len(set(some)) > 1)
+        for place in alike:
+            shown[place] = _without_middle(f"…{names[place][begin:]}")
+    for alike in _same(shown, names):
+        for number, place in enumerate(alike, 1):
+            shown[place] = f"{shown[place]} ({number})"
+    return shown
+
+
+def _same(shown: Sequence[str], names: Sequence[str]) -> list[list[int]]:
+    """Places of different names that are shown alike."""
+    places: dict[str, list[int]] = {}
+    for place, text in enumerate(shown):
+        places.setdefault(text, []).append(place)
+    return [alike for alike in places.values() if len({names[place] for place in alike}) > 1]
+
+
+def _without_middle(text: str) -> str:
+    # The end has the size, and of paths the name of the file.
+    return text if len(text) <= SHORT else f"{text[: SHORT // 3]}…{text[SHORT // 3 + 1 - SHORT :]}"
+
+
+def summary_table(record: Record) -> TextTable:
+    """The distribution, as in tables 3 and 7; without z-scores where the spread is rounding."""
+    population = bool(record.task.args["population"])
+    others = [summary(record, of) for of in (EMPTY, *RANDOM)]
+    counts = [record.n, *(_random(record)[of]["pairs"] for of in RANDOM)]
+    own = summary(record)
+    rows: list[tuple[str, ...]] = [
+        ("", "circuit", "z", "upper bound", "empty circuit", *RANDOM.values()),
+        ("count", f"{record.n:,}", "", "", *(f"{count:,}" for count in counts)),
+    ]
+    for name, row in own.items():
+        z = f"{row['z']:.2f}" if math.isfinite(row["z"]) else ""
+        beside = [nats(table[name]["value"]) for table in others]
+        rows.append((name, with_interval(row), z, _bound(name, row, population), *beside))
+    columns, *cells = rows if _has_z(own) else [(*row[:2], *row[3:]) for row in rows]
+    return TextTable.of("Distribution, in nats", columns, cells)
+
+
+def exceedance_table(record: Record) -> TextTable:
+    """Shares of pairs above thresholds."""
+    population, stored = bool(record.task.args["population"]), record.table("exceedance")
+    empty = {row["above"]: row["value"] for row in stored.where(of=EMPTY).rows()}
+    rows: list[tuple[str, ...]] = []
+    for row in stored.where(of="result").rows():
+        above, value, low, high, bound = (
+            plain_number(row[key]) for key in ("above", "value", "low", "high", "bound")
+        )
+        has_interval = math.isfinite(low) and math.isfinite(high)
+        interval = f" [{share(low)}, {share(high)}]" if has_interval else ""
+        most = "exact" if population else NOTHING if math.isnan(bound) else share(bound)
+        beside = share(plain_number(empty[row["above"]]))
+        rows.append((f"{above:g} nats", f"{share(value)}{interval}", most, beside))
+    columns = ("KL above", "share of pairs", "upper bound", "empty circuit")
+    return TextTable.of("How often it is worse than", columns, rows)
+
+
+# A circuit
+
+
+def _circuit(record: Record, colour: str) -> Section:
+    args = record.method.args
+    sizes = f"{args['edges']:,} edges, {args['live edges']:,} of them live"
+    if "n_edges" in record.model.args:
+        sizes += f", of the {record.model.args['n_edges']:,} of the model"
+    cautions = [text for text in record.warnings if text not in broken(record)]
+    caption = (
+        "Left: the circuit's own range, with percentiles; where the grey outline leaves the panel,"
+        " the empty circuit is further out. Right: all values, counts on a logarithmic scale."
+    )
+    blocks: list[Block] = [
+        Text(sizes, "soft"),
+        *(Text(caution, "warnings") for caution in cautions),
+        Figure(
+            svg(draw_distribution(record, colour)),
+            caption=caption,
+            name=f"Distribution of divergences: {record.method.name}",
+            about="Two histograms, linear and logarithmic; the tables below have its percentiles.",
+        ),
+        summary_table(record),
+        exceedance_table(record),
+        *worst_tables(record),
+        Heading("Which prompts are worse"),
+        Text(worse_labels_text(record)),
+        *(
+            Fold(group.name, (label_table(group),), is_open=group.has_worse)
+            for group in groups_of(record)
+        ),
+        *(block for found in heat_maps_of(record) for block in _map(found)),
+    ]
+    return Section(record.method.name, tuple(blocks), colour)
+
+
+def _map(found: HeatMap) -> tuple[Block, Block]:
+    heading = Heading(f"By {' and '.join(found.fields)}")
+    if found.is_flat:
+        return heading, Text("No heat map: every cell is ≈ 0, which is rounding.")
+    figure = Figure(
+        svg(draw_heat_map(found)),
+        caption=map_words(found),
+        name=f"Divergences by {' and '.join(found.fields)}",
+        about="A heat map for each percentile; the tables of labels have the largest values.",
+    )
+    return heading, figure
+
+
+def worst_tables(record: Record) -> list[TextTable]:
+    """The worst pairs, and those of different prompts where they are others."""
+    stored = record.table("worst pairs")
+    every, distinct = (stored.where(list=name).rows() for name in ("all", "distinct"))
+    places = [[(row["clean"], row["corrupted"]) for row in rows] for rows in (every, distinct)]
+    named = {"The worst pairs": every, "The worst pairs, each prompt once": distinct}
+    if places[0] == places[1]:
+        named = {"The worst pairs, no prompt of which comes twice": every}
+    return [_cases(record, name, rows) for name, rows in named.items() if rows]
+
+
+def _cases(record: Record, name: str, cases: Sequence[Mapping[str, Any]]) -> TextTable:
+    paired = cases[0]["corrupted prompt"] is not None
+    sides = ("clean", "corrupted") if paired else ("clean",)
+    columns = [
+        *(Column(f"{side} prompt", numeric=False) for side in sides),
+        *(Column("KL"), Column("empty circuit")),
+        *(Column("model", numeric=False), Column("circuit", numeric=False)),
+    ]
+    parts: dict[tuple[Any, Any], dict[str, tuple[int, int]]] = {}
+    for row in record.table("parts").rows():
+        span = (int(plain_number(row["begin"])), int(plain_number(row["end"])))
+        parts.setdefault((row["side"], row["prompt"]), {})[str(row["part"])] = span
+    tokens: dict[tuple[Any, ...], list[tuple[str, float]]] = {}
+    for row in record.table("tokens").rows():
+        token = (str(row["text"]), plain_number(row["logit"]))
+        tokens.setdefault((row["clean"], row["corrupted"], row["of"]), []).append(token)
+    rows: list[Row] = []
+    for case in cases:
+        prompts = [
+            marked(case[f"{side} prompt"], parts.get((side, case[side]), {})) for side in sides
+        ]
+        pair, both = (case["clean"], case["corrupted"]), ("model", "circuit")
+        said = [_tokens(tokens.get((*pair, of), [])) for of in both]
+        cells = (*prompts, nats(case["value"]), nats(case["empty"]), *said)
+        rows.append(Row(cells, "" if case["agrees"] else "failure"))
+    marks = "Parts of the prompts are marked; point at one for its name."
+    caption = f"The most likely next tokens with their logits. {marks}"
+    return TextTable(name, tuple(columns), tuple(rows), caption)
+
+
+def _tokens(found: Sequence[tuple[str, float]]) -> Markup:
+    line = Markup('<div class="token"><code>{}</code> <span class="soft">{:.2f}</span></div>')
+    return Markup("").join(line.format(text, logit) for text, logit in found)
+
+
+def marked(text: str, parts: Mapping[str, tuple[int, int]]) -> Markup:
+    """A prompt with its parts marked; parts at one place share a mark, inner parts have none."""
+    names: dict[tuple[int, int], list[str]] = {}
+    for name, span in parts.items():
+        names.setdefault(span, []).append(name)
+    pieces: list[Markup] = []
+    done = 0
+    for (begin, end), titles in sorted(names.items(), key=lambda item: (item[0][0], -item[0][1])):
+        if begin >= done and end > begin:
+            mark = Markup('<mark title="{}">{}</mark>').format(", ".join(titles), text[begin:end])
+            pieces += [escape(text[done:begin]), mark]
+            done = end
+    inner = Markup("").join([*pieces, escape(text[done:])])
+    return Markup('<span class="prompt">{}</span>').format(inner)
+
+
+# Numbers
+
+
+def _has_z(rows: Mapping[str, Numbers]) -> bool:
+    """Whether the deviation is more than rounding."""
+    return rows["std"]["value"] >= ROUNDING
+
+
+def _bound(name: str, row: Numbers, population: bool) -> str:
+    """The upper bound of a percentile in words; nothing for what has none."""
+    if not name.endswith("%"):
+        return ""
+    if population:
+        return "exact"
+    return "too few pairs" if math.isnan(row["bound"]) else f"at most {nats(row['bound'])}"
+
+
+SEARCH_KIND = "adversarial-search"
+BOUND = "lower bound on the maximum"
+SEARCH_READING = {
+    "Lower bound": (
+        "The divergence KL(M(x) || C(x, x~)) of a pair that exists, in nats: the largest one over"
+        " all pairs is at least this. How probable such pairs are it does not say."
+    ),
+    "Random sampling": "The largest divergence of as many random pairs of the prompts.",
+    "Climbs": (
+        "From a pair, the change of one field that leads to the worst pair, until none does: then"
+        " it is a local maximum."
+    ),
+}
+
+
+class SearchPage(Page):
+    """Searches for the worst inputs of circuits."""
+
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        """What the page is called."""
+        return "Search for the worst inputs of circuits"
+
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        """The climbs of every circuit, and what failed."""
+        made: list[TextTable] = []
+        for record, label in zip(records, labels(records), strict=True):
+            head = "Climbs, in nats" if len(records) == 1 else f"{label}: climbs, in nats"
+            rows = [
+                (
+                    f"{row['climb']}",
+                    f"{row['divergence']:.6g}",
+                    f"{row['at its start']:.6g}",
+                    f"{row['changes']}",
+                    "yes" if row["local maximum"] else "no",
+                )
+                for row in record.table("climbs").rows()
+            ]
+            columns = ("climb", "divergence", "at its start", "changes", "local maximum")
+            made.append(TextTable.of(head, columns, rows))
+        if failures:
+            failed = [failure_row(failure, "circuit") for failure in failures]
+            made.append(TextTable.of("What failed", ("circuit", "why"), failed, words=True))
+        return made
+
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        """What was found; the worst pair and the climbs of every circuit; what was run."""
+        verdicts = [
+            Text(f"{label}: {best_text(record)[-1]}.", "verdict")
+            for record, label in zip(records, labels(records), strict=True)
+        ]
+        best = [
+            Section(f"The worst pair of {label}", tuple(map(Text, best_text(record)[:-1])))
+            for record, label in zip(records, labels(records), strict=True)
+        ]
+        return [
+            Section("", (*verdicts, *failures_text(failures), *warnings_notice(records))),
+            *best,
+            *(Section(table.title, (table,)) for table in self.tables(records, failures)),
+            Section("How to read this", (Terms(SEARCH_READING),)),
+            *facts_section(records),
+            *all_numbers(records),
+        ]
+
+
+def best_text(record: Record) -> list[str]:
+    """The worst pair, the changes that led to it, and the lower bound, a line each."""
+    (climb,) = record.table("climbs").where(climb=1).rows()
+    steps = record.table("steps").where(climb=1).rows()
+    bound, random = record.measure(BOUND), record.measure(BOUND, "control:random")
+    assert bound is not None
+    other, n = (random.value, random.n) if random else (math.nan, 0)
+    said = bound_text(bound.value, bound.n, other, n)
+    return [
+        f"clean      {climb['clean']}",
+        f"corrupted  {climb['corrupted']}",
+        *(f"  {step['kl']:.6g}  {step['change'] or 'start'}" for step in steps),
+        said[0].upper() + said[1:],
+    ]

@@ -1,0 +1,569 @@
+"""Causal models: variables, the values that they may take, and how each follows from its parents.
+
+A causal model is deterministic (Mueller et al. 2025, appendix G.1; Geiger et al. 2021).
+Variables without a mechanism are its inputs; a *setting* is a value for every variable:
+
+    run(x)                     inputs as given, each other variable by its mechanism
+    intervene(x, {v: value})   the same, but v has the value whatever its mechanism says
+    interchange(b, {v: s})     intervene(b, {v: run(s)[v]})
+
+The parents of a variable are the parameters of its mechanism, by their names:
+
+    DIGIT = Variable(range(10))
+    CausalModel("sum of digits", {
+        "x": DIGIT, "y": DIGIT,
+        "carry": Variable((0, 1), lambda x, y: int(x + y >= 10)),
+        "ones": Variable(range(10), lambda x, y: (x + y) % 10),
+        "result": Variable(range(20), lambda carry, ones: 10 * carry + ones),
+    })
+
+Values are a list, a type, or a predicate. Where the values of all parents are listed and have at
+most `MOST` combinations, the mechanism is called with each when the model is made: it must be
+total, and give values of its variable. Else values are checked in every run.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise, product
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch
+from matplotlib.path import Path
+
+from mechassay.circuits.graph_layout import Link, lay_out
+from mechassay.errors import BadUsage, MechassayError, UnknownName, first_line
+from mechassay.prompts.pairs import Prompt
+from mechassay.results.plots import GREY, INK, PALETTE, SETTINGS, SIZE, Picture
+from mechassay.utils.display import OneLine, html_facts, html_table, shortened
+
+MOST = 20_000
+"""Combinations of parents' values up to which a mechanism is called with all of them."""
+
+Setting = dict[str, Any]
+"""A value for every variable."""
+Inputs = Mapping[str, Any]
+"""A value for every variable without a mechanism."""
+
+
+class Undecided(MechassayError):
+    """A causal model that does not say what follows; `reason` is what such pairs are counted by."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"The causal model does not say what follows: {reason}.")
+        self.reason = reason
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Variable(OneLine):
+    """One variable of a causal model.
+
+    Attributes:
+        values: what it may be: a sequence of values, a type, or a function that tells whether a
+            value is one.
+        mechanism: its value, from those of its parents; None: it is an input. It may raise
+            `Undecided` where the values of its parents are not all listed.
+        parents: by name. None: the names of the mechanism's parameters.
+        title: its name in drawings; by default that which the model gives it, without underscores.
+    """
+
+    values: Sequence[Any] | type | Callable[[Any], bool]
+    mechanism: Callable[..., Any] | None = None
+    parents: tuple[str, ...] | None = None
+    title: str = ""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.values, Sequence) and not isinstance(self.values, str):
+            object.__setattr__(self, "values", tuple(self.values))
+        elif not callable(self.values):
+            raise BadUsage(
+                "The values of a variable are a list, a type, or a function that tells whether a"
+                f" value is one; got {self.values!r}."
+            )
+
+    @property
+    def listed(self) -> tuple[Any, ...] | None:
+        """All values, if they are listed."""
+        return self.values if isinstance(self.values, tuple) else None
+
+    def allows(self, value: Any) -> bool:
+        """Whether a value is one of the variable's."""
+        if isinstance(self.values, tuple):
+            return value in self.values
+        if isinstance(self.values, type):
+            return isinstance(value, self.values)
+        assert callable(self.values)
+        return bool(self.values(value))
+
+    @property
+    def allowed(self) -> str:
+        """Its values in words."""
+        if isinstance(self.values, tuple):
+            shown = ", ".join(map(repr, self.values[:4]))
+            more = len(self.values) - 4
+            return f"{shown}, … {self.values[-1]!r}" if more > 0 else shown
+        if isinstance(self.values, type):
+            return f"a {self.values.__name__}"
+        return "what its predicate allows"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CausalModel(OneLine):
+    """A deterministic causal model; see the module.
+
+    Attributes:
+        name: for messages and records.
+        variables: by name, in any order; anything but a `Variable` is the values of an input.
+        output: the variable that is said; by default the only one without children.
+        read: the inputs of a prompt. None: the model is not about prompts.
+        write: the right continuations of a prompt, given the value of the output.
+        prompt: where several continuations are right: a prompt like the base, after which those
+            that are given are the right ones.
+        contrast: for outputs that are numbers: the two continuations of a base whose logits'
+            difference the output is, the first minus the second. Takes the place of `write`.
+
+    Raises:
+        BadUsage: no variables, one without values, a mechanism that is not total, no output or
+            several, a cycle; by name.
+        UnknownName: an unknown parent or output.
+    """
+
+    name: str
+    variables: Mapping[str, Any]
+    output: str = ""
+    read: Callable[[Prompt], Inputs] | None = None
+    write: Callable[[Any, Prompt], tuple[str, ...]] | None = None
+    contrast: Callable[[Prompt], tuple[str, str]] | None = None
+    prompt: Callable[[tuple[str, ...], Prompt], str] | None = None
+    parents: Mapping[str, tuple[str, ...]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        if not self.variables:
+            raise BadUsage(f"The causal model {self.name!r} needs at least one variable; got none.")
+        made = {
+            name: given if isinstance(given, Variable) else Variable(given)
+            for name, given in self.variables.items()
+        }
+        object.__setattr__(self, "variables", MappingProxyType(made))
+        parents = {name: self._parents(name, each) for name, each in made.items()}
+        for name, its in parents.items():
+            for parent in its:
+                if parent not in made:
+                    raise UnknownName(f"parent of {name!r} in {self.name!r}", parent, made)
+        try:
+            order = tuple(TopologicalSorter(parents).static_order())
+        except CycleError as error:
+            circle = " -> ".join(error.args[1])
+            raise BadUsage(f"The causal model {self.name!r} has a cycle: {circle}.") from None
+        known = {name: parents[name] for name in order}
+        object.__setattr__(self, "parents", MappingProxyType(known))
+        self._check_output()
+        for name in order:
+            self._check_values(name)
+            self._check_mechanism(name)
+
+    # --- what it is -------------------------------------------------------------------------------
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Variables without a mechanism, in the order given."""
+        return tuple(name for name, each in self.variables.items() if each.mechanism is None)
+
+    @property
+    def inner(self) -> tuple[str, ...]:
+        """Variables with a mechanism, parents first: those that a language model may have."""
+        return tuple(name for name in self.parents if self.variables[name].mechanism is not None)
+
+    @cached_property
+    def depths(self) -> Mapping[str, int]:
+        """The longest way from an input to each variable."""
+        found: dict[str, int] = {}
+        for name, parents in self.parents.items():
+            found[name] = 1 + max((found[parent] for parent in parents), default=-1)
+        return MappingProxyType(found)
+
+    @property
+    def unchecked(self) -> tuple[str, ...]:
+        """Variables whose mechanism was not called with all values of its parents beforehand."""
+        return tuple(name for name in self.inner if self._combinations(name) is None)
+
+    def variable(self, name: str) -> Variable:
+        """The variable of a name.
+
+        Raises:
+            UnknownName: there is none.
+        """
+        if name not in self.variables:
+            raise UnknownName(f"variable of {self.name!r}", name, self.variables)
+        return self.variables[name]
+
+    def title(self, name: str) -> str:
+        """What a variable is called in drawings."""
+        return self.variable(name).title or name.replace("_", " ")
+
+    # --- what follows -----------------------------------------------------------------------------
+
+    def run(self, inputs: Inputs) -> Setting:
+        """The value of every variable, parents first.
+
+        Raises:
+            UnknownName: an input that is no variable.
+            BadUsage: an input that is missing, that has a mechanism, or whose value is none of its
+                values; a mechanism that fails.
+            Undecided: a mechanism does not say.
+        """
+        return self.intervene(inputs, {})
+
+    def intervene(self, inputs: Inputs, values: Mapping[str, Any]) -> Setting:
+        """The value of every variable where some are fixed.
+
+        Args:
+            inputs: a value for every variable without a mechanism.
+            values: of the variables that are fixed; inputs may be among them.
+
+        Raises:
+            UnknownName, BadUsage, Undecided: as `run`, and for `values` alike.
+        """
+        for name, value in (*inputs.items(), *values.items()):
+            self._check_value(name, value)
+        for name in inputs:
+            if self.variables[name].mechanism is not None:
+                raise BadUsage(
+                    f"The variable {name!r} of {self.name!r} has a mechanism: it is no input. Fix"
+                    " it with intervene(inputs, {...})."
+                )
+        return self._setting(inputs, values, self.parents.keys())
+
+    def interchange(self, base: Inputs, sources: Mapping[str, Inputs]) -> Setting:
+        """The value of every variable for a base, where some have those of other inputs.
+
+        Args:
+            base: inputs.
+            sources: for each variable that is exchanged, the inputs that its value comes from.
+
+        Raises:
+            UnknownName, BadUsage, Undecided: as `run`.
+        """
+        for name in sources:
+            self.variable(name)
+        values = {name: self.value(name, inputs) for name, inputs in sources.items()}
+        return self.intervene(base, values)
+
+    def value(self, name: str, inputs: Inputs) -> Any:
+        """The value of one variable, from those that lead to it alone.
+
+        Raises:
+            UnknownName, BadUsage, Undecided: as `run`.
+        """
+        needed = self.before(name)
+        for each, value in inputs.items():
+            if each in needed:
+                self._check_value(each, value)
+        return self._setting(inputs, {}, needed)[name]
+
+    def renamed(self, name: str) -> CausalModel:
+        """The same model under another name."""
+        return replace(self, name=name)
+
+    def before(self, name: str) -> frozenset[str]:
+        """The variables that lead to one, itself included.
+
+        Raises:
+            UnknownName: there is no such variable.
+        """
+        self.variable(name)
+        found, waiting = set[str](), [name]
+        while waiting:
+            each = waiting.pop()
+            if each not in found:
+                found.add(each)
+                waiting += self.parents[each]
+        return frozenset(found)
+
+    def _setting(
+        self, inputs: Inputs, values: Mapping[str, Any], needed: Collection[str]
+    ) -> Setting:
+        """The values of some variables, which all have their parents among them."""
+        setting: Setting = {}
+        for name, parents in self.parents.items():
+            if name not in needed:
+                continue
+            if name in values:
+                setting[name] = values[name]
+            elif self.variables[name].mechanism is None:
+                setting[name] = self._input(name, inputs)
+            else:
+                setting[name] = self._value(name, [setting[parent] for parent in parents])
+        return setting
+
+    def _input(self, name: str, inputs: Inputs) -> Any:
+        if name not in inputs:
+            raise BadUsage(
+                f"The causal model {self.name!r} needs the inputs {', '.join(self.inputs)}; got"
+                f" {', '.join(inputs) or 'none'}: {name!r} is missing."
+            )
+        return inputs[name]
+
+    def _check_value(self, name: str, value: Any) -> None:
+        variable = self.variable(name)
+        if not variable.allows(value):
+            raise BadUsage(
+                f"The variable {name!r} of {self.name!r} is one of {variable.allowed}; got"
+                f" {shortened(repr(value), 60)}."
+            )
+
+    def _value(self, name: str, of_parents: Sequence[Any]) -> Any:
+        """What a mechanism says, which must be a value of its variable."""
+        variable = self.variables[name]
+        assert variable.mechanism is not None
+        not_total = f"The mechanism of {name!r} in {self.name!r} is not total:"
+        try:
+            value = variable.mechanism(*of_parents)
+        except Undecided:
+            raise
+        except Exception as error:
+            raise BadUsage(
+                f"{not_total} {self._told(name, of_parents)} raises {type(error).__name__}"
+                f" ({first_line(error)})."
+            ) from error
+        if not variable.allows(value):
+            raise BadUsage(
+                f"{not_total} {self._told(name, of_parents)} gives {shortened(repr(value), 40)},"
+                f" which is none of {variable.allowed}."
+            )
+        return value
+
+    def _told(self, name: str, of_parents: Sequence[Any]) -> str:
+        """The values of a variable's parents in words."""
+        pairs = zip(self.parents[name], of_parents, strict=True)
+        return ", ".join(f"{parent}={shortened(repr(value), 40)}" for parent, value in pairs)
+
+    # --- checks -----------------------------------------------------------------------------------
+
+    def _parents(self, name: str, variable: Variable) -> tuple[str, ...]:
+        if variable.mechanism is None:
+            if variable.parents:
+                raise BadUsage(
+                    f"The variable {name!r} of {self.name!r} has parents"
+                    f" ({', '.join(variable.parents)}) but no mechanism."
+                )
+            return ()
+        if variable.parents is not None:
+            return variable.parents
+        found = inspect.signature(variable.mechanism).parameters.values()
+        odd = [
+            str(each)
+            for each in found
+            if each.kind is not each.POSITIONAL_OR_KEYWORD or each.default is not each.empty
+        ]
+        if odd:
+            raise BadUsage(
+                f"The parents of {name!r} in {self.name!r} cannot be read from its mechanism, which"
+                f" has the parameter {odd[0]!r}: pass Variable(..., parents=(...))."
+            )
+        return tuple(each.name for each in found)
+
+    def _check_output(self) -> None:
+        if self.output:
+            self.variable(self.output)
+            return
+        children = {parent for parents in self.parents.values() for parent in parents}
+        last = [name for name in self.variables if name not in children]
+        if len(last) != 1:
+            raise BadUsage(
+                f"The causal model {self.name!r} needs output=..., as {', '.join(last)} have no"
+                " children."
+            )
+        object.__setattr__(self, "output", last[0])
+
+    def _check_values(self, name: str) -> None:
+        if self.variables[name].listed == ():
+            raise BadUsage(f"The variable {name!r} of {self.name!r} has no values.")
+
+    def _combinations(self, name: str) -> list[tuple[Any, ...]] | None:
+        """The values of a variable's parents, if they are listed and at most `MOST`."""
+        found: list[tuple[Any, ...]] = []
+        for parent in self.parents[name]:
+            listed = self.variables[parent].listed
+            if listed is None:
+                return None
+            found.append(listed)
+        return found if prod(map(len, found)) <= MOST else None
+
+    def _check_mechanism(self, name: str) -> None:
+        combinations = self._combinations(name)
+        if self.variables[name].mechanism is None or combinations is None:
+            return
+        for each in product(*combinations):
+            try:
+                self._value(name, each)
+            except Undecided as error:
+                raise BadUsage(
+                    f"The mechanism of {name!r} in {self.name!r} is not total:"
+                    f" {self._told(name, each)} is undecided ({error.reason})."
+                ) from None
+
+    # --- shown ------------------------------------------------------------------------------------
+
+    def shown(self) -> dict[str, Any]:
+        return {"name": self.name, "inputs": self.inputs, "variables": self.inner}
+
+    def _repr_html_(self) -> str:
+        from mechassay.results.plots import svg
+
+        rows = [
+            (self.title(name), self.variables[name].allowed, ", ".join(parents) or "the inputs")
+            for name, parents in self.parents.items()
+        ]
+        table = html_table(("variable", "values", "follows from"), rows)
+        return html_facts(f"causal model {self.name}", {}, svg(self.plot()), table)
+
+    def plot(self, setting: Mapping[str, Any] | None = None, *, ax: Axes | None = None) -> Figure:
+        """The graph of the variables, inputs below; see `mechassay.causal_models.causal_model`.
+
+        Args:
+            setting: values to write into it, such as `run` gives them; variables that do not follow
+                from their mechanisms are coloured.
+            ax: axes to draw on.
+
+        Raises:
+            UnknownName: a setting of another model's variables.
+        """
+        values = setting or {}
+        for name in values:
+            self.variable(name)
+        titles = {name: self.title(name) for name in self.parents}
+        fixed, prompt = self._fixed(values), self.read is not None
+        return draw_causal_model(titles, self.parents, values, fixed=fixed, prompt=prompt, ax=ax)
+
+    def _fixed(self, setting: Mapping[str, Any]) -> set[str]:
+        """Variables of a setting that have another value than their mechanism gives."""
+        found: set[str] = set()
+        for name in self.inner:
+            mechanism, parents = self.variables[name].mechanism, self.parents[name]
+            if mechanism is None or not {name, *parents} <= setting.keys():
+                continue
+            try:
+                natural = mechanism(*(setting[parent] for parent in parents))
+            except Undecided:
+                found.add(name)
+                continue
+            if natural != setting[name]:
+                found.add(name)
+        return found
+
+
+PROMPT = "text prompt"
+LETTER = 0.095
+"""Width of a letter, in inches, roughly."""
+GAP, STEP = 0.2, 0.95
+BOX = 0.25
+"""Half the height of a box of two lines, roughly."""
+LONGEST = 30
+
+
+def draw_causal_model(
+    titles: Mapping[str, str],
+    parents: Mapping[str, Sequence[str]],
+    values: Mapping[str, Any],
+    *,
+    fixed: Collection[str] = (),
+    prompt: bool = False,
+    ax: Axes | None = None,
+) -> Figure:
+    """The figure of a causal model, to save or change: boxes and arrows.
+
+    A variable is a box, with an arrow from each parent; inputs are at the bottom. A variable
+    stands on the level of its depth, the longest way to it from an input.
+    `circuits.graph_layout` decides the places within a level, and arrows that pass levels go
+    between their boxes. A model that reads prompts has the prompt below its inputs.
+
+    Args:
+        titles: of the variables by name, parents first.
+        parents: of every variable.
+        values: of variables, which are written into their boxes.
+        fixed: variables whose boxes are coloured.
+        prompt: whether inputs are read from a prompt.
+        ax: axes to draw on.
+    """
+    texts = {name: _text(title, name, values) for name, title in titles.items()}
+    arrows = [(parent, name) for name in titles for parent in parents[name]]
+    if prompt:
+        texts = {PROMPT: PROMPT, **texts}
+        arrows += [(PROMPT, name) for name in titles if not parents[name]]
+    level: dict[str, int] = {}
+    for name in texts:
+        level[name] = 1 + max((level[a] for a, b in arrows if b == name), default=-1)
+    names = list(texts)
+    width = [LETTER * max(map(len, texts[name].split("\n"))) + 0.3 for name in names]
+    links = [Link(names.index(a), names.index(b), 0.0, 0.0, 0.0) for a, b in arrows]
+    n_rows = max(level.values()) + 3
+    placed = lay_out([1 + level[name] for name in names], width, links, n_rows, GAP)
+    x = dict(zip(names, placed.node_x, strict=True))
+    left, right = -0.2, placed.width + 0.2
+    bottom, top = -0.45, STEP * max(level.values()) + 0.45
+    with rc_context(SETTINGS):
+        if ax is None:
+            ax = Picture(figsize=(right - left, top - bottom)).add_axes((0.0, 0.0, 1.0, 1.0))
+        ax.set_xlim(left, right)
+        ax.set_ylim(bottom, top)
+        ax.axis("off")
+        for name, text in texts.items():
+            colour = PALETTE[1] if name in fixed else GREY if name == PROMPT else PALETTE[0]
+            label = ax.text(
+                x[name],
+                STEP * level[name],
+                text,
+                ha="center",
+                va="center",
+                color=INK,
+                zorder=3,
+                fontsize=SIZE - 1,
+                bbox={
+                    "boxstyle": "round,pad=0.35",
+                    "facecolor": f"{colour}22",
+                    "edgecolor": colour,
+                },
+            )
+            label.set_parse_math(False)
+        for (parent, _), way in zip(arrows, placed.link_x, strict=True):
+            patch = FancyArrowPatch(
+                path=_curve(way, STEP * level[parent]),
+                arrowstyle="-|>",
+                mutation_scale=9,
+                color=GREY,
+                lw=1.1,
+                zorder=2,
+            )
+            ax.add_patch(patch)
+        figure: Any = ax.figure
+        return figure
+
+
+def _text(title: str, name: str, values: Mapping[str, Any]) -> str:
+    if name not in values:
+        return title
+    value = values[name]
+    told = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{title} =\n{shortened(told, LONGEST)}"
+
+
+def _curve(way: Sequence[float], bottom: float) -> Path:
+    """A curve up through places one level apart, upright in each; it ends below the last box."""
+    ends = [bottom + STEP * number for number in range(len(way))]
+    ends[0], ends[-1] = ends[0] + BOX, ends[-1] - BOX
+    points, codes = [(way[0], ends[0])], [Path.MOVETO]
+    for (x, y), (to_x, to_y) in pairwise(zip(way, ends, strict=True)):
+        middle = (y + to_y) / 2
+        points += [(x, middle), (to_x, middle), (to_x, to_y)]
+        codes += [Path.CURVE4] * 3
+    return Path(points, codes)

@@ -1,0 +1,331 @@
+"""IOI: token and position of the subject, and a linear logit difference (MIB, figure 19).
+
+    names               A, B and C: two people, and who does something in the second clause
+    subject_token       S_Tok, the name C
+    subject_position    S_Pos, which of A and B it is: 0 or 1
+    logit_difference    bias + position * p + token * t
+
+p is 1 if the position is that which the base's names imply, else -1; t likewise for the token. The
+output is the logit of the indirect object minus that of the subject, both of the base.
+
+    S1 flip (B A | C)     the other position, the same token        p = -1, t = 1
+    S2 flip (A B | D)     the other position, the other token       p = -1, t = -1
+    S1 and S2 flip        the same position, the other token        p = 1,  t = -1
+
+A token that is neither of the base's people is undecided: Wang et al. (2023) gave it t = 0, MIB
+leaves it out (footnote 13). A prompt whose C is a third person has no subject.
+
+*Readings of Mueller et al. 2025.* Appendix G.5.4 has the S2 flip keep the position and both flips
+invert it; with two names that cannot be, and the code fits the table above. It has the difference
+as S minus IO, section 4.4 as IO minus S: the coefficients are positive, so it is IO - S. Figure 19b
+prints 3.16; its terms sum to .069 + 2.018 + .687 = 2.774. By table 18 the token is best aligned
+with head 7.9 alone (2.80), not with 8.10 (2.82) as in the text. The public code fits its first
+batch only, the paper says its dataset: here all rows given are fitted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from mechassay.causal_models.causal_model import CausalModel, Undecided, Variable
+from mechassay.causal_models.labels import (
+    BaseAndSource,
+    alignable,
+    bases_and_sources,
+    interchange_pair,
+)
+from mechassay.causal_models.task_models import space_before
+from mechassay.errors import BadFile, BadPairs, NonFinite, first_line
+from mechassay.prompts.interchange_batch import InterchangeBatch
+from mechassay.prompts.interchanges import InterchangePair
+from mechassay.prompts.pairs import Example, Prompt
+from mechassay.stats.intervals import resolved_difference
+from mechassay.utils.display import OneLine, html_facts, line
+from mechassay.utils.files import FORMAT, write_text
+
+BIAS, POSITION, TOKEN = 0.069, 2.018, 0.687
+"""Of GPT-2 small in the paper."""
+FLIPS = (
+    "s1_io_flip_counterfactual",
+    "s2_io_flip_counterfactual",
+    "s1_ioi_flip_s2_ioi_flip_counterfactual",
+)
+SAME = "no interchange"
+KIND = "logit difference"
+
+
+def ioi_model(bias: float = BIAS, position: float = POSITION, token: float = TOKEN) -> CausalModel:
+    """The causal model of `ioi`, with the paper's coefficients of GPT-2 small unless others are
+    given, such as `LogitDifference.model` gives those that were fitted.
+    """
+
+    def difference(names: tuple[str, str, str], subject_token: str, subject_position: int) -> float:
+        a, b, _ = names
+        if subject_token not in (a, b):
+            raise Undecided("a subject who is not in the base")
+        p = 1 if subject_position == _position(names) else -1
+        t = 1 if subject_token == _token(names) else -1
+        return float(bias + position * p + token * t)
+
+    return CausalModel(
+        "ioi",
+        {
+            "names": lambda value: isinstance(value, tuple) and len(value) == 3,
+            "subject_token": Variable(str, _token, parents=("names",)),
+            "subject_position": Variable((0, 1), _position, parents=("names",)),
+            "logit_difference": Variable(float, difference),
+        },
+        read=_read,
+        contrast=_contrast,
+    )
+
+
+class SignalRows(tuple[InterchangePair, ...]):
+    """Interchanges of both variables at once, with the signals that the base then gets.
+
+    Base label and label are the base's indirect object and subject.
+
+    Attributes:
+        position, token: 1 where the source has that of the base, else -1.
+        dropped: pairs that were left out, by reason.
+    """
+
+    position: Float[np.ndarray, "n"]
+    token: Float[np.ndarray, "n"]
+    dropped: Mapping[str, int]
+
+    def __new__(
+        cls,
+        pairs: Iterable[InterchangePair],
+        position: Sequence[float],
+        token: Sequence[float],
+        dropped: Mapping[str, int],
+    ) -> SignalRows:
+        made = super().__new__(cls, pairs)
+        made.position, made.token = np.asarray(position, float), np.asarray(token, float)
+        made.dropped = MappingProxyType(dict(dropped))
+        return made
+
+    def only(self, kind: str) -> SignalRows:
+        """The pairs of one kind of counterfactual."""
+        rows = [number for number, pair in enumerate(self) if pair.kind == kind]
+        return self._take(rows, self.dropped)
+
+    def _take(self, rows: Sequence[int], dropped: Mapping[str, int]) -> SignalRows:
+        index = np.asarray(rows, dtype=np.int64)
+        signals = self.position[index].tolist(), self.token[index].tolist()
+        return SignalRows([self[row] for row in rows], *signals, dropped)
+
+    def tokenized(self, model: Any) -> tuple[SignalRows, InterchangeBatch]:
+        """The pairs whose prompts have equally many tokens, and their batch; others are counted.
+
+        Args:
+            model: a model, or a tokenizer.
+
+        Raises:
+            BadUsage: neither a tokenizer nor a model that has one.
+            BadPairs: no pair is left; the message has the counts.
+        """
+        rows, lost = alignable(self, model, equal_lengths=True)
+        dropped = Counter(self.dropped) + lost
+        if not rows:
+            told = ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items()))
+            raise BadPairs(f"No signals of {len(self)} pairs are left; dropped: {told}.")
+        kept = self._take(rows, dropped)
+        return kept, InterchangeBatch.from_pairs(list(kept), model)
+
+    def __repr__(self) -> str:
+        return line("SignalRows", {"n": len(self), "dropped": sum(self.dropped.values())})
+
+
+def ioi_signals(examples: Sequence[Example], kinds: Sequence[str] = FLIPS) -> SignalRows:
+    """What the linear model is fitted on: each base with itself as source, and with each kind.
+
+    The measured values are the logits of the base labels minus those of the labels after an
+    interchange of whole heads, which changes both variables.
+
+    Args:
+        examples: of `ioi`.
+        kinds: of counterfactuals.
+
+    Raises:
+        UnknownName: a kind that no example has.
+        BadPairs: no row is left; the message has the counts.
+    """
+    dropped = Counter[str](getattr(examples, "dropped", {}))
+    same = [BaseAndSource(example, SAME, example.prompt) for example in examples]
+    pairs: list[InterchangePair] = []
+    signals: list[tuple[float, float]] = []
+    for row in (*same, *bases_and_sources(examples, kinds, dropped)):
+        try:
+            signals.append(_signals(row.example.prompt, row.source))
+        except Undecided as error:
+            dropped[error.reason] += 1
+            continue
+        first, second = _contrast(row.example.prompt)
+        pairs.append(interchange_pair(row, second, first))
+    if not pairs:
+        told = ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items()))
+        raise BadPairs(f"No signals of {len(examples)} examples; dropped: {told or 'none'}.")
+    return SignalRows(pairs, [p for p, _ in signals], [t for _, t in signals], dropped)
+
+
+@dataclass(frozen=True, repr=False)
+class LogitDifference(OneLine):
+    """A fit of the linear logit difference.
+
+    Attributes:
+        bias, position, token: the coefficients.
+        r2: the share of the variance of the values that they explain; NaN where all are equal.
+        n: how many rows were fitted.
+        conditions: for each pair of signals "position token" its number of rows, the mean of its
+            values, and what is predicted.
+        source: what the values were measured with.
+    """
+
+    bias: float
+    position: float
+    token: float
+    r2: float
+    n: int
+    conditions: Mapping[str, Mapping[str, float]]
+    source: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def model(self) -> CausalModel:
+        """The causal model with these coefficients."""
+        return ioi_model(self.bias, self.position, self.token)
+
+    def predicted(
+        self, position: Float[np.ndarray, "n"], token: Float[np.ndarray, "n"]
+    ) -> Float[np.ndarray, "n"]:
+        """The logit differences of signals."""
+        return self.bias + self.position * position + self.token * token
+
+    def shown(self) -> dict[str, Any]:
+        names = ("bias", "position", "token", "r2", "n")
+        return {name: getattr(self, name) for name in names}
+
+    def _repr_html_(self) -> str:
+        facts = {name: f"{value:.4g}" for name, value in self.shown().items()}
+        means = {
+            f"signals {name}": f"{each['mean']:.3g} measured, {each['predicted']:.3g} predicted"
+            for name, each in self.conditions.items()
+        }
+        return html_facts("linear logit difference", facts | means)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the fit as JSON."""
+        told = {"kind": KIND, "format": FORMAT, **asdict(self)}
+        told["r2"] = None if np.isnan(self.r2) else self.r2
+        return write_text(Path(path), json.dumps(told, indent=1, sort_keys=True) + "\n")
+
+    @staticmethod
+    def load(path: str | Path) -> LogitDifference:
+        """A fit written by `save`.
+
+        Raises:
+            BadFile: missing, truncated or foreign.
+        """
+        try:
+            told = json.loads(Path(path).read_text("utf-8"))
+            if told.pop("kind") != KIND or told.pop("format") != FORMAT:
+                raise BadFile(f"{path}: holds no logit difference of this version.")
+            told["r2"] = float("nan") if told["r2"] is None else told["r2"]
+            return LogitDifference(**told)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadFile(f"{path}: no fit of a logit difference ({first_line(error)}).") from None
+
+
+def fit_logit_difference(
+    position: Float[np.ndarray, "n"],
+    token: Float[np.ndarray, "n"],
+    values: Float[np.ndarray, "values"],
+    *,
+    source: Mapping[str, Any] | None = None,
+) -> LogitDifference:
+    """The least-squares fit of values by two signals and a bias, over all rows.
+
+    Args:
+        position, token: the signals, 1 or -1.
+        values: the measured logit differences, IO - S, one a row.
+        source: what they were measured with: plain JSON values.
+
+    Raises:
+        NonFinite: NaN or infinite values.
+        BadPairs: not as many values as signals, or signals that do not tell bias, position and
+            token apart.
+    """
+    if len(values) != len(position):
+        raise BadPairs(f"{len(position)} rows of signals need as many values; got {len(values)}.")
+    if not np.isfinite(values).all():
+        raise NonFinite(
+            f"{int((~np.isfinite(values)).sum())} of {len(values)} logit differences are not"
+            " finite."
+        )
+    x = np.stack((np.ones_like(position), position, token), axis=1)
+    rank = int(np.linalg.matrix_rank(x)) if len(x) else 0
+    if rank < 3:
+        found = sorted({f"({p:+.0f}, {t:+.0f})" for p, t in zip(position, token, strict=True)})
+        raise BadPairs(
+            "Bias, position and token need signals (position, token) of three combinations or"
+            f" more; got {', '.join(found) or 'none'}."
+        )
+    y = values.astype(np.float64)
+    found, *_ = np.linalg.lstsq(x, y, rcond=None)
+    fitted = x @ found
+    total = float(((y - y.mean()) ** 2).sum())
+    varies = float(resolved_difference(y.std(), 0.0, y)) > 0
+    r2 = 1 - float(((y - fitted) ** 2).sum()) / total if varies else float("nan")
+    conditions: dict[str, dict[str, float]] = {}
+    for p, t in sorted(set(zip(position.tolist(), token.tolist(), strict=True)), reverse=True):
+        rows = (position == p) & (token == t)
+        conditions[f"{p:+.0f} {t:+.0f}"] = {
+            "n": float(rows.sum()),
+            "mean": float(y[rows].mean()),
+            "predicted": float(fitted[rows][0]),
+        }
+    bias, of_position, of_token = map(float, found)
+    return LogitDifference(bias, of_position, of_token, r2, len(y), conditions, dict(source or {}))
+
+
+def _token(names: tuple[str, str, str]) -> str:
+    a, b, c = names
+    if (c == a) == (c == b):
+        raise Undecided("a prompt without a subject")
+    return c
+
+
+def _position(names: tuple[str, str, str]) -> int:
+    return names.index(_token(names))
+
+
+def _signals(base: Prompt, source: Prompt) -> tuple[float, float]:
+    ours, theirs = _read(base)["names"], _read(source)["names"]
+    if _token(theirs) not in ours[:2]:
+        raise Undecided("a subject who is not in the base")
+    position, token = _position(ours) == _position(theirs), _token(ours) == _token(theirs)
+    return (1.0 if position else -1.0), (1.0 if token else -1.0)
+
+
+def _read(prompt: Prompt) -> Mapping[str, Any]:
+    parts = ("name_A", "name_B", "name_C")
+    if not set(parts) <= prompt.spans.keys():
+        raise Undecided("a prompt without three names")
+    return {"names": tuple(prompt.part(name) for name in parts)}
+
+
+def _contrast(base: Prompt) -> tuple[str, str]:
+    if not {"subject", "indirect_object"} <= base.spans.keys():
+        raise Undecided("a prompt without a subject")
+    space = space_before(base)
+    return space + base.part("indirect_object"), space + base.part("subject")

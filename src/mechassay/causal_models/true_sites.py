@@ -1,0 +1,380 @@
+"""Where the variables of ground truths live, and interventions that show it.
+
+A *home* is a writer at a position that holds a variable until a reader takes it from there. What
+the writer writes is exchanged there, or the residual stream at that position, after any block from
+the writer's on until the reader's:
+
+    answer_pointer of truth-mcqa-trained    a1.h1 at the last word, read by a2.h2
+        -> heads.1.1@last, resid.1@last
+
+Two homes in a row hold the same variable, as the carry at the word where it arises and then at the
+last one. Homes follow from the nodes and edges of the circuit (`mechassay.truth.tasks`) and from
+where in the prompt they act, and they are verified (`verify_homes`): at every writer and every
+block, at every part of the prompt,
+
+    share    of pairs in which an interchange of the whole vector there has the label's words as the
+             most probable ones. Only pairs that tell count: the variable's label differs from those
+             of all other variables and of no interchange.
+    holds    the share is `LEAST` or more at every site of every home, and `MOST` or less at any
+             other
+
+A site that is no home may be right by luck: the digits of an addition often have the carry of the
+source when one of them is exchanged.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+
+from mechassay.causal_models.causal_model import CausalModel
+from mechassay.causal_models.labels import ExpectedLabels, expected_labels
+from mechassay.causal_models.task_models import load_causal_model
+from mechassay.errors import BadFile, BadPairs, UnknownName, first_line, one_of
+from mechassay.interventions.intervene import intervene
+from mechassay.interventions.intervention import Interchange
+from mechassay.interventions.site import LAST, Part, Site
+from mechassay.models.model import Model
+from mechassay.prompts.interchange_batch import InterchangeBatch
+from mechassay.prompts.pairs import Example
+from mechassay.prompts.tokenization import encode
+from mechassay.truth.ground_truth import Truth, truth_folder
+from mechassay.truth.tasks import CAUSAL
+from mechassay.utils.display import OneLine, Tabular, html_facts, html_table
+from mechassay.utils.files import write_text
+
+FILE, FORMAT = "homes.json", 1
+SPLIT, SEED, LIMIT = "test", 0, 500
+LEAST, MOST = 0.99, 0.8
+INPUT, LOGITS = "input", "logits"
+_WRITER = re.compile(r"a(?P<layer>\d+)\.h(?P<head>\d+)|m(?P<mlp>\d+)|input")
+
+
+class Home(NamedTuple):
+    """A writer that holds a variable, where, and who reads it there.
+
+    Attributes:
+        writer: as edges spell it: "a1.h1", "m0" or "input".
+        position: a part of the prompt, or "last".
+        until: the first that takes it from the stream there, or adds what makes the stream hold
+            another thing too; "logits" after the last block.
+    """
+
+    writer: str
+    position: str
+    until: str
+
+    @property
+    def site(self) -> Site:
+        """The writer's own site; of the input, the stream before the first block."""
+        found = _WRITER.fullmatch(self.writer)
+        assert found is not None
+        if found["head"] is not None:
+            return Site(int(found["layer"]), self.position, "heads", (int(found["head"]),))
+        if found["mlp"] is not None:
+            return Site(int(found["mlp"]), self.position, "mlp")
+        return Site(-1, self.position)
+
+    def stream(self, n_layers: int) -> tuple[Site, ...]:
+        """The stream at the position after each block, from the writer's on."""
+        end = n_layers if self.until == LOGITS else _layer(self.until)
+        return tuple(Site(layer, self.position) for layer in range(_layer(self.writer), end))
+
+
+HOMES: Mapping[str, Mapping[str, tuple[Home, ...]]] = MappingProxyType(
+    {
+        "truth-addition-trained": {
+            "carry": (Home("m0", "op2_last", "a1.h2"), Home("a1.h2", LAST, "m1")),
+            "both_tens": (Home("a0.h3", LAST, "m1"),),
+            "answer": (Home("m1", LAST, LOGITS),),
+        },
+        "truth-fraction-trained": {"share": (Home("a0.h2", LAST, "m1"), Home("m1", LAST, LOGITS))},
+        "truth-greater-than-trained": {
+            "digit": (
+                *(Home(INPUT, "digit", "a0.h0"), Home("a0.h0", LAST, "m1")),
+                Home("m1", LAST, LOGITS),
+            )
+        },
+        "truth-induction-trained": {"asked": (Home(INPUT, LAST, "a1.h0"),)},
+        "truth-ioi-trained": {
+            "duplicate": (
+                *(Home(INPUT, "subject_2", "a0.h2"), Home("a0.h2", LAST, "a1.h3")),
+                Home("a1.h3", LAST, "a2.h1"),
+            ),
+            "answer": (Home(INPUT, "indirect_object", "a2.h1"), Home("a2.h1", LAST, LOGITS)),
+        },
+        "truth-mcqa-trained": {
+            "answer_pointer": (Home("a1.h1", LAST, "a2.h2"),),
+            "answer": (Home(INPUT, "correct_symbol", "a2.h2"), Home("a2.h2", LAST, LOGITS)),
+        },
+        "truth-previous-token-trained": {
+            "previous": (
+                *(Home(INPUT, "answer", "a0.h1"), Home("a0.h1", "mark", "a1.h2")),
+                Home("a1.h2", LAST, LOGITS),
+            )
+        },
+    }
+)
+"""By ground truth and variable of its task's causal model."""
+
+
+def homes_of(truth: str) -> Mapping[str, tuple[Home, ...]]:
+    """Where the variables of a ground truth live, by variable.
+
+    Raises:
+        UnknownName: no homes are known of it.
+    """
+    if truth not in HOMES:
+        raise UnknownName("ground truth whose variables have homes", truth, HOMES)
+    return HOMES[truth]
+
+
+def true_sites(truth: str, variable: str, part: Part = "resid") -> tuple[Site, ...]:
+    """The sites of one part at which a variable is: an interchange there gives its labels.
+
+    Raises:
+        UnknownName: no homes are known of the truth, or of such a variable.
+    """
+    known = homes_of(truth)
+    one_of(f"variable of {truth}", variable, known)
+    n_layers = CAUSAL.make(truth).n_layers
+    sites = [site for home in known[variable] for site in _sites(home, n_layers)]
+    return tuple(dict.fromkeys(site for site in sites if site.part == part))
+
+
+def _sites(home: Home, n_layers: int) -> tuple[Site, ...]:
+    return (home.site, *home.stream(n_layers))
+
+
+def _layer(node: str) -> int:
+    return -1 if node == INPUT else int(re.findall(r"\d+", node)[0])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class VerifiedHomes(OneLine, Tabular):
+    """What interchanges of whole vectors say about the homes of a ground truth's variables.
+
+    Attributes:
+        truth: its name.
+        split, seed, n: the examples.
+        pairs: how many pairs tell, by variable.
+        shares: of the homes' sites, by variable and site.
+        elsewhere: the largest share at any other site, by variable, and that site.
+    """
+
+    truth: str
+    split: str
+    seed: int
+    n: int
+    pairs: Mapping[str, int]
+    shares: Mapping[str, Mapping[str, float]]
+    elsewhere: Mapping[str, tuple[str, float]]
+
+    @property
+    def holds(self) -> bool:
+        """Whether all variables are at all of their homes, and at no other site."""
+        inside = [share for of in self.shares.values() for share in of.values()]
+        outside = [share for _, share in self.elsewhere.values()]
+        return min(inside) >= LEAST and max(outside) <= MOST
+
+    def shown(self) -> dict[str, Any]:
+        return {"truth": self.truth, "variables": tuple(self.shares), "holds": self.holds}
+
+    def columns(self) -> dict[str, list[Any]]:
+        """A row a variable and site of a home, and one for the best of all others."""
+        rows = [
+            (variable, site, True, share, self.pairs[variable])
+            for variable, of in self.shares.items()
+            for site, share in of.items()
+        ]
+        rows += [
+            (variable, site, False, share, self.pairs[variable])
+            for variable, (site, share) in self.elsewhere.items()
+        ]
+        names = ("variable", "site", "home", "share", "pairs")
+        return {name: [row[i] for row in rows] for i, name in enumerate(names)}
+
+    def _repr_html_(self) -> str:
+        columns = self.columns()
+        rows = [
+            (variable, site, "a home" if home else "the best other site", f"{share:.3f}", n)
+            for variable, site, home, share, n in zip(*columns.values(), strict=True)
+        ]
+        facts = {"examples": self.n, "homes": "hold" if self.holds else "do not hold"}
+        return html_facts(f"Homes of {self.truth}", facts, html_table(tuple(columns), rows))
+
+    def save(self, path: str | Path) -> Path:
+        """Write it as JSON."""
+        told = {
+            "format": FORMAT,
+            "truth": self.truth,
+            "split": self.split,
+            "seed": self.seed,
+            "n": self.n,
+            "variables": {
+                name: {
+                    "pairs": self.pairs[name],
+                    "shares": dict(self.shares[name]),
+                    "elsewhere": list(self.elsewhere[name]),
+                }
+                for name in self.shares
+            },
+        }
+        return write_text(Path(path), json.dumps(told, indent=2) + "\n")
+
+    @staticmethod
+    def load(path: str | Path) -> VerifiedHomes:
+        """What `save` wrote.
+
+        Raises:
+            BadFile: missing, truncated or foreign.
+        """
+        try:
+            told = json.loads(Path(path).read_text("utf-8"))
+            if told["format"] != FORMAT:
+                raise BadFile(f"{path}: format must be {FORMAT}; got {told['format']!r}.")
+            of: Mapping[str, Any] = told["variables"]
+            return VerifiedHomes(
+                told["truth"],
+                told["split"],
+                int(told["seed"]),
+                int(told["n"]),
+                MappingProxyType({name: int(each["pairs"]) for name, each in of.items()}),
+                MappingProxyType({name: each["shares"] for name, each in of.items()}),
+                MappingProxyType(
+                    {
+                        name: (str(at), float(x))
+                        for name, each in of.items()
+                        for at, x in [each["elsewhere"]]
+                    }
+                ),
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadFile(f"{path}: no verified homes ({first_line(error)}).") from None
+
+
+def known_homes(truth: str) -> VerifiedHomes:
+    """What was verified of the homes of a ground truth that comes with the package.
+
+    Raises:
+        UnknownName: no homes are known of it.
+        BadFile: its file is damaged.
+    """
+    homes_of(truth)
+    return VerifiedHomes.load(truth_folder(truth) / FILE)
+
+
+def verify_homes(
+    truth: Truth, of: str = "", *, split: str = SPLIT, seed: int = SEED, limit: int = LIMIT
+) -> VerifiedHomes:
+    """Exchange the whole vector at every writer and block, and compare with the homes.
+
+    Args:
+        truth: a ground truth.
+        of: the name whose homes are claimed; by default its own.
+        limit: examples; each is paired with all of its counterfactuals.
+
+    Raises:
+        UnknownName: no homes are known of that name.
+        BadPairs: no pair tells a variable from all others.
+    """
+    known = homes_of(of or truth.name)
+    causal = load_causal_model(truth.task.name)
+    examples = truth.task.examples(split, limit=limit, seed=seed)
+    pairs: dict[str, int] = {}
+    shares: dict[str, Mapping[str, float]] = {}
+    elsewhere: dict[str, tuple[str, float]] = {}
+    for variable, its in known.items():
+        labels = telling(causal, variable, tuple(known), examples)
+        found = share_by_site(truth.model, labels)
+        inside = dict.fromkeys(
+            str(site) for home in its for site in _sites(home, len(truth.model.decoder.layers))
+        )
+        rest = {site: share for site, share in found.items() if site not in inside}
+        best = max(rest, key=rest.__getitem__)
+        pairs[variable] = len(labels)
+        shares[variable] = {site: found[site] for site in inside}
+        elsewhere[variable] = (best, rest[best])
+    return VerifiedHomes(truth.name, split, seed, len(examples), pairs, shares, elsewhere)
+
+
+def telling(
+    causal: CausalModel, variable: str, variables: Sequence[str], examples: Sequence[Example]
+) -> ExpectedLabels:
+    """The pairs in which a variable's label differs from that of every other, and from the base's.
+
+    Raises:
+        BadPairs: there are none.
+    """
+    labels = expected_labels(causal, variable, examples)
+    others = [
+        {pair.id: set(pair.labels) for pair in expected_labels(causal, other, examples)}
+        for other in (*variables, None)
+        if other != variable
+    ]
+    rows = [
+        row
+        for row, pair in enumerate(labels)
+        if all(of.get(pair.id) != set(pair.labels) for of in others)
+    ]
+    if not rows:
+        raise BadPairs(
+            f"None of {len(labels)} pairs tells {variable!r} of {causal.name!r} from its other"
+            " variables."
+        )
+    return labels.take(rows)
+
+
+def share_by_site(model: Model, labels: ExpectedLabels) -> dict[str, float]:
+    """By site, the share of pairs whose label's words are the most probable after an interchange of
+    the whole vector there: every writer and block, at every part of the prompt.
+    """
+    kept, batch = labels.tokenized(model)
+    assert model.tokenizer is not None, "labels were tokenized"
+    words = [[of[0] for of in encode(model.tokenizer, pair.labels)] for pair in kept]
+    right = np.zeros((len(kept), len(model.decoder.unembedding)), dtype=bool)
+    for row, of in enumerate(words):
+        right[row, of] = True
+    layers = range(len(model.decoder.layers))
+    positions = _positions(batch)
+    heads = [
+        Site(i, at, "heads", (h,))
+        for i in layers
+        for h in range(model.graph.n_heads)
+        for at in positions
+    ]
+    mlps = [Site(i, at, "mlp") for i in layers for at in positions]
+    stream = [Site(i, at) for i in (-1, *layers) for at in positions]
+    return {
+        str(site): float(_are_first(_logits(model, batch, site), right).mean())
+        for site in (*heads, *mlps, *stream)
+    }
+
+
+def _positions(batch: InterchangeBatch) -> list[str]:
+    """Parts of the prompt, "last" among them; one of those that are the same tokens in all rows."""
+    found: dict[bytes, str] = {}
+    for name in sorted(batch.names, key=lambda name: (name != LAST, batch.names.index(name))):
+        base, source = batch.column(name)
+        found.setdefault(base.numpy().tobytes() + source.numpy().tobytes(), name)
+    return list(found.values())
+
+
+def _logits(model: Model, batch: InterchangeBatch, site: Site) -> np.ndarray:
+    with torch.no_grad():
+        return intervene(model, batch, {site: Interchange()}).logits.float().cpu().numpy()
+
+
+def _are_first(logits: np.ndarray, right: Bool[np.ndarray, "n vocab"]) -> Bool[np.ndarray, "n"]:
+    """Whether the right words of each row, however many, are its most probable ones."""
+    least = np.where(right, logits, np.inf).min(axis=1)
+    return least > np.where(right, -np.inf, logits).max(axis=1)

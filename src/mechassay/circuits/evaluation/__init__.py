@@ -1,0 +1,1 @@
+"""How good a circuit is: ablation, faithfulness, curves over sizes, known answers."""

@@ -1,0 +1,533 @@
+"""Results of an evaluation of circuits: faithfulness at all sizes, controls, the model's accuracy.
+
+A curve holds the objective of every example under every circuit, so that its areas, intervals
+and figures follow without another run. Its controls are the empty and the full circuit, random
+rankings of edges, and random paths; they are stored with it and can be shared with other curves
+on the same examples. The accuracy of the model says whether it does the task that its circuits
+are to explain: at chance there is no behaviour to explain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from mechassay.circuits.scores import By
+from mechassay.circuits.series import VERSIONS, AreaRule, Profile, Sweep
+from mechassay.errors import BadFile, BadUsage, first_line
+from mechassay.models.memory import token_budget, trace_bytes
+from mechassay.models.model import Model
+from mechassay.models.objectives import Accuracy
+from mechassay.prompts.pairs import EMPTY, NO_TOKEN, Batch
+from mechassay.results.records import Measure, Record, Selection, Spec, Table, Values, provenance
+from mechassay.stats.intervals import Interval, mean_estimate, proportion_interval
+from mechassay.utils.display import OneLine, Told, interval, number
+from mechassay.utils.files import check_ending, read_tensors, write_tensors
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+ACCURACY = Accuracy()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Preference(OneLine):
+    """Whether the model prefers the answers of pairs to their foils (`right`, 1 or 0).
+
+    `chance` is the share of the compared tokens that are answers.
+    """
+
+    right: Float[np.ndarray, "n"]
+    chance: Float[np.ndarray, "n"]
+    groups: tuple[str, ...]
+
+    def measures(self) -> list[Measure]:
+        """Accuracy with its interval, and chance."""
+        n = len(self.right)
+        accuracy = Measure(
+            name="accuracy",
+            of="model",
+            title="accuracy of the model",
+            better="up",
+            value=float(self.right.mean()),
+            n=n,
+            **proportion_interval(self.right, self.groups)._asdict(),
+        )
+        return [accuracy, Measure(name="chance", of="model", value=float(self.chance.mean()), n=n)]
+
+    def warnings(self) -> list[str]:
+        """A line if the accuracy may be chance or less: there is no behaviour to explain."""
+        accuracy, chance = self.measures()
+        if accuracy.low > chance.value:
+            return []
+        return [
+            "The model itself is not above chance: its answer beats the foils in"
+            f" {accuracy.value:.0%} of {accuracy.n} pairs ({accuracy.low:.0%} to"
+            f" {accuracy.high:.0%}), guessing does in {chance.value:.0%}. Its circuits explain how"
+            " it prefers tokens, not how it does the task."
+        ]
+
+
+@torch.no_grad()
+def preference_of(model: Model, batch: Batch) -> Preference:
+    """Run the clean prompts of a batch and compare answers with foils."""
+    right = np.full(len(batch), np.nan)
+    budget = token_budget(trace_bytes(model.decoder), batch.n_tokens, model.device)
+    for rows, chunk in batch.chunks(budget):
+        taken, _ = model.run(chunk)
+        right[rows] = ACCURACY(taken.readout(model.decoder), chunk).double().cpu().numpy()
+    n_answers, n_foils = (
+        (tokens != NO_TOKEN).sum(dim=1).double().cpu().numpy()
+        for tokens in (batch.answers, batch.foils)
+    )
+    return Preference(right, n_answers / (n_answers + n_foils), batch.groups)
+
+
+RANKINGS: tuple[By, By] = ("value", "magnitude")
+CURVE = "faithfulness curve"
+"""The kind that files of curves say they have."""
+HELD = ("label", "profile", "n_edges", "seed")
+"""What a file of a curve holds as it is, beside its controls and values."""
+Drawn = Mapping[int, tuple[tuple[int, ...], Float[np.ndarray, "sizes n"]]]
+"""Random rankings by seed: edges kept at each size, and the objective [sizes, n]."""
+
+TITLES: dict[str, tuple[str, Literal["up", "down"]]] = {
+    "cpr": ("CPR", "up"),
+    "cmd": ("CMD", "down"),
+    "cmd_corrected": ("CMD without bias", "down"),
+    "log_cpr": ("log CPR", "up"),
+    "log_cmd": ("log CMD", "down"),
+}
+"""The areas: what they are called, and which way is better."""
+
+
+@dataclass(frozen=True, repr=False)
+class Controls(OneLine):
+    """Per-example values of the empty and the full circuit, and of random rankings.
+
+    Attributes:
+        fractions: sizes that random rankings were cut at.
+        random: rankings of edges drawn one by one.
+        random_paths: rankings of random paths: circuits as large after pruning as before.
+    """
+
+    objective: str
+    ids: tuple[str, ...]
+    fractions: tuple[float, ...]
+    empty: Float[np.ndarray, "n"]
+    full: Float[np.ndarray, "n"]
+    random: Drawn
+    random_paths: Drawn
+
+    def save(self, path: Path) -> None:
+        """Keep the controls, so that other scores can be evaluated beside them."""
+        tensors, header = self.stored()
+        write_tensors(path, tensors, {"kind": "controls", **header})
+
+    @staticmethod
+    def load(path: Path) -> Controls:
+        """Controls written by `save`.
+
+        Raises:
+            BadFile: truncated, foreign, or of a version without random paths.
+        """
+        try:
+            return Controls.read(*read_tensors(path, "controls"))
+        except KeyError as error:
+            raise BadFile(
+                f"{path}: these controls lack {error}; remove the file, and they are run again."
+            ) from None
+
+    def stored(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """What a file holds of them: tensors and a header."""
+        tensors = {"empty": torch.from_numpy(self.empty), "full": torch.from_numpy(self.full)}
+        kept: dict[str, dict[str, list[int]]] = {}
+        for kind, drawn in (("random", self.random), ("random_paths", self.random_paths)):
+            tensors |= {
+                f"{kind}{seed}": torch.from_numpy(values) for seed, (_, values) in drawn.items()
+            }
+            kept[kind] = {str(seed): list(sizes) for seed, (sizes, _) in drawn.items()}
+        header = {"objective": self.objective, "ids": list(self.ids), "kept": kept}
+        return tensors, {**header, "fractions": list(self.fractions)}
+
+    @staticmethod
+    def read(tensors: Mapping[str, torch.Tensor], header: Mapping[str, Any]) -> Controls:
+        """Controls from what `stored` gave; a KeyError names what is missing."""
+        drawn = {
+            kind: {
+                int(seed): (tuple(sizes), tensors[f"{kind}{seed}"].numpy())
+                for seed, sizes in header["kept"][kind].items()
+            }
+            for kind in ("random", "random_paths")
+        }
+        return Controls(
+            header["objective"],
+            tuple(header["ids"]),
+            tuple(header["fractions"]),
+            tensors["empty"].numpy(),
+            tensors["full"].numpy(),
+            **drawn,
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class FaithfulnessCurve(OneLine):
+    """Faithfulness of one set of scores at all sizes, its areas, intervals and controls.
+
+    `cpr` comes from the ranking by value, `cmd` from the ranking by magnitude, as in MIB;
+    `cmd_corrected` is `cmd` less the bias of |1 - f|.
+    """
+
+    label: str
+    profile: Profile
+    objective: str
+    n_edges: int
+    fractions: tuple[float, ...]
+    sweeps: Mapping[By, Sweep]
+    controls: Controls
+    random: Mapping[int, Sweep]
+    random_paths: Mapping[int, Sweep]
+    ids: tuple[str, ...]
+    groups: tuple[str, ...]
+    denominator: Interval
+    n_undefined: int
+    warnings: tuple[str, ...] = ()
+    notes: Mapping[str, str] = field(default_factory=dict)
+    seed: int = 0
+
+    @staticmethod
+    def of(
+        rule: AreaRule,
+        controls: Controls,
+        kept: Mapping[By, tuple[int, ...]],
+        values: Mapping[By, Float[np.ndarray, "sizes n"]],
+        *,
+        label: str,
+        warnings: Sequence[str] = (),
+        notes: Mapping[str, str] = EMPTY,
+    ) -> FaithfulnessCurve:
+        """The curve of values that circuits were found to have.
+
+        Args:
+            kept: edges that are left at each size after pruning, by ranking.
+            values: the objective of each size's circuit, by ranking.
+        """
+        asked = tuple(int(p * rule.n_edges) for p in rule.fractions)
+        sweeps: dict[By, Sweep] = {
+            by: rule.sweep(by, asked, kept[by], rows) for by, rows in values.items()
+        }
+        random, paths = (
+            {seed: rule.sweep("value", asked, sizes, rows) for seed, (sizes, rows) in drawn.items()}
+            for drawn in (controls.random, controls.random_paths)
+        )
+        undefined = rule.profile == "strict" and not rule.defined
+        return FaithfulnessCurve(
+            label=label,
+            profile=rule.profile,
+            objective=controls.objective,
+            n_edges=rule.n_edges,
+            fractions=rule.fractions,
+            sweeps=sweeps,
+            controls=controls,
+            random=random,
+            random_paths=paths,
+            ids=controls.ids,
+            groups=rule.groups,
+            denominator=rule.denominator,
+            n_undefined=len(rule.fractions) if undefined else 0,
+            warnings=tuple(warnings),
+            notes=notes,
+            seed=rule.seed,
+        )
+
+    @property
+    def cpr(self) -> float:
+        """Area under f, edges ranked by value."""
+        return self.sweeps["value"].cpr.value
+
+    @property
+    def cpr_interval(self) -> Interval:
+        return self.sweeps["value"].cpr.interval
+
+    @property
+    def cmd(self) -> float:
+        """Area between f and 1, edges ranked by magnitude."""
+        return self.sweeps["magnitude"].cmd.value
+
+    @property
+    def cmd_corrected(self) -> float:
+        """CMD less what |1 - f| adds where f is near 1, where plain CMD is too large."""
+        return self.sweeps["magnitude"].cmd.corrected
+
+    @property
+    def cmd_interval(self) -> Interval:
+        return self.sweeps["magnitude"].cmd.interval
+
+    @property
+    def faithfulness(self) -> dict[By, Float[np.ndarray, "sizes"]]:
+        """f at each size, by ranking."""
+        return {by: sweep.faithfulness for by, sweep in self.sweeps.items()}
+
+    @property
+    def random_cpr(self) -> float:
+        """Mean CPR of the random rankings of edges drawn one by one."""
+        return mean_estimate([sweep.cpr for sweep in self.random.values()]).value
+
+    @property
+    def random_cmd(self) -> float:
+        """Mean CMD of the random rankings of edges drawn one by one."""
+        return mean_estimate([sweep.cmd for sweep in self.random.values()]).value
+
+    @property
+    def drawn(self) -> dict[str, Mapping[int, Sweep]]:
+        """Both kinds of random rankings that were run, by name."""
+        kinds = {"random": self.random, "random-paths": self.random_paths}
+        return {name: sweeps for name, sweeps in kinds.items() if sweeps}
+
+    def record(
+        self,
+        *,
+        model: Spec | None = None,
+        task: Spec | None = None,
+        method: Spec | None = None,
+        cell: Mapping[str, str] | None = None,
+        device: str = "",
+        dtype: str = "",
+        seed: int = 0,
+        data_hash: str = "",
+        realised: Mapping[str, float] | None = None,
+        data: Mapping[str, Selection] | None = None,
+        preference: Preference | None = None,
+    ) -> Record:
+        """The curve as plain data; what is not given is what its scores say of themselves."""
+        notes = dict(self.notes)
+        named = {key: notes.pop(key, "") for key in ("model", "task", "method")}
+        model, task = model or Spec(name=named["model"]), task or Spec(name=named["task"])
+        origin = {f"scores' {key}": text for key, text in notes.items()}
+        method = method or Spec(name=self.label, args={**origin})
+        about_model, warnings = list[Measure](), list(self.warnings)
+        if preference is not None:
+            about_model = preference.measures()
+            warnings = [*preference.warnings(), *warnings]
+        return Record(
+            kind="faithfulness",
+            cell=dict(cell or {}),
+            specs={
+                "model": model.model_copy(update={"args": {**model.args, "n_edges": self.n_edges}}),
+                "task": task,
+                "method": method,
+                "metric": Spec(
+                    name=self.objective,
+                    version=VERSIONS[self.profile],
+                    args={"profile": self.profile},
+                ),
+            },
+            measures=[*self._measures(), *about_model, *self._control_measures()],
+            tables=[
+                self._table(),
+                Table.of("random areas", ("of", "seed"), self._random_areas()),
+            ],
+            values=Values(
+                unit="pair",
+                ids=list(self.ids),
+                groups=list(self.groups),
+                columns={
+                    "clean": self.controls.full.tolist(),
+                    "empty": self.controls.empty.tolist(),
+                    **{
+                        f"{by}@{p:g}": row.tolist()
+                        for by, sweep in self.sweeps.items()
+                        for p, row in zip(self.fractions, sweep.per_example, strict=True)
+                    },
+                },
+            ),
+            realised=dict(realised or {}),
+            data=dict(data or {}),
+            warnings=warnings,
+            provenance=provenance(
+                device=device, dtype=dtype or notes.get("dtype", ""), seed=seed, data_hash=data_hash
+            ),
+        )
+
+    def shown(self) -> dict[str, Any]:
+        areas = {
+            "cpr": (self.cpr, self.cpr_interval, self.random_cpr),
+            "cmd": (self.cmd, self.cmd_interval, self.random_cmd),
+        }
+        told = {
+            name: Told(f"{interval(value, *ends[:2])}, random {number(random)}")
+            for name, (value, ends, random) in areas.items()
+        }
+        return {"label": self.label, **told, "n": len(self.ids), "profile": self.profile}
+
+    def _repr_html_(self) -> str:
+        return self.record().html()
+
+    def plot(self, ax: Axes | None = None, *, ranking: By = "value") -> Figure:
+        """The figure of faithfulness over size, with its interval and controls.
+
+        Args:
+            ax: where to draw one ranking; without it, both get a figure of their own.
+            ranking: the one that is drawn on `ax`.
+        """
+        return self.record().plot(ax, ranking=ranking)
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Every circuit that was run as columns: its sizes, f, the interval; controls too."""
+        return {name: list(column) for name, column in self._table().columns.items()}
+
+    def to_pandas(self) -> Any:
+        """The columns as a pandas DataFrame.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        return self._table().to_pandas()
+
+    def save(self, path: str | Path) -> Path:
+        """Write the curve, in the form that the ending of `path` names.
+
+        `.safetensors` is the whole curve, which `load` reads; `.json` is its record, plain data
+        without the values of random circuits, which `read_record` reads.
+
+        Raises:
+            BadUsage: another ending.
+        """
+        path = check_ending(path, ".safetensors", ".json")
+        if path.suffix == ".json":
+            return self.record().save(path)
+        tensors, about = self.controls.stored()
+        tensors |= {by: torch.from_numpy(sweep.per_example) for by, sweep in self.sweeps.items()}
+        header = {name: getattr(self, name) for name in HELD}
+        header |= {"groups": list(self.groups), "warnings": list(self.warnings)}
+        header |= {"sizes": {by: list(sweep.kept) for by, sweep in self.sweeps.items()}}
+        notes = [list(note) for note in self.notes.items()]  # In their order.
+        write_tensors(path, tensors, {"kind": CURVE, **about, **header, "notes": notes})
+        return path
+
+    @staticmethod
+    def load(path: str | Path) -> FaithfulnessCurve:
+        """Read a curve that `save` wrote as `.safetensors`; no model is run.
+
+        Raises:
+            BadFile: missing, truncated, foreign, or of another definition of the areas.
+        """
+        path = Path(path)
+        if path.suffix == ".json":
+            raise BadFile(f"{path}: a record of a curve; `read_record` reads it.")
+        tensors, header = read_tensors(path, CURVE)
+        try:
+            controls = Controls.read(tensors, header)
+            rule = AreaRule(
+                header["profile"],
+                controls.fractions,
+                header["n_edges"],
+                controls.empty,
+                controls.full,
+                header["groups"],
+                header["seed"],
+                objective=controls.objective,
+            )
+            kept: dict[By, tuple[int, ...]] = {by: tuple(header["sizes"][by]) for by in RANKINGS}
+            values: dict[By, np.ndarray] = {by: tensors[by].numpy() for by in RANKINGS}
+            about = {name: header[name] for name in ("label", "warnings")}
+            notes = dict(header["notes"])
+            return FaithfulnessCurve.of(rule, controls, kept, values, notes=notes, **about)
+        except (KeyError, ValueError, TypeError, AttributeError, BadUsage) as error:
+            raise BadFile(f"{path}: not a curve of this version ({first_line(error)}).") from None
+
+    def _table(self) -> Table:
+        return Table.of("curve", ("ranking", "of", "seed", "fraction"), self._points())
+
+    def _measures(self) -> Iterator[Measure]:
+        value, magnitude = self.sweeps["value"], self.sweeps["magnitude"]
+        areas = {"cpr": value.cpr, "cmd": magnitude.cmd}
+        areas |= {"log_cpr": value.log_cpr, "log_cmd": magnitude.log_cmd}
+        n, undefined = len(self.ids), self.n_undefined
+        for name, area in areas.items():
+            if area is not None:
+                yield area_measure(name, area.value, area.interval, n=n, n_undefined=undefined)
+            if name == "cmd":
+                yield area_measure("cmd_corrected", self.cmd_corrected, n=n, n_undefined=undefined)
+
+    def _control_measures(self) -> Iterator[Measure]:
+        """What control circuits reach, and how far the curve is from random ones."""
+        n = len(self.ids)
+        empty, full = float(self.controls.empty.mean()), float(self.controls.full.mean())
+        yield Measure(name="objective", of="control:empty", value=empty, n=n)
+        yield Measure(name="objective", of="control:full", value=full, n=n)
+        yield Measure(
+            name="denominator",
+            of="control:full",
+            title="full less empty circuit",
+            value=full - empty,
+            n=n,
+            **self.denominator._asdict(),
+        )
+        own = {"cpr": self.sweeps["value"].cpr, "cmd": self.sweeps["magnitude"].cmd}
+        for kind, sweeps in self.drawn.items():
+            for name, estimate in own.items():
+                mean = mean_estimate([getattr(sweep, name) for sweep in sweeps.values()])
+                less = estimate - mean
+                yield area_measure(name, mean.value, mean.interval, of=f"control:{kind}", n=n)
+                yield area_measure(name, less.value, less.interval, of=f"difference:{kind}", n=n)
+
+    def _points(self) -> Iterator[dict[str, Any]]:
+        """Every circuit that was run: its sizes, the mean objective, f and its interval."""
+        lines = [("result", None, sweep) for sweep in self.sweeps.values()]
+        lines += [
+            (f"control:{kind}", seed, sweep)
+            for kind, sweeps in self.drawn.items()
+            for seed, sweep in sweeps.items()
+        ]
+        for of, seed, sweep in lines:
+            about = {"ranking": sweep.by, "of": of, "seed": seed}
+            for place, fraction in enumerate(self.fractions):
+                low, high, _ = sweep.intervals[place]
+                size = {"asked": sweep.asked[place], "kept": sweep.kept[place]}
+                metric, f = sweep.per_example[place].mean(), sweep.faithfulness[place]
+                values = {"metric": float(metric), "f": float(f), "low": low, "high": high}
+                yield {**about, "fraction": fraction, **size, **values}
+
+    def _random_areas(self) -> Iterator[dict[str, Any]]:
+        for kind, sweeps in self.drawn.items():
+            for seed, sweep in sweeps.items():
+                areas = {"cpr": sweep.cpr.value, "cmd": sweep.cmd.value}
+                yield {"of": f"control:{kind}", "seed": seed, **areas}
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write the curve as one self-contained HTML file with figures."""
+        from mechassay.results.report import write_page
+
+        return write_page(Path(path), [self.record()])
+
+
+def area_measure(
+    name: str,
+    value: float,
+    interval: Interval | None = None,
+    *,
+    of: str = "result",
+    n: int = 0,
+    n_undefined: int = 0,
+) -> Measure:
+    """An area as a measure: with its title, its direction and its interval, if it has one."""
+    title, better = TITLES[name]
+    return Measure(
+        name=name,
+        of=of,
+        title=title,
+        better=better,
+        value=value,
+        n=n,
+        n_undefined=n_undefined,
+        **(interval or Interval(np.nan, np.nan))._asdict(),
+    )

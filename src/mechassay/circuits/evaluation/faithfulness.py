@@ -1,0 +1,539 @@
+"""How faithful circuits are: f at many sizes, CPR and CMD, completeness and minimality.
+
+For a circuit C, the full model N, the empty circuit 0 and an objective m (means over examples),
+
+    f(C) = (m(C) - m(0)) / (m(N) - m(0))                                   (MIB, eq. 1)
+
+at the ten sizes of Mueller et al. (2025), section 3.1; `circuits.series` defines CPR and CMD. In
+the profile `strict` the circuit of size 1 is the full one; edges without a score are in no
+smaller circuit. The controls are the empty circuit (f = 0), the full circuit (f = 1), and random
+rankings of edges drawn one by one and of random paths, whose edges are all live.
+
+Two more questions are about one circuit: is it all of the mechanism, and is all of it needed?
+
+    completeness   f of the complement: what the model still does when the circuit's edges (and
+                   neurons) alone are ablated; 0 where nothing outside the circuit does the same
+                   (Wang et al. 2023, section 4)
+    minimality     for each edge (or node) of the circuit, the drop of f when it is left out
+
+Wang et al. compare C and N after ablating the same random subsets K of both; here K is the whole
+circuit, the largest such subset. An edge whose loss leaves others without a path takes them
+along.
+
+Intervals resample examples (whole groups), numerator and denominator together; nothing is run
+again. Completeness and minimality are NaN where the interval of m(N) - m(0) contains 0, or where
+rounding alone may have made that difference (`stats.intervals`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from mechassay.circuits.circuit import Circuit
+from mechassay.circuits.evaluation.curve import RANKINGS, Controls, FaithfulnessCurve
+from mechassay.circuits.scores import By, EdgeScores, Scores
+from mechassay.circuits.series import (
+    FRACTIONS,
+    PROFILES,
+    AreaRule,
+    CircuitSeries,
+    Profile,
+    Ranked,
+    Sweep,
+    check_fractions,
+)
+from mechassay.errors import BadUsage, GraphMismatch, NonFinite, one_of
+from mechassay.models.circuit_forward import circuit_runner
+from mechassay.models.decoder import Readout
+from mechassay.models.forward import Contrast
+from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
+from mechassay.models.model import Model
+from mechassay.models.objectives import Objective, ObjectiveLike, least_size, load_objective
+from mechassay.prompts.pairs import Batch, PairsLike
+from mechassay.stats.intervals import (
+    Interval,
+    percentile_interval,
+    resampled_means,
+    resolved_difference,
+)
+from mechassay.utils.display import BAR, OneLine, Progress
+
+
+def objective_per_example(
+    model: Model,
+    batch: Batch,
+    objective: Objective,
+    runs: Sequence[Callable[[Contrast], Readout]],
+    *,
+    progress: Progress,
+) -> Float[np.ndarray, "runs n"]:
+    """The objective of each example (columns) under each of `runs` (rows), in fp64.
+
+    Raises:
+        NonFinite: an example's value is NaN or infinite.
+        OutOfMemory: one example does not fit.
+    """
+    values = np.full((len(runs), len(batch)), np.nan)
+    budget = token_budget(trace_bytes(model.decoder), batch.n_tokens, model.device)
+    with (
+        progress.track(f"running {len(runs)} circuits", len(batch) * len(runs)) as advance,
+        out_of_memory_is_an_error("Evaluating circuits"),
+    ):
+        for rows, chunk in batch.chunks(budget):
+            contrast = Contrast.run(model.decoder, chunk)
+            clean = contrast.clean.readout(model.decoder) if objective.needs_clean else None
+            with torch.no_grad():
+                for number, run in enumerate(runs):
+                    result = objective(run(contrast), chunk, clean)
+                    values[number, rows] = result.double().cpu().numpy()
+                    advance(len(rows))
+    if not np.isfinite(values).all():
+        number, row = np.argwhere(~np.isfinite(values))[0]
+        raise NonFinite(
+            f"{objective.name} of example {batch.ids[row]} is {values[number, row]} in circuit"
+            f" {number}: the activations overflow or hold NaN."
+        )
+    return values
+
+
+__all__ = [
+    "FRACTIONS",
+    "PROFILES",
+    "Controls",
+    "FaithfulnessCurve",
+    "Profile",
+    "Sweep",
+    "evaluate",
+    "faithfulness_curve",
+    "run_controls",
+]
+
+RANDOM_SEEDS = (0, 1, 2)
+
+
+def evaluate(
+    model: Model,
+    circuit: Circuit | Sequence[Circuit],
+    pairs: PairsLike,
+    objective: ObjectiveLike = "logit_diff",
+    *,
+    progress: Progress = BAR,
+) -> Float[np.ndarray, "*circuits n"]:
+    """The objective per example when only the circuit's edges carry the clean run.
+
+    The others carry the counterfactual. Where a circuit names neurons, its edges carry these alone.
+    Several circuits share the clean and counterfactual runs of every example.
+
+    Returns:
+        float64 values in the order of `pairs`: [n] for one circuit, [circuits, n] for several.
+
+    Raises:
+        GraphMismatch: a circuit belongs to another graph than the model's, or its neurons to
+            another width.
+        NonFinite: an example's value is NaN or infinite.
+        OutOfMemory: one example does not fit.
+    """
+    circuits = [circuit] if isinstance(circuit, Circuit) else list(circuit)
+    for each in circuits:
+        if each.graph != model.graph:
+            raise GraphMismatch(
+                f"The circuit belongs to {each.graph}; the model's graph is {model.graph}."
+            )
+        if each.neurons is not None and each.neurons.shape[1] != model.decoder.d_model:
+            raise GraphMismatch(
+                f"The circuit has {each.neurons.shape[1]} neurons a node; the model has"
+                f" {model.decoder.d_model}."
+            )
+    decoder, graph = model.decoder, model.graph
+    runs = [circuit_runner(decoder, graph, each.edges, each.neurons) for each in circuits]
+    values = objective_per_example(
+        model, model.batch(pairs), load_objective(objective), runs, progress=progress
+    )
+    return values[0] if isinstance(circuit, Circuit) else values
+
+
+def faithfulness_curve(
+    model: Model,
+    scores: Ranked,
+    pairs: PairsLike,
+    objective: ObjectiveLike = "logit_diff",
+    *,
+    profile: Profile = "strict",
+    fractions: Sequence[float] = FRACTIONS,
+    greedy: bool = False,
+    controls: Controls | None = None,
+    label: str | None = None,
+    seed: int = 0,
+    progress: Progress = BAR,
+) -> FaithfulnessCurve:
+    """Faithfulness at all sizes, CPR and CMD of scores of edges, nodes or neurons, or of circuits.
+
+    A node counts as all edges out of it, a neuron as its share of them (Mueller et al. 2025,
+    section 3.1): the profile "strict" takes the best that stay within a size, "mib-2025" that share
+    of the nodes or neurons. Scores that say so (information flow routes) are cut greedily. Circuits
+    that have been cut already are measured as they are, in both rankings; see `series`.
+
+    Args:
+        pairs: examples to evaluate on; not those the scores were found on.
+        profile: "strict" or "mib-2025".
+        fractions: sizes as shares of the edges, rising, the last 1.
+        greedy: grow circuits from the logits instead of taking the top edges.
+        controls: those of another curve on the same pairs and objective, to save their cost.
+        seed: of the bootstrap.
+
+    Raises:
+        UnknownName: no such profile.
+        GraphMismatch: scores of another graph.
+        BadUsage: `fractions` are no rising sizes that end in 1; controls of other examples,
+            objective or sizes; circuits that the profile cannot take.
+        NonFinite, OutOfMemory: as `evaluate`.
+    """
+    one_of("profile", profile, PROFILES)
+    sizes = check_fractions(fractions)
+    if scores.graph != model.graph:
+        raise GraphMismatch(
+            f"The scores were made on {scores.graph}; the model's graph is {model.graph}."
+        )
+    batch, chosen = model.batch(pairs), load_objective(objective)
+    if controls is None:
+        controls = run_controls(model, batch, chosen, fractions=sizes, progress=progress)
+    elif (controls.ids, controls.objective, controls.fractions) != (batch.ids, chosen.name, sizes):
+        raise BadUsage(
+            "The controls belong to other examples, another objective or other fractions than this"
+            " evaluation."
+        )
+    greedy = greedy or (isinstance(scores, EdgeScores) and scores.grows)
+    wanted = {
+        by: scores.cut(sizes, profile)
+        if isinstance(scores, CircuitSeries)
+        else [_cut(scores, p, by, greedy, profile) for p in sizes]
+        for by in RANKINGS
+    }
+    circuits = [circuit for by in RANKINGS for circuit in wanted[by]]
+    values = _evaluate_distinct(model, circuits, batch, chosen, progress)
+    rule = AreaRule(
+        profile,
+        sizes,
+        model.graph.n_edges,
+        controls.empty,
+        controls.full,
+        batch.groups,
+        seed,
+        objective=chosen.name,
+    )
+    kept: dict[By, tuple[int, ...]] = {
+        by: tuple(round(circuit.weighted_edge_count()) for circuit in wanted[by]) for by in RANKINGS
+    }
+    rows = dict(zip(RANKINGS, np.split(values, len(RANKINGS)), strict=True))
+    return FaithfulnessCurve.of(
+        rule,
+        controls,
+        kept,
+        rows,
+        label=label or str(scores.provenance.get("method", "scores")),
+        warnings=_warnings(scores, batch, rule, kept["value"]),
+        notes={str(key): str(x) for key, x in scores.provenance.items() if key != "prompts"},
+    )
+
+
+def run_controls(
+    model: Model,
+    pairs: PairsLike,
+    objective: ObjectiveLike = "logit_diff",
+    *,
+    fractions: Sequence[float] = FRACTIONS,
+    seeds: Sequence[int] = RANDOM_SEEDS,
+    progress: Progress = BAR,
+) -> Controls:
+    """Run the empty and the full circuit and random rankings on examples.
+
+    Raises:
+        BadUsage: `fractions` are no rising sizes that end in 1. Also as `evaluate`.
+    """
+    from mechassay.circuits.methods.random import Random, RandomPaths
+
+    batch, chosen, sizes = model.batch(pairs), load_objective(objective), check_fractions(fractions)
+    kinds = (Random, RandomPaths)
+    rankings = [kind(seed=seed).draw(model.graph) for kind in kinds for seed in seeds]
+    circuits = [scores.top(p).pruned() for scores in rankings for p in sizes]
+    ends = [Circuit.empty(model.graph), Circuit.full(model.graph)]
+    values = _evaluate_distinct(model, ends + circuits, batch, chosen, progress)
+    shape = (len(kinds), len(seeds), len(sizes))
+    kept = np.array([len(circuit) for circuit in circuits]).reshape(shape).tolist()
+    rows = values[2:].reshape(*shape, len(batch))
+    edges, paths = (
+        {seed: (tuple(kept[kind][place]), rows[kind, place]) for place, seed in enumerate(seeds)}
+        for kind in range(len(kinds))
+    )
+    return Controls(chosen.name, batch.ids, sizes, values[0], values[1], edges, paths)
+
+
+def _cut(scores: Scores, fraction: float, by: By, greedy: bool, profile: Profile) -> Circuit:
+    """The circuit of one size, without what is on no path."""
+    if profile == "strict" and fraction == 1:
+        # With what has no score, which comes last and all together.
+        return Circuit.full(scores.graph)
+    if isinstance(scores, EdgeScores):
+        return (scores.greedy if greedy else scores.top)(fraction, by=by).pruned()
+    return (scores.within if profile == "strict" else scores.top)(fraction, by=by).pruned()
+
+
+def _evaluate_distinct(
+    model: Model,
+    circuits: Sequence[Circuit],
+    batch: Batch,
+    objective: Objective,
+    progress: Progress,
+) -> Float[np.ndarray, "circuits n"]:
+    """`evaluate`, running equal circuits once: pruned, several small sizes are often the same."""
+    places: dict[Circuit, int] = {}
+    which = [places.setdefault(circuit, len(places)) for circuit in circuits]
+    return evaluate(model, list(places), batch, objective, progress=progress)[which]
+
+
+def _warnings(
+    scores: Ranked, batch: Batch, rule: AreaRule, kept: tuple[int, ...]
+) -> tuple[str, ...]:
+    lines: list[str] = []
+    if not rule.defined:
+        low, high, _ = rule.denominator
+        what = (
+            "f, CPR and CMD are undefined"
+            if rule.profile == "strict"
+            else "f, CPR and CMD divide by a number that may be 0"
+        )
+        lines.append(
+            f"The interval of the full minus the empty circuit, [{low:.3g}, {high:.3g}], contains"
+            f" 0: {what}."
+        )
+    lines += (
+        _not_measured(scores, rule)
+        if isinstance(scores, CircuitSeries)
+        else _unscored(scores, rule.profile)
+    )
+    lines += _in_sample(scores, batch)
+    n_empty = sum(size == 0 for size in kept)
+    if n_empty:
+        lines.append(
+            f"{n_empty} of {len(kept)} sizes have no path from input to logits: their circuits are"
+            " empty."
+        )
+    if rule.n_groups < 2:
+        lines.append("All examples are of one group: there is no interval.")
+    elif len(batch) < 30:
+        lines.append(f"Only {len(batch)} examples: intervals are rough.")
+    return tuple(lines)
+
+
+def _in_sample(scores: Ranked, batch: Batch) -> list[str]:
+    """A line if the scores were found on some of the examples: same tokens and answers, any id."""
+    seen = set(scores.provenance.get("prompts", ()))
+    if not seen and scores.provenance.get("data_hash") == batch.content:
+        return [
+            "Evaluated on the examples that the scores were found on: faithfulness is in-sample."
+        ]
+    hashes = zip(batch.ids, batch.prompt_hashes(), strict=True)
+    shared = [name for name, digest in hashes if digest in seen]
+    if not shared:
+        return []
+    named = ", ".join(shared[:3]) + (", ..." if len(shared) > 3 else "")
+    return [
+        f"{len(shared):,} of {len(batch):,} examples ({named}) are among those that the scores were"
+        " found on: faithfulness is in-sample."
+    ]
+
+
+def _not_measured(series: CircuitSeries, rule: AreaRule) -> list[str]:
+    """A line if circuits stand for none of the sizes."""
+    n = series.left_out(rule.fractions) if rule.profile == "strict" else 0
+    if n == 0:
+        return []
+    return [
+        f"{n} of {len(series.circuits)} circuits are not measured: a larger one, or the full"
+        " circuit, stands for their size."
+    ]
+
+
+def _unscored(scores: Scores, profile: Profile) -> list[str]:
+    """A line if something has no score, with what becomes of it."""
+    scored = scores.scored()
+    total = scores.graph.n_edges if isinstance(scores, EdgeScores) else scored.numel()
+    n = total - int(scored.sum())
+    if n == 0:
+        return []
+    where = "only the full circuit has them" if profile == "strict" else "no circuit has them"
+    return [f"{n:,} of {total:,} {scores.unit}s have no score: {where}."]
+
+
+Unit = Literal["edge", "node"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Completeness(OneLine):
+    """What is left of the behaviour without the circuit.
+
+    Attributes:
+        circuit, complement: f of the circuit and of all other edges, with intervals.
+        per_example: the objective in the full model, the empty circuit, the circuit, and the
+            complement.
+    """
+
+    circuit: float
+    circuit_interval: Interval
+    complement: float
+    complement_interval: Interval
+    per_example: Float[np.ndarray, "4 n"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Minimality(OneLine):
+    """What each part of a circuit is worth.
+
+    Attributes:
+        parts: names of edges, or of nodes.
+        drops: f of the circuit less f without the part; `intervals` beside them.
+    """
+
+    parts: tuple[str, ...]
+    drops: Float[np.ndarray, "parts"]
+    intervals: tuple[Interval, ...]
+
+    def shown(self) -> dict[str, Any]:
+        return {"parts": len(self.parts), "unneeded": self.n_unneeded, "largest": self.drops.max()}
+
+    @property
+    def n_unneeded(self) -> int:
+        """Parts whose interval contains 0 or lies below it."""
+        return sum(not interval.low > 0 for interval in self.intervals)
+
+
+def complement(circuit: Circuit) -> Circuit:
+    """All edges of the graph that the circuit does not have,
+    and the neurons that its edges leave out.
+
+    Raises:
+        BadUsage: a writer has some of its neurons on some of its edges alone: the rest of it is no
+            circuit.
+    """
+    graph, neurons = circuit.graph, circuit.neurons
+    if neurons is None:
+        return Circuit(graph, graph.legal & ~circuit.edges)
+    parted = neurons.any(dim=1) & ~neurons.all(dim=1) & circuit.edges.any(dim=1)
+    torn = parted & (graph.legal & ~circuit.edges).any(dim=1)
+    if bool(torn.any()):
+        name = graph.writer_name(int(torn.nonzero()[0]))
+        raise BadUsage(
+            f"{name} has some neurons on some of its edges: what is left of it is no circuit; take"
+            " all edges out of it."
+        )
+    # What carries whole writers, or nothing, is left out or taken by edge; the rest by neuron.
+    edges = graph.legal & ~(circuit.edges & neurons.all(dim=1)[:, None])
+    return Circuit(graph, edges, ~(neurons & parted[:, None]))
+
+
+def completeness(
+    model: Model,
+    circuit: Circuit,
+    pairs: PairsLike,
+    objective: ObjectiveLike = "logit_diff",
+    *,
+    seed: int = 0,
+    progress: Progress = BAR,
+) -> Completeness:
+    """Run a circuit and its complement.
+
+    Raises:
+        GraphMismatch, NonFinite, OutOfMemory: as `evaluate`.
+    """
+    batch, graph, chosen = model.batch(pairs), model.graph, load_objective(objective)
+    circuits = [Circuit.full(graph), Circuit.empty(graph), circuit, complement(circuit)]
+    values = evaluate(model, circuits, batch, chosen, progress=progress)
+    f, intervals = _shares(values, batch, chosen, seed)
+    return Completeness(float(f[0]), intervals[0], float(f[1]), intervals[1], values)
+
+
+def minimality(
+    model: Model,
+    circuit: Circuit,
+    pairs: PairsLike,
+    objective: ObjectiveLike = "logit_diff",
+    *,
+    unit: Unit = "edge",
+    most: int | None = None,
+    seed: int = 0,
+    progress: Progress = BAR,
+) -> Minimality:
+    """Run a circuit without each of its edges, or without all edges into
+    and out of each of its nodes, in turn.
+
+    Args:
+        most: parts that are left out, drawn at random where the circuit has more.
+
+    Raises:
+        BadUsage: an empty circuit, or no part to leave out. UnknownName: no such unit. Also as
+            `evaluate`.
+    """
+    one_of("part of a circuit", unit, get_args(Unit))
+    if not len(circuit):
+        raise BadUsage("The circuit is empty: there is nothing to leave out.")
+    batch, graph, chosen = model.batch(pairs), model.graph, load_objective(objective)
+    if most is not None and most < 1:
+        raise BadUsage(f"Minimality leaves out one part or more; got most={most}.")
+    parts = _edges(circuit) if unit == "edge" else _nodes(circuit)
+    if most is not None and len(parts) > most:
+        drawn = np.random.default_rng(seed).choice(len(parts), size=most, replace=False)
+        names = list(parts)
+        parts = {names[place]: parts[names[place]] for place in sorted(drawn.tolist())}
+    circuits = [Circuit.full(graph), Circuit.empty(graph), circuit, *parts.values()]
+    values = evaluate(model, circuits, batch, chosen, progress=progress)
+    # The drop of f is the share of m(C) - m(C without the part): the empty circuit cancels.
+    drops = np.vstack((values[:2], values[1] + values[2] - values[3:]))
+    f, intervals = _shares(drops, batch, chosen, seed)
+    return Minimality(tuple(parts), f, intervals)
+
+
+def _edges(circuit: Circuit) -> dict[str, Circuit]:
+    without: dict[str, Circuit] = {}
+    for writer, reader in circuit.edges.nonzero().tolist():
+        edges = circuit.edges.clone()
+        edges[writer, reader] = False
+        without[circuit.graph.edge_name(writer, reader)] = Circuit(
+            circuit.graph, edges, circuit.neurons
+        )
+    return without
+
+
+def _nodes(circuit: Circuit) -> dict[str, Circuit]:
+    graph, without = circuit.graph, dict[str, Circuit]()
+    for writer in torch.nonzero(circuit.edges.any(dim=1)).flatten().tolist():
+        edges = circuit.edges.clone()
+        edges[writer] = False
+        edges[:, graph.reader_owner == writer] = False
+        without[graph.writer_name(writer)] = Circuit(graph, edges, circuit.neurons)
+    return without
+
+
+def _shares(
+    values: Float[np.ndarray, "k n"], batch: Batch, objective: Objective, seed: int
+) -> tuple[Float[np.ndarray, "rest"], tuple[Interval, ...]]:
+    """(mean of each row - m(0)) / (m(N) - m(0)) of the rows after the first two,
+    which are N and 0.
+    """
+    draws = resampled_means(values, batch.groups, np.random.default_rng(seed))
+    rows = np.vstack((values.mean(axis=1), draws))
+    least = least_size(objective.name)
+    gaps = resolved_difference(rows[:, 0], rows[:, 1], values[:2], least=least)
+    gap = percentile_interval(gaps[1:])
+    if gaps[0] == 0 or gap.contains(0.0):
+        nothing = float("nan")
+        return np.full(len(values) - 2, nothing), (Interval(nothing, nothing, gap.level),) * (
+            len(values) - 2
+        )
+    f = (rows[:, 2:] - rows[:, 1:2]) / np.where(gaps == 0, np.nan, gaps)[:, None]
+    return f[0], tuple(percentile_interval(column) for column in f[1:].T)

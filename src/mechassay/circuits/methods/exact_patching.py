@@ -1,0 +1,418 @@
+"""Exact patching: the drop in the objective when one edge or one node carries the counterfactual.
+
+    exact          S[u, v] = mean_examples m(clean) - m(clean with edge (u, v) ablated)
+    exact-nodes    S[u] = mean_examples m(clean) - m(clean with a'_u on all edges out of u)
+
+There is no estimate, but one run per edge or node. The clean run of some examples is cached, and
+what each writer changes in the stream is known from the two runs. A change is added to the
+cached stream where it happens, and the forward resumes there: many changes stacked in one batch,
+at the columns that differ, without the prefix and without the reference run. With a post-norm P
+(Gemma) a head changes the stream by P(o + a'_u - a_u) - P(o), where o is the clean sum of the
+layer's heads and output bias.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechassay.circuits.methods.method import provenance_of, resumable_sum
+from mechassay.circuits.scores import EdgeScores, NodeScores, Scores
+from mechassay.errors import BadUsage, one_of
+from mechassay.models.decoder import Readout
+from mechassay.models.forward import Contrast, forward, queries_keys_values
+from mechassay.models.graph import Graph
+from mechassay.models.memory import patching_bytes, token_budget
+from mechassay.models.model import Model
+from mechassay.models.objectives import Objective, ObjectiveLike, load_objective, signed
+from mechassay.prompts.pairs import Batch, PairsLike
+from mechassay.utils.checkpoint import key_of
+from mechassay.utils.display import BAR, Progress
+from mechassay.utils.registry import check_settings
+
+ScoresT = TypeVar("ScoresT", bound=Scores)
+
+
+class PatchBatch(NamedTuple):
+    """Some examples and a run of writers, patched together at one place; layer -1 is the logits."""
+
+    rows: list[int]
+    layer: int
+    kind: str
+    writers: range
+    n_scores: int
+
+
+class Patching:
+    """Some examples: what each writer changes, and what a change does to the objective."""
+
+    def __init__(self, model: Model, contrast: Contrast, objective: Objective) -> None:
+        self.model, self.contrast, self.objective = model, contrast, objective
+        self.columns = contrast.other.embed.shape[1]
+        readout = contrast.clean.readout(model.decoder)
+        self.clean = readout if objective.needs_clean else None
+        self.baseline = signed(objective, readout, contrast.batch, self.clean)
+
+    def changes(self, writers: range) -> Float[Tensor, "writers batch pos d_model"]:
+        """What the stream gains when a writer alone carries its ablated value."""
+        graph, decoder, contrast = self.model.graph, self.model.decoder, self.contrast
+        out = contrast.other.embed.new_empty((len(writers), *contrast.other.embed.shape))
+        for place, writer in enumerate(writers):
+            layer, head = divmod(writer - 1, graph.writers_per_layer)
+            if writer == 0:
+                out[place] = contrast.other.embed - self.stream(contrast.clean.embed)
+            elif head == graph.n_heads:
+                clean, other = contrast.clean.layers[layer].mlp, contrast.other.layers[layer].mlp
+                assert clean is not None and other is not None
+                out[place] = other - self.stream(clean)
+            else:
+                clean, other = contrast.clean.layers[layer], contrast.other.layers[layer]
+                change = other.z[:, head : head + 1] - clean.z[:, head : head + 1, -self.columns :]
+                wrote = decoder.head_outputs(layer, change, slice(head, head + 1))[0]
+                out[place] = self.through_post_norm(layer, wrote)
+        return out
+
+    def through_post_norm(
+        self, layer: int, change: Float[Tensor, "*lead batch pos d_model"]
+    ) -> Float[Tensor, "*lead batch pos d_model"]:
+        """What the stream gains when a head writes `change` more."""
+        post = self.model.decoder.layers[layer].attention.post_norm
+        attended = self.contrast.clean.layers[layer].attended
+        if post is None or attended is None:
+            return change
+        base = self.stream(attended)
+        return post(base + change) - post(base)
+
+    def stream(
+        self, x: Float[Tensor, "batch all_pos d_model"]
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """The columns of a clean tensor that the reference run has."""
+        return x[:, -self.columns :]
+
+    # The summed drop of the objective when the stream changes somewhere, for several changes.
+
+    def entering(
+        self, layer: int, changes: Float[Tensor, "changes batch pos d_model"]
+    ) -> Float[Tensor, "changes"]:
+        """... before a layer (after the last one where `layer` is their number)."""
+        clean = self.contrast.clean
+        base = clean.layers[layer].before if layer < len(clean.layers) else clean.final
+        return self._resume(layer, self.stream(base) + changes)
+
+    def after_heads(
+        self, layer: int, changes: Float[Tensor, "changes batch pos d_model"]
+    ) -> Float[Tensor, "changes"]:
+        """... right after a layer's heads."""
+        clean = self.contrast.clean.layers[layer]
+        if self.model.decoder.parallel or clean.mlp is None:
+            return self.entering(layer + 1, changes)
+        return self._resume(layer, self.stream(clean.middle) + changes, at_mlp=True)
+
+    def at_logits(
+        self, changes: Float[Tensor, "changes batch pos d_model"]
+    ) -> Float[Tensor, "changes"]:
+        """... for the unembedding alone."""
+        final = self.contrast.clean.final[:, -1] + changes[:, :, -1]
+        return self._drop(self.model.decoder.readout(final.flatten(0, 1)))
+
+    def _resume(
+        self, layer: int, x: Float[Tensor, "changes batch pos d_model"], *, at_mlp: bool = False
+    ) -> Float[Tensor, "changes"]:
+        contrast, decoder = self.contrast, self.model.decoder
+        stack = x.flatten(0, 1)
+        if layer < self.model.graph.n_layers:
+            stack = forward(
+                decoder,
+                stack,
+                contrast.ctx.repeat(len(x)),
+                layer=layer,
+                at_mlp=at_mlp,
+                start=contrast.start,
+                past=contrast.clean.layers,
+                last_only=True,
+            )
+        return self._drop(decoder.readout(stack[:, -1]))
+
+    def _drop(self, readout: Readout) -> Float[Tensor, "changes"]:
+        """Sum over examples, which are stacked change after change along the batch."""
+        n = len(self.baseline)
+        copies = len(readout.hidden) // n
+        clean = None if self.clean is None else self.clean.repeat(copies)
+        values = signed(self.objective, readout, self.contrast.batch.repeat(copies), clean)
+        drops = self.baseline - values.unflatten(0, (copies, n))
+        return drops.to(self.model.accumulator).sum(dim=1)
+
+
+def chunks(batch: Batch, stack_tokens: int) -> Iterator[tuple[list[int], int]]:
+    """Rows of examples few enough to stack changes, and how many columns of them differ."""
+    for rows, chunk in batch.chunks(max(stack_tokens // 8, batch.n_tokens)):
+        yield rows, len(rows) * (chunk.n_tokens - min(chunk.first_difference(), chunk.n_tokens - 1))
+
+
+class PatchingMethod(ABC, Generic[ScoresT]):
+    """A method that changes one thing after another in the clean run.
+
+    `stack_tokens` is how many columns times copies one resumed forward holds at most.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    stack_tokens: ClassVar[int] = 4096
+
+    @abstractmethod
+    def blocks(self, model: Model, batch: Batch, stack_tokens: int) -> Iterator[PatchBatch]:
+        """What is patched together, in the order in which it is done."""
+
+    @abstractmethod
+    def add(self, run: Patching, block: PatchBatch, into: Tensor) -> None:
+        """Add the summed effects of a block to `into`."""
+
+    @abstractmethod
+    def shape(self, graph: Graph) -> tuple[int, ...]:
+        """That of `into`."""
+
+    @abstractmethod
+    def scores(self, graph: Graph, mean: Tensor, provenance: dict[str, Any]) -> ScoresT:
+        """Scores of the mean over all examples."""
+
+    @abstractmethod
+    def forwards(self, graph: Graph, n_pairs: int) -> float:
+        """See `Method.forwards`."""
+
+    def score(
+        self,
+        model: Model,
+        pairs: PairsLike,
+        objective: ObjectiveLike = "logit_diff",
+        *,
+        progress: Progress = BAR,
+        checkpoint: Path | None = None,
+    ) -> ScoresT:
+        """See `Method.score`; objectives need not be differentiable."""
+        chosen, batch = load_objective(objective), model.batch(pairs)
+        mean, about = self.effects(model, batch, chosen, progress=progress, checkpoint=checkpoint)
+        return self.scores(model.graph, mean, about)
+
+    @torch.no_grad()
+    def effects(
+        self,
+        model: Model,
+        batch: Batch,
+        objective: Objective,
+        *,
+        progress: Progress = BAR,
+        checkpoint: Path | None = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """The mean effects over examples, and the provenance of the scores."""
+        room = token_budget(patching_bytes(model.decoder), batch.n_tokens, model.device)
+        blocks = list(self.blocks(model, batch, min(room, self.stack_tokens)))
+        held: dict[int, Patching] = {}
+
+        def add(block: PatchBatch, into: Mapping[str, Tensor]) -> None:
+            first = block.rows[0]
+            if first not in held:
+                held.clear()
+                contrast = Contrast.run(model.decoder, batch.select(block.rows))
+                held[first] = Patching(model, contrast, objective)
+            self.add(held[first], block, into["total"])
+
+        about = provenance_of(self, model, batch, objective)
+        zeros = torch.zeros(self.shape(model.graph), dtype=model.accumulator, device=model.device)
+        sums = resumable_sum(
+            self.name,
+            key_of({**about, "blocks": len(blocks), "graph": model.graph.fingerprint}),
+            {"total": zeros},
+            ((block.n_scores, block) for block in blocks),
+            add,
+            n_units=sum(block.n_scores for block in blocks),
+            progress=progress,
+            checkpoint=checkpoint,
+        )
+        return sums["total"] / len(batch), about
+
+
+@dataclass(frozen=True)
+class ExactPatching(PatchingMethod[EdgeScores]):
+    """Exact effect of ablating each edge alone.
+
+        S[u, v] = mean_examples m(clean) - m(clean with edge (u, v) ablated)
+
+    Only the reader v changes, so its stream is the clean one plus a'_u - a_u. The norm and the
+    projections are computed once for all heads and slots of a layer that a writer is added to;
+    each such reader's head is mixed again on its own, its change is added to the stream, and
+    the forward resumes there: on average less than half a forward an edge. MIB calls this
+    EActP; no edge is pruned.
+
+    With `layers`, only edges into these layers' heads and MLPs (-1: the logits); others are
+    NaN.
+    """
+
+    layers: tuple[int, ...] | None = None
+    name: ClassVar[str] = "exact"
+
+    def blocks(self, model: Model, batch: Batch, stack_tokens: int) -> Iterator[PatchBatch]:
+        """Runs of writers into all readers of one stage: a layer's heads, its MLP, the logits."""
+        graph = model.graph
+        layers = self._layers(graph)
+        if any(not -1 <= layer < graph.n_layers for layer in layers):
+            raise BadUsage(
+                f"Layers to patch must be between 0 and {graph.n_layers - 1}, or -1 for the logits;"
+                f" got {layers}."
+            )
+        for rows, columns in chunks(batch, stack_tokens):
+            for layer in layers:
+                if layer == -1:
+                    stages = [("logits", graph.n_writers, 1, 1)]
+                else:
+                    stages = [("heads", graph.seen_by_heads(layer), 3 * graph.n_heads, 3)]
+                    stages += [("mlp", graph.seen_by_mlp(layer), 1, 1)] * graph.mlp
+                for kind, seen, readers, copies in stages:
+                    step = max(1, stack_tokens // (columns * copies))
+                    for begin in range(0, seen, step):
+                        writers = range(begin, min(begin + step, seen))
+                        n_scores = len(writers) * readers * len(rows)
+                        yield PatchBatch(rows, layer, kind, writers, n_scores)
+
+    def add(self, run: Patching, block: PatchBatch, into: Float[Tensor, "writers readers"]) -> None:
+        graph, changes = run.model.graph, run.changes(block.writers)
+        rows = slice(block.writers.start, block.writers.stop)
+        if block.kind == "logits":
+            into[rows, graph.logits] += run.at_logits(changes)
+        elif block.kind == "mlp":
+            into[rows, graph.mlp_reader(block.layer)] += _into_mlp(run, block.layer, changes)
+        else:
+            into[rows, graph.slots(block.layer)] += _into_heads(run, block.layer, changes)
+
+    def shape(self, graph: Graph) -> tuple[int, ...]:
+        return graph.n_writers, graph.n_readers
+
+    def scores(self, graph: Graph, mean: Tensor, provenance: dict[str, Any]) -> EdgeScores:
+        if self.layers is None:
+            return EdgeScores.of(graph, mean, provenance)
+        scored = torch.zeros(graph.n_readers, dtype=torch.bool)
+        for layer in self.layers:
+            begin = graph.logits if layer == -1 else graph.slots(layer).start
+            scored[begin : begin + (1 if layer == -1 else graph.readers_per_layer)] = True
+        values = torch.where(graph.legal & scored, mean.float().cpu(), torch.nan)
+        return EdgeScores(graph, values, provenance)
+
+    def forwards(self, graph: Graph, n_pairs: int) -> float:
+        """See `Method.forwards`: two runs, and 0.16 (GPT-2 small) to 0.26 (SmolLM2) an edge."""
+        layers = self._layers(graph)
+        into = (
+            graph.seen_by_heads(layer) * 3 * graph.n_heads + graph.seen_by_mlp(layer) * graph.mlp
+            for layer in layers
+            if layer >= 0
+        )
+        return (2.0 + 0.2 * (sum(into) + graph.n_writers * (-1 in layers))) * n_pairs
+
+    def _layers(self, graph: Graph) -> list[int]:
+        return [*range(graph.n_layers), -1] if self.layers is None else list(self.layers)
+
+
+def _into_mlp(
+    run: Patching, layer: int, changes: Float[Tensor, "writers batch pos d_model"]
+) -> Float[Tensor, "writers"]:
+    mlp, clean = run.model.decoder.layers[layer].mlp, run.contrast.clean.layers[layer]
+    assert mlp is not None and clean.mlp is not None
+    return run.entering(layer + 1, mlp(run.stream(clean.middle) + changes) - run.stream(clean.mlp))
+
+
+def _into_heads(
+    run: Patching, layer: int, changes: Float[Tensor, "writers batch pos d_model"]
+) -> Float[Tensor, "writers readers"]:
+    """Effects on all q, k, v readers of a layer: one projection per writer, one run per edge."""
+    decoder, contrast = run.model.decoder, run.contrast
+    clean, times = contrast.clean.layers[layer], len(changes)
+    n_heads, ctx = decoder.n_heads, contrast.ctx.repeat(times)
+    x = (run.stream(clean.before) + changes).flatten(0, 1)
+    q, k, v = queries_keys_values(
+        decoder, layer, x, ctx, start=contrast.start, past=contrast.clean.layers
+    )
+    old_q, old_z = (x[:, :, -run.columns :].repeat(times, 1, 1, 1) for x in (clean.q, clean.z))
+    old_k, old_v = (x.repeat(times, 1, 1, 1) for x in (clean.k, clean.v))
+    effects = changes.new_empty((times, 3, n_heads), dtype=run.model.accumulator)
+    for slot, parts in enumerate(((q, old_k, old_v), (old_q, k, old_v), (old_q, old_k, v))):
+        z = decoder.attend(layer, *parts, ctx) - old_z
+        # [heads, writers, batch, pos, d_model]
+        wrote = decoder.head_outputs(layer, z).unflatten(1, (times, -1))
+        for head in range(n_heads):
+            change = run.through_post_norm(layer, wrote[head])
+            effects[:, slot, head] = run.after_heads(layer, change)
+    return effects.flatten(1)
+
+
+Paths = Literal["all", "direct"]
+
+
+@dataclass(frozen=True)
+class ExactNodePatching(PatchingMethod[NodeScores]):
+    """Exact effect of ablating each node alone, along all paths or its edge to the logits.
+
+        S[u] = mean_examples m(clean) - m(clean with a'_u in place of a_u on all edges out of u)
+
+    With `paths="all"` the change goes along every path: everything after the node is computed
+    anew on the changed stream. This is what node attribution (NAP) estimates to first order,
+    and what `evaluate` gives for the full circuit without the edges out of u. It is one forward
+    a node, resumed where the node writes: at most half a forward a node on average.
+
+    `paths="direct"` changes only what the unembedding sees of the node: the score of the edge
+    u->logits. Where the model is linear, the direct effects of all nodes sum to the total
+    effect of `input`.
+
+    Deviation from `evaluate`: when `input` carries a constant (`zero`, `mean`), the model is
+    still run on it, while in a circuit without edges out of `input` all nodes keep their
+    constants.
+    """
+
+    paths: Paths = "all"
+    name: ClassVar[str] = "exact-nodes"
+
+    def __post_init__(self) -> None:
+        check_settings(self, self.name)
+        one_of("paths", self.paths, get_args(Paths))
+
+    def blocks(self, model: Model, batch: Batch, stack_tokens: int) -> Iterator[PatchBatch]:
+        """Runs of nodes whose changes enter the stream at the same place."""
+        graph = model.graph
+        places = [("entering", 0, range(1))]
+        for layer in range(graph.n_layers):
+            heads = graph.heads(layer)
+            places.append(("heads", layer, range(heads.start, heads.stop)))
+            if graph.mlp:
+                places.append(("entering", layer + 1, range(heads.stop, heads.stop + 1)))
+        if self.paths == "direct":
+            places = [("logits", -1, range(graph.n_writers))]
+        for rows, columns in chunks(batch, stack_tokens):
+            step = max(1, stack_tokens // columns)
+            for kind, layer, nodes in places:
+                for begin in range(0, len(nodes), step):
+                    writers = nodes[begin : begin + step]
+                    yield PatchBatch(rows, layer, kind, writers, len(writers) * len(rows))
+
+    def add(self, run: Patching, block: PatchBatch, into: Float[Tensor, "writers"]) -> None:
+        changes = run.changes(block.writers)
+        if block.kind == "logits":
+            effects = run.at_logits(changes)
+        elif block.kind == "heads":
+            effects = run.after_heads(block.layer, changes)
+        else:
+            effects = run.entering(block.layer, changes)
+        into[block.writers.start : block.writers.stop] += effects
+
+    def shape(self, graph: Graph) -> tuple[int, ...]:
+        return (graph.n_writers,)
+
+    def scores(self, graph: Graph, mean: Tensor, provenance: dict[str, Any]) -> NodeScores:
+        return NodeScores.of(graph, mean, provenance)
+
+    def forwards(self, graph: Graph, n_pairs: int) -> float:
+        """See `Method.forwards`: two runs, and 0.3 to 0.5 a node for effects on all paths."""
+        return (2.0 + 0.4 * graph.n_writers * (self.paths == "all")) * n_pairs

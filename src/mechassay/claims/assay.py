@@ -1,0 +1,665 @@
+"""From a claim to a verdict: run what its criteria ask for, and judge it by the records.
+
+Every step is a job in a folder of its own, so that what is done stays done: a step whose cells
+all have records costs nothing, and a step that fails leaves its criteria NOT TESTED and the
+others as they are. The claims are written down before the first record, which is what makes
+predictions of them. Then `claims.link` judges; a reader's judgments may fill in the rest. The
+steps are
+
+    own            the claim's circuit on its task: sufficiency, minimality, random paths
+    ABLATION       the same edges under another ablation
+    validation, another-seed   on other samples of prompts
+    other-task     on a second behaviour, where the claim names one
+    untrained      in an untrained copy of the model
+    truth          the claim's method on models whose circuit is known
+    adversarial    on a grid of clean and corrupted prompts
+    graded, composition, invariance, convergence   metrics of measurement
+    other-family   the claim's method in a model of another family, where the claim names one
+
+The plan of a step that is done is held against what is asked now: a folder of another claim or
+of other settings is refused, never read for this one.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mechassay.adversarial.jobs import AdversarialJob
+from mechassay.circuits.circuit import Circuit
+from mechassay.circuits.methods import METHODS
+from mechassay.circuits.methods.spec import OURS, CircuitSpec
+from mechassay.circuits.scores import EdgeScores
+from mechassay.claims.claim import Claim, ClaimFile, read_plain
+from mechassay.claims.document import PagedDocument
+from mechassay.claims.dossier import (
+    REGISTERED,
+    PredictionOutcome,
+    check_claim,
+    completed,
+    link,
+    n_circuits,
+    other_ablation,
+    outcome_table,
+    outcomes,
+)
+from mechassay.claims.evidence import ScoredJudgments, score_judgments
+from mechassay.claims.judgments import Judgments, Scope, now
+from mechassay.claims.pages import write_form
+from mechassay.claims.record_rules import records_below, task_name
+from mechassay.discovery.job import CircuitsJob
+from mechassay.discovery.study import forward_seconds
+from mechassay.errors import BadFile, BadUsage, DiskFull, MechassayError, MissingExtra
+from mechassay.measurement.job import MeasureJob
+from mechassay.models.graph import Graph
+from mechassay.models.model import Model, load_model
+from mechassay.results.records import Record, Table
+from mechassay.results.report import write_page
+from mechassay.runs.execute import Here, batches_of, done, prepare
+from mechassay.runs.folder import RunFolder, read_json
+from mechassay.runs.job import cell_name, command_line
+from mechassay.tasks import load_task
+from mechassay.truth.ground_truth import ALL_TRUTHS, truth_circuit
+from mechassay.utils.display import BAR, OneLine, Progress
+from mechassay.utils.files import file_hash, write_text
+
+
+@dataclass(frozen=True)
+class ClaimedCircuit:
+    """How to get at the circuit of a claim.
+
+    Attributes:
+        claim: with a circuit that is a ranking and a size, and with the file if there is one.
+        by_method: whether a method finds it.
+    """
+
+    claim: Claim
+    by_method: bool
+
+
+def claimed_circuit(claim: Claim, file: Path, load: Callable[[], Model]) -> ClaimedCircuit:
+    """The circuit of a claim, ready to be run: a method with a size, or a file of scores.
+
+        eap@60                     stays what it is: the method finds it
+        scores.safetensors@60      the best of stored scores
+        a file of a circuit, canonical:NAME, truth, random@60
+                                   those edges
+        components                 the edges that are named, and all edges out of the nodes that
+                                   are named; with a node, also those out of the input
+
+    The last two are written as a file of scores in which these edges have 1 and all others 0:
+    so every command takes them, and their circuit is cut to its own size. Beside the file
+    stands what it was written of, and its hash: neither another claim nor a file that was
+    edited is taken for it.
+
+    Args:
+        file: where edges that no method finds are written, once; its stem is their name.
+        load: the claim's model, if its edges have to be looked up.
+
+    Raises:
+        BadUsage: the claim names neither a circuit nor components, or a circuit that grows from
+            the logits or has neurons.
+        BadUsage: the file holds the circuit of another claim.
+        BadFile: the file was edited.
+        UnknownName, BadFile, GraphMismatch: what it names does not exist, or not in this model.
+    """
+    if claim.scores:
+        return ClaimedCircuit(claim, by_method=False)
+    if not claim.circuit and not claim.components:
+        raise BadUsage(
+            f"The claim {claim.id} names neither a circuit (eap@60, a file) nor components: there"
+            " is nothing to run."
+        )
+    spec = CircuitSpec.parse(claim.circuit) if claim.circuit else None
+    if spec is not None and spec.greedy:
+        raise BadUsage(
+            f"{claim.circuit}: a circuit that grows from the logits is assayed from its file: save"
+            " it, and name the file."
+        )
+    if spec is not None and spec.kind == "method":
+        return ClaimedCircuit(claim, by_method=True)
+    if spec is not None and spec.size is not None and Path(spec.name).suffix == OURS:
+        named = f"{Path(spec.name).stem}@{spec.size}"
+        held = claim.model_copy(update={"circuit": named, "scores": spec.name})
+        return ClaimedCircuit(held, by_method=False)
+    source, about = _written_of(claim, spec), file.with_name(f"{file.name}.json")
+    if file.is_file() and about.is_file():
+        _check_written(file, about, source)
+    else:
+        model = load()
+        circuit = _circuit(claim, spec, model)
+        if circuit.neurons is not None:
+            raise BadUsage(f"The circuit of {claim.id} has neurons: whole edges are assayed.")
+        write_circuit(circuit, file)
+        write_text(about, json.dumps({**source, "sha256": file_hash(file)}, indent=1) + "\n")
+    n = int(EdgeScores.load(file).values.nan_to_num().sum())
+    held = claim.model_copy(update={"circuit": f"{file.stem}@{n}", "scores": str(file)})
+    return ClaimedCircuit(held, by_method=False)
+
+
+def _written_of(claim: Claim, spec: CircuitSpec | None) -> dict[str, Any]:
+    """What of a claim says which edges its circuit has."""
+    return {
+        "model": claim.model,
+        "circuit": claim.circuit,
+        "components": [] if claim.circuit else list(claim.components),
+        "ablation": claim.ablation,
+        "source": "" if spec is None else spec.file_hash or "",
+    }
+
+
+def _check_written(file: Path, about: Path, source: dict[str, Any]) -> None:
+    """Refuse a file that was written of something else, or edited."""
+    held = read_plain(about)
+    if not isinstance(held, dict):
+        raise BadFile(f"{about}: does not say what the circuit beside it was written of.")
+    digest = held.pop("sha256", "")
+    if held != source:
+        other = [key for key in source if held.get(key) != source[key]]
+        raise BadUsage(
+            f"{file}: holds the circuit of another claim (other {', '.join(other)}); choose another"
+            " folder for this one."
+        )
+    if digest != file_hash(file):
+        raise BadFile(f"{file}: was edited after it was written; choose another folder.")
+
+
+def write_circuit(circuit: Circuit, file: Path) -> None:
+    """Write a circuit as scores: 1 for its edges, 0 for all others.
+
+    Raises:
+        BadUsage: it has no edges.
+    """
+    if not len(circuit):
+        raise BadUsage("A circuit without edges cannot be assayed.")
+    graph = circuit.graph
+    values = torch.where(graph.legal, circuit.edges.float(), torch.nan)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    EdgeScores(graph, values, {"method": file.stem}).save(file)
+
+
+def _circuit(claim: Claim, spec: CircuitSpec | None, model: Model) -> Circuit:
+    if spec is None:
+        return circuit_of_components(model.graph, claim.components)
+    known = spec.find(model.graph, truth=lambda: truth_circuit(claim.model, claim.ablation))
+    return known.circuit
+
+
+def circuit_of_components(graph: Graph, names: Sequence[str]) -> Circuit:
+    """The edges of these names, and all edges out of the nodes of these names.
+
+    A node is included as node methods include it: with all edges out of it. As nothing reaches a
+    node without the input, a circuit with a node has the edges out of the input too.
+
+    Raises:
+        UnknownName: a name is neither an edge nor a node of the graph.
+    """
+    edges = [name for name in names if "->" in name]
+    nodes = [name for name in names if "->" not in name]
+    found = Circuit.from_names(graph, edges)
+    if not nodes:
+        return found
+    mask = torch.zeros(graph.n_writers, dtype=torch.bool)
+    for name in ("input", *nodes):
+        mask[graph.writer(name)] = True
+    return found | Circuit.of_nodes(graph, mask)
+
+
+OWN = "own"
+EX2_TASK = "ioi"
+SCALED, CONTROLS, SCALES, SCALED_ON = 6, 1, 31, 20
+"""Heads of the circuit, and outside of it, that EX11 scales; the scales of each, and prompts."""
+COMPOSED = 20.0
+"""What products of all heads' weights cost, in runs of the model on a pair, about."""
+SMALL = 0.001
+"""What a run of a ground truth costs of one of the claim's model, about."""
+
+
+@dataclass(frozen=True)
+class AssaySettings:
+    """How much is run.
+
+    Attributes:
+        limit, train_limit: pairs that circuits are measured on, and found on.
+        grid: clean prompts of the adversarial grid, and as many corrupted ones.
+        left_out: edges of the circuit that are left out in turn, a sample where it has more.
+        other_method: that ranks edges by evidence of another kind than the claim's (exact).
+        dtype, seed: as of any run.
+    """
+
+    limit: int = 100
+    train_limit: int = 100
+    grid: int = 50
+    left_out: int = 60
+    other_method: str = ""
+    dtype: str = "float32"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("limit", "train_limit", "grid", "left_out"):
+            if getattr(self, name) < 2:
+                raise BadUsage(f"{name} must be 2 or more; got {getattr(self, name)}.")
+
+
+@dataclass(frozen=True, repr=False)
+class AssayStep(OneLine):
+    """A job of an assay.
+
+    Attributes:
+        folder: of its run.
+        criteria: that its records are evidence for.
+        forwards: about how many runs of the claim's model it takes, each of one pair.
+    """
+
+    name: str
+    folder: Path
+    job: Any
+    criteria: tuple[str, ...]
+    forwards: float
+
+    @property
+    def command(self) -> str:
+        """What makes the same records by hand."""
+        return command_line(self.job, self.folder)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all its cells have records."""
+        return not batches_of(self.job, RunFolder(self.folder))
+
+
+class ClaimSteps:
+    """The steps of one claim."""
+
+    def __init__(self, claim: Claim, folder: Path, settings: AssaySettings, device: str) -> None:
+        self.asked, self.folder, self.settings, self.device = claim, folder, settings, device
+
+    @cached_property
+    def loaded(self) -> Model:
+        return load_model(self.asked.model, dtype=self.settings.dtype, device=self.device)
+
+    @cached_property
+    def graph(self) -> Graph:
+        return self.loaded.graph
+
+    @cached_property
+    def _circuit(self) -> Any:
+        file = self.folder / f"{cell_name(self.asked.id)}.safetensors"
+        found = claimed_circuit(self.asked, file, lambda: self.loaded)
+        check_claim(found.claim)
+        return found
+
+    @property
+    def claim(self) -> Claim:
+        """The claim with its circuit as records name it."""
+        return self._circuit.claim
+
+    @property
+    def by_method(self) -> bool:
+        return self._circuit.by_method
+
+    def seconds_per_forward(self) -> float:
+        """Seconds of a forward pass of one pair of the claim's task."""
+        task = load_task(self.asked.task)
+        pairs = task.pairs("test", self.loaded, limit=min(8, self.settings.limit))
+        return forward_seconds(self.loaded, self.loaded.batch(pairs))
+
+    @cached_property
+    def steps(self) -> list[AssayStep]:
+        """What there is to run, in order."""
+        found = [self._own(), *self._again()]
+        if self.by_method:
+            found.append(self._truth())
+        graded = (f"EX11:most={SCALED},controls={CONTROLS}",)
+        found += [self._adversarial(), self._measure("graded", graded, ("E2",))]
+        found.append(self._measure("composition", ("B10",), ("C2",)))
+        if task_name(self.claim.task) == EX2_TASK:
+            found.append(self._measure("invariance", ("EX2",), ("M2",)))
+        if self.settings.other_method and self.by_method:
+            found.append(self._measure("convergence", ("F03",), ("C5",)))
+        if self.claim.other_model and self.by_method:
+            found.append(self._other_family())
+        return found
+
+    # What circuits are measured by
+
+    @cached_property
+    def _base(self) -> CircuitsJob:
+        """Measures the circuit on the claim's task; the other steps change it."""
+        settings, claim = self.settings, self.claim
+        return CircuitsJob(
+            models=(claim.model,),
+            tasks=(claim.task,),
+            methods=(claim.ranking,) if self.by_method else (),
+            scores=() if self.by_method else (claim.scores,),
+            ablation=claim.ablation,
+            train_limit=settings.train_limit,
+            test_limit=settings.limit,
+            metrics=(self._at("completeness"),),
+            curve=False,
+            dtype=settings.dtype,
+            seed=settings.seed,
+        )
+
+    def _at(self, metric: str) -> str:
+        return f"{metric}:size={self.claim.size}" if self.claim.size else metric
+
+    @cached_property
+    def scores(self) -> str:
+        """The file of scores that the circuit is cut from; a method makes it in the first step."""
+        if not self.by_method:
+            return self.claim.scores
+        return str(RunFolder(self.folder / OWN).scores_file(self._base.cells()[0].name))
+
+    @property
+    def _file(self) -> str:
+        """The circuit as measurements and adversarial evaluation take it."""
+        return f"{self.scores}@{self.claim.size}"
+
+    def _circuits(self, name: str, criteria: str, **changes: Any) -> AssayStep:
+        """A step that measures the scores again."""
+        job = replace(self._base, **{"methods": (), "scores": (self.scores,), **changes})
+        forwards = float(n_circuits(name, self.claim) * self.settings.limit)
+        return AssayStep(name, self.folder / name, job, tuple(criteria.split()), forwards)
+
+    def _own(self) -> AssayStep:
+        minimality = f"{self._at('minimality')},most={self.settings.left_out}"
+        job = replace(self._base, metrics=(*self._base.metrics, minimality))
+        n = n_circuits(OWN, self.claim, self.settings.left_out)
+        forwards = float(n * self.settings.limit)
+        if self.by_method:
+            method = METHODS.make(self.claim.ranking)
+            forwards += method.forwards(self.graph, self.settings.train_limit)
+        criteria = ("I1", "I2", "I4", "I5", "C4", "M1", "M3", "E1", "E4", "E5")
+        return AssayStep(OWN, self.folder / OWN, job, criteria, forwards)
+
+    def _again(self) -> list[AssayStep]:
+        other, seed = other_ablation(self.claim), self.settings.seed
+        found = [
+            self._circuits(other, "I1 I5", ablation=other),
+            self._circuits("validation", "I4 M1", test_split="validation"),
+        ]
+        if load_task(self.claim.task).seeded:
+            found.append(self._circuits("another-seed", "I4 M1", seed=seed + 1))
+        if self.claim.other_task:
+            found.append(self._circuits("other-task", "I3 C3 E3", tasks=(self.claim.other_task,)))
+        copy = (self.claim.untrained_copy,)
+        # A ground truth has its task by name; its copy is a model like any other.
+        found.append(self._circuits("untrained", "M3", models=copy))
+        return found
+
+    def _truth(self) -> AssayStep:
+        job = replace(self._base, models=(ALL_TRUTHS,), tasks=(), metrics=(), dtype="float32")
+        forwards = SMALL * len(job.models) * n_circuits("", self.claim) * self.settings.limit
+        return AssayStep("truth", self.folder / "truth", job, ("M4", "M5"), forwards)
+
+    def _other_family(self) -> AssayStep:
+        job = replace(self._base, models=(self.claim.other_model,))
+        method = METHODS.make(self.claim.ranking)
+        forwards = float(n_circuits("", self.claim) * self.settings.limit)
+        forwards += method.forwards(self.graph, self.settings.train_limit)
+        return AssayStep("other-family", self.folder / "other-family", job, ("E6",), forwards)
+
+    def _adversarial(self) -> AssayStep:
+        settings, claim = self.settings, self.claim
+        job = AdversarialJob(
+            claim.model,
+            claim.task,
+            (self._file,),
+            n_clean=settings.grid,
+            ablation=claim.ablation,
+            train_limit=settings.train_limit,
+            controls=min(settings.grid, 16),
+            dtype=settings.dtype,
+            seed=settings.seed,
+        )
+        pairs = settings.grid**2
+        return AssayStep("adversarial", self.folder / "adversarial", job, ("E5",), 3.0 * pairs)
+
+    def _measure(self, name: str, metrics: tuple[str, ...], criteria: tuple[str, ...]) -> AssayStep:
+        settings, claim = self.settings, self.claim
+        methods = (claim.ranking, settings.other_method) if name == "convergence" else ()
+        n_prompts = min(settings.limit, SCALED_ON) if name == "graded" else settings.limit
+        job = MeasureJob(
+            metrics,
+            (claim.model,),
+            (claim.task,),
+            circuit=self._file,
+            methods=methods,
+            train_limit=settings.train_limit,
+            n_prompts=n_prompts,
+            dtype=settings.dtype,
+            seed=settings.seed,
+        )
+        heads = SCALED + CONTROLS
+        costs = {
+            "graded": 0.5 * heads * SCALES * n_prompts,
+            "invariance": 240.0,
+            "composition": COMPOSED,
+        }
+        forwards = costs.get(name, 0.0)
+        for method in methods:
+            forwards += METHODS.make(method).forwards(self.graph, settings.train_limit)
+        return AssayStep(name, self.folder / name, job, criteria, forwards)
+
+
+SECONDS = "seconds.json"
+
+
+@dataclass(frozen=True, repr=False)
+class Assayed(OneLine):
+    """What an assay found.
+
+    Attributes:
+        judgments: of all claims; with a reader's for the rest, if there were any.
+        predictions: of each claim, what became of them in the model that was run.
+        scope: "other model" if that is not the model that the claims are about.
+        failed: steps that left no record, by their folders, with the reason.
+        page, form: the report, and the form in which a reader judges the rest.
+    """
+
+    judgments: Judgments
+    scored: ScoredJudgments
+    records: tuple[Record, ...]
+    predictions: dict[str, list[PredictionOutcome]]
+    scope: Scope
+    failed: dict[str, str]
+    page: Path
+    form: Path
+
+    @property
+    def refuted(self) -> list[str]:
+        """Predictions that fail, with their claims; another model refutes none."""
+        if self.scope == "other model":
+            return []
+        return [
+            f"{name}: {each.prediction} ({each.found})"
+            for name, found in self.predictions.items()
+            for each in found
+            if each.outcome == "fails"
+        ]
+
+
+class Assay:
+    """The assay of a file of claims in a folder.
+
+    Args:
+        model: that is run instead of the claims' own; the judgments are then of another model.
+
+    Raises:
+        BadUsage, UnknownName, BadFile: a claim names no model or task, or what does not exist.
+    """
+
+    def __init__(
+        self,
+        claims: ClaimFile,
+        folder: str | Path,
+        settings: AssaySettings | None = None,
+        *,
+        model: str = "",
+        device: str = "cpu",
+        progress: Progress = BAR,
+    ) -> None:
+        self.claims, self.folder = claims, Path(folder)
+        self.settings, self.model = settings or AssaySettings(), model
+        self.device, self.progress = device, progress
+        parts = [self._part(claim) for claim in claims.claims]
+        self.parts = tuple(parts)
+
+    def _part(self, claim: Claim) -> ClaimSteps:
+        own = claim
+        if self.model and self.model != claim.model:
+            own = claim.model_copy(update={"model": self.model, "untrained": ""})
+        for name in ("model", "task"):
+            if not getattr(own, name):
+                raise BadUsage(f"The claim {claim.id} names no {name} to run.")
+        alone = len(self.claims.claims) == 1
+        folder = self.folder if alone else self.folder / cell_name(claim.id)
+        return ClaimSteps(own, folder, self.settings, self.device)
+
+    @property
+    def steps(self) -> list[AssayStep]:
+        """All steps, those of a claim after another."""
+        return [step for part in self.parts for step in part.steps]
+
+    def seconds_per_forward(self) -> float:
+        """Seconds that a run of the first claim's model takes on one pair: the unit of costs."""
+        return self.parts[0].seconds_per_forward()
+
+    def run(
+        self,
+        read: Judgments | None = None,
+        say: Callable[[str], object] = lambda text: None,
+        documents: Sequence[PagedDocument] = (),
+    ) -> Assayed:
+        """Run what has no record yet, judge, and write judgments.json, score.json, report.html and
+        form.html.
+
+        Args:
+            read: a reader's judgments, for what no record decides.
+            say: is given a line for each step.
+            documents: that the reader's quotes are from.
+
+        Raises:
+            BadUsage: the folder holds a run of another claim, or with other settings; the reader
+                judged another claim.
+            MechassayError: a circuit could not be found at all; there is no room.
+        """
+        self._register()
+        failed = self._run(say)
+        return self._judge(read, documents, failed)
+
+    def _register(self) -> None:
+        """Write the claims down with their circuits, unless there are records already."""
+        if not self.folder.is_dir() or not records_below(self.folder):
+            held = self._held().model_copy(update={"registered": now()})
+            write_text(self.folder / REGISTERED, held.model_dump_json(indent=1) + "\n")
+
+    def _held(self) -> ClaimFile:
+        """The claims with their circuits as records name them, of the model that they are about."""
+        held = [
+            part.claim.model_copy(update={"model": claim.model or part.claim.model})
+            for part, claim in zip(self.parts, self.claims.claims, strict=True)
+        ]
+        return self.claims.model_copy(update={"claims": tuple(held)})
+
+    def _run(self, say: Callable[[str], object]) -> dict[str, str]:
+        failed: dict[str, str] = {}
+        steps = self.steps
+        open_steps = [step for step in steps if not step.is_done]
+        left, spent, run_for = sum(step.forwards for step in open_steps), 0.0, 0.0
+        for place, step in enumerate(steps, start=1):
+            head = f"{place}/{len(steps)} {step.name} ({', '.join(step.criteria)})"
+            if step not in open_steps:
+                # Its records are of this claim and of these settings, or the folder is refused.
+                prepare(step.job, step.folder, device=self.device, progress=self.progress)
+                say(f"{head}: done before")
+                continue
+            rest = f", about {_minutes(left * run_for / spent)} left" if spent else ""
+            say(f"{head}: about {step.forwards:,.0f} runs of a pair{rest}")
+            begin = time.perf_counter()
+            reason = self._do(step)
+            seconds = time.perf_counter() - begin
+            self._spend(step, seconds)
+            left, spent, run_for = left - step.forwards, spent + step.forwards, run_for + seconds
+            if reason:
+                failed[str(step.folder)] = reason
+                say(f"{head}: no record: {reason}")
+                if step.name == OWN:
+                    raise MechassayError(f"{step.folder}: {reason}")
+        return failed
+
+    def _do(self, step: AssayStep) -> str:
+        """Run a step; why it left no record, if it did."""
+        try:
+            bench = prepare(
+                step.job, step.folder, device=self.device, progress=self.progress, here=True
+            )
+        except MissingExtra as error:
+            return str(error)
+        try:
+            results = done(step.job, bench, Here())
+        except DiskFull:
+            raise
+        except MechassayError as error:
+            return str(error)
+        step.job.report(results)
+        lacking = [each for each in results.failures if each.status == "failed"]
+        return lacking[0].message if lacking else ""
+
+    def _spend(self, step: AssayStep, seconds: float) -> None:
+        file = self.folder / SECONDS
+        known = read_json(file, "times of steps", dict) if file.is_file() else {}
+        key = str(step.folder.relative_to(self.folder))
+        known[key] = round(float(known.get(key, 0.0)) + seconds, 1)
+        write_text(file, json.dumps(known, indent=1))
+
+    def _judge(
+        self, read: Judgments | None, documents: Sequence[PagedDocument], failed: dict[str, str]
+    ) -> Assayed:
+        executed = link(self._held(), self.folder, model=self.model)
+        judgments = executed if read is None else completed(executed, read)
+        scored = score_judgments(judgments, documents, self.folder)
+        stored = records_below(self.folder)
+        predicted = {part.claim.id: outcomes(part.claim, stored) for part in self.parts}
+        # Another model says nothing of what was predicted of the claim's own.
+        shown = predicted if executed.scope == "claim" else {}
+        records = tuple(
+            self._with_tables(each, shown.get(each.cell["claim"])) for each in scored.records()
+        )
+        judgments.save(self.folder / "judgments.json")
+        records[0].save(self.folder / "score.json")
+        page = write_page(self.folder / "report.html", list(records))
+        form = write_form(self.folder / "form.html", initial=judgments)
+        scope = executed.scope
+        return Assayed(judgments, scored, records, predicted, scope, failed, page, form)
+
+    def _with_tables(self, record: Record, predicted: Sequence[PredictionOutcome] | None) -> Record:
+        """The record with what became of predictions, if any, and with what was run for it."""
+        part = next(each for each in self.parts if each.claim.id == record.cell["claim"])
+        file = self.folder / SECONDS
+        known = read_json(file, "times of steps", dict) if file.is_file() else {}
+        rows = [
+            {
+                "step": step.name,
+                "criteria": " ".join(step.criteria),
+                "records": "there" if step.is_done else "missing",
+                "seconds": known.get(str(step.folder.relative_to(self.folder))),
+                "command": step.command,
+            }
+            for step in part.steps
+        ]
+        steps = Table.of("steps", ("step",), rows)
+        told = [] if predicted is None else [outcome_table(predicted)]
+        return record.changed(tables=[*record.tables, *told, steps])
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

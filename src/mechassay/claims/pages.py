@@ -1,0 +1,494 @@
+"""Pages of judged claims and of raters compared, and the form for judging claims.
+
+The page of judged claims has scores, tiers, every criterion with its evidence, and what would
+lift the score. It states the score as judged, and beside it the one with evidence that holds
+alone. It names the criteria that no rule of the score uses, and that a score is a triage, not a
+verdict.
+
+The page of raters compared has disagreements first, then the statistics of agreement, then every
+table.
+
+The form is one static page with criteria, guidance, pages and a quote picker. It runs one script
+of ours, by its hash, and loads nothing. It keeps what is typed in the browser and writes
+`judgments.json`, which `claims score` and `claims compare` read.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from markupsafe import Markup
+
+from mechassay.claims.claim import ClaimFile
+from mechassay.claims.document import PagedDocument
+from mechassay.claims.judgments import Judgments
+from mechassay.claims.rubric import (
+    RUBRIC,
+    STATUSES,
+    ClaimScore,
+    Rubric,
+    Status,
+    claim_score,
+    load_rubric,
+    tier_of,
+)
+from mechassay.errors import BadUsage
+from mechassay.results.page import (
+    NOTHING,
+    Block,
+    Column,
+    Fold,
+    Notice,
+    Page,
+    Row,
+    Section,
+    Terms,
+    Text,
+    TextTable,
+    templates,
+)
+from mechassay.results.records import Failure, Record
+from mechassay.results.sections import all_numbers, facts_section, meanings, warnings_notice
+from mechassay.utils.display import interval, number, share
+from mechassay.utils.files import check_ending, write_text
+
+READING = {
+    "CVS": "Claim Validity Score (Tower 2026), from 0 to 10: dimensions of 0 to 3, weighted.",
+    "Tier, gated tier": (
+        "The name of the score's range; and the highest that caps allow if a dimension is 0 or 1."
+        " Caps are this package's, not the paper's."
+    ),
+    "Verified": "A YES or PARTIAL without evidence that holds counts as NO.",
+    "Highest": "The score if everything that was not tested were YES.",
+}
+
+
+class ClaimsPage(Page):
+    """Claims as one rater judged them."""
+
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        """What the page is called."""
+        names = dict.fromkeys(record.cell.get("rater", "") for record in records)
+        n = len(records)
+        return f"{n} {'claim' if n == 1 else 'claims'}, judged by {', '.join(names) or 'nobody'}"
+
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        """What a console shows."""
+        single = len(records) == 1
+        return [_scores(records), *([_criteria(records[0])] if single else [])]
+
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        """The verdict, all scores, and every claim with its criteria."""
+        blocks: list[Block] = [
+            *lost_quotes(records),
+            *_refuted(records),
+            *map(_verdict, records[:1]),
+        ]
+        blocks += [Text(_limits(records), "soft"), *warnings_notice(records)]
+        return [
+            Section("", tuple(blocks)),
+            Section("Scores", (_scores(records),)),
+            *(_claim(record) for record in records),
+            Section("How to read this", (Terms({**READING, **_asks(records)}),)),
+            *facts_section(records),
+            *all_numbers(records),
+        ]
+
+
+def lost_quotes(records: Sequence[Record]) -> list[Block]:
+    """Quotes that are not in their document, or only where it gives a reader orders."""
+    titles = {
+        "not found": "These quotes are not in their document; what rests on them alone is"
+        " unsupported.",
+        "flagged": "These quotes are from passages that give a reader orders; what rests on them"
+        " alone is unsupported.",
+        "too short": "These quotes are too short to show anything; what rests on them alone is"
+        " unsupported.",
+    }
+    found: list[Block] = []
+    for state, title in titles.items():
+        lines = [
+            (f"{record.cell['claim']}, {row['criterion']}: “{row['text']}”", "")
+            for record in records
+            for row in record.table("evidence").rows()
+            if row["state"] == state
+        ]
+        found += [Notice(title, tuple(lines), "broken")] if lines else []
+    return found
+
+
+def rubric_of(record: Record) -> Rubric:
+    """The rubric that a claim was judged by."""
+    spec = record.specs["rubric"]
+    return load_rubric(f"{spec.name}@{spec.version}")
+
+
+def statuses_of(record: Record, column: str = "status") -> dict[str, Status]:
+    """The status of each criterion, as judged, or verified."""
+    found = record.table("criteria").columns
+    pairs = zip(found["criterion"], found[column], strict=True)
+    return {str(code): cast("Status", status) for code, status in pairs}
+
+
+def gated_of(record: Record) -> str:
+    """The gated tier of a claim as judged; "" without a score."""
+    return _score(record).gated_tier
+
+
+def _score(record: Record, column: str = "status") -> ClaimScore:
+    return claim_score(rubric_of(record), statuses_of(record, column))
+
+
+def _verdict(record: Record) -> Text:
+    score, verified = _score(record), _score(record, "verified")
+    name = record.cell["claim"]
+    if not score.n_judged:
+        return Text(f"{name} has no score: nothing of it was judged.", "verdict")
+    held = f", held down as {'; '.join(score.because)}" if score.because else ""
+    said = f"{name}: CVS {score.cvs:.1f}, {score.tier}"
+    gated = f" (gated: {score.gated_tier}{held})" if score.because else ""
+    also = f" With evidence that holds alone it is {_one(verified.cvs)}, {verified.tier}."
+    return Text(f"{said}{gated}.{also}", "verdict")
+
+
+def _limits(records: Sequence[Record]) -> str:
+    rubric = rubric_of(records[0])
+    return (
+        "A score is a triage, not a verdict: read the criteria. No rule of the score uses"
+        f" {', '.join(rubric.unused)}."
+    )
+
+
+def _asks(records: Sequence[Record]) -> dict[str, str]:
+    known = {"CVS", "CVS, verified", "CVS, lenient", "CVS, highest"}
+    return {name: text for name, text in meanings(records).items() if name not in known}
+
+
+def _scores(records: Sequence[Record]) -> TextTable:
+    rubric = rubric_of(records[0])
+    headings = [Column("claim", numeric=False), Column("CVS"), Column("verified")]
+    headings += [Column("lenient", optional=2), Column("highest", optional=3)]
+    headings += [Column("tier", numeric=False), Column("gated tier", numeric=False)]
+    headings += [Column(each.code, optional=4) for each in rubric.dimensions]
+    headings += [Column("not tested", optional=1)]
+    rows: list[Row] = []
+    for record in records:
+        score = _score(record)
+        rows.append(
+            Row(
+                (
+                    record.cell["claim"],
+                    *(_one(record.value(key)) for key in CVS),
+                    tier_of(rubric, score.cvs) or NOTHING,
+                    score.gated_tier or NOTHING,
+                    *(str(score.dimensions[each.code]) for each in rubric.dimensions),
+                    str(score.counts["NOT TESTED"] + score.counts["NA"]),
+                )
+            )
+        )
+    dimensions = ", ".join(f"{each.code} {each.name.lower()}" for each in rubric.dimensions)
+    caption = f"Dimensions from 0 to 3: {dimensions}. The paper's score is that of the first claim."
+    return TextTable("Scores", tuple(headings), tuple(rows), caption)
+
+
+CVS = ("cvs", "cvs verified", "cvs lenient", "cvs highest")
+
+
+def _one(value: float) -> str:
+    """A score as the paper prints it."""
+    return number(value) if value != value else f"{value:.1f}"
+
+
+def _claim(record: Record) -> Section:
+    lifted = [str(code) for code in record.table("upgrades").columns.get("criterion", [])]
+    statement = str(record.specs["method"].args["statement"])
+    blocks: list[Block] = [Text(statement), *_predictions(record), _criteria(record)]
+    if lifted and _score(record).n_judged:
+        blocks.append(Text(f"{', '.join(lifted)}.", lead="YES for one of these raises the score:"))
+    evidence = _evidence(record)
+    if evidence.rows:
+        blocks.append(Fold(f"Evidence: {len(evidence.rows)}", (evidence,), is_open=True))
+    blocks += _steps(record)
+    return Section(f"Claim {record.cell['claim']}", tuple(blocks))
+
+
+def _criteria(record: Record) -> TextTable:
+    rubric = rubric_of(record)
+    rows: list[Row] = []
+    for row in record.table("criteria").rows():
+        status, verified = str(row["status"]), str(row["verified"])
+        told = status if status == verified else f"{status} (unsupported)"
+        name = f"{row['criterion']} {row['name']}"
+        cells = (name, told, str(row["reason"] or ""), str(row["n_evidence"] or ""))
+        rows.append(Row(cells, "more" if status in ("NOT TESTED", "NA") else ""))
+    columns = (
+        Column("criterion", numeric=False),
+        Column("status", numeric=False),
+        Column("reason", numeric=False),
+        Column("evidence", optional=1),
+    )
+    return TextTable("Criteria", columns, tuple(rows), f"Rubric {rubric.key}.")
+
+
+def _predictions(record: Record) -> list[Block]:
+    """What became of the claim's predictions, where it was assayed and has some."""
+    if not record.has_table("predictions") or not len(record.table("predictions")):
+        return []
+    rows = [
+        (str(row["prediction"]), str(row["outcome"]), str(row["found"] or ""))
+        for row in record.table("predictions").rows()
+    ]
+    headings = ("prediction", "outcome", "measured")
+    return [TextTable.of("Predictions", headings, rows, words=True)]
+
+
+def _steps(record: Record) -> list[Block]:
+    """What was run for the claim, and how long it took, where it was assayed."""
+    if not record.has_table("steps"):
+        return []
+    rows = [
+        (
+            str(row["step"]),
+            str(row["criteria"]),
+            str(row["records"]),
+            "" if row["seconds"] is None else f"{row['seconds']:,.0f}",
+            str(row["command"]),
+        )
+        for row in record.table("steps").rows()
+    ]
+    total = sum(float(row["seconds"] or 0) for row in record.table("steps").rows())
+    headings = ("step", "evidence for", "records", "seconds", "command")
+    table = TextTable.of("Steps", headings, rows, words=True)
+    return [Fold(f"What was run: {len(rows)} steps, {total / 60:.0f} min", (table,))]
+
+
+def _refuted(records: Sequence[Record]) -> list[Block]:
+    """Predictions that fail, if any."""
+    lines = [
+        (f"{record.cell['claim']}: {row['prediction']}; measured {row['found']}", "")
+        for record in records
+        if record.has_table("predictions")
+        for row in record.table("predictions").rows()
+        if row["outcome"] == "fails"
+    ]
+    title = "A claim is refuted by its own prediction, whatever its score."
+    return [Notice(title, tuple(lines), "broken")] if lines else []
+
+
+def _evidence(record: Record) -> TextTable:
+    rows = [
+        (
+            str(row["criterion"]),
+            str(row["state"]),
+            "" if row["page"] is None else str(row["page"]),
+            str(row["text"]),
+        )
+        for row in record.table("evidence").rows()
+    ]
+    headings = ("criterion", "found", "page", "quote or record")
+    return TextTable.of("Evidence", headings, rows, words=True)
+
+
+COMPARISON_READING = {
+    "Exact": "The share of criteria with the same status, among those that both raters judged.",
+    "Kappa": "Cohen's, with quadratic weights: 0 is chance, 1 is perfect.",
+    "Alpha": "Krippendorff's, of ordinal data, over all raters; n counts judgments.",
+    "Difference": "The mean of the first rater less the second; YES less NO is 1.",
+    "Distance": "The mean size of that difference.",
+    "Intervals": "95 %, over claims drawn again. One claim has none.",
+}
+LEFT_OUT = ("claim", "criterion", "distance", "reasons")
+
+
+class ClaimsComparisonPage(Page):
+    """Raters of the same claims beside each other."""
+
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        """What the page is called."""
+        return f"Raters compared: {records[0].cell['raters']}" if records else "Raters compared"
+
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        """What a console shows: disagreements first."""
+        return [
+            table for record in records for table in (_disagreements(record), _agreement(record))
+        ]
+
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        """Disagreements, agreement, how two raters differ on each criterion, what was compared."""
+        first: list[Block] = [Text(_comparison_verdict(record), "verdict") for record in records]
+        return [
+            Section("", (*first, *warnings_notice(records))),
+            Section("Disagreements", tuple(map(_disagreements, records))),
+            Section("Agreement", tuple(map(_agreement, records))),
+            Section("Statuses", tuple(table for each in records for table in _confusions(each))),
+            Section("Criteria", tuple(map(_criteria_of_raters, records))),
+            Section("How to read this", (Terms(COMPARISON_READING),)),
+            *facts_section(records),
+            *all_numbers(records),
+        ]
+
+
+def _comparison_verdict(record: Record) -> str:
+    n = len(record.table("disagreements"))
+    exact = next((m for m in record.measures if m.name.startswith("exact")), None)
+    if exact is None or exact.value != exact.value:
+        return f"{n} criteria differ; no criterion was judged by two raters."
+    return f"{n} criteria differ; {share(exact.value)} of {exact.n} are the same ({exact.heading})."
+
+
+def _disagreements(record: Record) -> TextTable:
+    rubric = load_rubric(f"{record.specs['rubric'].name}@{record.specs['rubric'].version}")
+    table = record.table("disagreements")
+    raters = [name for name in table.columns if name not in LEFT_OUT]
+    rows = [
+        (
+            f"{row['criterion']} {rubric.criterion(str(row['criterion'])).name}",
+            str(row["claim"]),
+            *(str(row[name]) for name in raters),
+            str(row["reasons"] or ""),
+        )
+        for row in table.rows()
+    ]
+    headings = ("criterion", "claim", *raters, "reasons")
+    return TextTable.of("Disagreements", headings, rows, words=True)
+
+
+def _agreement(record: Record) -> TextTable:
+    rows = [Row((m.heading, interval(m.value, m.low, m.high), f"{m.n:,}")) for m in record.measures]
+    return TextTable.of("Agreement", ("statistic", "value", "n"), rows)
+
+
+def _confusions(record: Record) -> list[TextTable]:
+    """Of each two raters, a row for each status of the first, a column for each of the second."""
+    table = record.table("confusion")
+    made: list[TextTable] = []
+    for raters in dict.fromkeys(map(str, table.columns.get("raters", []))):
+        counts = {
+            (row["first"], row["second"]): row["n"] for row in table.where(raters=raters).rows()
+        }
+        used = [each for each in STATUSES if any(each in pair for pair in counts)]
+        rows = [
+            Row((first, *(str(counts.get((first, second), 0)) for second in used)))
+            for first in used
+        ]
+        columns = (Column("first, by second", numeric=False), *map(Column, used))
+        made.append(TextTable(raters, columns, tuple(rows)))
+    return made
+
+
+def _criteria_of_raters(record: Record) -> TextTable:
+    rows = [
+        (
+            str(row["criterion"]),
+            str(row["raters"]),
+            NOTHING if row["exact"] is None else share(float(row["exact"])),
+            str(row["differ"]),
+            str(row["how"]),
+        )
+        for row in record.table("criteria").rows()
+    ]
+    return TextTable.of("", ("criterion", "raters", "exact", "differ", "how"), rows, words=True)
+
+
+SCRIPT = Path(__file__).parent / "data" / "form.js"
+
+
+def form_page(
+    claims: ClaimFile | None = None,
+    documents: Sequence[PagedDocument] = (),
+    initial: Judgments | None = None,
+) -> str:
+    """The form as HTML.
+
+    Args:
+        claims: to judge; without any, the first claim is to be written in the form.
+        documents: whose pages it shows, and in which quotes are found.
+        initial: judgments that it begins with, such as those to settle.
+
+    Raises:
+        BadUsage: neither claims, nor a document, nor judgments.
+    """
+    if claims is None and initial is None and not documents:
+        raise BadUsage("A form takes claims, a document, or judgments; got none of them.")
+    named = initial.rubric if initial else claims.rubric if claims else RUBRIC
+    rubric = load_rubric(named)
+    data: dict[str, Any] = {
+        "rubric": rubric.key,
+        "codes": rubric.codes,
+        "claims": _claims(claims, documents),
+        "documents": [
+            {**each.source.model_dump(), "pages": list(each.pages)} for each in documents
+        ],
+        "initial": initial.model_dump(mode="json") if initial else None,
+        # The claim that stands for one that is still to be written.
+        "drafted": claims is None and initial is None,
+    }
+    key = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
+    text = json.dumps({**data, "key": key}, ensure_ascii=False)
+    script = SCRIPT.read_text("utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return (
+        templates("claims")
+        .get_template("form.html")
+        .render(
+            title=_title(claims, documents, initial),
+            rubric=rubric,
+            statuses=STATUSES,
+            documents=documents,
+            # "<" could end the script that holds the data.
+            data=Markup(text.replace("<", "\\u003c")),
+            script=Markup(script),
+            digest=digest,
+        )
+    )
+
+
+def write_form(
+    path: str | Path,
+    claims: ClaimFile | None = None,
+    documents: Sequence[PagedDocument] = (),
+    initial: Judgments | None = None,
+) -> Path:
+    """Write the form; see `form_page`.
+
+    Raises:
+        BadUsage: as `form_page`, or the file does not end in .html.
+    """
+    return write_text(check_ending(path, ".html"), form_page(claims, documents, initial))
+
+
+def _claims(claims: ClaimFile | None, documents: Sequence[PagedDocument]) -> list[dict[str, Any]]:
+    if claims is not None:
+        return [claim.model_dump(mode="json") for claim in claims.claims]
+    about = documents[0].title or documents[0].name if documents else "the source"
+    return [{"id": "claim", "statement": f"What {about} claims.", "system": True}]
+
+
+def _title(
+    claims: ClaimFile | None, documents: Sequence[PagedDocument], initial: Judgments | None
+) -> str:
+    named = claims.title if claims else ""
+    if not named and claims is None and documents:
+        named = documents[0].title or documents[0].name
+    ids = [claim.id for claim in claims.claims] if claims else []
+    ids = [judged.claim.id for judged in initial.claims] if initial else ids
+    return f"Judge {named or ', '.join(ids)}"

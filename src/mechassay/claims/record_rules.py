@@ -1,0 +1,597 @@
+"""Rules of a rubric put to records: which records are about a claim, and what each part answers.
+
+Records of runs are read with their hashes, and refused if they were edited. A record answers if
+it is of the claim's model and circuit, and where the part does not say otherwise of its task,
+with the settings that the claim gives it, and ablation. A file of scores is known by its hash
+where a record has that. A claim may name a model by a folder, a task by a file and a method with
+its settings: records have names of their own, which are made here.
+
+Each kind of part is a function of this module. A part is met (YES), missed (NO), or open
+(PARTIAL) where an interval contains the threshold; it is NOT TESTED if no record answers it, or
+if what the record has is undefined. A part that several records answer has the worst of their
+answers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mechassay.circuits.methods import METHODS
+from mechassay.circuits.methods.method import method_name
+from mechassay.circuits.scores import SCORES_SHA256
+from mechassay.claims.claim import Claim
+from mechassay.claims.rubric import JUDGED, RecordTest, Status
+from mechassay.errors import BadFile
+from mechassay.measurement.measurement import KIND as MEASURE
+from mechassay.models.loading import UNTRAINED
+from mechassay.models.objectives import least_size
+from mechassay.prompts.rows import FILES
+from mechassay.results.records import Measure, Record, check_unedited, read_record
+from mechassay.stats.intervals import (
+    clopper_pearson,
+    percentile_interval,
+    resampled_means,
+    resolved_difference,
+)
+from mechassay.tasks.load import TASKS, load_task
+from mechassay.tasks.task import settings_of
+from mechassay.utils.display import interval, number
+from mechassay.utils.files import file_hash
+
+
+@dataclass(frozen=True)
+class StoredRecord:
+    """A record, and the file it was read from."""
+
+    file: str
+    sha256: str
+    record: Record
+
+    @property
+    def ranking(self) -> str:
+        """What ranked the edges of its circuits; of measurement the circuit itself."""
+        if self.record.kind == MEASURE:
+            circuit = self.record.specs.get("circuit")
+            return circuit.name if circuit else ""
+        return self.record.cell.get("method", self.record.method.name)
+
+    @property
+    def family(self) -> str:
+        """The family of its model."""
+        return str(self.record.model.args.get("family", ""))
+
+    def setting(self, name: str) -> str:
+        """How it was run."""
+        return str(self.record.task.args.get(name, ""))
+
+
+def records_below(runs: Path) -> list[StoredRecord]:
+    """All records of the runs in a folder and below it.
+
+    Raises:
+        BadFile: there is no such folder; a record cannot be read, or is not as it was written; or
+            the values that it speaks of are not those of the file beside it.
+    """
+    if not runs.is_dir():
+        raise BadFile(f"{runs}: there is no such folder of runs.")
+    found: list[StoredRecord] = []
+    for file in sorted(runs.rglob("*.json")):
+        parts = file.relative_to(runs).parts
+        if "records" not in (runs.name, *parts[:-1]):
+            continue
+        record = read_record(file)
+        check_unedited(file)
+        _check_values(file, record)
+        found.append(StoredRecord(file.relative_to(runs).as_posix(), file_hash(file), record))
+    return found
+
+
+def _check_values(file: Path, record: Record) -> None:
+    if record.values is None or not record.values.file or not record.values.sha256:
+        return
+    folder = next((each for each in file.parents if (each / "plan.json").is_file()), file.parent)
+    beside = folder / record.values.file
+    if beside.is_file() and file_hash(beside) != record.values.sha256:
+        raise BadFile(f"{beside}: was edited after {file.name} was made of it.")
+
+
+SIZED = ("circuit", "complement", "unneeded")
+"""Measures whose name ends with the size of the circuit."""
+TRUTH = "truth-"
+FAITHFULNESS, ONE_SIZE = "faithfulness", "one-size"
+
+
+def _of_circuit(stored: StoredRecord, claim: Claim) -> bool:
+    if not _of_file(stored, claim):
+        return False
+    names = (claim.ranking, spelled(claim.ranking))
+    if stored.ranking in (*names, claim.circuit):
+        return True
+    name, at, size = stored.ranking.rpartition("@")
+    stem = Path(name).stem if name.endswith(".safetensors") else name
+    return bool(at) and size == claim.size and stem in names
+
+
+def _of_file(stored: StoredRecord, claim: Claim) -> bool:
+    """Whether a record is of the claim's file of scores, as far as both are known by their hash."""
+    method = stored.record.specs.get("method")
+    digest = method.args.get(SCORES_SHA256) if method else None
+    if not digest or not claim.scores or not Path(claim.scores).is_file():
+        return True
+    return digest == file_hash(Path(claim.scores))
+
+
+@cache
+def spelled(ranking: str) -> str:
+    """What records call a method that a claim names, with its settings; others as they are."""
+    if ranking.partition(":")[0] not in METHODS.names():
+        return ranking
+    return method_name(METHODS.make(ranking))
+
+
+def record_name(model: str) -> str:
+    """What records call a model that a claim names: a folder or a file by its own name."""
+    if model.startswith(UNTRAINED):
+        return UNTRAINED + record_name(model.removeprefix(UNTRAINED))
+    path = Path(model).expanduser()
+    if path.suffix.lower() == ".gguf":
+        return path.stem
+    return path.name if path.is_dir() else model
+
+
+def task_name(task: str) -> str:
+    """What records call a task that a claim names: without settings, a file by its own name."""
+    return Path(task).stem if task.lower().endswith(FILES) else task.partition(":")[0]
+
+
+@cache
+def _settings(task: str) -> dict[str, str]:
+    """The settings of a task that a claim names, as records state them."""
+    if task.partition(":")[0] not in TASKS.names():
+        return {}
+    return {key: _plain(value) for key, value in settings_of(load_task(task)).items()}
+
+
+def _plain(value: Any) -> str:
+    return json.dumps(value, default=str, sort_keys=True)
+
+
+def _of_task(stored: StoredRecord, claim: Claim, where: str) -> bool:
+    """Whether a record is of the claim's task with its settings, or of another task.
+
+    A task with other settings is neither.
+    """
+    named = stored.record.task.name in (claim.task, task_name(claim.task))
+    if where == "other task":
+        return not named
+    asked, args = _settings(claim.task), stored.record.task.args
+    return named and all(_plain(args[key]) == asked[key] for key in asked if key in args)
+
+
+def _of_model(stored: StoredRecord, claim: Claim, where: str, families: set[str]) -> bool:
+    name, family = stored.record.model.name, stored.family
+    if where == "truth":
+        # A ranking that no method made says nothing of a method, whatever its file is called.
+        by_method = not claim.scores and claim.ranking.partition(":")[0] in METHODS.names()
+        return by_method and name.startswith(TRUTH)
+    if where == "other family":
+        strange = name.startswith((TRUTH, UNTRAINED))
+        return bool(families) and bool(family) and family not in families and not strange
+    model = claim.untrained_copy if where == "untrained" else claim.model
+    return bool(model) and name in (model, record_name(model))
+
+
+def kind_of(stored: StoredRecord) -> str:
+    """The kind that rules name: one size is measured in the same way with a curve and without."""
+    return FAITHFULNESS if stored.record.kind == ONE_SIZE else stored.record.kind
+
+
+def answering(
+    part: RecordTest, claim: Claim, records: Iterable[StoredRecord], *, where: str = "own"
+) -> list[StoredRecord]:
+    """The records that a part is about.
+
+    Args:
+        where: "own", "other task", "held out", "truth", "other family" or "untrained".
+    """
+    rows = list(records)
+    own = {each.family for each in rows if _of_model(each, claim, "own", set())} - {""}
+    found: list[StoredRecord] = []
+    for stored in rows:
+        if kind_of(stored) != part.kind or not _of_circuit(stored, claim):
+            continue
+        if not _of_model(stored, claim, where, own):
+            continue
+        if where != "truth" and not _of_task(stored, claim, where):
+            continue
+        if part.test != "conditions" and stored.setting("ablation") not in ("", claim.ablation):
+            continue
+        if where == "held out" and not _held_out(stored):
+            continue
+        found.append(stored)
+    return found
+
+
+def _held_out(stored: StoredRecord) -> bool:
+    """Whether the circuit was found on another split; a record that does not say it is not."""
+    tried, found = stored.setting("split"), stored.setting("train_split")
+    return bool(tried) and bool(found) and tried != found
+
+
+def measured(
+    part: RecordTest, claim: Claim, found: Iterable[StoredRecord], of: str = "result"
+) -> list[tuple[StoredRecord, Measure]]:
+    """The measure of each record that has it, defined or not."""
+    sized = part.measure in SIZED and claim.size
+    name = f"{part.measure}@{claim.size}" if sized else part.measure
+    rows = [(stored, stored.record.measure(name, of)) for stored in found]
+    return [(stored, measure) for stored, measure in rows if measure is not None]
+
+
+ONE_FAMILY = "one_family"
+"""The flag of methods that are one family: their agreement is no evidence."""
+
+
+class Answer(NamedTuple):
+    """What a part of a rule says, why, and what was read for it."""
+
+    status: Status
+    reason: str
+    read: tuple[tuple[StoredRecord, Measure], ...] = ()
+
+
+class Bounds(NamedTuple):
+    """A number with its interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return interval(self.value, self.low, self.high)
+
+
+def _bounds(part: RecordTest, measure: Measure) -> Bounds:
+    low, high = measure.low, measure.high
+    if part.loss:
+        return Bounds(1 - measure.value, 1 - high, 1 - low)
+    return Bounds(measure.value, low, high)
+
+
+def _what(part: RecordTest) -> str:
+    return f"1 - {part.measure}" if part.loss else part.measure
+
+
+def _nothing(part: RecordTest, about: str = "") -> Answer:
+    where = {
+        "other task": " on another task",
+        "held out": " on a split it was not found on",
+        "other family": " of a model of another family",
+    }
+    place = where.get(part.where, f" on {part.where}" if part.where else "")
+    return Answer("NOT TESTED", f"No record has {part.measure}{place}{about}.")
+
+
+def _of_each(
+    part: RecordTest,
+    rows: Sequence[tuple[StoredRecord, Measure]],
+    one: Callable[[StoredRecord, Measure], Answer],
+) -> Answer:
+    """The answer of the record that does worst, of those that have the measure."""
+    return _worst([one(*row) for row in rows]) if rows else _nothing(part)
+
+
+def _worst(answers: Sequence[Answer]) -> Answer:
+    """The answer of the record that does worst, with all that was read."""
+    tested = [answer for answer in answers if answer.status in JUDGED]
+    if not tested:
+        return answers[0]
+    lowest = min(tested, key=lambda answer: JUDGED.index(answer.status))
+    more = f" (the worst of {len(tested)} records)" if len(tested) > 1 else ""
+    read = tuple(row for answer in tested for row in answer.read)
+    return Answer(lowest.status, f"{lowest.reason.rstrip('.')}{more}.", read)
+
+
+# The tests
+
+
+def _against(part: RecordTest, stored: StoredRecord, measure: Measure) -> Answer:
+    """A bound against `least`."""
+    found, least = _bounds(part, measure), part.least or 0.0
+    if math.isnan(found.value) or math.isnan(found.low):
+        lacking = "is undefined" if math.isnan(found.value) else "has no interval"
+        return Answer("NOT TESTED", f"{_what(part)} {lacking} in {stored.file}.")
+    status: Status = "YES" if found.low >= least else "NO" if found.high < least else "PARTIAL"
+    reason = f"{_what(part)} is {found}, with {least:g} needed."
+    return Answer(status, reason, ((stored, measure),))
+
+
+def by_interval(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
+    """The lower bound is at least the threshold; missed if the upper bound is below."""
+    rows = measured(part, claim, answering(part, claim, records, where=part.where or "own"))
+    return _worst([_against(part, *row) for row in rows]) if rows else _nothing(part)
+
+
+def by_conditions(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
+    """The lower bound is at least the threshold under several conditions."""
+    rows = measured(part, claim, answering(part, claim, records))
+    if not rows:
+        return _nothing(part)
+    groups: dict[tuple[str, ...], list[Answer]] = {}
+    for stored, measure in rows:
+        condition = tuple(stored.setting(name) for name in part.by)
+        groups.setdefault(condition, []).append(_against(part, stored, measure))
+    worst = {condition: _worst(answers) for condition, answers in groups.items()}
+    tested = {key: answer for key, answer in worst.items() if answer.status in JUDGED}
+    if not tested:
+        return next(iter(worst.values()))
+    said = "; ".join(f"{', '.join(key)}: {answer.reason}" for key, answer in tested.items())
+    met = sum(answer.status == "YES" for answer in tested.values())
+    some = any(answer.status != "NO" for answer in tested.values())
+    status: Status = "YES" if met >= part.n else "PARTIAL" if some else "NO"
+    read = tuple(row for answer in tested.values() for row in answer.read)
+    return Answer(status, f"Met under {met} of {part.n} needed. {said}", read)
+
+
+def by_spread(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
+    """The standard deviation over samples of prompts is at most the threshold."""
+    rows = measured(part, claim, answering(part, claim, records))
+    samples: dict[str, tuple[StoredRecord, Measure]] = {}
+    # The same prompts again, under another seed too, are no other sample: the worst of them counts.
+    for stored, measure in sorted(rows, key=lambda row: -_bounds(part, row[1]).value):
+        if not math.isnan(measure.value):
+            samples[_sample(stored)] = (stored, measure)
+    defined = list(samples.values())
+    if len(defined) < 2:
+        return _nothing(part, f" of a second sample of prompts ({len(defined)} there)")
+    spread = float(np.std([_bounds(part, measure).value for _, measure in defined], ddof=1))
+    enough = len(defined) >= part.n
+    status: Status = "NO" if spread > (part.most or 0.0) else "YES" if enough else "PARTIAL"
+    few = "" if enough else f", {part.n} are needed"
+    said = f"Standard deviation {spread:.3f} over {len(defined)} samples{few}."
+    return Answer(status, said, tuple(defined))
+
+
+def _sample(stored: StoredRecord) -> str:
+    """Which prompts it is of: the hash of what they are."""
+    data = stored.record.data.get("test")
+    return data.hash if data else stored.file
+
+
+def by_width(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
+    """The interval is at most so wide."""
+
+    def one(stored: StoredRecord, measure: Measure) -> Answer:
+        width = measure.high - measure.low
+        if math.isnan(width):
+            return Answer("NOT TESTED", f"{_what(part)} has no interval in {stored.file}.")
+        status: Status = "YES" if width <= (part.most or 0.0) else "NO"
+        said = f"The interval of {_what(part)} is {width:.3f} wide, with {part.most:g} allowed."
+        return Answer(status, said, ((stored, measure),))
+
+    return _of_each(part, measured(part, claim, answering(part, claim, records)), one)
+
+
+def by_ratio(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
+    """On the task it is at least so many times as much as on any other."""
+    own = measured(part, claim, answering(part, claim, records))
+    others = measured(part, claim, answering(part, claim, records, where="other task"))
+    if not own or not others:
+        return _nothing(part, "" if not own else " on another task")
+
+    def one(mine: tuple[StoredRecord, Measure], other: tuple[StoredRecord, Measure]) -> Answer:
+        a, b, least = _bounds(part, mine[1]), _bounds(part, other[1]), part.least or 0.0
+        if any(map(math.isnan, (*a, *b))):
+            return Answer("NOT TESTED", f"{_what(part)} is undefined in {other[0].file}.")
+        met = a.low > 0 and a.low >= least * max(b.high, 0.0)
+        missed = a.high <= 0 or a.high < least * max(b.low, 0.0)
+        status: Status = "YES" if met else "NO" if missed else "PARTIAL"
+        task = other[0].record.task.name
+        said = f"{_what(part)} is {a}, and {b} on {task}; {least:g} times is needed."
+        return Answer(status, said, (mine, other))
+
+    return _worst([one(mine, other) for mine in own for other in others])
+
+
+def by_margin(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
+    """It lies above a control of the same record, or above an untrained model."""
+    own = measured(part, claim, answering(part, claim, records))
+    pairs: list[tuple[tuple[StoredRecord, Measure], tuple[StoredRecord, Measure], Bounds]]
+    if part.against == "untrained":
+        others = measured(part, claim, answering(part, claim, records, where="untrained"))
+        pairs = [
+            (mine, other, _in_the_models_unit(part, mine[0], other))
+            for mine in own
+            for other in others
+        ]
+        what = "an untrained copy"
+    else:
+        controls = measured(part, claim, answering(part, claim, records), part.control)
+        by_file = {stored.file: (stored, measure) for stored, measure in controls}
+        rows = [(mine, by_file[mine[0].file]) for mine in own if mine[0].file in by_file]
+        pairs = [(mine, other, _bounds(part, other[1])) for mine, other in rows]
+        what = part.control.removeprefix("control:").replace("-", " ")
+    if not pairs:
+        return _nothing(part, f" beside {what}")
+
+    def one(
+        mine: tuple[StoredRecord, Measure], other: tuple[StoredRecord, Measure], b: Bounds
+    ) -> Answer:
+        a, least = _bounds(part, mine[1]), part.least or 0.0
+        if any(map(math.isnan, (*a, *b))):
+            return Answer("NOT TESTED", f"{_what(part)} is undefined beside {what}.")
+        met, missed = a.low - b.high >= least, a.high - b.low < least
+        status: Status = "YES" if met else "NO" if missed else "PARTIAL"
+        said = f"{_what(part)} is {a}, of {what} {b}; {least:g} more is needed."
+        return Answer(status, said, (mine, other))
+
+    return _worst([one(*row) for row in pairs])
+
+
+def _in_the_models_unit(
+    part: RecordTest, own: StoredRecord, other: tuple[StoredRecord, Measure]
+) -> Bounds:
+    """What an untrained copy does, as a share of what the model does of its task.
+
+    A recovery is a share of its own model's behaviour, m(N) - m(0). An untrained model hardly has
+    any: a share of that may be large, and is undefined where it cannot be told from none. So it is
+    taken times the copy's behaviour over the model's; where it is undefined, the whole behaviour of
+    the copy stands for it, in either direction.
+    """
+    stored, measure = other
+    ours, theirs = _behaviour(own), _behaviour(stored)
+    if math.isnan(ours.value) or ours.value == 0 or math.isnan(theirs.value):
+        return Bounds(math.nan, math.nan, math.nan)
+    if not math.isnan(measure.value):
+        share, ends = theirs.value / ours.value, _bounds(part, measure)
+        low, high = sorted((share * ends.low, share * ends.high))
+        return Bounds(share * ends.value, low, high)
+    whole = [abs(end / ours.value) for end in theirs]
+    return Bounds(whole[0], 0.0 if theirs.low <= 0 <= theirs.high else min(whole), max(whole))
+
+
+def _behaviour(stored: StoredRecord) -> Bounds:
+    """m(N) - m(0) over the pairs of a record; NaN if it does not have their values."""
+    values = stored.record.values
+    columns = values.columns if values else {}
+    if values is None or not values.ids or not {"clean", "empty"} <= set(columns):
+        return Bounds(math.nan, math.nan, math.nan)
+    ends = np.array([columns["clean"], columns["empty"]], dtype=float)
+    groups = tuple(values.groups or values.ids)
+    each, least = ends[0] - ends[1], least_size(stored.record.metric.name)
+    drawn = resampled_means(each[None], groups, np.random.default_rng(0))[:, 0]
+    gaps = resolved_difference(np.append(drawn, each.mean()), 0.0, ends, least=least)
+    low, high, _ = percentile_interval(gaps[:-1], n_groups=len(set(groups)))
+    return Bounds(float(gaps[-1]), low, high)
+
+
+def by_above(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
+    """The number lies above its control's; neither needs an interval."""
+    found = answering(part, claim, records, where=part.where or "own")
+    controls = {stored.file: row for stored, row in measured(part, claim, found, part.control)}
+
+    def one(stored: StoredRecord, measure: Measure) -> Answer:
+        control = controls[stored.file]
+        margin = measure.value - control.value
+        if math.isnan(margin):
+            return Answer("NOT TESTED", f"{_what(part)} is undefined in {stored.file}.")
+        status: Status = "YES" if margin > (part.least or 0.0) else "NO"
+        said = f"{_what(part)} is {number(measure.value)}, by chance {number(control.value)}."
+        return Answer(status, said, ((stored, measure), (stored, control)))
+
+    rows = [row for row in measured(part, claim, found) if row[0].file in controls]
+    return _of_each(part, rows, one)
+
+
+def by_share(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
+    """A share of few parts is at most so large; missed if its interval lies above."""
+
+    def one(stored: StoredRecord, measure: Measure) -> Answer:
+        if math.isnan(measure.value) or measure.n < 1:
+            return Answer("NOT TESTED", f"{_what(part)} is undefined in {stored.file}.")
+        most = part.most or 0.0
+        low = clopper_pearson(measure.value * measure.n, float(measure.n)).low
+        status: Status = "YES" if measure.value <= most else "NO" if low > most else "PARTIAL"
+        said = f"{_what(part)} is {measure.value:.2f} of {measure.n}, with {most:g} allowed."
+        return Answer(status, said, ((stored, measure),))
+
+    return _of_each(part, measured(part, claim, answering(part, claim, records)), one)
+
+
+def by_value(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
+    """A number without an interval is at most so large."""
+
+    def one(stored: StoredRecord, measure: Measure) -> Answer:
+        if math.isnan(measure.value):
+            return Answer("NOT TESTED", f"{_what(part)} is undefined in {stored.file}.")
+        status: Status = "YES" if measure.value <= (part.most or 0.0) else "NO"
+        said = f"{_what(part)} is {measure.value:.3g}, with {part.most:g} allowed."
+        return Answer(status, said, ((stored, measure),))
+
+    return _of_each(part, measured(part, claim, answering(part, claim, records)), one)
+
+
+def by_most(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
+    """A share is at least so large; missed if it is 0."""
+
+    def one(stored: StoredRecord, measure: Measure) -> Answer:
+        if math.isnan(measure.value):
+            return Answer("NOT TESTED", f"{_what(part)} is undefined in {stored.file}.")
+        least = part.least or 0.0
+        status: Status = "YES" if measure.value >= least else "PARTIAL" if measure.value else "NO"
+        said = f"{_what(part)} is {measure.value:.2f} of {measure.n}, with {least:g} needed."
+        return Answer(status, said, ((stored, measure),))
+
+    return _of_each(part, measured(part, claim, answering(part, claim, records)), one)
+
+
+def by_known(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
+    """Where a known circuit is found as a whole, it recovers 1 and the rest 0, nearly."""
+
+    def one(stored: StoredRecord) -> Answer:
+        found = [stored.record.measure(name) for name in ("circuit", "complement")]
+        measures = [each for each in found if each is not None]
+        if len(measures) < 2 or any(math.isnan(each.value) for each in measures):
+            return Answer("NOT TESTED", f"circuit and complement are undefined in {stored.file}.")
+        off = max(abs(measures[0].value - 1), abs(measures[1].value))
+        status: Status = "YES" if off <= (part.most or 0.0) else "NO"
+        said = f"Known effects are met within {off:.3f}, with {part.most:g} allowed."
+        return Answer(status, said, tuple((stored, each) for each in measures))
+
+    found = answering(part, claim, records, where=part.where or "truth")
+    whole = [stored for stored in found if stored.record.value("r_precision") == 1]
+    if not whole:
+        said = "No record has a known circuit that the method finds as a whole."
+        return Answer("NOT TESTED", said)
+    return _worst([one(stored) for stored in whole])
+
+
+def by_verdict(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
+    """A metric of measurement passes, in its repaired definition."""
+    if part.task and task_name(claim.task) != part.task:
+        return Answer("NOT TESTED", f"{part.measure} is about {part.task} alone.")
+
+    def one(stored: StoredRecord) -> Answer:
+        record = stored.record
+        flags = record.table("flags").columns.get("flag", []) if record.has_table("flags") else []
+        if ONE_FAMILY in flags:
+            return Answer("NOT TESTED", f"{part.measure} compared methods of one family.")
+        rows = record.table("verdicts").rows() if record.has_table("verdicts") else []
+        verdict = next((row["verdict"] for row in rows if row["variant"] == "repaired"), None)
+        read = tuple((stored, each) for each in record.measures if each.of == "result")
+        if verdict not in ("passes", "fails"):
+            return Answer("NOT TESTED", f"{part.measure} has no verdict in {stored.file}.")
+        status: Status = "YES" if verdict == "passes" else "NO"
+        return Answer(status, f"{part.measure} {verdict}.", read)
+
+    found = [
+        stored
+        for stored in answering(part, claim, records)
+        if stored.record.method.name == part.measure
+    ]
+    return _worst([one(stored) for stored in found]) if found else _nothing(part)
+
+
+TESTS: Mapping[str, Callable[[RecordTest, Claim, Sequence[StoredRecord]], Answer]] = {
+    "interval": by_interval,
+    "conditions": by_conditions,
+    "spread": by_spread,
+    "width": by_width,
+    "ratio": by_ratio,
+    "margin": by_margin,
+    "above": by_above,
+    "share": by_share,
+    "value": by_value,
+    "most": by_most,
+    "known": by_known,
+    "verdict": by_verdict,
+}
+"""The tests of records by their names."""

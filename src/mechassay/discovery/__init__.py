@@ -1,0 +1,1 @@
+"""Finding circuits: runs of methods on models and tasks, their pages and drawings."""

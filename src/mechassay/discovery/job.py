@@ -1,0 +1,305 @@
+"""Find circuits with several methods on tasks and models, and measure how faithful they are.
+
+A cell is one method on one task with one model. It finds scores, which stay in the folder, then
+measures them. The cells of one model and task share the pairs, the controls, and the constants that
+ablated edges carry: means and learned ones are those of the train pairs, for the test pairs too. A
+ground truth is a model that runs on its own task alone; there records also say how well the known
+circuit is found (`circuits.metrics`).
+
+What is skipped is a cell with its reason, before anything of it is run:
+
+    at chance       the model does not do the task: on the test pairs the interval of its accuracy
+                    reaches chance (unless `even_at_chance`)
+    too expensive   finding the circuit would take more than `max_minutes`: the forwards that the
+                    method says it takes (`Method.forwards`), and those that learning the constants
+                    of optimal ablation takes, times the seconds of one forward, which is timed on
+                    train pairs. Measuring is not counted: it is about the same for all methods.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, get_args
+
+from rich.console import Console
+
+from mechassay.circuits.drawing import Drawing, draw_circuit
+from mechassay.circuits.evaluation.ablation import ABLATIONS, OptimalAblation
+from mechassay.circuits.evaluation.metrics import METRICS
+from mechassay.circuits.graph_files import load_scores
+from mechassay.circuits.methods import METHODS
+from mechassay.circuits.methods.method import check_pairing, method_name
+from mechassay.circuits.scores import DRAWN_EDGES, SCORES_SHA256, EdgeScores, largest_drawable
+from mechassay.circuits.series import (
+    VERSIONS,
+    CircuitSeries,
+    Profile,
+    is_series,
+    load_ranked,
+    ranked_hash,
+    ranked_name,
+)
+from mechassay.discovery.study import KIND, ONE_SIZE, SUITE, CircuitsPlan, Stage, Study
+from mechassay.discovery.suite_page import suite_differences
+from mechassay.errors import BadFile, BadUsage, one_of
+from mechassay.models.model import check_dtype
+from mechassay.models.objectives import load_objective
+from mechassay.results.console import print_text
+from mechassay.results.records import Record
+from mechassay.results.report import print_report, write_markdown, write_page
+from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, command_line, shown_model
+from mechassay.tasks.task import Keep
+from mechassay.truth.ground_truth import check_tasks, is_truth, own_task_notes, tasks_of
+from mechassay.utils.files import write_text
+
+AT_CHANCE, TOO_EXPENSIVE = "at chance", "too expensive"
+
+
+@dataclass(frozen=True)
+class CircuitsJob(CircuitsPlan, Job):
+    """Find circuits with every method on every task and model, and measure how faithful they
+    are.
+    """
+
+    kind: ClassVar[str] = "circuits"
+    for_boards: ClassVar[bool] = True
+    grows: ClassVar[tuple[str, ...]] = ("models", "tasks", "methods", "scores")
+
+    def words(self) -> tuple[Sequence[str], Sequence[str]]:
+        """See `Job.words`."""
+        said = ("scores", "stage")
+        if self.scores and self.methods:
+            return (), said
+        if not self.scores:
+            return ("circuits", "run" if self.stage == "all" else self.stage), said
+        return ("circuits", "evaluate", *self.scores), said
+
+    def versions(self, bench: Bench) -> dict[str, int]:
+        """Versions of definitions, which are part of the plan."""
+        return {"profile_version": VERSIONS[self.profile]}
+
+    def definitions(self) -> dict[str, int]:
+        """See `Job.definitions`: of methods and metrics."""
+        methods = [METHODS.make(text) for text in self.methods]
+        metrics = [METRICS.make(text) for text in self.metrics]
+        return {
+            **{f"method {each.name}": each.version for each in methods},
+            **{f"metric {each.name}": each.version for each in metrics},
+        }
+
+    def check(self, bench: Bench) -> None:
+        """See `Job.check`."""
+        one_of("profile", self.profile, get_args(Profile))
+        one_of("stage", self.stage, get_args(Stage))
+        if not (self.curve or self.metrics or any(map(is_truth, self.models))):
+            raise BadUsage("Without a curve there is nothing to measure: name a metric.")
+        one_of("choice of pairs to keep", self.keep, get_args(Keep))
+        one_of("ablation", self.ablation, ABLATIONS)
+        check_dtype(self.dtype)
+        check_pairing(self.pairing)
+        if self.pairing != "matched" and self.ablation != "counterfactual":
+            raise BadUsage(
+                f"Only counterfactual ablation pairs prompts; got the pairing {self.pairing} with"
+                f" {self.ablation} ablation."
+            )
+        if self.objective is not None:
+            load_objective(self.objective)
+        self._check_plugins()
+        self._check_unchanged(bench)
+        for task in self.tasks:
+            bench.task(task)
+        check_tasks(self.models, self.tasks)
+
+    def _check_plugins(self) -> None:
+        for text in self.methods:
+            METHODS.make(text)
+        for text in self.metrics:
+            if METRICS.make(text).needs_truth and not any(map(is_truth, self.models)):
+                raise BadUsage(
+                    f"The metric {text} needs a known circuit, which only ground truths have;"
+                    " completeness and minimality take a size instead: completeness:size=0.01."
+                )
+        for file in self.scores:
+            load_ranked(file)
+        names = [name for name, _ in self.rankings()]
+        if not names:
+            raise BadUsage("Name a method or a score file: there is nothing to do.")
+        for name in names:
+            if names.count(name) > 1:
+                raise BadUsage(f"Two rankings are called {name!r}; rename the file of one.")
+
+    def _check_unchanged(self, bench: Bench) -> None:
+        """Refuse files of scores that have changed since the folder's records were made of them."""
+        of_files = [cell for cell in self.cells() if cell.typed["method"] in self.scores]
+        for cell in of_files if bench.folder.plan_file.is_file() else ():
+            record, typed = bench.folder.record(cell.name), cell.typed["method"]
+            if record is None or record.method.args.get(SCORES_SHA256) == ranked_hash(Path(typed)):
+                continue
+            raise BadUsage(
+                f"{typed} has changed since {bench.folder.path} was made of it. Name another"
+                " --output, or remove the folder."
+            )
+
+    def _kept_scores(self, cell: Cell, results: Results) -> Path:
+        """Where the scores of a finished cell are: as given, or as its method found them."""
+        typed = cell.typed["method"]
+        return Path(typed) if typed in self.scores else results.folder.scores_file(cell.name)
+
+    def notes(self) -> Sequence[str]:
+        """See `Job.notes`: ground truths have tasks of their own."""
+        return own_task_notes(self.models, self.tasks)
+
+    def rankings(self) -> list[tuple[str, str]]:
+        """What is measured: the name of each method or score file, and how it was typed."""
+        # A method that is spelled in two ways, as with a default setting, is one method.
+        methods = {method_name(METHODS.make(text)): text for text in self.methods}
+        files = dict.fromkeys((ranked_name(file), file) for file in self.scores)
+        return [*methods.items(), *files]
+
+    def cells(self) -> list[Cell]:
+        """See `Job.cells`."""
+        ending = ".scores" if self.stage == "localize" else ""
+        return [
+            Cell(
+                f"{group}/{cell_name(name)}{ending}",
+                {"method": name, "task": task, "model": shown_model(model)},
+                group,
+                {"method": typed, "model": model},
+            )
+            for model in self.models
+            for task in tasks_of(model, self.tasks)
+            for group in [cell_name(model, task)]
+            for name, typed in self.rankings()
+        ]
+
+    def skip(self, cell: Cell, bench: Bench) -> tuple[str, str] | None:
+        """See `Job.skip`."""
+        study = self.study(cell, bench)
+        if not self.even_at_chance:
+            warnings = study.preference.warnings()
+            if warnings:
+                return AT_CHANCE, warnings[0]
+        if self.max_minutes is None or self.scores or study.scores_file(cell).is_file():
+            return None
+        model, n_pairs = study.model, len(study.train)
+        forwards = METHODS.make(cell.typed["method"]).forwards(model.graph, n_pairs)
+        if self.ablation == "optimal" and not study.constants_file.is_file():
+            forwards += OptimalAblation(seed=self.seed).forwards(model.graph, n_pairs)
+        seconds = forwards * study.forward_seconds
+        if seconds <= 60 * self.max_minutes:
+            return None
+        return (
+            TOO_EXPENSIVE,
+            f"{_duration(seconds)}: {forwards / n_pairs:,.0f} forwards a pair x {n_pairs} pairs",
+        )
+
+    def study(self, cell: Cell, bench: Bench) -> Study:
+        """What the cells of one model and task share."""
+        model, task = cell.typed["model"], cell.of["task"]
+        return bench.shared("study", lambda: Study(self, bench, model, task, cell.shares))
+
+    def run(self, cell: Cell, bench: Bench) -> Record:
+        """See `Job.run`."""
+        study = self.study(cell, bench)
+        scores = study.ranking(cell)
+        if self.stage == "all":
+            return study.measured(cell, scores)
+        if isinstance(scores, CircuitSeries):
+            raise BadUsage(f"{cell.of['method']} are circuits: there is nothing to localize.")
+        return study.localized(cell, scores)
+
+    def show(self, results: Results, console: Console) -> None:
+        """See `Job.show`."""
+        if self.stage == "localize":
+            for cell, _ in results.done:
+                file = results.folder.scores_file(cell.name.removesuffix(".scores"))
+                scores = load_scores(file)
+                best = scores.ranking("magnitude")[:3]
+                names = ", ".join(scores.place_name(int(flat)) for flat in best)
+                n_scores = len(scores.ranking("value"))
+                line = f"{cell.of['method']}: {n_scores:,} scores in {file}; strongest: {names}"
+                print_text(line, console)
+            return
+        kind = SUITE if len(results.groups) > 1 else KIND
+        if not self.curve:
+            kind = ONE_SIZE
+        print_report(results.records, results.failures, console, kind)
+
+    def report(self, results: Results) -> Path:
+        """A page for each model and task, and one over all; tables.md; differences.json."""
+        folder, page = results.folder.path, results.folder.path / "report.html"
+        if self.stage == "localize":
+            return folder / "scores"
+        if not self.curve:
+            return super().report(results)
+        groups, command = results.groups, command_line(self, Path(folder.name))
+        every: list[Drawing] = []
+        for group in groups:
+            part = results.of(group)
+            drawings = [
+                drawing
+                for cell, _ in part.done
+                for drawing in _drawings(cell, self._kept_scores(cell, results))
+            ]
+            every += drawings
+            target = page if len(groups) == 1 else folder / "pages" / f"{group}.html"
+            write_page(target, part.records, drawings, part.failures, kind=KIND, command=command)
+        records, failures = results.records, results.failures
+        write_markdown(folder / "tables.md", records, failures, SUITE)
+        differences = json.dumps(suite_differences(records), indent=1)
+        write_text(folder / "differences.json", differences)
+        if len(groups) > 1:
+            write_page(page, records, every, failures, kind=SUITE, command=command)
+        return page
+
+
+def score_files(given: Sequence[Path]) -> tuple[str, ...]:
+    """Score files that were typed as files, or as the folder of a run that found them; folders of
+    circuits as they are.
+
+    Raises:
+        BadFile: a folder has none.
+    """
+    files: list[Path] = []
+    for path in given:
+        found = (path / "scores").is_dir()
+        if not found and is_series(path):
+            files.append(path)
+            continue
+        folder = path / "scores" if found else path
+        held = sorted(folder.rglob("*.safetensors")) if folder.is_dir() else [path]
+        if not held:
+            raise BadFile(
+                f"{path}: the folder has no score files (.safetensors), neither by itself nor in a"
+                " folder named scores; nor circuits."
+            )
+        files += held
+    return tuple(map(str, files))
+
+
+def _duration(seconds: float) -> str:
+    hours = seconds / 3600
+    if hours < 1:
+        return f"about {seconds / 60:.2g} min"
+    return f"about {hours:,.0f} h" if hours >= 10 else f"about {hours:.1f} h"
+
+
+def _drawings(cell: Cell, file: Path) -> list[Drawing]:
+    """The strongest connected edges of scores of edges, or the largest circuit that fits."""
+    name = cell.of["method"]
+    if not file.exists() or name.startswith("random"):
+        return []
+    scores = load_ranked(file)
+    if isinstance(scores, CircuitSeries):
+        circuit, title = scores.within(DRAWN_EDGES), f"{name}: the circuit at its size"
+    elif isinstance(scores, EdgeScores):
+        circuit, title = largest_drawable(scores), f"{name}: the strongest connected edges"
+    else:
+        return []
+    if isinstance(scores, CircuitSeries) and not len(circuit):
+        return []
+    edges = scores if isinstance(scores, EdgeScores) else None
+    return [replace(draw_circuit(edges, circuit, title=title), of=dict(cell.of))]

@@ -1,0 +1,663 @@
+"""The page on methods that find circuits: verdicts, curves, areas, ranks, and all measures.
+
+The verdict on a setting is a sentence for each of CPR and CMD, on the method that is best by
+that area (`verdict`). It claims no more than the intervals do:
+
+    "recover more than random ones"    CPR - CPR of random rankings is above 0
+    "stay closer than random ones"     CMD - CMD of random rankings is below 0
+
+The differences are taken over the same examples, and the interval has to be on that side of 0
+for every kind of random ranking. In the profile `strict` the area itself also has to be better
+than that of the empty circuit: CPR above 0, CMD below 1.
+
+Methods are ranked as far as differences between them are resolved (`ranked`). A rank "2–4" says
+that one method is better, and that two of those from the second on cannot be told apart from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from markupsafe import Markup, escape
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as MatplotlibFigure
+
+from mechassay.circuits.drawing import score_text
+from mechassay.circuits.evaluation.differences import AreaName, Differences, differences_of
+from mechassay.errors import one_of
+from mechassay.results.curves import (
+    CONTROL,
+    Curve,
+    control_kinds,
+    control_name,
+    is_random,
+    labels,
+    random_curves,
+)
+from mechassay.results.page import (
+    NOTHING,
+    Block,
+    Column,
+    Figure,
+    Heading,
+    Page,
+    Row,
+    Section,
+    Terms,
+    Text,
+    TextTable,
+)
+from mechassay.results.plots import (
+    areas_figure,
+    colours,
+    draw_faithfulness,
+    draw_ranking,
+    faithfulness_figure,
+)
+from mechassay.results.records import Failure, Measure, PairTokens, Record
+from mechassay.results.sections import (
+    all_numbers,
+    directions,
+    facts_section,
+    failure_row,
+    failures_text,
+    meanings,
+    measure_column,
+    measured,
+    parts,
+    seconds_text,
+    shown_measures,
+    values_section,
+    warnings_notice,
+)
+from mechassay.results.text import (
+    areas_text,
+    faithfulness_text,
+    kept_at,
+    measure_text,
+    objective,
+    setting_name,
+    settings,
+)
+from mechassay.utils.display import interval, number, share
+
+SMALL = 0.2
+"""Circuits up to this share of the edges count as small."""
+BY: dict[AreaName, str] = {"cpr": "value", "cmd": "magnitude"}
+"""The ranking that an area is of."""
+WORDS: dict[AreaName, tuple[str, str, str]] = {
+    "cpr": (
+        "recover more of {} than random ones",
+        "recover less of {} than random ones",
+        "cannot be told from random ones in how much of {} they recover",
+    ),
+    "cmd": (
+        "stay closer to {} than random ones",
+        "stray farther from {} than random ones",
+        "cannot be told from random ones in how close they stay to {}",
+    ),
+}
+"""What is said of an area that is better than that of random rankings, worse, or unresolved."""
+
+
+def verdicts(records: Sequence[Record]) -> list[str]:
+    """A sentence for CPR and one for CMD; one alone where faithfulness is undefined."""
+    areas: tuple[AreaName, ...] = ("cpr", "cmd")
+    return [*dict.fromkeys(verdict(records, area) for area in areas), *_caution(records)]
+
+
+def verdict(records: Sequence[Record], area: AreaName = "cpr") -> str:
+    """One sentence on records of one setting: is the best circuit better than random ones?"""
+    tried = [record for record in records if not is_random(record)] or list(records)
+    defined = [record for record in tried if not math.isnan(record.value(area))]
+    if not defined:
+        return _undefined(tried[0])
+    best = max(defined, key=lambda record: _worth(area, record.value(area)))
+    name = labels(records)[list(records).index(best)]
+    among = f" (the best of {len(tried)} methods by {area.upper()})" if len(tried) > 1 else ""
+    return f"{_data(best)}, circuits found by {name}{among} {_compared(best, area)}"
+
+
+def ends_text(record: Record) -> str:
+    """m(N), m(0) and their difference in words; empty where the record does not have them."""
+    full, empty = (record.measure("objective", f"control:{end}") for end in ("full", "empty"))
+    between = record.measure("denominator", "control:full")
+    if full is None or empty is None or between is None:
+        return ""
+    low, high = between.low, between.high
+    return (
+        f"The mean of {_whose(record)} is m(N) = {number(full.value, low, high)} for the whole"
+        f" model and m(0) = {number(empty.value, low, high)} for the empty circuit; m(N) − m(0) ="
+        f" {interval(full.value - empty.value, low, high)}."
+    )
+
+
+def _worth(area: AreaName, value: float) -> float:
+    """A number that is higher where the area is better, and 0 for the empty circuit."""
+    return value if area == "cpr" else 1 - value
+
+
+def _data(record: Record) -> str:
+    split = record.task.args.get("split")
+    of = f" of {record.task.name}" if record.task.name else ""
+    return f"On {record.n:,} {f'{split} ' if split else ''}pairs{of}"
+
+
+def _whose(record: Record) -> str:
+    whose = f"{record.model.name}'s" if record.model.name else "the"
+    return f"{whose} {objective(record)}"
+
+
+def _compared(record: Record, area: AreaName) -> str:
+    """What the best method's area is worth beside random rankings and the empty circuit."""
+    found = record.measure(area)
+    controls = {kind: record.measure(area, f"{CONTROL}{kind}") for kind in control_kinds(record)}
+    beside = {kind: measure for kind, measure in controls.items() if measure is not None}
+    own, whose = f"{area.upper()} {measure_text(record, area)}", _whose(record)
+    if found is None or not beside:
+        return f"have {own} of {whose}; there is no random control to compare with."
+    control = " and ".join(
+        f"{interval(m.value, m.low, m.high)} of {control_name(kind)}{_seeds(record, kind)}"
+        for kind, m in beside.items()
+    )
+    gains = [_gain(record.measure(area, f"difference:{kind}"), area) for kind in beside]
+    least = [low for low, _ in gains]
+    if record.metric.args.get("profile") == "strict":
+        # In that profile the empty circuit is worth 0; random ones may do harm.
+        least.append(min(_worth(area, found.low), _worth(area, found.high)))
+    if any(math.isnan(low) for low in least):
+        return f"reach {own} of {whose}, without an interval, against {control}."
+    better, worse, unresolved = (words.format(whose) for words in WORDS[area])
+    if all(low > 0 for low in least):
+        return f"{better}{_where(record, area)}: {own} against {control}."
+    if any(high < 0 for _, high in gains):
+        return f"{worse}: {own} against {control}."
+    return f"{unresolved}: {own} against {control}."
+
+
+def _gain(less: Measure | None, area: AreaName) -> tuple[float, float]:
+    """The interval of how much better than a control the area is."""
+    if less is None:
+        return math.nan, math.nan
+    return (less.low, less.high) if area == "cpr" else (-less.high, -less.low)
+
+
+def _seeds(record: Record, kind: str) -> str:
+    seeds = len(random_curves(record, kind))
+    return f" ({seeds} seed{'s' * (seeds != 1)})" if seeds else ""
+
+
+def _where(record: Record, area: AreaName) -> str:
+    """At which small sizes the interval of f is better than all random rankings' intervals."""
+    curve = Curve.of(record, BY[area])
+    kinds = control_kinds(record)
+    controls = [control for kind in kinds for control in random_curves(record, kind).values()]
+    small = curve.fractions <= SMALL
+    if not controls or not small.any():
+        return ""
+    least, _ = _worth_of(curve, area)
+    most = np.max([_worth_of(control, area)[1] for control in controls], axis=0)
+    above, n_small = int((least > most)[small].sum()), int(small.sum())
+    if above == n_small:
+        return f" at every size up to {share(SMALL)}"
+    at = f" and at {above}" if above else ", but at none"
+    return f" overall{at} of the {n_small} sizes up to {share(SMALL)}"
+
+
+def _worth_of(curve: Curve, area: AreaName) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the most that f may be worth at every size: itself, or its nearness to 1."""
+    if area == "cpr":
+        return curve.low, curve.high
+    ends = np.abs(np.stack([1 - curve.low, 1 - curve.high]))
+    nearest = np.where((curve.low <= 1) & (curve.high >= 1), 0.0, ends.min(axis=0))
+    return -ends.max(axis=0), -nearest
+
+
+def _denominator(record: Record) -> tuple[float, float]:
+    found = record.measure("denominator", "control:full")
+    return (math.nan, math.nan) if found is None else (found.low, found.high)
+
+
+def _caution(records: Sequence[Record]) -> list[str]:
+    low, high = _denominator(records[0])
+    if not low <= 0 <= high or all(math.isnan(record.value("cpr")) for record in records):
+        return []
+    return [
+        "These numbers mean little: the full model cannot be told from the empty circuit"
+        f" (difference [{low:.3g}, {high:.3g}])."
+    ]
+
+
+def _undefined(record: Record) -> str:
+    low, high = _denominator(record)
+    why = f" (difference [{low:.3g}, {high:.3g}])" if not math.isnan(low) else ""
+    return (
+        f"{_data(record)}, faithfulness is undefined: {_whose(record)} cannot be told from that of"
+        f" the empty circuit{why}."
+    )
+
+
+NOT_RANKED = "–"
+
+
+def comparable(records: Sequence[Record]) -> bool:
+    """Whether records are of one evaluation and hold each example's value at every size."""
+    if len(records) < 2 or not all(map(_held, records)):
+        return False
+    return len({tuple(record.values.ids) for record in records if record.values}) == 1
+
+
+def _held(record: Record) -> bool:
+    """Whether the values of all circuits of a record are in it."""
+    if record.values is None or not record.has_table("curve"):
+        return False
+    points = record.table("curve").where(of="result").rows()
+    keys = [f"{row['ranking']}@{float(str(row['fraction'])):g}" for row in points]
+    return bool(keys) and {"clean", "empty", *keys} <= set(record.values.columns)
+
+
+def rank_text(rank: tuple[int, int] | None) -> str:
+    """A range of ranks: "1", "2–4"; a dash where there is none."""
+    if rank is None:
+        return NOT_RANKED
+    first, last = rank
+    return f"{first}" if first == last else f"{first}–{last}"
+
+
+def ranked(
+    records: Sequence[Record], area: AreaName, names: Sequence[str] | None = None
+) -> Differences | None:
+    """The differences of an area between records; None where they are not comparable."""
+    return differences_of(records, area, names=names) if comparable(records) else None
+
+
+def resolved_text(found: Differences) -> str:
+    """How many differences are resolved: "60 of 91"."""
+    return f"{found.n_resolved:,} of {found.n_pairs:,}"
+
+
+STRONGEST = 10
+"""Rows of a table of edges."""
+RANKED = ("cpr", "cmd")
+ROUNDED_AS = {"cmd_corrected": "cmd"}
+"""Measures without an interval, and those whose interval says how many digits they have."""
+SUPPORTING = {"cmd_corrected": 5, "log_cpr": 6, "log_cmd": 6}
+"""What a narrow console leaves out first: what says again what others say."""
+
+READING = {
+    "Faithfulness f": (
+        "A circuit's edges carry the clean prompt's activations, all others those of its"
+        " counterfactual. f is the objective that the circuit keeps, on a scale on which the empty"
+        " circuit is 0 and the whole model is 1. It exceeds 1 where edges are left out that work"
+        " against the answer."
+    ),
+    "CPR": (
+        "The area under f over circuit size, edges taken by value, best first. Higher is better;"
+        " circuits that matched the whole model at every size would have about 1."
+    ),
+    "CMD": (
+        "The area between f and 1, edges taken by magnitude. Lower is better; 0 means the model's"
+        " own behaviour at every size. Where f is near 1, noise alone makes the distance larger"
+        " than 0: “CMD without bias” takes off what it adds on average, and the interval holds the"
+        " distance of all examples, 0 if they may be perfect."
+    ),
+    "Rank": (
+        "1 is best. 2–4: one method is better, and which of the second to the fourth it is cannot"
+        " be told. The differences of all pairs of methods are taken over the same examples, and"
+        " their intervals hold together, with 95 %. Two intervals may overlap while the difference"
+        " is resolved."
+    ),
+    "log CPR, log CMD": (
+        "The same over the logarithm of circuit size: small circuits count. In the linear areas,"
+        " circuits of at least 20 % of the edges have 80 % of the weight."
+    ),
+    "Random edges, random paths": (
+        "Random rankings, cut and pruned to the same sizes: of edges drawn one by one, few of"
+        " which are on a path from input to logits in a small circuit, and of paths, all of whose"
+        " edges are. They say what the sizes alone are worth."
+    ),
+    "Intervals": (
+        "Bootstrap over the evaluated examples, whole groups at a time. They do not cover the"
+        " choice of the examples that the scores were found on."
+    ),
+}
+PROFILES = {
+    "strict": (
+        "The areas are means over circuit size, of the largest measured circuit that is not"
+        " larger: each counts from the size it has after pruning to that of the next one. Circuits"
+        " that do nothing have CPR 0 and CMD 1, those with f = 1 at every size CPR 1 and CMD 0."
+        " What has no score is in the full circuit alone. Where the interval of the full minus the"
+        " empty circuit contains 0, everything is undefined."
+    ),
+    "mib-2025": (
+        "The arithmetic of Mueller et al. (2025): a circuit stands at the size asked for, not the"
+        " size left after pruning, and a difference between the full and the empty circuit that"
+        " may be 0 is divided by all the same."
+    ),
+}
+
+
+class CircuitsPage(Page):
+    """Methods that find circuits."""
+
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        """What the page is called."""
+        models = {record.model.name for record in records} - {""}
+        tasks = {record.task.name for record in records} - {""}
+        of = f" of {models.pop()}" if len(models) == 1 else ""
+        on = f" on {tasks.pop()}" if len(tasks) == 1 else ""
+        return f"Faithfulness of circuits{of}{on}"
+
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        """What a console shows."""
+        return [results_table(records, failures)]
+
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        """Verdict, figures and table, a pair, drawings, how to read them, facts, values."""
+        groups = settings(records)
+        return [
+            header(groups, failures, warnings_notice(records)),
+            *results(groups, failures),
+            *_first_pairs(groups),
+            *_drawings(drawings),
+            *reading(records),
+            *facts_section(records, _facets),
+            *_values(records),
+            *all_numbers(records),
+        ]
+
+    def draw(
+        self,
+        record: Record,
+        ax: Axes | None = None,
+        *,
+        ranking: Literal["value", "magnitude"] = "value",
+    ) -> MatplotlibFigure | None:
+        """Faithfulness at every size, with controls; on `ax` by one ranking."""
+        one_of("ranking", ranking, ("value", "magnitude"))
+        if not record.has_table("curve"):
+            return None
+        return draw_faithfulness([record]) if ax is None else draw_ranking([record], ranking, ax)
+
+    def draw_all(self, records: Sequence[Record]) -> MatplotlibFigure | None:
+        """Faithfulness at every size, a line each."""
+        drawn = [record for record in records if record.has_table("curve")]
+        return draw_faithfulness(drawn) if drawn else None
+
+
+def header(
+    groups: Sequence[Sequence[Record]], failures: Sequence[Failure], notices: Sequence[Block]
+) -> Section:
+    """The verdicts on each setting, its m(N) and m(0), how many cells failed, and warnings."""
+    said: list[Block] = []
+    for group in groups:
+        lead = f"{setting_name(group[0])}." if len(groups) > 1 else ""
+        first, *more = verdicts(group)
+        said.append(Text(first, "verdict", lead))
+        said += [Text(text, "verdict") for text in more]
+        said += [Text(text, "soft") for text in filter(None, [ends_text(group[0])])]
+    nothing = [Text("There are no results.", "verdict")]
+    return Section("", (*(said or nothing), *failures_text(failures), *notices))
+
+
+def results(groups: Sequence[Sequence[Record]], failures: Sequence[Failure]) -> list[Section]:
+    """Figures and table of each setting; failures stand in the table if there is only one."""
+    if not groups:
+        return [Section("Failed", (results_table((), failures),))] if failures else []
+    alone = len(groups) == 1
+    curves: list[Block] = []
+    areas: list[Block] = []
+    for group in groups:
+        name = [] if alone else [Heading(setting_name(group[0]))]
+        curves += [*name, faithfulness_chart(group)]
+        table = results_table(group, failures if alone else ())
+        areas += [*name, areas_chart(group), table]
+    areas.append(
+        Text(
+            "Ranks are as far as paired differences are resolved: 2–4 is second to fourth. “Kept”"
+            " are the edges on a path from input to logits, of those asked for.",
+            "soft",
+        )
+    )
+    if failures and not alone:
+        areas += [Heading("Failed"), results_table((), failures)]
+    return [Section("Faithfulness", tuple(curves)), Section("CPR and CMD", tuple(areas))]
+
+
+def faithfulness_chart(group: Sequence[Record]) -> Figure:
+    """Faithfulness over circuit size, with its description."""
+    svg, about = faithfulness_figure(group), faithfulness_text(group)
+    return Figure(
+        svg, name=f"Faithfulness over circuit size: {setting_name(group[0])}", about=about
+    )
+
+
+def areas_chart(group: Sequence[Record]) -> Figure:
+    """CPR and CMD with intervals, with their description."""
+    svg, about = areas_figure(group), areas_text(group)
+    return Figure(svg, name=f"CPR and CMD: {setting_name(group[0])}", about=about)
+
+
+def reading(records: Sequence[Record], more: dict[str, str] | None = None) -> list[Section]:
+    """What words mean, of those that the page has."""
+    if not records:
+        return []
+    known = dict(READING)
+    if not any(record.measure("log_cpr") for record in records):
+        del known["log CPR, log CMD"]
+    profiles = {str(record.metric.args.get("profile")) for record in records}
+    known |= {f"Profile {name}": text for name, text in PROFILES.items() if name in profiles}
+    return [Section("How to read this", (Terms({**known, **meanings(records), **(more or {})}),))]
+
+
+# The table
+
+
+def results_table(records: Sequence[Record], failures: Sequence[Failure] = ()) -> TextTable:
+    """A row for every record, one for every distinct random control, one for every failure."""
+    measures = shown_measures(records)
+    columns = [Column("method", numeric=False)]
+    for measure in measures:
+        columns.append(measure_column(measure, SUPPORTING.get(measure.name, 2)))
+        if measure.name in RANKED:
+            columns[-1] = measure_column(measure)
+            columns.append(Column(f"rank by {measure.heading}", optional=7))
+    columns += [Column("n", optional=1), Column("kept at 1 %", optional=8)]
+    columns.append(Column("seconds", optional=4))
+    columns.append(Column("notes", numeric=False, optional=9))
+    names = dict(zip(map(id, records), labels(records), strict=True))
+    drawn = dict(zip(map(id, records), colours(records), strict=True))
+    rows: list[Row] = []
+    for group in settings(records):
+        ranks = _ranks(group)
+        for place, record in enumerate(group):
+            cells = _cells(record, measures, ranks[place])
+            rows.append(Row((names[id(record)], *cells), "method", drawn[id(record)]))
+        rows += _control_rows(group, measures)
+    full = [*rows, *(failure_row(failure) for failure in failures)]
+    return _without_empty(TextTable("", tuple(columns), tuple(full), directions(measures)))
+
+
+def _without_empty(table: TextTable) -> TextTable:
+    """The table without columns in which no row has anything; messages need two."""
+    whole = [row for row in table.rows if len(row.cells) == len(table.columns)]
+    n = len(table.columns)
+    shown = [place for place in range(n) if place == 0 or any(row.cells[place] for row in whole)]
+    if len(shown) == 1:
+        shown.append(n - 1)
+    rows = tuple(
+        replace(row, cells=tuple(row.cells[place] for place in shown)) if row in whole else row
+        for row in table.rows
+    )
+    columns = tuple(table.columns[place] for place in shown)
+    return TextTable(table.title, columns, rows, table.caption if whole else "")
+
+
+def _cells(record: Record, measures: Sequence[Measure], ranks: dict[str, str]) -> list[str]:
+    cells: list[str] = []
+    for name in (measure.name for measure in measures):
+        cells.append(_measured(record, name))
+        if name in RANKED:
+            cells.append(ranks.get(name, ""))
+    return [*cells, f"{record.n:,}", kept_at(record), seconds_text(record), _notes(record)]
+
+
+def _measured(record: Record, name: str) -> str:
+    found, digits = record.measure(name), record.measure(ROUNDED_AS.get(name, name))
+    if found is None or digits is None or found is digits:
+        return measured(found)
+    return number(found.value, digits.low, digits.high)
+
+
+def _ranks(group: Sequence[Record]) -> list[dict[str, str]]:
+    """The ranks of the methods of a setting, by both areas, as far as differences are resolved."""
+    by_area = {area: ranked(group, area) for area in RANKED}
+    return [
+        {area: rank_text(found.ranks()[place]) for area, found in by_area.items() if found}
+        for place in range(len(group))
+    ]
+
+
+def _notes(record: Record) -> str:
+    notes: list[str] = []
+    n_undefined = max((m.n_undefined for m in record.measures if m.of == "result"), default=0)
+    if n_undefined:
+        notes.append(f"undefined at {n_undefined} sizes")
+    if record.warnings:
+        notes.append(f"{len(record.warnings)} warning{'s' * (len(record.warnings) > 1)}")
+    return "; ".join(notes)
+
+
+def _control_rows(group: Sequence[Record], measures: Sequence[Measure]) -> list[Row]:
+    """A row a kind of random rankings, shared by the records that were compared with the same."""
+    rows: dict[Row, None] = {}
+    for record in group:
+        for kind in control_kinds(record):
+            cells: list[str] = []
+            for name in (measure.name for measure in measures):
+                cells.append(measured(record.measure(name, f"control:{kind}")))
+                cells += [""] * (name in RANKED)
+            seeds = len(random_curves(record, kind))
+            about = f"mean of {seeds} seed{'s' * (seeds != 1)}" if seeds else ""
+            row = (control_name(kind), *cells, f"{record.n:,}", "", "", about)
+            rows[Row(row, "control")] = None
+    return list(rows)
+
+
+# The rest
+
+
+def _facets(record: Record) -> dict[str, str]:
+    told: list[str] = []
+    for kind in control_kinds(record):
+        if seeds := list(random_curves(record, kind)):
+            told.append(f"{control_name(kind)}, seeds {', '.join(map(str, seeds))}")
+    return {
+        "objective": objective(record),
+        "profile": str(record.metric.args.get("profile", "")),
+        "random control": "; ".join(told) or "none",
+    }
+
+
+def _drawings(drawings: Sequence[object]) -> list[Section]:
+    """Each drawing, with the edges of the largest scores."""
+    point = "Point at a line or a box for its name and scores."
+    blocks: list[Block] = []
+    for drawing in drawings:
+        svg, name, about = parts(drawing)
+        blocks.append(Figure(svg, name, f"{about} {point}", "drawing"))
+        strongest: tuple[tuple[str, float], ...] = getattr(drawing, "strongest", ())
+        if strongest:
+            blocks.append(_strongest(name, strongest))
+    return [Section("Circuits", tuple(blocks))] if blocks else []
+
+
+def _strongest(name: str, edges: Sequence[tuple[str, float]]) -> TextTable:
+    shown, largest = edges[:STRONGEST], abs(edges[0][1])
+    rows = [
+        (
+            edge_text(edge),
+            score_text(score),
+            share(abs(score) / largest) if largest else NOTHING,
+        )
+        for edge, score in shown
+    ]
+    cut = len(shown) < len(edges)
+    caption = f"The {len(shown):,} strongest of the {len(edges):,} edges drawn." if cut else ""
+    columns = ("edge", "score", "|score|, of the largest")
+    title = f"Strongest edges of {name.partition(':')[0]}"
+    return TextTable.of(title, columns, rows, caption=caption)
+
+
+def edge_text(edge: str) -> Markup:
+    """The name of an edge, as code."""
+    return Markup('<span class="token">{}</span>').format(edge)
+
+
+def _first_pairs(groups: Sequence[Sequence[Record]]) -> list[Section]:
+    """The first test pair of each setting, where the record holds it."""
+    blocks: list[Block] = []
+    for group in groups:
+        if shown := first_pair(group[0]):
+            blocks += [] if len(groups) == 1 else [Heading(setting_name(group[0]))]
+            blocks += shown
+    return [Section("An example pair", tuple(blocks))] if blocks else []
+
+
+def first_pair(record: Record) -> list[Block]:
+    """The first test pair, where the record holds it."""
+    chosen = record.data.get("test")
+    if chosen is None or chosen.first is None:
+        return []
+    return [pair_table(chosen.first, chosen.kept)]
+
+
+def pair_table(pair: PairTokens, kept: int) -> TextTable:
+    """A pair with its tokens; those that differ between the prompts are marked."""
+    differ = [one != other for one, other in zip(pair.clean, pair.counterfactual, strict=True)]
+    rows = [
+        ("clean", _tokens(pair.clean, differ)),
+        ("counterfactual", _tokens(pair.counterfactual, differ)),
+        (f"answer{'s' * (len(pair.answers) > 1)}", _tokens(pair.answers)),
+        (f"foil{'s' * (len(pair.foils) > 1)}", _tokens(pair.foils)),
+    ]
+    caption = (
+        f"{pair.id}, the first of {kept:,} pairs. Each box is a token; those that differ between"
+        " the prompts are marked. Answers and foils are compared by their first token."
+    )
+    return TextTable.of("", ("", "tokens"), rows, words=True, caption=caption)
+
+
+def _tokens(tokens: Sequence[str], marked: Sequence[bool] = ()) -> Markup:
+    """Tokens one after another, with their spaces."""
+    shown = [
+        Markup("<mark>{}</mark>").format(token) if differs else escape(token)
+        for token, differs in zip(tokens, marked or [False] * len(tokens), strict=True)
+    ]
+    return Markup(" ").join(Markup("<code>{}</code>").format(token) for token in shown)
+
+
+def _values(records: Sequence[Record]) -> list[Section]:
+    about = (
+        "The objective in the clean run (full circuit), in the empty circuit, and in the circuits"
+        " of the best edges by value."
+    )
+    return values_section(records, about, _values_heading)
+
+
+def _values_heading(column: str) -> str | None:
+    by, _, fraction = column.partition("@")
+    if not fraction:
+        return column
+    return f"value@{share(float(fraction))}" if by == "value" else None

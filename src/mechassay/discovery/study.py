@@ -1,0 +1,474 @@
+"""One model on one task in a run of circuits: how its cells find circuits and measure them.
+
+`CircuitsPlan` has the fields of a run. `Study` has what the cells of one model on one task
+share: pairs, controls and ablation constants.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from torch import Tensor
+
+from mechassay.circuits.circuit import Circuit
+from mechassay.circuits.evaluation.ablation import (
+    OptimalAblation,
+    ablate,
+    ablated_values,
+    load_ablated,
+    save_ablated,
+)
+from mechassay.circuits.evaluation.curve import Controls, Preference, preference_of
+from mechassay.circuits.evaluation.faithfulness import evaluate, faithfulness_curve, run_controls
+from mechassay.circuits.evaluation.metrics import METRICS, Metric, Scored, with_metrics
+from mechassay.circuits.graph_files import load_scores
+from mechassay.circuits.methods import METHODS
+from mechassay.circuits.methods.method import Method, paired, settings
+from mechassay.circuits.scores import SCORES_SHA256, Scores
+from mechassay.circuits.series import Profile, Ranked, load_ranked, ranked_hash
+from mechassay.models.forward import Constants
+from mechassay.models.memory import token_budget, trace_bytes
+from mechassay.models.model import Model
+from mechassay.models.objectives import load_objective
+from mechassay.prompts.pairs import NO_TOKEN, Batch
+from mechassay.results.records import Measure, PairTokens, Record, Spec, Values
+from mechassay.runs import options
+from mechassay.runs.job import Bench, Cell, made_by, option
+from mechassay.tasks import load_task
+from mechassay.tasks.task import PRIVATE, Keep, settings_of
+from mechassay.truth.ground_truth import is_truth, load_truth, with_truths
+
+Stage = Literal["all", "localize"]
+
+
+@dataclass(frozen=True)
+class CircuitsPlan:
+    """What a run of circuits does.
+
+    Attributes:
+        models: "truth" stands for all ground truths.
+        tasks: of the models that are no ground truth.
+        scores: score files to measure, instead of methods; or folders of circuits.
+        stage: "localize" only finds scores.
+    """
+
+    models: Annotated[tuple[str, ...], options.MODELS]
+    tasks: Annotated[tuple[str, ...], options.TASKS] = ()
+    methods: Annotated[tuple[str, ...], options.METHODS] = ()
+    scores: Annotated[
+        tuple[str, ...], option("Score files, or folders of circuits.", complete="files")
+    ] = ()
+    counterfactual: Annotated[str | None, options.COUNTERFACTUAL] = None
+    objective: Annotated[str | None, options.OBJECTIVE] = None
+    keep: Annotated[Keep, options.KEEP] = "all"
+    ablation: Annotated[str, options.ABLATION] = "counterfactual"
+    pairing: Annotated[str, options.PAIRING] = "matched"
+    train_split: Annotated[str, option("Split to find circuits on.")] = "train"
+    train_limit: Annotated[int, option("Pairs to find circuits on.", least=1)] = 100
+    test_split: Annotated[str, option("Split to measure circuits on.", "--split")] = "test"
+    test_limit: Annotated[
+        int, option("Pairs to measure circuits on.", "--limit", least=1, first=True)
+    ] = 100
+    profile: Annotated[Profile, options.PROFILE] = "strict"
+    metrics: Annotated[tuple[str, ...], options.METRICS] = ()
+    curve: Annotated[
+        bool,
+        option(
+            "Measure circuits of all sizes; else what the metrics are alone.", "--curve/--no-curve"
+        ),
+    ] = True
+    dtype: Annotated[str, options.DTYPE] = "float32"
+    prepend_bos: Annotated[bool, options.BOS] = False
+    seed: Annotated[int, options.SEED] = 0
+    private_seed: Annotated[int | None, options.PRIVATE_SEED] = None
+    max_minutes: Annotated[
+        float | None,
+        option(
+            "Skip a cell whose circuit would take longer to find, by its method's forwards.",
+            least=0,
+            role="free",
+        ),
+    ] = None
+    even_at_chance: Annotated[
+        bool,
+        option(
+            "Run tasks that the model does not do.",
+            "--even-at-chance/--skip-at-chance",
+            role="free",
+        ),
+    ] = True
+    stage: Annotated[Stage, option("What to do.", role="free")] = "all"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "models", with_truths(self.models))
+
+
+KIND, SUITE, ONE_SIZE = "faithfulness", "suite", "one-size"
+OF_TRUTHS = ("recovery", "completeness", "minimality")
+"""What is measured wherever a circuit is known."""
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """One model on one task: the pairs, controls and constants that its cells share."""
+
+    job: CircuitsPlan
+    bench: Bench
+    model_name: str
+    task_name: str
+    group: str = ""
+
+    @cached_property
+    def model(self) -> Model:
+        job = self.job
+        return self.bench.model(self.model_name, dtype=job.dtype, prepend_bos=job.prepend_bos)
+
+    @cached_property
+    def task(self) -> Any:
+        return self.bench.task(self.task_name)
+
+    @cached_property
+    def objective(self) -> Any:
+        return load_objective(self.job.objective or self.task.objective)
+
+    def pairs(self, role: str, split: str, limit: int) -> Batch:
+        """Pairs of a split as a batch;
+        what was chosen is kept in the folder under `role`, "train" or "test".
+
+        Raises:
+            BadUsage: the folder holds results on other pairs.
+        """
+        job = self.job
+        pairs = self.task.pairs(
+            split,
+            self.model,
+            limit=limit,
+            counterfactual=job.counterfactual,
+            keep=job.keep,
+            seed=job.seed,
+            private_seed=job.private_seed,
+        )
+        batch = self.model.batch(pairs)
+        about = {**pairs.selection(), "alignment": dict(batch.alignment)}
+        if role == "train" and job.pairing != "matched":
+            templates = [self.task.template(pair.tags) for pair in pairs]
+            batch, _, n_alone = paired(
+                batch, job.pairing, np.random.default_rng(job.seed), templates
+            )
+            about |= {"pairing": job.pairing, "kept": len(batch), "alone": n_alone}
+        if split != PRIVATE:
+            about["first"] = pair_tokens(self.model, batch, 0).model_dump(mode="json")
+        self.bench.folder.save_data(role, about, self.group)
+        return batch
+
+    @cached_property
+    def train(self) -> Batch:
+        """The pairs to find circuits on, with their counterfactuals."""
+        return self.pairs("train", self.job.train_split, self.job.train_limit)
+
+    @cached_property
+    def test(self) -> Batch:
+        """The pairs to measure circuits on, with their counterfactuals."""
+        return self.pairs("test", self.job.test_split, self.job.test_limit)
+
+    @cached_property
+    def preference(self) -> Preference:
+        """Whether the model does the task on the test pairs."""
+        return preference_of(self.model, self.test)
+
+    @cached_property
+    def forward_seconds(self) -> float:
+        """Seconds of a forward pass of one train pair."""
+        return forward_seconds(self.model, self.train)
+
+    def _kept(self, name: str) -> str:
+        return "/".join(filter(None, ("kept", self.group, name)))
+
+    @property
+    def constants_file(self) -> Path:
+        return self.bench.folder.path / self._kept("constants.safetensors")
+
+    def ablated(self, batch: Batch) -> Batch:
+        """The batch with the job's ablation; constants are always those of the train pairs."""
+        job, model = self.job, self.model
+        if job.ablation == "counterfactual":
+            return batch
+        if job.ablation == "resample":
+            return ablate(model, batch, job.ablation, seed=job.seed)
+        constants = self.bench.kept(
+            self._kept("constants.safetensors"), self._constants, load_ablated, save_ablated
+        )
+        return ablate(model, batch, constants)
+
+    def _constants(self) -> Constants:
+        job, progress = self.job, self.bench.progress
+        if job.ablation == "optimal":
+            return OptimalAblation(seed=job.seed).learn(
+                self.model,
+                self.train,
+                progress=progress,
+                checkpoint=self.constants_file.with_suffix(".checkpoint"),
+            )
+        return ablated_values(self.model, self.train, job.ablation, progress=progress)
+
+    @cached_property
+    def ablated_train(self) -> Batch:
+        return self.ablated(self.train)
+
+    @cached_property
+    def ablated_test(self) -> Batch:
+        return self.ablated(self.test)
+
+    @cached_property
+    def controls(self) -> Controls:
+        """The empty and the full circuit and random rankings, on the test pairs."""
+        return self.bench.kept(
+            self._kept("controls.safetensors"), self._run_controls, Controls.load, Controls.save
+        )
+
+    def _run_controls(self) -> Controls:
+        progress = self.bench.progress
+        return run_controls(self.model, self.ablated_test, self.objective, progress=progress)
+
+    def scores_file(self, cell: Cell) -> Path:
+        """Where the scores of a method are kept."""
+        return self.bench.folder.scores_file(cell.name.removesuffix(".scores"))
+
+    def ranking(self, cell: Cell) -> Ranked:
+        """What a cell measures: scores of a file or a method, or a folder's circuits.
+
+        Raises:
+            BadFile, GraphMismatch: a file cannot be read or belongs to another graph.
+        """
+        typed = cell.typed["method"]
+        if typed in self.job.scores:
+            return load_ranked(typed, self.model.graph)
+        return self.found(cell)
+
+    def found(self, cell: Cell) -> Scores:
+        """The scores of a cell's method, found now or before."""
+        file = self.scores_file(cell)
+        if not file.is_file():
+            self.score(METHODS.make(cell.typed["method"]), file).save(file)
+        return load_scores(file, self.model.graph)
+
+    def score(self, method: Method, file: Path) -> Scores:
+        """The scores that a method finds on the train pairs; a checkpoint stands beside `file`."""
+        train, job, begin = self.ablated_train, self.job, time.perf_counter()
+        scores = method.score(
+            self.model,
+            train,
+            self.objective,
+            progress=self.bench.progress,
+            checkpoint=file.with_suffix(".checkpoint"),
+        )
+        about = {
+            **scores.provenance,
+            "seconds": round(time.perf_counter() - begin, 3),
+            "task": self.task_name,
+            "split": job.train_split,
+        }
+        if job.pairing != "matched":
+            alone = self.bench.folder.data(self.group)["train"]["alone"]
+            about |= {"pairing": job.pairing, "left out": alone}
+        return dataclasses.replace(scores, provenance=about)
+
+    def localized(self, cell: Cell, scores: Scores) -> Record:
+        """That scores were found: how many, and in how long."""
+        data = self.bench.folder.selections(self.group)
+        n_scored = int(scores.scored().sum())
+        return Record(
+            kind="scores",
+            cell=dict(cell.of),
+            specs={**self._specs(cell, scores), "metric": Spec(name=self.objective.name)},
+            measures=[Measure(name="scored", value=n_scored, n=len(self.train))],
+            realised={"localize_seconds": _seconds(scores)},
+            data=data,
+            provenance=made_by(self.model, self.job.seed, data["train"].hash),
+        )
+
+    def measured(self, cell: Cell, scores: Ranked) -> Record:
+        """How faithful the circuits of scores are on the test pairs."""
+        job = self.job
+        # Before the clock starts: what all cells share is not part of the first one's seconds.
+        batch = self.ablated_test
+        if not job.curve:
+            return self._with_metrics(self._bare(cell, scores, batch), scores, batch)
+        controls = self.controls
+        begin = time.perf_counter()
+        curve = faithfulness_curve(
+            self.model,
+            scores,
+            batch,
+            self.objective,
+            profile=job.profile,
+            controls=controls,
+            label=cell.of["method"],
+            seed=job.seed,
+            progress=self.bench.progress,
+        )
+        realised = {
+            "localize_seconds": _seconds(scores),
+            "evaluate_seconds": round(time.perf_counter() - begin, 3),
+            "peak_memory_gb": round(_peak_memory() / 2**30, 3),
+        }
+        data = self.bench.folder.selections(self.group)
+        about = made_by(self.model, job.seed, data["test"].hash)
+        record = curve.record(
+            cell=cell.of,
+            **self._specs(cell, scores),
+            device=about.device,
+            dtype=about.dtype,
+            seed=job.seed,
+            data_hash=about.data_hash,
+            realised=realised,
+            data=data,
+            preference=self.preference,
+        )
+        return self._with_metrics(record, scores, batch)
+
+    def _bare(self, cell: Cell, scores: Ranked, batch: Batch) -> Record:
+        """A record of the full and the empty circuit, which metrics add to."""
+        job, model, graph = self.job, self.model, self.model.graph
+        begin = time.perf_counter()
+        ends = [Circuit.full(graph), Circuit.empty(graph)]
+        full, empty = evaluate(model, ends, batch, self.objective, progress=self.bench.progress)
+        data = self.bench.folder.selections(self.group)
+        return Record(
+            kind=ONE_SIZE,
+            cell=dict(cell.of),
+            specs={**self._specs(cell, scores), "metric": Spec(name=self.objective.name)},
+            measures=self.preference.measures(),
+            values=Values(
+                unit="pair",
+                ids=list(batch.ids),
+                groups=list(batch.groups),
+                columns={"clean": full.tolist(), "empty": empty.tolist()},
+            ),
+            realised={
+                "localize_seconds": _seconds(scores),
+                "evaluate_seconds": round(time.perf_counter() - begin, 3),
+                "peak_memory_gb": round(_peak_memory() / 2**30, 3),
+            },
+            data=data,
+            warnings=self.preference.warnings(),
+            provenance=made_by(model, job.seed, data["test"].hash),
+        )
+
+    def _with_metrics(self, record: Record, scores: Ranked, batch: Batch) -> Record:
+        """The record with what the metrics say of the scores."""
+        job = self.job
+        scored = Scored(
+            self.model,
+            scores,
+            batch,
+            self.objective,
+            self.known.get(job.ablation),
+            f"The circuit of {self.model_name} is verified for {', '.join(self.known)} ablation,"
+            f" not for {job.ablation}",
+            job.seed,
+            self.bench.progress,
+        )
+        record = with_metrics(record, self.metrics, scored)
+        # What a task says of its data, as that rows repeat each other.
+        notes = dict.fromkeys(
+            note for chosen in record.data.values() for note in chosen.notes.values()
+        )
+        return record.changed(warnings=[*record.warnings, *notes])
+
+    @cached_property
+    def on_truth(self) -> bool:
+        """Whether the model is a ground truth on its own task."""
+        return is_truth(self.model_name) and self.task == load_task(self.model_name)
+
+    @cached_property
+    def known(self) -> Mapping[str, Circuit]:
+        """The circuit of a ground truth, by the ablations that it is verified for."""
+        return load_truth(self.model_name).circuits if self.on_truth else {}
+
+    @cached_property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The metrics of the job, and on a ground truth those that need one."""
+        names = (*(OF_TRUTHS if self.on_truth else ()), *self.job.metrics)
+        made = dict.fromkeys(METRICS.make(name) for name in names)
+        return tuple(metric for metric in made if self.on_truth or not metric.needs_truth)
+
+    def _specs(self, cell: Cell, scores: Ranked) -> dict[str, Spec]:
+        job, name, typed = self.job, cell.of["method"], cell.typed["method"]
+        method = None if typed in job.scores else METHODS.make(typed)
+        counterfactual = job.counterfactual or self.task.counterfactual_for(self.model.tokenizer)
+        # What a file was found on is its own to say; this job finds nothing.
+        found_on = (
+            job.train_split if method is not None else str(scores.provenance.get("split", ""))
+        )
+        about = {
+            "counterfactual": counterfactual,
+            "split": job.test_split,
+            "limit": job.test_limit,
+            "train_split": found_on,
+            "train_limit": job.train_limit,
+            "keep": job.keep,
+            "ablation": job.ablation,
+            **settings_of(self.task),
+        }
+        return {
+            "model": self.model.spec(),
+            "task": Spec(name=self.task.name, version=self.task.version, args=about),
+            "method": Spec(name=name, args={SCORES_SHA256: ranked_hash(Path(typed))})
+            if method is None
+            else Spec(name=name, version=method.version, args=settings(method)),
+        }
+
+
+def pair_tokens(model: Model, batch: Batch, row: int) -> PairTokens:
+    """A pair of a batch, each token as text; as its id where there is no tokenizer."""
+
+    def texts(tokens: Tensor) -> list[str]:
+        ids = [token for token in tokens.tolist() if token != NO_TOKEN]
+        if model.tokenizer is None:
+            return list(map(str, ids))
+        return [str(model.tokenizer.decode([token])) for token in ids]
+
+    real = batch.mask[row]
+    return PairTokens(
+        id=batch.ids[row],
+        clean=texts(batch.clean[row][real]),
+        counterfactual=texts(batch.counterfactual[row][real]),
+        answers=texts(batch.answers[row]),
+        foils=texts(batch.foils[row]),
+    )
+
+
+def forward_seconds(model: Model, batch: Batch) -> float:
+    """Seconds that a forward pass takes for one example, among as many as are run at once."""
+    budget = token_budget(trace_bytes(model.decoder), batch.n_tokens, model.device)
+    rows, chunk = next(iter(batch.chunks(budget)))
+    took: list[float] = []
+    for _ in range(2):  # The first one may also be the first of the process.
+        begin = time.perf_counter()
+        taken, _ = model.run(chunk)
+        taken.final.sum().item()
+        took.append(time.perf_counter() - begin)
+    return min(took) / len(rows)
+
+
+def _seconds(scores: Ranked) -> float:
+    return float(scores.provenance.get("seconds", float("nan")))
+
+
+def _peak_memory() -> float:
+    """Bytes; NaN on systems that do not count them."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return float("nan")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return float(peak if sys.platform == "darwin" else peak * 1024)

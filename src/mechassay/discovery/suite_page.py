@@ -1,0 +1,408 @@
+"""Many methods on many tasks and models as tables: a row for each method, a column for each task.
+
+Each measure has a table (Mueller et al. 2025, tables 2 and 14). Brackets hold intervals over
+examples; of random rankings the mean is shown. Ranks stand in tables of their own, as far as paired
+differences are resolved (`ranks`). There is one set of tables for each model, its tasks side by
+side, and one for all ground truths, each on its own task; no table is wider than `MOST_COLUMNS`
+cells. A cell that failed or was skipped says so, with its reason below the tables.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from markupsafe import Markup
+
+from mechassay.circuits.drawing import score_text
+from mechassay.circuits.evaluation.curve import area_measure
+from mechassay.circuits.evaluation.differences import AreaName, Differences
+from mechassay.discovery.page import (
+    CircuitsPage,
+    edge_text,
+    first_pair,
+    header,
+    rank_text,
+    ranked,
+    reading,
+    resolved_text,
+    results,
+)
+from mechassay.models.loading import truth_names
+from mechassay.results.curves import control_kinds, control_name
+from mechassay.results.page import (
+    NOTHING,
+    Block,
+    Fold,
+    Heading,
+    Page,
+    Row,
+    Section,
+    Text,
+    TextTable,
+)
+from mechassay.results.records import Failure, Measure, Record
+from mechassay.results.sections import (
+    all_numbers,
+    failures_text,
+    measured,
+    shown_measures,
+    warnings_notice,
+)
+from mechassay.results.text import (
+    CHANCE_DECIMALS,
+    chance_text,
+    measure_text,
+    setting_name,
+    settings,
+)
+
+MOST_COLUMNS = 6
+TRUTHS = "ground truths"
+RANKS: dict[AreaName, str] = {"cmd": "Rank by CMD", "cpr": "Rank by CPR"}
+STRONGEST = 5
+"""Edges that are named of each method."""
+MANY_FIGURES = 12
+"""Settings up to which the page has the figures of each."""
+LEFT_OUT = ("cmd_corrected", "log_cpr", "log_cmd")
+"""Measures without a table of their own: the details of each task and model have them."""
+BETTER = {"up": " (higher is better)", "down": " (lower is better)", "": ""}
+READING = {
+    "Accuracy of the model": (
+        "How often its answer beats the foils, and how often guessing does. Where the two cannot be"
+        " told apart, circuits explain how the model prefers tokens, not how it does the task."
+    ),
+    "Skipped": (
+        "Not run: because the model does not do the task, or because finding the circuit would take"
+        " too long. An estimate is the number of forward passes that a method says it takes, times"
+        " the seconds of one."
+    ),
+    "Differences resolved": "Of all pairs of methods, those whose difference is resolved.",
+}
+
+
+@dataclass(frozen=True)
+class ModelTask:
+    """A task on a model, as both were asked for."""
+
+    model: str
+    task: str
+
+    @staticmethod
+    def of(row: Record | Failure) -> ModelTask:
+        specs = {} if isinstance(row, Failure) else row.specs
+        names = {role: spec.name for role, spec in specs.items()} | row.cell
+        return ModelTask(names.get("model", ""), names.get("task", ""))
+
+    @property
+    def name(self) -> str:
+        """What it is called where tables of all models meet."""
+        return self.model if self.model == self.task else f"{self.task}, {self.model}"
+
+
+class _Cells:
+    """Records and failures by column and method."""
+
+    def __init__(self, records: Sequence[Record], failures: Sequence[Failure]) -> None:
+        self.records = {(ModelTask.of(record), _method(record)): record for record in records}
+        self.without = {
+            (ModelTask.of(failure), failure.cell.get("method", "")): failure.status
+            for failure in failures
+        }
+        places = [*self.records, *self.without]
+        self.columns = list(dict.fromkeys(column for column, _ in places if column.model))
+        self.methods = list(dict.fromkeys(method for _, method in places if method))
+
+    def groups(self) -> Iterator[tuple[str, list[ModelTask]]]:
+        """Columns of one table and what they share: each model's tasks, then all ground truths."""
+        truths = set(truth_names())
+        found: dict[str, list[ModelTask]] = {}
+        for column in sorted(self.columns, key=lambda column: column.model in truths):
+            found.setdefault(TRUTHS if column.model in truths else column.model, []).append(column)
+        for name, columns in found.items():
+            n, n_parts = len(columns), math.ceil(len(columns) / MOST_COLUMNS)
+            for part in range(n_parts):
+                some = columns[part * n // n_parts : (part + 1) * n // n_parts]
+                yield name if n_parts == 1 else f"{name} ({part + 1} of {n_parts})", some
+
+    def head(self, column: ModelTask) -> Record | None:
+        """Any record of a column: what does not depend on the method."""
+        return next(
+            (record for (place, _), record in self.records.items() if place == column), None
+        )
+
+    def table(
+        self,
+        title: str,
+        columns: Sequence[ModelTask],
+        text: Callable[[Record], str],
+        control: str = "",
+    ) -> TextTable:
+        """A table of one text a cell, with rows of random rankings' `control` measure if one is
+        named.
+        """
+        rows = [
+            Row((method, *(self._cell(column, method, text) for column in columns)))
+            for method in self.methods
+        ]
+        kinds: dict[str, None] = {}
+        for head in filter(None, map(self.head, columns)):
+            held = [k for k in control_kinds(head) if head.measure(control, f"control:{k}")]
+            kinds |= dict.fromkeys(held)
+        for kind in kinds:
+            numbers = (self._control(column, control, kind) for column in columns)
+            rows.append(Row((control_name(kind), *numbers), "control"))
+        return self._titled(title, columns, rows)
+
+    def _titled(self, title: str, columns: Sequence[ModelTask], rows: Sequence[Row]) -> TextTable:
+        """A table without methods that have nothing in any column."""
+        truths = truth_names()
+        names = [column.model if column.model in truths else column.task for column in columns]
+        kept = [row for row in rows if row.kind or set(row.cells[1:]) != {NOTHING}]
+        return TextTable.of(title, ("method", *names), kept)
+
+    def _control(self, column: ModelTask, name: str, kind: str) -> str:
+        head = self.head(column)
+        return (measured(head.measure(name, f"control:{kind}")) if head else "") or NOTHING
+
+    def ranks(self, title: str, columns: Sequence[ModelTask], area: AreaName) -> TextTable:
+        """The ranks that the methods of each column may have, and how many differences are
+        resolved.
+        """
+        texts: dict[tuple[ModelTask, str], str] = {}
+        last: list[str] = []
+        for column in columns:
+            differences = self.differences(column, area)
+            last.append(NOTHING if differences is None else resolved_text(differences))
+            if differences is not None:
+                for name, rank in zip(differences.names, differences.ranks(), strict=True):
+                    texts[column, name] = rank_text(rank)
+        rows = [
+            Row((method, *(texts.get((column, method), NOTHING) for column in columns)))
+            for method in self.methods
+        ]
+        counts = Row(("differences resolved", *last), "control")
+        return self._titled(title, columns, [*rows, counts])
+
+    def differences(self, column: ModelTask, area: AreaName) -> Differences | None:
+        """Differences between the methods of a column; None where they cannot be compared."""
+        found = ((method, self.records.get((column, method))) for method in self.methods)
+        held = {method: record for method, record in found if record is not None}
+        return ranked(list(held.values()), area, names=list(held))
+
+    def _cell(self, column: ModelTask, method: str, text: Callable[[Record], str]) -> str:
+        record = self.records.get((column, method))
+        return self.without.get((column, method), NOTHING) if record is None else text(record)
+
+
+class SuitePage(Page):
+    """Methods that find circuits, on several tasks or models."""
+
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        """What the page is called."""
+        return "Circuit localization: methods, tasks and models"
+
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        """The tables, which a console shows too."""
+        cells = _Cells(records, failures)
+        found: list[TextTable] = []
+        for name, columns in cells.groups():
+            heads = [head for head in map(cells.head, columns) if head is not None]
+            for m in _measures(heads):
+                title = f"{m.heading}{BETTER[m.better]}, {name}"
+                found.append(cells.table(title, columns, partial(_measured, m.name), m.name))
+            for area, title in RANKS.items():
+                found.append(cells.ranks(f"{title}, {name}", columns, area))
+            took = f"Seconds (localize + evaluate) and peak memory, {name}"
+            found.append(cells.table(took, columns, _took))
+        named = [(column.name, cells.head(column)) for column in cells.columns]
+        able = [(name, *_ability(head)) for name, head in named if head is not None]
+        columns = ("cell", "accuracy", "chance", "test pairs")
+        found.append(TextTable.of("Accuracy of the model itself", columns, able))
+        if failures:
+            columns = ("cell", "what", "methods", "reason")
+            rows = list(_without_result(failures))
+            found.append(TextTable.of("Failed and skipped cells", columns, rows, words=True))
+        return found
+
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        """The tables, then each task and model, folded: its figures, a pair, the edges."""
+        groups = settings(records)
+        blocks: list[Block] = []
+        has_figures = len(groups) <= MANY_FIGURES
+        if not has_figures:
+            said = (
+                f"Figures of {len(groups)} tasks and models are left out: more than {MANY_FIGURES}."
+            )
+            blocks.append(Text(said, "soft"))
+        for group in groups:
+            inside: list[Block] = []
+            if has_figures:
+                parts = [header([group], (), warnings_notice(group)), *results([group], ())]
+                inside += chain.from_iterable(section.blocks for section in parts)
+            if pair := first_pair(group[0]):
+                inside += [Heading("An example pair"), *pair]
+            inside += _strongest_edges(ModelTask.of(group[0]), drawings)
+            if inside:
+                blocks.append(Fold(setting_name(group[0]), tuple(inside)))
+        details = [Section("Each task and model", tuple(blocks))] if groups else []
+        return [
+            Section("", (*failures_text(failures),)),
+            *(Section(table.title, (table,)) for table in self.tables(records, failures)),
+            *details,
+            *reading(records, READING),
+            *facts(records),
+            *all_numbers(records),
+        ]
+
+
+def _measured(name: str, record: Record) -> str:
+    return measured(record.measure(name)) or NOTHING
+
+
+def _measures(records: Sequence[Record]) -> list[Measure]:
+    """Measures that have a table: the areas last, and also where no cell has any."""
+    found = [m for m in shown_measures(records) if m.name not in LEFT_OUT]
+    others = [m for m in found if m.name not in RANKS]
+    return [*others, *(area_measure(area, math.nan) for area in RANKS)]
+
+
+class FaithfulnessPage(CircuitsPage):
+    """Methods that find circuits: of one task and model, or as `SuitePage` of several."""
+
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        return _page(records, failures).title(records, failures)
+
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        return _page(records, failures).tables(records, failures)
+
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        return _page(records, failures).sections(records, failures, drawings)
+
+
+def _page(records: Sequence[Record], failures: Sequence[Failure]) -> Page:
+    """The page of several tasks or models, if these are cells of several, each method once on
+    each; else that of one.
+    """
+    places = [(ModelTask.of(record), _method(record)) for record in records]
+    columns = {column for column, _ in places} | set(map(ModelTask.of, failures))
+    several = len({column for column in columns if column.model}) > 1
+    is_suite = several and 0 < len(places) == len(set(places))
+    return SuitePage() if is_suite else CircuitsPage()
+
+
+def _strongest_edges(column: ModelTask, drawings: Sequence[object]) -> list[Block]:
+    """The edges of the largest scores of each method of a column, as far as they are drawn."""
+    rows: list[tuple[str, ...]] = []
+    for drawing in drawings:
+        of: Mapping[str, str] = getattr(drawing, "of", {})
+        strongest: tuple[tuple[str, float], ...] = getattr(drawing, "strongest", ())
+        if strongest and ModelTask(of.get("model", ""), of.get("task", "")) == column:
+            shown = [
+                Markup("{} {}").format(edge_text(edge), score_text(score))
+                for edge, score in strongest[:STRONGEST]
+            ]
+            rows.append((of.get("method", ""), Markup(", ").join(shown)))
+    if not rows:
+        return []
+    caption = "Of each method's largest connected circuit that can be drawn, by |score|."
+    columns = ("method", "edges and scores")
+    table = TextTable.of("", columns, rows, words=True, caption=caption)
+    return [Heading("Strongest edges"), table]
+
+
+def suite_differences(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """Each pair of methods of each column and both areas as plain values."""
+    cells = _Cells(records, [])
+    return [
+        {"model": column.model, "task": column.task, **row}
+        for column in cells.columns
+        for area in RANKS
+        if (differences := cells.differences(column, area)) is not None
+        for row in differences.rows()
+    ]
+
+
+def _method(record: Record) -> str:
+    """A method by the name its cell was stored under."""
+    return record.cell.get("method", record.method.name)
+
+
+def _took(record: Record) -> str:
+    spent = [
+        record.realised.get(name, math.nan) for name in ("localize_seconds", "evaluate_seconds")
+    ]
+    shown = [f"{seconds:.2g}" if seconds < 10 else f"{seconds:,.0f}" for seconds in spent]
+    return f"{' + '.join(shown)} s, {record.realised.get('peak_memory_gb', math.nan):.1f} GB"
+
+
+def _ability(record: Record) -> tuple[str, str, str]:
+    chance = record.measure("chance", "model")
+    return (
+        measure_text(record, "accuracy", "model", least=CHANCE_DECIMALS),
+        NOTHING if chance is None else chance_text(chance.value),
+        f"{record.n:,}",
+    )
+
+
+def _without_result(failures: Sequence[Failure]) -> Iterator[tuple[str, ...]]:
+    """A row for each column and kind of reason: one reason for all its methods, or one each."""
+    groups: dict[tuple[str, str], list[Failure]] = {}
+    for failure in failures:
+        key = ModelTask.of(failure).name, f"{failure.status}: {failure.error}"
+        groups.setdefault(key, []).append(failure)
+    for (column, what), members in groups.items():
+        methods = [failure.cell.get("method", "all methods") for failure in members]
+        reasons = [failure.message for failure in members]
+        each = "; ".join(map(": ".join, zip(methods, reasons, strict=True)))
+        yield column, what, ", ".join(methods), reasons[0] if len(set(reasons)) == 1 else each
+
+
+def facts(records: Sequence[Record]) -> list[Section]:
+    """What was run: a row for each column; what differs between its methods is listed."""
+    rows: dict[str, dict[str, list[str]]] = {}
+    for record in records:
+        row = rows.setdefault(ModelTask.of(record).name, {})
+        for key, text in _facts_of(record).items():
+            row.setdefault(key, []).append(text)
+    if not rows:
+        return []
+    columns = ("cell", *next(iter(rows.values())))
+    told: list[tuple[str, ...]] = []
+    for name, row in rows.items():
+        joints = {key: ", " if key == "methods" else "; " for key in row}
+        told.append((name, *(joints[key].join(dict.fromkeys(row[key])) for key in row)))
+    return [Section("What was run on what", (TextTable.of("", columns, told, words=True),))]
+
+
+def _facts_of(record: Record) -> dict[str, str]:
+    args, about = record.task.args, record.provenance
+    ablation = str(args.get("ablation", "counterfactual"))
+    kept = [str(chosen.kept) for chosen in record.data.values()]
+    return {
+        "methods": _method(record),
+        "ablated edges carry": (
+            str(args.get("counterfactual", "")) if ablation == "counterfactual" else ablation
+        ),
+        "objective, profile": f"{record.metric.name}, {record.metric.args.get('profile', '')}",
+        "train + test pairs, data": f"{' + '.join(kept)}, {about.data_hash[:12]}",
+        "seed, dtype, commit": f"{about.seed}, {about.dtype}, {(about.commit or '')[:10]}",
+    }

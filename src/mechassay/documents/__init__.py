@@ -1,0 +1,25 @@
+"""Documents: papers and pages as text, with what they hide."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mechassay.utils.registry import lazy_names
+
+if TYPE_CHECKING:
+    from mechassay.documents.download import Web
+    from mechassay.documents.reading import check_title, read_document
+
+__all__ = [
+    "Web",
+    "check_title",
+    "read_document",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "download": "Web",
+        "reading": "check_title read_document",
+    },
+)

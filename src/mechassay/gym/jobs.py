@@ -1,0 +1,510 @@
+"""Runs on gym tasks: methods, accuracies, and directions that others found.
+
+    `GymJob`          a cell is all methods on one task in one model
+    `GymCheckJob`     a cell is one task in one model, and runs its sentences once
+    `DirectionsJob`   a cell is one method whose directions are given; nothing is trained
+
+The methods of a cell share the runs of bases and sources, and control labels share the
+directions of all methods but those that are trained on labels; so a cell is not cut by method.
+Trainings keep what they have done in `training/`, so that a killed run goes on in the middle of
+a stack. What was found stays in `features/`, a file for each method and seed that `Fit.load`
+reads.
+
+Given directions are measured on the validation and test items of `GymJob` with the same limits
+and seed, and with the same rule that chooses regions. So their numbers stand beside those of
+methods that were run there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, get_args
+
+from mechassay.errors import BadUsage, one_of
+from mechassay.gym.causalgym import FAMILIES, load_gym_task
+from mechassay.gym.directions import (
+    SPLITS,
+    GivenDirections,
+    best_draw,
+    given_directions,
+    measure_directions,
+)
+from mechassay.gym.evaluation import evaluate
+from mechassay.gym.gym_task import GymTask
+from mechassay.gym.interchanges import COMPATS, GymPairs, control_labels
+from mechassay.gym.methods import METHODS, gym_method, spelled_methods
+from mechassay.gym.task_accuracy import KIND, accuracy
+from mechassay.gym.task_odds import ORIGINAL, TaskOdds
+from mechassay.interventions.site import ModelShape
+from mechassay.models.loading import AT, split_revision, training_step
+from mechassay.models.model import Model, check_dtype, untrained
+from mechassay.results.records import Record, Selection, Spec
+from mechassay.runs import options
+from mechassay.runs.job import (
+    MANY,
+    Bench,
+    Cell,
+    Job,
+    cell_name,
+    layers_of,
+    made_by,
+    option,
+    shown_model,
+)
+from mechassay.variables.mib_submission import FEATURES_SHA256
+
+ALL_TASKS = "all"
+PAPER_STEPS = "paper-steps"
+STEPS = (0, 1000, 2000, 3000, 10_000, 143_000)
+"""Checkpoints of Pythia models that section 6.1 of the paper speaks of, the first and the last."""
+WIDTH = 512
+"""Settings are checked before any model is there."""
+GymControl = Literal["labels", "untrained"]
+GYM_CONTROLS: tuple[GymControl, ...] = get_args(GymControl)
+TASKS = option(
+    "Gym task, see `mechassay gym list`; a family of them, all, or a YAML file. Repeat for"
+    " several.",
+    "--task",
+    "-t",
+    first=True,
+)
+REVISIONS = option(
+    "Checkpoint of the models: a revision of the hub, or a subfolder, such as step512. Repeat for"
+    f" several; {PAPER_STEPS} stands for those of the paper's section 6.",
+    "--revision",
+)
+
+
+@dataclass(frozen=True)
+class GymJob(Job):
+    """Run methods on gym tasks: how far exchanging what they find moves what the model says, at
+    every region and layer, with original and control labels.
+
+    Attributes:
+        tasks: names of gym tasks, of families, or files; "all" stands for the 29.
+        revisions: checkpoints; every model becomes `MODEL@REVISION` of each, and this is empty.
+        methods: see `gym.methods`; names of `SWEEPS` stand for all their settings.
+    """
+
+    models: Annotated[tuple[str, ...], options.LOADED_MODELS]
+    tasks: Annotated[tuple[str, ...], TASKS] = (ALL_TASKS,)
+    methods: Annotated[
+        tuple[str, ...],
+        option(
+            "Method, with settings if wanted: das:k=4; or a sweep: table-2a. Repeat for several.",
+            "--method",
+            "-M",
+            first=True,
+        ),
+    ] = METHODS
+    revisions: Annotated[tuple[str, ...], REVISIONS] = ()
+    layers: Annotated[str, option("`all`, numbers such as 0,3,6, or every third: ::3.")] = "all"
+    seeds: Annotated[
+        tuple[int, ...],
+        option("Seed of the start of das, random directions and shuffled labels.", "--draw"),
+    ] = (0,)
+    controls: Annotated[
+        tuple[GymControl, ...],
+        option(
+            "Controls that train again, on --control-label or in a model of random weights.",
+            "--control",
+        ),
+    ] = GYM_CONTROLS
+    control_labels: Annotated[
+        tuple[str, ...],
+        option("Word for each type, with its space; dog and give by default.", "--control-label"),
+    ] = ()
+    compat: Annotated[
+        str, option("causalgym-2024: read and fit at the indices of the public code.")
+    ] = ""
+    train_limit: Annotated[int, option("Interchanges to train on.", least=4)] = 400
+    validation_limit: Annotated[int, option("Interchanges to choose on.", least=2)] = 100
+    test_limit: Annotated[
+        int, option("Interchanges to report on.", "--limit", least=2, first=True)
+    ] = 100
+    dtype: Annotated[str, options.DTYPE] = "float32"
+    prepend_bos: Annotated[bool, options.BOS] = False
+    seed: Annotated[int, options.SEED] = 0
+
+    kind: ClassVar[str] = "gym"
+    for_boards: ClassVar[bool] = True
+    grows: ClassVar[tuple[str, ...]] = ("models", "tasks")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "models", with_revisions(self.models, self.revisions))
+        object.__setattr__(self, "revisions", ())
+
+    def definitions(self) -> dict[str, int]:
+        """See `Job.definitions`: of methods."""
+        finders = [
+            finder
+            for text in spelled_methods(self.methods)
+            for finder in gym_method(text, WIDTH).candidates.values()
+        ]
+        return {f"method {each.name}": each.version for each in finders}
+
+    def check(self, bench: Bench) -> None:
+        """See `Job.check`."""
+        check_dtype(self.dtype)
+        for control in self.controls:
+            one_of("control", control, GYM_CONTROLS)
+        if self.compat:
+            one_of("compat", self.compat, COMPATS)
+        for method in spelled_methods(self.methods):
+            gym_method(method, WIDTH)
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise BadUsage(f"Draws are seeds, one or more, each once; got {self.seeds}.")
+        layers_of(self.layers, MANY)
+        for name in task_names(self.tasks):
+            task = load_gym_task(name)
+            if self.control_labels:
+                control_labels(task.types, self.control_labels)
+
+    def cells(self) -> list[Cell]:
+        """See `Job.cells`."""
+        return gym_cells(self.models, self.tasks)
+
+    def run(self, cell: Cell, bench: Bench) -> Record:
+        """See `Job.run`."""
+        begin = time.perf_counter()
+        model = bench.model(cell.typed["model"], dtype=self.dtype, prepend_bos=self.prepend_bos)
+        task = load_gym_task(cell.typed["task"])
+        limits = {
+            "train": self.train_limit,
+            "validation": self.validation_limit,
+            "test": self.test_limit,
+        }
+        pairs = {
+            split: at_most(task, model, split, size, self.seed) for split, size in limits.items()
+        }
+        folder = bench.folder.path
+        found = evaluate(
+            model,
+            pairs,
+            self.methods,
+            layers=layers_of(self.layers, model.graph.n_layers),
+            control=self._labels(task),
+            seeds=self.seeds,
+            seed=self.seed,
+            untrained=self._untrained(model, bench),
+            compat=self.compat or None,
+            folder=folder / "training" / cell.name,
+            progress=bench.progress,
+        )
+        save_fits(found, folder / "features" / cell.name)
+        chosen = {split: selection(each, model) for split, each in pairs.items()}
+        return found.record(
+            {"model": model_spec(model, cell), "task": task_spec(task)},
+            made_by(model, self.seed, chosen["test"].hash),
+            cell=dict(cell.of),
+            realised={"seconds": round(time.perf_counter() - begin, 3)},
+            data=chosen,
+        )
+
+    def _labels(self, task: GymTask) -> dict[str, str] | bool:
+        """The control label of each type, if there are any."""
+        if "labels" not in self.controls:
+            return False
+        return control_labels(task.types, self.control_labels or None)
+
+    def _untrained(self, model: Model, bench: Bench) -> Model | None:
+        if "untrained" not in self.controls:
+            return None
+        return bench.shared("untrained", lambda: untrained(model, self.seed))
+
+
+def with_revisions(models: Sequence[str], revisions: Sequence[str]) -> tuple[str, ...]:
+    """Every model at every checkpoint, as `MODEL@REVISION`; the models if none is named.
+
+    Raises:
+        BadUsage: a model that already has a revision.
+    """
+    if not revisions:
+        return tuple(models)
+    paper = tuple(f"step{step}" for step in STEPS)
+    every = [each for name in revisions for each in (paper if name == PAPER_STEPS else (name,))]
+    for name in models:
+        if split_revision(name)[1]:
+            raise BadUsage(
+                f"A checkpoint is named once, by --revision or after the @; got {name!r}."
+            )
+    return tuple(f"{name}{AT}{revision}" for name in models for revision in dict.fromkeys(every))
+
+
+def task_names(tasks: Sequence[str]) -> tuple[str, ...]:
+    """The tasks, families and "all" written out, each once."""
+    every = {ALL_TASKS: tuple(task for some in FAMILIES.values() for task in some), **FAMILIES}
+    return tuple(dict.fromkeys(task for name in tasks for task in every.get(name, (name,))))
+
+
+def gym_cells(models: Sequence[str], tasks: Sequence[str]) -> list[Cell]:
+    """A cell for each model and task."""
+    return [
+        Cell(
+            cell_name(model, task),
+            {"model": shown_model(model), "task": Path(task).stem},
+            model,
+            {"model": model, "task": task},
+        )
+        for model in models
+        for task in task_names(tasks)
+    ]
+
+
+def model_spec(model: Model, cell: Cell) -> Spec:
+    """A model and what its size and its checkpoint are."""
+    revision = split_revision(cell.typed["model"])[1]
+    spec = model.spec(parameters=model.n_parameters)
+    if not revision:
+        return spec
+    step = training_step(revision)
+    about = {"revision": revision, **({} if step is None else {"step": step})}
+    return Spec(name=cell.of["model"], args={**spec.args, **about})
+
+
+def task_spec(task: GymTask) -> Spec:
+    """A gym task and what it is made of."""
+    args: dict[str, Any] = {"family": task.family, "lengths": task.lengths, "sha256": task.sha256}
+    return Spec(name=task.name, version=task.version, args=args)
+
+
+def at_most(task: GymTask, model: Model, split: str, size: int, seed: int) -> GymPairs:
+    """As many interchanges of a split as are asked for, or as there are."""
+    if size >= task.sizes[split]:
+        return task.interchanges(split, model, seed=seed)
+    return task.interchanges(split, model, limit=size, seed=seed)
+
+
+def selection(pairs: GymPairs, model: Model) -> Selection:
+    """What was kept and dropped of a split."""
+    return Selection(
+        hash=pairs.batch(model).content_hash,
+        task=pairs.task,
+        split=pairs.split,
+        kept=len(pairs),
+        dropped=dict(pairs.dropped),
+        seed=pairs.seed,
+    )
+
+
+def save_fits(found: TaskOdds, folder: Path) -> None:
+    """Write what methods found: a file for each method and seed, of DAS also of control labels."""
+    for method, each in found.methods.items():
+        name = cell_name(method.replace(":", " "))
+        for kind, fits in each.fits.items():
+            if kind != "odds" and fits[0] is each.fits["odds"][0]:
+                continue
+            for number, fit in enumerate(fits):
+                more = "" if kind == "odds" else f"-{kind}"
+                fit.save(folder / f"{name}-{number}{more}.safetensors")
+
+
+@dataclass(frozen=True)
+class GymCheckJob(Job):
+    """Accuracy of models on gym tasks: how often a sentence's own label is the more probable one.
+
+    Attributes:
+        tasks: names of gym tasks, of families, or files; "all" stands for the 29.
+        revisions: checkpoints; every model becomes `MODEL@REVISION` of each, and this is empty.
+    """
+
+    models: Annotated[tuple[str, ...], options.LOADED_MODELS]
+    tasks: Annotated[tuple[str, ...], TASKS] = (ALL_TASKS,)
+    revisions: Annotated[tuple[str, ...], REVISIONS] = ()
+    limit: Annotated[int, option("Test sentences of each task.", least=2, first=True)] = 100
+    dtype: Annotated[str, options.DTYPE] = "float32"
+    prepend_bos: Annotated[bool, options.BOS] = False
+    seed: Annotated[int, options.SEED] = 0
+
+    kind: ClassVar[str] = KIND
+    command: ClassVar[tuple[str, ...]] = ("gym", "check")
+    grows: ClassVar[tuple[str, ...]] = ("models", "tasks")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "models", with_revisions(self.models, self.revisions))
+        object.__setattr__(self, "revisions", ())
+
+    def check(self, bench: Bench) -> None:
+        """See `Job.check`."""
+        check_dtype(self.dtype)
+        for name in task_names(self.tasks):
+            load_gym_task(name)
+
+    def cells(self) -> list[Cell]:
+        """See `Job.cells`."""
+        return gym_cells(self.models, self.tasks)
+
+    def run(self, cell: Cell, bench: Bench) -> Record:
+        """See `Job.run`."""
+        begin = time.perf_counter()
+        model = bench.model(cell.typed["model"], dtype=self.dtype, prepend_bos=self.prepend_bos)
+        task = load_gym_task(cell.typed["task"])
+        pairs = at_most(task, model, "test", self.limit, self.seed)
+        spec, chosen = model_spec(model, cell), selection(pairs, model)
+        found = replace(accuracy(model, pairs, progress=bench.progress), model=spec.name)
+        return found.record(
+            {"model": spec, "task": task_spec(task)},
+            made_by(model, self.seed, chosen.hash),
+            cell=dict(cell.of),
+            realised={"seconds": round(time.perf_counter() - begin, 3)},
+            data={"test": chosen},
+        )
+
+
+GIVEN_CONTROL = (
+    "Selectivity rests on the directions for control labels as they were given: weak ones make it"
+    " high."
+)
+
+
+@dataclass(frozen=True)
+class DirectionsJob(Job):
+    """Measure directions that were found elsewhere on a gym task: log odds-ratios of test items
+    beside controls; nothing is trained, and nothing in the folders is executed.
+
+    Attributes:
+        directions: folders, which have to be there as long as the run is gone on with or reported.
+    """
+
+    directions: Annotated[
+        tuple[str, ...],
+        option("Folder of directions, as `gym run` leaves them in features.", complete="files"),
+    ]
+    model: Annotated[str, options.MODEL]
+    task: Annotated[
+        str,
+        option("Gym task, see `mechassay gym list`; or a YAML file.", "--task", "-t"),
+    ]
+    layers: Annotated[str, option("`all`, numbers such as 0,3,6, or every third: ::3.")] = "all"
+    control_labels: Annotated[
+        tuple[str, ...],
+        option("Word for each type, with its space; dog and give by default.", "--control-label"),
+    ] = ()
+    validation_limit: Annotated[int, option("Interchanges to choose on.", least=2)] = 100
+    test_limit: Annotated[
+        int, option("Interchanges to report on.", "--limit", least=2, first=True)
+    ] = 100
+    dtype: Annotated[str, options.DTYPE] = "float32"
+    prepend_bos: Annotated[bool, options.BOS] = False
+    seed: Annotated[int, options.SEED] = 0
+
+    kind: ClassVar[str] = "directions"
+    for_boards: ClassVar[bool] = True
+    test_split: ClassVar[str] = "test"
+    command: ClassVar[tuple[str, ...]] = ("gym", "evaluate")
+
+    def words(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """See `Job.words`."""
+        return (*self.command, *self.directions), ("directions",)
+
+    @cached_property
+    def _task(self) -> GymTask:
+        return load_gym_task(self.task)
+
+    @cached_property
+    def given(self) -> tuple[GivenDirections, ...]:
+        """The directions that are measured, a method each.
+
+        Raises:
+            UnknownName: no such task. BadFile: what is wrong with a folder.
+        """
+        regions = self._task.tested
+        return tuple(x for folder in self.directions for x in given_directions(folder, regions))
+
+    def versions(self, bench: Bench) -> dict[str, Any]:
+        """See `Job.versions`: what was measured is a part of the plan."""
+        return {"files": {each.typed: each.sha256 for each in self.given}}
+
+    def check(self, bench: Bench) -> None:
+        """See `Job.check`."""
+        check_dtype(self.dtype)
+        layers_of(self.layers, MANY)
+        if self.control_labels:
+            control_labels(self._task.types, self.control_labels)
+        names: dict[str, str] = {}
+        for each in self.given:
+            if each.method in names:
+                raise BadUsage(
+                    f"{names[each.method]} and {each.typed} are both {each.method!r}: name their"
+                    " methods differently."
+                )
+            names[each.method] = each.typed
+
+    def cells(self) -> list[Cell]:
+        """See `Job.cells`."""
+        (whole,) = gym_cells((self.model,), (self.task,))
+        return [
+            Cell(
+                f"{whole.name}/{cell_name(each.method)}",
+                {**whole.of, "method": each.method},
+                whole.name,
+                {**whole.typed, "method": each.typed},
+            )
+            for each in self.given
+        ]
+
+    def run(self, cell: Cell, bench: Bench) -> Record:
+        """See `Job.run`."""
+        begin = time.perf_counter()
+        typed = cell.typed["method"]
+        (given,) = (each for each in self.given if each.typed == typed)
+        model = bench.model(cell.typed["model"], dtype=self.dtype, prepend_bos=self.prepend_bos)
+        given_directions(given.folder, self._task.tested, ModelShape.of(model), model.name)
+        limits = dict(zip(SPLITS, (self.validation_limit, self.test_limit), strict=True))
+        pairs = {
+            split: at_most(self._task, model, split, size, self.seed)
+            for split, size in limits.items()
+        }
+        found = measure_directions(
+            model,
+            pairs,
+            given,
+            layers=layers_of(self.layers, model.graph.n_layers),
+            control=control_labels(self._task.types, self.control_labels or None)
+            if given.has_control
+            else None,
+            seed=self.seed,
+            progress=bench.progress,
+        )
+        chosen = {split: selection(each, model) for split, each in pairs.items()}
+        fits = found[given.method].fits[ORIGINAL]
+        k = max(fit.directions(site).shape[1] for fit in fits for site in fit.sites)
+        about: dict[str, Any] = {
+            "seeds": found[given.method].seeds,
+            "k": k,
+            FEATURES_SHA256: given.sha256,
+        }
+        record = found.record(
+            {
+                "model": model_spec(model, cell),
+                "task": task_spec(self._task),
+                "method": Spec(name=given.method, args=about),
+            },
+            made_by(model, self.seed, chosen["test"].hash),
+            cell=dict(cell.of),
+            realised={"seconds": round(time.perf_counter() - begin, 3)},
+            data=chosen,
+        )
+        warnings = [*record.warnings, *_warnings(record, given.method, k)]
+        if given.has_control:
+            warnings.append(GIVEN_CONTROL)
+        return record.changed(warnings=warnings)
+
+
+def _warnings(record: Record, method: str, k: int) -> Iterator[str]:
+    """That a site has several directions, and that they do no more than random ones."""
+    if k > 1:
+        yield (
+            f"{method} exchanges up to {k} directions at a site. Methods have one by default, and"
+            " more change more of the vector: compare with methods of as many."
+        )
+    own, drawn = record.measure(f"{ORIGINAL}_{method}"), best_draw(record)
+    if own is not None and own.low <= drawn:
+        yield (
+            f"{method} is not told apart from as many random directions: its interval begins at"
+            f" {own.low:.2f}, and the best of them have {drawn:.2f}."
+        )

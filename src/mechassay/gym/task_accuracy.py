@@ -1,0 +1,233 @@
+"""Whether a model does a gym task at all: which of a sentence's two labels is more probable.
+
+    accuracy = share of sentences with p(own label) > p(label of the other type)
+
+The sentences are the bases of a split, swaps included, so each pair gives two (Arora et al. 2024,
+section 3.4 and figure 3). A model that prefers one label whatever stands before it is right in half
+of them: the accuracy of each type says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from mechassay.gym.causalgym import load_gym_task
+from mechassay.gym.gym_task import GymTask
+from mechassay.gym.interchanges import GymPairs, tokens_of_labels
+from mechassay.interventions.sweep import token_logits
+from mechassay.models.model import Model
+from mechassay.results.records import Measure, Provenance, Record, Spec, Table, Values, provenance
+from mechassay.stats.intervals import Estimate, proportion_interval
+from mechassay.utils.display import (
+    SILENT,
+    OneLine,
+    Progress,
+    Tabular,
+    html_facts,
+    html_note,
+    html_table,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+KIND = "gym-check"
+ALL_TYPES = "all"
+LEAST_ACCURACY = 0.6
+"""The paper greys tasks that a model does no better than this."""
+ACCURACY_SAYS = "Share of test sentences whose own label is more probable than the other one."
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GymAccuracy(OneLine, Tabular):
+    """The labels of a task's sentences in a model.
+
+    Attributes:
+        ids, groups, types: of the sentences.
+        margins: log p(own label) - log p(other label), in nats.
+        dropped: sentences that were left out, by reason.
+        split: whose sentences.
+    """
+
+    model: str
+    task: str
+    ids: tuple[str, ...]
+    groups: tuple[str, ...]
+    types: tuple[str, ...]
+    margins: Float[np.ndarray, "n"]
+    dropped: Mapping[str, int] = field(default_factory=dict[str, int])
+    split: str = "test"
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def right(self) -> Bool[np.ndarray, "n"]:
+        """Whether a sentence's own label is the more probable one."""
+        return self.margins > 0
+
+    @property
+    def estimate(self) -> Estimate:
+        """The share of sentences that are right, with its 95 % interval over pairs."""
+        return self._estimate(np.ones(len(self), dtype=bool))
+
+    @property
+    def does_it(self) -> bool:
+        """Whether the accuracy is above 60 %: below, the paper greys the task."""
+        return self.estimate.value > LEAST_ACCURACY
+
+    def _estimate(self, rows: Bool[np.ndarray, "n"]) -> Estimate:
+        right = self.right[rows].astype(float)
+        groups = [group for group, kept in zip(self.groups, rows, strict=True) if kept]
+        low, high, _ = proportion_interval(right, groups)
+        return Estimate(float(right.mean()), low, high)
+
+    def columns(self) -> dict[str, list[Any]]:
+        """A row for all sentences, and one for those of each type."""
+        rows: list[dict[str, Any]] = []
+        types = np.array(self.types)
+        for kind in (ALL_TYPES, *sorted(set(self.types))):
+            some = np.ones(len(self), dtype=bool) if kind == ALL_TYPES else types == kind
+            found = self._estimate(some)
+            rows.append(
+                {
+                    "type": kind,
+                    "accuracy": found.value,
+                    "low": found.low,
+                    "high": found.high,
+                    "margin": float(self.margins[some].mean()),
+                    "n": int(some.sum()),
+                }
+            )
+        return {name: [row[name] for row in rows] for name in rows[0]}
+
+    def shown(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "task": self.task,
+            "accuracy": self.estimate.value,
+            "n": len(self),
+            "dropped": sum(self.dropped.values()),
+        }
+
+    def plot(self, ax: Axes | None = None) -> Figure:
+        """Accuracies of all sentences and of each type, with intervals."""
+        from mechassay.interventions.heatmap import draw_points
+
+        columns = self.columns()
+        numbers = zip(*(columns[name] for name in ("accuracy", "low", "high")), strict=True)
+        points = [Estimate(*row) for row in numbers]
+        return draw_points({"accuracy": points}, columns["type"], "accuracy", ax=ax)
+
+    def _repr_html_(self) -> str:
+        columns = self.columns()
+        rows = [
+            (kind, f"{value:.2f}", f"{low:.2f} to {high:.2f}", f"{n:,}")
+            for kind, value, low, high, n in zip(
+                *(columns[name] for name in ("type", "accuracy", "low", "high", "n")), strict=True
+            )
+        ]
+        facts = {f"dropped: {reason}": f"{n:,}" for reason, n in self.dropped.items()}
+        names = ("type", "accuracy", "95 % interval", "n")
+        notes = map(html_note, self.warnings())
+        return html_facts(f"{self.task}, {self.model}", facts, html_table(names, rows), *notes)
+
+    def warnings(self) -> list[str]:
+        """What a reader has to know."""
+        if self.does_it:
+            return []
+        return [no_behaviour(self.model, self.task, self.estimate.value)]
+
+    def record(
+        self, specs: Mapping[str, Spec] | None = None, made: Provenance | None = None, **more: Any
+    ) -> Record:
+        """The accuracy as a record, with the margin of every sentence.
+
+        Args:
+            specs: more of model and task than their names.
+            made: how it came about.
+            more: other fields of the record.
+        """
+        named = {
+            "model": Spec(name=self.model),
+            "task": Spec(name=self.task),
+            "method": Spec(name="behaviour"),
+            "metric": Spec(name="accuracy"),
+        }
+        values = {"right": self.right.astype(float).tolist(), "margin": self.margins.tolist()}
+        given: dict[str, Any] = {
+            "provenance": made or provenance(device="", dtype="", seed=0),
+            **more,
+        }
+        return Record(
+            kind=KIND,
+            specs={**named, **(specs or {})},
+            measures=[
+                Measure(
+                    name="accuracy",
+                    n=len(self),
+                    better="up",
+                    meaning=ACCURACY_SAYS,
+                    **vars(self.estimate),
+                )
+            ],
+            tables=[Table(name="types", keys=("type",), columns=self.columns())],
+            values=Values(
+                unit="sentence", ids=list(self.ids), groups=list(self.groups), columns=values
+            ),
+            **given,
+        )
+
+
+def no_behaviour(model: str, task: str, accuracy: float) -> str:
+    """The warning of a task that a model does not do."""
+    return (
+        f"{model} tells the labels of {task} apart in {accuracy:.0%} of the sentences: there is"
+        " hardly a behaviour to explain."
+    )
+
+
+def accuracy(
+    model: Model,
+    task: GymTask | str | GymPairs,
+    *,
+    split: str = "test",
+    limit: int | None = None,
+    seed: int = 0,
+    progress: Progress = SILENT,
+) -> GymAccuracy:
+    """How often a model prefers a sentence's own label; two logits of one run a sentence.
+
+    Args:
+        task: a gym task, its name, or its pairs.
+        split, limit, seed: see `GymTask.interchanges`; not used with pairs.
+
+    Raises:
+        UnknownName: no such task or split.
+        BadUsage: a limit that the split does not have.
+        BadPairs: no pair whose labels are one token each.
+    """
+    if isinstance(task, GymPairs):
+        pairs = task
+    else:
+        found = load_gym_task(task) if isinstance(task, str) else task
+        pairs = found.interchanges(split, model, limit=limit, seed=seed)
+    batch = model.interchanges(pairs.batch(model))
+    logits = token_logits(model, batch, [], tokens_of_labels(batch), progress=progress).base
+    return GymAccuracy(
+        model.name,
+        pairs.task,
+        batch.ids,
+        batch.groups,
+        tuple(pair.tags.get("type", "") for pair in pairs),
+        logits[:, 0] - logits[:, 1],
+        pairs.dropped,
+        pairs.split,
+    )

@@ -1,0 +1,336 @@
+"""A small GPT-NeoX of our own, trained on the sentences of gym tasks, with its checkpoints.
+
+    The artists that feared the child are
+
+A row of the corpus is a sentence of a task, drawn as its pairs are, and a label of its type;
+there are equally many of each task. Only sentences of the train split are drawn, so none of the
+validation and test sentences is among them. As tasks share words, such a sentence may still be
+the beginning of a longer one of another task; its label rarely follows there ("... has" of "...
+has never"). Words and marks of punctuation are the tokens; the control labels are words too.
+
+    loss = mean over all tokens but the first of a sentence of -log p(token | those before it)
+
+A step takes the next sentences of a random order of the corpus. AdamW; the learning rate rises
+over the first steps and then falls by a cosine; gradients are cut to a norm of 1. The
+architecture is that of Pythia: parallel blocks, LayerNorm, partly rotary positions, separate
+embeddings for input and output.
+
+The folder has a checkpoint `step0`, `step64`, ... for each step that is asked for, counted in
+updates that were done, with weights in fp16. `load_model("FOLDER@step64")` loads one, and
+`load_model("FOLDER")` the last. `training.json` says how they were made. An interrupted training
+goes on from where it was and ends the same, bit for bit: everything is drawn from one seed.
+Another number of threads may round sums in another way.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechassay.errors import BadUsage, NonFinite
+from mechassay.gym.gym_task import GymTask
+from mechassay.gym.interchanges import DOG_GIVE
+from mechassay.tasks.task import split_rng
+from mechassay.truth.tasks import UNKNOWN
+from mechassay.truth.verification import write_tokenizer, write_weights
+from mechassay.utils.checkpoint import Order, descend, key_of
+from mechassay.utils.display import BAR, OneLine, Progress
+
+if TYPE_CHECKING:
+    from transformers import GPTNeoXForCausalLM
+
+
+SPLIT = "train"
+PAD = -1
+_WORD = re.compile(r"\w+|[^\w\s]+")
+"""As `truth.folders.word_tokenizer` splits."""
+
+
+def words_of(tasks: Iterable[GymTask]) -> list[str]:
+    """All words that sentences, labels and control labels of some tasks can have, sorted; first the
+    token for any other.
+    """
+    texts = set(DOG_GIVE)
+    for task in tasks:
+        texts |= {label for labels in task.labels.values() for label in labels}
+        for choice in task.choices:
+            texts |= {text for rows in choice.rows.values() for row in rows for text in row}
+    return [UNKNOWN, *sorted({word for text in texts for word in _WORD.findall(text)})]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GymCorpus(OneLine):
+    """Sentences as token ids, one a row.
+
+    Attributes:
+        words: by id.
+        ids: of sentences with their continuations; `PAD` after the end.
+        tasks: names of the tasks, in the order of their rows, equally many of each.
+    """
+
+    words: tuple[str, ...]
+    ids: Int[Tensor, "rows longest"]
+    tasks: tuple[str, ...]
+
+    @classmethod
+    def of(cls, tasks: Sequence[GymTask], size: int, seed: int) -> GymCorpus:
+        """Draw sentences of the train split.
+
+        Args:
+            size: sentences of each task; some may be the same where a task has few.
+            seed: another seed, other sentences.
+
+        Raises:
+            BadUsage: no task, or a size below 1.
+        """
+        if not tasks or size < 1:
+            raise BadUsage(f"A corpus has tasks and sentences; got {len(tasks)} and {size}.")
+        words = words_of(tasks)
+        id_of = {word: number for number, word in enumerate(words)}
+        rng = split_rng(SPLIT, seed)
+        rows = [
+            [id_of[word] for word in _WORD.findall(drawn.sentence + drawn.label)]
+            for task in tasks
+            for drawn in islice(task.sentences(SPLIT, rng), size)
+        ]
+        ids = np.full((len(rows), max(map(len, rows))), PAD)
+        for row, found in zip(ids, rows, strict=True):
+            row[: len(found)] = found
+        return cls(tuple(words), torch.from_numpy(ids), tuple(task.name for task in tasks))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def texts(self) -> list[str]:
+        """The rows as words with spaces between them."""
+        return [
+            " ".join(self.words[each] for each in row if each != PAD) for row in self.ids.tolist()
+        ]
+
+    def shown(self) -> dict[str, object]:
+        """What a line says of it."""
+        tokens = int((self.ids != PAD).sum())
+        return {
+            "tasks": len(self.tasks),
+            "n": len(self),
+            "tokens": tokens,
+            "words": len(self.words),
+        }
+
+
+FILE = "training.json"
+STATE = "training.safetensors"
+CONTEXT = 64
+CLIP = 1.0
+CHUNKS = 4
+"""Parts of a batch by length, so that little of it is padding."""
+TAIL = 100
+"""Steps whose mean loss is told."""
+
+
+@dataclass(frozen=True)
+class GymTraining:
+    """How large, how long and how fast.
+
+    Attributes:
+        layers, width, heads: of the model; its MLPs are four times as wide.
+        sentences: of the corpus, for each task.
+        steps: optimiser steps.
+        checkpoints: steps after which weights are kept; the last step always is.
+        batch_size: sentences a step.
+        rate, last_rate: the highest learning rate, and that of the last step.
+        warmup: steps over which the rate rises.
+        decay: of weights.
+        seed: of the corpus, its order, and the first weights.
+    """
+
+    layers: int = 4
+    width: int = 48
+    heads: int = 4
+    sentences: int = 3000
+    steps: int = 2000
+    checkpoints: tuple[int, ...] = ()
+    batch_size: int = 64
+    rate: float = 2e-3
+    last_rate: float = 2e-5
+    warmup: int = 100
+    decay: float = 0.01
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        least = min(
+            *(self.layers, self.width, self.heads, self.sentences, self.steps, self.warmup),
+            self.batch_size // CHUNKS,
+        )
+        if least < 1 or self.width % (4 * self.heads):
+            raise BadUsage(
+                "A training has a layer, a head, a step and a sentence or more, batches of"
+                f" {CHUNKS} or more, and heads whose width is divisible by 4; got {self}."
+            )
+        wrong = [step for step in self.checkpoints if not 0 <= step <= self.steps]
+        if wrong:
+            raise BadUsage(f"Checkpoints are from 0 to {self.steps} steps; got {wrong[0]}.")
+        if not 0 < self.rate < math.inf or not 0 < self.last_rate < math.inf:
+            raise BadUsage(
+                f"Learning rates must be finite numbers above 0; got rate={self.rate},"
+                f" last_rate={self.last_rate}."
+            )
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """The steps after which weights are kept, in order."""
+        return tuple(sorted({*self.checkpoints, self.steps}))
+
+    def rate_at(self, step: int) -> float:
+        """The learning rate of a step, counted from 0."""
+        if step < self.warmup:
+            return self.rate * (step + 1) / self.warmup
+        fall = (step - self.warmup) / max(self.steps - self.warmup, 1)
+        return self.last_rate + (self.rate - self.last_rate) * (1 + math.cos(math.pi * fall)) / 2
+
+
+def train_gym_model(
+    folder: Path,
+    training: GymTraining | None = None,
+    *,
+    tasks: Sequence[GymTask],
+    progress: Progress = BAR,
+) -> Float[Tensor, "steps"]:
+    """Train a model, and write its checkpoints, a tokenizer and training.json.
+
+    Args:
+        folder: a new one, or one in which this training was interrupted.
+        training: `GymTraining()` by default.
+        tasks: whose sentences.
+
+    Returns:
+        The loss of every step, in nats a token.
+
+    Raises:
+        BadUsage: the folder holds anything else, or the training is finished.
+        NonFinite: the loss is NaN or infinite.
+    """
+    training = training or GymTraining()
+    corpus = GymCorpus.of(tasks, training.sentences, training.seed)
+    about = {**asdict(training), "tasks": {task.name: task.sha256 for task in tasks}}
+    _begin(folder, about)
+    model = untrained_neox(training, len(corpus.words))
+    optimiser = torch.optim.AdamW(
+        model.parameters(), betas=(0.9, 0.98), weight_decay=training.decay
+    )
+    order, losses = Order(len(corpus), training.batch_size), torch.zeros(training.steps).double()
+    generator = torch.Generator().manual_seed(training.seed)
+    write_tokenizer(corpus.words, CONTEXT, folder)
+
+    def differentiate(step: int) -> None:
+        if step in training.kept:
+            write_checkpoint(model, step, folder)
+        losses[step] = accumulate(model, corpus.ids[order.draw(generator)])
+        if not math.isfinite(losses[step]):
+            raise NonFinite(
+                f"Training {folder.name}: the loss of step {step} is {losses[step]:g}. Try a lower"
+                " rate."
+            )
+
+    with progress.track("training a GPT-NeoX", training.steps) as advance:
+        descend(
+            differentiate,
+            optimiser,
+            training.steps,
+            advance=advance,
+            key=key_of(about),
+            checkpoint=folder / STATE,
+            keep=True,
+            generator=generator,
+            also={"losses": losses, **order.kept},
+            clip=CLIP,
+            schedule=training.rate_at,
+        )
+    write_checkpoint(model, training.steps, folder)
+    _write(folder, {**about, "last_loss": float(losses[-TAIL:].mean())})
+    (folder / STATE).unlink()
+    return losses
+
+
+def untrained_neox(training: GymTraining, n_words: int) -> GPTNeoXForCausalLM:
+    """The model before the first step, with random weights."""
+    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+
+    config = GPTNeoXConfig(
+        vocab_size=n_words,
+        hidden_size=training.width,
+        num_hidden_layers=training.layers,
+        num_attention_heads=training.heads,
+        intermediate_size=4 * training.width,
+        max_position_embeddings=CONTEXT,
+        rope_parameters={
+            "rope_type": "default",
+            "rope_theta": 10_000.0,
+            "partial_rotary_factor": 0.5,
+        },
+        initializer_range=1 / math.sqrt(training.width) / 2,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    # transformers draws weights from the global generator, which is put back.
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(training.seed)
+        return GPTNeoXForCausalLM(config).train()
+
+
+def accumulate(model: GPTNeoXForCausalLM, ids: Int[Tensor, "rows longest"]) -> float:
+    """Add the gradients of some sentences' mean loss a token to those of the model."""
+    lengths = (ids != PAD).sum(1)
+    total, n = 0.0, int((lengths - 1).sum())
+    for rows in lengths.argsort(stable=True).tensor_split(CHUNKS):
+        some = ids[rows, : int(lengths[rows].max())]
+        # What is padded stands at the end, where nothing that counts reads it.
+        logits = model(input_ids=some.clamp(min=0), use_cache=False).logits[:, :-1]
+        loss = torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), some[:, 1:].flatten(), ignore_index=PAD, reduction="sum"
+        )
+        (loss / n).backward()
+        total += float(loss.detach())
+    return total / n
+
+
+def write_checkpoint(model: GPTNeoXForCausalLM, step: int, folder: Path) -> None:
+    """Write the weights after some steps as `stepN`, in fp16."""
+    written: Any = copy.deepcopy(model).half()
+    write_weights(written, folder / f"step{step}")
+
+
+def _begin(folder: Path, about: dict[str, Any]) -> None:
+    """Make the folder, or see that it holds this training, interrupted.
+
+    Raises:
+        BadUsage: it holds something else.
+    """
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(folder, about)
+        return
+    try:
+        held = json.loads((folder / FILE).read_text("utf-8"))
+    except (OSError, ValueError):
+        held = None
+    if held != json.loads(json.dumps(about)):
+        raise BadUsage(
+            f"{folder} exists, and does not hold this training, interrupted. Name another folder."
+        )
+
+
+def _write(folder: Path, about: dict[str, Any]) -> None:
+    (folder / FILE).write_text(json.dumps(about, indent=2) + "\n", "utf-8")

@@ -1,0 +1,327 @@
+"""From the runs of a judge to one score: match claims, vote, audit, challenge, then score.
+
+The order is fixed, and judgments refuse a step that comes too late. A score is a function of the
+statuses that are left, so it is always computed last. What each step did is in the judgments
+that come out. Their record shows it, with the scores that other ways to make one status of many
+would give, and with how the runs agree (Krippendorff's alpha of ordinal data, by claim and
+criterion).
+
+The challenge is that of a devil's advocate: judgments that argue against those at hand
+(`challenge`; Tower 2026, section 3.8). The vote and the audit are `vote` and `audit`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from mechassay.claims.claim import ClaimFile, system_claim
+from mechassay.claims.comparison import coincidences, ordinal_alpha
+from mechassay.claims.judgments import JudgedClaim, Judgment, Judgments, StatusStep
+from mechassay.claims.rubric import JUDGED, Rubric, Status, claim_score
+from mechassay.errors import BadUsage, one_of
+from mechassay.judges.leak_audit import Spare, audit, changed, objections, spared_claims
+from mechassay.judges.voting import AGGREGATES, LIKE, Aggregate, aggregated, step_input, vote
+from mechassay.results.records import Measure, Record, Spec, Table, provenance
+from mechassay.utils.display import counted
+
+Calibration = Literal["conservative", "aggressive"]
+CALIBRATIONS: tuple[Calibration, ...] = get_args(Calibration)
+
+
+def challenge(
+    judgments: Judgments, advocate: Judgments, calibration: Calibration = "conservative"
+) -> Judgments:
+    """Judgments after what an advocate says against them (Tower 2026, section 3.8).
+
+    An advocate is a second file of judgments on the same claims. Of the five criteria of the
+    leak audit, each status that it gives lower, with a reason, is an objection. How many
+    objections are followed is its calibration:
+
+        aggressive     each objection, on the system claim as well; the status is the advocate's
+        conservative   those that say NO, on other claims than that of the system
+
+    The paper tried both as prompts. The first was too strict (IOI fell from 6.9 to 4.2), the
+    second changed nothing, and so the paper relies on votes. It leaves open what a status falls
+    to, and whether the system claim is spared.
+
+    Raises:
+        UnknownName: a calibration that there is not.
+        BadUsage: they were challenged already; the advocate's are by another rubric.
+    """
+    one_of("calibration of an advocate", calibration, CALIBRATIONS)
+    mild = calibration == "conservative"
+    spared = spared_claims([each.claim for each in judgments.claims]) if mild else ()
+
+    def refused(before: Status, said: Judgment) -> str:
+        return "a conservative advocate says NO or nothing" if mild and said.status != "NO" else ""
+
+    found, rejected = objections(judgments, advocate, spared, refused)
+    about = step_input(advocate.rater.id, advocate)
+    return changed(judgments, "advocate", about, found, rejected, spared)
+
+
+KIND = "claims-vote"
+SINGLE = "single run"
+LESS = "A minimum of fewer runs is less strict."
+
+
+def debias(
+    runs: Sequence[Judgments],
+    claims: ClaimFile | None = None,
+    *,
+    like: float = LIKE,
+    support: int = 1,
+    audited: bool = True,
+    auditor: Judgments | None = None,
+    spare: Spare = "system",
+    advocate: Judgments | None = None,
+    calibration: Calibration = "conservative",
+) -> Judgments:
+    """The judgments that several runs leave; see `vote`, `audit` and `challenge`.
+
+    Args:
+        audited: whether there is a leak audit, by the auditor or by the rule.
+
+    Raises:
+        BadUsage: runs that cannot be voted on, or objections by another rubric.
+    """
+    found = vote(runs, claims, like=like, support=support)
+    if audited or auditor is not None:
+        found = audit(found, auditor, spare=spare)
+    return found if advocate is None else challenge(found, advocate, calibration)
+
+
+def runs_of(judged: JudgedClaim) -> dict[str, dict[str, Status]]:
+    """The statuses that every run gave a claim, from the steps of its vote; empty without one."""
+    found: dict[str, dict[str, Status]] = {each.run: {} for each in judged.runs}
+    for code, judgment in judged.criteria.items():
+        for run, status in _given(judgment).items():
+            found[run][code] = status
+    return found
+
+
+def single_scores(rubric: Rubric, judged: JudgedClaim) -> dict[str, float]:
+    """The score of a claim in every run that the vote is of."""
+    return {run: claim_score(rubric, own).cvs for run, own in runs_of(judged).items()}
+
+
+def _given(judgment: Judgment) -> dict[str, Status]:
+    """What each run said, before the vote."""
+    return next((dict(step.given) for step in judgment.steps if step.step == "vote"), {})
+
+
+def debiasing_record(judgments: Judgments) -> Record:
+    """What the steps did, as a record.
+
+    Raises:
+        BadUsage: the judgments went through no step.
+    """
+    if not judgments.steps:
+        raise BadUsage(f"The judgments of {judgments.rater.id} went through no step.")
+    rubric = judgments.criteria
+    names = [each.name for step in judgments.steps if step.step == "vote" for each in step.inputs]
+    rater = judgments.rater.id
+    return Record(
+        kind=KIND,
+        cell={"rater": rater},
+        specs={
+            "method": Spec(name=" → ".join(step.step for step in judgments.steps)),
+            "rater": Spec(name=rater, args={"kind": judgments.rater.kind}),
+            "rubric": Spec(name=rubric.id, version=rubric.version),
+        },
+        measures=_measures(judgments, names),
+        tables=[
+            Table.of("steps", ("step", "input"), _steps(judgments)),
+            Table.of("claims", ("claim",), _claims(judgments, len(names))),
+            Table.of("matches", ("claim", "run"), _matches(judgments)),
+            Table.of("scores", ("claim", "of"), _scores(judgments)),
+            Table.of("changes", ("claim", "criterion", "step"), _changes(judgments)),
+            Table.of("statuses", ("claim", "criterion"), _statuses(judgments, names)),
+            Table.of(
+                "rejected",
+                ("step", "number"),
+                [
+                    {"step": step.step, "number": place, "what": what}
+                    for step in judgments.steps
+                    for place, what in enumerate(step.rejected, start=1)
+                ],
+            ),
+        ],
+        warnings=_warnings(judgments, len(names)),
+        provenance=provenance(device="cpu", dtype="float64", seed=0),
+    )
+
+
+def _measures(judgments: Judgments, names: Sequence[str]) -> list[Measure]:
+    system, _ = system_claim([judged.claim for judged in judgments.claims])
+    own = judgments.claim(system)
+    score = claim_score(judgments.criteria, own.statuses)
+    measures = [
+        Measure(
+            name="cvs",
+            title="CVS of the system claim",
+            value=score.cvs,
+            better="up",
+            unit="of 10",
+            n=score.n_judged,
+            n_undefined=int(math.isnan(score.cvs)),
+            meaning="After every step.",
+        )
+    ]
+    if names:
+        ratings, n = _ratings(judgments, names)
+        alpha = float(ordinal_alpha(coincidences(ratings, len(JUDGED))))
+        measures.append(
+            Measure(
+                name="alpha",
+                title="Alpha of runs",
+                value=alpha,
+                better="up",
+                n=n,
+                n_undefined=n if math.isnan(alpha) else 0,
+                meaning="Krippendorff's, of ordinal data: how runs agree on statuses; n counts"
+                " criteria of claims that two runs judged.",
+            )
+        )
+    return measures
+
+
+def _ratings(judgments: Judgments, names: Sequence[str]) -> tuple[np.ndarray, int]:
+    """Places of statuses, runs by criteria of claims; -1 is nothing. And those that two judged."""
+    items = [_given(each) for judged in judgments.claims for each in judged.criteria.values()]
+    found = np.array(
+        [
+            [JUDGED.index(own[name]) if own.get(name) in JUDGED else -1 for own in items]
+            for name in names
+        ],
+        dtype=np.int64,
+    ).reshape(len(names), len(items))
+    return found, int(((found >= 0).sum(axis=0) > 1).sum())
+
+
+def _steps(judgments: Judgments) -> Iterator[dict[str, Any]]:
+    for step in judgments.steps:
+        for each in step.inputs:
+            yield {
+                "step": step.step,
+                "input": each.name,
+                "rater": f"{each.rater.kind}: {each.rater.id}",
+                "created": each.created,
+                "sha256": each.sha256,
+                "n_claims": each.n_claims,
+            }
+
+
+def _claims(judgments: Judgments, n_runs: int) -> Iterator[dict[str, Any]]:
+    system, why = system_claim([judged.claim for judged in judgments.claims])
+    for judged in judgments.claims:
+        own = judged.claim.id == system
+        yield {
+            "claim": judged.claim.id,
+            "statement": judged.claim.statement,
+            "system": own,
+            "why": why if own else "",
+            "support": len(judged.runs),
+            "n_runs": n_runs,
+            "system_in": sum(each.system for each in judged.runs),
+            "least_similarity": min((each.similarity for each in judged.runs), default=None),
+        }
+
+
+def _matches(judgments: Judgments) -> Iterator[dict[str, Any]]:
+    for judged in judgments.claims:
+        for each in judged.runs:
+            yield {"claim": judged.claim.id, **each.model_dump(exclude={"claim"}), "id": each.claim}
+
+
+def _scores(judgments: Judgments) -> Iterator[dict[str, Any]]:
+    """Scores of a claim in single runs, by every way to make one of them, and at the end."""
+    rubric = judgments.criteria
+    for judged in judgments.claims:
+        runs = runs_of(judged)
+        found = {f"{SINGLE} {run}": own for run, own in runs.items()}
+        if runs:
+            found |= {how: _by(judged, how) for how in AGGREGATES}
+        found["after all steps"] = judged.statuses
+        for name, statuses in found.items():
+            score = claim_score(rubric, statuses)
+            tiers = {"tier": score.tier, "gated_tier": score.gated_tier}
+            yield {"claim": judged.claim.id, "of": name, "cvs": score.cvs, **tiers}
+
+
+def _by(judged: JudgedClaim, how: Aggregate) -> dict[str, Status]:
+    return {
+        code: aggregated(list(_given(judgment).values()), how)
+        for code, judgment in judged.criteria.items()
+    }
+
+
+def _changes(judgments: Judgments) -> Iterator[dict[str, Any]]:
+    for judged in judgments.claims:
+        for code, judgment in judged.criteria.items():
+            for step in judgment.steps:
+                if step.note:
+                    yield {
+                        "claim": judged.claim.id,
+                        "criterion": code,
+                        "step": step.step,
+                        "before": _before(step),
+                        "after": step.status,
+                        "why": step.why,
+                    }
+
+
+def _before(step: StatusStep) -> str:
+    return ", ".join(step.given.values())
+
+
+def _statuses(judgments: Judgments, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    if not names:
+        return
+    for judged in judgments.claims:
+        for code, judgment in judged.criteria.items():
+            given = _given(judgment)
+            most = max(map(list(given.values()).count, given.values()))
+            yield {
+                "claim": judged.claim.id,
+                "criterion": code,
+                **{name: given.get(name) for name in names},
+                **{how: aggregated(list(given.values()), how) for how in AGGREGATES},
+                "final": judgment.status,
+                "agree": most,
+                "n": len(given),
+            }
+
+
+def _warnings(judgments: Judgments, n_runs: int) -> list[str]:
+    said: list[str] = []
+    few = [each.claim.id for each in judgments.claims if 2 * len(each.runs) <= n_runs]
+    some = [each.claim.id for each in judgments.claims if 0 < len(each.runs) < n_runs]
+    if some:
+        said.append(f"Not made by all {n_runs} runs: {', '.join(some)}. {LESS}")
+    if n_runs and few:
+        said.append(f"Made by no more than half of the runs: {', '.join(few)}.")
+    hashes = [
+        each.sha256 for step in judgments.steps if step.step == "vote" for each in step.inputs
+    ]
+    if len(set(hashes)) < len(hashes):
+        said.append(
+            f"{len(hashes)} runs are {len(set(hashes))} different ones: a run that repeats another"
+            " adds nothing."
+        )
+    silent = sum(
+        judgment.status == "NOT TESTED"
+        and any(each in JUDGED for each in _given(judgment).values())
+        for judged in judgments.claims
+        for judgment in judged.criteria.values()
+    )
+    if silent:
+        told, them = counted(silent, "status is", "statuses are"), "it" if silent == 1 else "them"
+        said.append(f"{told} NOT TESTED as some run says nothing of {them}.")
+    if n := sum(len(step.rejected) for step in judgments.steps):
+        said.append(f"{counted(n, 'objection was', 'objections were')} rejected.")
+    return said

@@ -1,1 +1,0 @@
-"""What runs models for the metrics: a gauge a file, which hands arrays to its formula."""

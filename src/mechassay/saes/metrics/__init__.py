@@ -1,0 +1,1 @@
+"""Metrics of dictionaries: formula and gauge, one metric a file."""

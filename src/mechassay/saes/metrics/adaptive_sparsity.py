@@ -1,0 +1,339 @@
+"""M12, adaptive sparsity: has a value as many active features as it needs?
+
+k is how many features of a held-out value are active, x its norm.
+
+`page`      the line k ~ x over all values says what to expect; a value is flagged if |k -
+            expected| / expected > t, with t = 2 in the usage line; passes if less than a fifth
+            are flagged. A dictionary with the same k for all values, which the metric is meant
+            to condemn, lies on the line: 0 are flagged. At t = 2 no value can have too few. Norm
+            is no complexity.
+`repaired`  need is how many features matching pursuit (Mallat and Zhang 1993) takes until a
+            value is as well reconstructed as the dictionary does half of them (`needed_by`). It
+            is flagged if k > t need or k < need / t. Adaptivity is the slope of log k over log
+            need: 0 at a fixed k, 1 if k is proportional to need. The lower end of its interval
+            over documents has to be above 0, and less than a fifth may be flagged. Any other
+            measure of complexity can stand for need.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy.stats import rankdata
+
+from mechassay.errors import BadUsage
+from mechassay.measurement.catalogue import Condition, Flag, Quantity, quantity, thresholds
+from mechassay.measurement.measurement import (
+    N_SIMULATIONS,
+    Drawn,
+    Measurement,
+    NullTable,
+    Scenario,
+    simulate,
+)
+from mechassay.measurement.metric import Inputs
+from mechassay.saes.feature_matching import needed_by
+from mechassay.saes.metrics.feature_tokens import given_dictionary
+from mechassay.stats.intervals import (
+    Interval,
+    Resamples,
+    percentile_interval,
+    proportion_interval,
+    resolved_difference,
+)
+
+ID = "M12"
+THRESHOLD = 2.0
+SIMULATED = 500
+"""Values of a simulation at most; with more, errors are rarer."""
+REPAIRED = (Condition("k_mismatch_rate", "<", 0.2), Condition("adaptivity_low", ">", 0.0))
+Counts = Float[np.ndarray, "n"]
+
+
+def expected_k(k: Counts, x: Counts) -> Counts:
+    """What the line through k over x says; the mean of k where x does not vary."""
+    if not len(k):
+        return k
+    centred = x - x.mean()
+    spread = float(centred @ centred)
+    slope = float(centred @ (k - k.mean())) / spread if spread > 0 else 0.0
+    return k.mean() + slope * centred
+
+
+def page_deviation(k: Counts, x: Counts) -> Counts:
+    """(k - expected) / expected; NaN where nothing is expected."""
+    expected = expected_k(k, x)
+    return np.divide(k - expected, expected, out=np.full(len(k), np.nan), where=expected != 0)
+
+
+def mismatch(k: Counts, need: Counts, threshold: float) -> tuple[np.ndarray, np.ndarray]:
+    """Which values have more than `threshold` times the features they need, and which less than
+    one in `threshold`.
+    """
+    return k > threshold * need, k * threshold < need
+
+
+def adaptivity(
+    k: Counts, need: Counts, groups: Sequence[str], rng: np.random.Generator
+) -> tuple[float, Interval, int]:
+    """The slope of log k over log need, its interval over groups, and of how many values.
+
+    NaN where need does not vary. Values without features, or that need none, have no logarithm.
+    """
+    there = (k > 0) & (need > 0)
+    y, x = np.log(k[there]), np.log(need[there])
+    n, none = int(there.sum()), (math.nan, Interval(math.nan, math.nan), int(there.sum()))
+    if n < 3 or np.ptp(x) == 0:
+        return none
+    if np.ptp(y) == 0:
+        return 0.0, Interval(0.0, 0.0), n
+    x, y = x - x.mean(), y - y.mean()
+    draws = Resamples(np.asarray(groups)[there].tolist(), rng)
+    mean_x, mean_y, xy, xx = draws.means(np.stack((x, y, x * y, x * x))).T
+    variances = resolved_difference(xx, mean_x**2, x * x)
+    slopes = (xy - mean_x * mean_y) / np.where(variances == 0, np.nan, variances)
+    return float(x @ y / (x @ x)), percentile_interval(slopes, n_groups=draws.n_groups), n
+
+
+def adaptive_sparsity(
+    k: Counts,
+    norms: Counts,
+    need: Counts,
+    groups: Sequence[str],
+    *,
+    threshold: float = THRESHOLD,
+    most: int | None = None,
+    seed: int = 0,
+    flags: Iterable[Flag] = (),
+) -> Measurement:
+    """M12 of values.
+
+    Args:
+        k: active features of each value; norms: its length.
+        need: features that it needs.
+        groups: of the values, such as their documents.
+        most: where `need` ends: a larger one stands for "more than that".
+        seed: of the bootstrap.
+    """
+    n = len(k)
+    notes = [*flags, *_flags(k, norms, need, threshold, most)]
+    over, under = mismatch(k, need, threshold)
+    both = (over | under).astype(float)
+    slope, ends, n_slope = adaptivity(k, need, groups, np.random.default_rng(seed))
+    varies = bool(n > 2 and np.ptp(k) > 0 and np.ptp(need) > 0)
+    same = "every value has as many features, or needs as many"
+    still = "every value needs as many features"
+    repaired = {
+        "k_mismatch_rate": quantity(
+            float(both.mean()) if n else None,
+            interval=proportion_interval(both, groups) if n else None,
+            n=n,
+            reason="there are no values",
+            meaning=f"Values with more than {threshold:g} times the features they need, or less"
+            f" than one in {threshold:g}.",
+            better="down",
+        ),
+        "over_activation_rate": _share(over, "Values with too many features."),
+        "under_activation_rate": _share(under, "Values with too few."),
+        "adaptivity": quantity(
+            slope,
+            interval=ends,
+            n=n_slope,
+            reason=still,
+            meaning="Slope of log k over log need: 0 at a fixed k, 1 if k is proportional to need.",
+            better="up",
+        ),
+        "adaptivity_low": quantity(ends.low, n=n_slope, reason=f"{still}, or of one document"),
+        "need_k_correlation": quantity(
+            float(np.corrcoef(rankdata(need), rankdata(k))[0, 1]) if varies else None,
+            n=n,
+            reason=same,
+            meaning="Spearman's correlation of the features needed and active.",
+            better="up",
+        ),
+        "mean_k": quantity(float(k.mean()) if n else None, n=n, reason="there are no values"),
+        "mean_need": quantity(
+            float(need.mean()) if n else None,
+            n=n,
+            reason="there are no values",
+            meaning="Features that matching pursuit takes, on average.",
+        ),
+    }
+    return Measurement.of(
+        ID,
+        _page(k, norms, threshold),
+        repaired,
+        REPAIRED,
+        flags=notes,
+        null=null(min(max(n, 10), SIMULATED)),
+    )
+
+
+def _flags(
+    k: Counts, norms: Counts, need: Counts, threshold: float, most: int | None
+) -> Iterable[Flag]:
+    if len(k) and np.ptp(k) == 0:
+        yield Flag(
+            "fixed_k",
+            f"Every value has {k[0]:g} active features: the page's fit is exact, and its mismatch"
+            " rate is 0 by construction.",
+        )
+    if threshold >= 1:
+        yield Flag(
+            "under_unreachable",
+            f"At a threshold of {threshold:g} the page can flag no value for too few features.",
+        )
+    if len(k) and (below := int((expected_k(k, norms) <= 0).sum())):
+        yield Flag(
+            "nothing_expected",
+            f"The page's line expects 0 features or fewer of {below:,} values, and flags none.",
+        )
+    if none := int((k == 0).sum()):
+        yield Flag("none_active", f"{none:,} of {len(k):,} values have no active feature.")
+    if most is not None and (beyond := int((need > most).sum())):
+        yield Flag(
+            "need_not_reached",
+            f"{beyond:,} of {len(k):,} values need more than {most} features, and stand as"
+            f" {most + 1}.",
+        )
+
+
+def _page(k: Counts, norms: Counts, threshold: float) -> dict[str, Quantity]:
+    deviation = page_deviation(k, norms)
+    # To the letter: of a negative expectation the ratio is negative, and never above it.
+    expected = expected_k(k, norms)
+    flagged = (np.abs(deviation) > threshold) & (expected > 0)
+    varies = bool(len(k) > 1 and np.ptp(k) > 0 and np.ptp(norms) > 0)
+    return {
+        "k_mismatch_rate": _share(flagged, "", better="down"),
+        "complexity_k_correlation": quantity(
+            float(np.corrcoef(norms, k)[0, 1]) if varies else None,
+            n=len(k),
+            reason="every value has as many active features, or the same norm",
+        ),
+        "over_activation_rate": _share(flagged & (deviation > 0), ""),
+        "under_activation_rate": _share(flagged & (deviation < 0), ""),
+    }
+
+
+def _share(values: np.ndarray, meaning: str, better: str = "") -> Quantity:
+    return quantity(
+        float(values.mean()) if len(values) else None,
+        n=len(values),
+        reason="there are no values",
+        meaning=meaning,
+        better="down" if better == "down" else "",
+    )
+
+
+# How often the thresholds err
+
+
+@cache
+def null(n: int = SIMULATED, n_simulations: int = N_SIMULATIONS // 2, seed: int = 0) -> NullTable:
+    """Rates of the conditions for `n` values, at a threshold of 2."""
+
+    def draw(rng: np.random.Generator, size: int, kind: str) -> Drawn:
+        names = ("page", "rate", "low")
+        found = {name: np.empty(size) for name in names}
+        for row in range(size):
+            need = np.round(32 * np.exp(0.5 * rng.standard_normal(n))).clip(1)
+            k = {
+                "fixed": np.full(n, 32.0),
+                "apart": np.round(32 * np.exp(0.5 * rng.standard_normal(n))).clip(1),
+                "follows": np.round(need * np.exp(0.2 * rng.standard_normal(n))).clip(1),
+            }[kind]
+            norms = np.exp(0.3 * rng.standard_normal(n))
+            found["page"][row] = (np.abs(page_deviation(k, norms)) > THRESHOLD).mean()
+            over, under = mismatch(k, need, THRESHOLD)
+            found["rate"][row] = (over | under).mean()
+            if kind == "fixed":
+                found["low"][row] = 0.0
+            else:
+                fit, errors = np.polyfit(np.log(need), np.log(k), 1, cov=True)
+                found["low"][row] = fit[0] - 1.96 * math.sqrt(errors[0, 0])
+        repaired = {"k_mismatch_rate": found["rate"], "adaptivity_low": found["low"]}
+        return {"page": {"k_mismatch_rate": found["page"]}, "repaired": repaired}
+
+    scenarios = (
+        Scenario(
+            "32 features for every value, whatever it needs",
+            True,
+            lambda rng, size: draw(rng, size, "fixed"),
+        ),
+        Scenario(
+            "numbers of features that have nothing to do with what values need",
+            True,
+            lambda rng, size: draw(rng, size, "apart"),
+        ),
+        Scenario(
+            "as many features as a value needs, give or take a fifth",
+            False,
+            lambda rng, size: draw(rng, size, "follows"),
+        ),
+    )
+    limits = thresholds(ID, REPAIRED)
+    return simulate(scenarios, limits, n, n_simulations=n_simulations, seed=seed)
+
+
+TIMES = 4
+"""The search for what a value needs ends at so many times the mean number of active features."""
+
+
+@dataclass(frozen=True)
+class AdaptiveSparsity:
+    """Has a value as many active features as it needs?
+
+    Attributes:
+        mismatch_threshold: of the page a deviation from what is expected; of the repaired variant a
+            ratio to what is needed.
+        n_values: that are searched, spread evenly over the test documents.
+    """
+
+    mismatch_threshold: float = THRESHOLD
+    n_values: int = 1000
+
+    id: ClassVar[str] = ID
+    version: ClassVar[int] = 1
+    needs: ClassVar[tuple[str, ...]] = ("model", "sae", "texts")
+
+    def __post_init__(self) -> None:
+        if self.mismatch_threshold <= 1 or self.n_values < 3:
+            raise BadUsage(
+                "A mismatch is a ratio above 1, of three values or more; got"
+                f" {self.mismatch_threshold} and {self.n_values}."
+            )
+
+    def measure(self, inputs: Inputs) -> Measurement:
+        """See `Gauge.measure`."""
+        sae, store = given_dictionary(inputs)
+        total = store.n_rows("test")
+        some = torch.linspace(0, total - 1, min(total, self.n_values)).round().long()
+        values = store.values("test")[some].float()
+        mean_k = float((sae.encode(values) != 0).sum(dim=1).float().mean())
+        most = min(sae.n_features, max(8, round(TIMES * mean_k)))
+        k, need = needed_by(sae, values, most)
+        flags = [Flag("position_0", "The first token of a window is among the values.")]
+        return adaptive_sparsity(
+            k.double().numpy(),
+            values.norm(dim=1).double().numpy(),
+            need.double().numpy(),
+            [str(x) for x in store.rows("test")[some].tolist()],
+            threshold=self.mismatch_threshold,
+            most=most,
+            seed=inputs.seed,
+            flags=flags if store.settings.drop == 0 else (),
+        )
+
+    def null(
+        self, n: int | None = None, n_simulations: int = N_SIMULATIONS // 2, seed: int = 0
+    ) -> NullTable:
+        """See `Gauge.null`; `n` is values."""
+        return null(SIMULATED if n is None else n, n_simulations, seed)

@@ -1,0 +1,345 @@
+"""M07, architecture duality: do two dictionaries of one site have the same features?
+
+Both code the same held-out values.
+
+`page`      overlap: the Jaccard index of the numbers of the features that are active in both,
+            its mean over values; that of all values together stands beside, as the page does not
+            say which. Direction agreement: the mean over features of the largest cosine of their
+            encoder's column with any of the other's, both ways averaged; passes if the mean of
+            the two exceeds .3. The same dictionary in another order has hardly any overlap, as
+            numbers of features mean nothing; and the largest of many random cosines is large:
+            two random dictionaries of 512 features in 64 dimensions have a direction agreement
+            of .37.
+`repaired`  features that are active at all, matched one to one by their decoder rows. The share
+            that has a counterpart, which writes the same and is active in the same values,
+            passes where its lower end above chance (`counterparts`) exceeds a half. Beside it
+            stand the cosine of matches with that of random rows, and the Jaccard index of their
+            values.
+
+Two dictionaries may agree on what is no feature: agreement is necessary, and not sufficient. The
+page cites a text of Lindsey and others. That the assumptions of an architecture decide which
+features it can find is shown by Hindupur et al. (2025, 2503.01822).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mechassay.errors import BadUsage
+from mechassay.measurement.catalogue import Condition, Flag, Quantity, quantity, thresholds
+from mechassay.measurement.measurement import (
+    N_SIMULATIONS,
+    Drawn,
+    Measurement,
+    NullTable,
+    Scenario,
+    simulate,
+)
+from mechassay.measurement.metric import Inputs
+from mechassay.results.records import Table
+from mechassay.saes.feature_matching import (
+    Counterparts,
+    counterparts,
+    rows_like,
+    sparse_codes,
+    symmetric_mean_max,
+    unit_rows,
+)
+from mechassay.saes.metrics.feature_tokens import HELD_OUT_ROWS, coded, held_out
+from mechassay.saes.synthetic import at_cosine
+from mechassay.stats.intervals import Interval
+
+ID = "M07"
+REPAIRED = (Condition("shared_above_chance_low", ">", 0.5),)
+NEAR = 0.05
+"""A direction agreement that is no more than this above that of random rows is one of chance."""
+SIMULATIONS = 100
+Codes = Float[Tensor, "values _"]
+Rows = Float[Tensor, "_ d"]
+
+
+def index_overlap(active: Bool[Tensor, "values n"], others: Bool[Tensor, "values m"]) -> float:
+    """The mean Jaccard index of the numbers of active features; NaN if none is active anywhere."""
+    common = min(active.shape[1], others.shape[1])
+    both = (active[:, :common] & others[:, :common]).sum(1)
+    either = active.sum(1) + others.sum(1) - both
+    found = either > 0
+    return float((both[found] / either[found]).mean()) if bool(found.any()) else math.nan
+
+
+def whole_overlap(active: Bool[Tensor, "values n"], others: Bool[Tensor, "values m"]) -> float:
+    """The Jaccard index of the numbers of features that are active in some value; NaN if none."""
+    return index_overlap(active.any(0)[None], others.any(0)[None])
+
+
+def matched_overlap(
+    active: Bool[Tensor, "values k"], others: Bool[Tensor, "values k"]
+) -> Float[Tensor, "k"]:
+    """The Jaccard index of the values that each feature and its match are active in."""
+    return (active & others).sum(0) / (active | others).sum(0)
+
+
+def duality(
+    codes: Codes,
+    other_codes: Codes,
+    encoder: Rows,
+    other_encoder: Rows,
+    decoder: Rows,
+    other_decoder: Rows,
+    *,
+    threshold: float = 0.0,
+    seed: int = 0,
+    flags: Iterable[Flag] = (),
+) -> Measurement:
+    """M07 of two dictionaries' codes of the same values, and their rows.
+
+    Args:
+        encoder: columns of W_enc, as rows.
+        threshold: a feature is active above it; the page names none.
+        seed: of random rows.
+    """
+    drawn = torch.Generator().manual_seed(seed)
+    active, others = codes > threshold, other_codes > threshold
+    read, other_read = unit_rows(encoder), unit_rows(other_encoder)
+    overlap = index_overlap(active, others)
+    direction = symmetric_mean_max(read, other_read)
+    random = symmetric_mean_max(read, rows_like(other_read, drawn))
+    alive, other_alive = active.any(0), others.any(0)
+    matched = counterparts(
+        decoder[alive],
+        other_decoder[other_alive],
+        drawn,
+        codes=codes[:, alive],
+        other_codes=other_codes[:, other_alive],
+    )
+    notes = [
+        *flags,
+        Flag(
+            "numbers_of_features",
+            "The page compares the numbers of active features, which say nothing of two different"
+            " dictionaries.",
+        ),
+        Flag(
+            "overlap_of_what",
+            "The page does not say whether the overlap is that of each value, as here, or of all"
+            " values together (feature_overlap_of_all).",
+        ),
+    ]
+    if direction <= random + NEAR:
+        notes.append(
+            Flag(
+                "direction_by_chance",
+                f"The page's direction agreement is {direction:.2f}; random rows have"
+                f" {random:.2f}.",
+            )
+        )
+    dead = int((~alive).sum()), int((~other_alive).sum())
+    if any(dead):
+        notes.append(
+            Flag(
+                "dead_features",
+                f"{dead[0]} and {dead[1]} features are active in none of the {len(codes):,} values;"
+                " they are left out.",
+            )
+        )
+    page = {
+        "feature_overlap": quantity(overlap, n=len(codes), reason="no feature is active"),
+        "feature_overlap_of_all": quantity(
+            whole_overlap(active, others),
+            n=len(codes),
+            reason="no feature is active",
+            meaning="The same of all features that are active in any value, the other reading.",
+        ),
+        "direction_agreement": quantity(direction, n=len(read) + len(other_read)),
+        "architecture_agreement": quantity(
+            (overlap + direction) / 2, n=len(codes), reason="no feature is active"
+        ),
+    }
+    repaired = _repaired(matched, active[:, alive], others[:, other_alive])
+    repaired["random_direction"] = quantity(
+        random,
+        n=len(read) + len(other_read),
+        meaning="The page's direction agreement, of random rows.",
+    )
+    tables: list[Table] = []
+    if matched is not None:
+        encoders = (read[alive][matched.rows] * other_read[other_alive][matched.others]).sum(1)
+        repaired["encoder_cosine"] = quantity(
+            float(encoders.mean()), n=len(encoders), meaning="Mean cosine of matches' encoders."
+        )
+        tables.append(_shares(matched))
+    return Measurement.of(ID, page, repaired, REPAIRED, flags=notes, null=null(), tables=tables)
+
+
+def _repaired(matched: Counterparts | None, active: Tensor, others: Tensor) -> dict[str, Quantity]:
+    few = "one of the dictionaries has fewer than two active features"
+    if matched is None:
+        names = ("shared", "shared_above_chance", "shared_above_chance_low", "matched_cosine")
+        return {name: quantity(None, reason=few) for name in names}
+    ends, n = matched.above_chance_interval(), matched.n + matched.n_other
+    certain = "random rows share as much"
+    jaccard = matched_overlap(active[:, matched.rows], others[:, matched.others])
+    return {
+        "shared": quantity(
+            matched.shared,
+            n=n,
+            better="up",
+            meaning="Share of both dictionaries' features with a counterpart in the other one.",
+        ),
+        "random_shared": quantity(matched.random_shared, n=n, meaning="The same of random rows."),
+        "shared_above_chance": quantity(
+            matched.above_chance,
+            interval=ends,
+            n=n,
+            better="up",
+            reason=certain,
+            meaning="0 as random rows, 1 if all features are shared.",
+        ),
+        "shared_above_chance_low": quantity(ends.low, n=n, reason=certain),
+        "matched_cosine": quantity(
+            float(matched.cosines.mean()),
+            n=len(matched.cosines),
+            better="up",
+            meaning="Mean cosine of decoder rows, matched one to one.",
+        ),
+        "random_cosine": quantity(
+            matched.random_cosine, n=len(jaccard), meaning="The same of random rows."
+        ),
+        "matched_overlap": quantity(
+            float(jaccard.mean()),
+            n=len(jaccard),
+            better="up",
+            meaning="Jaccard index of the values that a feature and its match are active in.",
+        ),
+    }
+
+
+def _shares(matched: Counterparts) -> Table:
+    """How many matches reach a cosine."""
+    levels = [round(0.1 * step, 1) for step in range(1, 10)]
+    rows = (
+        {"cosine": level, "share": float((matched.cosines >= level).double().mean())}
+        for level in levels
+    )
+    return Table.of("matches", ("cosine",), rows)
+
+
+# How often the thresholds err
+
+
+@cache
+def null(n: int = 64, n_simulations: int = SIMULATIONS, seed: int = 0) -> NullTable:
+    """Rates of the conditions for dictionaries of `n` features, a tenth active in a value."""
+    names = ("architecture_agreement", "low")
+
+    def draw(
+        rng: np.random.Generator, size: int, d: int, cosine: float | None, *, same_codes: bool
+    ) -> Drawn:
+        drawn = torch.Generator().manual_seed(int(rng.integers(2**31)))
+        found = {name: np.full(size, np.nan) for name in names}
+        for row in range(size):
+            rows, codes = unit_rows(torch.randn(n, d, generator=drawn)), sparse_codes(n, drawn)
+            # In another order, as another training would have them.
+            order = torch.randperm(n, generator=drawn)
+            others = unit_rows(torch.randn(n, d, generator=drawn))
+            if cosine is not None:
+                others = at_cosine(rows, cosine, drawn)[order]
+            other_codes = codes[:, order] if same_codes else sparse_codes(n, drawn)
+            overlap = index_overlap(codes > 0, other_codes > 0)
+            found["architecture_agreement"][row] = (overlap + symmetric_mean_max(rows, others)) / 2
+            matched = counterparts(rows, others, drawn, codes=codes, other_codes=other_codes)
+            ends = Interval(math.nan, math.nan)
+            found["low"][row] = (matched.above_chance_interval() if matched else ends).low
+        page = {"architecture_agreement": found["architecture_agreement"]}
+        return {"page": page, "repaired": {"shared_above_chance_low": found["low"]}}
+
+    few, many = max(2, n // 8), max(2, n // 2)
+    told: dict[str, tuple[bool, int, float | None, bool]] = {
+        f"random dictionaries of {few} numbers a row": (True, few, None, False),
+        f"random dictionaries of {many} numbers a row": (True, many, None, False),
+        "the same rows for other values": (True, many, 0.9, False),
+        f"the same features at a cosine of .9, {many} numbers a row": (False, many, 0.9, True),
+    }
+    scenarios = [
+        Scenario(
+            name,
+            worthless,
+            lambda rng, size, d=d, cosine=cosine, same=same: draw(
+                rng, size, d, cosine, same_codes=same
+            ),
+        )
+        for name, (worthless, d, cosine, same) in told.items()
+    ]
+    limits = thresholds(ID, REPAIRED)
+    return simulate(scenarios, limits, n, n_simulations=n_simulations, seed=seed)
+
+
+@dataclass(frozen=True)
+class Duality:
+    """Do two dictionaries, as of two architectures or seeds, have the same features?
+
+    Attributes:
+        threshold: a feature is active above it.
+        rows: held-out values.
+    """
+
+    threshold: float = 0.0
+    rows: int = HELD_OUT_ROWS
+
+    id: ClassVar[str] = ID
+    version: ClassVar[int] = 1
+    needs: ClassVar[tuple[str, ...]] = ("site", "sae", "other sae", "texts")
+
+    def __post_init__(self) -> None:
+        if self.threshold < 0 or self.rows < 2:
+            raise BadUsage(
+                f"A threshold is 0 or more, on two values or more; got {self.threshold} and"
+                f" {self.rows}."
+            )
+
+    def measure(self, inputs: Inputs) -> Measurement:
+        """See `Gauge.measure`; the first of several further dictionaries is compared."""
+        sae, (other, *more) = inputs.dictionary, inputs.other_saes
+        values = held_out(inputs, (sae, other), self.rows)
+        a, b = coded(sae, values), coded(other, values)
+        flags: list[Flag] = []
+        if more:
+            flags.append(
+                Flag(
+                    "first_two", f"{len(more)} further dictionaries are not compared: M07 has two."
+                )
+            )
+        if a.sae.n_features != b.sae.n_features:
+            flags.append(
+                Flag(
+                    "other_widths",
+                    f"Of {a.sae.n_features:,} and {b.sae.n_features:,} features not all can have a"
+                    " counterpart.",
+                )
+            )
+        return duality(
+            a.codes,
+            b.codes,
+            a.encoder,
+            b.encoder,
+            a.decoder,
+            b.decoder,
+            threshold=self.threshold,
+            seed=inputs.seed,
+            flags=flags,
+        )
+
+    def null(
+        self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
+    ) -> NullTable:
+        """See `Gauge.null`; `n` is features of each dictionary."""
+        return null(64 if n is None else n, n_simulations, seed)

@@ -1,0 +1,263 @@
+"""Ground-truth models that come with the package: a model, its task, and its circuits.
+
+A folder under `data` holds truth.json (`mechassay.truth.verification`) and, where the model was
+trained, the model like any other; `mechassay.truth.compiled` makes the others.
+
+In a run a ground truth is run on its own task. Where tasks of ground truths are named it runs on
+these, as one may know the words of another's task. A model that is no ground truth runs on all
+tasks that are named.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mechassay.circuits.circuit import Circuit
+from mechassay.circuits.methods.spec import FoundCircuit
+from mechassay.errors import BadFile, BadUsage, GraphMismatch, MechassayError, UnknownName, one_of
+from mechassay.models.graph import Graph
+from mechassay.models.loading import TRUTH_FOLDERS, find_source, truth_names
+from mechassay.models.model import Model, load_model
+from mechassay.models.weight_files import is_model_folder
+from mechassay.prompts.pairs import Pairs
+from mechassay.tasks import TRUTHS, Task
+from mechassay.truth.compiled import compiled_folder
+from mechassay.truth.verification import FILE, FORMAT, ratio
+from mechassay.utils.display import OneLine
+
+
+@dataclass(frozen=True, repr=False)
+class Verified(OneLine):
+    """What truth.json says about one ablation; the last three are missing in older versions.
+
+    Attributes:
+        circuit: the edges that have an effect.
+        smallest_inside, largest_outside: the extremes of the edges' largest effects, in it and out
+            of it.
+        together: the largest effect of all edges outside at once.
+        shares, shares_in_pair: of each edge, in the order of `circuit.names()`, the share of pairs
+            in which it exceeds the largest effect outside in any pair, and in the same pair.
+    """
+
+    circuit: Circuit
+    smallest_inside: float
+    largest_outside: float
+    together: float = math.nan
+    shares: tuple[float, ...] = ()
+    shares_in_pair: tuple[float, ...] = ()
+
+    @property
+    def margin(self) -> float:
+        """How many times the least effect inside exceeds the greatest outside; see `ratio`."""
+        return ratio(self.smallest_inside, self.largest_outside)
+
+    @property
+    def joint_margin(self) -> float:
+        """How many times it exceeds the effect of everything outside at once."""
+        return ratio(self.smallest_inside, self.together)
+
+    @property
+    def least_share(self) -> float:
+        """The least of `shares`; NaN if there are none."""
+        return min(self.shares, default=math.nan)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Truth(OneLine):
+    """A model whose circuit is known.
+
+    Attributes:
+        name: its name in `TRUTHS`.
+        model: a model like any other.
+        task: what it does.
+        verified: the circuit and the effects that verified it, by ablation.
+        split, seed, n_pairs: the pairs that it was verified on.
+    """
+
+    name: str
+    model: Model
+    task: Task
+    verified: Mapping[str, Verified]
+    split: str
+    seed: int
+    n_pairs: int
+
+    @property
+    def circuits(self) -> dict[str, Circuit]:
+        """The circuit that an ablation shows, by ablation."""
+        return {ablation: each.circuit for ablation, each in self.verified.items()}
+
+    @property
+    def margins(self) -> dict[str, float]:
+        """How clear the circuit is, by ablation: maxima over `n_pairs` pairs."""
+        return {ablation: each.margin for ablation, each in self.verified.items()}
+
+    def pairs(self) -> Pairs:
+        """The pairs that the circuits were verified on, and whose means `mean` stands for."""
+        return self.task.pairs(self.split, self.model, limit=self.n_pairs, seed=self.seed)
+
+
+def is_truth(name: str) -> bool:
+    """Whether a model of that name has a known circuit."""
+    return name in TRUTHS.targets()
+
+
+def truth_folder(name: str) -> Path:
+    """Where the model of a ground truth is: a folder that `load_model` takes.
+
+    Raises:
+        UnknownName: there is none of that name.
+        MechassayError: it has to be compiled, and the cache cannot be written to.
+    """
+    TRUTHS.load(name)
+    folder = TRUTH_FOLDERS / name
+    return folder if is_model_folder(folder) else compiled_folder(name)
+
+
+def truth_circuit(model: str, ablation: str) -> FoundCircuit:
+    """The circuit of a ground truth, by the model's name, that is verified for an ablation.
+
+    Raises:
+        BadUsage: no ground truth has this name, or its circuit is verified for other ablations.
+    """
+    if not is_truth(model):
+        raise BadUsage(
+            f"The circuit 'truth' is that of a ground-truth model (mechassay truth list); {model}"
+            " is none."
+        )
+    circuits = load_truth(model).circuits
+    if ablation not in circuits:
+        raise BadUsage(
+            f"The circuit of {model} is verified for {', '.join(circuits)} ablation, not for"
+            f" {ablation}."
+        )
+    return FoundCircuit("truth", circuits[ablation], {"verified for": f"{ablation} ablation"})
+
+
+def load_truth(
+    name: str | Path, *, dtype: str | torch.dtype = "float32", device: str | torch.device = "cpu"
+) -> Truth:
+    """A model whose circuit is known, by name, or from a folder that `mechassay truth train` wrote.
+
+    Raises:
+        UnknownName: there is none of that name, nor such a folder; the message has the nearest
+            name.
+        BadFile: its files are damaged.
+        GraphMismatch: its circuit was verified on another graph than the model's.
+    """
+    given = isinstance(name, Path) or (Path(name) / FILE).is_file()
+    folder = Path(name) if given else truth_folder(str(name))
+    record = _read(folder / FILE)
+    model = load_model(str(folder), dtype=dtype, device=device)
+    try:
+        if record["format"] != FORMAT:
+            raise BadFile(f"{folder / FILE}: format must be {FORMAT}; got {record['format']!r}.")
+        if record["graph"] != model.graph.fingerprint:
+            raise GraphMismatch(
+                f"{name} was verified on the graph {record['graph']}; the model's is"
+                f" {model.graph.fingerprint}."
+            )
+        tasks = {task.name: task for task in map(TRUTHS.make, TRUTHS.names())}
+        one_of("task of a ground truth", record["task"], tasks)
+        if not record["ablations"]:
+            raise BadFile(f"{folder / FILE}: no ablation has a circuit.")
+        rows: Mapping[str, Any] = record["ablations"]
+        verified = {ablation: _verified(model.graph, row) for ablation, row in rows.items()}
+        about = (record["split"], int(record["seed"]), int(record["n_pairs"]))
+        return Truth(folder.name, model, tasks[record["task"]], verified, *about)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise BadFile(
+            f"{folder / FILE}: not a ground truth: {type(error).__name__} {error}."
+        ) from error
+
+
+def _verified(graph: Graph, row: Mapping[str, Any]) -> Verified:
+    circuit = Circuit.from_names(graph, row["edges"])
+    shares, in_pair = (tuple(map(float, row.get(key, ()))) for key in ("shares", "shares_in_pair"))
+    if any(len(each) not in (0, len(circuit)) for each in (shares, in_pair)):
+        raise ValueError(f"{len(circuit)} edges, but {len(shares)} and {len(in_pair)} shares")
+    inside, outside = float(row["smallest_inside"]), float(row["largest_outside"])
+    together = float(row.get("together", math.nan))
+    return Verified(circuit, inside, outside, together, shares, in_pair)
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadFile(f"{path}: cannot be read as JSON: {error}.") from error
+
+
+ALL_TRUTHS = "truth"
+"""What stands for all ground truths among the models of a run."""
+
+
+def with_truths(models: Sequence[str]) -> tuple[str, ...]:
+    """The models, each once, "truth" written out."""
+    named = [truth_names() if name == ALL_TRUTHS else [name] for name in models]
+    return tuple(dict.fromkeys(name for names in named for name in names))
+
+
+def tasks_of(model: str, tasks: Sequence[str]) -> tuple[str, ...]:
+    """What a model runs on, of the tasks that are named."""
+    if not is_truth(model):
+        return tuple(tasks)
+    return tuple(task for task in tasks if is_truth(task)) or (model,)
+
+
+def check_tasks(models: Sequence[str], tasks: Sequence[str]) -> None:
+    """Refuse models without a task, and tasks without a model.
+
+    Raises:
+        UnknownName: a model without a task is none that can be named.
+        BadUsage: a model that is no ground truth has no task; or all models are ground truths, and
+            one of the tasks is none of theirs.
+    """
+    for model in models:
+        if not tasks_of(model, tasks):
+            _check_known(model)
+            raise BadUsage(
+                f"{model} needs a task to run on; only ground truths have one of their own."
+            )
+    others = _of_others(tasks)
+    if others and models and all(map(is_truth, models)):
+        which = models[0] if len(models) == 1 else "Ground truths"
+        own = f"its own task, {models[0]}" if len(models) == 1 else "their own tasks"
+        raise BadUsage(
+            f"{which} run{'s' * (len(models) == 1)} on {own}, or on one of another ground truth;"
+            f" got {', '.join(others)}. Leave --task out."
+        )
+
+
+def own_task_notes(models: Sequence[str], tasks: Sequence[str]) -> tuple[str, ...]:
+    """What to say where ground truths are among the models, and the tasks are for the others."""
+    truths, others = [name for name in models if is_truth(name)], _of_others(tasks)
+    if not truths or not others:
+        return ()
+    who = truths[0] if len(truths) == 1 else f"{len(truths)} ground truths"
+    runs, own = ("runs", "its own task") if len(truths) == 1 else ("run", "their own tasks")
+    if named := [task for task in tasks if is_truth(task)]:
+        own = ", ".join(named)
+    return (f"{who} {runs} on {own}, not on {', '.join(others)}.",)
+
+
+def _check_known(model: str) -> None:
+    """Refuse a name that is no model's, such as a ground truth's with a letter wrong."""
+    try:
+        find_source(model)
+    except UnknownName:
+        raise
+    except MechassayError:
+        return  # A model that is not here, which has no task either.
+
+
+def _of_others(tasks: Sequence[str]) -> list[str]:
+    """The tasks that no ground truth runs on."""
+    return [task for task in tasks if not is_truth(task)]

@@ -1,0 +1,1 @@
+"""What any package has: registries, files, displays, checkpoints."""

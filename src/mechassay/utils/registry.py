@@ -1,0 +1,158 @@
+"""Names that are loaded at first use: those of plug-ins, and those of a package.
+
+A `Registry` maps a name to a lazy "module:object" string. Other packages add entries through
+entry points in the group `mechassay.<kind>s`, for example
+`[project.entry-points."mechassay.methods"]`; a built-in name cannot be replaced that way. A
+plug-in is a frozen dataclass, so it can be typed with its settings:
+"name:field=value,field=value".
+
+`lazy_names` makes the names of a package load at first use: importing the package imports
+nothing heavy.
+
+    __getattr__, __dir__ = lazy_names(__name__, {"sae": "SAE", "fit": "Fit fit_all"})
+
+A package lists its names once more under TYPE_CHECKING, for type checkers.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from mechassay.errors import BadUsage, UnknownName
+
+_BETWEEN_SETTINGS = re.compile(r",(?![^()]*\))")
+_SPELLING = re.compile(r"(?P<name>[\w.-]+)(?::(?P<args>.+))?")
+
+
+@dataclass(frozen=True)
+class Registry:
+    """The known names of one kind of plug-in ("method", "task", ...)."""
+
+    kind: str
+    built_in: Mapping[str, str] = field(default_factory=dict)
+    plural: str = ""
+
+    def targets(self) -> dict[str, str]:
+        """All names with the "module:object" they stand for; built-in ones win."""
+        points = entry_points(group=f"mechassay.{self.plural or self.kind + 's'}")
+        return {**{point.name: point.value for point in points}, **self.built_in}
+
+    def names(self) -> list[str]:
+        """All known names, sorted."""
+        return sorted(self.targets())
+
+    def load(self, name: str) -> Any:
+        """The object that `name` stands for.
+
+        Raises:
+            UnknownName: nobody registered `name`; the message has the nearest valid one.
+        """
+        targets = self.targets()
+        if name not in targets:
+            raise UnknownName(self.kind, name, targets)
+        module, _, attribute = targets[name].partition(":")
+        return getattr(import_module(module), attribute)
+
+    def about(self, name: str) -> str:
+        """What the plug-in's docstring says. See `load` for errors."""
+        return inspect.getdoc(self.load(name)) or ""
+
+    def settings(self, name: str) -> dict[str, Any]:
+        """The plug-in's settings with their defaults. See `load` for errors."""
+        return _defaults(self.load(name))
+
+    def make(self, text: str, **settings: Any) -> Any:
+        """The plug-in `text` names, made with the settings written there and those given.
+
+        Raises:
+            UnknownName: no such plug-in or setting.
+            BadUsage: a setting without a value, or of another type than its default.
+        """
+        match = _SPELLING.fullmatch(text.strip())
+        if match is None:
+            raise UnknownName(self.kind, text, self.names())
+        name = match["name"]
+        plugin: Any = self.load(name)
+        defaults = _defaults(plugin)
+        given: dict[str, Any] = {}
+        for part in _BETWEEN_SETTINGS.split(match["args"]) if match["args"] else ():
+            key, equals, value = part.partition("=")
+            if key in defaults and not equals:
+                raise BadUsage(f"A setting is written {key}=VALUE; got {part!r}.")
+            given[key] = _value(value, defaults.get(key))
+        chosen = {**given, **settings}
+        for key, value in chosen.items():
+            if key not in defaults:
+                raise UnknownName(f"setting of {name}", key, defaults)
+            check_type(name, key, value, defaults[key])
+            if isinstance(defaults[key], float):
+                # 100 and 100.0 are one setting, and one name in a table.
+                chosen[key] = float(value)
+        return plugin(**chosen)
+
+
+def check_settings(plugin: Any, name: str) -> None:
+    """Refuse a plug-in with a setting of another type than its default (`check_type`).
+
+    Raises:
+        BadUsage: it has one.
+    """
+    for each in fields(plugin):
+        if each.init:
+            check_type(name, each.name, getattr(plugin, each.name), each.default)
+
+
+def check_type(name: str, key: str, value: Any, default: Any) -> None:
+    """Refuse a value of another type than the setting's default; whole numbers are floats too.
+
+    Raises:
+        BadUsage: it is. None and no default say nothing.
+    """
+    if default is None or default is MISSING:
+        return
+    wanted = type(default)
+    fits = isinstance(value, int | float) if wanted is float else isinstance(value, wanted)
+    if not fits or (isinstance(value, bool) and wanted is not bool):
+        raise BadUsage(f"The setting {key} of {name} is of type {wanted.__name__}; got {value!r}.")
+
+
+def _defaults(plugin: Any) -> dict[str, Any]:
+    """The settings of a plug-in and their defaults; a plain callable has none."""
+    known = fields(plugin) if is_dataclass(plugin) else ()
+    return {each.name: each.default for each in known if each.init}
+
+
+def _value(text: str, default: Any) -> Any:
+    if isinstance(default, str):
+        return text
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def lazy_names(
+    package: str, names: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The functions `__getattr__` and `__dir__` of a package.
+
+    Args:
+        names: by module of the package, what is there, with spaces between; a module of another
+            package by its whole name.
+    """
+    where = {name: part for part, found in names.items() for name in found.split()}
+
+    def getattribute(name: str) -> Any:
+        if name not in where:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module = where[name] if where[name].startswith("mechassay.") else f"{package}.{where[name]}"
+        return getattr(import_module(module), name)
+
+    return getattribute, lambda: sorted(where)

@@ -1,0 +1,328 @@
+"""Causal variables in models, as runs: looking for them, and measuring features of others.
+
+The cells of one model and task share the examples that the model answers, those of one variable
+the labelled pairs (`mechassay.variables.study`).
+
+In a `VariablesJob` a cell is one variable with one featurizer; cells of one variable also share
+the accuracies of whole vectors. A ground truth runs on its own task, with all hypotheses about
+it, right and wrong ones.
+
+In an `AlignmentsJob` a cell is one alignment, and nothing is trained. Examples and pairs are
+those of a `VariablesJob` with the same limits and seed, so that numbers of given features stand
+beside those of features that were found there. Of several sites the one that is best on
+validation pairs is reported, on test pairs.
+
+Variables of IOI are measured in all given heads at once. The coefficients of their causal model
+are fitted here, on train examples and on the same heads for everybody: MIB's evaluator takes
+those of the submission, by which a submission can choose what it is measured by.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from mechassay.causal_models.hypothesis import hypotheses
+from mechassay.causal_models.true_sites import HOMES
+from mechassay.errors import BadUsage, MechassayError, one_of
+from mechassay.interventions.site import ALL, PARTS
+from mechassay.models.loading import find_source, resolve
+from mechassay.models.model import check_dtype
+from mechassay.results.records import Record, Spec
+from mechassay.runs import options
+from mechassay.runs.job import (
+    MANY,
+    Bench,
+    Cell,
+    Job,
+    cell_name,
+    layers_of,
+    made_by,
+    option,
+    shown_model,
+)
+from mechassay.tasks.task import PRIVATE, settings_of
+from mechassay.truth.ground_truth import check_tasks, own_task_notes, tasks_of
+from mechassay.utils.files import read_json
+from mechassay.variables.alignment import VariableAlignment
+from mechassay.variables.featurizers import FEATURIZERS, PROFILES
+from mechassay.variables.ioi_heads import HeadLocalization, measure_features_in_heads, named_heads
+from mechassay.variables.localization import Localization, measure_features
+from mechassay.variables.mib_format import MIB_BOARD
+from mechassay.variables.mib_submission import FEATURES_SHA256, GivenAlignment, given_alignments
+from mechassay.variables.study import VARIABLE_CONTROLS, VariablesPlan, VariableStudy
+
+
+@dataclass(frozen=True)
+class VariablesJob(VariablesPlan, Job):
+    """Look for causal variables in models: for each variable and featurizer the site that is best
+    on validation pairs, its interchange intervention accuracy on test pairs, and controls.
+    """
+
+    kind: ClassVar[str] = "variables"
+    for_boards: ClassVar[bool] = True
+    grows: ClassVar[tuple[str, ...]] = ("models", "tasks", "variables", "featurizers")
+
+    def check(self, bench: Bench) -> None:
+        """See `Job.check`."""
+        check_dtype(self.dtype)
+        one_of("part of a site", self.part, PARTS)
+        one_of("profile of featurizers", self.profile, PROFILES)
+        one_of("split to report on", self.test_split, ("test", PRIVATE))
+        for featurizer in self.featurizers:
+            one_of("featurizer", featurizer, FEATURIZERS)
+        for control in self.controls:
+            one_of("control", control, VARIABLE_CONTROLS)
+        if not self.featurizers:
+            raise BadUsage("Name a featurizer: there is nothing to do.")
+        layers_of(self.layers, MANY)
+        if any(k < 1 for k in self.ks):
+            raise BadUsage(f"k is 1 or more; got {min(self.ks)}.")
+        if "dbm+sae" in self.featurizers and not self.saes:
+            raise BadUsage("The featurizer dbm+sae needs --saes, a folder with an SAE a site.")
+        for task in self.tasks:
+            bench.task(task)
+        check_tasks(self.models, self.tasks)
+        for model in self.models:
+            for task in tasks_of(model, self.tasks):
+                self.variables_of(task)
+
+    def notes(self) -> Sequence[str]:
+        """See `Job.notes`: ground truths have tasks of their own."""
+        return own_task_notes(self.models, self.tasks)
+
+    def cells(self) -> list[Cell]:
+        """See `Job.cells`."""
+        return [
+            Cell(
+                f"{group}/{cell_name(variable, featurizer)}",
+                {
+                    "model": shown_model(model),
+                    "task": task,
+                    "variable": variable,
+                    "featurizer": featurizer,
+                },
+                group,
+                {"model": model},
+            )
+            for model in self.models
+            for task in tasks_of(model, self.tasks)
+            for group in [cell_name(model, task)]
+            for variable in self.variables_of(task)
+            for featurizer in self.featurizers
+        ]
+
+    def run(self, cell: Cell, bench: Bench) -> Record:
+        """See `Job.run`."""
+        study = bench.shared("study", lambda: VariableStudy(self, bench, cell))
+        return study.record(cell)
+
+
+@dataclass(frozen=True)
+class AlignmentsJob(Job):
+    """Measure features that were found elsewhere: interchange accuracy on test pairs beside
+    controls; nothing is trained, and nothing in the folders is executed.
+
+    Attributes:
+        alignments: folders, which have to be there as long as the run is gone on with or reported.
+            Of a submission to MIB's causal track those folders count that are about the model.
+        tasks: none: all that the folders are about.
+    """
+
+    alignments: Annotated[
+        tuple[str, ...],
+        option(
+            "Folder of an alignment (alignment.json), or of a submission to MIB's causal track.",
+            complete="files",
+        ),
+    ]
+    model: Annotated[str, options.MODEL]
+    tasks: Annotated[
+        tuple[str, ...],
+        option("Only alignments of this task. Repeat for several.", "--task", "-t", first=True),
+    ] = ()
+    kinds: Annotated[
+        tuple[str, ...], option("Kind of counterfactuals; the task's default ones.", "--kind")
+    ] = ()
+    layers: Annotated[
+        str, option("Of IOI: layers whose heads the coefficients are fitted with, such as ::3.")
+    ] = "all"
+    train_limit: Annotated[int, option("Answered examples to fit coefficients on.", least=1)] = 160
+    validation_limit: Annotated[int, option("Answered examples to choose a site on.", least=1)] = 60
+    test_limit: Annotated[
+        int, option("Answered examples to report on.", "--limit", least=1, first=True)
+    ] = 100
+    test_split: Annotated[str, option("Split to report on.", "--split")] = "test"
+    dtype: Annotated[str, options.DTYPE] = "float32"
+    prepend_bos: Annotated[bool, options.BOS] = False
+    seed: Annotated[int, options.SEED] = 0
+    private_seed: Annotated[int | None, options.PRIVATE_SEED] = None
+
+    kind: ClassVar[str] = "alignments"
+    for_boards: ClassVar[bool] = True
+
+    def words(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """See `Job.words`."""
+        return ("variables", "evaluate", *self.alignments), ("alignments",)
+
+    @cached_property
+    def given(self) -> tuple[GivenAlignment, ...]:
+        """The alignments that are measured, in the order of their tasks.
+
+        Raises:
+            BadFile, BadUsage: see `given_alignments`.
+        """
+        every = [each for folder in self.alignments for each in given_alignments(folder)]
+        wanted = _class_of(self.model) if any(each.model_class for each in every) else ""
+        some = [
+            each
+            for each in every
+            if (not self.tasks or each.task in self.tasks)
+            and (not wanted or each.model_class in ("", wanted))
+        ]
+        tasks = list(dict.fromkeys(each.task for each in some))
+        return tuple(sorted(some, key=lambda each: tasks.index(each.task)))
+
+    def versions(self, bench: Bench) -> dict[str, Any]:
+        """See `Job.versions`: what was measured is a part of the plan."""
+        return {"files": {each.typed: each.sha256 for each in self.given}}
+
+    def check(self, bench: Bench) -> None:
+        """See `Job.check`."""
+        check_dtype(self.dtype)
+        one_of("split to report on", self.test_split, ("test", PRIVATE))
+        layers_of(self.layers, MANY)
+        for task in self.tasks:
+            bench.task(task)
+        if not self.given:
+            raise BadUsage(
+                f"None of the alignments is about {self.model}"
+                f"{' and ' + ', '.join(self.tasks) if self.tasks else ''}."
+            )
+        names: dict[tuple[str, ...], str] = {}
+        for each in self.given:
+            bench.task(each.task)
+            each.hypothesis()
+            key = each.task, each.variable, each.name
+            if key in names:
+                raise BadUsage(
+                    f"{names[key]} and {each.typed} are both {each.name!r} for {each.variable} of"
+                    f" {each.task}: name their methods differently."
+                )
+            names[key] = each.typed
+
+    def cells(self) -> list[Cell]:
+        """See `Job.cells`."""
+        return [
+            Cell(
+                f"{group}/{cell_name(each.variable, each.name)}",
+                {
+                    "model": shown_model(self.model),
+                    "task": each.task,
+                    "variable": each.variable,
+                    "featurizer": each.name,
+                },
+                group,
+                {"model": self.model, "features": each.typed},
+            )
+            for each in self.given
+            for group in [cell_name(self.model, each.task)]
+        ]
+
+    def run(self, cell: Cell, bench: Bench) -> Record:
+        """See `Job.run`."""
+        begin = time.perf_counter()
+        typed = cell.typed["features"]
+        (given,) = (each for each in self.given if each.typed == typed)
+        read = given.read(self._study(cell, bench, False).model)
+        # Sites at all tokens need prompts of equally many, which leaves out others.
+        study = self._study(cell, bench, any(site.position == ALL for site in read.fit.sites))
+        return self._record(given, read, study, cell, begin)
+
+    def _study(self, cell: Cell, bench: Bench, at_all: bool) -> VariableStudy:
+        """What the cells of one task share: those of a search for its variables."""
+        task = cell.of["task"]
+        search = VariablesJob(
+            (self.model,),
+            (task,),
+            tuple(hypotheses(task)),
+            layers=self.layers,
+            positions=(ALL,) if at_all else (),
+            kinds=self.kinds,
+            controls=(),
+            train_limit=self.train_limit,
+            validation_limit=self.validation_limit,
+            test_limit=self.test_limit,
+            test_split=self.test_split,
+            dtype=self.dtype,
+            prepend_bos=self.prepend_bos,
+            seed=self.seed,
+            private_seed=self.private_seed,
+        )
+        return bench.shared(f"study {at_all}", lambda: VariableStudy(search, bench, cell))
+
+    def _record(
+        self,
+        given: GivenAlignment,
+        read: VariableAlignment,
+        study: VariableStudy,
+        cell: Cell,
+        begin: float,
+    ) -> Record:
+        hypothesis, model = given.hypothesis(), study.model
+        pairs, chosen = study.pairs(given.variable), study.selections(given.variable)
+        about: dict[str, Any] = {"seed": self.seed, "progress": study.progress}
+        found: Localization | HeadLocalization
+        if hypothesis.model.contrast is None:
+            found = measure_features(model, pairs, read.fit, given.name, **about)
+        else:
+            found = measure_features_in_heads(
+                model, pairs, read.fit, given.name, linear=study.linear, **about
+            )
+        said: dict[str, Any] = {"causal_model": hypothesis.model.name, "variable": given.variable}
+        if hypothesis.right is not None and model.name in HOMES:
+            said["hypothesis"] = "right" if hypothesis.right else "wrong"
+        record = found.record(
+            {
+                "model": model.spec(),
+                "task": Spec(
+                    name=study.task.name,
+                    version=study.task.version,
+                    args={"split": self.test_split, **settings_of(study.task)},
+                ),
+                "variable": Spec(name=given.variable, args=said),
+            },
+            made_by(model, self.seed, chosen["test"].hash),
+            cell=dict(cell.of),
+            realised={"seconds": round(time.perf_counter() - begin, 3)},
+            data=chosen,
+        )
+        more: dict[str, dict[str, str]] = {"method": {FEATURES_SHA256: given.sha256}}
+        if hypothesis.model.contrast is not None:
+            more["metric"] = {"coefficients of": named_heads(study.heads)}
+        specs = {
+            role: record.specs[role].model_copy(
+                update={"args": {**record.specs[role].args, **args}}
+            )
+            for role, args in more.items()
+        }
+        return record.changed(**specs)
+
+
+def _class_of(name: str) -> str:
+    """The class of a model as MIB's track names it; "" where only loading it would tell."""
+    try:
+        found = find_source(name)
+        location = (resolve(name) if found.kind == "compiled" else found).location
+    except MechassayError:
+        return ""
+    ids = {each.name: kind for kind, each in MIB_BOARD.models.items()}
+    config = Path(location) / "config.json"
+    if not config.is_file():
+        return ids.get(location, "")
+    classes = read_json(config).get("architectures") or [""]
+    return str(classes[0])

@@ -1,0 +1,416 @@
+"""A run for causal variables: its plan, and what the cells of one model and task share.
+
+Training keeps what it has done in `training/`, so that a killed run goes on in the middle of a
+stack; the features of the chosen site stay in `alignments/`, as a folder that
+`VariableAlignment.load` reads.
+
+A variable whose causal model gives a logit difference, as in IOI, is looked for in subsets of
+heads instead. The heads, and the coefficients of the causal model, are found on the train
+examples; both stay in `heads/`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from mechassay.causal_models.hypothesis import Hypothesis, defaults_of, distinguish, hypotheses
+from mechassay.causal_models.ioi import LogitDifference
+from mechassay.causal_models.true_sites import HOMES
+from mechassay.errors import BadUsage, MechassayError, one_of
+from mechassay.features.probes import FullVector
+from mechassay.features.sae import SAE, load_sae
+from mechassay.interventions.site import ALL, PARTS, Site, load_site, sites
+from mechassay.models.model import Model, untrained
+from mechassay.prompts.pairs import Examples
+from mechassay.results.records import Record, Selection, Spec
+from mechassay.runs import options
+from mechassay.runs.job import Bench, Cell, layers_of, made_by, option
+from mechassay.tasks import load_task
+from mechassay.tasks.task import PRIVATE, Task, settings_of
+from mechassay.truth.ground_truth import with_truths
+from mechassay.utils.display import Progress
+from mechassay.utils.files import write_text
+from mechassay.variables.alignment import VariableAlignment
+from mechassay.variables.data import SPLITS, VariablePairs, answered_examples, variable_pairs
+from mechassay.variables.featurizers import Featurizers, Profile, featurizer_settings, n_features_of
+from mechassay.variables.interchange_accuracy import InterchangeAccuracy, accuracy
+from mechassay.variables.ioi_heads import (
+    S_INHIBITION,
+    HeadLocalization,
+    HeadSubsets,
+    head_subsets,
+    localize_in_heads,
+)
+from mechassay.variables.localization import Localization, localize
+from mechassay.variables.logit_difference import inhibition_heads, linear_difference
+
+VariableControl = Literal["arbitrary", "untrained"]
+VARIABLE_CONTROLS: tuple[VariableControl, ...] = get_args(VariableControl)
+
+
+@dataclass(frozen=True)
+class VariablesPlan:
+    """What a run for causal variables does.
+
+    Attributes:
+        variables: of the causal models of all tasks; none: those that
+            `causal_models.hypothesis` names.
+        ks: numbers of features to choose among for DAS; none: that of the profile.
+        kinds, positions: none: those of the task's defaults.
+    """
+
+    models: Annotated[tuple[str, ...], options.MODELS]
+    tasks: Annotated[tuple[str, ...], options.TASKS] = ()
+    variables: Annotated[
+        tuple[str, ...],
+        option("Variable of the causal model; the task's default ones if none.", "--variable"),
+    ] = ()
+    featurizers: Annotated[
+        tuple[Featurizers, ...],
+        option(
+            "What makes features of a site's values. Repeat for several.",
+            "--featurizer",
+            "-f",
+            first=True,
+        ),
+    ] = ("full-vector", "das", "dbm", "dbm+pca")
+    layers: Annotated[str, option("`all`, numbers such as 0,3,6, or every third: ::3.")] = "all"
+    positions: Annotated[
+        tuple[str, ...],
+        option("Part of the prompts, or `last`; the task's default ones if none.", "--position"),
+    ] = ()
+    part: Annotated[str, option("Of each layer: resid, mlp, or heads (each alone).")] = "resid"
+    ks: Annotated[
+        tuple[int, ...],
+        option("Number of directions of das; of several the best on validation.", "--k"),
+    ] = ()
+    kinds: Annotated[
+        tuple[str, ...], option("Kind of counterfactuals; the task's default ones.", "--kind")
+    ] = ()
+    profile: Annotated[
+        Profile, option("paper and mib-2025 are settings of MIB's paper and of its code.")
+    ] = "strict"
+    controls: Annotated[
+        tuple[VariableControl, ...],
+        option(
+            "Controls that train again, on labels of no variable or in a model of random weights.",
+            "--control",
+        ),
+    ] = VARIABLE_CONTROLS
+    train_limit: Annotated[int, option("Answered examples to train on.", least=1)] = 160
+    validation_limit: Annotated[int, option("Answered examples to choose on.", least=1)] = 60
+    test_limit: Annotated[
+        int, option("Answered examples to report on.", "--limit", least=1, first=True)
+    ] = 100
+    test_split: Annotated[str, option("Split to report on.", "--split")] = "test"
+    saes: Annotated[
+        str, option("Folder with an SAE a site, for dbm+sae: folders or files named resid.12@last.")
+    ] = ""
+    dtype: Annotated[str, options.DTYPE] = "float32"
+    prepend_bos: Annotated[bool, options.BOS] = False
+    seed: Annotated[int, options.SEED] = 0
+    private_seed: Annotated[int | None, options.PRIVATE_SEED] = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "models", with_truths(self.models))
+
+    def variables_of(self, task: str) -> dict[str, Hypothesis]:
+        """The hypotheses of a task that are looked at, by name.
+
+        Raises:
+            UnknownName: the task has no causal model, or that no such variable.
+        """
+        known = hypotheses(load_task(task).name)
+        names = self.variables or tuple(name for name, each in known.items() if each.by_default)
+        return {name: known[one_of(f"variable of {task}", name, known)] for name in names}
+
+
+ENDINGS = ("", ".safetensors", ".npz")
+"""Of SAEs: a folder, or a file of arrays."""
+
+
+@dataclass
+class VariableStudy:
+    """What the cells of one model and task share.
+
+    Attributes:
+        job, bench: of the run.
+        cell: any of the cells.
+    """
+
+    job: VariablesPlan
+    bench: Bench
+    cell: Cell
+    _made: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
+
+    def _once(self, name: str, make: Any) -> Any:
+        """What is made once; an error is kept too, as every cell would run into it again."""
+        if name not in self._made:
+            try:
+                self._made[name] = make()
+            except MechassayError as error:
+                self._made[name] = error
+        if isinstance(self._made[name], MechassayError):
+            raise self._made[name]
+        return self._made[name]
+
+    @property
+    def progress(self) -> Progress:
+        return self.bench.progress
+
+    @property
+    def model(self) -> Model:
+        job = self.job
+        name = self.cell.typed["model"]
+        return self.bench.model(name, dtype=job.dtype, prepend_bos=job.prepend_bos)
+
+    @property
+    def task(self) -> Task:
+        return self.bench.task(self.cell.of["task"])
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Of counterfactuals; none: all there are."""
+        return self.job.kinds or defaults_of(self.task.name).kinds
+
+    @property
+    def examples(self) -> dict[str, Examples]:
+        """What the model answers, of every split; the private one takes the place of test."""
+        return self._once("examples", self._examples)
+
+    def _examples(self) -> dict[str, Examples]:
+        job = self.job
+        sizes = (job.train_limit, job.validation_limit, job.test_limit)
+        splits = (*SPLITS[:2], job.test_split)
+        return {
+            name: answered_examples(
+                self.model,
+                self.task,
+                split,
+                size,
+                self.kinds,
+                seed=job.seed,
+                private_seed=job.private_seed if split == PRIVATE else None,
+                progress=self.progress,
+            )
+            for name, split, size in zip(SPLITS, splits, sizes, strict=True)
+        }
+
+    def pairs(self, variable: str) -> VariablePairs:
+        """The labelled pairs of a variable; the counterfactuals must be able to tell it."""
+        return self._once(f"pairs {variable}", lambda: self._pairs(variable))
+
+    def _pairs(self, variable: str) -> VariablePairs:
+        hypothesis, examples = self.hypothesis(variable), self.examples
+        causal, of_heads = hypothesis.model, hypothesis.model.contrast is not None
+        if of_heads:
+            causal = self.linear.model
+        of = causal, hypothesis.variable
+        distinguish(of, (causal, None), examples["test"], list(self.kinds) or None)
+        return variable_pairs(
+            self.model,
+            *of,
+            examples,
+            self.kinds,
+            balanced=defaults_of(self.task.name).balanced,
+            equal_lengths=of_heads or ALL in self.positions,
+            progress=self.progress,
+        )
+
+    def hypothesis(self, variable: str) -> Hypothesis:
+        """The causal model and its variable that a name stands for."""
+        return self.job.variables_of(self.cell.of["task"])[variable]
+
+    @property
+    def positions(self) -> tuple[str, ...]:
+        """Of the sites."""
+        return self.job.positions or defaults_of(self.task.name).positions
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """Where the variables are looked for."""
+        job, model = self.job, self.model
+        layers = layers_of(job.layers, model.graph.n_layers)
+        part = one_of("part of a site", job.part, PARTS)
+        return sites(model, positions=self.positions, layers=layers, parts=part)
+
+    def full(self, variable: str) -> InterchangeAccuracy:
+        """The accuracies of whole vectors on test pairs."""
+        return self._once(f"full {variable}", lambda: self._full(variable))
+
+    def _full(self, variable: str) -> InterchangeAccuracy:
+        pairs = self.pairs(variable)
+        fit = FullVector().fit(self.model, pairs.batches["test"], self.sites)
+        test = pairs.labels["test"]
+        return accuracy(fit, test, controls=(), seed=self.job.seed, progress=self.progress)
+
+    @property
+    def untrained(self) -> Model | None:
+        """The model with random weights, where that control is asked for."""
+        if "untrained" not in self.job.controls:
+            return None
+        return self._once("untrained", lambda: untrained(self.model, self.job.seed))
+
+    def record(self, cell: Cell) -> Record:
+        """The record of a cell."""
+        begin = time.perf_counter()
+        job, variable, featurizer = self.job, cell.of["variable"], cell.of["featurizer"]
+        if self.hypothesis(variable).model.contrast is not None:
+            found = self._in_heads(cell, variable, featurizer)
+        else:
+            found = self._at_sites(cell, variable, featurizer)
+        hypothesis, model = self.hypothesis(variable), self.model
+        about: dict[str, Any] = {
+            "causal_model": hypothesis.model.name,
+            "variable": str(hypothesis.variable),
+        }
+        # Models that were built by hand go another way than the trained ones.
+        if hypothesis.right is not None and model.name in HOMES:
+            about["hypothesis"] = "right" if hypothesis.right else "wrong"
+        chosen = self.selections(variable)
+        VariableAlignment.of(
+            found.chosen_fit,
+            self.task.name,
+            str(hypothesis.variable),
+            causal_model=hypothesis.model.name,
+            method=featurizer,
+            coefficients=found.linear if isinstance(found, HeadLocalization) else None,
+        ).save(self.bench.folder.path / "alignments" / cell.name)
+        return found.record(
+            {
+                "model": model.spec(),
+                "task": Spec(
+                    name=self.task.name,
+                    version=self.task.version,
+                    args={"split": job.test_split, **settings_of(self.task)},
+                ),
+                "variable": Spec(name=variable, args=about),
+            },
+            made_by(model, job.seed, chosen["test"].hash),
+            cell=dict(cell.of),
+            realised={"seconds": round(time.perf_counter() - begin, 3)},
+            data=chosen,
+        )
+
+    def _at_sites(self, cell: Cell, variable: str, featurizer: str) -> Localization:
+        job, model = self.job, self.model
+        pairs, places = self.pairs(variable), self.sites
+        ks = n_features_of(job.profile, self.task.name, variable, places[0].width(model.decoder))
+        return localize(
+            model,
+            pairs,
+            places,
+            featurizer,
+            settings=featurizer_settings(job.profile, self.task.name, model.family),
+            ks=job.ks or ks,
+            saes=read_saes(job.saes, places) if featurizer == "dbm+sae" else None,
+            untrained=self.untrained,
+            arbitrary="arbitrary" in job.controls,
+            full=self.full(variable),
+            seed=job.seed,
+            folder=self.bench.folder.path / "training" / cell.name,
+            progress=self.progress,
+        )
+
+    def _in_heads(self, cell: Cell, variable: str, featurizer: str) -> HeadLocalization:
+        job, model, pairs = self.job, self.model, self.pairs(variable)
+        width = self.heads[0].width(model.decoder)
+        ks = job.ks or n_features_of(job.profile, self.task.name, variable, width)
+        return localize_in_heads(
+            model,
+            pairs,
+            self.heads,
+            featurizer,
+            settings=featurizer_settings(job.profile, self.task.name, model.family),
+            ks=ks,
+            subsets=self._once(f"subsets {variable}", lambda: self._subsets(variable)),
+            linear=self.linear,
+            seed=job.seed,
+            folder=self.bench.folder.path / "training" / cell.name,
+            progress=self.progress,
+        )
+
+    def _subsets(self, variable: str) -> HeadSubsets:
+        batches = self.pairs(variable).batches
+        return head_subsets(
+            self.model,
+            self.heads,
+            train=batches["train"],
+            validation=batches["validation"],
+            test=batches["test"],
+            variable=variable,
+            seed=self.job.seed,
+            progress=self.progress,
+        )
+
+    @property
+    def heads(self) -> tuple[Site, ...]:
+        """The heads of IOI: those of the literature in GPT-2 small, else those that are found."""
+        return self._once("heads", self._heads)
+
+    def _heads(self) -> tuple[Site, ...]:
+        if self.model.name.rpartition("/")[2] == "gpt2":
+            return tuple(map(load_site, S_INHIBITION))
+        layers = layers_of(self.job.layers, self.model.graph.n_layers)
+        examples = self.examples["train"]
+        found = inhibition_heads(
+            self.model, examples, layers=layers, seed=self.job.seed, progress=self.progress
+        )
+        folder = self.bench.folder.path / "heads"
+        told = {name: values for name, values in found.columns().items()}
+        write_text(folder / f"{self.cell.shares}.json", json.dumps(told) + "\n")
+        return found.chosen
+
+    @property
+    def linear(self) -> LogitDifference:
+        """The linear logit difference of the heads, fitted on all train examples."""
+        return self._once("linear", self._linear)
+
+    def _linear(self) -> LogitDifference:
+        fit = linear_difference(
+            self.model, self.examples["train"], self.heads, progress=self.progress
+        )
+        fit.save(self.bench.folder.path / "heads" / f"{self.cell.shares}-linear.json")
+        return fit
+
+    def selections(self, variable: str) -> dict[str, Selection]:
+        """What was chosen of each split for a variable, and what was left out."""
+        pairs = self.pairs(variable)
+        return {
+            name: Selection(
+                hash=pairs.batches[name].content_hash,
+                task=self.task.name,
+                version=self.task.version,
+                split=self.job.test_split if name == "test" else name,
+                kept=len(labels),
+                dropped=dict(labels.dropped),
+                seed=None if self.job.test_split == PRIVATE and name == "test" else self.job.seed,
+                counts={"label changes": int(labels.changed.sum())},
+            )
+            for name, labels in pairs.labels.items()
+        }
+
+
+def read_saes(folder: str, places: Sequence[Site]) -> Mapping[Any, SAE]:
+    """The SAE of each site: a file or folder named like the site, or like it without its position.
+
+    Raises:
+        BadUsage: a site without one, or with one of another site. BadFile: see `load_sae`.
+    """
+    found: dict[Any, SAE] = {}
+    for site in places:
+        names = (str(site), str(site).partition("@")[0])
+        paths = [Path(folder) / f"{name}{end}" for end in ENDINGS for name in names]
+        path = next((path for path in paths if path.exists()), None)
+        if path is None:
+            raise BadUsage(
+                f"{folder} has no SAE of {site}: no folder, .safetensors or .npz file named"
+                f" {names[0]} or {names[1]}."
+            )
+        found[site] = load_sae(path).check_site(site)
+    return found

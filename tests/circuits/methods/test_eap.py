@@ -1,0 +1,323 @@
+"""Scores of nodes and neurons: against hooks on the unmodified model,
+edge scores, and what must not change them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from mechassay.circuits import EAP, EAPIGInputs, ablate
+from mechassay.circuits.methods.attribution import (
+    WriterGradients,
+    add_products,
+    at_clean_run,
+    at_interpolations,
+    clean_scores,
+    interpolated_scores,
+    pull_back,
+)
+from mechassay.circuits.methods.eap import NAP, NAPIG, quadrature
+from mechassay.circuits.scores import NeuronScores, NodeScores
+from mechassay.errors import BadUsage, NonFinite, UnknownName
+from mechassay.models.decoder import Norm
+from mechassay.models.forward import trace
+from mechassay.models.hooks_reference import ReferenceModel, exact_precision
+from mechassay.models.model import Model
+from mechassay.models.objectives import LogitDiff, Objective
+from mechassay.prompts.pairs import Batch
+from mechassay.testing.checks import check_method_configuration as check_configuration
+from mechassay.testing.tiny import Subject, subject
+from mechassay.utils.display import SILENT
+
+
+@pytest.fixture(scope="module", params=["gpt2", "neox", "qwen2", "gemma2"])
+def case(request: pytest.FixtureRequest) -> Subject:
+    return subject(request.param, torch.float64)
+
+
+def clean_node_scores(model: Model, batch: Batch, objective: Objective, into: Tensor) -> None:
+    add_products(model, *at_clean_run(model, batch, objective, WriterGradients.of), into)
+
+
+def interpolated_node_scores(
+    model: Model,
+    batch: Batch,
+    objective: Objective,
+    alphas: tuple[float, ...],
+    weights: tuple[float, ...],
+    into: Tensor,
+) -> None:
+    found = at_interpolations(model, batch, objective, alphas, weights, WriterGradients.of)
+    add_products(model, *found, into)
+
+
+def zeros(case: Subject) -> Tensor:
+    return torch.zeros(case.model.graph.n_writers, case.model.decoder.d_model, dtype=torch.float64)
+
+
+def by_hooks(case: Subject, alpha: float) -> Tensor:
+    """The definition, on the original model:
+    zeros added to each writer's output, and their gradients.
+    """
+    model, batch, graph = case.model, case.batch, case.model.graph
+    with exact_precision(model.hf):
+        reference = ReferenceModel(model.hf, graph)
+        layout = reference.layout
+        clean, other = (
+            reference.record(batch.clean, batch.mask),
+            reference.record(batch.counterfactual, batch.mask),
+        )
+        leaves = torch.zeros_like(clean.writers, requires_grad=True)
+        embeds = other.writers[0] + alpha * (clean.writers[0] - other.writers[0])
+        handles = [
+            model.hf.get_submodule(layout.embed).register_forward_hook(
+                lambda m, a, out: embeds + leaves[0]
+            )
+        ]
+
+        def add(module: torch.nn.Module, rows: slice) -> None:
+            handles.append(
+                module.register_forward_hook(lambda m, a, out: out + leaves[rows].sum(0))
+            )
+
+        for layer in range(graph.n_layers):
+            row = graph.mlp_writer(layer)
+            add(
+                reference.blocks[layer].get_submodule(f"{layout.attention}.{layout.out}"),
+                graph.heads(layer),
+            )
+            add(
+                reference.blocks[layer].get_submodule(layout.post_mlp or layout.mlp),
+                slice(row, row + 1),
+            )
+        position_ids = (batch.mask.long().cumsum(1) - 1).clamp(min=0)
+        logits = model.hf(
+            batch.clean,
+            attention_mask=batch.mask.long(),
+            position_ids=position_ids,
+            use_cache=False,
+        ).logits[:, -1]
+        (gradient,) = torch.autograd.grad(
+            (logits.gather(1, batch.answers) - logits.gather(1, batch.foils)).sum(), leaves
+        )
+        for handle in handles:
+            handle.remove()
+    return -((other.writers - clean.writers) * gradient).sum((1, 2))
+
+
+def test_gradients_are_those_at_the_outputs(case: Subject) -> None:
+    total, again, expected = zeros(case), zeros(case), by_hooks(case, 1.0)
+    clean_node_scores(case.model, case.batch, LogitDiff(), total)
+    interpolated_node_scores(case.model, case.batch, LogitDiff(), (1.0,), (1.0,), again)
+    torch.testing.assert_close(total, expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(again, expected, rtol=1e-9, atol=1e-9)
+    scores = NAP().score(case.model, case.batch, progress=SILENT)
+    torch.testing.assert_close(scores.values, (expected / len(case.batch)).float())
+
+
+def test_integrated_gradients_are_those_at_interpolated_inputs(case: Subject) -> None:
+    alphas, weights = (0.0, 0.3, 0.8), (0.5, 0.2, 0.3)
+    total = zeros(case)
+    interpolated_node_scores(case.model, case.batch, LogitDiff(), alphas, weights, total)
+    expected = torch.stack(
+        [weight * by_hooks(case, alpha) for alpha, weight in zip(alphas, weights, strict=True)]
+    ).sum(0)
+    torch.testing.assert_close(total, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_a_node_has_the_sum_of_its_edges(case: Subject) -> None:
+    """The gradient at an output is the sum of the gradients at all its readers."""
+    model, graph = case.model, case.model.graph
+    alphas, weights = quadrature("left", 3)
+    edges = torch.zeros(2, graph.n_writers, graph.n_readers, dtype=torch.float64)
+    clean_scores(model, case.batch, LogitDiff(), edges[0])
+    interpolated_scores(model, case.batch, LogitDiff(), alphas, weights, edges[1])
+    neurons = torch.stack([zeros(case), zeros(case)])
+    clean_node_scores(model, case.batch, LogitDiff(), neurons[0])
+    interpolated_node_scores(model, case.batch, LogitDiff(), alphas, weights, neurons[1])
+    torch.testing.assert_close(
+        neurons.sum(-1), torch.where(graph.legal, edges, 0.0).sum(-1), rtol=1e-9, atol=1e-9
+    )
+    scores = NAP(level="node").score(model, case.batch, progress=SILENT)
+    assert isinstance(scores, NodeScores)
+    torch.testing.assert_close(
+        scores.values,
+        EAP().score(model, case.batch, progress=SILENT).values.nansum(1),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+@pytest.mark.parametrize("kind", ["zero", "mean"])
+def test_a_node_has_the_sum_of_its_edges_under_constants(kind: str) -> None:
+    case = subject("gemma2", torch.float64)
+    batch = ablate(case.model, case.batch, kind, progress=SILENT)
+    nodes = NAP(level="node").score(case.model, batch, progress=SILENT)
+    torch.testing.assert_close(
+        nodes.values,
+        EAP().score(case.model, batch, progress=SILENT).values.nansum(1),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+def test_attention_only_models_and_narrow_dtypes() -> None:
+    case = subject("gpt2", torch.float64)
+    decoder = replace(
+        case.model.decoder,
+        layers=tuple(replace(layer, mlp=None) for layer in case.model.decoder.layers),
+    )
+    model = replace(case.model, decoder=decoder)
+    for method, edges in ((NAP(level="node"), EAP()), (NAPIG(level="node"), EAPIGInputs())):
+        expected = edges.score(model, case.batch, progress=SILENT).values.nansum(1)
+        torch.testing.assert_close(
+            method.score(model, case.batch, progress=SILENT).values, expected, rtol=1e-4, atol=1e-5
+        )
+    narrow, wide = subject("gemma2", torch.bfloat16), subject("gemma2")
+    rough, fine = (
+        NAP().score(each.model, each.batch, progress=SILENT).values.flatten()
+        for each in (narrow, wide)
+    )
+    assert float(torch.corrcoef(torch.stack((rough, fine)))[0, 1]) > 0.95
+
+
+@pytest.mark.few(2)
+def test_integrated_gradients_of_the_input_add_up_to_the_whole_change(case: Subject) -> None:
+    model, batch = case.model, case.batch
+    scores = NAPIG(steps=256, points="gauss-legendre").score(model, batch, progress=SILENT)
+    values = [
+        LogitDiff()(model.run(batch, counterfactual=other)[0].readout(model.decoder), batch)
+        for other in (False, True)
+    ]
+    assert float(scores.values[0].sum()) == pytest.approx(
+        float((values[0] - values[1]).mean()), rel=1e-5
+    )
+
+
+def test_padding_and_chunks_do_not_change_scores(
+    case: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, batch = case.model, case.batch
+    whole = [
+        method.score(model, batch, progress=SILENT).values for method in (NAP(), NAPIG(steps=2))
+    ]
+    alone = [
+        NAP().score(model, batch.select([row]), progress=SILENT).values for row in range(len(batch))
+    ]
+    torch.testing.assert_close(torch.stack(alone).mean(0), whole[0])
+    monkeypatch.setattr("mechassay.models.memory.CPU_BUDGET", 1)
+    chunked = [
+        method.score(model, batch, progress=SILENT).values for method in (NAP(), NAPIG(steps=2))
+    ]
+    torch.testing.assert_close(chunked, whole)
+
+
+def test_what_pads_does_not_matter(case: Subject) -> None:
+    batch = case.batch
+    rows = {
+        name: getattr(batch, name)
+        for name in ("clean", "counterfactual", "answers", "foils", "mask")
+    }
+    padded = (
+        torch.where(batch.mask, batch.clean, (batch.clean + 1) % 97),
+        torch.where(batch.mask, batch.counterfactual, 5),
+    )
+    other = Batch(
+        **{**rows, "clean": padded[0], "counterfactual": padded[1]},
+        ids=batch.ids,
+        groups=batch.groups,
+    )
+    torch.testing.assert_close(
+        NAP().score(case.model, other, progress=SILENT).values,
+        NAP().score(case.model, batch).values,
+    )
+
+
+@pytest.mark.parametrize("centred", [True, False])
+def test_pulling_back_is_the_transpose_of_pushing_forward(centred: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, gradient, weight, bias = torch.randn(4, 6, generator=generator, dtype=torch.float64)
+    norm = Norm(weight, bias, 1e-5, centred)
+    expected = torch.autograd.functional.vjp(norm, x, gradient)[1]
+    torch.testing.assert_close(pull_back(norm, gradient, norm.statistics(x)), expected)
+
+
+@pytest.mark.parametrize(
+    "method", [NAP(), NAP(level="node"), NAPIG(), NAPIG(steps=2, points="right", level="node")]
+)
+def test_contract(method: NAP | NAPIG) -> None:
+    check_configuration(method)  # pyright: ignore[reportArgumentType]
+    case = subject("llama")
+    scores = method.score(case.model, case.batch, progress=SILENT)
+    assert type(scores) is (NeuronScores if method.level == "neuron" else NodeScores)
+    assert scores.graph == case.model.graph and scores.values.dtype == torch.float32
+    assert bool(torch.isfinite(scores.values).all())
+    assert torch.equal(scores.values, method.score(case.model, case.batch, progress=SILENT).values)
+    assert (
+        scores.provenance["method"] == method.name
+        and scores.provenance["settings"]["level"] == method.level
+    )
+    assert scores.provenance["n_examples"] == len(case.batch)
+
+
+def test_levels_agree() -> None:
+    case = subject("gemma2")
+    neurons, nodes = (
+        NAPIG().score(case.model, case.batch),
+        NAPIG(level="node").score(case.model, case.batch),
+    )
+    assert isinstance(neurons, NeuronScores)
+    torch.testing.assert_close(neurons.nodes().values, nodes.values, rtol=1e-4, atol=1e-5)
+
+
+def test_a_small_step_of_the_input_is_predicted() -> None:
+    """Sign and size: moving the input a little towards the counterfactual
+    drops the objective by that much of its score.
+    """
+    case = subject("gpt2", torch.float64)
+    model, batch, step = case.model, case.batch, 1e-5
+    score = float(NAP(level="node").score(model, batch, progress=SILENT).values[0])
+    clean, _ = model.run(batch)
+    other, ctx = model.run(batch, counterfactual=True)
+    moved = trace(model.decoder, clean.embed + step * (other.embed - clean.embed), ctx)
+    drop = LogitDiff()(clean.readout(model.decoder), batch) - LogitDiff()(
+        moved.readout(model.decoder), batch
+    )
+    assert float(drop.mean()) / step == pytest.approx(score, rel=1e-3)
+
+
+def test_checkpoints_are_removed_when_done(tmp_path: Path) -> None:
+    case, path = subject("gpt2"), tmp_path / "nap.safetensors"
+    plain = NAP().score(case.model, case.batch, progress=SILENT)
+    assert torch.equal(
+        NAP().score(case.model, case.batch, progress=SILENT, checkpoint=path).values, plain.values
+    )
+    assert not path.exists()
+
+
+def test_what_is_refused() -> None:
+    case = subject("gpt2")
+    with pytest.raises(UnknownName, match="neuron"):
+        NAP(level="neurons")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UnknownName, match="left"):
+        NAPIG(points="lef")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(BadUsage, match="at least 1"):
+        NAPIG(steps=0)
+    with pytest.raises(BadUsage, match="nap-ig"):
+        NAP().score(case.model, case.batch, "kl", progress=SILENT)
+    with pytest.raises(BadUsage, match="differentiable"):
+        NAPIG().score(case.model, case.batch, "accuracy", progress=SILENT)
+    assert isinstance(NAPIG().score(case.model, case.batch, "kl", progress=SILENT), NeuronScores)
+
+
+def test_overflow_is_named() -> None:
+    case = subject("gpt2")
+    with torch.no_grad():
+        case.model.decoder.layers[2].attention.out[1, 0, 0] = float("inf")
+    with pytest.raises(NonFinite, match="not finite"):
+        NAP().score(case.model, case.batch, progress=SILENT)

@@ -1,0 +1,150 @@
+"""Exact node patching: against circuits without one node's edges,
+single edges, and what it does with constants.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from mechassay.circuits import Circuit, ExactNodePatching, ExactPatching, ablate, evaluate
+from mechassay.errors import NonFinite, UnknownName
+from mechassay.models.forward import constants_of, trace
+from mechassay.models.objectives import load_objective
+from mechassay.prompts.pairs import Batch
+from mechassay.testing.tiny import Subject, subject
+from mechassay.utils.display import SILENT
+
+
+@pytest.fixture(scope="module", params=["gpt2", "neox", "llama", "gemma2", "gemma3"])
+def case(request: pytest.FixtureRequest) -> Subject:
+    return subject(request.param, torch.float64)
+
+
+def effects(
+    case: Subject,
+    batch: Batch,
+    method: ExactNodePatching,
+    objective: str = "logit_diff",
+    stack: int = 40,
+) -> Tensor:
+    """The scores in fp64, from blocks that split a layer's heads."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ExactNodePatching, "stack_tokens", stack)
+        return method.effects(case.model, batch, load_objective(objective), progress=SILENT)[0]
+
+
+def without(
+    case: Subject, batch: Batch, removed: list[Tensor], objective: str = "logit_diff"
+) -> Tensor:
+    """The drop of the objective from the full circuit to that without some edges."""
+    graph = case.model.graph
+    circuits = [Circuit.full(graph), *(Circuit(graph, graph.legal & ~edges) for edges in removed)]
+    values = evaluate(case.model, circuits, batch, objective, progress=SILENT).mean(1)
+    drops = torch.from_numpy(values[0] - values[1:])
+    return drops if load_objective(objective).direction == "up" else -drops
+
+
+def rows(case: Subject) -> list[Tensor]:
+    """All edges out of each writer."""
+    graph = case.model.graph
+    return [
+        torch.zeros_like(graph.legal).index_fill(0, torch.tensor([u]), True)
+        for u in range(graph.n_writers)
+    ]
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("objective", ["logit_diff", "kl"])
+def test_a_node_is_worth_what_the_full_circuit_loses_with_its_edges(
+    case: Subject, objective: str
+) -> None:
+    found = effects(case, case.batch, ExactNodePatching(), objective)
+    torch.testing.assert_close(
+        found, without(case, case.batch, rows(case), objective), rtol=0, atol=1e-9
+    )
+    assert float(found.abs().min()) > 0
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize("kind", ["zero", "mean", "positional-mean", "resample"])
+def test_with_every_ablation(case: Subject, kind: str) -> None:
+    batch = ablate(case.model, case.batch.select([1, 2]), kind, progress=SILENT)
+    found, expected = effects(case, batch, ExactNodePatching()), without(case, batch, rows(case))
+    torch.testing.assert_close(found[1:], expected[1:], rtol=0, atol=1e-9)
+    if constants_of(batch) is None:
+        assert float(found[0]) == pytest.approx(float(expected[0]), abs=1e-9)
+        return
+    # Constants: the model is run on that of the input, and the other nodes compute what they make
+    # of it.
+    decoder, chosen = case.model.decoder, load_objective("logit_diff")
+    ctx = decoder.context(batch.mask)
+    on_constant = chosen(
+        trace(decoder, constants_of(batch).embed_at(ctx.position_ids), ctx).readout(decoder), batch
+    ).mean()
+    full = evaluate(case.model, Circuit.full(case.model.graph), batch, progress=SILENT).mean()
+    assert float(found[0]) == pytest.approx(float(full - on_constant), abs=1e-9)
+
+
+@pytest.mark.few(2)
+def test_direct_effects_are_those_of_the_edges_to_the_logits(case: Subject) -> None:
+    graph = case.model.graph
+    edges = [row & (torch.arange(graph.n_readers) == graph.logits) for row in rows(case)]
+    found = effects(case, case.batch, ExactNodePatching(paths="direct"))
+    torch.testing.assert_close(found, without(case, case.batch, edges), rtol=0, atol=1e-9)
+    exact = (
+        ExactPatching(layers=(-1,))
+        .score(case.model, case.batch, progress=SILENT)
+        .values[:, graph.logits]
+    )
+    scores = ExactNodePatching(paths="direct").score(case.model, case.batch, progress=SILENT)
+    torch.testing.assert_close(scores.values, exact, rtol=1e-6, atol=1e-7)
+    # What the last MLP writes is read by nothing else.
+    last = graph.mlp_writer(graph.n_layers - 1)
+    assert float(effects(case, case.batch, ExactNodePatching())[last]) == pytest.approx(
+        float(found[last]), abs=1e-12
+    )
+
+
+@pytest.mark.few(2)
+def test_blocks_chunks_and_order_do_not_change_scores(case: Subject) -> None:
+    whole = effects(case, case.batch, ExactNodePatching(), stack=4096)
+    torch.testing.assert_close(
+        effects(case, case.batch, ExactNodePatching(), stack=7), whole, rtol=0, atol=1e-9
+    )
+    torch.testing.assert_close(
+        effects(case, case.batch.select([2, 0, 1]), ExactNodePatching()), whole, rtol=0, atol=1e-9
+    )
+    score = ExactNodePatching().score(case.model, case.batch, progress=SILENT)
+    torch.testing.assert_close(score.values, whole.float(), rtol=1e-6, atol=1e-7)
+    assert score.provenance["settings"] == {"paths": "all"}
+
+
+def test_attention_only_models() -> None:
+    from dataclasses import replace
+
+    tiny = subject("gpt2", torch.float64)
+    decoder = replace(
+        tiny.model.decoder,
+        layers=tuple(replace(layer, mlp=None) for layer in tiny.model.decoder.layers),
+    )
+    bare = Subject(replace(tiny.model, decoder=decoder), tiny.batch)
+    torch.testing.assert_close(
+        effects(bare, bare.batch, ExactNodePatching()),
+        without(bare, bare.batch, rows(bare)),
+        rtol=0,
+        atol=1e-9,
+    )
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(UnknownName, match="direct"):
+        ExactNodePatching(paths="dirct")  # pyright: ignore[reportArgumentType]
+    tiny = subject("gpt2")
+    with torch.no_grad():
+        tiny.model.decoder.layers[1].attention.out[0] = float("nan")
+    with pytest.raises(NonFinite, match="16 of 16 node scores are not finite"):
+        ExactNodePatching().score(tiny.model, tiny.batch, progress=SILENT)
+    assert np.isfinite(ExactNodePatching(paths="direct").forwards(tiny.model.graph, 3))

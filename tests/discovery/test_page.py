@@ -1,0 +1,232 @@
+"""Ranks as text, and which records can be ranked.
+
+The verdict: a sentence for each of CPR and CMD, which claims no more than the numbers do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from mechassay.discovery.page import (
+    comparable,
+    ends_text,
+    rank_text,
+    ranked,
+    resolved_text,
+    results_table,
+    verdict,
+    verdicts,
+)
+from mechassay.discovery.suite_page import SuitePage, suite_differences
+from mechassay.results.records import Measure, Record, Values
+
+Make = Callable[..., Record]
+FRACTIONS = (0.01, 0.1, 0.2, 1.0)
+
+
+def with_values(record: Record, f: tuple[float, ...], seed: int) -> Record:
+    """Twelve examples whose faithfulness is f on average, by both rankings."""
+    rng = np.random.default_rng(seed)
+    ids = [f"pair-{i}" for i in range(12)]
+    values = {
+        f"{by}@{p:g}": (each + 0.02 * rng.normal(size=12)).tolist()
+        for by in ("value", "magnitude")
+        for p, each in zip(FRACTIONS, f, strict=True)
+    }
+    ends = {"clean": [1.0] * 12, "empty": [0.0] * 12}
+    return record.changed(
+        values=Values(unit="pair", ids=ids, groups=ids, columns={**ends, **values})
+    )
+
+
+@pytest.fixture
+def records(make_record: Make) -> list[Record]:
+    """Two that are alike and one that is worse."""
+    f = {"a": (0.9, 0.95, 1.0, 1.0), "b": (0.9, 0.95, 1.0, 1.0), "c": (0.1, 0.2, 0.3, 1.0)}
+    return [
+        with_values(make_record(name), each, seed) for seed, (name, each) in enumerate(f.items())
+    ]
+
+
+@pytest.mark.parametrize(("rank", "text"), [(None, "–"), ((1, 1), "1"), ((2, 4), "2–4")])
+def test_text(rank: tuple[int, int] | None, text: str) -> None:
+    assert rank_text(rank) == text
+
+
+def test_ranks_stand_in_the_table(records: list[Record]) -> None:
+    table = results_table(records)
+    for area in ("CMD", "CPR"):
+        place = table.headings.index(f"rank by {area}")
+        assert [row.cells[place] for row in table.rows[:3]] == ["1–2", "1–2", "3"]
+    # The worthless case: a method alone, or records of other examples, have no rank.
+    assert "rank by CMD" not in results_table(records[:1]).headings
+    values = records[1].values
+    assert values is not None
+    ids = [f"x-{i}" for i in range(12)]
+    other = records[1].changed(values=values.model_copy(update={"ids": ids}))
+    assert not comparable([records[0], other]) and ranked([records[0], other], "cmd") is None
+
+
+def test_ranks_and_counts_stand_in_the_suite(records: list[Record]) -> None:
+    (grid,) = (
+        grid for grid in SuitePage().tables(records, []) if grid.title.startswith("Rank by CMD")
+    )
+    assert grid.texts == (
+        ("a", "1–2"),
+        ("b", "1–2"),
+        ("c", "3"),
+        ("differences resolved", "2 of 3"),
+    )
+    found = ranked(records, "cmd")
+    assert found is not None and resolved_text(found) == "2 of 3"
+    rows = suite_differences(records)
+    assert len(rows) == 6 and sum(row["resolved"] for row in rows) == 4
+
+
+def test_better_everywhere(make_record: Make) -> None:
+    said = verdict([make_record("eap")])
+    assert (
+        said == "On 5 test pairs of ioi, circuits found by eap recover more of tiny-model's logit"
+        " difference than random ones at every size up to 20\u00a0%: CPR 0.90 [0.80, 1.00]"
+        " against 0.210 [0.200, 0.220] of random edges (3 seeds) and 0.210 [0.200, 0.220] of"
+        " random paths (3 seeds)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("f", "expected"),
+    [
+        ([0.0, 0.8, 0.9, 1.0], "overall and at 2 of the 3 sizes up to 20\u00a0%"),
+        ([0.0, 0.0, 0.1, 1.0], "overall, but at none of the 3 sizes"),
+    ],
+)
+def test_better_only_somewhere(make_record: Make, f: list[float], expected: str) -> None:
+    assert expected in verdict([make_record(f=f)])
+
+
+@pytest.mark.parametrize(
+    ("cpr", "expected"),
+    [
+        ((0.25, 0.1, 0.4), "cannot be told from random ones"),
+        ((0.3, 0.21, 0.4), "cannot be told from random ones"),  # the difference may be 0
+        ((0.3, 0.211, 0.4), "recover more"),
+        ((0.1, 0.05, 0.19), "recover less"),
+        ((0.3, float("nan"), float("nan")), "without an interval"),
+    ],
+)
+def test_overlap_is_said(make_record: Make, cpr: tuple[float, float, float], expected: str) -> None:
+    assert expected in verdict([make_record(cpr=cpr)])
+
+
+def test_what_harms_less_than_random_rankings_recovers_nothing(make_record: Make) -> None:
+    """Random circuits may have a CPR below 0, which the empty circuit has not."""
+    record = make_record(
+        cpr=(0.01, -0.01, 0.03), random_cpr=(-0.5, -0.6, -0.4), gain=(0.51, 0.4, 0.6)
+    )
+    assert "cannot be told from random ones" in verdict([record])
+
+
+def test_the_best_of_several_is_called_so(make_record: Make, undefined: Record) -> None:
+    records = [
+        make_record("a", cpr=(0.8, 0.7, 0.9)),
+        make_record("b"),
+        make_record("random", cpr=(2.0, 1.9, 2.1)),
+        undefined,
+    ]
+    assert "found by b (the best of 3 methods by CPR) recover more" in verdict(records)
+
+
+def test_no_control_and_no_denominator(make_record: Make, undefined: Record) -> None:
+    assert "there is no random control" in verdict([make_record(seeds=0)])
+    doubtful = make_record(profile="mib-2025", denominator=(-1.0, 1.0))
+    assert "These numbers mean little" in verdicts([doubtful])[-1]
+    assert "faithfulness is undefined: tiny-model's logit difference cannot be told" in verdict(
+        [undefined]
+    )
+
+
+def test_undefined_random_areas_give_no_verdict(make_record: Make) -> None:
+    nothing = (float("nan"),) * 3
+    record = make_record(cpr=(0.5, 0.4, 0.6), random_cpr=nothing, gain=nothing)
+    assert "without an interval, against undefined of random edges" in verdict([record])
+
+
+# CMD
+
+
+def with_cmd(record: Record, cmd: tuple[float, float, float], less: float) -> Record:
+    """A record with another CMD, and random rankings whose CMD is so much larger."""
+    ends = ("value", "low", "high")
+    kept: list[Measure] = []
+    for m in record.measures:
+        if m.name == "cmd" and m.of == "result":
+            kept.append(m.model_copy(update=dict(zip(ends, cmd, strict=True))))
+        elif m.name == "cmd" and m.of.startswith("difference"):
+            near = (less, less - 0.05, less + 0.05)
+            kept.append(m.model_copy(update=dict(zip(ends, near, strict=True))))
+        else:
+            kept.append(m)
+    return record.changed(measures=kept)
+
+
+def test_each_area_has_a_sentence(make_record: Make) -> None:
+    by_cpr, by_cmd = verdicts([make_record("eap")])
+    assert "recover more" in by_cpr
+    assert by_cmd == (
+        "On 5 test pairs of ioi, circuits found by eap stay closer to tiny-model's logit"
+        " difference than random ones at every size up to 20\u00a0%: CMD 0.12 [0.05, 0.20]"
+        " against 0.790 [0.780, 0.800] of random edges (3 seeds) and 0.790 [0.780, 0.800] of"
+        " random paths (3 seeds)."
+    )
+
+
+def test_one_area_may_be_better_while_the_other_is_not(make_record: Make) -> None:
+    record = make_record(cpr=(0.25, 0.1, 0.4))
+    by_cpr, by_cmd = verdicts([record])
+    assert "cannot be told from random ones in how much" in by_cpr and "stay closer" in by_cmd
+
+
+@pytest.mark.parametrize(
+    ("cmd", "less", "expected"),
+    [
+        ((0.8, 0.7, 0.9), 0.0, "cannot be told from random ones in how close they stay"),
+        ((1.5, 1.4, 1.6), 0.3, "stray farther from"),
+        # Closer than random rankings that do harm, but no closer than the empty circuit.
+        ((1.0, 0.95, 1.05), -0.5, "cannot be told from random ones"),
+    ],
+)
+def test_a_cmd_that_is_no_better(
+    make_record: Make, cmd: tuple[float, float, float], less: float, expected: str
+) -> None:
+    assert expected in verdicts([with_cmd(make_record(), cmd, less)])[1]
+
+
+def test_above_1_is_as_far_as_below_it(make_record: Make) -> None:
+    """Random rankings have f 0 at 1 % of the edges: f = 2 there is no closer to the model."""
+    said = verdicts([make_record(f=[2.0, 0.9, 0.9, 1.0])])[1]
+    assert "overall and at 2 of the 3 sizes" in said
+
+
+def test_the_best_by_cmd_is_the_lowest(make_record: Make) -> None:
+    records = [make_record("a"), with_cmd(make_record("b"), (0.02, 0.01, 0.03), -0.77)]
+    assert "found by b (the best of 2 methods by CMD)" in verdict(records, "cmd")
+
+
+def test_an_undefined_setting_has_one_sentence(undefined: Record) -> None:
+    assert len(verdicts([undefined])) == 1
+
+
+def test_the_whole_model_and_the_empty_circuit(make_record: Make) -> None:
+    record = make_record()
+    assert ends_text(record) == ""
+    ends = [
+        Measure(name="objective", of=f"control:{end}", value=value)
+        for end, value in (("full", 1.6), ("empty", 0.1))
+    ]
+    assert ends_text(record.changed(measures=[*record.measures, *ends])) == (
+        "The mean of tiny-model's logit difference is m(N) = 1.6 for the whole model and"
+        " m(0) = 0.1 for the empty circuit; m(N) − m(0) = 1.5 [1.0, 2.0]."
+    )

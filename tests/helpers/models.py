@@ -1,0 +1,59 @@
+"""Families of tiny models as parameters of a test: three by default, the others marked `slow`.
+
+A random GPT-2 of the graph of GPT-2 small, which can read the tasks of the paper's circuits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+
+from mechassay.tasks.greater_than import GreaterThan
+from mechassay.tasks.ioi import IOI
+from mechassay.tasks.task import PAPER, PAPER_MATCHED, Task
+from mechassay.testing import tiny
+from mechassay.testing.tiny import FAMILIES
+
+QUICK = ("gpt2", "llama", "gemma2")
+"""They differ in most of what a decoder can get wrong."""
+
+
+def families(names: Sequence[str] = FAMILIES) -> list[Any]:
+    """The names, those of other families than `QUICK` marked."""
+    slow = pytest.mark.slow
+    return [name if name in QUICK else pytest.param(name, marks=slow) for name in names]
+
+
+def word_tokenizer(*tasks: Task) -> transformers.PreTrainedTokenizerFast:
+    """A tokenizer of the words of some tasks' examples, and one that begins prompts."""
+    words: set[str] = set()
+    for task in tasks:
+        for example in islice(task.generate("test", 0), 5000):
+            for prompt in (example.prompt, *example.counterfactuals.values()):
+                words |= set(re.findall(r"\w+|[^\w\s]+", prompt.text))
+    vocabulary = {word: number for number, word in enumerate(["[UNK]", "[BOS]", *sorted(words)])}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="[UNK]", bos_token="[BOS]"
+    )
+
+
+def write_small_gpt2(folder: Path) -> Path:
+    """Write the model; its tokenizer knows the words of IOI and greater-than."""
+    ioi = (IOI(), IOI(words=PAPER), IOI(words=PAPER_MATCHED))
+    tokenizer = word_tokenizer(*ioi, GreaterThan(), GreaterThan(words=PAPER))
+    config = tiny.configs()["gpt2_12x12"]
+    config.vocab_size = len(tokenizer)
+    tiny.random_model(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

@@ -1,0 +1,218 @@
+"""GIM's backward rules: the forward stays, identity rules change nothing,
+and each rule is what autograd on a surrogate says.
+
+The forward with real-valued masks: against the compiled one,
+the dense definition, attribution and finite differences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from mechassay.circuits import EAP, NAP, EAPIGInputs, Random, ablate, evaluate
+from mechassay.circuits.circuit import Circuit
+from mechassay.errors import GraphMismatch, UnknownName
+from mechassay.models.decoder import Norm
+from mechassay.models.forward import Contrast, constant_trace, constants_of
+from mechassay.models.gradients import BackwardRules, backward_model, masked_readout, with_rules
+from mechassay.models.hooks_reference import ReferenceModel, exact_precision
+from mechassay.models.objectives import LogitDiff
+from mechassay.testing.tiny import Subject, subject
+from mechassay.utils.display import SILENT
+
+IDENTITY = BackwardRules(freeze_norm=False, temperature=1.0, q=1.0, k=1.0, v=1.0, gate=1.0, up=1.0)
+
+
+@pytest.fixture(scope="module", params=["gpt2", "neox", "qwen3", "gemma2"])
+def case(request: pytest.FixtureRequest) -> Subject:
+    return subject(request.param, torch.float64)
+
+
+def test_the_forward_pass_is_the_same(case: Subject) -> None:
+    gim = backward_model(case.model, "gim")
+    for circuit in (Circuit.full(case.model.graph), Circuit.empty(case.model.graph)):
+        ours, plain = (
+            evaluate(model, circuit, case.batch, progress=SILENT) for model in (gim, case.model)
+        )
+        torch.testing.assert_close(
+            torch.from_numpy(ours), torch.from_numpy(plain), atol=1e-10, rtol=1e-10
+        )
+
+
+def test_rules_that_change_nothing_change_nothing(case: Subject) -> None:
+    same = replace(case.model, decoder=with_rules(case.model.decoder, IDENTITY))
+    for method in (EAP(), EAPIGInputs(steps=2), NAP()):
+        ours, plain = (
+            method.score(model, case.batch, progress=SILENT).values.nan_to_num()
+            for model in (same, case.model)
+        )
+        torch.testing.assert_close(ours, plain, atol=1e-7, rtol=1e-6)
+
+
+def test_node_scores_are_sums_of_edge_scores_under_gim_too(case: Subject) -> None:
+    """The hand-written Jacobians of edges and the gradients of nodes follow the same rules,
+    or this breaks.
+    """
+    edges = EAP(backward="gim").score(case.model, case.batch, progress=SILENT)
+    nodes = NAP(level="node", backward="gim").score(case.model, case.batch, progress=SILENT)
+    torch.testing.assert_close(edges.values.nan_to_num().sum(1), nodes.values, atol=1e-5, rtol=1e-4)
+    plain = EAP().score(case.model, case.batch, progress=SILENT)
+    assert not torch.allclose(edges.values.nan_to_num(), plain.values.nan_to_num(), rtol=1e-2)
+
+
+@pytest.mark.parametrize("centred", [True, False])
+def test_a_frozen_norm_is_linear_to_its_gradient(centred: bool) -> None:
+    weight = torch.tensor([1.0, 2.0, 0.5, -1.0], dtype=torch.float64)
+    norm = Norm(weight, None, 1e-6, centred, frozen=True)
+    x = torch.tensor([1.0, -2.0, 3.0, 0.5], dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(norm(x), replace(norm, frozen=False)(x), atol=1e-12, rtol=1e-12)
+    (gradient,) = torch.autograd.grad(
+        (norm(x) * torch.tensor([1.0, 0, 0, 0], dtype=torch.float64)).sum(), x
+    )
+    scale = (x - x.mean() if centred else x).detach().square().mean().add(1e-6).rsqrt()
+    by_hand = torch.tensor([1.0, 0, 0, 0], dtype=torch.float64) - (0.25 if centred else 0.0)
+    torch.testing.assert_close(gradient, by_hand * scale)
+
+
+def test_the_softmax_is_differentiated_at_a_higher_temperature() -> None:
+    decoder = with_rules(subject("gpt2", torch.float64).model.decoder, BackwardRules())
+    softmax = decoder.layers[0].attention.softmax
+    assert softmax is not None
+    x = torch.tensor([[2.0, 0.0, -1.0]], dtype=torch.float64, requires_grad=True)
+    g = torch.tensor([[1.0, 3.0, 0.0]], dtype=torch.float64)
+    torch.testing.assert_close(softmax(x), x.softmax(-1))
+    (gradient,) = torch.autograd.grad((softmax(x) * g).sum(), x)
+    at = (x / 2).softmax(-1)
+    torch.testing.assert_close(gradient, at * (g - (g * at).sum()))
+
+
+def test_unknown_rules() -> None:
+    with pytest.raises(UnknownName, match="Did you mean 'gim'"):
+        EAP(backward="gimm")
+
+
+@pytest.fixture(scope="module", params=["gpt2", "neox", "qwen2", "gemma2"])
+def masked_forward_case(request: pytest.FixtureRequest) -> Subject:
+    return subject(request.param, torch.float64)
+
+
+def values(case: Subject, mask: Tensor) -> Tensor:
+    contrast = Contrast.run(case.model.decoder, case.batch)
+    return LogitDiff()(masked_readout(case.model.decoder, contrast, mask), case.batch)
+
+
+def test_binary_masks_equal_the_compiled_forward(masked_forward_case: Subject) -> None:
+    scores = Random(seed=2).draw(masked_forward_case.model.graph)
+    circuits = [scores.top(p) for p in (0.0, 0.1, 0.5, 0.9, 1.0)]
+    fast = evaluate(masked_forward_case.model, circuits, masked_forward_case.batch, progress=SILENT)
+    for circuit, expected in zip(circuits, fast, strict=True):
+        got = values(masked_forward_case, circuit.edges.double()[None])
+        torch.testing.assert_close(
+            got, torch.as_tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9
+        )
+
+
+def test_binary_masks_equal_the_compiled_forward_under_constants(
+    masked_forward_case: Subject,
+) -> None:
+    """The compiled forward prunes; a mask is used as it is."""
+    batch = ablate(
+        masked_forward_case.model, masked_forward_case.batch, "positional-mean", progress=SILENT
+    )
+    circuit = Random(seed=5).draw(masked_forward_case.model.graph).top(0.3).pruned()
+    assert len(circuit)
+    (expected,) = evaluate(masked_forward_case.model, [circuit], batch, progress=SILENT)
+    contrast = Contrast.run(masked_forward_case.model.decoder, batch)
+    got = LogitDiff()(
+        masked_readout(masked_forward_case.model.decoder, contrast, circuit.edges.double()[None]),
+        batch,
+    )
+    torch.testing.assert_close(
+        got, torch.as_tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9
+    )
+
+
+def test_real_masks_equal_the_dense_definition(masked_forward_case: Subject) -> None:
+    model, batch = masked_forward_case.model, masked_forward_case.batch
+    mask = (
+        torch.rand(
+            model.graph.legal.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+        )
+        * 1.5
+    )
+    with exact_precision(model.hf), torch.no_grad():
+        reference = ReferenceModel(model.hf, model.graph)
+        slow = reference.run(
+            batch.clean, batch.mask, reference.record(batch.counterfactual, batch.mask), mask
+        )
+    fast = masked_readout(model.decoder, Contrast.run(model.decoder, batch), mask[None]).all()
+    torch.testing.assert_close(fast, slow, rtol=0, atol=1e-9)
+
+
+def test_the_slope_at_the_full_circuit_is_eap(masked_forward_case: Subject) -> None:
+    """Mean over examples, with its sign: the drop when the coefficient falls from 1."""
+    legal = masked_forward_case.model.graph.legal
+    mask = legal.double()[None].requires_grad_()
+    with torch.enable_grad():
+        (slope,) = torch.autograd.grad(values(masked_forward_case, mask).mean(), mask)
+    eap = EAP().score(masked_forward_case.model, masked_forward_case.batch, progress=SILENT).values
+    # Scores are stored in fp32.
+    torch.testing.assert_close(slope[0][legal].float(), eap[legal], rtol=1e-6, atol=1e-7)
+    assert float(slope[0][legal].abs().max()) > 1e-2
+
+
+def test_a_mask_for_each_example(masked_forward_case: Subject) -> None:
+    generator = torch.Generator().manual_seed(4)
+    masks = torch.rand(
+        len(masked_forward_case.batch),
+        *masked_forward_case.model.graph.legal.shape,
+        generator=generator,
+        dtype=torch.float64,
+    )
+    together = values(masked_forward_case, masks)
+    for row in range(len(masks)):
+        torch.testing.assert_close(
+            together[row],
+            values(masked_forward_case, masks[row : row + 1])[row],
+            rtol=0,
+            atol=1e-10,
+        )
+
+
+def test_gradients_reach_constants() -> None:
+    """The derivative of a masked run by a mean's entry, against a central difference."""
+    case = subject("gemma2", torch.float64)
+    model = case.model
+    batch = ablate(model, case.batch, "mean", progress=SILENT)
+    known = Contrast.run(model.decoder, batch)
+    mask = model.graph.legal.double()[None] * 0.6
+    assert constants_of(batch) is not None
+    values, z = constants_of(batch), constants_of(batch).z
+
+    def objective(z: Tensor) -> Tensor:
+        contrast = Contrast(
+            batch,
+            known.ctx,
+            0,
+            known.clean,
+            constant_trace(model.decoder, replace(values, z=z), known.ctx),
+        )
+        return LogitDiff()(masked_readout(model.decoder, contrast, mask), batch).mean()
+
+    leaf = z.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(objective(leaf), leaf)
+    step = torch.zeros_like(z)
+    step[1, 2, 0, 3] = 1e-5
+    numeric = (objective(z + step) - objective(z - step)) / 2e-5
+    torch.testing.assert_close(slope[1, 2, 0, 3], numeric, rtol=1e-5, atol=1e-8)
+    assert abs(float(numeric)) > 1e-5
+
+
+def test_foreign_masks_are_refused() -> None:
+    case = subject("gpt2")
+    with pytest.raises(GraphMismatch, match=r"needs shape \[1 or 3, 16, 40\]; got \[2, 16, 40\]"):
+        values(case, torch.ones(2, 16, 40))

@@ -1,0 +1,153 @@
+"""Sections of any record: every measure is on its page, every block escapes what it is given."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from mechassay.results.console import print_tables
+from mechassay.results.page import (
+    Block,
+    Facts,
+    Figure,
+    Fold,
+    Heading,
+    Notice,
+    Row,
+    Section,
+    Terms,
+    Text,
+    TextTable,
+    markdown,
+    render,
+)
+from mechassay.results.records import Check, Failure, Measure, Record, Spec, Table, page_of
+from mechassay.results.report import print_report, write_page
+
+Make = Callable[..., Record]
+HOSTILE = '<script>alert("1")</script>'
+TEXT = "&lt;script&gt;"
+BLOCKS: list[Block] = [
+    Text(HOSTILE),
+    Text("", lead=HOSTILE),
+    Notice(HOSTILE, ((HOSTILE, HOSTILE),)),
+    Heading(HOSTILE),
+    Figure("<svg></svg>", HOSTILE, HOSTILE),
+    Terms({HOSTILE: HOSTILE}),
+    Facts(((HOSTILE, ((HOSTILE, 1),)),)),
+    Fold(HOSTILE, (Text(HOSTILE),)),
+    TextTable.of(HOSTILE, (HOSTILE, HOSTILE), [(HOSTILE, HOSTILE)], caption=HOSTILE),
+    TextTable.of("", ("a", "b"), [Row((HOSTILE, "1 [2, 3]"), swatch=HOSTILE)]),
+]
+
+
+def strange(record: Record, **more: object) -> Record:
+    """A record of a kind that nobody knows."""
+    return record.changed(kind="strange", **more)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: type(block).__name__)
+def test_every_block_escapes_what_it_is_given(block: Block) -> None:
+    page = render(HOSTILE, [Section(HOSTILE, (block,), swatch=HOSTILE)])
+    assert "<script" not in page and page.count(TEXT) >= 4
+    assert "script-src" not in page and "default-src 'none'" in page
+
+
+def test_markdown_has_the_words_and_tables() -> None:
+    text = markdown([Section("One", tuple(BLOCKS)), Section("Two", (Figure("<svg>"),))])
+    for part in ("## One", "### <script>", f"- **{HOSTILE}**: {HOSTILE}", f"| {HOSTILE} |"):
+        assert part in text
+    assert "svg" not in text and "## Two" not in text
+
+
+@pytest.mark.parametrize("kind", ["faithfulness", "accuracy", "strange"])
+def test_every_measure_appears_on_its_page(make_record: Make, kind: str) -> None:
+    """A metric needs no page of its own: its numbers are there because they are measures."""
+    numbers = {"result": 0.8125, "model": 0.4375, "control:empty": 0.3125, "judge": 0.6875}
+    measures = [
+        Measure(name="brand_new", title="Newness", of=of, value=value, n=77)
+        for of, value in numbers.items()
+    ]
+    record = make_record(measures=measures).changed(kind=kind)
+    page = render("T", page_of(record.kind).sections([record]))
+    for measure in record.measures:
+        assert measure.heading in page
+    for value in numbers.values():
+        assert f"{value:.4g}" in page
+
+
+def test_a_kind_that_nobody_knows_has_a_page(make_record: Make) -> None:
+    long = Table.of("layers", ("layer",), [{"layer": n, "score": n / 7} for n in range(40)])
+    short = Table.of("parts", ("part",), [{"part": HOSTILE, "works": True, "x": None}])
+    checks = [
+        Check(name="identity", must_be="0", largest=0.0, n=9, n_wrong=0),
+        Check(name="swap", must_be="1", largest=0.25, n=9, n_wrong=2),
+    ]
+    meaning = Measure(name="m", title="Em", value=3.0, meaning="What it means.", better="down")
+    record = strange(
+        make_record(measures=[meaning], warnings=["Mind this."]),
+        tables=[long, short],
+        checks=checks,
+    )
+    judge = {**record.specs, "judge": Spec(name="a-judge", args={"votes": 5})}
+    record = record.model_copy(update={"specs": judge})
+    failure = Failure(cell={"method": "slow"}, error="OutOfMemory", message="Too big.")
+    page = render("T", page_of(record.kind).sections([record], [failure]))
+    places = [
+        page.index(part)
+        for part in (
+            "Controls fail: do not use these results.",
+            "swap must be 1: 2 of 9 are not",
+            "CPR 0.90 [0.80, 1.00]",
+            "1 cell failed",
+            "Mind this.",
+            "<h2>Measures",
+            "OutOfMemory: Too big.",
+            "<h2>Controls",
+            "layers</summary>",
+            "What it means.",
+            "a-judge",
+            "pair-4",
+        )
+    ]
+    assert places == sorted(places)
+    assert "CMD, Em: lower is better." in page and "<script" not in page and "votes=5" in page
+    console = Console(width=120, file=io.StringIO(), record=True)
+    print_report([record], [failure], console)
+    text = console.export_text()
+    assert "0.90" in text and "slow: failed: OutOfMemory: Too big." in text
+
+
+def test_records_of_several_kinds_share_a_page(make_record: Make, tmp_path: Path) -> None:
+    records = [make_record("a"), strange(make_record("b"))]
+    page = write_page(tmp_path / "page.html", records).read_text("utf-8")
+    assert (
+        "<h2>Measures" in page
+        and '<th scope="row">a</th>' in page
+        and '<th scope="row">b</th>' in page
+    )
+
+
+def test_a_drawing_may_be_a_value(make_record: Make, tmp_path: object) -> None:
+    class Drawing:
+        svg, title, about = "<svg></svg>", "A & B", "Two circuits."
+
+    page = render("T", page_of(make_record().kind).sections([make_record()], (), [Drawing()]))
+    assert "<strong>A &amp; B.</strong> Two circuits. Point at" in page
+    assert callable(write_page)
+
+
+def test_a_narrow_console_leaves_out_what_it_may() -> None:
+    from mechassay.results.page import Column
+
+    columns = (Column("name", numeric=False), Column("value"), Column("more", optional=1))
+    table = TextTable("T", columns, (Row(("a", "1.0 [0.5, 1.5]", "x" * 30)), Row(("b", "broke"))))
+    for width, shown in ((40, False), (80, True)):
+        console = Console(width=width, file=io.StringIO(), record=True)
+        print_tables([table], console)
+        text = console.export_text()
+        assert ("xxx" in text) == shown and "b: broke" in text and "[0.5, 1.5]" in text

@@ -1,0 +1,166 @@
+"""The command of a job, typed at the command line, gives the job again."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+import pytest
+
+from mechassay.adversarial.jobs import AdversarialJob, SearchJob
+from mechassay.adversarial.paper import PaperJob
+from mechassay.cli import command as commands
+from mechassay.cli.main import main
+from mechassay.discovery.job import CircuitsJob
+from mechassay.runs.accuracy import AccuracyJob
+from mechassay.runs.job import JOBS, PROGRAM, command_line, job_of, options_of
+
+CIRCUITS = CircuitsJob(("truth-ioi",), methods=("eap", "eap-ig-inputs:steps=3,points=left"))
+PLAIN: dict[str, Any] = {
+    "circuits": CIRCUITS,
+    "accuracy": AccuracyJob(("truth-ioi",), limit=7),
+    "adversarial": AdversarialJob("gpt2", "ioi", ("truth", "eap@0.5")),
+    "adversarial-search": SearchJob("gpt2", "ioi", ("truth", "random@150")),
+    "adversarial-paper": PaperJob("gpt2"),
+}
+CHANGED: dict[str, Any] = {
+    "circuits": replace(
+        CIRCUITS,
+        models=("truth", "a folder/with 'quotes' $HOME"),
+        tasks=("ioi", "mcqa:n_choices=2"),
+        counterfactual="abc",
+        objective="kl",
+        keep="both",
+        ablation="optimal",
+        train_limit=3,
+        test_split="validation",
+        test_limit=9,
+        profile="mib-2025",
+        metrics=("completeness:size=0.01", "minimality"),
+        dtype="bfloat16",
+        prepend_bos=True,
+        seed=2**40,
+        max_minutes=0.5,
+        even_at_chance=False,
+    ),
+    "evaluation": CircuitsJob(("gpt2",), ("ioi",), scores=("s/eap.safetensors",), test_limit=4),
+    "localize": replace(CIRCUITS, stage="localize", pairing="random"),
+    "accuracy": AccuracyJob(("truth-ioi", "gpt2"), ("arc-easy",), limit=200, scoring="mib-2025"),
+    "whole split": AccuracyJob(("gpt2",), ("ioi",)),
+    "adversarial": AdversarialJob(
+        "gpt2",
+        "ioi",
+        ("-odd", "canonical:ioi"),
+        n_clean=20,
+        n_corrupted=10,
+        same=("template,object",),
+        where=("place=shop",),
+        heat_maps=("place,object",),
+        least_effect=0.25,
+    ),
+    "matched": AdversarialJob("gpt2", "greater-than", ("truth",), enumerate_all=True),
+    "search": SearchJob("gpt2", "ioi", ("truth",), compare=False, budget=10),
+}
+EVERY = [pytest.param(job, id=name) for name, job in PLAIN.items()]
+EVERY += [pytest.param(job, id=f"changed {name}") for name, job in CHANGED.items()]
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Types a command; gives the job that would be run, and the folder."""
+
+    def call(line: str) -> tuple[Any, Path]:
+        found: list[tuple[Any, Path]] = []
+        monkeypatch.setattr(
+            commands, "execute", lambda job, *, output, **_: found.append((job, output))
+        )
+        program, *words = shlex.split(line)
+        assert program == PROGRAM
+        with pytest.raises(SystemExit) as stopped:
+            main(words)
+        assert stopped.value.code == 0
+        return found[0]
+
+    scores = tmp_path / "s" / "eap.safetensors"
+    scores.parent.mkdir()
+    scores.touch()
+    monkeypatch.chdir(tmp_path)
+    return call
+
+
+@pytest.mark.parametrize("job", EVERY)
+def test_the_command_gives_the_job_again(job: Any, typed: Any) -> None:
+    again, output = typed(command_line(job, Path("a folder")))
+    assert again == job
+    assert output == Path("a folder")
+
+
+@pytest.mark.parametrize("job", EVERY)
+def test_so_does_that_of_the_stored_plan(job: Any) -> None:
+    plan = json.loads(json.dumps({"kind": job.kind, **asdict(job)}))
+    assert command_line(job_of(plan)) == command_line(job)
+
+
+def test_defaults_are_left_out() -> None:
+    assert command_line(CircuitsJob(("truth-ioi",), methods=("eap",))) == (
+        "mechassay circuits run --model truth-ioi --method eap"
+    )
+
+
+def test_a_private_seed_is_never_written(typed: Any) -> None:
+    secret = replace(CIRCUITS, test_split="private", private_seed=987_654_321)
+    line = command_line(secret)
+    assert "987" not in line and "private-seed" not in line
+    assert typed(line)[0] == replace(secret, private_seed=None)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        CircuitsJob(("gpt2",), ("ioi",), methods=("eap",), scores=("eap.safetensors",)),
+    ],
+)
+def test_what_no_command_makes_has_none(job: Any) -> None:
+    assert command_line(job) == ""
+
+
+@pytest.mark.parametrize("kind", JOBS.names())
+def test_help_names_choices_once(kind: str) -> None:
+    job = JOBS.load(kind)
+    hints, about = get_type_hints(job), options_of(job)
+    for name in about:
+        choices = [each for each in get_args(_inner(hints[name])) if isinstance(each, str)]
+        words = re.findall(r"[\w+-]+", about[name].help)
+        # The choices stand before the help; it may explain some of them.
+        assert not choices or any(each not in words for each in choices), (name, about[name].help)
+
+
+def _inner(hint: Any) -> Any:
+    """The type of a field's values, of one of them where it takes several."""
+    return get_args(hint)[0] if get_origin(hint) is tuple else hint
+
+
+@pytest.mark.parametrize(
+    ("words", "help"),
+    [
+        (("measure", "null"), "Seed of the simulated inputs."),
+        (("truth", "verify"), "Seed of the pairs."),
+        (("tasks", "show"), "Seed of the examples."),
+        (("saes", "train"), "Seed of what is taken of the texts"),
+        (("circuits", "run"), "Seed of the task's examples and of the bootstrap."),
+    ],
+)
+def test_a_seed_says_what_it_is_of(
+    words: tuple[str, ...],
+    help: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        main([*words, "--help"])
+    assert help in " ".join(re.sub(r"[│╭╰─]", " ", capsys.readouterr().out).split())

@@ -1,0 +1,140 @@
+"""The page of causal variables: verdicts, tables with controls, what sites were chosen on."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from helpers.jobs import SMALL_JOBS
+from mechassay.results.console import print_tables
+from mechassay.results.page import render
+from mechassay.results.records import Failure, Record
+from mechassay.runs.execute import run
+from mechassay.runs.job import Results
+from mechassay.utils.display import SILENT
+from mechassay.variables.page import VariablesPage, verdict_of
+
+JOB = replace(SMALL_JOBS["variables"], models=("truth-ioi-trained",), layers="1,2")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return run(JOB, tmp_path_factory.mktemp("run") / "page", progress=SILENT)
+
+
+@pytest.mark.slow
+def test_every_variable_has_a_sentence_with_its_verdict_and_pairs(results: Results) -> None:
+    (first, *_) = VariablesPage().sections(results.records)
+    said = [block.text for block in first.blocks if hasattr(block, "text")]
+    for variable in ("duplicate", "answer", "name_place"):
+        (sentence,) = [text for text in said if f"truth-ioi: {variable}" in text]
+        of = [r for r in results.records if r.specs["variable"].name == variable]
+        assert any(f" is {verdict_of(r)} at {r.method.args['site']}" in sentence for r in of)
+        assert "test pairs; without intervention" in sentence
+    assert any("name_place (a wrong hypothesis) is not found" in text for text in said)
+    assert VariablesPage().title(results.records) == "Causal variables: truth-ioi"
+
+
+def test_of_equal_featurizers_the_one_of_fewer_features_is_told(results: Results) -> None:
+    def with_validation(record: Record, value: float) -> Record:
+        measures = [
+            m.model_copy(update={"value": value}) if m.name == "validation" else m
+            for m in record.measures
+        ]
+        return record.model_copy(update={"measures": measures})
+
+    even = [with_validation(r, 1.0) for r in results.records]
+    of = [r for r in even if r.specs["variable"].name == "answer"]
+    (sentence,) = [b.text for b in VariablesPage().sections(of)[0].blocks if hasattr(b, "text")][:1]
+    assert " by das, " in sentence, "3 features of 48"
+
+
+def test_the_tables_have_all_featurizers_and_controls(results: Results) -> None:
+    accuracies, controls = VariablesPage().tables(results.records)
+    assert [row.cells[0] for row in accuracies.rows] == ["full-vector", "das", "no intervention"]
+    assert len(controls.rows) == len(results.records)
+    headings = [column.heading for column in controls.columns]
+    for control in ("no intervention", "full vector", "random", "arbitrary labels"):
+        assert control in headings
+    for row, record in zip(controls.rows, results.records, strict=True):
+        cells = dict(zip(headings, row.cells, strict=True))
+        assert cells["verdict"] == verdict_of(record)
+        assert cells["untrained model"] and cells["full vector"]
+        # Whole vectors are not trained, so that no label can be put into them.
+        assert bool(cells["arbitrary labels"]) == (cells["featurizer"] == "das")
+    assert accuracies.caption is not None and "chosen on validation pairs" in accuracies.caption
+
+
+def test_what_was_chosen_on_test_pairs_is_said_to_be(results: Results) -> None:
+    record = results.records[0]
+    method = record.method.model_copy(update={"args": {**record.method.args, "choose_on": "test"}})
+    other = record.model_copy(update={"specs": {**record.specs, "method": method}})
+    assert all("chosen on test pairs" in (t.caption or "") for t in VariablesPage().tables([other]))
+    assert "was chosen on these pairs" in render("t", VariablesPage().sections([other]))
+    assert "was chosen on these pairs" not in render("t", VariablesPage().sections([record]))
+
+
+@pytest.mark.parametrize("width", [78, 100, 200])
+def test_a_console_keeps_names_and_verdicts_whole(results: Results, width: int) -> None:
+    out = io.StringIO()
+    print_tables(VariablesPage().tables(results.records), Console(file=out, width=width))
+    said = out.getvalue()
+    for record in results.records:
+        assert str(record.method.args["site"]) in said and record.method.name in said
+    assert "name_place" in said and "not found" in said
+    # Every control has a column, or the line below the table says that it has none.
+    assert " ".join(said.split()).count("arbitrary labels") == 1 and ("Not shown" in said) == (
+        width < 200
+    )
+
+
+def test_the_page_is_whole(results: Results) -> None:
+    page = unescape((results.folder.path / "report.html").read_text("utf-8"))
+    assert page.count('<svg role="img"') >= len(results.records)
+    assert "Accuracy on test pairs by layer and position" in page
+    for term in ("Gain", "Arbitrary labels", "Untrained model", "Found"):
+        assert term in page
+    assert "mechassay variables run" in page and "nan" not in page.lower().replace("nance", "")
+
+
+def test_a_record_draws_its_sites(results: Results) -> None:
+    (axes, _) = VariablesPage().draw(results.records[0]).axes
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["last"]
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["1", "2"]
+
+
+def test_runs_of_several_models_have_tables_of_their_own(results: Results, tmp_path: Path) -> None:
+    def renamed(record: Record, name: str) -> Record:
+        specs: dict[str, Any] = {
+            **record.specs,
+            "model": record.model.model_copy(update={"name": name}),
+        }
+        return record.model_copy(update={"specs": specs})
+
+    both = [*results.records, *(renamed(r, "other") for r in results.records)]
+    titles = [table.title for table in VariablesPage().tables(both)]
+    assert titles == [
+        "truth-ioi, truth-ioi-trained",
+        "truth-ioi, other",
+        "truth-ioi, truth-ioi-trained: chosen sites and their controls",
+        "truth-ioi, other: chosen sites and their controls",
+    ]
+
+
+def test_cells_without_a_result_are_rows_with_their_reasons(results: Results) -> None:
+    failure = Failure(
+        cell={"model": "gpt2", "task": "ioi", "variable": "subject_token", "featurizer": "das"},
+        error="BadPairs",
+        message="gpt2 answers none of 12 examples",
+    )
+    for records in (results.records, []):
+        last = VariablesPage().tables(records, [failure])[-1]
+        assert last.title == "Without a result" and last.rows[0].cells[0] == "subject_token"
+        page = render("t", VariablesPage().sections(records, [failure]))
+        assert "gpt2 answers none of 12 examples" in page and "1 cell failed" in page
