@@ -383,7 +383,7 @@ import sys, time
 import torch
 from pathlib import Path
 torch.set_num_threads(int(sys.argv[2]))
-from mechassay.adversarial import batching
+from mechassay.adversarial import evaluation as batching
 from mechassay.adversarial.jobs import AdversarialJob
 from mechassay.adversarial.study import AdversarialStudy
 from mechassay.runs.execute import prepare

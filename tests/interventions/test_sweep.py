@@ -214,7 +214,7 @@ def test_first_tokens_count_and_chunks_do_not(monkeypatch: pytest.MonkeyPatch) -
     long = token_interchanges(6, equal=True, label_tokens=3)
     short = replace(long, labels=long.labels[:, :1])
     whole = logit_differences(model, short, joint_plans(model), progress=SILENT)
-    path = "mechassay.models.memory.token_budget"
+    path = "mechassay.interventions.sweep.token_budget"
     monkeypatch.setattr(path, lambda *given: 12)
     for batch in (long, long.teacher_forced(), short):
         found = logit_differences(model, batch, joint_plans(model)[1:4], progress=SILENT)

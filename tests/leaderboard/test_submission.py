@@ -246,7 +246,7 @@ def test_a_million_edges_are_not_opened(tmp_path: Path, monkeypatch: pytest.Monk
     edge = '"a%d.h0->a9.h9<q>": {"score": 1.0, "in_graph": true}'
     text = ", ".join(edge % i for i in range(6 * 10**4))
     file.write_text('{"cfg": {}, "nodes": {}, "edges": {' + text + "}}")
-    monkeypatch.setattr("mechassay.circuits.graph_files.read_graph_file", pytest.fail)
+    monkeypatch.setattr("mechassay.circuits.mib_submission.read_graph_file", pytest.fail)
     (message,) = told(read_submission(tmp_path, TRACK)).values()
     assert "a file about truth-ioi has at most" in message and "was not opened" in message
 

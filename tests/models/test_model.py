@@ -397,7 +397,7 @@ def test_dtype_and_tokenizer_are_those_of_the_model() -> None:
 def test_a_trained_ground_truth_no_longer_does_its_task() -> None:
     model, task = ma.load_model("truth-ioi-trained"), ma.load_task("truth-ioi")
     examples = task.examples("test", limit=40)
-    scored = ma.tasks.behaviour.score_prompts
+    scored = ma.tasks.accuracy.score_prompts
     prompts = [each.prompt for each in examples]
     assert scored(model, prompts).greedy.mean() == 1
     assert scored(untrained(model), prompts).greedy.mean() < 0.3

@@ -179,7 +179,7 @@ def test_a_killed_fetch_does_not_look_finished(cache: Path) -> None:
     script = """
 import os
 from pathlib import Path
-from mechassay.models import packaged
+from mechassay.models import weight_files as packaged
 def dies(gguf, folder):
     folder.mkdir()
     (folder / "config.json").write_text("{}")

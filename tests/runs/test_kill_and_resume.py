@@ -32,7 +32,7 @@ Undisturbed = Callable[[str], torch.Tensor]
 STACK_TOKENS = 64
 SLOW = f"""
 import signal, sys, time
-from mechassay import checkpoint
+from mechassay.utils import checkpoint
 from mechassay.circuits.methods.exact_patching import ExactPatching
 from mechassay.cli.main import main
 

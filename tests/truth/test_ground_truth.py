@@ -138,7 +138,7 @@ def test_optimal_constants_are_learned_once_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "mechassay.circuits.evaluation.ablation.OptimalAblation", partial(OptimalAblation, steps=20)
+        "mechassay.discovery.study.OptimalAblation", partial(OptimalAblation, steps=20)
     )
     out = tmp_path / "out"
     before = job(out, ablation="optimal", seed=3)

@@ -508,7 +508,7 @@ def record_name(record: Any) -> str:
 
 SLOW = """
 import sys, time
-from mechassay import checkpoint
+from mechassay.utils import checkpoint
 from mechassay.cli.main import main
 
 checkpoint.EVERY_SECONDS = 0.0
@@ -583,7 +583,7 @@ def test_counterfactuals_that_cannot_tell_the_variable_are_refused(
     def all_of(model: Any, task: Any, split: str, n: int, *rest: Any, **how: Any) -> Examples:
         return task.examples(split, limit=n)
 
-    monkeypatch.setattr("mechassay.variables.data.answered_examples", all_of)
+    monkeypatch.setattr("mechassay.variables.study.answered_examples", all_of)
     kinds = ("symbol_counterfactual",)
     job = replace(
         ONE, models=("mine",), tasks=("mcqa",), variables=("answer_pointer",), kinds=kinds

@@ -8,7 +8,7 @@ models=$(
   python - << 'PYTHON'
 import yaml
 
-from mechassay.models.packaged import packaged_names
+from mechassay.models.weight_files import packaged_names
 
 with open("track.yaml", encoding="utf-8") as file:
     models = yaml.safe_load(file)["models"]
