@@ -61,7 +61,7 @@ def test_a_kind_of_run_of_one_file(installed: Path, tmp_path: Path) -> None:
     assert "halfway" in page and "<title>Logit lenses</title>" in page
     assert "<h2>By layer" in page
     assert "logit lens" in (tmp_path / "here" / "tables.md").read_text()
-    code = f"from mechassay.results.records import read_record as read; read({str(files[0])!r}).plot()"
+    code = f"import mechassay; mechassay.read_record({str(files[0])!r}).plot()"
     python(installed, "-c", code)
 
 

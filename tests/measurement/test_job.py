@@ -54,7 +54,7 @@ def test_the_number_of_prompts_is_that_of_the_page() -> None:
 def test_all_stands_for_all_gauges() -> None:
     every = replace(JOB, metrics=("all",))
     assert list(every.gauges()) == all_gauges()
-    assert command_line(every).startswith("mechassay measure all --model")
+    assert command_line(every).startswith("mechassay measure run all --model")
     assert command_line(JOB).startswith("mechassay measure run EX1_dprime F06 EX2")
 
 

@@ -12,15 +12,6 @@ from mechassay.measurement.job import MeasureJob
 
 app = typer.Typer(help="Whether measurements can be trusted.", no_args_is_help=True)
 app.command("run")(command(MeasureJob, output="runs/measure", arguments=("metrics",)))
-app.command("all")(
-    command(
-        MeasureJob,
-        output="runs/measure",
-        help="All metrics whose inputs are there; the others are rows that say what they lack.",
-        without=("metrics",),
-        defaults={"metrics": ("all",)},
-    )
-)
 
 
 @app.command("list")

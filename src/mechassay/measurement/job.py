@@ -82,7 +82,10 @@ class MeasureJob(Job):
 
     metrics: Annotated[
         tuple[str, ...],
-        option("Metric, see `mechassay measure list`, with settings if wanted: EX25:n_runs=5."),
+        option(
+            "Metric, see `mechassay measure list`, with settings if wanted: EX25:n_runs=5; or"
+            " `all`, those whose inputs are there."
+        ),
     ]
     models: Annotated[tuple[str, ...], options.MODELS]
     tasks: Annotated[tuple[str, ...], options.TASKS] = ()
@@ -157,8 +160,6 @@ class MeasureJob(Job):
 
     def words(self) -> tuple[Sequence[str], Sequence[str]]:
         """See `Job.words`."""
-        if self.metrics == (ALL_GAUGES,):
-            return ("measure", "all"), ("metrics",)
         return ("measure", "run", *self.metrics), ("metrics",)
 
     def check(self, bench: Bench) -> None:
