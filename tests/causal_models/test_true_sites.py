@@ -100,7 +100,7 @@ def _true(name: str, variable: str, part: str) -> tuple[Site, ...]:
 @pytest.mark.few(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_homes_hold_on_other_prompts(name: str) -> None:
-    found = verify_homes(truth_of(name), split="validation", seed=3, limit=60)
+    found = verify_homes(truth_of(name), split="validation", seed=3, limit=40)
     assert found.holds, found.columns()
 
 

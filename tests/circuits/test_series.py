@@ -327,6 +327,7 @@ def coverage(shape: str, n: int, noise: float, runs: int, seed: int = 0) -> dict
     }
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("n", [20, pytest.param(100, marks=pytest.mark.slow)])
 def test_intervals_of_cmd_hold_the_truth(shape: str, n: int) -> None:

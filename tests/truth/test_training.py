@@ -242,6 +242,7 @@ def test_the_shipped_circuit_holds_on_other_pairs(name: str, ablation: str) -> N
     assert done.holds
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_interchanges_of_variables_have_the_causal_models_answers(name: str) -> None:
     """The home of a variable carries the other prompt: the best word is the causal model's."""
@@ -280,6 +281,7 @@ def _best(model: ma.Model, circuit: Circuit, batch: ma.Batch) -> np.ndarray:
         )
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_methods_find_the_trained_circuit(name: str) -> None:
     truth = truth_of(name)
