@@ -78,10 +78,39 @@ def test_every_cell_is_a_forward_with_one_value_replaced(
     found = patch(case.model, case.batch, parts=part, direction=direction, progress=SILENT)
     slow = slowly(case.model, case.batch, part, direction)
     np.testing.assert_allclose(found.values, slow, rtol=0, atol=1e-10)
-    # Nothing changes before the first difference, which is column 3.
+    # Before the first difference, which is column 3, nothing changes, to the last bit.
+    zeros = (found.known == 0) & ~np.isnan(slow)
+    assert (np.where(zeros, found.values - found.base[:, None, None], 0) == 0).all()
     if part != "heads":
-        assert (found.values[1:, :, :3] == found.base[1:, None, None]).all()
         assert (found.known[:, :, :3] == 0).all()
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("name", families())
+def test_the_cells_that_structure_fixes_are_those_that_nothing_can_change(
+    name: str, part: Part
+) -> None:
+    """With random weights every other cell has a share of its own. The prompts are longer than
+    sliding windows, where a family has them, and differ at columns 6 and 9 of 11.
+    """
+    case = subject(name, dtype=torch.float64)
+    clean = torch.arange(33).reshape(3, 11) % 7
+    other = clean.clone()
+    other[:, 6] += 7
+    other[1:, 9] += 9
+    batch = Batch.from_tokens(clean, other, [1, 2, 3], [4, 5, 6])
+    found = patch(case.model, batch, parts=part, layers=None, progress=SILENT)
+    slow = slowly(case.model, batch, part, "denoising")
+    share = (slow - found.base[:, None, None]) / (found.source - found.base)[:, None, None]
+    is_0, is_1 = np.isclose(share, 0, atol=1e-9), np.isclose(share, 1, atol=1e-9)
+    np.testing.assert_array_equal(found.known == 0, is_0)
+    np.testing.assert_array_equal(found.known == 1, is_1)
+    if part == "resid":
+        with_embedding = patch(case.model, batch, layers=[-1], progress=SILENT)
+        # Alone to differ, the embedding of column 6 carries all.
+        assert with_embedding.known[0, 0, 6] == 1 and np.isnan(with_embedding.known[1, 0, 6])
+        np.testing.assert_allclose(with_embedding.values[0, 0, 6], found.source[0], rtol=1e-9)
 
 
 def test_the_last_block_at_the_last_token_carries_everything() -> None:

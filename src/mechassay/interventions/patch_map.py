@@ -281,7 +281,9 @@ class PatchMap(OneLine, Tabular):
     @property
     def maps(self) -> tuple[PatchMap, ...]:
         """The map of all pairs together, if there is one, and that of each template."""
-        return (*([] if self.whole is None else [self.whole]), *map(self.of, self.templates))
+        if self.whole is None or self.templates == (ALL_PROMPTS,):
+            return tuple(map(self.of, self.templates))
+        return (self.whole, *map(self.of, self.templates))
 
     def columns(self) -> dict[str, list[Any]]:
         """Cells as columns: template, layer, token or head, share, its interval alone and with
@@ -322,7 +324,7 @@ class PatchMap(OneLine, Tabular):
         """What the map says, in sentences; see `interventions.patch_verdict`."""
         from mechassay.interventions.patch_verdict import verdict
 
-        return verdict(self.record())
+        return verdict((self.whole or self.of(self.templates[0])).record())
 
     def _repr_html_(self) -> str:
         from mechassay.results.plots import svg

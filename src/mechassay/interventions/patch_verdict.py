@@ -21,19 +21,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Bool, Float
 
 from mechassay.interventions.patch_map import ALL_PROMPTS, COLUMNS, EXACT
 from mechassay.results.page import TextTable
+from mechassay.results.records import Record, Table
 from mechassay.results.text import objective
 from mechassay.utils.display import counted, interval
-
-if TYPE_CHECKING:
-    from mechassay.results.records import Record
-
 
 HALF = 0.5
 LEAST_GROUPS = 20
@@ -74,7 +70,10 @@ class MapCells:
     def of(record: Record, template: str) -> MapCells:
         """The map of a template, or that of all prompts."""
         part = record.method.name
-        cells = record.table("patches").where(template=template)
+        found = record.table("patches").where(template=template)
+        # In the order of the model, whatever the order in which layers were asked for.
+        rows = sorted(found.rows(), key=lambda row: int(str(row["layer"])))
+        cells = Table.of(found.name, found.keys, rows)
         (facts,) = record.table("maps").where(template=template).rows()
         layers = list(dict.fromkeys(int(str(x)) for x in cells.columns["layer"]))
         names = ("share", "joint_low", "joint_high", "by_construction")
@@ -107,6 +106,14 @@ class MapCells:
         """Whether a share is resolved above one half."""
         return self.low > HALF
 
+    def place(self, column: int) -> str:
+        """The part or the token of a column."""
+        text = self.headings[column]
+        if self.template == ALL_PROMPTS:
+            return text
+        at = "the last token" if column == len(self.headings) - 1 else f"token {column}"
+        return f'{at} "{text.strip()}"'
+
     @property
     def sources(self) -> list[int]:
         """The columns but the last one that are above one half at the first layer."""
@@ -115,7 +122,7 @@ class MapCells:
     def told(self, row: int, column: int) -> str:
         """A share with its interval."""
         if self.known[row, column]:
-            return f"{self.share[row, column]:.2g} {BY_CONSTRUCTION}"
+            return f"{self.share[row, column] + 0.0:.2g} {BY_CONSTRUCTION}"
         return interval(*(float(x[row, column]) for x in (self.share, self.low, self.high)))
 
     def at(self, row: int) -> str:
@@ -148,7 +155,7 @@ class MapCells:
         """A head, or an MLP at a token."""
         if self.part == "heads":
             return f"head {self.layers[row]}.{self.headings[column]}"
-        return f"MLP {self.layers[row]} at {self.headings[column]}"
+        return f"MLP {self.layers[row]} at {self.place(column)}"
 
     def resolved(self, sign: int) -> list[tuple[int, int]]:
         """The measured cells that are resolved from 0 on one side, the farthest first."""
@@ -182,8 +189,8 @@ def verdict(record: Record) -> str:
         first = "No answer to locate: the model does better on the counterfactual prompts."
     elif not low > 0:
         first = (
-            "Nothing moves: the model is not resolved to do better on clean prompts than on"
-            " counterfactual ones."
+            "Nothing is seen to move: the model is not resolved to do better on clean prompts than"
+            " on counterfactual ones."
         )
     else:
         first, *more = _standing(m) if m.part == "resid" else _helping(m)
@@ -208,11 +215,11 @@ def _unpatched(record: Record, m: MapCells) -> str:
 
 def _standing(m: MapCells) -> Iterator[str]:
     """Where the answer stands in the residual stream, layer by layer."""
-    end, above, sources = m.headings[-1], m.above, m.sources
+    end, above, sources = m.place(len(m.headings) - 1), m.above, m.sources
     held = np.flatnonzero(above[:, sources].any(axis=1)).tolist()
     reached = np.flatnonzero(above[:, -1]).tolist()
     leaves, arrives = held[-1] if held else -1, reached[0] if reached else len(m.layers)
-    names = " and ".join(m.headings[column] for column in sources)
+    names = " and ".join(map(m.place, sources))
     if not (above & ~m.known).any():
         yield "Nothing is located: no measured place is resolved above one half at any layer."
     elif not sources and arrives == 0:
@@ -234,7 +241,7 @@ def _standing(m: MapCells) -> Iterator[str]:
             f"The answer reaches {end} by {m.at(arrives)} while {names} still {has} it, up to"
             f" {m.at(leaves)}."
         )
-    elif m.known[arrives, -1] and not above[leaves + 1 : arrives].any(axis=1).all():
+    elif m.known[arrives, -1] and (m.high < HALF)[leaves + 1 : arrives].all(axis=1).any():
         yield (
             f"The answer leaves {names} after {m.at(leaves)}, and stands at no single place until"
             f" {m.at(arrives)}, where {end} has all of it {BY_CONSTRUCTION}."
@@ -247,14 +254,14 @@ def _standing(m: MapCells) -> Iterator[str]:
 def _numbers(m: MapCells, leaves: int, arrives: int) -> Iterator[str]:
     """The shares at both ends, places between them, and what is not resolved outside them."""
     above, n_rows, last = m.above, len(m.layers), m.share.shape[1] - 1
-    end = m.headings[last]
+    end = m.place(last)
     told = [
-        f"{m.headings[column]} is last above one half at {m.at(row)} ({m.told(row, column)})"
+        f"{m.place(column)} is last above one half at {m.at(row)} ({m.told(row, column)})"
         for column in m.sources
         for row in [int(np.flatnonzero(above[:, column])[-1])]
     ]
     if not m.sources:
-        shares = [f"{m.headings[column]} {m.told(0, column)}" for column in m.largest(0)]
+        shares = [f"{m.place(column)} {m.told(0, column)}" for column in m.largest(0)]
         told.append(f"The largest shares at {m.at(0)} are {', '.join(shares)}")
     own = np.where(m.known[:, last] | np.isnan(m.share[:, last]), -np.inf, m.share[:, last])
     if arrives < n_rows and not m.known[arrives, last]:
@@ -266,13 +273,13 @@ def _numbers(m: MapCells, leaves: int, arrives: int) -> Iterator[str]:
     for column in range(last):
         rows = np.flatnonzero(above[:, column] & ~m.known[:, column]).tolist()
         if rows and column not in m.sources:
-            yield f"On the way, {m.headings[column]} is above one half at {m.during(rows)}."
+            yield f"On the way, {m.place(column)} is above one half at {m.during(rows)}."
     unsure = ~above & ~(m.high < HALF)
     for column in (*m.sources, last):
         after, before = range(max(leaves + 1, arrives), n_rows), range(min(arrives, leaves + 1))
         rows = [row for row in (after if column < last else before) if unsure[row, column]]
         if rows:
-            yield f"{m.headings[column]} is not resolved from one half at {m.during(rows)}."
+            yield f"{m.place(column)} is not resolved from one half at {m.during(rows)}."
     rows = [row for row in range(arrives, n_rows) if m.high[row, last] < HALF]
     if rows:
         yield f"{end} is below one half again at {m.during(rows)}."
@@ -335,7 +342,7 @@ def answer_table(record: Record, title: str) -> TextTable:
             ("embedding" if layer < 0 else str(layer), *(m.told(row, x) for x in places))
             for row, layer in enumerate(m.layers)
         ]
-        headings = [m.headings[column] for column in places]
+        headings = [m.place(column) for column in places]
         return TextTable.of(title, ("layer", *headings), rows, caption=note)
     cells: list[tuple[str, str, str]] = []
     resolved = {*m.resolved(1), *m.resolved(-1)}
