@@ -342,7 +342,8 @@ def test_the_sentence_stands_first_on_page_markdown_console_and_in_a_notebook(
 def test_cells_that_are_known_are_hatched_and_have_no_number() -> None:
     figure = planted(MOVES).plot()
     axes = figure.axes[0]
-    assert len(axes.collections) == 1 and axes.collections[0].get_hatch() == "////"
-    assert len(axes.collections[0].get_paths()) == 3
+    assert len(axes.collections) == 1 and axes.collections[0].get_hatch() == "///"
+    boxes = [path.get_extents().bounds for path in axes.collections[0].get_paths()]
+    assert boxes == [(column - 0.5, 4.5, 1.0, 1.0) for column in range(3)]
     written = {(text.get_position(), text.get_text()) for text in axes.texts}
     assert ((0, 0), "1.0") in written and not any(y == 5 for (_, y), _ in written)

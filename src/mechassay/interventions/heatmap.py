@@ -33,6 +33,7 @@ SWEPT = {
     "log_odds": "log-odds towards the label, nats",
     "log_prob": "log p(label), nats",
 }
+HATCH = "#aab1b9"
 STROKES = (("-", "o"), ("--", "s"), (":", "^"))
 LONGEST = 22
 """Letters of a token's label."""
@@ -162,9 +163,7 @@ def draw_cells(
             ax.set_title(title, fontsize=SIZE, loc="left", color=INK)
         measured = cells
         if hatched is not None and hatched.any():
-            boxes = [Rectangle((x - 0.5, y - 0.5), 1, 1) for y, x in np.argwhere(hatched)]
-            looks: dict[str, Any] = {"facecolor": "none", "edgecolor": GREY, "linewidth": 0}
-            ax.add_collection(PatchCollection(boxes, hatch="////", **looks))
+            _hatch(ax, hatched)
             measured = np.where(hatched, np.nan, cells)
         if cells.size <= WRITTEN:
             _write(ax, measured, top, decimals, least)
@@ -250,6 +249,19 @@ def draw_points(
         if len(points) > 1:
             ax.legend(frameon=False, labelcolor=INK, fontsize=SIZE - 1)
         return figure
+
+
+def _hatch(ax: Axes, cells: Bool[np.ndarray, "layers columns"]) -> None:
+    """Hatch cells; those above each other in a column as one box."""
+    turns = np.diff(cells.T.astype(int), axis=1, prepend=0, append=0)
+    columns, begins = np.nonzero(turns == 1)
+    ends = np.nonzero(turns == -1)[1]
+    boxes = [
+        Rectangle((column - 0.5, begin - 0.5), 1, float(end - begin))
+        for column, begin, end in zip(columns, begins, ends, strict=True)
+    ]
+    looks: dict[str, Any] = {"facecolor": "none", "edgecolor": HATCH, "linewidth": 0}
+    ax.add_collection(PatchCollection(boxes, hatch="///", **looks))
 
 
 def _write(ax: Axes, cells: np.ndarray, top: float, decimals: int, least: float) -> None:

@@ -26,8 +26,14 @@ from rich.console import Console
 from mechassay.errors import one_of
 from mechassay.interventions.activation_patching import patch
 from mechassay.interventions.heatmap import draw_patch_map
-from mechassay.interventions.patch_map import COLUMNS, DIRECTIONS, Direction
-from mechassay.interventions.patch_verdict import MapCells, answer_table, templates, verdict
+from mechassay.interventions.patch_map import DIRECTIONS, Direction
+from mechassay.interventions.patch_verdict import (
+    COLUMNS,
+    MapCells,
+    answer_table,
+    templates,
+    verdict,
+)
 from mechassay.interventions.site import PARTS
 from mechassay.models.model import check_dtype
 from mechassay.models.objectives import load_objective

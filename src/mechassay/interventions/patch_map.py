@@ -24,6 +24,7 @@ from jaxtyping import Bool, Float
 from scipy.stats import norm
 
 from mechassay.errors import BadFile, BadUsage, UnknownName, first_line, one_of
+from mechassay.interventions.patch_verdict import ALL_PROMPTS, COLUMNS, EXACT, verdict
 from mechassay.interventions.site import PARTS, Part
 from mechassay.models.objectives import least_size
 from mechassay.results.records import (
@@ -54,14 +55,10 @@ if TYPE_CHECKING:
 
 Direction = Literal["denoising", "noising"]
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
-COLUMNS = {"resid": "token", "mlp": "token", "heads": "head"}
 KIND = "patch"
 HIDDEN = "·"
-ALL_PROMPTS = "all prompts"
 ENDS = ("share", "low", "high", "joint_low", "joint_high")
 _ARRAYS = ("values", "base", "source", "known")
-EXACT = 1e-4
-"""By how much a share that must be 1 may differ, for rounding."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -322,8 +319,6 @@ class PatchMap(OneLine, Tabular):
     @cached_property
     def verdict(self) -> str:
         """What the map says, in sentences; see `interventions.patch_verdict`."""
-        from mechassay.interventions.patch_verdict import verdict
-
         return verdict((self.whole or self.of(self.templates[0])).record())
 
     def _repr_html_(self) -> str:

@@ -25,12 +25,16 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float
 
-from mechassay.interventions.patch_map import ALL_PROMPTS, COLUMNS, EXACT
 from mechassay.results.page import TextTable
 from mechassay.results.records import Record, Table
 from mechassay.results.text import objective
 from mechassay.utils.display import counted, interval
 
+COLUMNS = {"resid": "token", "mlp": "token", "heads": "head"}
+"""What the columns of a part's map are."""
+ALL_PROMPTS = "all prompts"
+EXACT = 1e-4
+"""By how much a share that is known may differ from it, for rounding."""
 HALF = 0.5
 LEAST_GROUPS = 20
 """Groups of pairs below which there is no verdict."""
