@@ -15,7 +15,8 @@ from torch import Tensor
 from helpers.models import families
 from mechassay.circuits.methods.exact_patching import ExactNodePatching
 from mechassay.errors import BadFile, BadPairs, BadUsage, UnknownName
-from mechassay.interventions.activation_patching import DIRECTIONS, Direction, PatchMap, patch
+from mechassay.interventions.activation_patching import patch
+from mechassay.interventions.patch_map import DIRECTIONS, Direction, PatchMap
 from mechassay.interventions.site import PARTS, Part
 from mechassay.models.forward import Place, forward
 from mechassay.models.model import Model, make_model
@@ -77,10 +78,39 @@ def test_every_cell_is_a_forward_with_one_value_replaced(
     found = patch(case.model, case.batch, parts=part, direction=direction, progress=SILENT)
     slow = slowly(case.model, case.batch, part, direction)
     np.testing.assert_allclose(found.values, slow, rtol=0, atol=1e-10)
-    # Nothing changes before the first difference, which is column 3.
+    # Before the first difference, which is column 3, nothing changes, to the last bit.
+    zeros = (found.known == 0) & ~np.isnan(slow)
+    assert (np.where(zeros, found.values - found.base[:, None, None], 0) == 0).all()
     if part != "heads":
-        assert (found.values[1:, :, :3] == found.base[1:, None, None]).all()
-        assert found.n_null > 0
+        assert (found.known[:, :, :3] == 0).all()
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("name", families())
+def test_the_cells_that_structure_fixes_are_those_that_nothing_can_change(
+    name: str, part: Part
+) -> None:
+    """With random weights every other cell has a share of its own. The prompts are longer than
+    sliding windows, where a family has them, and differ at columns 6 and 9 of 11.
+    """
+    case = subject(name, dtype=torch.float64)
+    clean = torch.arange(33).reshape(3, 11) % 7
+    other = clean.clone()
+    other[:, 6] += 7
+    other[1:, 9] += 9
+    batch = Batch.from_tokens(clean, other, [1, 2, 3], [4, 5, 6])
+    found = patch(case.model, batch, parts=part, layers=None, progress=SILENT)
+    slow = slowly(case.model, batch, part, "denoising")
+    share = (slow - found.base[:, None, None]) / (found.source - found.base)[:, None, None]
+    is_0, is_1 = np.isclose(share, 0, atol=1e-9), np.isclose(share, 1, atol=1e-9)
+    np.testing.assert_array_equal(found.known == 0, is_0)
+    np.testing.assert_array_equal(found.known == 1, is_1)
+    if part == "resid":
+        with_embedding = patch(case.model, batch, layers=[-1], progress=SILENT)
+        # Alone to differ, the embedding of column 6 carries all.
+        assert with_embedding.known[0, 0, 6] == 1 and np.isnan(with_embedding.known[1, 0, 6])
+        np.testing.assert_allclose(with_embedding.values[0, 0, 6], found.source[0], rtol=1e-9)
 
 
 def test_the_last_block_at_the_last_token_carries_everything() -> None:
@@ -122,6 +152,7 @@ def test_shares_and_intervals_by_hand() -> None:
         values,
         np.array([1.0, 1.0]),
         np.array([5.0, 5.0]),
+        np.full(values.shape, np.nan),
         (0,),
         (("a", "b"), ("a", "c")),
         ("t", "t"),
@@ -134,7 +165,7 @@ def test_shares_and_intervals_by_hand() -> None:
     assert low[0] <= 0.25 <= high[0] and low[1] == high[1] == 0.75
     assert found.columns()["share"] == [0.25, 0.75]
     flat = PatchMap(
-        "mlp", "denoising", "m", values, found.base, found.base, (0,), found.tokens,
+        "mlp", "denoising", "m", values, found.base, found.base, found.known, (0,), found.tokens,
         found.variants, found.ids, found.groups,
     )  # fmt: skip
     assert np.isnan(flat.share).all()
@@ -155,6 +186,7 @@ def test_the_intervals_of_both_ends_are_over_groups() -> None:
     many = replace(
         found,
         values=np.tile(found.values, (copies, 1, 1)),
+        known=np.tile(found.known, (copies, 1, 1)),
         base=np.tile(found.base, copies),
         source=np.tile(found.source, copies),
         tokens=found.tokens * copies,
@@ -228,19 +260,24 @@ def test_a_map_is_stored_read_and_shown(tmp_path: Path) -> None:
     found = patch(model, load_task("ioi").pairs("train", model, limit=6), progress=SILENT)
     again = PatchMap.load(found.save(tmp_path / "map.safetensors"))
     np.testing.assert_array_equal(again.values, found.values)
-    for name in ("tokens", "parts", "variants", "layers", "ids", "n_null", "last_layer"):
+    np.testing.assert_array_equal(again.known, found.known)
+    assert again.verdict == found.verdict
+    for name in ("tokens", "parts", "variants", "layers", "ids", "higher_is_better", "last_layer"):
         assert getattr(again, name) == getattr(found, name)
     whole = found.whole
-    assert whole is not None and list(found.parts) == [x.strip("[]") for x in whole.headings]
+    assert whole is not None and {*found.parts} == {x.strip("[]") for x in whole.headings}
+    # The last token comes last, whatever the order in which parts were stored.
+    assert whole.headings[-1] == "[last]" and again.whole is not None
+    assert again.whole.headings == whole.headings
     assert "last" in found.parts and whole.values.shape[2] == len(found.parts)
     # The column of a part is that part's token of each pair.
     last = found.values[:, :, -1]
-    np.testing.assert_array_equal(whole.values[:, :, list(found.parts).index("last")], last)
+    np.testing.assert_array_equal(whole.values[:, :, -1], last)
     record = found.record()
     base = record.measure("m_base", "model")
     assert record.checks[0].passed and base is not None and base.n == 6
     page = found.to_html(tmp_path / "map.html").read_text("utf-8")
-    assert page.count("<svg") == 1 + len(found.templates) and "carries" in page
+    assert page.count("<svg") == 1 + len(found.templates) and "No verdict" in page
     hidden = found.without_tokens()
     assert set(hidden.of(hidden.templates[0]).headings) == {"·"}
     said = hidden.save(tmp_path / "hidden.safetensors").read_bytes().decode("latin-1")

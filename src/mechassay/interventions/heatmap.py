@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from matplotlib import colormaps, rc_context
+from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from mechassay.interventions.site import Site
@@ -31,6 +33,7 @@ SWEPT = {
     "log_odds": "log-odds towards the label, nats",
     "log_prob": "log p(label), nats",
 }
+HATCH = "#aab1b9"
 STROKES = (("-", "o"), ("--", "s"), (":", "^"))
 LONGEST = 22
 """Letters of a token's label."""
@@ -41,21 +44,26 @@ def draw_patch_map(
     layers: Sequence[int],
     headings: Sequence[str],
     part: str,
+    by_construction: Bool[np.ndarray, "layers columns"],
     *,
     ax: Axes | None = None,
 ) -> Figure:
-    """Draw shares [layers, columns]; on `ax` if given, else in a figure of its own."""
+    """Draw shares [layers, columns], hatched where they are known by construction; on `ax` if
+    given, else in a figure of its own.
+    """
     heads = part == "heads"
     return draw_cells(
         share,
         layers,
         headings,
         axis="head" if heads else "token",
-        bar="share of the difference",
+        bar="share of the difference"
+        + (" (hatched: 0 or 1 by construction)" if by_construction.any() else ""),
         top=max(1.0, float(np.nanmax(np.abs(share), initial=0.0))),
         width=0.34,
         rotation=0 if heads else 60,
         least=0.05,
+        hatched=by_construction,
         ax=ax,
     )
 
@@ -112,6 +120,7 @@ def draw_cells(
     rotation: int = 0,
     least: float = 0.0,
     title: str = "",
+    hatched: Bool[np.ndarray, "layers columns"] | None = None,
     ax: Axes | None = None,
 ) -> Figure:
     """Draw cells [layers, columns], NaN in grey; on `ax` if given, else in a figure of its own.
@@ -123,6 +132,7 @@ def draw_cells(
         width: of a column, in inches.
         rotation: of the headings, in degrees.
         least: numbers below it are not written.
+        hatched: cells that were not measured; their numbers are not written.
     """
     n_layers, n_columns = cells.shape
     with rc_context(SETTINGS):
@@ -151,8 +161,12 @@ def draw_cells(
         ax.set_ylabel("layer", color=INK)
         if title:
             ax.set_title(title, fontsize=SIZE, loc="left", color=INK)
+        measured = cells
+        if hatched is not None and hatched.any():
+            _hatch(ax, hatched)
+            measured = np.where(hatched, np.nan, cells)
         if cells.size <= WRITTEN:
-            _write(ax, cells, top, decimals, least)
+            _write(ax, measured, top, decimals, least)
         for text in (*ax.get_xticklabels(), *ax.get_yticklabels()):
             text.set_color(INK)
             text.set_parse_math(False)
@@ -235,6 +249,19 @@ def draw_points(
         if len(points) > 1:
             ax.legend(frameon=False, labelcolor=INK, fontsize=SIZE - 1)
         return figure
+
+
+def _hatch(ax: Axes, cells: Bool[np.ndarray, "layers columns"]) -> None:
+    """Hatch cells; those above each other in a column as one box."""
+    turns = np.diff(cells.T.astype(int), axis=1, prepend=0, append=0)
+    columns, begins = np.nonzero(turns == 1)
+    ends = np.nonzero(turns == -1)[1]
+    boxes = [
+        Rectangle((column - 0.5, begin - 0.5), 1, float(end - begin))
+        for column, begin, end in zip(columns, begins, ends, strict=True)
+    ]
+    looks: dict[str, Any] = {"facecolor": "none", "edgecolor": HATCH, "linewidth": 0}
+    ax.add_collection(PatchCollection(boxes, hatch="///", **looks))
 
 
 def _write(ax: Axes, cells: np.ndarray, top: float, decimals: int, least: float) -> None:

@@ -4,9 +4,10 @@ A cell is one model, task and part. Its record has the shares of all cells of th
 intervals. The objective of every pair after every patch stands beside it in `maps/`, as a file
 of tensors that `PatchMap.load` reads.
 
-The page has heat maps of shares, and the cells that carry most. The first map of a record is of
-the parts of all prompts, where the task names parts; below it are maps of single templates with
-the prompts' own tokens along the axis.
+The page begins with what the maps say (`interventions.patch_verdict`). It has heat maps of
+shares and the numbers behind that sentence. The first map of a record is of the parts of all
+prompts, where the task names parts; below it are maps of single templates with the prompts' own
+tokens along the axis.
 """
 
 from __future__ import annotations
@@ -18,25 +19,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, get_args
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
+from rich.console import Console
 
 from mechassay.errors import one_of
-from mechassay.interventions.activation_patching import (
-    ALL_PROMPTS,
-    COLUMNS,
-    DIRECTIONS,
-    Direction,
-    patch,
-)
+from mechassay.interventions.activation_patching import patch
 from mechassay.interventions.heatmap import draw_patch_map
+from mechassay.interventions.patch_map import DIRECTIONS, Direction
+from mechassay.interventions.patch_verdict import (
+    COLUMNS,
+    MapCells,
+    answer_table,
+    templates,
+    verdict,
+)
 from mechassay.interventions.site import PARTS
 from mechassay.models.model import check_dtype
 from mechassay.models.objectives import load_objective
+from mechassay.results.console import print_text
 from mechassay.results.page import Block, Figure, Fold, Page, Section, Terms, Text, TextTable
 from mechassay.results.plots import svg
-from mechassay.results.records import Failure, Record, Selection, Spec, Table, Values
+from mechassay.results.records import Failure, Record, Selection, Spec, Values
+from mechassay.results.report import print_report
 from mechassay.results.sections import (
     all_numbers,
     checks_table,
@@ -45,11 +50,19 @@ from mechassay.results.sections import (
     opening,
     values_section,
 )
-from mechassay.results.text import objective
 from mechassay.runs import options
-from mechassay.runs.job import Bench, Cell, Job, cell_name, made_by, option, shown_model
+from mechassay.runs.job import (
+    Bench,
+    Cell,
+    Job,
+    Results,
+    cell_name,
+    made_by,
+    option,
+    shown_model,
+)
 from mechassay.tasks.task import PRIVATE, Keep, settings_of
-from mechassay.utils.display import interval
+from mechassay.utils.display import counted
 
 
 @dataclass(frozen=True)
@@ -161,15 +174,18 @@ class PatchJob(Job):
             data={"test": chosen},
         )
 
+    def show(self, results: Results, console: Console) -> None:
+        """See `Job.show`."""
+        for name, text in _verdicts(results.records):
+            print_text(f"{name}. {text}\n", console)
+        print_report(results.records, results.failures, console, self.kind)
+
 
 def map_file(folder: Path, cell: str) -> Path:
     """Where the map of a cell stands in the folder of its run."""
     return folder / "maps" / f"{cell}.safetensors"
 
 
-TABLE = "patches"
-LARGEST = 12
-"""Cells of the table of what carries most."""
 TEMPLATES = 6
 """Maps of single templates on a page."""
 NAMES = {"resid": "residual stream", "heads": "attention heads", "mlp": "MLPs"}
@@ -190,8 +206,17 @@ READING = {
         " restores it, and neither is missed alone."
     ),
     "Brackets": (
-        "95 % intervals over groups of pairs, of each cell by itself: of many cells some are far"
-        " off by chance."
+        "95 % intervals over groups of pairs. Those of shares hold for all measured cells of a map"
+        " at once, so the largest may be named. The record has those of each cell alone too."
+    ),
+    "Above one half": (
+        "The whole interval of a share lies above one half. Between the last layer at which the"
+        " first place is, and the first at which the last token is, the answer moves."
+    ),
+    "By construction": (
+        "Shares that tokens and the model's structure fix before anything is run: 0 where the"
+        " prompts cannot differ yet or nothing after it is read, 1 where one stream alone carries"
+        " the difference, as the last block at the last token. They are no result; maps hatch them."
     ),
 }
 
@@ -207,8 +232,9 @@ class PatchPage(Page):
     def tables(
         self, records: Sequence[Record], failures: Sequence[Failure] = ()
     ) -> list[TextTable]:
-        """The measures of all records, and the cells that carry most of each."""
-        return [measures_table(records, failures), *(_largest(record) for record in records)]
+        """The numbers behind the verdict of each record, and the measures of all."""
+        tables = [answer_table(record, _name(record)) for record in records]
+        return [*tables, measures_table(records, failures)]
 
     def sections(
         self,
@@ -217,7 +243,9 @@ class PatchPage(Page):
         drawings: Sequence[object] = (),
     ) -> list[Section]:
         """Verdict; a section for each record with its maps; how to read them; facts; values."""
-        said: list[Block] = [Text(_verdict(record), "verdict") for record in records]
+        said: list[Block] = [
+            Text(text, "verdict", lead=f"{name}.") for name, text in _verdicts(records)
+        ]
         checks = checks_table(records)
         return [
             opening(records, said, failures),
@@ -232,97 +260,43 @@ class PatchPage(Page):
 
     def draw(self, record: Record, ax: Axes | None = None) -> MatplotlibFigure:
         """The first map of a record."""
-        shown = _of(record.table(TABLE), _templates(record)[0], record.method.name)
-        return draw_patch_map(shown.share, shown.layers, shown.headings, shown.part, ax=ax)
+        return _drawn(MapCells.of(record, templates(record)[0]), ax)
 
 
-@dataclass(frozen=True)
-class _Map:
-    """One template's cells, as arrays."""
-
-    template: str
-    part: str
-    layers: list[int]
-    headings: list[str]
-    share: np.ndarray
+def _verdicts(records: Sequence[Record]) -> list[tuple[str, str]]:
+    """What is said of each record by its name; of residual streams first."""
+    ordered = sorted(records, key=lambda record: record.method.name != "resid")
+    return [(_name(record), verdict(record)) for record in ordered]
 
 
-def _of(table: Table, template: str, part: str) -> _Map:
-    rows = table.where(template=template)
-    layers = list(dict.fromkeys(int(str(x)) for x in rows.columns["layer"]))
-    share = rows.numbers("share").reshape(len(layers), -1)
-    headings = [str(x) for x in rows.columns[COLUMNS[part]][: share.shape[1]]]
-    return _Map(template, part, layers, headings, share)
-
-
-def _templates(record: Record) -> list[str]:
-    return list(dict.fromkeys(str(x) for x in record.table(TABLE).columns["template"]))
+def _drawn(cells: MapCells, ax: Axes | None = None) -> MatplotlibFigure:
+    return draw_patch_map(cells.share, cells.layers, cells.headings, cells.part, cells.known, ax=ax)
 
 
 def _name(record: Record) -> str:
-    return f"{record.model.name}, {record.task.name}: {NAMES[record.method.name]}"
+    direction = record.method.args["direction"]
+    return f"{record.model.name}, {record.task.name}, {NAMES[record.method.name]}, {direction}"
 
 
 def _maps(record: Record) -> list[Block]:
-    """The first map, the cells that carry most, and maps of templates."""
-    table, part, names = record.table(TABLE), record.method.name, _templates(record)
-    first, *others = (_figure(_of(table, name, part), record) for name in names[: TEMPLATES + 1])
+    """The first map, the numbers behind the verdict, and maps of templates."""
+    names = templates(record)
+    first, *others = (_figure(record, name) for name in names[: TEMPLATES + 1])
     left = len(names) - len(others) - 1
     more: list[Block] = (
         [Text(f"{left:,} more templates are in the record.", "soft")] if left else []
     )
-    blocks: list[Block] = [first, _largest(record)]
+    blocks: list[Block] = [first, answer_table(record, "")]
     return [*blocks, *([Fold("Maps of single templates", (*others, *more))] if others else [])]
 
 
-def _figure(shown: _Map, record: Record) -> Figure:
-    direction = record.method.args.get("direction", "")
-    title = shown.template or "all pairs"
-    drawn = draw_patch_map(shown.share, shown.layers, shown.headings, shown.part)
+def _figure(record: Record, template: str) -> Figure:
+    cells = MapCells.of(record, template)
+    title = template or "all pairs"
+    n = f"{counted(cells.n_pairs, 'pair')} in {counted(cells.n_groups, 'group')}"
     about = (
-        f"Shares of {NAMES[shown.part]} by layer and {COLUMNS[shown.part]}, {direction}; the table"
-        " has the largest."
+        f"Shares of {NAMES[cells.part]} by layer and {COLUMNS[cells.part]},"
+        f" {record.method.args['direction']}, {n}; the table has the numbers behind the verdict."
     )
-    return Figure(svg(drawn), title=title, name=f"Patching: {title}", about=about)
-
-
-def _largest(record: Record) -> TextTable:
-    """The cells of the first map with the largest shares, either way."""
-    table, part = record.table(TABLE), record.method.name
-    names = _templates(record)
-    rows = table.where(template=names[0]).rows() if names else []
-    known = [row for row in rows if row["share"] is not None]
-    best = sorted(known, key=lambda row: -abs(float(str(row["share"]))))[:LARGEST]
-    cells = [
-        (
-            str(row["layer"]) if int(str(row["layer"])) >= 0 else "embedding",
-            str(row[COLUMNS[part]]),
-            interval(*(float("nan") if row[x] is None else float(str(row[x])) for x in ENDS)),
-        )
-        for row in best
-    ]
-    where = ALL_PROMPTS if names and names[0] == ALL_PROMPTS else "the first template"
-    return TextTable.of(
-        f"The cells that carry most, {_name(record)}",
-        ("layer", COLUMNS[part], "share"),
-        cells,
-        caption=f"Of {where}: {len(cells)} of {len(known):,} cells.",
-    )
-
-
-ENDS = ("share", "low", "high")
-
-
-def _verdict(record: Record) -> str:
-    """What carries most, in a sentence."""
-    largest = _largest(record)
-    ends = [record.measure(name, "model") for name in ("m_base", "m_source")]
-    told = ", ".join(f"{m.heading} {interval(m.value, m.low, m.high)}" for m in ends if m)
-    if not largest.rows:
-        return f"{_name(record)}: no cell is defined ({told})."
-    layer, column, share = largest.rows[0].cells
-    where = f"layer {layer}, {COLUMNS[record.method.name]} {column}"
-    return (
-        f"{_name(record)}: patching {where} alone carries {share} of the difference in"
-        f" {objective(record)} ({told})."
-    )
+    drawn = svg(_drawn(cells))
+    return Figure(drawn, title=f"{title}, {n}", name=f"Patching: {title}", about=about)
