@@ -32,7 +32,8 @@ from mechassay.cli.main import main
 from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.models.graph import Graph
 from mechassay.models.model import Model
-from mechassay.results.records import Record, Spec, provenance, read_record
+from mechassay.results.reading import read_record
+from mechassay.results.records import Record, Spec, provenance
 from mechassay.runs.execute import prepare
 from mechassay.truth.ground_truth import load_truth
 from mechassay.utils.display import SILENT

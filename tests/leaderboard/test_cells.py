@@ -26,7 +26,8 @@ from mechassay.leaderboard.cells import (
     pairs_for,
     why_lacking,
 )
-from mechassay.results.records import Measure, Record, Spec, Table, provenance, read_record
+from mechassay.results.reading import read_record
+from mechassay.results.records import Measure, Record, Spec, Table, provenance
 from mechassay.stats.distribution import Design
 from mechassay.utils.display import SILENT
 

@@ -24,7 +24,7 @@ from mechassay.leaderboard import (
 from mechassay.leaderboard.exchange import SIZES, read_mib_results, write_exchange
 from mechassay.leaderboard.pages import PAIRED, UNCHECKED
 from mechassay.leaderboard.rules import rules_of
-from mechassay.results.records import read_record
+from mechassay.results.reading import read_record
 from mechassay.stats.intervals import Estimate
 from mechassay.utils.display import SILENT
 
