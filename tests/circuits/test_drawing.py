@@ -108,6 +108,10 @@ def test_the_legend_names_the_lines_that_are_there(
     samples = [path for path in root.findall(f"{SVG}path") if path.get("stroke") != "currentColor"]
     assert {(path.get("stroke"), path.get("stroke-dasharray")) for path in samples} == look
     shown = [str(text.text) for text in root.findall(f"{SVG}text")]
+    wide = float(root.get("width", "nan"))
+    assert all(
+        float(x.get("x", "nan")) + 6.5 * len(str(x.text)) < wide for x in root.findall(f"{SVG}text")
+    )
     words = ("helps", "hurts", "not scored", "score 0", "edge (")
     assert [text for text in shown if text.startswith(words)] == named
 

@@ -492,6 +492,8 @@ def _text(
 
 
 HELPS, HURTS, UNKNOWN = "#0072b2", "#d55e00", "#808080"
+PLAIN_SHARE = 0.15
+"""Where there are no scores, all lines are as wide as this share of the largest score would be."""
 PLAIN = Sample(Paint("plain", UNKNOWN), "edge (no edge has a score)")
 """The lines of a circuit of which no edge has a score."""
 SAMPLES = {
@@ -553,7 +555,7 @@ def draw_circuit(
     by_name = {graph.edge_name(*edge): score for edge, score in score_of.items()}
 
     def width(score: float) -> float:
-        return line_width(abs(score) / largest if largest else 0.0)
+        return line_width(abs(score) / largest if largest else 0.0 if scored else PLAIN_SHARE)
 
     def total(lines: list[Line]) -> str:
         known = [by_name[line.name] for line in lines if not math.isnan(by_name[line.name])]
@@ -574,15 +576,17 @@ def draw_circuit(
         else "an empty circuit"
     )
     left_out = _left_out(len(circuit) - len(lines), least)
-    sizes = [largest, largest * 0.1] if largest else []
-    legend = [
-        *(sample for sample in (*SAMPLES.values(), PLAIN) if sample in samples.values()),
-        *(Sample(Paint("", "currentColor"), f"|score| {size:.2g}", width(size)) for size in sizes),
+    kinds = [sample for sample in (*SAMPLES.values(), PLAIN) if sample in samples.values()]
+    sizes = [
+        Sample(Paint("", "currentColor"), f"|score| {size:.2g}", width(size))
+        for size in ((largest, largest * 0.1) if largest else ())
     ]
+    # More than two kinds and the sizes have no room in one row.
+    rows = [[*kinds, *sizes]] if len(kinds) < 3 else [kinds, sizes]
     drawing = draw(
         lines,
         nodes,
-        Legend([legend], left_out, SCORE_STYLE),
+        Legend(rows, left_out, SCORE_STYLE),
         lambda name, ends: f"{name}: {len(ends)} edges {total(ends)}",
         title,
         f"{len(circuit)} edges, {paths}; {len(lines)} are drawn, between input, logits, and"

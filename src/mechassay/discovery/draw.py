@@ -30,6 +30,7 @@ from typing import Any, Literal, get_args
 from mechassay.circuits.circuit import Circuit, Overlap, nodes_of, overlap_of
 from mechassay.circuits.drawing import (
     LEAST_SHARE,
+    PLAIN_SHARE,
     Drawing,
     Legend,
     Line,
@@ -68,8 +69,6 @@ PAINTS: dict[Held, Paint] = {
     "only-a": Paint("only-a", ONLY_A, "9 4"),
     "only-b": Paint("only-b", ONLY_B, "2.5 3"),
 }
-PLAIN_SHARE = 0.15
-"""Where there are no scores, all lines are as wide as this share of the largest score would be."""
 THIN = 1.8
 """Width below which dashes and dots are hard to tell apart."""
 SHORT = 40
