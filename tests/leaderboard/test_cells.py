@@ -18,6 +18,7 @@ import mechassay as ma
 from helpers.jobs import SMALL_JOBS
 from mechassay.leaderboard import Board, BoardCell, board_rules, read_cells
 from mechassay.leaderboard.cells import (
+    NO_VALUES,
     PrivateSets,
     cells_of,
     grid_for_bound,
@@ -137,6 +138,9 @@ def test_a_private_cell_says_nothing_of_single_examples(tmp_path: Path) -> None:
     [public] = run(tmp_path, "public")
     [private] = run(tmp_path, "private", test_split="private", private_seed=7)
     assert public.warnings and private.private and private.warnings == []
+    assert NO_VALUES not in public.warnings
+    [bare, *_] = cells_of(RULES, record.changed(values=None))
+    assert bare.warnings == [NO_VALUES, *public.warnings]
     assert private.conditions["examples"] == "8 private examples"
 
 
