@@ -133,14 +133,18 @@ def test_what_a_board_names_is_in_the_records_of_its_runs(
     assert board in folder.boards and folder.write().is_file()
 
 
+def test_a_record_without_values_is_said_to_have_none(one: BoardCell) -> None:
+    assert NO_VALUES not in one.warnings
+    record = made(Measure(name="mean", value=0.5, n=4))
+    bare = next(iter(cells_of(board_rules()["adversarial"], record)))
+    assert bare.warnings == [NO_VALUES, *record.warnings]
+
+
 @pytest.mark.slow
 def test_a_private_cell_says_nothing_of_single_examples(tmp_path: Path) -> None:
     [public] = run(tmp_path, "public")
     [private] = run(tmp_path, "private", test_split="private", private_seed=7)
     assert public.warnings and private.private and private.warnings == []
-    assert NO_VALUES not in public.warnings
-    [bare, *_] = cells_of(RULES, record.changed(values=None))
-    assert bare.warnings == [NO_VALUES, *public.warnings]
     assert private.conditions["examples"] == "8 private examples"
 
 

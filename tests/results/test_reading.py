@@ -136,7 +136,7 @@ def wide(curve: FaithfulnessCurve) -> FaithfulnessCurve:
     )
 
 
-def of_result(name: str, **numbers: float) -> Callable[[dict[str, Any]], None]:
+def of_result(name: str, **numbers: float | None) -> Callable[[dict[str, Any]], None]:
     """An edit of a measure of the result."""
     return lambda plain: next(x for x in plain["measures"] if x["name"] == name).update(numbers)
 

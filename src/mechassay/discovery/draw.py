@@ -236,8 +236,8 @@ READING = {
     ),
     "Scores": (
         "Positive: the objective drops when the edge is ablated, so the edge helps. Lines grow with"
-        " the square root of |score|. A dashed grey line has no score; where no edge has one, all lines"
-        " are plain and grey."
+        " the square root of |score|. A dashed grey line has no score; where no edge has one, all"
+        " lines are plain and grey."
     ),
 }
 READING_TWO = {
