@@ -63,7 +63,8 @@ if TYPE_CHECKING:
     from mechassay.prompts.interchange_batch import InterchangeBatch
     from mechassay.prompts.interchanges import InterchangePair
     from mechassay.prompts.pairs import Batch, Example, Pair, Pairs, Prompt
-    from mechassay.results.records import Failure, Record, read_record
+    from mechassay.results.reading import read_record
+    from mechassay.results.records import Failure, Record
     from mechassay.runs.accuracy import AccuracyJob
     from mechassay.runs.execute import run
     from mechassay.tasks import Task, load_task
@@ -194,7 +195,7 @@ _LAZY = {
     "load_truth": "mechassay.truth.ground_truth",
     "patch": "mechassay.interventions.activation_patching",
     "perplexity": "mechassay.interventions.steering",
-    "read_record": "mechassay.results.records",
+    "read_record": "mechassay.results.reading",
     "run": "mechassay.runs.execute",
     "sites": "mechassay.interventions.site",
     "sweep": "mechassay.interventions.sweep",

@@ -19,12 +19,17 @@ from mechassay.errors import BadUsage, GraphMismatch
 from mechassay.models.graph import Graph
 
 SVG = "{http://www.w3.org/2000/svg}"
+NAN = float("nan")
 Circuits = dict[int, Circuit]
 Parse = Callable[[Drawing], Element]
 
 
 def links(root: Element) -> list[Element]:
     return [group for group in root.iter(f"{SVG}g") if group.get("class") == "link"]
+
+
+def line_of(link: Element) -> Element:
+    return link.findall(f"{SVG}path")[0]
 
 
 def edge_titles(root: Element) -> list[str]:
@@ -73,6 +78,42 @@ def test_sign_is_colour_and_magnitude_is_width(parse: Parse) -> None:
     assert width[names[0]] > width[names[1]] == width[names[2]] > 0
     assert "m0->logits  not scored" in edge_titles(root)
     assert line["m0->logits"].get("stroke-dasharray")
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (None, ["edge (no edge has a score)"]),
+        ([NAN, NAN, NAN], ["edge (no edge has a score)"]),
+        ([2.0, 1.0, 3.0], ["helps (score > 0)"]),
+        ([-2.0, -1.0, -3.0], ["hurts (score < 0)"]),
+        ([2.0, -1.0, NAN], ["helps (score > 0)", "hurts (score < 0)", "not scored"]),
+        ([0.0, 0.0, 0.0], ["score 0"]),
+    ],
+)
+def test_the_legend_names_the_lines_that_are_there(
+    given: list[float] | None, named: list[str], parse: Parse
+) -> None:
+    graph, edges = Graph(2, 2), ["input->a0.h0<q>", "a0.h0->logits", "input->logits"]
+    scores = None
+    if given is not None:
+        values = torch.full((graph.n_writers, graph.n_readers), NAN)
+        for name, score in zip(edges, given, strict=True):
+            values[graph.index(name)] = score
+        scores = EdgeScores(graph, values)
+    root = parse(draw_circuit(scores, Circuit.from_names(graph, edges)))
+    look = {
+        (line.get("stroke"), line.get("stroke-dasharray")) for line in map(line_of, links(root))
+    }
+    samples = [path for path in root.findall(f"{SVG}path") if path.get("stroke") != "currentColor"]
+    assert {(path.get("stroke"), path.get("stroke-dasharray")) for path in samples} == look
+    shown = [str(text.text) for text in root.findall(f"{SVG}text")]
+    wide = float(root.get("width", "nan"))
+    assert all(
+        float(x.get("x", "nan")) + 6.5 * len(str(x.text)) < wide for x in root.findall(f"{SVG}text")
+    )
+    words = ("helps", "hurts", "not scored", "score 0", "edge (")
+    assert [text for text in shown if text.startswith(words)] == named
 
 
 def test_query_key_and_value_enter_a_head_apart(parse: Parse) -> None:

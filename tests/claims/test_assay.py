@@ -32,7 +32,8 @@ from mechassay.cli.main import main
 from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.models.graph import Graph
 from mechassay.models.model import Model
-from mechassay.results.records import Record, Spec, provenance, read_record
+from mechassay.results.reading import read_record
+from mechassay.results.records import Record, Spec, provenance
 from mechassay.runs.execute import prepare
 from mechassay.truth.ground_truth import load_truth
 from mechassay.utils.display import SILENT
@@ -298,6 +299,8 @@ def test_the_command_with_a_method_and_a_reader(
     assert judged.statuses["M4"] in ("YES", "PARTIAL", "NO") and judged.statuses["V4"] != "YES"
     assert read_record(runs / "score.json").value("cvs") > 0
     assert "V4" in (runs / "form.html").read_text("utf-8")
+    page = (runs / "report.html").read_text("utf-8")
+    assert page.count("were not recomputed, as the records hold no values of single examples") == 1
     # A reader's judgments of the rest; other settings are refused.
     form = json.loads((runs / "judgments.json").read_text())
     form["claims"][0]["criteria"]["V3"] = {"status": "YES", "reason": "It fits."}

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.edits import sealed
 from mechassay.circuits.scores import SCORES_SHA256
 from mechassay.claims.claim import Claim, ClaimFile, Prediction, claims_of
 from mechassay.claims.dossier import REGISTERED, combined, completed, link, outcome_table, outcomes
@@ -435,6 +436,22 @@ def test_an_edited_record_is_refused_with_judgments_and_without(tmp_path: Path) 
         link(claims(), runs, before=before)
     with pytest.raises(BadFile, match="was edited after it was judged"):
         score_judgments(before, runs=runs)
+
+
+def test_numbers_that_do_not_follow_from_values_are_refused(tmp_path: Path) -> None:
+    ids, right = ["a", "b", "c", "d"], [1.0, 1.0, 0.0, 1.0]
+    values = Values(unit="pair", ids=ids, groups=ids, columns={"features": right})
+    made = circuit(0.9, 0.8, 1.0).changed(
+        kind="variables", measures=[Measure(name="iia", value=0.75, n=4)], values=values
+    )
+    runs = stored(tmp_path, made)
+    link(claims(), runs)
+    file = runs / "run" / "records" / "0.json"
+    plain = json.loads(file.read_text())
+    plain["measures"][0]["value"] = 0.95
+    sealed(file, plain)
+    with pytest.raises(BadFile, match=r"0\.json: iia is 0\.95, its values give 0\.75"):
+        link(claims(), runs)
 
 
 def test_values_that_were_edited_are_refused(tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ from mechassay.cli.main import main
 from mechassay.documents.reading import read_document
 from mechassay.errors import BadFile, MissingExtra
 from mechassay.results.page import markdown
-from mechassay.results.records import Measure, Record, Spec, provenance, read_record
+from mechassay.results.reading import read_record
+from mechassay.results.records import Measure, Record, Spec, provenance
 from mechassay.testing import check_record
 from mechassay.utils.files import file_hash
 
@@ -110,7 +111,7 @@ def test_a_record_is_evidence_for_the_criterion_whose_rule_read_it(
 def test_a_file_that_is_no_record_with_its_hash_is_refused(tmp_path: Path) -> None:
     (tmp_path / "b.json").write_text("{}")
     held = {"file": "b.json", "sha256": file_hash(tmp_path / "b.json"), "rule": "mv-27@1:I1"}
-    with pytest.raises(BadFile, match="no hash of its content"):
+    with pytest.raises(BadFile, match="not a record"):
         states("I1", {"record": held}, tmp_path)
 
 

@@ -7,13 +7,16 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import mechassay as ma
+from helpers.edits import sealed
 from helpers.jobs import SMALL_JOBS
+from mechassay.results.reading import read_record
 from mechassay.utils.display import SILENT
 
 Run = Callable[..., Any]
@@ -105,6 +108,30 @@ def test_an_edited_record_is_refused_and_not_shown_in_an_index(tmp_path: Path, r
     file.unlink()
     assert run(*words, "--limit", "8", "-o", folder).code == 0
     assert run("report", folder).code == 0
+
+
+def test_a_report_shows_the_others_and_says_which_record_was_refused(
+    runs: Callable[..., Path], run: Run
+) -> None:
+    """A number was edited and its hash made anew; all records of another run are truncated."""
+    folder = runs("circuits", "accuracy")
+    own, *others = sorted((folder / "circuits" / "records").rglob("*.json"))
+    plain = json.loads(own.read_text())
+    plain["measures"][0]["value"] = 0.93
+    sealed(own, plain)
+    done = run("report", folder / "circuits")
+    refused = f"{own}: {plain['measures'][0]['name']} is 0.93, its values give"
+    assert done.code == 1 and refused in done.err and "0.93 [" not in done.out
+    page = unescape((folder / "circuits" / "report.html").read_text())
+    assert refused in page and others
+    for other in others:
+        assert read_record(other).method.name in page
+    run("report", folder)
+    assert refused in unescape((folder / "index.html").read_text())
+    for file in (folder / "accuracy" / "records").rglob("*.json"):
+        file.write_text(file.read_text()[:300])
+    none = run("report", folder / "accuracy")
+    assert none.code == 2 and "not a record" in none.line
 
 
 def test_a_plan_without_a_kind_is_one_line(runs: Callable[..., Path], run: Run) -> None:

@@ -11,7 +11,8 @@ import pytest
 from helpers.jobs import held
 from helpers.plugins import ROOT, install, mechassay, python
 from mechassay.circuits.graph_files import load_scores
-from mechassay.results.records import Record, read_record
+from mechassay.results.reading import read_record
+from mechassay.results.records import Record
 
 METHOD = ROOT / "examples" / "method"
 MOST_LINES = 60

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from helpers.edits import unnoticed
 from helpers.planted_gym import U, V, planted_model, planted_task
 from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.gym import TaskOdds, evaluate, methods, odds
@@ -203,7 +205,7 @@ def test_what_is_typed_wrong_is_refused() -> None:
         evaluate(planted_model(), {"train": planted_task().interchanges("train")}, ("mean",))
 
 
-def test_how_it_shows_itself(found: TaskOdds) -> None:
+def test_how_it_shows_itself(found: TaskOdds, tmp_path: Path) -> None:
     columns = found.columns()
     assert columns["method"] == [*METHODS, *CONTROLS] and set(columns["n"]) == {24}
     cells = found.cells()
@@ -212,6 +214,13 @@ def test_how_it_shows_itself(found: TaskOdds) -> None:
     assert "vanilla" in found._repr_html_() and found.plot("mean") and found.plot_layers()  # pyright: ignore[reportPrivateUsage]
     record = found.record()
     assert Record.model_validate_json(record.model_dump_json()) == record
+    edited = unnoticed(record, tmp_path)
+    controls = (*CONTROLS, "random")
+    follow = {f"{kind}:{name}" for kind in ("control", "difference") for name in controls}
+    assert edited and not any(
+        name == "accuracy" or (name.startswith("odds_") and of in {"result", *follow})
+        for name, of in edited
+    )
     assert record.measure("odds_mean").value == found.estimate("mean").value  # pyright: ignore[reportOptionalMemberAccess]
     with pytest.raises(UnknownName, match="Did you mean 'mean'"):
         found.estimate("meen")

@@ -5,12 +5,14 @@ label always.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from helpers.edits import unnoticed
 from helpers.planted_gym import CONSTANT, planted_model, planted_task
 from helpers.tiny_gguf import of_bytes
 from mechassay.errors import BadPairs
@@ -81,12 +83,13 @@ def test_worthless_models() -> None:
     assert by_type == {"all": 0.5, "one": 1.0, "many": 0.0} and not always.does_it
 
 
-def test_its_record() -> None:
+def test_its_record(tmp_path: Path) -> None:
     model = planted_model()
     found = accuracy(model, planted_task(), limit=8)
     record = found.record()
     again = Record.model_validate_json(record.model_dump_json())
     assert again == record and record.kind == "gym-check" and record.n == 8
+    assert unnoticed(record, tmp_path) == set()
     measure = record.measure("accuracy")
     assert measure is not None and measure.value == 1.0 and measure.n == 8
     assert record.values is not None

@@ -22,7 +22,7 @@ from mechassay.claims.judgments import read_judgments
 from mechassay.cli.main import main
 from mechassay.errors import BadFile, BadUsage, MechassayError, UnknownName
 from mechassay.judges.job import AssessJob, judgments_file
-from mechassay.results.records import read_record
+from mechassay.results.reading import read_record
 from mechassay.runs.execute import run
 from mechassay.runs.job import command_line
 from mechassay.utils.display import SILENT

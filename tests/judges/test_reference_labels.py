@@ -27,7 +27,8 @@ from mechassay.judges.reference_labels import (
 )
 from mechassay.judges.voting import vote
 from mechassay.results.page import markdown
-from mechassay.results.records import Record, read_record
+from mechassay.results.reading import read_record
+from mechassay.results.records import Record
 from mechassay.testing import check_record
 
 

@@ -18,6 +18,7 @@ import mechassay as ma
 from helpers.jobs import SMALL_JOBS
 from mechassay.leaderboard import Board, BoardCell, board_rules, read_cells
 from mechassay.leaderboard.cells import (
+    NO_VALUES,
     PrivateSets,
     cells_of,
     grid_for_bound,
@@ -26,7 +27,8 @@ from mechassay.leaderboard.cells import (
     pairs_for,
     why_lacking,
 )
-from mechassay.results.records import Measure, Record, Spec, Table, provenance, read_record
+from mechassay.results.reading import read_record
+from mechassay.results.records import Measure, Record, Spec, Table, provenance
 from mechassay.stats.distribution import Design
 from mechassay.utils.display import SILENT
 
@@ -129,6 +131,13 @@ def test_what_a_board_names_is_in_the_records_of_its_runs(
     assert all(set(cell.place) == set(board_rules()[board].place) for cell in cells)
     folder = ma.leaderboard.BoardsFolder.of(tmp_path, tmp_path / "board")
     assert board in folder.boards and folder.write().is_file()
+
+
+def test_a_record_without_values_is_said_to_have_none(one: BoardCell) -> None:
+    assert NO_VALUES not in one.warnings
+    record = made(Measure(name="mean", value=0.5, n=4))
+    bare = next(iter(cells_of(board_rules()["adversarial"], record)))
+    assert bare.warnings == [NO_VALUES, *record.warnings]
 
 
 @pytest.mark.slow

@@ -32,7 +32,8 @@ from mechassay.leaderboard.evaluate import (
     resolved_digits,
 )
 from mechassay.leaderboard.track import BoardTrack, EvaluatedModel, TrackCellLimits
-from mechassay.results.records import Record, read_record
+from mechassay.results.reading import read_record
+from mechassay.results.records import Record
 from mechassay.runs.execute import Here, run
 from mechassay.utils.display import SILENT
 

@@ -21,10 +21,11 @@ from mechassay.leaderboard import (
     read_cells,
     recompute,
 )
+from mechassay.leaderboard.cells import NO_VALUES
 from mechassay.leaderboard.exchange import SIZES, read_mib_results, write_exchange
 from mechassay.leaderboard.pages import PAIRED, UNCHECKED
 from mechassay.leaderboard.rules import rules_of
-from mechassay.results.records import read_record
+from mechassay.results.reading import read_record
 from mechassay.stats.intervals import Estimate
 from mechassay.utils.display import SILENT
 
@@ -254,6 +255,13 @@ def test_a_method_and_a_control_of_one_name_are_told_apart() -> None:
     assert "The row random is something else: the method of this name" in page
     assert page.count('<span class="interval">as a method</span>') == 1
     assert "something else" not in page_of(cells[0])
+
+
+def test_numbers_that_no_values_stand_for_are_counted_once() -> None:
+    one, other = (made(row, "gpt2", 0.5) for row in ("eap", "random"))
+    told = "of 2 numbers were not recomputed: their records hold no values of single examples."
+    bare = other.model_copy(update={"warnings": [NO_VALUES]})
+    assert page_of(one, bare).count(f"1 {told}") == 1 and told not in page_of(one, other)
 
 
 def test_which_way_is_better_is_said_of_number_and_score() -> None:

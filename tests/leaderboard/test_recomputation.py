@@ -31,7 +31,8 @@ from mechassay.leaderboard.recomputation import (
     is_local,
     is_path,
 )
-from mechassay.results.records import Record, Values, content_hash, read_record
+from mechassay.results.reading import read_record, recomputed
+from mechassay.results.records import Measure, Record, Table, Values, content_hash
 from mechassay.utils.display import SILENT
 
 RULES = board_rules()["circuits"]
@@ -100,23 +101,59 @@ def test_a_record_that_was_changed_after_the_board_is_refused(copy: Path, tmp_pa
     assert len(unreadable) == 1 and "was edited" in unreadable[0]
 
 
+def forged(told: Any) -> None:
+    """Every circuit gets the values of the full one, and all numbers follow from them."""
+    columns = told["values"]["columns"]
+    columns |= {name: columns["clean"] for name in columns if "@" in name}
+    again = recomputed(Record.model_validate(told))
+    measures = {(each.name, each.of): each for each in again if isinstance(each, Measure)}
+    told["measures"] = [
+        json.loads(measures[key].model_dump_json()) if key in measures else each
+        for each in told["measures"]
+        for key in [(each["name"], each["of"])]
+    ]
+    rows = iter(row for each in again if isinstance(each, Table) for row in each.rows())
+    curve = told["tables"][0]["columns"]
+    for place, of in enumerate(curve["of"]):
+        if of == "result":
+            for name, value in next(rows).items():
+                curve[name][place] = value
+
+
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("change", "where"),
     [
-        (lambda told: told["measures"][0].update(value=0.99), "measures[0].value"),
-        (lambda told: told["measures"][0].update(low=0.5), "measures[0].low"),
-        (lambda told: told["tables"].clear(), "record.tables"),
-        (lambda told: told["values"]["columns"]["clean"].__setitem__(0, 9.0), "columns.clean[0]"),
+        (forged, "measures[0].value"),
         (lambda told: told["specs"]["method"].update(name="best"), "specs.method.name"),
     ],
 )
-def test_whoever_makes_the_hash_anew_is_found_by_recomputing(
+def test_whoever_makes_values_and_the_hash_anew_is_found_by_recomputing(
     copy: Path, tmp_path: Path, change: Callable[[Any], None], where: str
 ) -> None:
     edited(copy / cell_of(copy).file, change, sealed=True)
     found = recompute(cell_of(copy), copy, tmp_path / "again", progress=SILENT)
     assert not found.agrees and where in found.differs
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda told: told["measures"][0].update(value=0.99),
+        lambda told: told["measures"][0].update(low=0.5),
+        lambda told: told["tables"].clear(),
+        lambda told: told["values"]["columns"]["clean"].__setitem__(0, 9.0),
+    ],
+)
+def test_whoever_makes_the_hash_alone_anew_is_not_on_a_board(
+    copy: Path, change: Callable[[Any], None]
+) -> None:
+    file = copy / cell_of(copy).file
+    edited(file, change, sealed=True)
+    cells, unreadable = read_cells(RULES, copy)
+    assert {each.row for each in cells} == {"random"}
+    [line] = unreadable
+    assert line.startswith(f"{file}: ") and "value" in line and "\n" not in line
 
 
 def test_a_missing_record_and_a_reported_number_are_refused(copy: Path, tmp_path: Path) -> None:

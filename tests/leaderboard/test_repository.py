@@ -25,7 +25,7 @@ from mechassay.errors import BadUsage
 from mechassay.leaderboard.evaluate import resolved_digits
 from mechassay.leaderboard.folder import StoredBoards
 from mechassay.leaderboard.repository import WORKFLOWS, write_repository
-from mechassay.results.records import read_record
+from mechassay.results.reading import read_record
 from mechassay.version import __version__
 
 SEED, NEXT_SEED = 4_611_686_018_427_388_777, 2_305_843_009_213_693_951

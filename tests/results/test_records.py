@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from mechassay.errors import BadFile, MissingExtra, UnknownName
+from mechassay.errors import MissingExtra, UnknownName
 from mechassay.results.records import (
     FORMAT,
     Check,
@@ -26,9 +26,7 @@ from mechassay.results.records import (
     Spec,
     Table,
     Values,
-    check_unedited,
     provenance,
-    read_record,
 )
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "record.schema.json"
@@ -235,43 +233,3 @@ def test_arguments_are_plain() -> None:
     spec = Spec(name="m", args={"a": (1, 2.5, None), "b": {"x": 1}, "c": True, "d": "t"})
     assert spec.args == {"a": [1, 2.5, None], "b": '{"x": 1}', "c": True, "d": "t"}
     assert Spec.model_validate_json(spec.model_dump_json()).args == spec.args
-
-
-# Reading
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", "no json", '{"format": 3, "kind": "x"}'])
-def test_what_is_no_record_is_refused(text: str, tmp_path: Path) -> None:
-    file = tmp_path / "record.json"
-    file.write_text(text)
-    with pytest.raises(BadFile, match=r"record\.json: not a record"):
-        read_record(file)
-
-
-def test_a_record_is_read_from_its_file_and_its_text(tmp_path: Path) -> None:
-    file, text = tmp_path / "record.json", record().model_dump_json()
-    file.write_text(text)
-    assert read_record(file).model_dump_json() == read_record(text).model_dump_json() == text
-
-
-def test_a_stored_record_knows_that_it_was_edited(tmp_path: Path) -> None:
-    file = record().save(tmp_path / "record.json")
-    check_unedited(file)
-    assert read_record(file).sha256 == "" and read_record(file).save(file) == file
-    check_unedited(file)
-    plain = json.loads(file.read_text("utf-8"))
-    # Its order and spaces are no content.
-    file.write_text(json.dumps(dict(reversed(plain.items()))))
-    check_unedited(file)
-    for changed, message in (
-        ({"kind": "other"}, "was edited after it was written"),
-        ({"sha256": "0" * 64}, "was edited after it was written"),
-        ({"sha256": ""}, "has no hash of its content"),
-    ):
-        file.write_text(json.dumps({**plain, **changed}))
-        with pytest.raises(BadFile, match=message):
-            check_unedited(file)
-    for text in ("[]", "{"):
-        file.write_text(text)
-        with pytest.raises(BadFile):
-            check_unedited(file)

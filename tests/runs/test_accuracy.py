@@ -13,6 +13,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import mechassay as ma
+from helpers.edits import unnoticed
 from mechassay.models.model import make_model
 from mechassay.results.page import markdown, render
 from mechassay.results.plots import svg
@@ -162,7 +163,7 @@ def test_short_names(kind: str, name: str) -> None:
     assert short(kind) == name
 
 
-def test_columns_are_those_of_each_kind_by_itself() -> None:
+def test_columns_are_those_of_each_kind_by_itself(tmp_path: Path) -> None:
     model, task = make_model(*with_words(), name="tiny"), load_task("ioi")
     job = AccuracyJob(models=("tiny",), tasks=("ioi",), limit=20)
     record = score_task(model, task, job, progress=SILENT)
@@ -182,6 +183,8 @@ def test_columns_are_those_of_each_kind_by_itself() -> None:
             np.testing.assert_array_equal(column, expected)
             seen |= set(column[~np.isnan(column)])
     assert seen == {0.0, 1.0}
+    chance = {(f"chance@{kind}", "result") for kind in kinds}
+    assert unnoticed(record, tmp_path) == chance, "chance has no values of examples"
 
 
 def test_a_record_of_accuracy_draws_itself(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from mechassay.runs.execute import (
     run,
 )
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.job import Bench, Cell, cell_name, job_of, plan_of
+from mechassay.runs.job import Bench, Cell, Results, cell_name, job_of, plan_of
 from mechassay.utils.display import SILENT
 
 MODELS = ("truth-ioi", "truth-induction")
@@ -420,3 +420,14 @@ def test_processes_of_a_killed_parent_end(tmp_path: Path) -> None:
     # What was done is kept, and the same command does the rest.
     assert RunFolder(tmp_path).record("is done") is not None
     assert not multiprocessing.active_children()
+
+
+def test_results_show_the_others_where_a_record_is_refused(tmp_path: Path) -> None:
+    job, folder = MisbehavingJob(("one", "two")), done(tmp_path, "one", "two")
+    file = folder.record_file("one")
+    file.write_text(file.read_text().replace("float32", "float64"))
+    results = Results.stored(job, folder)
+    assert [cell.name for cell, _ in results.done] == ["two"]
+    [failure] = results.failures
+    assert failure.error == "BadFile" and f"{file}: was edited" in failure.message
+    assert f"failed: {file}: was edited" in results._repr_html_()  # pyright: ignore[reportPrivateUsage]

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from helpers.edits import unnoticed
 from helpers.planted import HALF, POSITION, TOKEN, planted_examples, planted_ioi
 from mechassay.causal_models.ioi import ioi_model
 from mechassay.errors import BadUsage, UnknownName
@@ -83,8 +85,9 @@ def test_what_whole_heads_cannot_say_is_not_found(model: Model) -> None:
     assert not found.found and found.k is None
 
 
-def test_its_record_and_its_page(token: HeadLocalization) -> None:
+def test_its_record_and_its_page(token: HeadLocalization, tmp_path: Path) -> None:
     record = token.record()
+    assert unnoticed(record, tmp_path) == set()
     assert json.loads(record.model_dump_json())["kind"] == "variables"
     for of in token.error.measured:
         named = "result" if of == "features" else f"control:{of}"

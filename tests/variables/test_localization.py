@@ -18,6 +18,7 @@ import pytest
 import torch
 
 import mechassay as ma
+from helpers.edits import unnoticed
 from mechassay.causal_models.hypothesis import hypotheses
 from mechassay.causal_models.true_sites import true_sites
 from mechassay.errors import BadPairs, BadUsage, UnknownName
@@ -251,6 +252,7 @@ def test_a_record_goes_through_json(tmp_path: Path) -> None:
     record = found.record()
     path = record.save(tmp_path / "r.json")
     again = ma.read_record(path)
+    assert {name for name, _ in unnoticed(record, tmp_path)}.isdisjoint({"iia"})
     assert json.loads(again.model_dump_json()) == json.loads(record.model_dump_json())
     for of in found.right:
         named = "result" if of == RESULT else f"control:{of}"

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -29,6 +29,9 @@ from mechassay.errors import BadFile, BadUsage, GraphMismatch
 from mechassay.models.graph import Graph
 from mechassay.utils.display import OneLine, Tabular, html_facts
 from mechassay.utils.files import check_ending, read_tensors, write_tensors
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Places = tuple[int | str, ...]
 """A shape; a name where any length will do."""
@@ -180,6 +183,14 @@ class Circuit(OneLine, Tabular):
             BadUsage: more edges than anybody could see apart (1,000).
         """
         return draw_circuit(scores, self, title=title, least=least)
+
+    def plot(
+        self, scores: DrawnScores | None = None, *, title: str = "", least: float = LEAST_SHARE
+    ) -> Figure:
+        """The drawing as a matplotlib figure; see `draw` for arguments and errors."""
+        from mechassay.circuits.picture import picture
+
+        return picture(self.draw(scores, title=title, least=least).svg)
 
     def __len__(self) -> int:
         """Edges, whatever share of their writer they carry."""

@@ -5,10 +5,11 @@ in the circuit has a row of heads (rounded boxes) with its MLP (a hexagon) above
 are not drawn. `circuits.graph_layout` decides the places within a row.
 
 A line is an edge. Its colour is the sign of its score (blue helps: the objective drops when the
-edge is ablated; orange hurts), its width grows with the square root of |score|, and dashed grey
-means not scored. Edges whose |score| is a small share of the largest are left out and counted:
-most are rounding. A line enters a head at the mark q, k or v of the input it feeds. Pointing at
-a line or a node shows its name and numbers.
+edge is ablated; orange hurts), its width grows with the square root of |score|. A grey line has
+the score 0, a dashed grey one has none. Where no edge has a score all lines are plain and grey.
+The legend names those of these lines that are there. Edges whose |score| is a small share of the
+largest are left out and counted: most are rounding. A line enters a head at the mark q, k or v of
+the input it feeds. Pointing at a line or a node shows its name and numbers.
 
 Text takes the colour of the page (`currentColor`). A colour that has a class is set by a rule in
 the drawing's own style, so that a page can change it by a variable (`--mechassay-helps`,
@@ -491,11 +492,17 @@ def _text(
 
 
 HELPS, HURTS, UNKNOWN = "#0072b2", "#d55e00", "#808080"
-PAINTS = {
-    "helps": Paint("helps", HELPS),
-    "hurts": Paint("hurts", HURTS),
-    "unknown": Paint("unknown", UNKNOWN, "5 4"),
+PLAIN_SHARE = 0.15
+"""Where there are no scores, all lines are as wide as this share of the largest score would be."""
+PLAIN = Sample(Paint("plain", UNKNOWN), "edge (no edge has a score)")
+"""The lines of a circuit of which no edge has a score."""
+SAMPLES = {
+    "helps": Sample(Paint("helps", HELPS), "helps (score > 0)"),
+    "hurts": Sample(Paint("hurts", HURTS), "hurts (score < 0)"),
+    "zero": Sample(Paint("zero", UNKNOWN), "score 0"),
+    "unknown": Sample(Paint("unknown", UNKNOWN, "5 4"), "not scored"),
 }
+"""The lines of a circuit with scores, in the order of the legend."""
 LEAST_SHARE = 0.01
 """Edges are left out whose |score| is a smaller share of the largest."""
 SCORE_STYLE = f"""\
@@ -548,7 +555,7 @@ def draw_circuit(
     by_name = {graph.edge_name(*edge): score for edge, score in score_of.items()}
 
     def width(score: float) -> float:
-        return line_width(abs(score) / largest if largest else 0.0)
+        return line_width(abs(score) / largest if largest else 0.0 if scored else PLAIN_SHARE)
 
     def total(lines: list[Line]) -> str:
         known = [by_name[line.name] for line in lines if not math.isnan(by_name[line.name])]
@@ -557,9 +564,10 @@ def draw_circuit(
     def look(name: str, into: list[Line], out: list[Line]) -> tuple[str, None]:
         return f"{name}: {len(into)} in {total(into)}, {len(out)} out {total(out)}", None
 
+    samples = {name: _sample(score) if scored else PLAIN for name, score in by_name.items()}
     lines = [
-        Line.of(graph, *edge, width(score), _paint(score), score_text(score))
-        for edge, score in score_of.items()
+        Line.of(graph, *edge, width(score), samples[name].paint, score_text(score))
+        for (name, score), edge in zip(by_name.items(), score_of, strict=True)
     ]
     nodes, kept = nodes_between(graph, lines, look), len(circuit.pruned())
     paths = (
@@ -568,16 +576,17 @@ def draw_circuit(
         else "an empty circuit"
     )
     left_out = _left_out(len(circuit) - len(lines), least)
-    sizes = [largest, largest * 0.1] if largest else []
-    legend = [
-        Sample(PAINTS["helps"], "helps (score > 0)"),
-        Sample(PAINTS["hurts"], "hurts (score < 0)"),
-        *(Sample(Paint("", "currentColor"), f"|score| {size:.2g}", width(size)) for size in sizes),
+    kinds = [sample for sample in (*SAMPLES.values(), PLAIN) if sample in samples.values()]
+    sizes = [
+        Sample(Paint("", "currentColor"), f"|score| {size:.2g}", width(size))
+        for size in ((largest, largest * 0.1) if largest else ())
     ]
+    # More than two kinds and the sizes have no room in one row.
+    rows = [[*kinds, *sizes]] if len(kinds) < 3 else [kinds, sizes]
     drawing = draw(
         lines,
         nodes,
-        Legend([legend], left_out, SCORE_STYLE),
+        Legend(rows, left_out, SCORE_STYLE),
         lambda name, ends: f"{name}: {len(ends)} edges {total(ends)}",
         title,
         f"{len(circuit)} edges, {paths}; {len(lines)} are drawn, between input, logits, and"
@@ -608,5 +617,7 @@ def _left_out(n: int, least: float) -> str:
     )
 
 
-def _paint(score: float) -> Paint:
-    return PAINTS["unknown" if math.isnan(score) else "hurts" if score < 0 else "helps"]
+def _sample(score: float) -> Sample:
+    if math.isnan(score):
+        return SAMPLES["unknown"]
+    return SAMPLES["hurts" if score < 0 else "helps" if score > 0 else "zero"]

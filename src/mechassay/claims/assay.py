@@ -60,6 +60,7 @@ from mechassay.errors import BadFile, BadUsage, DiskFull, MechassayError, Missin
 from mechassay.measurement.job import MeasureJob
 from mechassay.models.graph import Graph
 from mechassay.models.model import Model, load_model
+from mechassay.results.reading import recomputed
 from mechassay.results.records import Record, Table
 from mechassay.results.report import write_page
 from mechassay.runs.execute import Here, batches_of, done, prepare
@@ -67,7 +68,7 @@ from mechassay.runs.folder import RunFolder, read_json
 from mechassay.runs.job import cell_name, command_line
 from mechassay.tasks import load_task
 from mechassay.truth.ground_truth import ALL_TRUTHS, truth_circuit
-from mechassay.utils.display import BAR, OneLine, Progress
+from mechassay.utils.display import BAR, OneLine, Progress, counted
 from mechassay.utils.files import file_hash, write_text
 
 
@@ -634,6 +635,16 @@ class Assay:
         records = tuple(
             self._with_tables(each, shown.get(each.cell["claim"])) for each in scored.records()
         )
+        if lacking := [each.file for each in stored if not recomputed(each.record)]:
+            told = f"{len(lacking)} of {counted(len(stored), 'record')}"
+            warning = (
+                f"The numbers of {told} were not recomputed, as the records hold no values of"
+                f" single examples that give them: {', '.join(lacking)}."
+            )
+            records = (
+                records[0].changed(warnings=[*records[0].warnings, warning]),
+                *records[1:],
+            )
         judgments.save(self.folder / "judgments.json")
         records[0].save(self.folder / "score.json")
         page = write_page(self.folder / "report.html", list(records))

@@ -54,15 +54,8 @@ from mechassay.claims.rubric import (
     paper_score,
 )
 from mechassay.errors import BadFile, MissingExtra
-from mechassay.results.records import (
-    Check,
-    Measure,
-    Record,
-    Spec,
-    Table,
-    check_unedited,
-    provenance,
-)
+from mechassay.results.reading import read_record
+from mechassay.results.records import Check, Measure, Record, Spec, Table, provenance
 from mechassay.utils.display import OneLine, counted, html_facts, html_table, number
 from mechassay.utils.files import file_hash
 
@@ -343,7 +336,7 @@ def _record_state(
             f"{runs / record.file}: was edited after it was judged (SHA-256 {digest[:12]}, judged"
             f" {record.sha256[:12]}); link the claim again."
         )
-    check_unedited(file)
+    read_record(file)
     ruled = [f"{rubric.key}:{code}" for code in codes if rubric.criterion(code).rule is not None]
     return "record" if record.rule in ruled else "other rule"
 

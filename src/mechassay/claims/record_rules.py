@@ -34,7 +34,8 @@ from mechassay.measurement.measurement import KIND as MEASURE
 from mechassay.models.loading import UNTRAINED
 from mechassay.models.objectives import least_size
 from mechassay.prompts.rows import FILES
-from mechassay.results.records import Measure, Record, check_unedited, read_record
+from mechassay.results.reading import read_record
+from mechassay.results.records import Measure, Record
 from mechassay.stats.intervals import (
     clopper_pearson,
     percentile_interval,
@@ -88,7 +89,6 @@ def records_below(runs: Path) -> list[StoredRecord]:
         if "records" not in (runs.name, *parts[:-1]):
             continue
         record = read_record(file)
-        check_unedited(file)
         _check_values(file, record)
         found.append(StoredRecord(file.relative_to(runs).as_posix(), file_hash(file), record))
     return found

@@ -30,7 +30,10 @@ def report(
     job = stored_job(folder)
     results = Results.stored(job, RunFolder(folder))
     if not results.records:
-        raise BadFile(f"{folder}: the run has no finished cells yet.")
+        refused = [
+            failure.message for failure in results.failures if failure.error == BadFile.__name__
+        ]
+        raise BadFile(refused[0] if refused else f"{folder}: the run has no finished cells yet.")
     finish(job, results)
 
 

@@ -20,26 +20,17 @@ of the same sizes would. PNG and PDF are drawn by matplotlib from our own SVGs (
 
 from __future__ import annotations
 
-import io
 import math
-import re
-import xml.etree.ElementTree as ElementTree
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from matplotlib import rc_context
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch, Patch, PathPatch, Polygon
-from matplotlib.path import Path as Curve
-from matplotlib.transforms import Affine2D, Transform
-
 from mechassay.circuits.circuit import Circuit, Overlap, nodes_of, overlap_of
 from mechassay.circuits.drawing import (
     LEAST_SHARE,
+    PLAIN_SHARE,
     Drawing,
     Legend,
     Line,
@@ -53,6 +44,7 @@ from mechassay.circuits.drawing import (
     score_text,
 )
 from mechassay.circuits.methods.spec import CircuitSpec, read_scores_or_circuit
+from mechassay.circuits.picture import write_picture
 from mechassay.circuits.scores import (
     DRAWN_EDGES,
     By,
@@ -61,13 +53,13 @@ from mechassay.circuits.scores import (
     NodeScores,
     largest_drawable,
 )
-from mechassay.errors import BadFile, BadUsage, GraphMismatch, one_of
+from mechassay.errors import BadUsage, GraphMismatch, one_of
 from mechassay.models.graph import Graph
 from mechassay.results.page import NOTHING, TextTable, render
 from mechassay.results.page import Figure as PageFigure
 from mechassay.results.sections import parts, table_sections
 from mechassay.utils.display import number, shortened
-from mechassay.utils.files import whole, write_text
+from mechassay.utils.files import write_text
 
 Held = Literal["both", "only-a", "only-b"]
 HELD: tuple[Held, ...] = ("both", "only-a", "only-b")
@@ -77,14 +69,13 @@ PAINTS: dict[Held, Paint] = {
     "only-a": Paint("only-a", ONLY_A, "9 4"),
     "only-b": Paint("only-b", ONLY_B, "2.5 3"),
 }
-PLAIN_SHARE = 0.15
-"""Where there are no scores, all lines are as wide as this share of the largest score would be."""
 THIN = 1.8
 """Width below which dashes and dots are hard to tell apart."""
 SHORT = 40
 """Letters of a circuit's name in the drawing; pointing at a line shows all of it."""
 
 
+WIDTHS = "The width of a line is |score| as a share of the largest of its circuit."
 STYLE = f"""\
 .mechassay-circuit .both {{ stroke: currentColor; }}
 .mechassay-circuit .only-a {{ stroke: var(--mechassay-only-a, {ONLY_A}); }}
@@ -158,10 +149,11 @@ def draw_comparison(
         return f"{name}, {_held_text(whose, names)}: {text}", PAINTS[whose]
 
     short = (shortened(names[0], SHORT), shortened(names[1], SHORT))
+    widths = f" {WIDTHS}" if shares and lines else ""
     return draw(
         lines,
         nodes_between(a.graph, lines, look),
-        Legend(_samples(overlap, short), overlap_text(overlap, short), STYLE),
+        Legend(_samples(overlap, short), overlap_text(overlap, short) + widths, STYLE),
         lambda name, ends: f"{name}: {len(ends)} edges{counts(ends)}",
         title,
         overlap_text(overlap, names),
@@ -181,7 +173,7 @@ def _held_text(held: Held, names: tuple[str, str]) -> str:
 
 
 def _samples(overlap: Overlap, names: tuple[str, str]) -> list[list[Sample]]:
-    """The legend: a row for each kind of line, with how many edges and nodes it stands for."""
+    """The legend: a row for each kind of line there is, with its numbers of edges and nodes."""
     edges = (overlap.edges_both, overlap.edges_a, overlap.edges_b)
     nodes = (overlap.nodes_both, overlap.nodes_a, overlap.nodes_b)
     rows: list[list[Sample]] = []
@@ -189,8 +181,9 @@ def _samples(overlap: Overlap, names: tuple[str, str]) -> list[list[Sample]]:
         if held != "both":
             n, k = n - overlap.edges_both, k - overlap.nodes_both
         counts = f"{n:,} edge{'s' * (n != 1)}, {k:,} node{'s' * (k != 1)}"
-        rows.append([Sample(PAINTS[held], f"{_held_text(held, names)}: {counts}")])
-    return rows
+        if n or k:
+            rows.append([Sample(PAINTS[held], f"{_held_text(held, names)}: {counts}")])
+    return rows or [[]]
 
 
 # The overlap in words and as a table
@@ -233,167 +226,6 @@ def _probability(p: float) -> str:
     return "below 1e-300" if p == 0 else f"{p:.2g}"
 
 
-SVG = "{http://www.w3.org/2000/svg}"
-POINTS = 72
-"""Pixels of a drawing in an inch of the picture: a pixel is a point, as in a PDF."""
-FONTS = ("Helvetica", "Arial", "Liberation Sans", "DejaVu Sans")
-SETTINGS: dict[Any, Any] = {"pdf.fonttype": 42, "font.family": ["sans-serif"]}
-ALIGNED = {"start": "left", "middle": "center", "end": "right"}
-_COMMANDS = re.compile(r"([MLCh])([^A-Za-z]*)")
-_NUMBER = re.compile(r"-?\d*\.?\d+")
-_MOVED = re.compile(r"translate\((\S+) (\S+)\) scale\((\S+)\)")
-
-
-def write_picture(path: Path, svg: str, *, dpi: int = 200) -> Path:
-    """Write an SVG of ours as a picture, in the form that the ending of `path` names.
-
-    Raises:
-        BadFile: an SVG with something in it that our drawings do not have.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with rc_context(SETTINGS), whole(path) as file:
-        content, form = io.BytesIO(), path.suffix.removeprefix(".")
-        dates = {"CreationDate": None} if form == "pdf" else None
-        figure = picture(svg)
-        figure.savefig(content, format=form, dpi=dpi, facecolor="white", metadata=dates)
-        file.write_bytes(content.getvalue())
-    return path
-
-
-def picture(svg: str) -> Figure:
-    """An SVG of ours as a matplotlib figure, on white; in a PDF, text stays text.
-
-    The elements are those of our drawings: rectangles, polygons, texts, groups with a
-    translation and a scale, and paths of M, L, C and h. Colours are those of the attributes,
-    which viewers without CSS see; `currentColor` is black. Anything else in an SVG is an error
-    and is not left out silently.
-
-    Raises:
-        BadFile: something in it that our drawings do not have.
-    """
-    root = ElementTree.fromstring(svg)
-    width, height = (float(root.attrib[side]) for side in ("width", "height"))
-    figure = Figure(figsize=(width / POINTS, height / POINTS))
-    axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
-    axes.set_xlim(0, width)
-    axes.set_ylim(height, 0)
-    axes.axis("off")
-    _draw(root, axes, axes.transData, 1.0)
-    return figure
-
-
-def _draw(element: ElementTree.Element, axes: Axes, transform: Transform, scale: float) -> None:
-    """Everything within an element, in its order."""
-    for child in element:
-        kind, about = child.tag.removeprefix(SVG), child.attrib
-        match kind:
-            case "desc" | "style" | "title":
-                continue
-            case "g":
-                moved = _MOVED.fullmatch(about.get("transform", ""))
-                if moved is None:
-                    _draw(child, axes, transform, scale)
-                    continue
-                x, y, inner = map(float, moved.groups())
-                placed = Affine2D().scale(inner).translate(x, y) + transform
-                _draw(child, axes, placed, scale * inner)
-            case "text":
-                _text(child, axes, transform, scale)
-            case "rect" | "polygon" | "path":
-                if about.get("class") != "hit":
-                    patch = _shape(kind, about)
-                    patch.set(**_paint(about, scale), transform=transform, clip_on=False)
-                    axes.add_artist(patch)
-            case _:
-                raise BadFile(f"A drawing of ours has no element {kind!r}.")
-
-
-def _text(element: ElementTree.Element, axes: Axes, transform: Transform, scale: float) -> None:
-    about = element.attrib
-    axes.text(
-        float(about["x"]),
-        float(about["y"]),
-        element.text or "",
-        transform=transform,
-        fontsize=float(about["font-size"]) * scale,
-        # Few fonts have a weight of 600.
-        fontweight="bold" if int(about["font-weight"]) >= 600 else "normal",
-        fontfamily=_fonts(),
-        ha=ALIGNED[about["text-anchor"]],
-        va="baseline",
-        color="black",
-        alpha=float(about.get("fill-opacity", 1.0)),
-        parse_math=False,
-    )
-
-
-def _fonts() -> list[str]:
-    """The fonts of `FONTS` that this machine has; the last one comes with matplotlib."""
-    from matplotlib.font_manager import fontManager
-
-    known = set(fontManager.get_font_names())
-    return [name for name in FONTS if name in known]
-
-
-def _shape(kind: str, about: dict[str, str]) -> Patch:
-    if kind == "polygon":
-        numbers = list(map(float, _NUMBER.findall(about["points"])))
-        return Polygon(list(zip(numbers[::2], numbers[1::2], strict=True)), closed=True)
-    if kind == "path":
-        return PathPatch(_curve(about["d"]))
-    x, y, width, height, round_by = (
-        float(about[name]) for name in ("x", "y", "width", "height", "rx")
-    )
-    style = f"round,pad=0,rounding_size={round_by}"
-    return FancyBboxPatch((x, y), width, height, boxstyle=style)
-
-
-def _curve(text: str) -> Curve:
-    """A path of M, L, C and h.
-
-    Raises:
-        BadFile: of something else.
-    """
-    points: list[tuple[float, float]] = []
-    codes: list[Any] = []
-    if _COMMANDS.sub("", text).strip():
-        raise BadFile(f"A path of our drawings has only M, L, C and h; got {text[:80]!r}.")
-    for command, rest in _COMMANDS.findall(text):
-        numbers = list(map(float, _NUMBER.findall(rest)))
-        if command == "h":
-            points += [(points[-1][0] + numbers[0], points[-1][1])]
-            codes += [Curve.LINETO]
-            continue
-        points += zip(numbers[::2], numbers[1::2], strict=True)
-        each = {"M": [Curve.MOVETO], "L": [Curve.LINETO], "C": [Curve.CURVE4] * 3}[command]
-        codes += each
-    return Curve(points, codes)
-
-
-def _paint(about: dict[str, str], scale: float) -> dict[str, Any]:
-    """How a shape is filled and outlined."""
-    edge = "edge" in about.get("class", "").split()
-    look: dict[str, Any] = {
-        "facecolor": _colour(about.get("fill", "none"), about.get("fill-opacity")),
-        "edgecolor": _colour(
-            about.get("stroke", "none"), ".8" if edge else about.get("stroke-opacity")
-        ),
-        "linewidth": float(about.get("stroke-width", 0.0)) * scale,
-        "capstyle": "butt",
-    }
-    if dashes := about.get("stroke-dasharray"):
-        width = max(look["linewidth"], 1e-9)
-        # matplotlib counts dashes in widths of the line.
-        look["linestyle"] = (0.0, [float(length) * scale / width for length in dashes.split()])
-    return look
-
-
-def _colour(name: str, opacity: str | None) -> Any:
-    if name == "none":
-        return "none"
-    return ("black" if name == "currentColor" else name, float(opacity or 1.0))
-
-
 PICTURES = (".png", ".pdf")
 DRAWINGS = (".svg", *PICTURES, ".html")
 TITLE_TWO = "Two circuits and what they share"
@@ -404,7 +236,8 @@ READING = {
     ),
     "Scores": (
         "Positive: the objective drops when the edge is ablated, so the edge helps. Lines grow with"
-        " the square root of |score|; dashed grey lines have no score."
+        " the square root of |score|. A dashed grey line has no score; where no edge has one, all"
+        " lines are plain and grey."
     ),
 }
 READING_TWO = {

@@ -327,7 +327,6 @@ class Study:
             **self._specs(cell, scores),
             device=about.device,
             dtype=about.dtype,
-            seed=job.seed,
             data_hash=about.data_hash,
             realised=realised,
             data=data,

@@ -19,7 +19,7 @@ from typing import Any
 from markupsafe import Markup
 
 from mechassay.circuits.drawing import score_text
-from mechassay.circuits.evaluation.curve import area_measure
+from mechassay.circuits.evaluation.curve import area_measure, recomputed
 from mechassay.circuits.evaluation.differences import AreaName, Differences
 from mechassay.discovery.page import (
     CircuitsPage,
@@ -45,7 +45,7 @@ from mechassay.results.page import (
     Text,
     TextTable,
 )
-from mechassay.results.records import Failure, Measure, Record
+from mechassay.results.records import Failure, Measure, Record, Table
 from mechassay.results.sections import (
     all_numbers,
     failures_text,
@@ -296,6 +296,10 @@ class FaithfulnessPage(CircuitsPage):
         drawings: Sequence[object] = (),
     ) -> list[Section]:
         return _page(records, failures).sections(records, failures, drawings)
+
+    def recomputed(self, record: Record) -> list[Measure | Table]:
+        """Areas, their parts and the curve, see `circuits.evaluation.curve.recomputed`."""
+        return recomputed(record)
 
 
 def _page(records: Sequence[Record], failures: Sequence[Failure]) -> Page:

@@ -23,7 +23,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLo
 
 from mechassay.gym.causalgym import FAMILIES
 from mechassay.gym.task_accuracy import ACCURACY_SAYS, LEAST_ACCURACY
-from mechassay.gym.task_odds import CELLS, ORIGINAL, SELECTIVITY
+from mechassay.gym.task_odds import CELLS, ORIGINAL, RIGHT, SELECTIVITY
 from mechassay.interventions.heatmap import as_grid, draw_points, look_of_line
 from mechassay.models.loading import AT
 from mechassay.results.page import (
@@ -40,6 +40,7 @@ from mechassay.results.page import (
 )
 from mechassay.results.page import Figure as PageFigure
 from mechassay.results.plots import GREY, INK, SETTINGS, SIZE, Picture, svg
+from mechassay.results.reading import means
 from mechassay.results.records import Failure, Measure, Record
 from mechassay.results.sections import (
     all_numbers,
@@ -516,6 +517,10 @@ class GymCheckPage(Page):
     def draw(self, record: Record, ax: Axes | None = None) -> Figure:
         """The accuracy of one task."""
         return _draw([record], ax)
+
+    def recomputed(self, record: Record) -> list[Measure]:
+        """The accuracy."""
+        return list(means(record, {"accuracy": RIGHT}))
 
 
 def _draw(records: Sequence[Record], ax: Axes | None = None) -> Figure:

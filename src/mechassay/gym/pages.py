@@ -48,6 +48,7 @@ from mechassay.gym.task_odds import (
     METHODS_TABLE,
     ORIGINAL,
     RANDOM_DIRECTIONS,
+    RIGHT,
     SELECTIVITY,
     WHOLE_VECTOR,
 )
@@ -64,6 +65,7 @@ from mechassay.results.page import (
     TextTable,
 )
 from mechassay.results.plots import svg
+from mechassay.results.reading import means
 from mechassay.results.records import Failure, Measure, Record, Scalar
 from mechassay.results.sections import (
     all_numbers,
@@ -346,6 +348,12 @@ class GymPage(Page):
         """The heat map of a record's first method."""
         first = _map(record, methods_of(record)[0])
         return draw_odds(first.layers, first.regions, first.values, title=first.title, ax=ax)
+
+    def recomputed(self, record: Record) -> list[Measure]:
+        """The accuracy; the odds of methods and their controls, and their differences."""
+        names = record.values.columns if record.values else ()
+        odds = {f"{ORIGINAL}_{name}": name for name in names if name != RIGHT}
+        return list(means(record, {"accuracy": RIGHT, **odds}))
 
 
 def _indices(records: Sequence[Record]) -> str:

@@ -37,7 +37,8 @@ from mechassay.judges.assessment import (
     judge_prompt,
 )
 from mechassay.judges.judge import TRIES, Judge, load_judge
-from mechassay.results.records import Record, Spec, read_record
+from mechassay.results.reading import read_record
+from mechassay.results.records import Record, Spec
 from mechassay.results.report import print_report, write_markdown, write_page
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, command_line, option

@@ -37,7 +37,8 @@ from mechassay.circuits.scores import SCORES_SHA256
 from mechassay.errors import BadFile, BadUsage, MechassayError
 from mechassay.leaderboard.rules import BoardColumn, BoardRules, CandidateSites
 from mechassay.leaderboard.track import HEADER_FILE, SubmissionHeader
-from mechassay.results.records import Measure, Number, Record, Stored, check_unedited, read_record
+from mechassay.results.reading import has_values, read_record
+from mechassay.results.records import Measure, Number, Record, Stored
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import command_line, job_of
 from mechassay.stats.bootstrap import LEAST
@@ -131,6 +132,7 @@ COPY, RUNS = "submission", "runs"
 OF_SUBMISSION = "submission "
 """How the source of a submission's cell begins."""
 WITHHELD = "withheld: no interval says which digits are resolved"
+NO_VALUES = "The record holds no values of single examples, so its numbers were not recomputed."
 CONTROL = "control:"
 _OF_FILE = re.compile(r" \(file [0-9a-f]{8}\)$")
 FOUND_ON_TRAIN = ("mean", "optimal")
@@ -242,7 +244,6 @@ def read_cells(rules: BoardRules, folder: Path) -> tuple[list[BoardCell], list[s
         for file in sorted((run / RECORDS).rglob("*.json")):
             try:
                 record = read_record(file)
-                check_unedited(file)
             except BadFile as error:
                 unreadable.append(str(error))
                 continue
@@ -330,12 +331,13 @@ def cells_of(rules: BoardRules, record: Record, **about: Any) -> Iterator[BoardC
         raise BadUsage(f"The board {rules.name} reads {rules.kind}; got a record of {record.kind}.")
     names = {role: spec.name for role, spec in record.specs.items()} | record.cell
     place = {role: names[role] for role in rules.place if names.get(role)}
+    no_values = [] if has_values(record) else [NO_VALUES]
     common: dict[str, Any] = {
         **about,
         "board": rules.name,
         "place": place,
         "failing": [check.name for check in record.checks if not check.passed],
-        "warnings": [] if is_private(record) else list(record.warnings),
+        "warnings": [] if is_private(record) else [*no_values, *record.warnings],
         "created": record.provenance.created,
         "seconds": _seconds(record),
         "private": is_private(record),

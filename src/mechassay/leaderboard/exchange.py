@@ -38,7 +38,8 @@ from mechassay.errors import BadFile
 from mechassay.leaderboard.board import Board
 from mechassay.leaderboard.cells import BoardCell
 from mechassay.leaderboard.rules import rules_of
-from mechassay.results.records import Record, Table, read_record
+from mechassay.results.reading import read_record
+from mechassay.results.records import Record, Table
 from mechassay.runs.job import cell_name
 from mechassay.stats.intervals import trapezoid
 from mechassay.utils.files import file_hash, read_json, write_text

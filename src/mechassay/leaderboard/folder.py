@@ -31,7 +31,8 @@ from mechassay.leaderboard.pages import BoardPages
 from mechassay.leaderboard.plans import inside, plan_file, write_plan
 from mechassay.leaderboard.recomputation import Recomputation
 from mechassay.leaderboard.rules import board_rules, rules_of
-from mechassay.results.records import Record, first_mistake, read_record
+from mechassay.results.reading import read_record
+from mechassay.results.records import Record, first_mistake
 from mechassay.utils.files import read_json, write_text
 
 RECOMPUTED = "recomputed"

@@ -25,7 +25,7 @@ from mechassay.leaderboard.board import (
     paired_differences,
     summarised,
 )
-from mechassay.leaderboard.cells import BoardCell
+from mechassay.leaderboard.cells import NO_VALUES, BoardCell
 from mechassay.leaderboard.page_parts import (
     MARK,
     CellNotes,
@@ -350,6 +350,10 @@ def _opening(board: Board) -> tuple[Block, ...]:
     if failing:
         lines = tuple(failing.items())
         blocks.append(Notice("Controls fail: do not use these numbers.", lines, "broken"))
+    if n := sum(NO_VALUES in cell.warnings for cell in board.cells):
+        of = counted(len(board.cells), "number")
+        told = "were not recomputed: their records hold no values of single examples."
+        blocks.append(Text(f"{n:,} of {of} {told}", "soft"))
     return tuple(blocks)
 
 

@@ -56,7 +56,8 @@ from mechassay.leaderboard.cells import (
 from mechassay.leaderboard.rules import rules_of
 from mechassay.leaderboard.track import row_of
 from mechassay.models.loading import find_source
-from mechassay.results.records import Number, Provenance, Record, Stored, read_record
+from mechassay.results.reading import read_record
+from mechassay.results.records import Number, Provenance, Record, Stored
 from mechassay.runs.execute import prepare, run_cells
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import JOBS, Cell, job_of, options_of

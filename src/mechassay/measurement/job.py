@@ -43,7 +43,8 @@ from mechassay.measurement.metric import (
 from mechassay.models.model import Model, check_dtype
 from mechassay.models.objectives import load_objective
 from mechassay.prompts.pairs import Batch, Pair, Pairs
-from mechassay.results.records import Record, Selection, Spec, read_record
+from mechassay.results.reading import read_record
+from mechassay.results.records import Record, Selection, Spec
 from mechassay.runs import options
 from mechassay.runs.job import Bench, Cell, Job, cell_name, made_by, option, shown_model
 from mechassay.tasks.task import Keep, Task, settings_of

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as MatplotlibFigure
 
-    from mechassay.results.records import Failure, Record
+    from mechassay.results.records import Failure, Measure, Record, Table
 
 
 NOTHING = "–"
@@ -259,6 +259,13 @@ class Page(ABC):
     def draw_all(self, records: Sequence[Record]) -> MatplotlibFigure | None:
         """One figure of all records; None if there is no such."""
         return self.draw(records[0]) if len(records) == 1 else None
+
+    def recomputed(self, record: Record) -> Sequence[Measure | Table]:
+        """The measures and tables of a record that follow from its values of single examples,
+        computed again; none where the kind's numbers do not. A record that has others is refused,
+        see `mechassay.results.reading`.
+        """
+        return ()
 
 
 def render(

@@ -39,7 +39,7 @@ from pydantic import (
     model_validator,
 )
 
-from mechassay.errors import BadFile, BadUsage, MechassayError, UnknownName, first_line
+from mechassay.errors import BadUsage, MechassayError, UnknownName
 from mechassay.stats.intervals import Estimate
 from mechassay.utils.display import (
     LONGEST,
@@ -554,53 +554,11 @@ def show(value: Scalar) -> str:
     return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
-def read_record(source: Path | bytes | str) -> Record:
-    """A stored record, from its file or its text, which begins with a brace.
-
-    Raises:
-        BadFile: truncated, foreign, or of another format.
-    """
-    path = source if isinstance(source, Path) else None
-    if isinstance(source, str) and not source.lstrip().startswith("{"):
-        path = Path(source)
-    name = "text" if path is None else str(path)
-    try:
-        text: Any = source if path is None else path.read_bytes()
-    except OSError as error:
-        raise BadFile(f"{name}: cannot be read ({first_line(error)}).") from None
-    try:
-        record = Record.model_validate_json(text)
-    except ValidationError as error:
-        raise BadFile(f"{name}: not a record ({first_mistake(error)}).") from None
-    return record.model_copy(update={SEAL: ""}) if record.sha256 else record
-
-
 def content_hash(plain: Mapping[str, Any]) -> str:
     """The SHA-256 of a record as plain values, its own hash left out."""
     held = {key: value for key, value in plain.items() if key != SEAL}
     text = json.dumps(held, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def check_unedited(path: Path) -> None:
-    """Refuse the file of a record that is not as it was written.
-
-    The hash tells mistakes and edits by hand. It is no signature: who wants to can make it anew.
-
-    Raises:
-        BadFile: its content has another hash than it says, or it says none.
-    """
-    try:
-        plain = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise BadFile(f"{path}: not a record ({first_line(error)}).") from None
-    stored_hash = plain.get(SEAL, "") if isinstance(plain, dict) else ""
-    if not stored_hash:
-        raise BadFile(f"{path}: has no hash of its content; run it again.")
-    if stored_hash != content_hash(plain):
-        raise BadFile(
-            f"{path}: was edited after it was written; remove it, and run its cell again."
-        )
 
 
 def first_mistake(error: ValidationError) -> str:

@@ -133,6 +133,13 @@ class AccuracyPage(Page):
         """The figure of one record, see `draw_accuracy`."""
         return draw_accuracy([record], ax)
 
+    def recomputed(self, record: Record) -> list[Measure]:
+        """Every accuracy with its interval."""
+        values = record.values
+        columns = {} if values is None else values.columns
+        groups = [] if values is None else values.groups
+        return [_measure(name, np.array(own), groups) for name, own in columns.items()]
+
 
 def _chart(title: str, group: Sequence[Record]) -> page.Figure:
     about = "Accuracy of the model by kind of prompt, with intervals and chance; the table has it."

@@ -23,14 +23,8 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from mechassay.errors import BadFile, BadUsage, first_line
-from mechassay.results.records import (
-    Failure,
-    Record,
-    Selection,
-    check_unedited,
-    first_mistake,
-    read_record,
-)
+from mechassay.results.reading import read_record
+from mechassay.results.records import Failure, Record, Selection, first_mistake
 from mechassay.utils.files import write_text
 
 CHOSEN = ("plan.json", "data.json", "prompts.json")
@@ -176,11 +170,7 @@ class RunFolder:
             BadFile: the file is truncated or foreign, or was edited after it was written.
         """
         file = self.record_file(cell)
-        if not file.is_file():
-            return None
-        record = read_record(file)
-        check_unedited(file)
-        return record
+        return read_record(file) if file.is_file() else None
 
     def data_file(self, group: str = "") -> Path:
         return self.path / "data" / f"{group}.json" if group else self.path / "data.json"

@@ -32,10 +32,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, get
 
 from rich.console import Console
 
-from mechassay.errors import BadUsage, MechassayError
+from mechassay.errors import BadFile, BadUsage, MechassayError
 from mechassay.models.loading import AT, UNTRAINED, split_revision
 from mechassay.models.model import Model, load_model
-from mechassay.results.records import Failure, Provenance, Record, page_of, provenance
+from mechassay.results.records import Failure, Provenance, Record, failure_of, page_of, provenance
 from mechassay.results.report import print_report, write_markdown, write_page
 from mechassay.runs.folder import DEFINITIONS, RunFolder
 from mechassay.tasks import load_task
@@ -353,16 +353,18 @@ class Results(OneLine, Tabular):
 
     @staticmethod
     def stored(job: Any, folder: RunFolder) -> Results:
-        """Read what is there."""
+        """Read what is there. A record that is refused, as one that was edited, is a failure."""
         done: list[tuple[Cell, Record]] = []
         left: list[tuple[Cell, Failure]] = []
         for cell in job.cells():
-            record = folder.record(cell.name)
+            try:
+                record = folder.record(cell.name)
+                failure = folder.failure(cell.name) if record is None else None
+            except BadFile as error:
+                record, failure = None, failure_of(dict(cell.of), error)
             if record is not None:
                 done.append((cell, record))
-                continue
-            failure = folder.failure(cell.name)
-            if failure is not None:
+            elif failure is not None:
                 left.append((cell, failure))
         return Results(folder, tuple(done), tuple(left))
 

@@ -48,7 +48,8 @@ from mechassay.models.objectives import load_objective
 from mechassay.prompts.interchange_batch import InterchangeBatch
 from mechassay.prompts.pairs import Batch, Example, Prompt, content_hash
 from mechassay.results.page import render
-from mechassay.results.records import Failure, Record, Spec, page_of, provenance, read_record
+from mechassay.results.reading import read_record
+from mechassay.results.records import Failure, Record, Spec, page_of, provenance
 from mechassay.runs.execute import Executor, Here, Processes, batches_of, prepare, run
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import JOBS, Results, job_of, options_of

@@ -30,7 +30,8 @@ from mechassay.results.page import (
     TextTable,
 )
 from mechassay.results.plots import svg
-from mechassay.results.records import Failure, Record
+from mechassay.results.reading import means
+from mechassay.results.records import Failure, Measure, Record
 from mechassay.results.sections import (
     all_numbers,
     checks_table,
@@ -42,6 +43,7 @@ from mechassay.results.sections import (
     values_section,
 )
 from mechassay.stats.intervals import Estimate
+from mechassay.variables.interchange_accuracy import RESULT
 from mechassay.variables.ioi_heads import MUST_STAY_BELOW
 from mechassay.variables.localization import CONTROLS, LEAST_GAIN, MUST_EXCEED, shown_cells
 from mechassay.variables.logit_difference import CONSTANT, NOTHING
@@ -142,6 +144,10 @@ class VariablesPage(Page):
         layers = [int(x) for x in cells["layer"]]
         values = [math.nan if x is None else float(x) for x in cells["test"]]
         return draw_accuracies(layers, cells["place"], values, ax=ax)
+
+    def recomputed(self, record: Record) -> list[Measure]:
+        """Accuracies or errors of the features and the controls, and their differences."""
+        return list(means(record, {IIA: RESULT, MSE: RESULT}))
 
 
 def _of(records: Sequence[Record], measure: str) -> list[Record]:

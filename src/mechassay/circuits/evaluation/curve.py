@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import torch
@@ -301,7 +301,6 @@ class FaithfulnessCurve(OneLine):
         cell: Mapping[str, str] | None = None,
         device: str = "",
         dtype: str = "",
-        seed: int = 0,
         data_hash: str = "",
         realised: Mapping[str, float] | None = None,
         data: Mapping[str, Selection] | None = None,
@@ -330,9 +329,9 @@ class FaithfulnessCurve(OneLine):
                     args={"profile": self.profile},
                 ),
             },
-            measures=[*self._measures(), *about_model, *self._control_measures()],
+            measures=[*self.measures(), *about_model, *self.control_measures()],
             tables=[
-                self._table(),
+                self.table(),
                 Table.of("random areas", ("of", "seed"), self._random_areas()),
             ],
             values=Values(
@@ -353,7 +352,10 @@ class FaithfulnessCurve(OneLine):
             data=dict(data or {}),
             warnings=warnings,
             provenance=provenance(
-                device=device, dtype=dtype or notes.get("dtype", ""), seed=seed, data_hash=data_hash
+                device=device,
+                dtype=dtype or notes.get("dtype", ""),
+                seed=self.seed,
+                data_hash=data_hash,
             ),
         )
 
@@ -382,7 +384,7 @@ class FaithfulnessCurve(OneLine):
 
     def columns(self) -> dict[str, list[Any]]:
         """Every circuit that was run as columns: its sizes, f, the interval; controls too."""
-        return {name: list(column) for name, column in self._table().columns.items()}
+        return {name: list(column) for name, column in self.table().columns.items()}
 
     def to_pandas(self) -> Any:
         """The columns as a pandas DataFrame.
@@ -390,7 +392,7 @@ class FaithfulnessCurve(OneLine):
         Raises:
             MissingExtra: pandas is not installed.
         """
-        return self._table().to_pandas()
+        return self.table().to_pandas()
 
     def save(self, path: str | Path) -> Path:
         """Write the curve, in the form that the ending of `path` names.
@@ -444,10 +446,12 @@ class FaithfulnessCurve(OneLine):
         except (KeyError, ValueError, TypeError, AttributeError, BadUsage) as error:
             raise BadFile(f"{path}: not a curve of this version ({first_line(error)}).") from None
 
-    def _table(self) -> Table:
+    def table(self) -> Table:
+        """Every circuit that was run, a row each."""
         return Table.of("curve", ("ranking", "of", "seed", "fraction"), self._points())
 
-    def _measures(self) -> Iterator[Measure]:
+    def measures(self) -> Iterator[Measure]:
+        """The areas."""
         value, magnitude = self.sweeps["value"], self.sweeps["magnitude"]
         areas = {"cpr": value.cpr, "cmd": magnitude.cmd}
         areas |= {"log_cpr": value.log_cpr, "log_cmd": magnitude.log_cmd}
@@ -458,7 +462,7 @@ class FaithfulnessCurve(OneLine):
             if name == "cmd":
                 yield area_measure("cmd_corrected", self.cmd_corrected, n=n, n_undefined=undefined)
 
-    def _control_measures(self) -> Iterator[Measure]:
+    def control_measures(self) -> Iterator[Measure]:
         """What control circuits reach, and how far the curve is from random ones."""
         n = len(self.ids)
         empty, full = float(self.controls.empty.mean()), float(self.controls.full.mean())
@@ -531,3 +535,52 @@ def area_measure(
         n_undefined=n_undefined,
         **(interval or Interval(np.nan, np.nan))._asdict(),
     )
+
+
+def recomputed(record: Record) -> list[Measure | Table]:
+    """The areas, their parts and the curve of a record, from its values of examples.
+
+    Of random rankings no such values are stored. The means of their areas and the differences from
+    them follow from the table of these areas; their intervals are taken as they are.
+
+    Returns:
+        Nothing of a record that lacks values, or was made by another definition of the areas.
+
+    Raises:
+        BadUsage, KeyError, ValueError: the values are none of such a curve.
+    """
+    values, profile = record.values, str(record.metric.args.get("profile", ""))
+    if values is None or record.metric.version != VERSIONS.get(profile):
+        return []
+    points = record.table("curve").where(of="result")
+    lines: dict[By, Table] = {by: points.where(ranking=by) for by in RANKINGS}
+    fractions = tuple(lines["value"].numbers("fraction").tolist())
+    columns = {name: np.array(column) for name, column in values.columns.items()}
+    empty, full = columns["empty"], columns["clean"]
+    rule = AreaRule(
+        cast("Profile", profile),
+        fractions,
+        int(str(record.model.args["n_edges"])),
+        empty,
+        full,
+        values.groups,
+        record.provenance.seed,
+        objective=record.metric.name,
+    )
+    curve = FaithfulnessCurve.of(
+        rule,
+        Controls(record.metric.name, tuple(values.ids), fractions, empty, full, {}, {}),
+        {by: tuple(map(int, line.numbers("kept"))) for by, line in lines.items()},
+        {by: np.array([columns[f"{by}@{p:g}"] for p in fractions]) for by in RANKINGS},
+        label="",
+    )
+    again = [*curve.measures(), *curve.control_measures(), curve.table()]
+    drawn = record.table("random areas")
+    for measure in record.measures:
+        kind, _, control = measure.of.partition(":")
+        areas = drawn.where(of=f"control:{control}").numbers(measure.name)
+        if measure.name in ("cpr", "cmd") and len(areas):
+            mean = float(areas.mean())
+            value = mean if kind == "control" else getattr(curve, measure.name) - mean
+            again.append(measure.model_copy(update={"value": value}))
+    return again
