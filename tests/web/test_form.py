@@ -53,10 +53,10 @@ def look(tmp_path: Path) -> Callable[..., Any]:
 
 
 def downloaded(folder: Path) -> Path:
-    """The file that the form wrote."""
+    """The file that the form wrote, which is there before its text is."""
     file = folder / "downloads" / "judgments.json"
     end = time.monotonic() + 20
-    while not file.is_file():
+    while not file.is_file() or not file.stat().st_size:
         assert time.monotonic() < end, "nothing was downloaded"
         time.sleep(0.05)
     return file
