@@ -5,10 +5,13 @@ from __future__ import annotations
 import jaxtyping
 import numpy as np
 import pytest
+import torch
+from jaxtyping import TypeCheckError
 
 from helpers.shapes import ALIASES
 from mechassay.features.sae import SAE
 from mechassay.measurement.metrics.k_composition import composition_scores
+from mechassay.models.graph import Graph
 from mechassay.stats.intervals import BootstrapEstimate, student_interval, trapezoid
 from mechassay.utils.display import number
 
@@ -34,3 +37,9 @@ def test_types_of_arrays_that_have_a_name_are_known() -> None:
 def test_what_has_no_arrays_is_left_alone() -> None:
     assert hasattr(student_interval, "__wrapped__")
     assert not hasattr(number, "__wrapped__")
+
+
+def test_shapes_are_checked_while_tests_run() -> None:
+    """The import hook is at work: without it, wrong shapes would pass into the arithmetic."""
+    with pytest.raises(TypeCheckError, match="edges"):
+        Graph(2, 2).on_paths(torch.zeros(3, 4))

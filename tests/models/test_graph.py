@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jaxtyping import TypeCheckError
 
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.models.graph import EdgeIndex, Graph, Spelling
@@ -257,9 +256,3 @@ def test_fingerprints_differ_between_graphs_and_only_there() -> None:
 def test_an_impossible_graph(layers: int, heads: int) -> None:
     with pytest.raises(BadUsage, match=f"n_layers={layers}, n_heads={heads}"):
         Graph(layers, heads)
-
-
-def test_shapes_are_checked_while_tests_run() -> None:
-    """The import hook is at work: without it, wrong shapes would pass into the arithmetic."""
-    with pytest.raises(TypeCheckError, match="edges"):
-        Graph(2, 2).on_paths(torch.zeros(3, 4))
