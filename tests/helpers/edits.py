@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from mechassay.errors import BadFile
-from mechassay.results.reading import read_record
-from mechassay.results.records import Record, content_hash
+from mechassay.results.reading import read_record, recomputed
+from mechassay.results.records import Measure, Record, Table, content_hash
 
 
 def sealed(file: Path, plain: dict[str, Any]) -> Path:
@@ -32,6 +32,32 @@ def unnoticed(record: Record, folder: Path) -> set[tuple[str, str]]:
         assert line.startswith(f"{file}: {measure.name}"), line
         assert line.endswith("; the record was edited.") and "\n" not in line, line
     return found
+
+
+def consistent(record: Record, by: float) -> Record:
+    """A record with other values of examples, and the numbers that follow from them.
+
+    Args:
+        by: what is added to every circuit's value of every example.
+    """
+    assert record.values is not None
+    columns = {
+        name: column if name in ("clean", "empty") else [value + by for value in column]
+        for name, column in record.values.columns.items()
+    }
+    changed = record.changed(values=record.values.model_copy(update={"columns": columns}))
+    again = recomputed(changed)
+    measures = {(part.name, part.of): part for part in again if isinstance(part, Measure)}
+    tables = {part.name: part for part in again if isinstance(part, Table)}
+    rest = {table.name: table for table in record.tables}
+    for name, table in tables.items():
+        # Rows of controls have no values and stay.
+        kept = [row for row in rest[name].rows() if str(row["of"]) != "result"]
+        rest[name] = Table.of(name, table.keys, [*table.rows(), *kept])
+    return changed.changed(
+        measures=[measures.get((each.name, each.of), each) for each in record.measures],
+        tables=list(rest.values()),
+    )
 
 
 def refusal(file: Path) -> str:

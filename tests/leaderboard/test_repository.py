@@ -9,6 +9,7 @@ import pickle
 import shutil
 import subprocess
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,7 +19,8 @@ import torch
 import yaml
 
 import mechassay as ma
-from helpers.board_host import EXPRESSION, Host, MadeRepository
+from helpers.board_host import EXPRESSION, Host, JobDone, MadeRepository
+from helpers.edits import consistent
 from mechassay.circuits.scores import EdgeScores
 from mechassay.cli.leaderboard import init
 from mechassay.errors import BadUsage
@@ -26,6 +28,7 @@ from mechassay.leaderboard.evaluate import resolved_digits
 from mechassay.leaderboard.folder import StoredBoards
 from mechassay.leaderboard.repository import WORKFLOWS, write_repository
 from mechassay.results.reading import read_record
+from mechassay.results.records import Record
 from mechassay.version import __version__
 
 SEED, NEXT_SEED = 4_611_686_018_427_388_777, 2_305_843_009_213_693_951
@@ -400,24 +403,29 @@ def test_copies_forgeries_and_withdrawals(tmp_path: Path) -> None:
     assert "mine" in done.log.splitlines()[-1]
 
     # Numbers that somebody changed on the branch of results, with hashes that fit.
-    forged = {
+    honest = {
         name: read_record(board.folder / "kept" / name)
         for name in kept(board)
         if "/records/" in name
     }
-    assert forged
-    texts = {
-        name: record.changed(
+    assert honest
+    tip = board.own.git("rev-parse", "origin/results")
+
+    def forged(change: Callable[[Record], Record]) -> JobDone:
+        """The weekly job after a change of all records that are kept."""
+        texts = {name: change(record).stored_text().encode() for name, record in honest.items()}
+        head = board.own.commit(texts, tip)
+        board.own.git("push", "--quiet", "--force", "origin", f"{head}:refs/heads/results")
+        return board.run("recompute", "recompute", {})
+
+    raised = forged(
+        lambda record: record.changed(
             measures=[x.model_copy(update={"value": x.value + 1}) for x in record.measures]
         )
-        .stored_text()
-        .encode()
-        for name, record in forged.items()
-    }
-    tip = board.own.git("rev-parse", "origin/results")
-    head = board.own.commit(texts, tip)
-    board.own.git("push", "--quiet", "origin", f"{head}:refs/heads/results")
-    weekly = board.run("recompute", "recompute", {})
+    )
+    assert raised.code == 2 and "the record was edited." in raised.log.splitlines()[-1], raised.log
+    # With the values that such numbers follow from, only running the model again tells.
+    weekly = forged(lambda record: consistent(record, 0.2))
     assert weekly.code == 1, weekly.log
     assert any(name.startswith(".recomputed/") for name in kept(board))
 

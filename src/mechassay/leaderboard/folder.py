@@ -81,7 +81,10 @@ class BoardsFolder:
                 boards[name] = Board.of(rules, cells)
         if not boards:
             kinds = ", ".join(rules.kind for rules in board_rules().values())
-            raise BadUsage(f"{runs} has no record that a board reads (of the kinds {kinds}).")
+            refused = f" Refused: {next(iter(unreadable))}" if unreadable else ""
+            raise BadUsage(
+                f"{runs} has no record that a board reads (of the kinds {kinds}).{refused}"
+            )
         facts = {
             header.declaration.name: header.declaration.facts
             for run in run_folders(runs)
