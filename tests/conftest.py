@@ -5,9 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from functools import cache
-from importlib import metadata
-from typing import Any
 
 # Before transformers is imported anywhere, which reads it once.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -29,18 +26,6 @@ gc.disable()
 # all tests and the package anew (20 seconds), and each process that a test starts the package.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-
-# Plug-ins are asked for at every name, and each time the files of all installed packages are read,
-# which would be a tenth of the time. They change with the path alone while the tests run.
-read_entry_points = metadata.entry_points
-
-
-@cache
-def entry_points_on(path: tuple[str, ...], **chosen: str) -> Any:
-    return read_entry_points(**chosen)
-
-
-metadata.entry_points = lambda **chosen: entry_points_on(tuple(sys.path), **chosen)
 
 # Several workers share the machine; one alone takes two threads, so that timings mean the same
 # everywhere.

@@ -6,7 +6,7 @@
                    edge wrong      the true circuit with one edge more, drawn
                    edge exchanged  both
     dictionaries   true            planted features at a cosine of .95, in another order
-                   random, permuted, merged, noisy (at a cosine of .5): see `saes.planted`
+                   random, permuted, merged, noisy (at a cosine of .5): see `saes.synthetic`
 
 Each has all inputs that can be had of it. A ranking of edges begins with the circuit's, in random
 order; a trainer's dictionaries have the worth of the dictionary. Beside a dictionary stand two of

@@ -69,7 +69,7 @@ class Redrawn(OneLine):
 
     Attributes:
         batch: the task's own pairs.
-        pairing: which corrupted prompts a clean one may get, see `circuits.pairing`.
+        pairing: which corrupted prompts a clean one may get, see `circuits.methods.method`.
         templates: of each pair; needed for "same-template".
         group_names, groups: what worst-group weighs, and the number of each pair's group.
     """

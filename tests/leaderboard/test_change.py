@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from helpers.board_host import ALONE, MadeRepository
 from mechassay.cli.leaderboard import check_change
 from mechassay.errors import BadFile, BadUsage
-from mechassay.leaderboard import change as module
-from mechassay.leaderboard.change import SubmissionChange, read_change
+from mechassay.leaderboard import repository as module
+from mechassay.leaderboard.repository import SubmissionChange, read_change
 
 OWN = "submissions/eap-ig"
 HOSTILE = "#!/bin/sh\ntouch {marker}\n"

@@ -63,7 +63,11 @@ def numbers(folder: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("here") / "out"
+    n_threads = torch.get_num_threads()
+    # As many as each of several processes has.
+    torch.set_num_threads(1)
     run(job(), out, progress=SILENT)
+    torch.set_num_threads(n_threads)
     return out
 
 
@@ -423,7 +427,8 @@ def test_processes_of_a_killed_parent_end(tmp_path: Path) -> None:
 
 
 def test_results_show_the_others_where_a_record_is_refused(tmp_path: Path) -> None:
-    job, folder = MisbehavingJob(("one", "two")), done(tmp_path, "one", "two")
+    job, folder = MisbehavingJob(("one", "two")), RunFolder(tmp_path)
+    Here().map(job, [job.cells()], Bench(folder, progress=SILENT))
     file = folder.record_file("one")
     file.write_text(file.read_text().replace("float32", "float64"))
     results = Results.stored(job, folder)

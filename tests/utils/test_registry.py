@@ -57,6 +57,25 @@ def test_a_built_in_name_cannot_be_replaced(monkeypatch: pytest.MonkeyPatch) -> 
     assert Registry("shape", {"square": "decimal:Decimal"}).load("square").__name__ == "Decimal"
 
 
+def test_a_built_in_name_is_found_without_reading_what_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads: list[str] = []
+
+    def entry_points(group: str) -> list[EntryPoint]:
+        reads.append(group)
+        return []
+
+    monkeypatch.setattr(registry, "entry_points", entry_points)
+    shapes = Registry("shape", {"square": "decimal:Decimal"})
+    assert "square" in shapes
+    assert shapes.load("square").__name__ == "Decimal"
+    assert not reads
+    assert "circle" not in shapes
+    assert None not in shapes
+    assert set(reads) == {"mechassay.shapes"}
+
+
 def test_an_irregular_plural(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, "mechassay.families", mine="decimal:Decimal")
     assert "mine" in FAMILIES.names()

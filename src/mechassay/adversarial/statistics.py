@@ -1,9 +1,9 @@
 """Statistics of one circuit's divergences, as plain values for its record and report.
 
 The distribution (`summary`), shares of pairs above thresholds, histograms, for each field of the
-prompts the labels that are worse (`label_tests`), and heat maps of two fields, as in the figures of
-Uit de Bos and Garriga-Alonso (2024). p values are adjusted for the labels of a field and, by
-Bonferroni, for the number of fields; a label is called worse only if the difference is
+prompts the labels that are worse (`stats.permutation_tests`), and heat maps of two fields, as in
+the figures of Uit de Bos and Garriga-Alonso (2024). p values are adjusted for the labels of a field
+and, by Bonferroni, for the number of fields; a label is called worse only if the difference is
 `LEAST_EFFECT` of the empty circuit's number or more. A heat map tests nothing. A population (all
 pairs that exist) has no intervals and needs no bounds: they are undefined.
 """

@@ -78,14 +78,14 @@ class AdversarialPlan:
     """What an adversarial run does.
 
     Attributes:
-        circuits: as they are typed, see `circuits.spec`.
+        circuits: as they are typed, see `circuits.methods.spec`.
         design: grid, matched or independent.
         n_clean, n_corrupted: prompts of each pool; only a grid's may differ.
         same: fields that both prompts of a grid's pair agree in; where: "FIELD=VALUE" of all
-            prompts (`adversarial.fields`).
+            prompts (`adversarial.pools`).
         enumerate_all: take every matched pair of the split instead of a sample.
         objective, pairing: what methods look for circuits by, and on which pairs
-            (`circuits.pairing`); the task's own objective if None.
+            (`circuits.methods.method`); the task's own objective if None.
         worst: how many of the worst pairs to show.
         controls: prompts of each pool that controls are run on; of single pairs its square.
         n_resamples, n_permutations: of the bootstrap of a grid, and of the tests of labels.

@@ -132,7 +132,7 @@ def _of_file(stored: StoredRecord, claim: Claim) -> bool:
 @cache
 def spelled(ranking: str) -> str:
     """What records call a method that a claim names, with its settings; others as they are."""
-    if ranking.partition(":")[0] not in METHODS.names():
+    if ranking.partition(":")[0] not in METHODS:
         return ranking
     return method_name(METHODS.make(ranking))
 
@@ -155,7 +155,7 @@ def task_name(task: str) -> str:
 @cache
 def _settings(task: str) -> dict[str, str]:
     """The settings of a task that a claim names, as records state them."""
-    if task.partition(":")[0] not in TASKS.names():
+    if task.partition(":")[0] not in TASKS:
         return {}
     return {key: _plain(value) for key, value in settings_of(load_task(task)).items()}
 
@@ -180,7 +180,7 @@ def _of_model(stored: StoredRecord, claim: Claim, where: str, families: set[str]
     name, family = stored.record.model.name, stored.family
     if where == "truth":
         # A ranking that no method made says nothing of a method, whatever its file is called.
-        by_method = not claim.scores and claim.ranking.partition(":")[0] in METHODS.names()
+        by_method = not claim.scores and claim.ranking.partition(":")[0] in METHODS
         return by_method and name.startswith(TRUTH)
     if where == "other family":
         strange = name.startswith((TRUTH, UNTRAINED))

@@ -149,7 +149,7 @@ class ExecutedRule(Stored):
     Attributes:
         at_most: PARTIAL where the records can show a part of the criterion alone.
         origin: where the thresholds are from.
-        command: which command makes what is missing, by its name in `claims.commands`; "" where
+        command: which command makes what is missing, by its name in `claims.dossier`; "" where
             none does.
     """
 

@@ -47,7 +47,7 @@ def check_change(
     ] = 2000.0,
 ) -> None:
     """Refuse a change that touches more than submissions/NAME/ of one NAME; prints the NAME."""
-    from mechassay.leaderboard.change import read_change
+    from mechassay.leaderboard.repository import read_change
 
     change = read_change(base, head, repository, files=files, megabytes=megabytes)
     # A line that begins with a path of others could be a command to the CI that logs it.

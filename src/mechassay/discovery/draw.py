@@ -293,7 +293,7 @@ def cut_circuits(
     by: By = "magnitude",
     greedy: bool = False,
 ) -> list[Cut]:
-    """Circuits as they are typed, see `circuits.spec`.
+    """Circuits as they are typed, see `circuits.methods.spec`.
 
     Args:
         n_edges: edges to cut from files without a size of their own, before pruning; of nodes, at

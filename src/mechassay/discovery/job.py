@@ -4,7 +4,7 @@ A cell is one method on one task with one model. It finds scores, which stay in 
 measures them. The cells of one model and task share the pairs, the controls, and the constants that
 ablated edges carry: means and learned ones are those of the train pairs, for the test pairs too. A
 ground truth is a model that runs on its own task alone; there records also say how well the known
-circuit is found (`circuits.metrics`).
+circuit is found (`circuits.evaluation.metrics`).
 
 What is skipped is a cell with its reason, before anything of it is run:
 

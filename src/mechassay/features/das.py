@@ -73,7 +73,7 @@ class TrainedFinder(ABC):
         schedule: "constant", or "linear" down to 0 after the last step.
         warmup: the share of steps over which the rate rises from 0 first.
         loss: "cross-entropy" of the label's tokens, the "logit-difference" of the base's own label
-            and the label, or its "squared-error"; see `features.stacked_training`.
+            and the label, or its "squared-error"; see `features.training`.
         shuffle: another order of rows each epoch, drawn from `seed`; else the order of the rows.
         seed: of what the training begins with, and of the order.
     """

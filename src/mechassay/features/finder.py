@@ -329,7 +329,7 @@ class Finder(Protocol):
             sites: sites, or their spelling; one or several.
             init: by site, what a training begins with; only trained finders take it.
             together: the features of all sites are meant to be exchanged in one run, and are
-                trained so (`features.joint_training`); else each site alone.
+                trained so (`features.training`); else each site alone.
 
         Raises:
             BadUsage: a site that the model does not have, k larger than a site's values, what

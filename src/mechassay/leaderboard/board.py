@@ -302,7 +302,7 @@ class Board(OneLine):
         """The score of a row over places, higher for a better row; NaN if it lacks one.
 
         Args:
-            formula: "mib-2025" for the one of MIB's board; see `averages`.
+            formula: "mib-2025" for the one of MIB's board.
         """
         return self.summary(row, column, places, formula).score.value
 
@@ -313,7 +313,7 @@ class Board(OneLine):
         places: Sequence[BoardPlace] | None = None,
         formula: ScoreFormula = "repaired",
     ) -> RowSummary:
-        """Average and score of a row over places, with their intervals; see `averages`.
+        """Average and score of a row over places, with their intervals.
 
         Raises:
             UnknownName: no such column or formula.

@@ -125,7 +125,7 @@ WEIGHTS = "weights"
 GIVEN = ("scores", "alignments", "directions", "saes")
 """Fields of jobs that name files and folders."""
 CIRCUITS = "circuits"
-"""A field that names files and folders beside methods, each with a size; see `circuits.spec`."""
+"""A field that names files beside methods, each with a size (`circuits.methods.spec`)."""
 FOR_ALL = ("saes", CIRCUITS)
 """Those of them that all cells of a job read."""
 
@@ -507,7 +507,7 @@ def check_plan(
         BadFile: it is none, or says what is listed here.
     """
     kind = plan.get("kind")
-    if kind not in JOBS.names() or not JOBS.load(kind).for_boards:
+    if not isinstance(kind, str) or kind not in JOBS or not JOBS.load(kind).for_boards:
         raise BadFile(f"{where}: {kind!r} is no kind of run of a board.")
     _check_fields(plan, where)
     heads = _check_names(files, where)

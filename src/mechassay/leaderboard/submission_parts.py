@@ -2,9 +2,9 @@
 
     scores, circuits     folders TASK_MODEL, or MODEL--TASK as a run has them: a file of scores, or
                          circuits of any sizes, in our layout or in MIB's; a file of scores alone
-    alignments           ours, in folders of any name (`variables.variable_alignment`), and MIB's
-                         folders TASK_MODELCLASS_VARIABLE (`variables.mib_folder`)
-    directions           folders TASK_MODEL of one method for gym tasks (`gym.given_directions`), as
+    alignments           ours, in folders of any name (`variables.alignment`), and MIB's
+                         folders TASK_MODELCLASS_VARIABLE (`variables.mib_submission`)
+    directions           folders TASK_MODEL of one method for gym tasks (`gym.directions`), as
                          many at a site as the track allows: the whole vector may be above them all.
                          Sentences of gym tasks are drawn from public templates, so directions are
                          evaluated on public examples alone

@@ -322,7 +322,7 @@ class Gauge(Protocol):
     Attributes:
         id: of the metric.
         version: rises when a definition changes.
-        needs: inputs, see `inputs.NEEDS`; "a|b" is either.
+        needs: inputs, see `NEEDS`; "a|b" is either.
     """
 
     id: ClassVar[str]

@@ -53,7 +53,7 @@ def patching_bytes(decoder: Decoder) -> int:
 
 
 def suffix_bytes(decoder: Decoder, n_columns: int, *, gradients: bool) -> tuple[int, int]:
-    """Of a stack of interventions (`models.suffix_forward`): of a token, and of a row besides,
+    """Of a stack of interventions (`models.patched_forward`): of a token, and of a row besides,
     whose keys and values are those of all columns.
     """
     attention, mlp = decoder.layers[0].attention, decoder.layers[0].mlp
@@ -64,7 +64,7 @@ def suffix_bytes(decoder: Decoder, n_columns: int, *, gradients: bool) -> tuple[
 
 
 def kept_run_bytes(decoder: Decoder) -> int:
-    """Of a run that is kept whole (`models.trace.Trace`): what a token has in it."""
+    """Of a run that is kept whole (`models.forward.Trace`): what a token has in it."""
     attention = decoder.layers[0].attention
     mixes = 2 * (attention.n_heads + attention.k.weight.shape[0]) * attention.q.weight.shape[1]
     numbers = len(decoder.layers) * (4 * decoder.d_model + mixes) + 2 * decoder.d_model
@@ -78,7 +78,7 @@ def may_be_kept(n_bytes: int, device: torch.device) -> bool:
 
 
 def masked_bytes(decoder: Decoder) -> int:
-    """Of a differentiated run with a mask on every edge (`models.masked_forward`)."""
+    """Of a differentiated run with a mask on every edge (`models.gradients`)."""
     graph = decoder.graph
     vectors = 5 * graph.readers_per_layer + 2 * graph.writers_per_layer + 14
     if decoder.has_post_norm:

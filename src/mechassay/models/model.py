@@ -346,7 +346,7 @@ def load_model(
             (TransformerLens, and with it MIB's code, does so for GPT-2).
 
     Raises:
-        UnknownName, ModelNotFetched, BadFile, MissingExtra: see `models.sources`.
+        UnknownName, ModelNotFetched, BadFile, MissingExtra: see `models.loading`.
         UnsupportedModel, SelfCheckFailed: its family is not read, or not rightly.
         BadUsage: no such dtype or device.
     """

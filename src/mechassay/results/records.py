@@ -546,7 +546,7 @@ def _told(measure: Measure) -> str:
 
 def page_of(kind: str) -> Any:
     """The page of a kind of records; that of any records where the kind has none of its own."""
-    return PAGES.load(kind if kind in PAGES.targets() else "")()
+    return PAGES.load(kind if kind in PAGES else "")()
 
 
 def show(value: Scalar) -> str:

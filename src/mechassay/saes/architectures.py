@@ -1,4 +1,4 @@
-"""The two architectures that are trained here: TopK and JumpReLU; others are read (`saes.formats`).
+"""The two architectures that are trained here: TopK and JumpReLU; others are read (`features.sae`).
 
 Values are scaled (see `saes.training`). With unit rows of W_dec and
 

@@ -10,7 +10,7 @@ Of values h of test documents, h~ what the SAE makes of them, m their mean:
     recovered            (CE_r - CE_sae) / (CE_r - CE): CE the model's cross-entropy of the next
                          token in nats, CE_sae with h~ in place of h, CE_r with zeros or with m
     init cosine          mean cosine of decoder rows to those that training began with
-    agreement            decoder rows matched with another seed's (`saes.agreement`)
+    agreement            decoder rows matched with another seed's (`saes.feature_matching`)
 
 The tokens that the store drops are not spliced, nor is what they predict counted. Intervals
 resample whole documents; quotients are those of the resampled sums. With 54 % of the variance on

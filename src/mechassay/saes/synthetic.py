@@ -16,8 +16,8 @@ a row for each kind and each child. Dictionaries of known worth:
     noisy       rows at a cosine to the true ones, which an encoder of its own reads
     merged      polysemantic: pairs of features on one row each
     split       every feature on two rows, which are active together
-    permuted    the true encoder, its decoder rows in another order (`saes.controls`)
-    random      random rows, with as many active features (`saes.controls`)
+    permuted    the true encoder, its decoder rows in another order (`saes.feature_matching`)
+    random      random rows, with as many active features (`saes.feature_matching`)
 
 The encoder is the pseudo-inverse of the rows, which is exact for up to d of them, with a threshold
 of half the smallest code; beyond d rows it is their transpose, and errs.

@@ -180,8 +180,8 @@ class Design(OneLine):
 
         Of independent pairs: Student's, between order statistics (exact), Clopper and Pearson's
         (exact). Of a grid: the two-way cluster bootstrap, an approximation. It is NaN at both ends
-        if fewer than `two_way.LEAST` of the smaller side's inputs lie beyond the percentile, or on
-        either side of a threshold.
+        if fewer than `stats.bootstrap.LEAST` of the smaller side's inputs lie beyond the
+        percentile, or on either side of a threshold.
 
         Args:
             above: thresholds whose exceedance is asked for.

@@ -299,7 +299,7 @@ def check_plan_file(job: Any, folder: RunFolder) -> None:
     plan = folder.plan()
     secret = {name for name, about in options_of(job).items() if about.role == "secret"}
     assert not secret & set(plan), "secrets are never stored"
-    if job.kind in JOBS.names():
+    if job.kind in JOBS:
         assert job_of(plan, **{name: getattr(job, name) for name in secret}) == job
 
 

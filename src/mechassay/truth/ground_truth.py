@@ -106,7 +106,7 @@ class Truth(OneLine):
 
 def is_truth(name: str) -> bool:
     """Whether a model of that name has a known circuit."""
-    return name in TRUTHS.targets()
+    return name in TRUTHS
 
 
 def truth_folder(name: str) -> Path:

@@ -44,6 +44,10 @@ class Registry:
         points = entry_points(group=f"mechassay.{self.plural or self.kind + 's'}")
         return {**{point.name: point.value for point in points}, **self.built_in}
 
+    def __contains__(self, name: object) -> bool:
+        # Entry points are in files of all installed packages, which are read at every call.
+        return name in self.built_in or name in self.targets()
+
     def names(self) -> list[str]:
         """All known names, sorted."""
         return sorted(self.targets())
@@ -54,10 +58,10 @@ class Registry:
         Raises:
             UnknownName: nobody registered `name`; the message has the nearest valid one.
         """
-        targets = self.targets()
-        if name not in targets:
-            raise UnknownName(self.kind, name, targets)
-        module, _, attribute = targets[name].partition(":")
+        target = self.built_in.get(name) or self.targets().get(name)
+        if target is None:
+            raise UnknownName(self.kind, name, self.targets())
+        module, _, attribute = target.partition(":")
         return getattr(import_module(module), attribute)
 
     def about(self, name: str) -> str:

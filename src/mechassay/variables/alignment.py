@@ -287,7 +287,7 @@ def _header(path: Path) -> dict[str, Any]:
 def _check_variable(names: Mapping[str, str], found: Problems) -> None:
     """Whether the causal model has the variable; one of another package is not known here."""
     known = names["causal_model"]
-    if known not in CAUSAL_MODELS.names():
+    if known not in CAUSAL_MODELS:
         found.note(HEADER, f"causal model {known!r} is not known here.", warning=True)
         return
     variables = load_causal_model(known).variables

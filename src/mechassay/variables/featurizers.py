@@ -53,7 +53,7 @@ class FeaturizerSettings:
     Attributes:
         lr, epochs, batch_size: of training; AdamW without decay.
         shuffle: another order of rows each epoch.
-        loss: see `features.stacked_training`.
+        loss: see `features.training`.
         choose_on: the split that layer, position and number of features are chosen on.
     """
 

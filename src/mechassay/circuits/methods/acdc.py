@@ -13,11 +13,11 @@ writers of a reader from the last one to `input`. The paper says "reverse topolo
 code goes head by head.
 
 A writer that has lost all ways to the logits changes nothing: edges into it are decided without a
-run. Other decisions are runs of compiled circuits (`models.circuit_plan`). Clean and counterfactual
-runs are kept in memory; where those of all examples do not fit, each pass over the examples
-evaluates the next few removals at once, as if all of them would stay. Decisions count up to the
-first edge that is kept, so they are those of one evaluation after the other. The number evaluated
-at once doubles after a pass without a kept edge, else halves.
+run. Other decisions are runs of compiled circuits (`models.circuit_compiler`). Clean and
+counterfactual runs are kept in memory; where those of all examples do not fit, each pass over the
+examples evaluates the next few removals at once, as if all of them would stay. Decisions count up
+to the first edge that is kept, so they are those of one evaluation after the other. The number
+evaluated at once doubles after a pass without a kept edge, else halves.
 
 With `thresholds`, every threshold starts again from the full graph; circuits need not be nested. A
 kept edge may be on no path from `input`, when its writer's in-edges go later (`Circuit.pruned`).

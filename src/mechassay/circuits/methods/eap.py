@@ -79,7 +79,7 @@ def quadrature(points: str, steps: int) -> Quadrature:
 
 
 class GradientMethod(ABC, Generic[ScoresT]):
-    """A frozen dataclass with a field `backward`: "plain", or "gim" (`models.gradient_rules`).
+    """A frozen dataclass with a field `backward`: "plain", or "gim" (`models.gradients`).
 
     `instead` names the method for divergences from the clean run, which have no gradient there.
     """

@@ -119,7 +119,7 @@ class CircuitSpec:
             return CircuitSpec(text, "random", name, size)
         if Path(name).suffix in (OURS, *ENDINGS):
             return CircuitSpec(text, "file", _existing(name), size, greedy)
-        of_method = name.partition(":")[0] in METHODS.names()
+        of_method = name.partition(":")[0] in METHODS
         if not of_method and Path(name).is_dir():
             return CircuitSpec._series(text, name, size, greedy)
         METHODS.make(name)
@@ -133,7 +133,7 @@ class CircuitSpec:
             return False
         if {Path(text).suffix, Path(name).suffix} & {OURS, *ENDINGS}:
             return True
-        return name not in DRAWN and name.partition(":")[0] not in METHODS.names()
+        return name not in DRAWN and name.partition(":")[0] not in METHODS
 
     @staticmethod
     def _series(text: str, name: str, size: int | float, greedy: bool) -> CircuitSpec:
@@ -145,7 +145,7 @@ class CircuitSpec:
 
     @staticmethod
     def _without_size(text: str, sized: bool) -> CircuitSpec:
-        if text.partition(":")[0] in METHODS.names():
+        if text.partition(":")[0] in METHODS:
             raise BadUsage(
                 f"What a method finds needs a size: {text}@500 for edges, or {text}@0.01 for a"
                 " share of them."

@@ -40,13 +40,12 @@ def decode(hf: PreTrainedModel) -> Decoder:
         UnsupportedModel: a module that the family needs was not found; the message names it.
     """
     kind = hf.config.model_type
-    known = FAMILIES.targets()
-    if kind in known:
+    if kind in FAMILIES:
         return FAMILIES.load(kind)(hf)
     try:
         return FAMILIES.load("llama")(hf)
     except UnsupportedModel as error:
-        names = ", ".join(sorted(known))
+        names = ", ".join(FAMILIES.names())
         raise UnsupportedModel(
             f"Model type {kind!r} is not supported (known: {names}) and does not have the Llama"
             f" layout: {error} “Your own model family” in the documentation shows how to add one."
