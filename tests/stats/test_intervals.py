@@ -17,7 +17,6 @@ from mechassay.stats import intervals
 from mechassay.stats.intervals import (
     FEW_GROUPS,
     BootstrapEstimate,
-    FoldedSum,
     Interval,
     folded_sum,
     mean_estimate,
@@ -128,7 +127,7 @@ def test_few_groups_that_agree_have_no_interval(value: float) -> None:
     assert percentile_interval(draws, n_groups=2)[:2] == (0.0, 1.0)
 
 
-def sampled(means: Sequence[float], n: int, rng: np.random.Generator) -> FoldedSum:
+def sampled(means: Sequence[float], n: int, rng: np.random.Generator) -> BootstrapEstimate:
     """The mean of |x| over these means, each known from n values of deviation 1."""
     weights, groups = np.full(len(means), 1 / len(means)), [str(i) for i in range(n)]
     values = np.array(means)[:, None] + rng.normal(size=(len(means), n))
