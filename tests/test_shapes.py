@@ -25,7 +25,7 @@ def test_a_wrong_shape_is_an_error() -> None:
 
 def test_a_dataclass_checks_its_fields() -> None:
     with pytest.raises(jaxtyping.TypeCheckError):
-        BootstrapEstimate(0.0, np.zeros((2, 2)), np.zeros(4), 2)
+        BootstrapEstimate(0.0, np.zeros((2, 2)), 2)
 
 
 def test_types_of_arrays_that_have_a_name_are_known() -> None:

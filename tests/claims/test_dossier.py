@@ -33,6 +33,7 @@ from mechassay.claims.rubric import (
 from mechassay.cli.main import main
 from mechassay.errors import BadFile, BadUsage
 from mechassay.results.records import Measure, Record, Selection, Spec, Table, Values, provenance
+from mechassay.stats.intervals import FEW_GROUPS
 from mechassay.utils.files import file_hash
 
 RUBRIC = load_rubric()
@@ -58,6 +59,7 @@ def record(
     n: int = 100,
     controls: dict[str, Triple] | None = None,
     gap: float = 1.0,
+    n_pairs: int = FEW_GROUPS,
     family: str = "llama",
     seed: int = 0,
     scores: str = "",
@@ -83,9 +85,9 @@ def record(
         ],
         values=Values(
             unit="pair",
-            ids=["1", "2", "3", "4"],
-            groups=["1", "2", "3", "4"],
-            columns={"clean": [gap] * 4, "empty": [0.0] * 4},
+            ids=list(map(str, range(n_pairs))),
+            groups=list(map(str, range(n_pairs))),
+            columns={"clean": [gap] * n_pairs, "empty": [0.0] * n_pairs},
         ),
         realised={"evaluate_seconds": 12.0},
         data={"test": Selection(hash=prompts)},
@@ -226,6 +228,12 @@ CASES: list[tuple[str, str, list[Record]]] = [
     # A copy whose recovery is undefined: all that it does stands for it.
     ("M3", "YES", [ABOVE_CHANCE, circuit(*UNDEFINED, model="untrained:m", gap=-0.01)]),
     ("M3", "PARTIAL", [ABOVE_CHANCE, circuit(*UNDEFINED, model="untrained:m", gap=-1.0)]),
+    # Two pairs on which the copy does the same do not say what it does on others.
+    (
+        "M3",
+        "NOT TESTED",
+        [circuit(0.9, 0.8, 1.0), circuit(*UNDEFINED, model="untrained:m", gap=0.01, n_pairs=2)],
+    ),
     (
         "M3",
         "NO",

@@ -279,7 +279,9 @@ def test_what_chooses_has_an_interval_and_says_its_n(found: TaskOdds) -> None:
         for value, low, high in zip(
             *(cells[f"{name}{end}"] for end in ("", "_low", "_high")), strict=True
         ):
-            assert low <= value <= high or value == pytest.approx(low)
+            # Where nothing flows all items have 0, and these groups are too few for an interval.
+            nothing = value == 0 and math.isnan(low) and math.isnan(high)
+            assert low <= value <= high or value == pytest.approx(low) or nothing
     first = found[cells["method"][0]].odds("selectivity")[..., 0, 0]
     expected = mean_of(first, found.groups, found.seed)
     assert cells["selectivity_low"][0] == pytest.approx(expected.low)

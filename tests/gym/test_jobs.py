@@ -8,6 +8,7 @@ Gym tasks over checkpoints: folders as revisions, what the pages show, and table
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from mechassay.gym.jobs import (
     DirectionsJob,
     GymCheckJob,
     GymJob,
+    _warnings,  # pyright: ignore[reportPrivateUsage]
     with_revisions,
 )
 from mechassay.gym.pages import DirectionsPage, GymPage
@@ -156,6 +158,12 @@ def test_more_than_one_direction_and_chance_are_warned_of(
     assert all("directions at a site" not in said[name] for name in ("mean", "random"))
     assert "random is not told apart from as many random directions" in said["random"]
     assert "not told apart" not in said["mean"] + "".join(run_record.warnings)
+    # An effect without an interval, as that of few items that agree, is not told apart either.
+    measures = [
+        x.model_copy(update={"low": math.nan, "high": math.nan}) for x in given["mean"].measures
+    ]
+    (bare,) = _warnings(given["mean"].changed(measures=measures), "mean", 1)
+    assert "it has no interval" in bare and "nan" not in bare
     # A board shows them beside the number.
     odds, _ = cells_of(rules_of("gym"), given["vanilla"])
     assert "k=48" in odds.settings and odds.warnings == given["vanilla"].warnings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -228,6 +229,8 @@ def test_how_they_show_themselves(model: Model) -> None:
     assert columns["site"] == list(SITES) and set(columns["n"]) == {12}
     assert repr(found).startswith("LogOddsRatios(n=12, sites=5, best='resid.")
     assert found.plot() is not None and "resid.1@word" in found._repr_html_()  # pyright: ignore[reportPrivateUsage]
+    # Where nothing flows these few items agree, and have no interval.
+    assert any(map(math.isnan, columns["low"])) and "nan" not in found._repr_html_()  # pyright: ignore[reportPrivateUsage]
     record = found.record()
     assert record.kind == "odds" and len(record.measures) == 5 and record.model.name == "tiny"
     assert record.measure("odds_resid.1@word").n == 12  # pyright: ignore[reportOptionalMemberAccess]

@@ -19,6 +19,7 @@ from mechassay.errors import BadUsage
 from mechassay.models.graph import Graph
 from mechassay.models.model import Model
 from mechassay.prompts.pairs import Batch
+from mechassay.stats.intervals import FEW_GROUPS
 from mechassay.testing.tiny import subject
 from mechassay.truth.ground_truth import load_truth
 from mechassay.utils.display import SILENT
@@ -117,7 +118,7 @@ def test_denominator_whose_interval_contains_zero_is_undefined_in_strict() -> No
     )
     assert not made.defined
     sweep = made.sweep("value", (5, 10), (5, 10), np.ones((2, 4)))
-    assert np.isnan([sweep.cpr.value, sweep.cmd.value, sweep.cmd.corrected]).all()
+    assert np.isnan([sweep.cpr.value, sweep.cmd.value]).all()
     assert np.isnan(sweep.faithfulness).all()
     assert all(
         np.isnan(interval.low)
@@ -132,11 +133,12 @@ def test_denominator_whose_interval_contains_zero_is_undefined_in_strict() -> No
 def test_a_denominator_of_rounding_is_undefined(
     profile: Profile, dtype: type, rounding: float, small: float
 ) -> None:
-    full = np.array([1.1, 2.3, 0.7, 1.9], dtype=dtype)
+    # As many groups as it takes for f without any spread to have an interval.
+    full = np.tile(np.array([1.1, 2.3, 0.7, 1.9], dtype=dtype), FEW_GROUPS // 4)
     for part in (rounding, -rounding, small, -small):
         empty = full * dtype(1 + part)
         ends = (empty.astype(float), full.astype(float))
-        made = AreaRule(profile, (0.5, 1.0), 10, *ends, tuple("abcd"))
+        made = AreaRule(profile, (0.5, 1.0), 10, *ends, tuple(map(str, range(FEW_GROUPS))))
         sweep = made.sweep("value", (5, 10), (5, 10), np.stack((ends[0], ends[1])))
         assert made.defined == (abs(part) == small)
         if made.defined:
@@ -168,6 +170,21 @@ def test_one_example_or_one_group_has_no_interval(groups: tuple[str, ...]) -> No
             *made.denominator[:2],
         ]
     ).all()
+
+
+@pytest.mark.parametrize("n", [2, FEW_GROUPS - 1, FEW_GROUPS])
+def test_few_pairs_that_agree_have_no_interval_of_width_0(n: int) -> None:
+    """Circuits that are perfect, or do nothing, on every one of a few pairs."""
+    full = np.linspace(1.0, 2.0, n)
+    made = AreaRule("strict", (0.5, 1.0), 10, np.zeros(n), full, tuple(map(str, range(n))))
+    for f in (0.0, 1.0):
+        sweep = made.sweep("value", (5, 10), (5, 10), np.stack((f * full, full)))
+        assert sweep.faithfulness.tolist() == [f, 1.0]
+        ends = [*sweep.intervals[0][:2], *sweep.cpr.interval[:2], *sweep.cmd.interval[:2]]
+        if n < FEW_GROUPS:
+            assert np.isnan(ends).all()
+        else:
+            assert ends == pytest.approx([f, f, f, f, 1 - f, 1 - f], abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +272,7 @@ def known(request: pytest.FixtureRequest) -> Known:
 @pytest.mark.parametrize("kind", WORTHLESS)
 def test_worthless_rankings_in_strict(known: Known, kind: str) -> None:
     curve = known.curve(kind, "strict")
-    assert (curve.cpr, curve.cmd, curve.cmd_corrected) == pytest.approx((0.0, 1.0, 1.0), abs=2e-3)
+    assert (curve.cpr, curve.cmd) == pytest.approx((0.0, 1.0), abs=2e-3)
     for sweep in curve.sweeps.values():
         assert sweep.kept[-1] == known.model.graph.n_edges and sweep.faithfulness[
             -1

@@ -161,7 +161,6 @@ def again(plain: dict[str, Any]) -> None:
         (of_result("cpr", value=None), "cpr is nan, its values give 0."),
         (of_result("cmd", low=0.01), "low of cmd is 0.01, its values give"),
         (of_result("cpr", high=0.99), "high of cpr is 0.99, its values give"),
-        (of_result("cmd_corrected", value=0.01), "cmd_corrected is 0.01"),
         (of_result("log_cpr", value=0.9), "log_cpr is 0.9"),
         (of_result("cpr", n=200), "n of cpr is 200"),
         (of_result("denominator", low=0.9), "low of denominator of control:full is 0.9"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,8 @@ def test_a_dictionary_that_loses_nothing(store: ActivationStore) -> None:
     model = found.measure("cross_entropy", "model").value
     assert found.measure("cross_entropy").value == pytest.approx(model, abs=1e-5)
     assert found.measure("pca_explained_variance").value == pytest.approx(1.0, abs=1e-6)
-    low, high = found.measure("l0").low, found.measure("l0").high
-    assert low <= found.measure("l0").value <= high
+    # All features are active on each of a few documents, which agree.
+    assert math.isnan(found.measure("l0").low) and math.isnan(found.measure("l0").high)
 
 
 def test_a_dictionary_without_features(store: ActivationStore) -> None:

@@ -15,7 +15,11 @@ from scipy.stats import beta, binomtest
 
 from mechassay.stats import intervals
 from mechassay.stats.intervals import (
+    FEW_GROUPS,
+    BootstrapEstimate,
     Interval,
+    folded_sum,
+    mean_estimate,
     percentile_interval,
     proportion_interval,
     resampled_means,
@@ -105,6 +109,80 @@ def test_blocks_of_resamples_do_not_show(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_percentiles_by_hand() -> None:
     assert percentile_interval(np.arange(101.0), 0.9) == pytest.approx((5.0, 95.0, 0.9))
     assert percentile_interval(np.array([7.0])) == (7.0, 7.0, 0.95)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.3, -1e6])
+def test_few_groups_that_agree_have_no_interval(value: float) -> None:
+    for n in (2, FEW_GROUPS - 1, FEW_GROUPS, 50):
+        groups = [str(i) for i in range(n)]
+        # Their means differ by rounding.
+        draws = resampled_means(np.full((1, n), value), groups, np.random.default_rng(0))[:, 0]
+        low, high, _ = percentile_interval(draws, n_groups=n)
+        if n < FEW_GROUPS:
+            assert math.isnan(low) and math.isnan(high)
+        else:
+            assert (low, high) == pytest.approx((value, value))
+    # Groups that do not agree have one.
+    draws = resampled_means(np.array([[0.0, 1.0]]), ["a", "b"], np.random.default_rng(0))[:, 0]
+    assert percentile_interval(draws, n_groups=2)[:2] == (0.0, 1.0)
+
+
+def sampled(means: Sequence[float], n: int, rng: np.random.Generator) -> BootstrapEstimate:
+    """The mean of |x| over these means, each known from n values of deviation 1."""
+    weights, groups = np.full(len(means), 1 / len(means)), [str(i) for i in range(n)]
+    values = np.array(means)[:, None] + rng.normal(size=(len(means), n))
+    return folded_sum(values.mean(axis=1), resampled_means(values, groups, rng), weights, n)
+
+
+@pytest.mark.parametrize("means", [[0.0] * 5, [0.15] * 5, [0.0, 0.0, 0.0, 0.3, -3.0], [2.0, -2.0]])
+def test_intervals_of_folded_sums_cover_as_often_as_they_say(means: list[float]) -> None:
+    """250 samples of 50: 95 % is 237.5, with a standard error of 3.4."""
+    rng, truth = np.random.default_rng(0), float(np.mean(np.abs(means)))
+    covered = 0
+    for _ in range(250):
+        estimate = sampled(means, 50, rng)
+        assert estimate.interval.contains(estimate.value)
+        covered += estimate.interval.low - 1e-12 <= truth <= estimate.interval.high
+    assert 227 <= covered <= 248
+
+
+def test_an_interval_of_a_folded_sum_is_as_wide_as_theory_says() -> None:
+    estimate = sampled([3.0, -4.0], 200, np.random.default_rng(0))
+    low, high, _ = estimate.interval
+    assert high - low == pytest.approx(2 * 1.97 * math.sqrt(2 / 200) / 2, rel=0.1)
+    assert estimate.bias == pytest.approx((0.0, 0.0), abs=5e-3)
+
+
+def test_the_bias_of_a_folded_sum_is_bounded() -> None:
+    """|x| of a mean at 0 is too large by sqrt(2 / pi) standard errors, and of one that is known not
+    to be at 0 by none. What is at hand may be either.
+    """
+    expected = math.sqrt(2 / math.pi) / 10
+    for seed in range(5):
+        low, high = sampled([0.0] * 5, 100, np.random.default_rng(seed)).bias
+        assert -0.005 < low < 0.2 * expected and high == pytest.approx(expected, rel=0.15)
+
+
+def test_parts_without_spread_keep_their_place_in_a_folded_sum() -> None:
+    """The empty circuit's 1 - f is 1 in every resample: a sum is never below its weight."""
+    rng = np.random.default_rng(0)
+    draws = np.stack((np.ones(2000), 0.01 * rng.normal(size=2000)), axis=1)
+    estimate = folded_sum(np.array([1.0, 0.0]), draws, np.array([0.25, 0.75]), 50)
+    assert estimate.interval.low == 0.25 < estimate.interval.high < 0.27
+    for n in (2, 50):
+        fixed = folded_sum(np.array([1.0]), np.ones((2000, 1)), np.array([0.25]), n)
+        expected = (math.nan, math.nan) if n == 2 else (0.25, 0.25)
+        assert fixed.interval[:2] == pytest.approx(expected, nan_ok=True)
+
+
+def test_a_difference_of_folded_sums_bounds_the_bias_of_both() -> None:
+    errors = np.random.default_rng(0).normal(size=2000)
+    a = BootstrapEstimate(1.0, errors, 50, (0.1, 0.4))
+    b = BootstrapEstimate(2.0, errors, 50, (0.0, 0.3))
+    assert (a - b).bias == pytest.approx((-0.2, 0.4))
+    # Their errors are the same, so that only what the bias may be is left.
+    assert (a - b).interval[:2] == pytest.approx((-1.4, -0.8))
+    assert mean_estimate([a, b]).bias == pytest.approx((0.05, 0.35))
 
 
 def test_an_undefined_draw_makes_the_interval_undefined() -> None:

@@ -13,6 +13,7 @@ from mechassay.measurement.metric import GAUGES, all_gauges
 from mechassay.runs.execute import run
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import command_line
+from mechassay.stats.intervals import FEW_GROUPS
 from mechassay.utils.display import SILENT
 from mechassay.utils.registry import Registry
 from studies.measure_trial import __main__ as study
@@ -22,7 +23,8 @@ JOB = MeasureTrialJob(
     ("EX1", "M07", "F03", "EX2"),
     ("truth-ioi", "truth-induction"),
     seeds=(0,),
-    n_prompts=12,
+    # Fewer that all agree have no interval, and no verdict.
+    n_prompts=FEW_GROUPS,
     train_limit=6,
 )
 

@@ -134,7 +134,7 @@ def test_the_subset_of_the_home_is_chosen(model: Model, variable: str, home: str
     assert len(found) == 14 and len({frozenset(each) for each in found.subsets}) == 14
     # The home alone, or with a head on which nothing hangs.
     assert {str(site) for site in found.chosen} in ({home}, {home, "heads.1.2@all"})
-    assert found.estimate().value < 1e-5 < 5 < found.control("best constant").low
+    assert found.estimate().value < 1e-5 < 5 < found.control("best constant").value
     assert found.control("no intervention").value == pytest.approx(8 * HALF**2 / 3, abs=0.05)
     for subset in found.subsets:
         fit = FullVector().fit(model, train, subset, together=True, progress=SILENT)

@@ -208,6 +208,18 @@ def test_a_gain_without_losses_has_the_interval_of_a_proportion() -> None:
         assert found.found == (n >= 6), "five pairs are too few to say so"
 
 
+@pytest.mark.parametrize("n", [1, 2, 5, 6, 40])
+def test_a_difference_that_all_pairs_share_allows_for_others(n: int) -> None:
+    """Of pairs that differ from n that agree there are at most 1 - 0.025^(1/n), at 95 %."""
+    others = 1 - 0.025 ** (1 / n)
+    made = ScoredFit(2, a_fit(), *[accuracies(shares(0, 0, 0, n, n=n))] * 2)
+    for control, value in ((np.zeros(n), 1.0), (np.ones(n), 0.0), (np.full(n, 0.75), 0.25)):
+        found = localization([made], random=control.tolist()).difference("random")
+        ends = (value - others * (1 + value), value + others * (1 - value))
+        assert found.value == value and (found.low, found.high) == pytest.approx(ends)
+        assert -1 <= found.low < found.value and found.high <= 1
+
+
 CONTROLS: dict[str, Any] = {"arbitrary_labels": NONE, "untrained_model": NONE}
 
 

@@ -132,7 +132,7 @@ class AreaRule:
                 normalised. f = 1 at all sizes gives CPR .999, circuits that do nothing .25.
 
     In both, a difference m(N) - m(0) that rounding alone may have made is 0. Intervals are
-    those of `stats.intervals`; CMD also has a value without the bias that |1 - f| has.
+    those of `stats.intervals`. Noise makes CMD too large where f is near 1 (docs/areas.md).
 
     `empty` and `full` are the objective of these circuits, and `objective` is its name;
     `groups` is the unit that is resampled.

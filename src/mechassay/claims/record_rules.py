@@ -390,7 +390,8 @@ def by_ratio(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) ->
     def one(mine: tuple[StoredRecord, Measure], other: tuple[StoredRecord, Measure]) -> Answer:
         a, b, least = _bounds(part, mine[1]), _bounds(part, other[1]), part.least or 0.0
         if any(map(math.isnan, (*a, *b))):
-            return Answer("NOT TESTED", f"{_what(part)} is undefined in {other[0].file}.")
+            lacking = f"{_what(part)} is undefined, or has no interval, in {other[0].file}."
+            return Answer("NOT TESTED", lacking)
         met = a.low > 0 and a.low >= least * max(b.high, 0.0)
         missed = a.high <= 0 or a.high < least * max(b.low, 0.0)
         status: Status = "YES" if met else "NO" if missed else "PARTIAL"
@@ -427,7 +428,8 @@ def by_margin(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -
     ) -> Answer:
         a, least = _bounds(part, mine[1]), part.least or 0.0
         if any(map(math.isnan, (*a, *b))):
-            return Answer("NOT TESTED", f"{_what(part)} is undefined beside {what}.")
+            lacking = f"{_what(part)} is undefined, or has no interval, beside {what}."
+            return Answer("NOT TESTED", lacking)
         met, missed = a.low - b.high >= least, a.high - b.low < least
         status: Status = "YES" if met else "NO" if missed else "PARTIAL"
         said = f"{_what(part)} is {a}, of {what} {b}; {least:g} more is needed."
@@ -455,6 +457,8 @@ def _in_the_models_unit(
         low, high = sorted((share * ends.low, share * ends.high))
         return Bounds(share * ends.value, low, high)
     whole = [abs(end / ours.value) for end in theirs]
+    if math.isnan(theirs.low):
+        return Bounds(whole[0], math.nan, math.nan)
     return Bounds(whole[0], 0.0 if theirs.low <= 0 <= theirs.high else min(whole), max(whole))
 
 

@@ -283,9 +283,7 @@ def resolved_text(found: Differences) -> str:
 STRONGEST = 10
 """Rows of a table of edges."""
 RANKED = ("cpr", "cmd")
-ROUNDED_AS = {"cmd_corrected": "cmd"}
-"""Measures without an interval, and those whose interval says how many digits they have."""
-SUPPORTING = {"cmd_corrected": 5, "log_cpr": 6, "log_cmd": 6}
+SUPPORTING = {"log_cpr": 6, "log_cmd": 6}
 """What a narrow console leaves out first: what says again what others say."""
 
 READING = {
@@ -302,8 +300,8 @@ READING = {
     "CMD": (
         "The area between f and 1, edges taken by magnitude. Lower is better; 0 means the model's"
         " own behaviour at every size. Where f is near 1, noise alone makes the distance larger"
-        " than 0: “CMD without bias” takes off what it adds on average, and the interval holds the"
-        " distance of all examples, 0 if they may be perfect."
+        " than 0, and more so with fewer examples. The interval accounts for this: it includes 0"
+        " where the circuits may be perfect."
     ),
     "Rank": (
         "1 is best. 2–4: one method is better, and which of the second to the fourth it is cannot"
@@ -507,17 +505,10 @@ def _without_empty(table: TextTable) -> TextTable:
 def _cells(record: Record, measures: Sequence[Measure], ranks: dict[str, str]) -> list[str]:
     cells: list[str] = []
     for name in (measure.name for measure in measures):
-        cells.append(_measured(record, name))
+        cells.append(measured(record.measure(name)))
         if name in RANKED:
             cells.append(ranks.get(name, ""))
     return [*cells, f"{record.n:,}", kept_at(record), seconds_text(record), _notes(record)]
-
-
-def _measured(record: Record, name: str) -> str:
-    found, digits = record.measure(name), record.measure(ROUNDED_AS.get(name, name))
-    if found is None or digits is None or found is digits:
-        return measured(found)
-    return number(found.value, digits.low, digits.high)
 
 
 def _ranks(group: Sequence[Record]) -> list[dict[str, str]]:

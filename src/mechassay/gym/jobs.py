@@ -17,6 +17,7 @@ methods that were run there.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -503,8 +504,11 @@ def _warnings(record: Record, method: str, k: int) -> Iterator[str]:
             " more change more of the vector: compare with methods of as many."
         )
     own, drawn = record.measure(f"{ORIGINAL}_{method}"), best_draw(record)
-    if own is not None and own.low <= drawn:
+    if own is not None and not (math.isnan(drawn) or own.low > drawn):
+        begins = (
+            "it has no interval" if math.isnan(own.low) else f"its interval begins at {own.low:.2f}"
+        )
         yield (
-            f"{method} is not told apart from as many random directions: its interval begins at"
-            f" {own.low:.2f}, and the best of them have {drawn:.2f}."
+            f"{method} is not told apart from as many random directions: {begins}, and the best of"
+            f" them have {drawn:.2f}."
         )

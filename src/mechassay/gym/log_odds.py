@@ -12,6 +12,7 @@ Figures have layers from the bottom up, and regions along the axis.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -124,7 +125,7 @@ class LogOddsRatios(OneLine, Tabular):
     def _repr_html_(self) -> str:
         columns = self.columns()
         rows = [
-            (site, f"{value:.3f}", f"{low:.3f} to {high:.3f}")
+            (site, f"{value:.3f}", "–" if math.isnan(low) else f"{low:.3f} to {high:.3f}")
             for site, value, low, high in zip(
                 *(columns[name] for name in ("site", "odds", "low", "high")), strict=True
             )

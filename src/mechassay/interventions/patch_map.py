@@ -12,6 +12,7 @@ prompts have, at their last tokens.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -162,9 +163,12 @@ class PatchMap(OneLine, Tabular):
         fixed = self.by_construction.ravel()
         for cell, share, known in zip(cells, self.share.ravel(), fixed, strict=True):
             shares = (cell - base) / total
-            alone.append(percentile_interval(shares, n_groups=n_groups)[:2])
+            low, high, _ = percentile_interval(shares, n_groups=n_groups)
+            alone.append((low, high))
             errors = np.abs(shares - share)
             spread = 0.0 if known else float(np.sqrt(np.mean(errors**2)))
+            # Few groups that agree have no interval here either.
+            spread = math.nan if math.isnan(low) and not known else spread
             spreads.append(spread)
             # Rounding has a spread too, and tails of its own.
             if spread > EXACT / 10:
@@ -452,9 +456,10 @@ class PatchMap(OneLine, Tabular):
 
     def _warnings(self) -> list[str]:
         low, high = self._interval_of_mean(self.source - self.base)
-        if low <= 0 <= high:
+        if self.total == 0 or low <= 0 <= high:
+            ends = "" if math.isnan(low) else f", between {low:.3g} and {high:.3g}"
             return [
                 "Base and source hardly differ in the objective, so shares divide by about 0:"
-                f" m(source) - m(base) is {self.total:.3g}, between {low:.3g} and {high:.3g}."
+                f" m(source) - m(base) is {self.total:.3g}{ends}."
             ]
         return []

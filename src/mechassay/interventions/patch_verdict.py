@@ -28,6 +28,7 @@ from jaxtyping import Bool, Float
 from mechassay.results.page import TextTable
 from mechassay.results.records import Record, Table
 from mechassay.results.text import objective
+from mechassay.stats.intervals import FEW_GROUPS
 from mechassay.utils.display import counted, interval
 
 COLUMNS = {"resid": "token", "mlp": "token", "heads": "head"}
@@ -36,8 +37,6 @@ ALL_PROMPTS = "all prompts"
 EXACT = 1e-4
 """By how much a share that is known may differ from it, for rounding."""
 HALF = 0.5
-LEAST_GROUPS = 20
-"""Groups of pairs below which there is no verdict."""
 NAMED = 3
 """Heads or MLPs that a sentence names on either side, and places that a sentence compares."""
 LISTED = 8
@@ -185,9 +184,9 @@ def verdict(record: Record) -> str:
             f"Nothing is measured: every cell is 0 or 1 {BY_CONSTRUCTION}, from the prompts and the"
             " model's structure alone."
         )
-    elif m.n_groups < LEAST_GROUPS:
+    elif m.n_groups < FEW_GROUPS:
         first = (
-            f"No verdict: it needs {LEAST_GROUPS} groups of pairs, and the map is of {m.n_groups}."
+            f"No verdict: it needs {FEW_GROUPS} groups of pairs, and the map is of {m.n_groups}."
         )
     elif high < 0:
         first = "No answer to locate: the model does better on the counterfactual prompts."

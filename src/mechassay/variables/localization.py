@@ -23,6 +23,7 @@ themselves: too high where sites are many (`as_mib`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -174,14 +175,20 @@ class Localization(OneLine, Tabular):
         return mean_estimates(right[:, None], self.groups, self.chosen.test.seed)[0]
 
     def difference(self, control: str) -> Estimate:
-        """The result less a control, pair by pair.
+        """The result less a control, pair by pair, with its 95 % interval over groups.
+
+        Where it is the same in all pairs, resamples have no spread. The interval then holds what
+        the mean may be if as many groups as 95 % allow differ from them, by as much as they can.
 
         Raises:
             UnknownName: no such control was measured.
         """
         other = self.right[one_of("control", control, self.right)]
-        values = (self.right[RESULT] - other)[:, None]
-        return mean_estimates(values, self.groups, self.chosen.test.seed)[0]
+        values = self.right[RESULT] - other
+        if np.ptp(values) > 0:
+            return mean_estimates(values[:, None], self.groups, self.chosen.test.seed)[0]
+        value, alike = float(values[0]), proportion(np.full(len(values), True), self.groups).low
+        return Estimate(value, alike * value - (1 - alike), alike * value + (1 - alike))
 
     @property
     def gain(self) -> Estimate:
@@ -394,7 +401,7 @@ class Localization(OneLine, Tabular):
 
     def _repr_html_(self) -> str:
         rows = [
-            (of, f"{e.value:.3f}", f"{e.low:.3f} to {e.high:.3f}")
+            (of, f"{e.value:.3f}", "–" if math.isnan(e.low) else f"{e.low:.3f} to {e.high:.3f}")
             for of in self.right
             for e in [self.estimate(of)]
         ]

@@ -395,7 +395,7 @@ def _draw_kinds(record: Record, ax: Axes | None) -> MatplotlibFigure:
     table = record.table(KINDS)
     names = list(dict.fromkeys(str(x) for x in table.columns["of"]))
     points: dict[str, list[Estimate]] = {}
-    for row in table.rows():
-        found = Estimate(*(float(row[name]) for name in ("mse", "low", "high")))  # pyright: ignore[reportArgumentType]
-        points.setdefault(str(row["kind"]), []).append(found)
+    numbers = zip(*(table.numbers(name).tolist() for name in ("mse", "low", "high")), strict=True)
+    for kind, row in zip(table.columns["kind"], numbers, strict=True):
+        points.setdefault(str(kind), []).append(Estimate(*row))
     return draw_points(points, names, "mean squared error", ax=ax)

@@ -102,7 +102,6 @@ Drawn = Mapping[int, tuple[tuple[int, ...], Float[np.ndarray, "sizes n"]]]
 TITLES: dict[str, tuple[str, Literal["up", "down"]]] = {
     "cpr": ("CPR", "up"),
     "cmd": ("CMD", "down"),
-    "cmd_corrected": ("CMD without bias", "down"),
     "log_cpr": ("log CPR", "up"),
     "log_cmd": ("log CMD", "down"),
 }
@@ -182,8 +181,7 @@ class Controls(OneLine):
 class FaithfulnessCurve(OneLine):
     """Faithfulness of one set of scores at all sizes, its areas, intervals and controls.
 
-    `cpr` comes from the ranking by value, `cmd` from the ranking by magnitude, as in MIB;
-    `cmd_corrected` is `cmd` less the bias of |1 - f|.
+    `cpr` comes from the ranking by value, `cmd` from the ranking by magnitude, as in MIB.
     """
 
     label: str
@@ -261,11 +259,6 @@ class FaithfulnessCurve(OneLine):
     def cmd(self) -> float:
         """Area between f and 1, edges ranked by magnitude."""
         return self.sweeps["magnitude"].cmd.value
-
-    @property
-    def cmd_corrected(self) -> float:
-        """CMD less what |1 - f| adds where f is near 1, where plain CMD is too large."""
-        return self.sweeps["magnitude"].cmd.corrected
 
     @property
     def cmd_interval(self) -> Interval:
@@ -459,8 +452,6 @@ class FaithfulnessCurve(OneLine):
         for name, area in areas.items():
             if area is not None:
                 yield area_measure(name, area.value, area.interval, n=n, n_undefined=undefined)
-            if name == "cmd":
-                yield area_measure("cmd_corrected", self.cmd_corrected, n=n, n_undefined=undefined)
 
     def control_measures(self) -> Iterator[Measure]:
         """What control circuits reach, and how far the curve is from random ones."""

@@ -4,10 +4,10 @@ What makes an example hard makes it hard for both methods, so the interval of th
 resamples examples once for both (`BootstrapEstimate`). The intervals of all pairs of M methods hold
 together, with 95 % for all at once:
 
-    e_ij        errors of the difference d_ij in the resamples, with what is folded at its worst
+    e_ij        errors of the difference d_ij in the resamples
     s_ij        the root of the mean of e_ij^2
     c           the 95 % quantile, over resamples, of the largest |e_ij| / s_ij of all pairs
-    interval    d_ij -/+ c s_ij, widened for few groups
+    interval    d_ij -/+ c s_ij, widened for few groups, and by the bias that folding may give d_ij
 
 (the studentized maximum of Westfall and Young 1993). A difference is resolved if its interval does
 not hold 0. A method's rank lies between one more than the number of methods that are better, and M
@@ -17,7 +17,6 @@ less the number of those that are worse, as far as differences are resolved.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -202,33 +201,40 @@ def differences_of(
                 f" sizes; {part.name} and {parts[0].name} differ."
             )
     labels = tuple(names) if names is not None else tuple(part.name for part in parts)
-    return _simultaneous(area, labels, [part.estimate(area, seed) for part in parts])
+    return simultaneous(area, labels, [part.estimate(area, seed) for part in parts])
 
 
-def _simultaneous(
+def simultaneous(
     area: AreaName, names: tuple[str, ...], estimates: Sequence[BootstrapEstimate]
 ) -> Differences:
-    n = len(estimates)
-    defined = np.array([not math.isnan(estimate.interval.low) for estimate in estimates])
+    """The differences of estimates of one area, whose intervals hold together.
+
+    A pair without any spread has none if there are few groups (`BootstrapEstimate.has_interval`).
+    """
+    n, groups = len(estimates), estimates[0].n_groups
     areas = np.array([estimate.value for estimate in estimates])
+    undefined = [np.isnan(estimate.errors).any() for estimate in estimates]
+    defined = ~(np.isnan(areas) | undefined) & (groups >= 2)
     values = np.subtract.outer(areas, areas)
     values[~defined], values[:, ~defined] = np.nan, np.nan
-    half = np.full((n, n), np.nan)
+    low, high = (np.where(np.eye(n) * defined, 0.0, np.nan) for _ in range(2))
     places = [(i, j) for i in range(n) for j in range(i + 1, n) if defined[i] and defined[j]]
-    if places:
-        largest, spreads = np.zeros(len(estimates[0].errors)), []
-        for i, j in places:
-            error = np.abs(estimates[i].errors - estimates[j].errors)
-            error = error + estimates[i].folded + estimates[j].folded
-            spread = float(np.sqrt(np.mean(error**2)))
-            spreads.append(spread)
-            if spread > PRECISION / 10:
-                largest = np.maximum(largest, error / spread)
-        quantile = float(np.quantile(largest, LEVEL)) * widening(estimates[0].n_groups)
-        for (i, j), spread in zip(places, spreads, strict=True):
-            half[i, j] = half[j, i] = quantile * spread
-    np.fill_diagonal(half, np.where(defined, 0.0, np.nan))
-    return Differences(area, names, values, values - half, values + half)
+    largest = np.zeros(len(estimates[0].errors))
+    spreads = dict[tuple[int, int], tuple[BootstrapEstimate, float]]()
+    for i, j in places:
+        difference = estimates[i] - estimates[j]
+        spread = float(np.sqrt(np.mean(difference.errors**2)))
+        if difference.has_interval:
+            spreads[i, j] = difference, spread
+        if spread > PRECISION / 10:
+            largest = np.maximum(largest, np.abs(difference.errors) / spread)
+    quantile = float(np.quantile(largest, LEVEL)) * widening(groups)
+    for (i, j), (difference, spread) in spreads.items():
+        least, most = difference.bias
+        low[i, j] = values[i, j] - quantile * spread - max(0.0, most)
+        high[i, j] = values[i, j] + quantile * spread - min(0.0, least)
+        low[j, i], high[j, i] = -high[i, j], -low[i, j]
+    return Differences(area, names, values, low, high)
 
 
 @dataclass(frozen=True, eq=False)

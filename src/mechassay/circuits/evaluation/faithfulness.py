@@ -27,6 +27,7 @@ rounding alone may have made that difference (`stats.intervals`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -308,10 +309,13 @@ def _warnings(
             if rule.profile == "strict"
             else "f, CPR and CMD divide by a number that may be 0"
         )
-        lines.append(
-            f"The interval of the full minus the empty circuit, [{low:.3g}, {high:.3g}], contains"
-            f" 0: {what}."
+        why = (
+            "The full circuit does not differ from the empty one"
+            if math.isnan(low)
+            else f"The interval of the full minus the empty circuit, [{low:.3g}, {high:.3g}],"
+            " contains 0"
         )
+        lines.append(f"{why}: {what}.")
     lines += (
         _not_measured(scores, rule)
         if isinstance(scores, CircuitSeries)
@@ -409,7 +413,7 @@ class Minimality(OneLine):
 
     @property
     def n_unneeded(self) -> int:
-        """Parts whose interval contains 0 or lies below it."""
+        """Parts whose interval contains 0 or lies below it, or that have none."""
         return sum(not interval.low > 0 for interval in self.intervals)
 
 
@@ -529,11 +533,12 @@ def _shares(
     rows = np.vstack((values.mean(axis=1), draws))
     least = least_size(objective.name)
     gaps = resolved_difference(rows[:, 0], rows[:, 1], values[:2], least=least)
-    gap = percentile_interval(gaps[1:])
+    n_groups = len(set(batch.groups))
+    gap = percentile_interval(gaps[1:], n_groups=n_groups)
     if gaps[0] == 0 or gap.contains(0.0):
         nothing = float("nan")
         return np.full(len(values) - 2, nothing), (Interval(nothing, nothing, gap.level),) * (
             len(values) - 2
         )
     f = (rows[:, 2:] - rows[:, 1:2]) / np.where(gaps == 0, np.nan, gaps)[:, None]
-    return f[0], tuple(percentile_interval(column) for column in f[1:].T)
+    return f[0], tuple(percentile_interval(column, n_groups=n_groups) for column in f[1:].T)

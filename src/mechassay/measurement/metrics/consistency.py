@@ -122,7 +122,7 @@ def internal_consistency(x: Matrix, *, seed: int = 0) -> Measurement:
             meaning="Share of the variance of circuits' means that is not of single prompts.",
             better="up",
         ),
-        "alpha_low": quantity(ends.low, n=circuits, reason=flat),
+        "alpha_low": quantity(ends.low, n=circuits, reason=f"{flat}, or few agree"),
         "split_half": quantity(
             float(np.mean(halves)),
             n=circuits,

@@ -226,7 +226,7 @@ def above_control(
         gap += sign * value
         errors = errors + sign * (each.entropies(weights) - value)
         n_groups.append(n)
-    return BootstrapEstimate(gap, errors, np.zeros(n_resamples), min(n_groups))
+    return BootstrapEstimate(gap, errors, min(n_groups))
 
 
 SAFETY, CONTROL = "safety", "control"

@@ -163,7 +163,7 @@ def _repaired(pair: ConfigurationPair, cv: float, sd: float, n_prompts: int) -> 
             better="up",
         ),
         "difference_low": quantity(
-            pair.interval.low, n=n_prompts, reason="one group has no interval"
+            pair.interval.low, n=n_prompts, reason="one group, or few that agree"
         ),
         "hedges_g": quantity(
             hedges_g(pair.better, pair.worse), n=n, reason=still, meaning="d without its bias."

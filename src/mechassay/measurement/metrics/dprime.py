@@ -198,7 +198,7 @@ def _arms(
             " circuit, by log-linear rates.",
         ),
         "dprime_low": quantity(
-            ends.low, n=n, reason="one group has no interval", meaning="Lower end of d'."
+            ends.low, n=n, reason="one group, or few that agree", meaning="Lower end of d'."
         ),
         "ceiling": quantity(ceiling(n), n=n, meaning="The largest d' that so many prompts show."),
         "criterion_c": quantity(-0.5 * sum_, n=n, meaning="Below 0: right more often than not."),

@@ -170,7 +170,9 @@ def convergence(
             meaning="Mean rank correlation of heads over pairs of methods.",
             better="up",
         ),
-        "spearman_low": quantity(ends.low, n=n, reason="a resample has no correlation"),
+        "spearman_low": quantity(
+            ends.low, n=n, reason="a resample has no correlation, or few heads agree"
+        ),
         "kappa": quantity(
             float(_pairs(kappa, ours).mean()),
             n=n,
@@ -244,7 +246,7 @@ def discrimination(
             meaning="Rank correlation across methods less that across behaviours.",
             better="up",
         ),
-        "difference_low": quantity(ends.low, n=n, reason=few),
+        "difference_low": quantity(ends.low, n=n, reason=f"{few}, or few agree"),
         "r_convergent": quantity(convergent, n=n, reason=few, better="up"),
         "r_discriminant": quantity(discriminant, n=n, reason=few, better="down"),
     }
