@@ -16,8 +16,10 @@ from mechassay.adversarial.paper import PaperJob
 from mechassay.cli import command as commands
 from mechassay.cli.main import main
 from mechassay.discovery.job import CircuitsJob
+from mechassay.runs import JOBS
 from mechassay.runs.accuracy import AccuracyJob
-from mechassay.runs.job import JOBS, PROGRAM, command_line, job_of, options_of
+from mechassay.runs.job import PROGRAM, command_line, job_of
+from mechassay.runs.options import options_of
 
 CIRCUITS = CircuitsJob(("truth-ioi",), methods=("eap", "eap-ig-inputs:steps=3,points=left"))
 PLAIN: dict[str, Any] = {

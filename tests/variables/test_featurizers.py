@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from mechassay.variables.plan import FEATURIZERS, PROFILES
 
 import mechassay as ma
 from mechassay.errors import BadUsage, UnknownName
@@ -15,8 +16,6 @@ from mechassay.features.dbm import DBM
 from mechassay.features.sae import SAE
 from mechassay.utils.display import SILENT
 from mechassay.variables.featurizers import (
-    FEATURIZERS,
-    PROFILES,
     FeaturizerSettings,
     featurizer_settings,
     fit_featurizer,

@@ -9,12 +9,15 @@ import typer
 
 from mechassay.cli.command import command
 from mechassay.cli.output import JsonOption, say, show_columns, tell
-from mechassay.gym.jobs import ALL_TASKS, TASKS, DirectionsJob, GymCheckJob, GymJob, task_names
+from mechassay.gym.names import ALL_TASKS, task_names
+from mechassay.gym.plan import TASKS, DirectionsPlan, GymCheckPlan, GymPlan
 
 app = typer.Typer(help="Linear features on tasks of minimal pairs.", no_args_is_help=True)
-app.command("run")(command(GymJob, output="runs/gym"))
-app.command("evaluate")(command(DirectionsJob, output="runs/directions", arguments=("directions",)))
-app.command("check")(command(GymCheckJob, output="runs/gym-check"))
+app.command("run")(command(GymPlan, output="runs/gym"))
+app.command("evaluate")(
+    command(DirectionsPlan, output="runs/directions", arguments=("directions",))
+)
+app.command("check")(command(GymCheckPlan, output="runs/gym-check"))
 
 
 @app.command("validate")

@@ -8,16 +8,16 @@ import typer
 
 from mechassay.cli.command import command, seed_option
 from mechassay.cli.output import JsonOption, show_columns
-from mechassay.measurement.job import MeasureJob
+from mechassay.measurement.plan import MeasurePlan
 
 app = typer.Typer(help="Whether measurements can be trusted.", no_args_is_help=True)
-app.command("run")(command(MeasureJob, output="runs/measure", arguments=("metrics",)))
+app.command("run")(command(MeasurePlan, output="runs/measure", arguments=("metrics",)))
 
 
 @app.command("list")
 def list_metrics(json: JsonOption = False) -> None:
     """The metrics of the measurement page: names, scripts, what each needs and is evidence for."""
-    from mechassay.measurement.metric import list_gauges
+    from mechassay.measurement.gauges import list_gauges
 
     show_columns(list_gauges().columns(), json, ("page passes if", "page's criteria", "script"))
 

@@ -10,7 +10,7 @@ import typer
 
 from mechassay.cli.command import command, seed_option
 from mechassay.cli.output import JsonOption, say, show
-from mechassay.runs.accuracy import AccuracyJob
+from mechassay.runs.accuracy_plan import AccuracyPlan
 from mechassay.utils.display import counted, first_sentence
 
 if TYPE_CHECKING:
@@ -92,8 +92,7 @@ def show_task(
 
     from mechassay.errors import one_of
     from mechassay.models.model import load_model
-    from mechassay.tasks import load_task
-    from mechassay.tasks.task import KEEP
+    from mechassay.tasks import KEEP, load_task
 
     console = Console(soft_wrap=True)
     task = load_task(name)
@@ -184,7 +183,7 @@ def _counts(found: PairsCheck) -> TextTable:
     return TextTable.of(f"{found.task}, {found.counterfactual}", headings, rows)
 
 
-app.command("score")(command(AccuracyJob, output="runs/accuracy", defaults=AccuracyJob.typed))
+app.command("score")(command(AccuracyPlan, output="runs/accuracy", defaults=AccuracyPlan.typed))
 
 
 @app.command("export")
@@ -231,7 +230,7 @@ def _plain(text: str) -> str:
 
 
 def _tokens(model: Model, tokens: list[int]) -> str:
-    from mechassay.prompts.pairs import NO_TOKEN
+    from mechassay.prompts.batch import NO_TOKEN
 
     assert model.tokenizer is not None
     return _texts(

@@ -22,7 +22,7 @@ app = typer.Typer(help="Models whose circuit is known.", no_args_is_help=True)
 @app.command("list")
 def list_truths(json: JsonOption = False) -> None:
     """The models, their circuits for each ablation, how clear these are, and their folders."""
-    from mechassay.models.loading import truth_names
+    from mechassay.models.sources import truth_names
     from mechassay.truth.ground_truth import load_truth, truth_folder
 
     rows = [

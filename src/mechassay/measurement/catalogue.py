@@ -23,13 +23,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
 from mechassay.errors import BadUsage, UnknownName, one_of
-from mechassay.stats.intervals import Interval
 from mechassay.utils.display import OneLine
+
+if TYPE_CHECKING:
+    from mechassay.stats.intervals import Interval
+
 
 Where = Literal["inside", "edge", "gap", "undefined"]
 ANY = "any"
