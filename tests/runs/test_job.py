@@ -13,7 +13,7 @@ import pytest
 
 from mechassay.adversarial.jobs import AdversarialJob, SearchJob
 from mechassay.adversarial.paper import PaperJob
-from mechassay.cli import command as commands
+from mechassay.cli import execution
 from mechassay.cli.main import main
 from mechassay.discovery.job import CircuitsJob
 from mechassay.runs import JOBS
@@ -78,7 +78,7 @@ def typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     def call(line: str) -> tuple[Any, Path]:
         found: list[tuple[Any, Path]] = []
         monkeypatch.setattr(
-            commands, "execute", lambda job, *, output, **_: found.append((job, output))
+            execution, "execute", lambda job, *, output, **_: found.append((job, output))
         )
         program, *words = shlex.split(line)
         assert program == PROGRAM

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from mechassay.cli.command import command, seed_option
+from mechassay.cli.names import check_names
 from mechassay.cli.output import JsonOption, show_columns
 from mechassay.measurement.plan import MeasurePlan
 
@@ -39,6 +40,7 @@ def null(
 
     The inputs are simulated; no model is run.
     """
+    check_names("measurements", [metric])
     from mechassay.measurement.metric import null_table
     from mechassay.measurement.page import rates_table
     from mechassay.results.console import print_tables, standard_output

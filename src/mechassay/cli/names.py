@@ -7,6 +7,7 @@ the job.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from mechassay.circuits.evaluation import METRICS
 from mechassay.circuits.methods import METHODS
@@ -15,7 +16,7 @@ from mechassay.gym.names import FILES as GYM_FILES
 from mechassay.models.sources import ALL_TRUTHS, check_sources, gym_model_names, truth_names
 from mechassay.models.weight_files import packaged_names
 from mechassay.prompts.rows import FILES
-from mechassay.tasks import TASKS, registry_of
+from mechassay.tasks import TASKS, TRUTHS, registry_of
 
 ENGINES = ("here", "processes", "ray")
 
@@ -39,7 +40,7 @@ def check_names(kind: str, names: Sequence[str]) -> None:
     """Refuse what nobody registered; files and folders are looked for, and not read.
 
     Args:
-        kind: see `Option.complete`; of another kind nothing is refused.
+        kind: as of `Option.complete`, or "truths"; of others nothing is refused.
 
     Raises:
         UnknownName: the message has the nearest valid name.
@@ -74,6 +75,11 @@ def _check_measurement(name: str) -> None:
         gauge_id(name.partition(":")[0])
 
 
+def _check_truth(name: str) -> None:
+    if not (Path(name) / "truth.json").is_file():
+        TRUTHS.check(name)
+
+
 CHECKS: Mapping[str, Callable[[str], None]] = {
     "tasks": _check_task,
     "methods": METHODS.check,
@@ -81,5 +87,6 @@ CHECKS: Mapping[str, Callable[[str], None]] = {
     "gym tasks": _check_gym_task,
     "gym methods": _check_gym_method,
     "measurements": _check_measurement,
+    "truths": _check_truth,
 }
-"""By `Option.complete`, what refuses a name that nobody registered."""
+"""By the kind of name, what refuses one that nobody registered."""

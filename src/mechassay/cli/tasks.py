@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mechassay.cli.command import command, seed_option
+from mechassay.cli.names import check_names
 from mechassay.cli.output import JsonOption, say, show
 from mechassay.runs.accuracy_plan import AccuracyPlan
 from mechassay.utils.display import counted, first_sentence
@@ -87,6 +88,7 @@ def show_task(
     private_seed: PrivateSeed = None,
 ) -> None:
     """Print some pairs of a task; with a model, their tokens side by side."""
+    check_names("tasks", [name])
     from rich.console import Console
     from rich.markup import escape
 
@@ -146,6 +148,7 @@ def check_task(
     ] = None,
 ) -> None:
     """Say which examples of a file or task could not be used, and why."""
+    check_names("tasks", [name])
     from mechassay.models.model import load_model
     from mechassay.results.console import print_tables, standard_output
     from mechassay.tasks.load import check_pairs
