@@ -89,6 +89,7 @@ check: venv ## Check format, lint and types.
 bench: venv ## Print the benchmark tables, for GPT-2 small's shape and SmolLM2-135M.
 	@$(BIN)/mechassay models fetch $(MODEL)
 	@$(BIN)/python benchmarks/bench.py
+	@$(BIN)/python benchmarks/command_line.py
 	@$(BIN)/python benchmarks/graphs.py
 	@$(BIN)/python benchmarks/adversarial.py
 	@$(BIN)/python benchmarks/interventions.py

@@ -38,7 +38,8 @@ from mechassay.circuits.canonical import canonical
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.eap import EAPIGInputs
 from mechassay.models.model import Model
-from mechassay.prompts.pairs import Batch, Prompt
+from mechassay.prompts.batch import Batch
+from mechassay.prompts.pairs import Prompt
 from mechassay.tasks.ioi import ABC
 from mechassay.utils.display import SILENT
 

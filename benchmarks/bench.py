@@ -38,7 +38,7 @@ from mechassay.models.forward import Contrast
 from mechassay.models.generation import final_streams
 from mechassay.models.model import Model, load_model, make_model
 from mechassay.models.objectives import LogitDiff
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 from mechassay.utils.display import SILENT
 
 SAMPLED_BLOCKS = 12

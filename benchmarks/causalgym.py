@@ -42,7 +42,8 @@ from mechassay.features.featurizer import Directions
 from mechassay.features.finder import Fit
 from mechassay.gym import evaluation
 from mechassay.gym.evaluation import BaseValues
-from mechassay.gym.interchanges import GymPairs, control_labels, with_control_labels
+from mechassay.gym.interchanges import control_labels, with_control_labels
+from mechassay.gym.pairs import GymPairs
 from mechassay.interventions.site import Site
 from mechassay.models.model import Model
 from mechassay.utils.display import SILENT

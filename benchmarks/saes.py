@@ -19,7 +19,7 @@ from typing import get_args
 
 import torch
 
-from mechassay.features.sae import Architecture
+from mechassay.features import Architecture
 from mechassay.saes.architectures import SAESettings
 from mechassay.saes.training import LEARNERS, SAETraining, initial_rows
 

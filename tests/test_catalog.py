@@ -15,9 +15,9 @@ from mechassay import version
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.graph_files import write_graph_file
 from mechassay.errors import BadUsage, GraphMismatch, UnknownName
-from mechassay.models.loading import truth_names
 from mechassay.models.model import Model
-from mechassay.prompts.pairs import Batch
+from mechassay.models.sources import truth_names
+from mechassay.prompts.batch import Batch
 from mechassay.tasks import TASKS, TRUTHS
 from mechassay.truth.ground_truth import truth_folder
 from mechassay.utils.display import SILENT

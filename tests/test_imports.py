@@ -28,7 +28,7 @@ ROOMS = (
 INSIDE = {"models.families": "models"}
 """Folders that are part of another room."""
 SEPARABLE = {
-    "documents": ("judges.job", "cli."),
+    "documents": ("judges.job", "judges.plan", "cli."),
     "judges": ("cli.",),
     "saes": ("saes.metrics", "cli."),
     "saes.metrics": (),

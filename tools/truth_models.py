@@ -35,8 +35,8 @@ from safetensors.torch import load_file
 from mechassay.causal_models.true_sites import FILE as HOMES_FILE
 from mechassay.causal_models.true_sites import HOMES, VerifiedHomes, known_homes, verify_homes
 from mechassay.circuits.circuit import Circuit
-from mechassay.models.loading import TRUTH_FOLDERS
 from mechassay.models.model import load_model
+from mechassay.models.sources import TRUTH_FOLDERS
 from mechassay.prompts.pairs import Pairs
 from mechassay.tasks import TRUTHS
 from mechassay.truth import training

@@ -60,9 +60,10 @@ if TYPE_CHECKING:
     from mechassay.models.model import Model, load_model
     from mechassay.models.objectives import load_objective
     from mechassay.models.weight_files import fetch
+    from mechassay.prompts.batch import Batch
     from mechassay.prompts.interchange_batch import InterchangeBatch
     from mechassay.prompts.interchanges import InterchangePair
-    from mechassay.prompts.pairs import Batch, Example, Pair, Pairs, Prompt
+    from mechassay.prompts.pairs import Example, Pair, Pairs, Prompt
     from mechassay.results.reading import read_record
     from mechassay.results.records import Failure, Record
     from mechassay.runs.accuracy import AccuracyJob
@@ -156,7 +157,7 @@ _LAZY = {
     "AccuracyJob": "mechassay.runs.accuracy",
     "Add": "mechassay.interventions.intervention",
     "AdversarialJob": "mechassay.adversarial.jobs",
-    "Batch": "mechassay.prompts.pairs",
+    "Batch": "mechassay.prompts.batch",
     "CircuitsJob": "mechassay.discovery.job",
     "Example": "mechassay.prompts.pairs",
     "Failure": "mechassay.results.records",

@@ -9,14 +9,14 @@ from functools import partial
 from os import PathLike, fspath
 
 from mechassay.circuits.circuit import Circuit
-from mechassay.circuits.evaluation.metrics import METRICS
+from mechassay.circuits.evaluation import METRICS
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.spec import CircuitSpec
 from mechassay.errors import BadUsage
 from mechassay.models.graph import Graph
-from mechassay.models.loading import gym_model_names, truth_names
 from mechassay.models.model import Model
 from mechassay.models.objectives import OBJECTIVES
+from mechassay.models.sources import gym_model_names, truth_names
 from mechassay.models.weight_files import packaged_names
 from mechassay.tasks import TASKS, TRUTHS
 from mechassay.truth.ground_truth import truth_circuit

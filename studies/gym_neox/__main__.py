@@ -12,7 +12,7 @@ from pathlib import Path
 import mechassay
 from mechassay.gym import train_gym_model
 from mechassay.gym.jobs import GymCheckJob
-from mechassay.models.loading import checkpoints
+from mechassay.models.sources import checkpoints
 from studies.gym_neox.corpus import TRAINING, corpus_tasks
 
 HERE = Path(__file__).parent

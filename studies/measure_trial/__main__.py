@@ -15,7 +15,7 @@ from typing import cast
 
 import mechassay
 from mechassay.errors import BadUsage, MechassayError
-from mechassay.measurement.metric import GAUGES
+from mechassay.measurement.gauges import GAUGES
 from studies.measure_trial.job import MeasureTrialJob
 
 TABLES = Path(__file__).with_name("tables.md")

@@ -15,16 +15,12 @@ from typing import Annotated, Any, ClassVar
 
 from mechassay.errors import BadUsage, one_of
 from mechassay.measurement.catalogue import VariantName
-from mechassay.measurement.metric import (
-    ALL_GAUGES,
-    all_gauges,
-    gauge_name,
-    load_gauge,
-    missing_inputs,
-)
+from mechassay.measurement.gauges import ALL_GAUGES, all_gauges, gauge_name
+from mechassay.measurement.metric import load_gauge, missing_inputs
 from mechassay.results.records import Record, Spec, provenance
 from mechassay.runs import options
-from mechassay.runs.job import Bench, Cell, Job, cell_name, option
+from mechassay.runs.job import Bench, Cell, Job, cell_name
+from mechassay.runs.options import option
 from mechassay.tasks import TRUTHS
 from mechassay.truth.ground_truth import load_truth
 from studies.measure_trial.discrimination import (

@@ -48,7 +48,8 @@ from mechassay.errors import BadPairs, BadUsage, UnknownName, one_of
 from mechassay.models.forward import constants_of
 from mechassay.models.model import Model
 from mechassay.models.objectives import Objective, ObjectiveLike, load_objective
-from mechassay.prompts.pairs import Batch, Pair, Prompt
+from mechassay.prompts.batch import Batch
+from mechassay.prompts.pairs import Pair, Prompt
 from mechassay.tasks.task import Task
 from mechassay.utils.display import BAR, SILENT, OneLine, Progress
 from studies.robust.tails import MEAN, Mean, Tail, Weights, even

@@ -42,7 +42,8 @@ from mechassay.models.model import Model, check_dtype
 from mechassay.models.objectives import load_objective
 from mechassay.results.records import Measure, Record, Selection, Spec, Table
 from mechassay.runs import options
-from mechassay.runs.job import Bench, Cell, Job, cell_name, made_by, option, shown_model
+from mechassay.runs.job import Bench, Cell, Job, cell_name, made_by, shown_model
+from mechassay.runs.options import option
 from mechassay.stats.bootstrap import Resampled
 from mechassay.stats.intervals import LEVEL, Estimate, percentile_interval, resampled_means
 from studies.robust.discovery import (

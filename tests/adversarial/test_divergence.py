@@ -42,7 +42,7 @@ from mechassay.models.decoder import Decoder, Readout
 from mechassay.models.forward import Constants, trace
 from mechassay.models.hooks_reference import exact_precision
 from mechassay.models.model import Model
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 from mechassay.stats.bounds import PartialGrid
 from mechassay.testing.tiny import VOCABULARY, subject
 from mechassay.truth.ground_truth import Truth

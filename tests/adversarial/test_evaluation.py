@@ -28,7 +28,7 @@ from mechassay.errors import (
 )
 from mechassay.models.circuit_forward import circuit_runner
 from mechassay.models.model import Model
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 from mechassay.testing.tiny import subject, write_attn_only
 from mechassay.utils.display import SILENT
 

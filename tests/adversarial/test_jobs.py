@@ -41,7 +41,7 @@ from mechassay.circuits.evaluation.ablation import ablate
 from mechassay.circuits.evaluation.faithfulness import evaluate
 from mechassay.errors import BadFile, BadUsage, MissingExtra, UnknownName
 from mechassay.models.model import Model, load_model, make_model
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 from mechassay.results.records import Check, Record
 from mechassay.results.report import write_page
 from mechassay.results.sections import broken

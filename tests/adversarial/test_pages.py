@@ -43,7 +43,7 @@ from mechassay.results.plots import draw_distribution, together
 from mechassay.results.records import Record, Table
 from mechassay.results.sections import broken, checks_table
 from mechassay.results.text import nats, summary
-from mechassay.stats.distribution import DESIGN_KINDS
+from mechassay.stats import DESIGN_KINDS
 
 FAST: dict[str, Any] = {"n_resamples": 30, "n_permutations": 30, "worst": 2}
 

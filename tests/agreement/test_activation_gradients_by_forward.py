@@ -19,7 +19,7 @@ from torch import Tensor
 from mechassay.circuits import ablate
 from mechassay.circuits.methods.eap import EAPIGActivations
 from mechassay.models.hooks_reference import exact_precision
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 from mechassay.testing.tiny import Subject, subject
 from mechassay.utils.display import SILENT
 

@@ -15,7 +15,7 @@ from mechassay.circuits.methods.eap import EAPIGActivations
 from mechassay.circuits.methods.exact_patching import ExactPatching
 from mechassay.models.hooks_reference import Recording, ReferenceModel, exact_precision
 from mechassay.models.objectives import CrossEntropy, LogitDiff
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 from mechassay.testing.tiny import FAMILIES, Subject, subject
 
 

@@ -26,7 +26,7 @@ from mechassay.models.circuit_forward import run_circuit
 from mechassay.models.forward import Contrast
 from mechassay.models.hooks_reference import ReferenceModel, exact_precision
 from mechassay.models.model import Model
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 from mechassay.testing.tiny import subject, token_pairs, write_attn_only
 
 

@@ -26,8 +26,8 @@ from mechassay.features.featurizer import PrincipalAxes
 from mechassay.features.finder import Finder
 from mechassay.gym import CompatBatches, compat_batches, read_causalgym_rows
 from mechassay.gym.evaluation import BaseValues
-from mechassay.gym.interchanges import GymPairs
 from mechassay.gym.methods import SagaProbe
+from mechassay.gym.pairs import GymPairs
 from mechassay.interventions.site import Site
 from mechassay.models.model import Model, make_model
 from mechassay.prompts.interchange_batch import InterchangeBatch

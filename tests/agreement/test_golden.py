@@ -16,7 +16,7 @@ import mechassay as ma
 from mechassay.circuits import EdgeScores, evaluate, faithfulness_curve
 from mechassay.circuits.methods.method import Method
 from mechassay.models.model import Model, make_model
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 from mechassay.testing.tiny import quiet_model
 
 GOLDEN = Path(__file__).parents[1] / "golden"

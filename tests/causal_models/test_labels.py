@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from mechassay.causal_models.labels import with_arbitrary_labels
 from mechassay.errors import BadPairs
+from mechassay.prompts.batch import NO_TOKEN
 from mechassay.prompts.interchange_batch import InterchangeBatch
-from mechassay.prompts.pairs import NO_TOKEN
 
 Label = tuple[int, ...]
 

@@ -17,7 +17,7 @@ from mechassay.circuits.canonical import CANONICAL, IOI, Canonical, canonical
 from mechassay.circuits.circuit import Circuit
 from mechassay.errors import GraphMismatch, UnknownName
 from mechassay.models.graph import Graph
-from mechassay.tasks.load import TASKS
+from mechassay.tasks import TASKS
 
 EDGES: dict[str, dict[str, str]] = json.loads(
     (Path(__file__).parent / "data/canonical_edges.json").read_text("utf-8")

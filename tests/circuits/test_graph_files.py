@@ -31,7 +31,7 @@ from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, MechassayError, NonFinite
 from mechassay.models.graph import Graph
 from mechassay.models.model import make_model
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 from mechassay.testing.tiny import quiet_model
 
 GOLDEN = Path(__file__).parents[1] / "golden"

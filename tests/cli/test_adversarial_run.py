@@ -152,8 +152,8 @@ def test_help_offers_only_ablations_that_can_be_run(run: Run) -> None:
 def test_the_paper_checks_sizes_before_it_loads(
     run: Run, tmp_path: Path, words: tuple[str, ...], message: str
 ) -> None:
-    # The model does not exist: had it been looked for, the message would be another.
-    done = run("adversarial", "paper", "-m", "nope", *words, "-o", tmp_path / "out")
+    # The hub has no such model: had it been asked for, the message would be another.
+    done = run("adversarial", "paper", "-m", "nobody/nope", *words, "-o", tmp_path / "out")
     assert (
         done.code == 2 and done.line == f"mechassay: {message}." and not (tmp_path / "out").exists()
     )

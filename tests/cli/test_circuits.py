@@ -25,7 +25,7 @@ from mechassay.circuits.scores import largest_drawable
 from mechassay.discovery.job import CircuitsJob
 from mechassay.errors import BadUsage
 from mechassay.models.graph import Graph
-from mechassay.models.loading import truth_names
+from mechassay.models.sources import truth_names
 from mechassay.results.records import Failure, Record
 from mechassay.runs.job import Cell
 from mechassay.truth.ground_truth import load_truth

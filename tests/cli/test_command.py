@@ -19,7 +19,7 @@ from helpers.jobs import held
 from mechassay.circuits import EdgeScores
 from mechassay.circuits.evaluation.ablation import load_ablated
 from mechassay.cli.main import GROUPS, app_for
-from mechassay.models.loading import truth_names
+from mechassay.models.sources import truth_names
 from mechassay.results.records import Record
 
 

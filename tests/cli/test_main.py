@@ -20,7 +20,7 @@ from mechassay.circuits.graph_files import write_graph_file
 from mechassay.circuits.methods import METHODS
 from mechassay.errors import BadPairs, BadUsage
 from mechassay.models.graph import Graph
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 from mechassay.testing.tiny import build, quiet_model, subject
 
 Run = Callable[..., Any]

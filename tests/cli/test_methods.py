@@ -9,7 +9,7 @@ import pytest
 
 from mechassay.circuits.methods import METHODS
 from mechassay.cli.main import main
-from mechassay.models.loading import truth_names
+from mechassay.models.sources import truth_names
 from mechassay.tasks import TASKS
 
 Run = Callable[..., str]

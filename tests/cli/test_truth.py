@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mechassay.models.loading import truth_names
+from mechassay.models.sources import truth_names
 from mechassay.runs.folder import RunFolder
 from mechassay.truth.ground_truth import load_truth, truth_folder
 

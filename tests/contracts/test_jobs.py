@@ -9,7 +9,7 @@ import pytest
 
 from helpers.jobs import SMALL_JOBS
 from helpers.models import write_small_gpt2
-from mechassay.runs.job import JOBS
+from mechassay.runs import JOBS
 from mechassay.testing import check_job
 
 LESS = {

@@ -7,7 +7,8 @@ from typing import ClassVar
 
 import pytest
 
-from mechassay.circuits.evaluation.metrics import METRICS, Measured, Scored
+from mechassay.circuits.evaluation import METRICS
+from mechassay.circuits.evaluation.metrics import Measured, Scored
 from mechassay.results.records import Measure
 from mechassay.testing import check_metric
 

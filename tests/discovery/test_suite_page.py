@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from mechassay.circuits.drawing import Drawing
 from mechassay.discovery.suite_page import MANY_FIGURES, MOST_COLUMNS, SuitePage
-from mechassay.models.loading import truth_names
+from mechassay.models.sources import truth_names
 from mechassay.results.page import Fold, Section, TextTable, markdown, render
 from mechassay.results.records import Failure, Measure, PairTokens, Record, Selection, Spec
 

@@ -16,7 +16,7 @@ import yaml
 
 from helpers.web import ROOT, pages
 from mechassay.runs.accuracy import AccuracyJob
-from mechassay.runs.job import options_of
+from mechassay.runs.options import options_of
 
 DOCS = ROOT / "docs"
 WRITTEN = [page for page in sorted(DOCS.rglob("*.md")) if "generated" not in page.parts]

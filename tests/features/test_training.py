@@ -36,8 +36,8 @@ from mechassay.interventions.intervention import Interchange
 from mechassay.interventions.site import Site, load_site
 from mechassay.models.hooks_reference import exact_precision
 from mechassay.models.model import Model, make_model
+from mechassay.prompts.batch import NO_TOKEN
 from mechassay.prompts.interchange_batch import InterchangeBatch
-from mechassay.prompts.pairs import NO_TOKEN
 from mechassay.testing import tiny
 from mechassay.utils.display import SILENT
 

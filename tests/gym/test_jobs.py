@@ -32,7 +32,6 @@ from mechassay.gym import FAMILIES, evaluate, load_gym_task
 from mechassay.gym.checkpoint_pages import GymCheckPage
 from mechassay.gym.jobs import (
     GIVEN_CONTROL,
-    PAPER_STEPS,
     DirectionsJob,
     GymCheckJob,
     GymJob,
@@ -40,6 +39,7 @@ from mechassay.gym.jobs import (
     with_revisions,
 )
 from mechassay.gym.pages import DirectionsPage, GymPage
+from mechassay.gym.plan import PAPER_STEPS
 from mechassay.interventions.site import load_site
 from mechassay.leaderboard.board import paired_differences
 from mechassay.leaderboard.cells import cells_of

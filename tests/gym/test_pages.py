@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mechassay.gym.methods import SWEEPS
+from mechassay.gym.names import SWEEPS
 from mechassay.gym.pages import GymPage, chosen_table, sweep_sections
 from mechassay.results.page import TextTable, plain_text
 from mechassay.results.records import Record, Spec, Table, provenance

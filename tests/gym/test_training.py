@@ -36,8 +36,8 @@ from mechassay.gym import (
 from mechassay.gym import training as own_model
 from mechassay.gym.interchanges import control_labels, with_control_labels
 from mechassay.gym.training import PAD, untrained_neox, words_of
-from mechassay.models.loading import GYM_FOLDERS, checkpoints, gym_model_names
 from mechassay.models.model import Model
+from mechassay.models.sources import GYM_FOLDERS, checkpoints, gym_model_names
 from mechassay.tasks.task import share_of
 from mechassay.truth.verification import word_tokenizer
 from mechassay.utils.display import SILENT

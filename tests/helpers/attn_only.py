@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mechassay.models.graph import Graph
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 
 State = Mapping[str, Tensor]
 

@@ -26,8 +26,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from mechassay.errors import MechassayError
+from mechassay.prompts.batch import Batch
 from mechassay.prompts.interchange_batch import InterchangeBatch
-from mechassay.prompts.pairs import Batch
 from mechassay.tasks import SPLITS
 from mechassay.tasks.load import FileTask
 from mechassay.testing.tiny import VOCABULARY, Subject, subject

@@ -17,7 +17,7 @@ from gguf import GGUFWriter
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from mechassay.models import loading as sources
+from mechassay.models import loading
 from mechassay.models.loading import load_hf, resolve
 from mechassay.models.weight_files import is_fetched
 
@@ -136,7 +136,7 @@ def sha256(data: bytes) -> str:
 
 
 def load(source: str) -> tuple[Any, Any]:
-    return load_hf(sources.resolve(source), dtype=torch.float32, device="cpu")
+    return load_hf(loading.resolve(source), dtype=torch.float32, device="cpu")
 
 
 def logits(model: Any) -> torch.Tensor:

@@ -16,12 +16,13 @@ from helpers.models import families
 from mechassay.circuits.methods.exact_patching import ExactNodePatching
 from mechassay.errors import BadFile, BadPairs, BadUsage, UnknownName
 from mechassay.interventions.activation_patching import patch
-from mechassay.interventions.patch_map import DIRECTIONS, Direction, PatchMap
+from mechassay.interventions.patch_map import PatchMap
+from mechassay.interventions.plan import DIRECTIONS, Direction
 from mechassay.interventions.site import PARTS, Part
 from mechassay.models.forward import Place, forward
 from mechassay.models.model import Model, make_model
 from mechassay.models.objectives import load_objective
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 from mechassay.tasks.load import load_task
 from mechassay.testing.tiny import subject, token_pairs, with_words
 from mechassay.utils.display import SILENT

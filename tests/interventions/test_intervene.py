@@ -27,8 +27,8 @@ from mechassay.interventions.site import PARTS, Site, load_site, sites
 from mechassay.interventions.sweep import sweep
 from mechassay.models.forward import Place, forward
 from mechassay.models.model import Model
+from mechassay.prompts.batch import NO_TOKEN
 from mechassay.prompts.interchange_batch import InterchangeBatch
-from mechassay.prompts.pairs import NO_TOKEN
 from mechassay.testing.tiny import VOCABULARY, subject
 from mechassay.utils.display import SILENT
 

@@ -19,10 +19,11 @@ from rich.console import Console
 import mechassay as ma
 from mechassay.interventions.activation_patching import patch
 from mechassay.interventions.job import PatchJob
-from mechassay.interventions.patch_map import DIRECTIONS, Direction, PatchMap
+from mechassay.interventions.patch_map import PatchMap
 from mechassay.interventions.patch_verdict import answer_table
+from mechassay.interventions.plan import DIRECTIONS, Direction
 from mechassay.models.model import make_model
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 from mechassay.tasks.load import load_task
 from mechassay.testing.tiny import subject, with_words
 from mechassay.utils.display import SILENT

@@ -17,7 +17,7 @@ from mechassay.models.decoder import Readout
 from mechassay.models.forward import Contrast
 from mechassay.models.model import Model
 from mechassay.models.objectives import LogitDiff
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 from mechassay.testing.tiny import FAMILIES, Subject, subject
 
 METHODS: dict[str, Method] = {

@@ -14,11 +14,12 @@ import torch
 
 import mechassay as ma
 from mechassay.circuits import Circuit, Controls, EdgeScores, FaithfulnessCurve, NodeScores, Random
-from mechassay.circuits.series import FRACTIONS, AreaRule, Profile, step_weights, trapezoid_weights
+from mechassay.circuits.profiles import Profile
+from mechassay.circuits.series import FRACTIONS, AreaRule, step_weights, trapezoid_weights
 from mechassay.errors import BadUsage
 from mechassay.models.graph import Graph
 from mechassay.models.model import Model
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 from mechassay.stats.intervals import FEW_GROUPS
 from mechassay.testing.tiny import subject
 from mechassay.truth.ground_truth import load_truth

@@ -21,7 +21,7 @@ from mechassay.circuits.methods.eap import quadrature
 from mechassay.models.decoder import Decoder, Layer, Norm, Projection, Readout
 from mechassay.models.graph import Graph
 from mechassay.models.objectives import Accuracy, CrossEntropy, Js, Kl, LogitDiff, ProbDiff
-from mechassay.prompts.pairs import NO_TOKEN, Batch
+from mechassay.prompts.batch import NO_TOKEN, Batch
 from mechassay.testing.tiny import Subject, subject
 
 

@@ -46,7 +46,7 @@ from mechassay.leaderboard.track import (
     UploadLimits,
     row_of,
 )
-from mechassay.models.loading import gym_model_names, truth_names
+from mechassay.models.sources import gym_model_names, truth_names
 from mechassay.models.weight_files import packaged_names
 from mechassay.results.records import Record
 from mechassay.runs.execute import Here, prepare, run_cells

@@ -10,8 +10,9 @@ import torch
 
 from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.features.featurizer import Identity
+from mechassay.measurement.gauges import all_gauges
 from mechassay.measurement.job import MeasureJob, MeasureStudy
-from mechassay.measurement.metric import Inputs, all_gauges, missing_inputs
+from mechassay.measurement.metric import Inputs, missing_inputs
 from mechassay.results.records import Record
 from mechassay.runs.execute import run
 from mechassay.runs.folder import RunFolder

@@ -21,8 +21,9 @@ from mechassay.measurement.catalogue import (
     page_metric,
     quantity,
 )
+from mechassay.measurement.gauges import all_gauges
 from mechassay.measurement.measurement import ALL, Measurement, Scenario, simulate
-from mechassay.measurement.metric import NEEDS, all_gauges, missing_inputs
+from mechassay.measurement.metric import NEEDS, missing_inputs
 from mechassay.results.records import Spec, provenance
 from mechassay.testing import check_record
 

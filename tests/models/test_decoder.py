@@ -9,7 +9,7 @@ from mechassay.models.families import decode
 from mechassay.models.forward import forward, trace
 from mechassay.models.hooks_reference import exact_precision
 from mechassay.models.model import Model, make_model, sum_of_writers
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 from mechassay.testing.tiny import FAMILIES, Subject, build, subject
 
 

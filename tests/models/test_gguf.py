@@ -9,7 +9,7 @@ import torch
 
 from helpers.tiny_gguf import files_in, load, logits, sha256, tiny_llama, write_gguf
 from mechassay.errors import BadFile, UnsupportedModel
-from mechassay.models import loading as sources
+from mechassay.models import loading
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -22,10 +22,10 @@ def test_a_gguf_is_dequantised_once(
     (tmp_path / "tokenizer_config.json").write_text(
         '{"tokenizer_class": "Foreign"}'
     )  # must not be looked at
-    first = sources.resolve(str(file))
+    first = loading.resolve(str(file))
     assert first.kind == "gguf" and first.location == str(cache / "gguf" / sha256(gguf_bytes)[:16])
-    monkeypatch.setattr(sources, "dequantise", lambda *_: pytest.fail("dequantised again"))
-    assert sources.resolve(str(file)) == first
+    monkeypatch.setattr(loading, "dequantise", lambda *_: pytest.fail("dequantised again"))
+    assert loading.resolve(str(file)) == first
     torch.testing.assert_close(logits(load(str(file))[0]), logits(tiny_llama()))
 
 
@@ -52,19 +52,19 @@ def test_a_truncated_gguf(gguf_bytes: bytes, tmp_path: Path, cache: Path, keep: 
     file = tmp_path / "cut.gguf"
     file.write_bytes(gguf_bytes[:keep])
     with pytest.raises(BadFile, match="^cut.gguf"):
-        sources.resolve(str(file))
+        loading.resolve(str(file))
     assert files_in(cache) == []
 
 
 def test_a_foreign_and_a_missing_gguf(tmp_path: Path) -> None:
     (tmp_path / "text.gguf").write_text("not a model at all " * 100)
     with pytest.raises(BadFile, match="not a GGUF file"):
-        sources.resolve(str(tmp_path / "text.gguf"))
+        loading.resolve(str(tmp_path / "text.gguf"))
     with pytest.raises(BadFile, match="no file"):
-        sources.resolve(str(tmp_path / "none.gguf"))
+        loading.resolve(str(tmp_path / "none.gguf"))
 
 
 def test_lost_rope_scaling_is_refused(tmp_path: Path) -> None:
     file = write_gguf(tiny_llama(), tmp_path / "scaled.gguf", rope_scaling=True)
     with pytest.raises(UnsupportedModel, match="rotary"):
-        sources.resolve(str(file))
+        loading.resolve(str(file))

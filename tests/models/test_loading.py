@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mechassay.models.loading import split_revision, training_step
+from mechassay.models.sources import split_revision, training_step
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,10 @@ from mechassay.interventions.steering import generate
 from mechassay.interventions.sweep import sweep
 from mechassay.models.memory import token_budget
 from mechassay.models.model import Model, check_device, make_model, untrained
+from mechassay.prompts.batch import NO_TOKEN
 from mechassay.prompts.interchange_batch import InterchangeBatch
 from mechassay.prompts.interchanges import InterchangePair
-from mechassay.prompts.pairs import NO_TOKEN, Pair
+from mechassay.prompts.pairs import Pair
 from mechassay.testing.tiny import (
     FAMILIES,
     build,

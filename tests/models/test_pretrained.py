@@ -10,7 +10,7 @@ import torch
 
 from helpers.tiny_gguf import load, logits, tiny_llama
 from mechassay.errors import BadFile, ModelNotFetched
-from mechassay.models import loading as pretrained
+from mechassay.models import loading
 from mechassay.models import weight_files as packaged
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -71,7 +71,7 @@ def test_the_hub_s_refusal_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(*_: Any, **__: Any) -> Any:
         raise OSError("We couldn't connect to the hub.\nMore lines.")
 
-    monkeypatch.setattr(pretrained, "load_whole", unreachable)
+    monkeypatch.setattr(loading, "load_whole", unreachable)
     with pytest.raises(ModelNotFetched) as caught:
         load("HuggingFaceTB/SmolLM2-135M")
     message = str(caught.value)
@@ -106,8 +106,8 @@ def test_the_tokenizer_of_a_hub_id_has_its_revision(monkeypatch: pytest.MonkeyPa
         asked.append((source, revision))
         return "words"
 
-    monkeypatch.setattr(pretrained, "_attn_only_folder", lambda _: None)
-    monkeypatch.setattr(pretrained, "load_whole", lambda *_, **__: tiny_llama())
+    monkeypatch.setattr(loading, "_attn_only_folder", lambda _: None)
+    monkeypatch.setattr(loading, "load_whole", lambda *_, **__: tiny_llama())
     monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", listen)
     assert load("EleutherAI/pythia-70m@step64")[1] == "words"
     assert load("EleutherAI/pythia-70m")[1] == "words"

@@ -14,33 +14,32 @@ from transformers import PreTrainedTokenizerFast
 
 from helpers.tiny_gguf import load, logits, tiny_llama
 from mechassay.errors import BadFile, BadUsage, ModelNotFetched, UnknownName
-from mechassay.models import loading as pretrained
-from mechassay.models import loading as sources
+from mechassay.models import loading, sources
 
 pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.mark.parametrize("source", ["gpt2", "EleutherAI/pythia-70m"])
 def test_hub_ids(source: str) -> None:
-    assert sources.resolve(source) == sources.Resolved("hub", source, source)
+    assert loading.resolve(source) == sources.Resolved("hub", source, source)
 
 
 @pytest.mark.parametrize("source", ["/nowhere/at/all", "a/b/c", "../a", "~nobody/a"])
 def test_paths_without_a_folder(source: str) -> None:
     with pytest.raises(BadFile, match=f"There is no folder '{source}' with a model"):
-        sources.resolve(source)
+        loading.resolve(source)
 
 
 @pytest.mark.parametrize("source", ["smolm2-135m", "no such model", ""])
 def test_other_names_are_unknown(source: str) -> None:
     with pytest.raises(UnknownName) as caught:
-        sources.resolve(source)
+        loading.resolve(source)
     assert ("Did you mean 'smollm2-135m'?" in str(caught.value)) == (source == "smolm2-135m")
 
 
 def test_a_folder_without_config(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match=r"no config\.json"):
-        sources.resolve(str(tmp_path))
+        loading.resolve(str(tmp_path))
 
 
 def write_checkpoints(folder: Path, steps: Sequence[int | str]) -> dict[str, torch.Tensor]:
@@ -65,7 +64,7 @@ def test_a_checkpoint_is_a_subfolder(tmp_path: Path) -> None:
         model, tokenizer = load(source)
         torch.testing.assert_close(logits(model), right, rtol=0, atol=0)
         assert tokenizer("b").input_ids == [1]
-        assert sources.resolve(source).name == f"run@{name}"
+        assert loading.resolve(source).name == f"run@{name}"
     assert sources.checkpoints(tmp_path / "run") == ["step0", "step8", "step64"]
 
 
@@ -73,7 +72,7 @@ def test_a_folder_of_checkpoints_is_the_last_step(tmp_path: Path) -> None:
     expected = write_checkpoints(tmp_path / "run", [0, 64, 8, "best"])
     model, tokenizer = load(str(tmp_path / "run"))
     torch.testing.assert_close(logits(model), expected["step64"], rtol=0, atol=0)
-    assert tokenizer("b").input_ids == [1] and sources.resolve(str(tmp_path / "run")).name == "run"
+    assert tokenizer("b").input_ids == [1] and loading.resolve(str(tmp_path / "run")).name == "run"
     # A model of its own is what the folder stands for; its checkpoints have other names.
     tiny_llama().save_pretrained(tmp_path / "run")
     torch.testing.assert_close(logits(load(str(tmp_path / "run"))[0]), logits(tiny_llama()))
@@ -84,17 +83,17 @@ def test_a_folder_of_checkpoints_is_the_last_step(tmp_path: Path) -> None:
 def test_a_checkpoint_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
     write_checkpoints(tmp_path / "run", [0, 64])
     with pytest.raises(UnknownName, match=r"checkpoint of run 'step65'.*'step64'.*step0, step64"):
-        sources.resolve(f"{tmp_path / 'run'}@step65")
+        loading.resolve(f"{tmp_path / 'run'}@step65")
     # Nothing outside of the folder is a checkpoint of it.
     write_checkpoints(tmp_path / "other", [1])
     for outside in ("../other/step1", "..", ".", str(tmp_path / "other/step1")):
         with pytest.raises(UnknownName, match="checkpoint of run"):
-            sources.resolve(f"{tmp_path / 'run'}@{outside}")
+            loading.resolve(f"{tmp_path / 'run'}@{outside}")
     with pytest.raises(BadUsage, match="the name of a revision; got 'run@'"):
-        sources.resolve(f"{tmp_path / 'run'}@")
+        loading.resolve(f"{tmp_path / 'run'}@")
     tiny_llama().save_pretrained(tmp_path / "single")
     with pytest.raises(UnknownName, match="Known: none"):
-        sources.resolve(f"{tmp_path / 'single'}@step1")
+        loading.resolve(f"{tmp_path / 'single'}@step1")
 
 
 def test_a_path_with_an_at_sign_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,11 +101,11 @@ def test_a_path_with_an_at_sign_is_a_path(tmp_path: Path, monkeypatch: pytest.Mo
     tiny_llama().save_pretrained(tmp_path / "run@step8")
     write_checkpoints(tmp_path / "run", [8])
     monkeypatch.chdir(tmp_path)
-    assert sources.resolve("run@home").location == str(tmp_path / "run@home/step64")
-    assert sources.resolve("run@home@step0").location == str(tmp_path / "run@home/step0")
-    assert sources.resolve("run@step8").location == str(tmp_path / "run@step8")
+    assert loading.resolve("run@home").location == str(tmp_path / "run@home/step64")
+    assert loading.resolve("run@home@step0").location == str(tmp_path / "run@home/step0")
+    assert loading.resolve("run@step8").location == str(tmp_path / "run@step8")
     with pytest.raises(BadFile, match="There is no folder 'me@home/run' with a model"):
-        sources.resolve("me@home/run")
+        loading.resolve("me@home/run")
 
 
 def test_a_revision_of_a_hub_id_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,13 +116,13 @@ def test_a_revision_of_a_hub_id_is_passed_on(monkeypatch: pytest.MonkeyPatch) ->
         raise OSError("not today")
 
     for name, revision in (("EleutherAI/pythia-70m", "step64"), ("gpt2", "refs/pr/1")):
-        found = sources.resolve(f"{name}@{revision}")
+        found = loading.resolve(f"{name}@{revision}")
         assert found == sources.Resolved("hub", f"{name}@{revision}", name, revision=revision)
         monkeypatch.setattr("huggingface_hub.hf_hub_download", listen)
         with pytest.raises(ModelNotFetched, match=f"'{name}@{revision}' did not come"):
             load(f"{name}@{revision}")
-        monkeypatch.setattr(pretrained, "_attn_only_folder", lambda _: None)
-        monkeypatch.setattr(pretrained, "load_whole", listen)
+        monkeypatch.setattr(loading, "_attn_only_folder", lambda _: None)
+        monkeypatch.setattr(loading, "load_whole", listen)
         with pytest.raises(ModelNotFetched):
             load(f"{name}@{revision}")
         assert asked == [(name, revision)] * 2
@@ -135,4 +134,4 @@ def test_a_gguf_has_no_revisions(gguf_bytes: bytes, tmp_path: Path) -> None:
     file = tmp_path / "m.gguf"
     file.write_bytes(gguf_bytes)
     with pytest.raises(BadUsage, match="has no revisions; got 'm@step1'"):
-        sources.resolve(f"{file}@step1")
+        loading.resolve(f"{file}@step1")

@@ -18,19 +18,10 @@ from transformers import PreTrainedTokenizer, PreTrainedTokenizerFast
 
 from helpers.pairs import as_csv, jsonl, write
 from mechassay.errors import BadFile, BadPairs, BadUsage, UnknownName
+from mechassay.prompts.batch import NO_TOKEN, Batch
 from mechassay.prompts.interchange_batch import InterchangeBatch
 from mechassay.prompts.interchanges import JOINED, NO_LABEL, InterchangePair
-from mechassay.prompts.pairs import (
-    ABSENT,
-    NO_TOKEN,
-    Batch,
-    Example,
-    Examples,
-    Pair,
-    Pairs,
-    Prompt,
-    filled,
-)
+from mechassay.prompts.pairs import ABSENT, Example, Examples, Pair, Pairs, Prompt, filled
 from mechassay.tasks.ravel import ATTRIBUTE, CITY, TEMPLATE, WIKIPEDIA, Ravel
 
 N = NO_TOKEN

@@ -20,7 +20,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from mechassay.errors import BadPairs
-from mechassay.prompts.pairs import NO_TOKEN, Batch, Example, Pair, Prompt, content_hash, filled
+from mechassay.prompts.batch import NO_TOKEN, Batch
+from mechassay.prompts.pairs import Example, Pair, Prompt, content_hash, filled
 
 FIELDS = ("clean", "counterfactual", "mask", "answers", "foils")
 tokens = st.integers(0, 50)

@@ -11,7 +11,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import PreTrainedTokenizerFast
 
 from mechassay.errors import UnknownName
-from mechassay.prompts.pairs import Batch, Pair, filled
+from mechassay.prompts.batch import Batch
+from mechassay.prompts.pairs import Pair, filled
 from mechassay.prompts.tokenization import (
     ALIKE,
     LENGTHS,

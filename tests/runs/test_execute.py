@@ -26,13 +26,13 @@ from mechassay.circuits import EdgeScores
 from mechassay.circuits.methods import METHODS
 from mechassay.discovery.job import CircuitsJob
 from mechassay.errors import BadUsage, DiskFull, MechassayError
+from mechassay.models.sources import check_sources
 from mechassay.runs.execute import (
     CellLimits,
     Here,
     Processes,
     Ray,
     batches_of,
-    check_models,
     part_of,
     prepare,
     run,
@@ -157,8 +157,8 @@ def test_models_that_do_not_exist_leave_no_folder(
         run(job, tmp_path / "out", progress=SILENT)
     assert list(tmp_path.iterdir()) == []
     # One that exists, or is given as an object, is reason enough to begin.
-    check_models(CircuitsJob((*models, "truth-ioi"), ("ioi",), methods=("eap",)))
-    check_models(job, models)
+    check_sources((*models, "truth-ioi"))
+    check_sources(models, given=models)
 
 
 def test_nothing_to_do_is_said(tmp_path: Path) -> None:

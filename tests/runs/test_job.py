@@ -13,11 +13,13 @@ import pytest
 
 from mechassay.adversarial.jobs import AdversarialJob, SearchJob
 from mechassay.adversarial.paper import PaperJob
-from mechassay.cli import command as commands
+from mechassay.cli import execution
 from mechassay.cli.main import main
 from mechassay.discovery.job import CircuitsJob
+from mechassay.runs import JOBS
 from mechassay.runs.accuracy import AccuracyJob
-from mechassay.runs.job import JOBS, PROGRAM, command_line, job_of, options_of
+from mechassay.runs.job import PROGRAM, command_line, job_of
+from mechassay.runs.options import options_of
 
 CIRCUITS = CircuitsJob(("truth-ioi",), methods=("eap", "eap-ig-inputs:steps=3,points=left"))
 PLAIN: dict[str, Any] = {
@@ -76,7 +78,7 @@ def typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     def call(line: str) -> tuple[Any, Path]:
         found: list[tuple[Any, Path]] = []
         monkeypatch.setattr(
-            commands, "execute", lambda job, *, output, **_: found.append((job, output))
+            execution, "execute", lambda job, *, output, **_: found.append((job, output))
         )
         program, *words = shlex.split(line)
         assert program == PROGRAM

@@ -23,7 +23,8 @@ import mechassay.saes.training as trainer_module
 import mechassay.saes.training as training
 from helpers.planted import ACTIVE, D, N, Planted, explained, planted
 from mechassay.errors import BadFile, BadUsage, NonFinite, UnknownName
-from mechassay.features.sae import SAE, Architecture
+from mechassay.features import Architecture
+from mechassay.features.sae import SAE
 from mechassay.saes import (
     DictionaryTrainer,
     SAESettings,

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from mechassay.measurement.catalogue import Condition, Variant, quantity
-from mechassay.measurement.metric import GAUGES, load_gauge
+from mechassay.measurement.gauges import GAUGES
+from mechassay.measurement.metric import load_gauge
 from mechassay.saes.synthetic import PlantedSettings
 from mechassay.truth.ground_truth import load_truth
 from studies.measure_trial.discrimination import (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mechassay.models.loading import GYM_FOLDERS
+from mechassay.models.sources import GYM_FOLDERS
 from studies.gym_neox import __main__ as study
 from studies.gym_neox.corpus import TRAINING, corpus_tasks
 

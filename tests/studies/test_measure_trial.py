@@ -9,7 +9,7 @@ import pytest
 
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.measurement import metric as gauge
-from mechassay.measurement.metric import GAUGES, all_gauges
+from mechassay.measurement.gauges import GAUGES, all_gauges
 from mechassay.runs.execute import run
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import command_line

@@ -14,7 +14,7 @@ import torch
 
 from mechassay.circuits import EAPIGInputs
 from mechassay.circuits.scores import EdgeScores
-from mechassay.cli import command as commands
+from mechassay.cli import execution
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import command_line, job_of
 from studies.robust.discovery import Robust
@@ -173,7 +173,7 @@ def test_the_command_gives_the_job_again(
 ) -> None:
     """One edge is typed 1, all edges 1.0."""
     found: list[RobustJob] = []
-    monkeypatch.setattr(commands, "execute", lambda job, **_: found.append(job))
+    monkeypatch.setattr(execution, "execute", lambda job, **_: found.append(job))
     assert run(*shlex.split(command_line(job))[1:]).code == 0
     assert found == [job]
     assert [type(size) for size in found[0].sizes] == [type(size) for size in job.sizes]

@@ -25,7 +25,8 @@ from mechassay.circuits import (
 from mechassay.circuits.methods.eap import NAP
 from mechassay.circuits.methods.method import paired
 from mechassay.errors import BadPairs, BadUsage, UnknownName
-from mechassay.prompts.pairs import Batch, Pair
+from mechassay.prompts.batch import Batch
+from mechassay.prompts.pairs import Pair
 from mechassay.testing.tiny import Subject, subject
 from mechassay.truth.ground_truth import load_truth
 from mechassay.utils.display import SILENT

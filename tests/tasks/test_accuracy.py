@@ -21,11 +21,6 @@ from mechassay.models.model import Model, make_model
 from mechassay.prompts.pairs import Prompt
 from mechassay.tasks import TASKS, load_task
 from mechassay.tasks.accuracy import (
-    LABELLED,
-    NAMED,
-    NUMBERED,
-    VALUED,
-    Scoring,
     log_probabilities,
     mib_scores,
     needs_model,
@@ -33,6 +28,7 @@ from mechassay.tasks.accuracy import (
     written,
 )
 from mechassay.tasks.hub_datasets import PublicTask
+from mechassay.tasks.scoring import LABELLED, NAMED, NUMBERED, VALUED, Scoring
 from mechassay.testing.tiny import FAMILIES, build
 
 DIGITS = [str(n) for n in range(10)]

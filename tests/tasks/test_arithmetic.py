@@ -25,7 +25,8 @@ from transformers import PreTrainedTokenizerFast
 import mechassay.tasks.arithmetic as arithmetic
 from helpers.read_back import TASKS, solve, some
 from mechassay.errors import BadPairs, BadUsage, UnknownName
-from mechassay.prompts.pairs import ABSENT, Batch, Example, Prompt, content_hash
+from mechassay.prompts.batch import Batch
+from mechassay.prompts.pairs import ABSENT, Example, Prompt, content_hash
 from mechassay.prompts.tokenization import LENGTHS, token_position
 from mechassay.tasks import SPLITS, Task, load_task
 from mechassay.tasks.arithmetic import (

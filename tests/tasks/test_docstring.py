@@ -20,7 +20,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.models.model import make_model
-from mechassay.prompts.pairs import Batch, Example, Prompt
+from mechassay.prompts.batch import Batch
+from mechassay.prompts.pairs import Example, Prompt
 from mechassay.prompts.tokenization import token_position
 from mechassay.tasks import SPLITS, load_task
 from mechassay.tasks.docstring import MATCHED, RANDOM, UNMATCHED, Docstring

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 
 from helpers.pairs import as_csv, everything, jsonl, read, refused, row, write
 from mechassay.errors import BadFile, BadPairs, BadUsage, UnknownName
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 from mechassay.tasks.load import FileTask, check_pairs
 
 

@@ -20,7 +20,8 @@ from transformers import PreTrainedTokenizerFast
 
 from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.models.objectives import ProbDiff
-from mechassay.prompts.pairs import Batch, Example, Pair, Prompt, align_pairs
+from mechassay.prompts.batch import Batch
+from mechassay.prompts.pairs import Example, Pair, Prompt, align_pairs
 from mechassay.prompts.tokenization import ALIKE, LENGTHS, Misaligned, token_position
 from mechassay.tasks import SPLITS, load_task
 from mechassay.tasks.greater_than import CENTURIES, MATCHED, UNMATCHED, YEARS, GreaterThan

@@ -26,7 +26,8 @@ from transformers import PreTrainedTokenizerFast
 import mechassay.tasks.ioi
 from helpers.pairs import ALL_NAMES, NAMES, WORDS, all_words, mentions, solve, word_level
 from mechassay.errors import BadPairs, BadUsage, UnknownName
-from mechassay.prompts.pairs import Batch, Example, Prompt, content_hash
+from mechassay.prompts.batch import Batch
+from mechassay.prompts.pairs import Example, Prompt, content_hash
 from mechassay.prompts.tokenization import LENGTHS, token_position
 from mechassay.tasks import SPLITS, Task, load_task
 from mechassay.tasks.ioi import ABC, CHANGES, IOI

@@ -29,7 +29,8 @@ from helpers.pairs import everything, jsonl, refused
 from helpers.pairs import row as file_mistakes_row
 from helpers.pairs import write as file_mistakes_write
 from mechassay.errors import BadFile, BadPairs, BadUsage, MechassayError, UnknownName
-from mechassay.prompts.pairs import ABSENT, Batch, Example, Pair, Prompt
+from mechassay.prompts.batch import Batch
+from mechassay.prompts.pairs import ABSENT, Example, Pair, Prompt
 from mechassay.prompts.rows import LONGEST_LINE
 from mechassay.tasks import SPLITS, TASKS, load_task
 from mechassay.tasks.load import FileTask, check_pairs, parts_of, places

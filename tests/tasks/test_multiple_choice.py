@@ -19,7 +19,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from mechassay.errors import BadPairs, BadUsage, UnknownName
-from mechassay.prompts.pairs import Batch, Example, Prompt, content_hash
+from mechassay.prompts.batch import Batch
+from mechassay.prompts.pairs import Example, Prompt, content_hash
 from mechassay.prompts.tokenization import token_position
 from mechassay.tasks import SPLITS, load_task
 from mechassay.tasks.multiple_choice import (

@@ -43,7 +43,8 @@ from helpers.read_back import (
     patterns,
 )
 from mechassay.errors import BadFile, BadPairs, BadUsage, UnknownName
-from mechassay.prompts.pairs import Batch, Example, Prompt, align_pairs, content_hash
+from mechassay.prompts.batch import Batch
+from mechassay.prompts.pairs import Example, Prompt, align_pairs, content_hash
 from mechassay.prompts.tokenization import ALIKE, LENGTHS, Misaligned, encode, token_position
 from mechassay.tasks import SPLITS, load_task
 from mechassay.tasks.ravel import ATTRIBUTES, Ravel

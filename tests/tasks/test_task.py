@@ -15,7 +15,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import PreTrainedTokenizerFast
 
 from mechassay.errors import BadPairs, BadUsage, UnknownName
-from mechassay.prompts.pairs import Batch, Example
+from mechassay.prompts.batch import Batch
+from mechassay.prompts.pairs import Example
 from mechassay.tasks import ioi as ioi_module
 from mechassay.tasks import load_task
 from mechassay.tasks.greater_than import GreaterThan

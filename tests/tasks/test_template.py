@@ -15,7 +15,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from mechassay.errors import BadPairs, BadUsage, MechassayError, UnknownName
-from mechassay.prompts.pairs import Batch, content_hash
+from mechassay.prompts.batch import Batch
+from mechassay.prompts.pairs import content_hash
 from mechassay.tasks.task import SPLITS, settings_of
 from mechassay.tasks.template import Template
 

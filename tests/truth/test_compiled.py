@@ -21,7 +21,8 @@ from mechassay.circuits.evaluation.ablation import ablate
 from mechassay.circuits.evaluation.faithfulness import evaluate
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadFile, GraphMismatch, MechassayError, UnknownName
-from mechassay.models.loading import resolve, truth_names
+from mechassay.models.loading import resolve
+from mechassay.models.sources import truth_names
 from mechassay.prompts.pairs import Pair
 from mechassay.testing.checks import check_task
 from mechassay.truth import compiled

@@ -21,19 +21,12 @@ from mechassay.circuits.evaluation.metrics import recovery_of
 from mechassay.circuits.graph_files import load_scores
 from mechassay.discovery.job import CircuitsJob
 from mechassay.errors import BadUsage, UnknownName
-from mechassay.models.loading import truth_names
 from mechassay.models.model import load_model
+from mechassay.models.sources import truth_names, with_truths
 from mechassay.results.records import Record
 from mechassay.runs.execute import run
 from mechassay.tasks import load_task
-from mechassay.truth.ground_truth import (
-    check_tasks,
-    is_truth,
-    load_truth,
-    own_task_notes,
-    tasks_of,
-    with_truths,
-)
+from mechassay.truth.ground_truth import check_tasks, is_truth, load_truth, own_task_notes, tasks_of
 
 
 def test_a_ground_truth_runs_on_its_own_task() -> None:

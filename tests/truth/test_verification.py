@@ -16,7 +16,7 @@ from mechassay.circuits.evaluation.ablation import ablate
 from mechassay.circuits.methods.exact_patching import ExactPatching
 from mechassay.errors import BadUsage, GraphMismatch, UnknownName
 from mechassay.models.graph import Graph
-from mechassay.models.loading import truth_names
+from mechassay.models.sources import truth_names
 from mechassay.truth.compiled import BLUEPRINTS
 from mechassay.truth.ground_truth import load_truth
 from mechassay.truth.verification import (

@@ -15,13 +15,12 @@ from mechassay.features.dbm import DBM
 from mechassay.features.sae import SAE
 from mechassay.utils.display import SILENT
 from mechassay.variables.featurizers import (
-    FEATURIZERS,
-    PROFILES,
     FeaturizerSettings,
     featurizer_settings,
     fit_featurizer,
     n_features_of,
 )
+from mechassay.variables.plan import FEATURIZERS, PROFILES
 
 LLAMA, GEMMA, GPT2 = "llama", "gemma2", "gpt2"
 

@@ -24,6 +24,7 @@ from jaxtyping import Float
 
 from mechassay.adversarial.divergence import Tolerance
 from mechassay.adversarial.evaluation import evaluate_pairs
+from mechassay.adversarial.plan import SIDE
 from mechassay.adversarial.pools import Pool
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.random import Random, RandomPaths
@@ -34,8 +35,6 @@ from mechassay.utils.display import BAR, OneLine, Progress
 
 CONTROL = 1
 """Makes the seed of random controls another than that of a run's random circuits."""
-SIDE = 64
-"""Prompts of each pool that controls use of a grid; of pairs its square."""
 
 
 @dataclass(frozen=True)

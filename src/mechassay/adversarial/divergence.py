@@ -44,7 +44,7 @@ from mechassay.models.circuit_forward import circuit_runner
 from mechassay.models.decoder import Decoder, Readout, at_least_fp32
 from mechassay.models.forward import ConstantBatch, Constants, Contrast
 from mechassay.models.model import Model
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 from mechassay.utils.display import OneLine
 from mechassay.utils.files import whole
 

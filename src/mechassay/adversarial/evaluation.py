@@ -48,7 +48,7 @@ from mechassay.models.decoder import Context, Decoder, Readout
 from mechassay.models.forward import Contrast, Trace, trace
 from mechassay.models.memory import check_fits, out_of_memory_is_an_error
 from mechassay.models.model import Model
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 from mechassay.stats.bounds import PartialGrid
 from mechassay.utils.display import BAR, Advance, OneLine, Progress
 

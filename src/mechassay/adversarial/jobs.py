@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from rich.console import Console
@@ -29,25 +30,25 @@ from rich.console import Console
 from mechassay.adversarial.divergence import arrow
 from mechassay.adversarial.field_tables import template_text
 from mechassay.adversarial.pages import BOUND, SEARCH_KIND, AdversarialPage, best_text
-from mechassay.adversarial.pools import Pool, check_finite, draw_pools
-from mechassay.adversarial.record import KIND, RecordMaker
-from mechassay.adversarial.search import BUDGET, RESTARTS, STARTS, SearchResult, search
-from mechassay.adversarial.study import (
-    CIRCUIT_HELP,
+from mechassay.adversarial.plan import (
     AdversarialPlan,
-    AdversarialStudy,
-    check_circuits,
-    circuit_versions,
+    SearchPlan,
 )
+from mechassay.adversarial.pools import Pool, check_finite, draw_pools, parse_same, parse_where
+from mechassay.adversarial.record import KIND, RecordMaker
+from mechassay.adversarial.search import SearchResult, search
+from mechassay.adversarial.statistics import parse_map
+from mechassay.adversarial.study import AdversarialStudy, check_circuits, circuit_versions
+from mechassay.circuits.evaluation.ablation import ABLATIONS
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.method import check_pairing, paired
 from mechassay.circuits.methods.spec import CircuitSpec, FoundCircuit
 from mechassay.circuits.scores import Scores
+from mechassay.errors import BadUsage, one_of
 from mechassay.models.model import Model, check_dtype
 from mechassay.models.objectives import load_objective
 from mechassay.results.console import print_tables, print_text
 from mechassay.results.records import Measure, Record, Selection, Spec, Table
-from mechassay.runs import options
 from mechassay.runs.job import (
     Bench,
     Cell,
@@ -56,9 +57,9 @@ from mechassay.runs.job import (
     Results,
     cell_name,
     made_by,
-    option,
     shown_model,
 )
+from mechassay.stats import DESIGN_KINDS
 from mechassay.tasks.task import Task, settings_of
 from mechassay.truth.ground_truth import truth_circuit
 from mechassay.utils.files import write_text
@@ -66,13 +67,20 @@ from mechassay.utils.files import write_text
 
 @dataclass(frozen=True)
 class AdversarialJob(AdversarialPlan, Job):
-    """How far circuits are from the model on every pair of prompts: percentiles with bounds, worst
-    pairs, which prompts are worse.
-    """
+    """A cell is a circuit; see `AdversarialPlan` for the fields."""
 
-    kind: ClassVar[str] = KIND
     for_boards: ClassVar[bool] = True
     markdown: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        fields = tuple(name for text in self.same for name in parse_same(text))
+        filled = {
+            "design": self.design or ("matched" if self.enumerate_all else "grid"),
+            "n_corrupted": self.n_clean if self.n_corrupted is None else self.n_corrupted,
+            "same": fields,
+        }
+        for name, value in filled.items():
+            object.__setattr__(self, name, value)
 
     def versions(self, bench: Bench) -> dict[str, Any]:
         """See `circuit_versions`."""
@@ -93,6 +101,84 @@ class AdversarialJob(AdversarialPlan, Job):
         stored = [bench.folder.record(cell.name) for cell in self.cells()]
         study = AdversarialStudy(self, bench)
         study.check_file([record for record in stored if record is not None])
+
+    def refuse(self) -> None:
+        """Refuse settings that cannot be run.
+
+        Raises:
+            BadUsage, UnknownName: there is one.
+        """
+        one_of("design", self.design or "", DESIGN_KINDS)
+        one_of("ablation", self.ablation, ABLATIONS)
+        check_dtype(self.dtype)
+        if self.ablation == "resample":
+            raise BadUsage(
+                "Resample ablation pairs each prompt with another clean one: take --ablation"
+                " counterfactual with --design independent."
+            )
+        check_circuits(self.circuits)
+        self._check_numbers()
+        self._check_pairs()
+        self._check_discovery()
+
+    def _check_numbers(self) -> None:
+        """Refuse numbers out of their range."""
+        self._check_labels()
+        least = {"worst": 0, "n_resamples": 1, "n_permutations": 1, "train_limit": 1, "controls": 1}
+        for name, number in least.items():
+            if getattr(self, name) < number:
+                raise BadUsage(f"{name} must be {number} or more; got {getattr(self, name)}.")
+
+    def _check_pairs(self) -> None:
+        """Refuse pairs that a design does not have."""
+        if self.design != "grid" and self.n_clean != self.n_corrupted:
+            raise BadUsage(
+                f"{self.drawn_as.capitalize()} pairs need pools of one size; got {self.n_clean} and"
+                f" {self.n_corrupted} prompts."
+            )
+        if self.enumerate_all and not (self.design == "matched" and self.paired):
+            raise BadUsage(
+                "Only matched pairs with counterfactual ablation can be enumerated: --design"
+                " matched."
+            )
+        parse_where(self.where)
+        if self.same:
+            parse_same(",".join(self.same))
+        if self.same and not (self.design == "grid" and self.paired):
+            raise BadUsage(
+                "--same chooses among the pairs of a grid with counterfactual ablation; got"
+                f" {self.drawn_as} pairs."
+            )
+        if self.where and self.enumerate_all:
+            raise BadUsage("--where chooses prompts of a sample; --enumerate takes all there are.")
+
+    def _check_discovery(self) -> None:
+        """Refuse settings of the search for circuits that no method can have."""
+        if self.objective is not None:
+            load_objective(self.objective)
+        check_pairing(self.pairing)
+        if not self.paired and self.pairing != "matched":
+            raise BadUsage(
+                f"Only counterfactual ablation pairs prompts; got the pairing {self.pairing} with"
+                f" {self.ablation} ablation."
+            )
+        if (self.objective or self.pairing != "matched") and not any(
+            CircuitSpec.parse(each).kind == "method" for each in self.circuits
+        ):
+            raise BadUsage(
+                "--objective and --pairing are of circuits that a method finds, METHOD@SIZE; none"
+                " was asked for."
+            )
+
+    def _check_labels(self) -> None:
+        """Refuse what is wrong with how labels are looked at."""
+        for text in self.heat_maps:
+            parse_map(text)
+        if not (math.isfinite(self.least_effect) and self.least_effect >= 0):
+            raise BadUsage(
+                "The least effect must be a share of the empty circuit's, 0 or more; got"
+                f" {self.least_effect}."
+            )
 
     def cells(self) -> list[Cell]:
         """See `Job.cells`."""
@@ -118,32 +204,9 @@ class AdversarialJob(AdversarialPlan, Job):
 
 
 @dataclass(frozen=True)
-class SearchJob(Job):
-    """Change prompts field by field for a larger divergence: a lower bound on the largest one.
-    Ctrl-C ends it with the best so far.
-    """
+class SearchJob(SearchPlan, Job):
+    """A cell is a circuit; see `SearchPlan` for the fields."""
 
-    model: Annotated[str, options.MODEL]
-    task: Annotated[str, options.TASK]
-    circuits: Annotated[tuple[str, ...], option(CIRCUIT_HELP, "--circuit", "-c")]
-    n_clean: Annotated[int, option("Clean prompts that the search begins with.")] = 500
-    n_corrupted: Annotated[int, option("Corrupted prompts that the search begins with.")] = 500
-    split: Annotated[str, option("Split of the prompts: train, validation or test.")] = "test"
-    counterfactual: Annotated[str | None, options.COUNTERFACTUAL] = None
-    budget: Annotated[int, option("Pairs to evaluate at the most.", first=True)] = BUDGET
-    starts: Annotated[int, option("Climbs from the worst pairs of the prompts.")] = STARTS
-    restarts: Annotated[int, option("Climbs from random pairs after these.")] = RESTARTS
-    compare: Annotated[
-        bool, option("Also evaluate as many random pairs.", "--compare/--no-compare")
-    ] = True
-    train_limit: Annotated[int, option("Pairs that a method finds the circuit on.")] = 100
-    objective: Annotated[str | None, options.OBJECTIVE] = None
-    pairing: Annotated[str, options.PAIRING] = "matched"
-    dtype: Annotated[str, options.DTYPE] = "float32"
-    prepend_bos: Annotated[bool, options.BOS] = False
-    seed: Annotated[int, options.SEED] = 0
-
-    kind: ClassVar[str] = SEARCH_KIND
     command: ClassVar[tuple[str, ...]] = ("adversarial", "search")
     grows: ClassVar[tuple[str, ...]] = ("circuits",)
 

@@ -28,8 +28,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Annotated, ClassVar
+from dataclasses import asdict, dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ from markupsafe import Markup
 from rich.console import Console
 
 from mechassay.adversarial.jobs import AdversarialJob
+from mechassay.adversarial.plan import PaperPlan
 from mechassay.adversarial.study import AdversarialStudy
 from mechassay.errors import BadUsage, MechassayError
 from mechassay.models.model import Model
@@ -46,9 +47,8 @@ from mechassay.results.page import NOTHING, Page, Section, TextTable
 from mechassay.results.records import Failure, Record, Table
 from mechassay.results.sections import broken, table_sections
 from mechassay.results.text import nats, plain_number, summary
-from mechassay.runs import options
 from mechassay.runs.execute import Here, done, prepare
-from mechassay.runs.job import Bench, Cell, Job, Results, option, shown_model
+from mechassay.runs.job import Bench, Cell, Job, Results, shown_model
 from mechassay.stats.bootstrap import N_RESAMPLES, two_way_draws, within_reach
 from mechassay.stats.intervals import percentile_interval
 from mechassay.tasks.docstring import RANDOM
@@ -349,29 +349,9 @@ the paper's words make 372,480 different clean prompts of the split test.
 
 
 @dataclass(frozen=True)
-class PaperJob(Job):
-    """Run the evaluation of Uit de Bos and Garriga-Alonso (2024) again: IOI, greater-than and
-    docstring, unmatched and matched pairs.
-    """
+class PaperJob(PaperPlan, Job):
+    """A cell is one of the six adversarial runs; see `PaperPlan` for the fields."""
 
-    model: Annotated[str, replace(options.MODEL, help="GPT-2 small: hub id or local folder.")]
-    docstring_model: Annotated[
-        str | None,
-        option("attn-only-4l (folder with its checkpoint); docstring is left out without it."),
-    ] = None
-    n_clean: Annotated[int, option("Clean prompts of the grids.")] = 1000
-    n_corrupted: Annotated[int, option("Corrupted prompts of the grids.")] = 1000
-    n_matched: Annotated[
-        int,
-        option("Matched pairs; of greater-than, which has fewer than the paper's million, all."),
-    ] = 1_000_000
-    worst: Annotated[
-        int, option("How many of the worst pairs to show, each run again by itself.")
-    ] = 10
-    dtype: Annotated[str, options.DTYPE] = "float32"
-    seed: Annotated[int, options.SEED] = 0
-
-    kind: ClassVar[str] = KIND
     command: ClassVar[tuple[str, ...]] = ("adversarial", "paper")
     markdown: ClassVar[str] = ""
 

@@ -31,6 +31,7 @@ import torch
 from jaxtyping import Float
 
 from mechassay.adversarial.evaluation import evaluate_pairs
+from mechassay.adversarial.plan import BUDGET, RESTARTS, STARTS
 from mechassay.adversarial.pools import Pool, tokenized, worst_apart
 from mechassay.circuits.circuit import Circuit
 from mechassay.errors import BadUsage
@@ -153,8 +154,6 @@ class Neighbours:
         ]
 
 
-BUDGET = 20_000
-STARTS, RESTARTS = 8, 8
 KICKS = 4
 """Random changes of each prompt of a restart."""
 PARTNERS = 4

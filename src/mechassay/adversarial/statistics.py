@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from mechassay.adversarial.plan import LEAST_EFFECT
 from mechassay.errors import BadUsage
 from mechassay.stats.bounds import PartialGrid
 from mechassay.stats.distribution import GROUP_PERCENTILES as MAP_PERCENTILES
@@ -31,8 +32,6 @@ FIELD_PERCENTILES = (0.99, 0.999)
 TESTED = 0.99
 """The percentile whose difference between labels is tested."""
 ALPHA = 0.05
-LEAST_EFFECT = 0.05
-"""Least difference of the tested percentile called worse, as a share of the empty circuit's."""
 LABELS = 30
 FIELD_LABELS, MAPS = 100, 3
 """Most labels of a field that is drawn unasked, and most maps drawn unasked."""

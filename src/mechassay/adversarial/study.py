@@ -1,6 +1,6 @@
-"""The plan of an adversarial run, and what its circuits share: prompts, divergences, controls.
+"""What the circuits of an adversarial run share: prompts, divergences, controls.
 
-A plan is checked before anything is run. The file of divergences ends the same bit for bit after
+The file of divergences ends the same bit for bit after
 an interruption. Under ablation by constants (zero, mean, ...) the divergence is one number for
 each clean prompt, whatever the design, and the prompts are independent draws.
 """
@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from mechassay.adversarial.controls import (
-    SIDE,
     ControlCircuits,
     ControlResults,
     controls_of,
@@ -30,225 +27,35 @@ from mechassay.adversarial.controls import (
 )
 from mechassay.adversarial.divergence import DivergenceFile, Tolerance
 from mechassay.adversarial.evaluation import evaluate_pairs
+from mechassay.adversarial.plan import AdversarialPlan
 from mechassay.adversarial.pools import (
     Pool,
     agreeing,
     draw_pools,
     enumerate_pools,
     named_field,
-    parse_same,
     parse_where,
 )
-from mechassay.adversarial.statistics import LEAST_EFFECT, Statistics, parse_map
+from mechassay.adversarial.statistics import Statistics, parse_map
 from mechassay.circuits.circuit import Circuit
-from mechassay.circuits.evaluation.ablation import ABLATIONS
 from mechassay.circuits.evaluation.faithfulness import evaluate
 from mechassay.circuits.methods import METHODS
-from mechassay.circuits.methods.method import check_pairing, method_name
+from mechassay.circuits.methods.method import method_name
 from mechassay.circuits.methods.spec import CircuitSpec, FoundCircuit
 from mechassay.circuits.scores import Scores
 from mechassay.discovery.job import CircuitsJob
 from mechassay.discovery.study import Study
-from mechassay.errors import BadFile, BadUsage, MechassayError, one_of
-from mechassay.models.model import Model, check_dtype
-from mechassay.models.objectives import load_objective
-from mechassay.prompts.pairs import Batch
+from mechassay.errors import BadFile, BadUsage, MechassayError
+from mechassay.models.model import Model
+from mechassay.prompts.batch import Batch
 from mechassay.results.records import Record, failure_of
-from mechassay.runs import options
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.job import Bench, Cell, option, plan_of
+from mechassay.runs.job import Bench, Cell, plan_of
 from mechassay.stats.bounds import PartialGrid
-from mechassay.stats.distribution import DESIGN_KINDS, DesignKind, Field
+from mechassay.stats.distribution import Field
 from mechassay.tasks.task import Task, settings_of
 from mechassay.truth.ground_truth import truth_circuit
 from mechassay.utils.files import write_text
-
-PAIRED = "counterfactual"
-"""The only ablation that uses the corrupted prompt."""
-CIRCUIT_HELP = (
-    "canonical:NAME, truth, full, empty, random@SIZE, random-paths@SIZE, METHOD@SIZE (found on the"
-    " train split), FILE.safetensors@SIZE, FILE.json, FILE.pt or FOLDER@SIZE (of circuits: the"
-    " largest that fits). SIZE: edges (500) or a share of them (0.01); then :greedy to grow it from"
-    " the logits. Repeat for several."
-)
-
-
-@dataclass(frozen=True)
-class AdversarialPlan:
-    """What an adversarial run does.
-
-    Attributes:
-        circuits: as they are typed, see `circuits.methods.spec`.
-        design: grid, matched or independent.
-        n_clean, n_corrupted: prompts of each pool; only a grid's may differ.
-        same: fields that both prompts of a grid's pair agree in; where: "FIELD=VALUE" of all
-            prompts (`adversarial.pools`).
-        enumerate_all: take every matched pair of the split instead of a sample.
-        objective, pairing: what methods look for circuits by, and on which pairs
-            (`circuits.methods.method`); the task's own objective if None.
-        worst: how many of the worst pairs to show.
-        controls: prompts of each pool that controls are run on; of single pairs its square.
-        n_resamples, n_permutations: of the bootstrap of a grid, and of the tests of labels.
-        heat_maps: pairs of fields, "place,object", whose heat map is always drawn.
-        least_effect: what a label must be worse by to be called so, as a share of the empty
-            circuit's 99th percentile.
-    """
-
-    model: Annotated[str, options.MODEL]
-    task: Annotated[str, options.TASK]
-    circuits: Annotated[tuple[str, ...], option(CIRCUIT_HELP, "--circuit", "-c")]
-    design: Annotated[
-        DesignKind | None,
-        option(
-            "Each clean with each corrupted prompt, each with its own, or pairs drawn anew; grid if"
-            " not given, matched with --enumerate."
-        ),
-    ] = None
-    n_clean: Annotated[int, option("Clean prompts.", first=True)] = 1000
-    n_corrupted: Annotated[
-        int | None, option("Corrupted prompts of a grid; as many as clean ones if not given.")
-    ] = None
-    same: Annotated[
-        tuple[str, ...],
-        option("Only pairs of a grid whose prompts agree in this field: template, object. Repeat."),
-    ] = ()
-    where: Annotated[
-        tuple[str, ...], option("Only prompts with this value of a field: FIELD=VALUE. Repeat.")
-    ] = ()
-    enumerate_all: Annotated[
-        bool,
-        option(
-            "All matched pairs of the split, where a task has finitely many (greater-than).",
-            "--enumerate",
-        ),
-    ] = False
-    split: Annotated[str, option("Split to evaluate on: train, validation or test.")] = "test"
-    counterfactual: Annotated[str | None, options.COUNTERFACTUAL] = None
-    ablation: Annotated[str, options.PAIR_ABLATION] = PAIRED
-    train_limit: Annotated[int, option("Pairs that methods find circuits on.")] = 100
-    objective: Annotated[str | None, options.OBJECTIVE] = None
-    pairing: Annotated[str, options.PAIRING] = "matched"
-    dtype: Annotated[str, options.DTYPE] = "float32"
-    prepend_bos: Annotated[bool, options.BOS] = False
-    seed: Annotated[int, options.SEED] = 0
-    worst: Annotated[
-        int, option("How many of the worst pairs to show, each run again by itself.")
-    ] = 10
-    controls: Annotated[
-        int,
-        option("Prompts of each pool that controls are run on; of single pairs its square."),
-    ] = SIDE
-    n_resamples: Annotated[int, option("Of the bootstrap of a grid.", "--resamples")] = 1000
-    n_permutations: Annotated[int, option("Of the tests of labels.", "--permutations")] = 2000
-    heat_maps: Annotated[
-        tuple[str, ...],
-        option(
-            "Two fields to draw a heat map of: place,object or noun,'corrupted noun'. Repeat.",
-            "--heat-map",
-        ),
-    ] = ()
-    least_effect: Annotated[
-        float,
-        option("Share of the empty circuit's 99th percentile that a label must be worse by."),
-    ] = LEAST_EFFECT
-
-    def __post_init__(self) -> None:
-        fields = tuple(name for text in self.same for name in parse_same(text))
-        filled = {
-            "design": self.design or ("matched" if self.enumerate_all else "grid"),
-            "n_corrupted": self.n_clean if self.n_corrupted is None else self.n_corrupted,
-            "same": fields,
-        }
-        for name, value in filled.items():
-            object.__setattr__(self, name, value)
-
-    @property
-    def paired(self) -> bool:
-        """Whether corrupted prompts matter."""
-        return self.ablation == PAIRED
-
-    @property
-    def drawn_as(self) -> str:
-        """The design that the statistics see: clean prompts alone are independent."""
-        return (self.design or "grid") if self.paired else "independent"
-
-    def refuse(self) -> None:
-        """Refuse settings that cannot be run.
-
-        Raises:
-            BadUsage, UnknownName: there is one.
-        """
-        one_of("design", self.design or "", DESIGN_KINDS)
-        one_of("ablation", self.ablation, ABLATIONS)
-        check_dtype(self.dtype)
-        if self.ablation == "resample":
-            raise BadUsage(
-                "Resample ablation pairs each prompt with another clean one: take --ablation"
-                " counterfactual with --design independent."
-            )
-        check_circuits(self.circuits)
-        self._check_numbers()
-        self._check_pairs()
-        self._check_discovery()
-
-    def _check_numbers(self) -> None:
-        """Refuse numbers out of their range."""
-        self._check_labels()
-        least = {"worst": 0, "n_resamples": 1, "n_permutations": 1, "train_limit": 1, "controls": 1}
-        for name, number in least.items():
-            if getattr(self, name) < number:
-                raise BadUsage(f"{name} must be {number} or more; got {getattr(self, name)}.")
-
-    def _check_pairs(self) -> None:
-        """Refuse pairs that a design does not have."""
-        if self.design != "grid" and self.n_clean != self.n_corrupted:
-            raise BadUsage(
-                f"{self.drawn_as.capitalize()} pairs need pools of one size; got {self.n_clean} and"
-                f" {self.n_corrupted} prompts."
-            )
-        if self.enumerate_all and not (self.design == "matched" and self.paired):
-            raise BadUsage(
-                "Only matched pairs with counterfactual ablation can be enumerated: --design"
-                " matched."
-            )
-        parse_where(self.where)
-        if self.same:
-            parse_same(",".join(self.same))
-        if self.same and not (self.design == "grid" and self.paired):
-            raise BadUsage(
-                "--same chooses among the pairs of a grid with counterfactual ablation; got"
-                f" {self.drawn_as} pairs."
-            )
-        if self.where and self.enumerate_all:
-            raise BadUsage("--where chooses prompts of a sample; --enumerate takes all there are.")
-
-    def _check_discovery(self) -> None:
-        """Refuse settings of the search for circuits that no method can have."""
-        if self.objective is not None:
-            load_objective(self.objective)
-        check_pairing(self.pairing)
-        if not self.paired and self.pairing != "matched":
-            raise BadUsage(
-                f"Only counterfactual ablation pairs prompts; got the pairing {self.pairing} with"
-                f" {self.ablation} ablation."
-            )
-        if (self.objective or self.pairing != "matched") and not any(
-            CircuitSpec.parse(each).kind == "method" for each in self.circuits
-        ):
-            raise BadUsage(
-                "--objective and --pairing are of circuits that a method finds, METHOD@SIZE; none"
-                " was asked for."
-            )
-
-    def _check_labels(self) -> None:
-        """Refuse what is wrong with how labels are looked at."""
-        for text in self.heat_maps:
-            parse_map(text)
-        if not (math.isfinite(self.least_effect) and self.least_effect >= 0):
-            raise BadUsage(
-                "The least effect must be a share of the empty circuit's, 0 or more; got"
-                f" {self.least_effect}."
-            )
 
 
 def check_circuits(circuits: Sequence[str]) -> None:

@@ -37,9 +37,10 @@ from jaxtyping import Bool, Float
 
 from mechassay.causal_models.causal_model import CausalModel, Undecided
 from mechassay.errors import BadPairs, BadUsage, one_of
+from mechassay.prompts.batch import NO_TOKEN
 from mechassay.prompts.interchange_batch import InterchangeBatch
 from mechassay.prompts.interchanges import InterchangePair, interchange_tokens
-from mechassay.prompts.pairs import ABSENT, NO_TOKEN, Example, Prompt
+from mechassay.prompts.pairs import ABSENT, Example, Prompt
 from mechassay.prompts.tokenization import Misaligned, tokenizer_of
 from mechassay.utils.display import Tabular, html_facts, html_note, html_table, line
 

@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from jaxtyping import Float
 
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.graph_files import ENDINGS, load_scores, read_graph_file, scores_of
+from mechassay.circuits.profiles import PROFILES, Profile
 from mechassay.circuits.scores import By, EdgeScores, Scores
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, one_of
 from mechassay.models.graph import Graph
@@ -50,10 +51,6 @@ from mechassay.utils.display import OneLine
 from mechassay.utils.files import LEADS_OUT, file_hash, folder_hash, kind_of, leads_out
 
 FRACTIONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-Profile = Literal["strict", "mib-2025"]
-VERSIONS: Mapping[str, int] = {"strict": 2, "mib-2025": 1}
-"""Profiles and the versions of their definitions."""
-PROFILES = tuple(VERSIONS)
 
 
 def check_fractions(fractions: Sequence[float]) -> tuple[float, ...]:

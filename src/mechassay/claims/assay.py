@@ -60,6 +60,7 @@ from mechassay.errors import BadFile, BadUsage, DiskFull, MechassayError, Missin
 from mechassay.measurement.job import MeasureJob
 from mechassay.models.graph import Graph
 from mechassay.models.model import Model, load_model
+from mechassay.models.sources import ALL_TRUTHS
 from mechassay.results.reading import recomputed
 from mechassay.results.records import Record, Table
 from mechassay.results.report import write_page
@@ -67,7 +68,7 @@ from mechassay.runs.execute import Here, batches_of, done, prepare
 from mechassay.runs.folder import RunFolder, read_json
 from mechassay.runs.job import cell_name, command_line
 from mechassay.tasks import load_task
-from mechassay.truth.ground_truth import ALL_TRUTHS, truth_circuit
+from mechassay.truth.ground_truth import truth_circuit
 from mechassay.utils.display import BAR, OneLine, Progress, counted
 from mechassay.utils.files import file_hash, write_text
 

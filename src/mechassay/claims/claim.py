@@ -28,7 +28,7 @@ from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
 from mechassay.claims.rubric import RUBRIC, RubricKey, load_rubric
 from mechassay.errors import BadFile, BadUsage, UnknownName, first_line, one_of
-from mechassay.models.loading import UNTRAINED
+from mechassay.models.sources import UNTRAINED
 from mechassay.results.records import Stored
 
 ENDINGS = (".json", ".yaml", ".yml")

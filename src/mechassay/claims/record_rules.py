@@ -31,8 +31,8 @@ from mechassay.claims.claim import Claim
 from mechassay.claims.rubric import JUDGED, RecordTest, Status
 from mechassay.errors import BadFile
 from mechassay.measurement.measurement import KIND as MEASURE
-from mechassay.models.loading import UNTRAINED
 from mechassay.models.objectives import least_size
+from mechassay.models.sources import UNTRAINED
 from mechassay.prompts.rows import FILES
 from mechassay.results.reading import read_record
 from mechassay.results.records import Measure, Record
@@ -42,7 +42,7 @@ from mechassay.stats.intervals import (
     resampled_means,
     resolved_difference,
 )
-from mechassay.tasks.load import TASKS, load_task
+from mechassay.tasks import TASKS, load_task
 from mechassay.tasks.task import settings_of
 from mechassay.utils.display import interval, number
 from mechassay.utils.files import file_hash

@@ -6,16 +6,15 @@ from typing import Annotated
 
 import typer
 
-from mechassay.adversarial.jobs import AdversarialJob, SearchJob
-from mechassay.adversarial.paper import PaperJob
+from mechassay.adversarial.plan import AdversarialPlan, PaperPlan, SearchPlan
 from mechassay.cli.command import command
 
 app = typer.Typer(
     help="The worst inputs of circuits, and bounds of how bad they are.", no_args_is_help=True
 )
-app.command("run")(command(AdversarialJob, output="runs/adversarial"))
-app.command("paper")(command(PaperJob, output="runs/adversarial-paper"))
-app.command("search")(command(SearchJob, output="runs/adversarial-search"))
+app.command("run")(command(AdversarialPlan, output="runs/adversarial"))
+app.command("paper")(command(PaperPlan, output="runs/adversarial-paper"))
+app.command("search")(command(SearchPlan, output="runs/adversarial-search"))
 
 
 @app.command("bound")

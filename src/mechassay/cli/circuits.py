@@ -12,7 +12,7 @@ import typer
 
 from mechassay.cli.command import command
 from mechassay.cli.output import JsonOption, tell
-from mechassay.discovery.job import CircuitsJob, score_files
+from mechassay.discovery.plan import CircuitsPlan
 from mechassay.utils.display import counted
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ TO_FIND = ("train_split", "pairing", "max_minutes", "even_at_chance")
 
 app.command("run")(
     command(
-        CircuitsJob,
+        CircuitsPlan,
         output="runs/circuits",
         help="Find circuits with every method and measure them: scores, records, one HTML report."
         " Several models and tasks make one table. On a ground truth it also says how well the"
@@ -112,7 +112,7 @@ app.command("run")(
 )
 app.command("localize")(
     command(
-        CircuitsJob,
+        CircuitsPlan,
         output="runs/circuits",
         help="Score edges, nodes or neurons with every method; `evaluate` then takes the folder.",
         without=("scores", "stage", *TO_MEASURE),
@@ -122,12 +122,14 @@ app.command("localize")(
 
 
 def _files(typed: dict[str, Any]) -> dict[str, Any]:
+    from mechassay.discovery.job import score_files
+
     return {**typed, "scores": score_files([Path(name) for name in typed["scores"]])}
 
 
 app.command("evaluate")(
     command(
-        CircuitsJob,
+        CircuitsPlan,
         output="runs/evaluation",
         help="Measure the faithfulness of circuits cut from score files, or from those in the"
         " folder of `circuits localize`.",

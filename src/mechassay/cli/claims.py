@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mechassay.cli.command import HOW, DeviceOption, DtypeOption, command, seed_option
-from mechassay.judges.job import AssessJob
+from mechassay.judges.plan import AssessPlan
 
 if TYPE_CHECKING:
     from mechassay.claims.document import PagedDocument
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer(help="Judge claims about mechanisms.", no_args_is_help=True)
-app.command("assess")(command(AssessJob, output="runs/assess", arguments=("source",)))
+app.command("assess")(command(AssessPlan, output="runs/assess", arguments=("source",)))
 
 PAPER = "an arXiv or OpenReview id, an address, or a file (.pdf, .html, .md, .txt)"
 DocumentsOption = Annotated[

@@ -1,8 +1,8 @@
-"""A command made of a job: its options are the job's fields, and where it is run.
+"""A command made of a plan: its options are the plan's fields, and where the job is run.
 
-Help, flags and defaults stand in the job alone (`runs.job.Option`). A choice is checked by the job,
-whose message names the nearest valid one; shells complete choices and the names of models, tasks
-and methods.
+Help, flags and defaults stand in the plan alone (`runs.options.Option`). Names are checked before
+the job and what it needs are imported (`cli.names`), choices by the job; messages have the nearest
+valid one. Shells complete both.
 """
 
 from __future__ import annotations
@@ -16,15 +16,11 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import typer
 
-from mechassay.circuits.methods.spec import number_or_share
-from mechassay.errors import BadUsage
-from mechassay.models.model import check_device
-from mechassay.runs import options
-from mechassay.runs.execute import Executor, Here, Processes, batches_of, done, prepare
-from mechassay.runs.job import Interrupted, Option, Results, job_of, options_of
-from mechassay.utils.display import counted
+from mechassay.cli.names import ENGINES, check_names, known_names
+from mechassay.errors import BadUsage, one_of
+from mechassay.runs import JOBS, options
+from mechassay.runs.options import Option, options_of
 
-ENGINES = ("here", "processes", "ray")
 HOW, WHERE = "How", "Where it runs"
 """Panels of the help below the first one."""
 DeviceOption = Annotated[
@@ -94,7 +90,7 @@ DEFAULTS: Mapping[str, Any] = {
 
 
 def command(
-    job: type[Any],
+    plan: type[Any],
     *,
     output: str,
     help: str = "",
@@ -103,17 +99,18 @@ def command(
     defaults: Mapping[str, Any] | None = None,
     change: Callable[[dict[str, Any]], dict[str, Any]] = dict,
 ) -> Callable[..., None]:
-    """A function for Typer that runs a job.
+    """A function for Typer that runs the job of a plan, which is imported then.
 
     Args:
+        plan: the fields, and as `kind` the job's name in `JOBS`; the job itself if it is one class.
         output: default folder of results.
-        help: of the command; the first paragraph of the job's docstring by default.
+        help: of the command; the first paragraph of the plan's docstring by default.
         without: fields that are no options.
         arguments: fields that are typed without a name, and have to be given.
-        defaults: other defaults than the job's.
+        defaults: other defaults than the plan's.
         change: what was typed, by field, before the job is made of it.
     """
-    parameters, hints = _parameters(job, without, arguments, dict(defaults or {}))
+    parameters, hints = _parameters(plan, without, arguments, dict(defaults or {}))
     fixed = {name: value for name, value in (defaults or {}).items() if name in without}
     for name, annotation in RUNNER.items():
         default = Path(output) if name == "output" else DEFAULTS[name]
@@ -122,101 +119,45 @@ def command(
     def run(**typed: Any) -> None:
         where = {name: typed.pop(name) for name in RUNNER}
         plain = {name: _plain(value, hints[name]) for name, value in typed.items()}
-        fields = {**fixed, **{name: _number(job, name, value) for name, value in plain.items()}}
-        execute(job(**change(fields)), **where)
+        fields = {**fixed, **{name: _number(plan, name, value) for name, value in plain.items()}}
+        if where["engine"]:
+            one_of("engine", where["engine"], ENGINES)
+        _check_typed(plan, fields, here=where["engine"] != "ray" and not where["only_plan"])
+        from mechassay.cli.execution import execute
 
-    described = help or inspect.cleandoc(job.__doc__ or "").split("\n\n")[0]
+        execute(JOBS.load(plan.kind)(**change(fields)), **where)
+
+    described = help or inspect.cleandoc(plan.__doc__ or "").split("\n\n")[0]
     run.__doc__ = described.replace("\n", " ")
     run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     return run
 
 
-def execute(
-    job: Any,
-    *,
-    output: Path,
-    device: str,
-    workers: int,
-    engine: str,
-    address: str,
-    num_gpus: float,
-    only_plan: bool,
-) -> None:
-    """Run a job, print its results and the paths of its pages, and exit with 1 if a cell failed."""
-    executor = executor_of(engine, workers, address, num_gpus)
-    here = not (executor.remote or only_plan)
-    if here:
-        check_device(device)
-    bench = prepare(job, output, device=device, here=here)
-    for note in job.notes():
-        typer.echo(f"note: {note}", err=True)
-    if only_plan:
-        n = len(batches_of(job, bench.folder))
-        batches = counted(n, "batch", "batches")
-        typer.echo(f"{output}: {batches} to do: mechassay run-cells {output} --part 1/{n}")
-        return
-    try:
-        results = done(job, bench, executor)
-    except Interrupted as stopped:
-        # The common message, that the same command goes on, is not for such a cell.
-        typer.echo(f"mechassay: interrupted; {stopped}", err=True)
-        raise SystemExit(stopped.code) from None
-    finish(job, results)
-
-
-def finish(job: Any, results: Results) -> None:
-    """Print and write what there is; exit with 1 if a cell or a control failed."""
-    from mechassay.results.console import standard_output
-    from mechassay.results.sections import broken
-
-    wrong = [(record, text) for record in results.records for text in broken(record)]
-    for record, text in wrong:
-        typer.echo(f"mechassay: controls fail: {record.method.name}: {text}", err=True)
-    job.show(results, standard_output())
-    typer.echo(f"Report: {job.report(results)}")
-    failed = [failure for failure in results.failures if failure.status == "failed"]
-    for failure in failed:
-        cell = ", ".join(dict.fromkeys(failure.cell.values()))
-        typer.echo(f"mechassay: {cell}: {failure.message}", err=True)
-    if failed or wrong:
-        raise typer.Exit(1)
-
-
-def executor_of(engine: str, workers: int, address: str, num_gpus: float) -> Executor:
-    """Where cells are done; several workers are processes unless an engine is named.
+def _check_typed(plan: type[Any], fields: Mapping[str, Any], *, here: bool) -> None:
+    """Refuse names that nobody knows; models last, and only where the job is run here.
 
     Raises:
-        UnknownName: no such engine.
+        UnknownName, BadFile, ModelNotFetched: see `check_names`.
     """
-    from mechassay.errors import one_of
-
-    chosen = one_of("engine", engine or ("here" if workers == 1 else "processes"), ENGINES)
-    if chosen == "ray":
-        from mechassay.runs.execute import Ray
-
-        return Ray(address, workers, num_gpus)
-    return Here() if chosen == "here" else Processes(workers)
-
-
-def stored_job(folder: Path, **changes: Any) -> Any:
-    """The job of a folder; see `job_of`."""
-    from mechassay.runs.folder import RunFolder
-
-    return job_of(RunFolder.existing(folder).plan(), **changes)
+    kinds = {name: about.complete for name, about in options_of(plan).items() if name in fields}
+    for name, kind in sorted(kinds.items(), key=lambda item: item[1] == "models"):
+        value = fields[name]
+        if value and (here or kind != "models"):
+            check_names(kind, value if isinstance(value, tuple) else (value,))
 
 
 def _parameters(
-    job: type[Any],
+    plan: type[Any],
     without: tuple[str, ...],
     arguments: tuple[str, ...],
     defaults: dict[str, Any],
 ) -> tuple[list[inspect.Parameter], dict[str, Any]]:
-    hints, about = get_type_hints(job), options_of(job)
+    hints, about = get_type_hints(plan), options_of(plan)
     parameters: list[inspect.Parameter] = []
     types_of: dict[str, Any] = {}
     places: dict[str, int] = {}
-    for field in dataclasses.fields(job):
+    for field in dataclasses.fields(plan):
         base, option = hints[field.name], about[field.name]
         types_of[field.name] = base
         if field.name in without:
@@ -279,17 +220,19 @@ def _plain(value: Any, base: Any) -> Any:
     if isinstance(value, list):
         return tuple(_plain(each, get_args(base)[0]) for each in value)
     if isinstance(value, str) and {int, float} <= set(get_args(base)):
+        from mechassay.circuits.methods.spec import number_or_share
+
         return number_or_share(value)
     return value
 
 
-def _number(job: type[Any], name: str, value: Any) -> Any:
+def _number(plan: type[Any], name: str, value: Any) -> Any:
     """A whole number, of an option that has a word for None.
 
     Raises:
         BadUsage: it is neither.
     """
-    word = options_of(job)[name].none
+    word = options_of(plan)[name].none
     if not word or not isinstance(value, str):
         return value
     if value == word:
@@ -299,28 +242,12 @@ def _number(job: type[Any], name: str, value: Any) -> Any:
     return int(value)
 
 
-def _offered(what: str, choices: tuple[Any, ...]) -> Callable[[str], list[str]] | None:
+def _offered(kind: str, choices: tuple[Any, ...]) -> Callable[[str], list[str]] | None:
     """What shells offer for the beginning of a word."""
     if choices:
         return lambda incomplete: [
             str(each) for each in choices if str(each).startswith(incomplete)
         ]
-    if what not in ("models", "tasks", "methods", "metrics"):
+    if kind not in ("models", "tasks", "methods", "metrics"):
         return None
-
-    def names(incomplete: str) -> list[str]:
-        from mechassay.circuits.evaluation.metrics import METRICS
-        from mechassay.circuits.methods import METHODS
-        from mechassay.models.loading import gym_model_names, truth_names
-        from mechassay.models.weight_files import packaged_names
-        from mechassay.tasks import TASKS
-
-        known = {
-            "models": [*packaged_names(), *truth_names(), *gym_model_names(), "truth"],
-            "tasks": TASKS.names(),
-            "methods": METHODS.names(),
-            "metrics": METRICS.names(),
-        }
-        return [name for name in known[what] if name.startswith(incomplete)]
-
-    return names
+    return lambda incomplete: [name for name in known_names(kind) if name.startswith(incomplete)]

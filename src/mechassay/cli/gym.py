@@ -8,13 +8,17 @@ from typing import Annotated
 import typer
 
 from mechassay.cli.command import command
+from mechassay.cli.names import check_names
 from mechassay.cli.output import JsonOption, say, show_columns, tell
-from mechassay.gym.jobs import ALL_TASKS, TASKS, DirectionsJob, GymCheckJob, GymJob, task_names
+from mechassay.gym.names import ALL_TASKS, task_names
+from mechassay.gym.plan import TASKS, DirectionsPlan, GymCheckPlan, GymPlan
 
 app = typer.Typer(help="Linear features on tasks of minimal pairs.", no_args_is_help=True)
-app.command("run")(command(GymJob, output="runs/gym"))
-app.command("evaluate")(command(DirectionsJob, output="runs/directions", arguments=("directions",)))
-app.command("check")(command(GymCheckJob, output="runs/gym-check"))
+app.command("run")(command(GymPlan, output="runs/gym"))
+app.command("evaluate")(
+    command(DirectionsPlan, output="runs/directions", arguments=("directions",))
+)
+app.command("check")(command(GymCheckPlan, output="runs/gym-check"))
 
 
 @app.command("validate")
@@ -27,6 +31,7 @@ def validate(
     json: JsonOption = False,
 ) -> None:
     """List every problem of a folder of directions; nothing in it is executed."""
+    check_names("gym tasks", [task])
     from mechassay.gym.causalgym import load_gym_task
     from mechassay.gym.directions import read_directions
     from mechassay.interventions.site import ModelShape
@@ -61,6 +66,7 @@ def show_task(
     json: JsonOption = False,
 ) -> None:
     """Interchanges of a task: sentences, labels, types, and the regions that are tested."""
+    check_names("gym tasks", [task])
     from mechassay.gym.causalgym import load_gym_task
     from mechassay.models.model import load_model
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mechassay.cli.command import DeviceOption, executor_of
+from mechassay.cli.command import DeviceOption
 from mechassay.cli.output import JsonOption, tell
 from mechassay.utils.display import counted
 
@@ -133,6 +133,7 @@ def evaluate(
 
     Each cell has a process of its own, which is ended at the track's limits of time and memory.
     """
+    from mechassay.cli.execution import executor_of
     from mechassay.errors import one_of
     from mechassay.leaderboard.evaluate import PRIVATE_RUNS, TABLES, PrivateSeeds
     from mechassay.leaderboard.evaluate import evaluate as evaluated

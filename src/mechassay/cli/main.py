@@ -67,7 +67,7 @@ def _added_kinds() -> set[str]:
 
 def _group_of(kind: str) -> typer.Typer:
     from mechassay.cli.command import command
-    from mechassay.runs.job import JOBS
+    from mechassay.runs import JOBS
 
     group = _unnamed()
     group.command("run")(command(JOBS.load(kind), output=f"runs/{kind}"))

@@ -7,17 +7,18 @@ from typing import Annotated
 import typer
 
 from mechassay.cli.command import command, seed_option
+from mechassay.cli.names import check_names
 from mechassay.cli.output import JsonOption, show_columns
-from mechassay.measurement.job import MeasureJob
+from mechassay.measurement.plan import MeasurePlan
 
 app = typer.Typer(help="Whether measurements can be trusted.", no_args_is_help=True)
-app.command("run")(command(MeasureJob, output="runs/measure", arguments=("metrics",)))
+app.command("run")(command(MeasurePlan, output="runs/measure", arguments=("metrics",)))
 
 
 @app.command("list")
 def list_metrics(json: JsonOption = False) -> None:
     """The metrics of the measurement page: names, scripts, what each needs and is evidence for."""
-    from mechassay.measurement.metric import list_gauges
+    from mechassay.measurement.gauges import list_gauges
 
     show_columns(list_gauges().columns(), json, ("page passes if", "page's criteria", "script"))
 
@@ -39,6 +40,7 @@ def null(
 
     The inputs are simulated; no model is run.
     """
+    check_names("measurements", [metric])
     from mechassay.measurement.metric import null_table
     from mechassay.measurement.page import rates_table
     from mechassay.results.console import print_tables, standard_output

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from mechassay.cli.command import DeviceOption, DtypeOption
+from mechassay.cli.names import check_names
 from mechassay.cli.output import JsonOption, say, show
 
 app = typer.Typer(help="List, fetch and check models.", no_args_is_help=True)
@@ -61,6 +62,7 @@ def check_model(
     device: DeviceOption = "cpu",
 ) -> None:
     """Load a model and show its family, sizes, edges and self-check."""
+    check_names("models", [name])
     from mechassay.models.model import load_model
     from mechassay.results.console import print_tables, standard_output
     from mechassay.results.page import TextTable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from mechassay.cli.command import command
-from mechassay.interventions.job import PatchJob
+from mechassay.interventions.plan import PatchPlan
 
 app = typer.Typer(help="Activation patching: what single activations carry.", no_args_is_help=True)
-app.command("run")(command(PatchJob, output="runs/patch"))
+app.command("run")(command(PatchPlan, output="runs/patch"))

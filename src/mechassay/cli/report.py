@@ -18,7 +18,7 @@ def report(
     The index has a row for each result, which leads to its run's report. It can be sorted and
     filtered.
     """
-    from mechassay.cli.command import finish, stored_job
+    from mechassay.cli.execution import finish, stored_job
     from mechassay.errors import BadFile
     from mechassay.results.report import runs_below, write_index
     from mechassay.runs.folder import RunFolder
@@ -46,7 +46,7 @@ def run_cells(
     ] = None,
 ) -> None:
     """Do a part of the cells of a folder, as in an array job; `mechassay report` then shows all."""
-    from mechassay.cli.command import stored_job
+    from mechassay.cli.execution import stored_job
     from mechassay.runs.execute import Here, batches_of, part_of, prepare
 
     secrets = {} if private_seed is None else {"private_seed": private_seed}

@@ -9,10 +9,10 @@ import typer
 
 from mechassay.cli.command import command
 from mechassay.cli.output import JsonOption, show
-from mechassay.saes.job import SAEJob
+from mechassay.saes.plan import SAEPlan
 
 app = typer.Typer(help="Sparse autoencoders: dictionaries of features.", no_args_is_help=True)
-app.command("train")(command(SAEJob, output="runs/saes"))
+app.command("train")(command(SAEPlan, output="runs/saes"))
 
 
 @app.command("show")

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mechassay.cli.command import command, seed_option
+from mechassay.cli.names import check_names
 from mechassay.cli.output import JsonOption, say, show
-from mechassay.runs.accuracy import AccuracyJob
+from mechassay.runs.accuracy_plan import AccuracyPlan
 from mechassay.utils.display import counted, first_sentence
 
 if TYPE_CHECKING:
@@ -87,13 +88,13 @@ def show_task(
     private_seed: PrivateSeed = None,
 ) -> None:
     """Print some pairs of a task; with a model, their tokens side by side."""
+    check_names("tasks", [name])
     from rich.console import Console
     from rich.markup import escape
 
     from mechassay.errors import one_of
     from mechassay.models.model import load_model
-    from mechassay.tasks import load_task
-    from mechassay.tasks.task import KEEP
+    from mechassay.tasks import KEEP, load_task
 
     console = Console(soft_wrap=True)
     task = load_task(name)
@@ -147,6 +148,7 @@ def check_task(
     ] = None,
 ) -> None:
     """Say which examples of a file or task could not be used, and why."""
+    check_names("tasks", [name])
     from mechassay.models.model import load_model
     from mechassay.results.console import print_tables, standard_output
     from mechassay.tasks.load import check_pairs
@@ -184,7 +186,7 @@ def _counts(found: PairsCheck) -> TextTable:
     return TextTable.of(f"{found.task}, {found.counterfactual}", headings, rows)
 
 
-app.command("score")(command(AccuracyJob, output="runs/accuracy", defaults=AccuracyJob.typed))
+app.command("score")(command(AccuracyPlan, output="runs/accuracy", defaults=AccuracyPlan.typed))
 
 
 @app.command("export")
@@ -231,7 +233,7 @@ def _plain(text: str) -> str:
 
 
 def _tokens(model: Model, tokens: list[int]) -> str:
-    from mechassay.prompts.pairs import NO_TOKEN
+    from mechassay.prompts.batch import NO_TOKEN
 
     assert model.tokenizer is not None
     return _texts(

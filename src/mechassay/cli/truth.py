@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mechassay.cli.command import seed_option
+from mechassay.cli.names import check_names
 from mechassay.cli.output import JsonOption, say, show, show_columns
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ app = typer.Typer(help="Models whose circuit is known.", no_args_is_help=True)
 @app.command("list")
 def list_truths(json: JsonOption = False) -> None:
     """The models, their circuits for each ablation, how clear these are, and their folders."""
-    from mechassay.models.loading import truth_names
+    from mechassay.models.sources import truth_names
     from mechassay.truth.ground_truth import load_truth, truth_folder
 
     rows = [
@@ -70,6 +71,7 @@ def verify_truth(
     Means are those of the pairs that the circuit was verified on. With fewer pairs the margin can
     be anything: the few that show a rare edge may be missing.
     """
+    check_names("truths", [name])
     from mechassay.errors import UnknownName
     from mechassay.truth.ground_truth import load_truth
     from mechassay.truth.verification import verify
@@ -110,6 +112,7 @@ def verify_truth_homes(
     """Exchange every writer and block at every part of fresh prompts:
     are the causal variables at their homes, and nowhere else?
     """
+    check_names("truths", [name])
     from mechassay.causal_models.true_sites import homes_of, verify_homes
     from mechassay.truth.ground_truth import load_truth
 

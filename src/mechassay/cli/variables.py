@@ -9,11 +9,13 @@ import typer
 
 from mechassay.cli.command import command
 from mechassay.cli.output import JsonOption, show, tell
-from mechassay.variables.jobs import AlignmentsJob, VariablesJob
+from mechassay.variables.plan import AlignmentsPlan, VariablesPlan
 
 app = typer.Typer(help="Locate causal variables in features of a model.", no_args_is_help=True)
-app.command("run")(command(VariablesJob, output="runs/variables"))
-app.command("evaluate")(command(AlignmentsJob, output="runs/alignments", arguments=("alignments",)))
+app.command("run")(command(VariablesPlan, output="runs/variables"))
+app.command("evaluate")(
+    command(AlignmentsPlan, output="runs/alignments", arguments=("alignments",))
+)
 
 
 @app.command("list")

@@ -27,31 +27,32 @@ from typing import ClassVar, get_args
 from rich.console import Console
 
 from mechassay.circuits.drawing import Drawing, draw_circuit
+from mechassay.circuits.evaluation import METRICS
 from mechassay.circuits.evaluation.ablation import ABLATIONS, OptimalAblation
-from mechassay.circuits.evaluation.metrics import METRICS
 from mechassay.circuits.graph_files import load_scores
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.method import check_pairing, method_name
+from mechassay.circuits.profiles import VERSIONS, Profile
 from mechassay.circuits.scores import DRAWN_EDGES, SCORES_SHA256, EdgeScores, largest_drawable
 from mechassay.circuits.series import (
-    VERSIONS,
     CircuitSeries,
-    Profile,
     is_series,
     load_ranked,
     ranked_hash,
     ranked_name,
 )
-from mechassay.discovery.study import KIND, ONE_SIZE, SUITE, CircuitsPlan, Stage, Study
+from mechassay.discovery.plan import CircuitsPlan, Stage
+from mechassay.discovery.study import KIND, ONE_SIZE, SUITE, Study
 from mechassay.discovery.suite_page import suite_differences
 from mechassay.errors import BadFile, BadUsage, one_of
 from mechassay.models.model import check_dtype
 from mechassay.models.objectives import load_objective
+from mechassay.models.sources import with_truths
 from mechassay.results.console import print_text
 from mechassay.results.records import Record
 from mechassay.results.report import print_report, write_markdown, write_page
 from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, command_line, shown_model
-from mechassay.tasks.task import Keep
+from mechassay.tasks import Keep
 from mechassay.truth.ground_truth import check_tasks, is_truth, own_task_notes, tasks_of
 from mechassay.utils.files import write_text
 
@@ -60,13 +61,13 @@ AT_CHANCE, TOO_EXPENSIVE = "at chance", "too expensive"
 
 @dataclass(frozen=True)
 class CircuitsJob(CircuitsPlan, Job):
-    """Find circuits with every method on every task and model, and measure how faithful they
-    are.
-    """
+    """A cell is one method on one task with one model; see `CircuitsPlan` for the fields."""
 
-    kind: ClassVar[str] = "circuits"
     for_boards: ClassVar[bool] = True
     grows: ClassVar[tuple[str, ...]] = ("models", "tasks", "methods", "scores")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "models", with_truths(self.models))
 
     def words(self) -> tuple[Sequence[str], Sequence[str]]:
         """See `Job.words`."""

@@ -1,7 +1,6 @@
 """One model on one task in a run of circuits: how its cells find circuits and measure them.
 
-`CircuitsPlan` has the fields of a run. `Study` has what the cells of one model on one task
-share: pairs, controls and ablation constants.
+`Study` has what they share: pairs, controls and ablation constants.
 """
 
 from __future__ import annotations
@@ -13,12 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from mechassay.circuits.circuit import Circuit
+from mechassay.circuits.evaluation import METRICS
 from mechassay.circuits.evaluation.ablation import (
     OptimalAblation,
     ablate,
@@ -28,88 +28,23 @@ from mechassay.circuits.evaluation.ablation import (
 )
 from mechassay.circuits.evaluation.curve import Controls, Preference, preference_of
 from mechassay.circuits.evaluation.faithfulness import evaluate, faithfulness_curve, run_controls
-from mechassay.circuits.evaluation.metrics import METRICS, Metric, Scored, with_metrics
+from mechassay.circuits.evaluation.metrics import Metric, Scored, with_metrics
 from mechassay.circuits.graph_files import load_scores
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.method import Method, paired, settings
 from mechassay.circuits.scores import SCORES_SHA256, Scores
-from mechassay.circuits.series import Profile, Ranked, load_ranked, ranked_hash
+from mechassay.circuits.series import Ranked, load_ranked, ranked_hash
+from mechassay.discovery.plan import CircuitsPlan
 from mechassay.models.forward import Constants
 from mechassay.models.memory import token_budget, trace_bytes
 from mechassay.models.model import Model
 from mechassay.models.objectives import load_objective
-from mechassay.prompts.pairs import NO_TOKEN, Batch
+from mechassay.prompts.batch import NO_TOKEN, Batch
 from mechassay.results.records import Measure, PairTokens, Record, Spec, Values
-from mechassay.runs import options
-from mechassay.runs.job import Bench, Cell, made_by, option
+from mechassay.runs.job import Bench, Cell, made_by
 from mechassay.tasks import load_task
-from mechassay.tasks.task import PRIVATE, Keep, settings_of
-from mechassay.truth.ground_truth import is_truth, load_truth, with_truths
-
-Stage = Literal["all", "localize"]
-
-
-@dataclass(frozen=True)
-class CircuitsPlan:
-    """What a run of circuits does.
-
-    Attributes:
-        models: "truth" stands for all ground truths.
-        tasks: of the models that are no ground truth.
-        scores: score files to measure, instead of methods; or folders of circuits.
-        stage: "localize" only finds scores.
-    """
-
-    models: Annotated[tuple[str, ...], options.MODELS]
-    tasks: Annotated[tuple[str, ...], options.TASKS] = ()
-    methods: Annotated[tuple[str, ...], options.METHODS] = ()
-    scores: Annotated[
-        tuple[str, ...], option("Score files, or folders of circuits.", complete="files")
-    ] = ()
-    counterfactual: Annotated[str | None, options.COUNTERFACTUAL] = None
-    objective: Annotated[str | None, options.OBJECTIVE] = None
-    keep: Annotated[Keep, options.KEEP] = "all"
-    ablation: Annotated[str, options.ABLATION] = "counterfactual"
-    pairing: Annotated[str, options.PAIRING] = "matched"
-    train_split: Annotated[str, option("Split to find circuits on.")] = "train"
-    train_limit: Annotated[int, option("Pairs to find circuits on.", least=1)] = 100
-    test_split: Annotated[str, option("Split to measure circuits on.", "--split")] = "test"
-    test_limit: Annotated[
-        int, option("Pairs to measure circuits on.", "--limit", least=1, first=True)
-    ] = 100
-    profile: Annotated[Profile, options.PROFILE] = "strict"
-    metrics: Annotated[tuple[str, ...], options.METRICS] = ()
-    curve: Annotated[
-        bool,
-        option(
-            "Measure circuits of all sizes; else what the metrics are alone.", "--curve/--no-curve"
-        ),
-    ] = True
-    dtype: Annotated[str, options.DTYPE] = "float32"
-    prepend_bos: Annotated[bool, options.BOS] = False
-    seed: Annotated[int, options.SEED] = 0
-    private_seed: Annotated[int | None, options.PRIVATE_SEED] = None
-    max_minutes: Annotated[
-        float | None,
-        option(
-            "Skip a cell whose circuit would take longer to find, by its method's forwards.",
-            least=0,
-            role="free",
-        ),
-    ] = None
-    even_at_chance: Annotated[
-        bool,
-        option(
-            "Run tasks that the model does not do.",
-            "--even-at-chance/--skip-at-chance",
-            role="free",
-        ),
-    ] = True
-    stage: Annotated[Stage, option("What to do.", role="free")] = "all"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "models", with_truths(self.models))
-
+from mechassay.tasks.task import PRIVATE, settings_of
+from mechassay.truth.ground_truth import is_truth, load_truth
 
 KIND, SUITE, ONE_SIZE = "faithfulness", "suite", "one-size"
 OF_TRUTHS = ("recovery", "completeness", "minimality")

@@ -32,7 +32,7 @@ from mechassay.discovery.page import (
     resolved_text,
     results,
 )
-from mechassay.models.loading import truth_names
+from mechassay.models.sources import truth_names
 from mechassay.results.curves import control_kinds, control_name
 from mechassay.results.page import (
     NOTHING,

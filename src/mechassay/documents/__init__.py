@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from mechassay.utils.registry import lazy_names
 
@@ -11,10 +11,16 @@ if TYPE_CHECKING:
     from mechassay.documents.reading import check_title, read_document
 
 __all__ = [
+    "EXTRACTORS",
+    "Extractor",
     "Web",
     "check_title",
     "read_document",
 ]
+
+Extractor = Literal["pdfium", "paper"]
+"""What reads PDFs."""
+EXTRACTORS: tuple[Extractor, ...] = get_args(Extractor)
 
 __getattr__, __dir__ = lazy_names(
     __name__,

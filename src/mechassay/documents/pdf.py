@@ -23,7 +23,7 @@ from io import BytesIO
 from itertools import combinations, groupby, pairwise
 from math import hypot, inf
 from operator import itemgetter
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from mechassay.claims.document import (
     skeleton,
     without_shapeless,
 )
+from mechassay.documents import Extractor
 from mechassay.errors import BadFile, MissingExtra, first_line
 
 SIDE_BY_SIDE = 4
@@ -624,8 +625,6 @@ def needed(module: str, name: str, extra: str) -> Any:
         raise MissingExtra(f"Reading {name}", module.partition(".")[0], extra) from None
 
 
-Extractor = Literal["pdfium", "paper"]
-EXTRACTORS: tuple[Extractor, ...] = ("pdfium", "paper")
 PAPER_PAGES = 50
 """Pages that the extractor `paper` reads."""
 SCANNED = f"{NO_TEXT}; a scanned document needs its characters recognised"

@@ -34,8 +34,9 @@ from mechassay.claims.document import (
     title_fault,
     without_shapeless,
 )
+from mechassay.documents import EXTRACTORS, Extractor
 from mechassay.documents.download import ANSWERS, Registries, Web, paper_source, title_in
-from mechassay.documents.pdf import EXTRACTORS, NO_TEXT, Extractor, FileText, pdf_text
+from mechassay.documents.pdf import NO_TEXT, FileText, pdf_text
 from mechassay.documents.web import (
     Style,
     TextLook,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from mechassay.utils.registry import lazy_names
 
@@ -39,6 +39,7 @@ __all__ = [
     "PCA",
     "SAE",
     "Affine",
+    "Architecture",
     "BoundlessDAS",
     "ChosenFeatures",
     "DiffInMeans",
@@ -56,6 +57,9 @@ __all__ = [
     "Splice",
     "principal_angles",
 ]
+
+Architecture = Literal["topk", "jumprelu"]
+"""SAEs that can be trained."""
 
 __getattr__, __dir__ = lazy_names(
     __name__,

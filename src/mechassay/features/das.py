@@ -51,8 +51,8 @@ from mechassay.interventions.site import Site
 from mechassay.models.decoder import at_least_fp32
 from mechassay.models.memory import out_of_memory_is_an_error
 from mechassay.models.model import Model
+from mechassay.prompts.batch import NO_TOKEN
 from mechassay.prompts.interchange_batch import InterchangeBatch, InterchangesLike
-from mechassay.prompts.pairs import NO_TOKEN
 from mechassay.utils.checkpoint import key_of
 from mechassay.utils.display import BAR, Progress
 from mechassay.utils.registry import check_settings

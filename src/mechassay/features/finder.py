@@ -44,8 +44,8 @@ from mechassay.interventions.intervention import Interchange
 from mechassay.interventions.site import Site, SiteLike, load_site
 from mechassay.models.memory import out_of_memory_is_an_error
 from mechassay.models.model import Model
+from mechassay.prompts.batch import NO_TOKEN
 from mechassay.prompts.interchange_batch import InterchangeBatch, InterchangesLike
-from mechassay.prompts.pairs import NO_TOKEN
 from mechassay.utils.display import BAR, OneLine, Progress, Tabular, html_facts, html_table
 from mechassay.utils.files import read_tensors, write_tensors, write_text
 

@@ -43,8 +43,6 @@ from mechassay.utils.display import OneLine
 from mechassay.utils.files import read_json, write_bytes, write_text
 
 Activation = Literal["relu", "jumprelu", "topk", "gated"]
-Architecture = Literal["topk", "jumprelu"]
-"""Those that can be trained."""
 Normalization = Literal["none", "constant_norm_rescale", "layer_norm"]
 EPSILON = 1e-5
 """What SAELens adds to the standard deviation of a value's numbers."""

@@ -40,8 +40,8 @@ from mechassay.interventions.site import ALL, Site
 from mechassay.models.decoder import Decoder
 from mechassay.models.memory import byte_budget, kept_run_bytes, may_be_kept, suffix_bytes
 from mechassay.models.model import Model
+from mechassay.prompts.batch import NO_TOKEN
 from mechassay.prompts.interchange_batch import InterchangeBatch
-from mechassay.prompts.pairs import NO_TOKEN
 from mechassay.utils.checkpoint import descend
 from mechassay.utils.display import Advance
 

@@ -8,8 +8,6 @@ from mechassay.utils.registry import lazy_names
 
 if TYPE_CHECKING:
     from mechassay.gym.causalgym import (
-        FAMILIES,
-        GYM_TASKS,
         GymTaskList,
         list_gym_tasks,
         load_gym_task,
@@ -20,13 +18,14 @@ if TYPE_CHECKING:
     from mechassay.gym.gym_task import GymTask
     from mechassay.gym.interchanges import (
         CompatBatches,
-        GymPairs,
         RegionLengths,
         compat_batches,
         region_lengths,
     )
     from mechassay.gym.log_odds import LogOddsRatios, odds
-    from mechassay.gym.methods import METHODS, SWEEPS, GymMethod, gym_method
+    from mechassay.gym.methods import GymMethod, gym_method
+    from mechassay.gym.names import FAMILIES, GYM_TASKS, METHODS, SWEEPS
+    from mechassay.gym.pairs import GymPairs
     from mechassay.gym.syntaxgym import Formula, Suite, SuiteAccuracy, read_suite
     from mechassay.gym.task_accuracy import GymAccuracy, accuracy
     from mechassay.gym.task_files import gym_tasks, read_gym_tasks
@@ -72,13 +71,15 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "causalgym": "FAMILIES GYM_TASKS GymTaskList list_gym_tasks load_gym_task"
+        "causalgym": "GymTaskList list_gym_tasks load_gym_task"
         " read_causalgym_rows read_causalgym_templates",
         "evaluation": "evaluate",
         "gym_task": "GymTask",
-        "interchanges": "CompatBatches GymPairs RegionLengths compat_batches region_lengths",
+        "interchanges": "CompatBatches RegionLengths compat_batches region_lengths",
         "log_odds": "LogOddsRatios odds",
-        "methods": "GymMethod METHODS SWEEPS gym_method",
+        "methods": "GymMethod gym_method",
+        "names": "FAMILIES GYM_TASKS METHODS SWEEPS",
+        "pairs": "GymPairs",
         "syntaxgym": "Formula Suite SuiteAccuracy read_suite",
         "task_accuracy": "GymAccuracy accuracy",
         "task_files": "gym_tasks read_gym_tasks",

@@ -24,69 +24,17 @@ from functools import cache
 from importlib.resources import as_file, files
 from os import PathLike, fspath
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from mechassay.errors import BadFile, BadPairs, BadUsage, UnknownName
 from mechassay.gym.gym_task import EVERY, KIND, Choice, GymTask, Row, joined, spans_of
-from mechassay.gym.interchanges import GymPairs
-from mechassay.gym.task_files import FILES, read_gym_tasks
+from mechassay.gym.names import FAMILIES, FAMILY_OF, FILES, GYM_TASKS
+from mechassay.gym.pairs import GymPairs
+from mechassay.gym.task_files import read_gym_tasks
 from mechassay.prompts.interchanges import InterchangePair
 from mechassay.prompts.rows import Mistake, raise_mistakes, read_rows, short
 from mechassay.utils.display import Tabular, html_facts, html_table
 from mechassay.utils.files import parsed_json
-from mechassay.utils.registry import Registry
-
-FAMILIES = MappingProxyType(
-    {
-        "agreement": (
-            "agr_gender",
-            "agr_sv_num_subj-relc",
-            "agr_sv_num_obj-relc",
-            "agr_sv_num_pp",
-        ),
-        "licensing": (
-            "agr_refl_num_subj-relc",
-            "agr_refl_num_obj-relc",
-            "agr_refl_num_pp",
-            "npi_any_subj-relc",
-            "npi_any_obj-relc",
-            "npi_ever_subj-relc",
-            "npi_ever_obj-relc",
-        ),
-        "garden path": (
-            "garden_mvrr",
-            "garden_mvrr_mod",
-            "garden_npz_obj",
-            "garden_npz_obj_mod",
-            "garden_npz_v-trans",
-            "garden_npz_v-trans_mod",
-        ),
-        "gross syntactic state": (
-            "gss_subord",
-            "gss_subord_subj-relc",
-            "gss_subord_obj-relc",
-            "gss_subord_pp",
-        ),
-        "long-distance": (
-            "cleft",
-            "cleft_mod",
-            "filler_gap_embed_3",
-            "filler_gap_embed_4",
-            "filler_gap_hierarchy",
-            "filler_gap_obj",
-            "filler_gap_pp",
-            "filler_gap_subj",
-        ),
-    }
-)
-"""The published tasks of each family, in the order of the paper."""
-_FAMILY_OF = {name: family for family, names in FAMILIES.items() for name in names}
-
-GYM_TASKS = Registry(
-    "gym task", dict.fromkeys(_FAMILY_OF, f"{__name__}:published_task"), plural="gym_tasks"
-)
-"""By name."""
 
 
 def published_task(name: str) -> GymTask:
@@ -95,9 +43,9 @@ def published_task(name: str) -> GymTask:
     Raises:
         UnknownName: it is none of them.
     """
-    if name not in _FAMILY_OF:
-        raise UnknownName("published gym task", name, _FAMILY_OF)
-    return _family(_FAMILY_OF[name])[name]
+    if name not in FAMILY_OF:
+        raise UnknownName("published gym task", name, FAMILY_OF)
+    return _family(FAMILY_OF[name])[name]
 
 
 @cache

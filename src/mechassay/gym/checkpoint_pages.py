@@ -21,11 +21,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from mechassay.gym.causalgym import FAMILIES
+from mechassay.gym.names import FAMILIES
 from mechassay.gym.task_accuracy import ACCURACY_SAYS, LEAST_ACCURACY
 from mechassay.gym.task_odds import CELLS, ORIGINAL, RIGHT, SELECTIVITY
 from mechassay.interventions.heatmap import as_grid, draw_points, look_of_line
-from mechassay.models.loading import AT
+from mechassay.models.sources import AT
 from mechassay.results.page import (
     Block,
     Column,

@@ -39,7 +39,7 @@ from mechassay.features.finder import KIND, Fit
 from mechassay.features.probes import random_directions
 from mechassay.gym.evaluation import Arm, ArmMeasurement, TaskItems, types_of
 from mechassay.gym.gym_task import GymTask
-from mechassay.gym.interchanges import GymPairs
+from mechassay.gym.pairs import GymPairs
 from mechassay.gym.task_odds import (
     CONTROL,
     METHODS_TABLE,

@@ -44,13 +44,14 @@ from mechassay.features.training import SiteTokens
 from mechassay.gym.causalgym import load_gym_task
 from mechassay.gym.gym_task import GymTask
 from mechassay.gym.interchanges import (
-    GymPairs,
     compat_batches,
     control_labels,
     tokens_of_labels,
     with_control_labels,
 )
-from mechassay.gym.methods import METHODS, GymMethod, gym_method, has_seed, spelled_methods
+from mechassay.gym.methods import GymMethod, gym_method, has_seed, spelled_methods
+from mechassay.gym.names import METHODS
+from mechassay.gym.pairs import GymPairs
 from mechassay.gym.task_odds import CONTROL, ORIGINAL, MethodOdds, Odds, TaskOdds, best_mean
 from mechassay.interventions.intervention import Interchange, Intervention
 from mechassay.interventions.site import Site, blocks, sites

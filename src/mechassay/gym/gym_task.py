@@ -35,7 +35,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, get_args
 import numpy as np
 
 from mechassay.errors import BadPairs, BadUsage, one_of
-from mechassay.gym.interchanges import GymPairs
+from mechassay.gym.pairs import GymPairs
 from mechassay.prompts.interchanges import InterchangePair, interchange_tokens
 from mechassay.prompts.pairs import Example, Examples, Prompt, Unreadable
 from mechassay.prompts.tokenization import Misaligned, Span

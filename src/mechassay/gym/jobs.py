@@ -23,10 +23,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar
 
 from mechassay.errors import BadUsage, one_of
-from mechassay.gym.causalgym import FAMILIES, load_gym_task
+from mechassay.gym.causalgym import load_gym_task
 from mechassay.gym.directions import (
     SPLITS,
     GivenDirections,
@@ -36,102 +36,30 @@ from mechassay.gym.directions import (
 )
 from mechassay.gym.evaluation import evaluate
 from mechassay.gym.gym_task import GymTask
-from mechassay.gym.interchanges import COMPATS, GymPairs, control_labels
-from mechassay.gym.methods import METHODS, gym_method, spelled_methods
-from mechassay.gym.task_accuracy import KIND, accuracy
+from mechassay.gym.interchanges import COMPATS, control_labels
+from mechassay.gym.methods import gym_method, spelled_methods
+from mechassay.gym.names import task_names
+from mechassay.gym.pairs import GymPairs
+from mechassay.gym.plan import GYM_CONTROLS, PAPER_STEPS, DirectionsPlan, GymCheckPlan, GymPlan
+from mechassay.gym.task_accuracy import accuracy
 from mechassay.gym.task_odds import ORIGINAL, TaskOdds
 from mechassay.interventions.site import ModelShape
-from mechassay.models.loading import AT, split_revision, training_step
 from mechassay.models.model import Model, check_dtype, untrained
+from mechassay.models.sources import AT, split_revision, training_step
 from mechassay.results.records import Record, Selection, Spec
-from mechassay.runs import options
-from mechassay.runs.job import (
-    MANY,
-    Bench,
-    Cell,
-    Job,
-    cell_name,
-    layers_of,
-    made_by,
-    option,
-    shown_model,
-)
+from mechassay.runs.job import MANY, Bench, Cell, Job, cell_name, layers_of, made_by, shown_model
 from mechassay.variables.mib_submission import FEATURES_SHA256
 
-ALL_TASKS = "all"
-PAPER_STEPS = "paper-steps"
 STEPS = (0, 1000, 2000, 3000, 10_000, 143_000)
 """Checkpoints of Pythia models that section 6.1 of the paper speaks of, the first and the last."""
 WIDTH = 512
 """Settings are checked before any model is there."""
-GymControl = Literal["labels", "untrained"]
-GYM_CONTROLS: tuple[GymControl, ...] = get_args(GymControl)
-TASKS = option(
-    "Gym task, see `mechassay gym list`; a family of them, all, or a YAML file. Repeat for"
-    " several.",
-    "--task",
-    "-t",
-    first=True,
-)
-REVISIONS = option(
-    "Checkpoint of the models: a revision of the hub, or a subfolder, such as step512. Repeat for"
-    f" several; {PAPER_STEPS} stands for those of the paper's section 6.",
-    "--revision",
-)
 
 
 @dataclass(frozen=True)
-class GymJob(Job):
-    """Run methods on gym tasks: how far exchanging what they find moves what the model says, at
-    every region and layer, with original and control labels.
+class GymJob(GymPlan, Job):
+    """A cell is all methods on one task in one model; see `GymPlan` for the fields."""
 
-    Attributes:
-        tasks: names of gym tasks, of families, or files; "all" stands for the 29.
-        revisions: checkpoints; every model becomes `MODEL@REVISION` of each, and this is empty.
-        methods: see `gym.methods`; names of `SWEEPS` stand for all their settings.
-    """
-
-    models: Annotated[tuple[str, ...], options.LOADED_MODELS]
-    tasks: Annotated[tuple[str, ...], TASKS] = (ALL_TASKS,)
-    methods: Annotated[
-        tuple[str, ...],
-        option(
-            "Method, with settings if wanted: das:k=4; or a sweep: table-2a. Repeat for several.",
-            "--method",
-            "-M",
-            first=True,
-        ),
-    ] = METHODS
-    revisions: Annotated[tuple[str, ...], REVISIONS] = ()
-    layers: Annotated[str, option("`all`, numbers such as 0,3,6, or every third: ::3.")] = "all"
-    seeds: Annotated[
-        tuple[int, ...],
-        option("Seed of the start of das, random directions and shuffled labels.", "--draw"),
-    ] = (0,)
-    controls: Annotated[
-        tuple[GymControl, ...],
-        option(
-            "Controls that train again, on --control-label or in a model of random weights.",
-            "--control",
-        ),
-    ] = GYM_CONTROLS
-    control_labels: Annotated[
-        tuple[str, ...],
-        option("Word for each type, with its space; dog and give by default.", "--control-label"),
-    ] = ()
-    compat: Annotated[
-        str, option("causalgym-2024: read and fit at the indices of the public code.")
-    ] = ""
-    train_limit: Annotated[int, option("Interchanges to train on.", least=4)] = 400
-    validation_limit: Annotated[int, option("Interchanges to choose on.", least=2)] = 100
-    test_limit: Annotated[
-        int, option("Interchanges to report on.", "--limit", least=2, first=True)
-    ] = 100
-    dtype: Annotated[str, options.DTYPE] = "float32"
-    prepend_bos: Annotated[bool, options.BOS] = False
-    seed: Annotated[int, options.SEED] = 0
-
-    kind: ClassVar[str] = "gym"
     for_boards: ClassVar[bool] = True
     grows: ClassVar[tuple[str, ...]] = ("models", "tasks")
 
@@ -236,12 +164,6 @@ def with_revisions(models: Sequence[str], revisions: Sequence[str]) -> tuple[str
     return tuple(f"{name}{AT}{revision}" for name in models for revision in dict.fromkeys(every))
 
 
-def task_names(tasks: Sequence[str]) -> tuple[str, ...]:
-    """The tasks, families and "all" written out, each once."""
-    every = {ALL_TASKS: tuple(task for some in FAMILIES.values() for task in some), **FAMILIES}
-    return tuple(dict.fromkeys(task for name in tasks for task in every.get(name, (name,))))
-
-
 def gym_cells(models: Sequence[str], tasks: Sequence[str]) -> list[Cell]:
     """A cell for each model and task."""
     return [
@@ -305,23 +227,9 @@ def save_fits(found: TaskOdds, folder: Path) -> None:
 
 
 @dataclass(frozen=True)
-class GymCheckJob(Job):
-    """Accuracy of models on gym tasks: how often a sentence's own label is the more probable one.
+class GymCheckJob(GymCheckPlan, Job):
+    """A cell is one task in one model; see `GymCheckPlan` for the fields."""
 
-    Attributes:
-        tasks: names of gym tasks, of families, or files; "all" stands for the 29.
-        revisions: checkpoints; every model becomes `MODEL@REVISION` of each, and this is empty.
-    """
-
-    models: Annotated[tuple[str, ...], options.LOADED_MODELS]
-    tasks: Annotated[tuple[str, ...], TASKS] = (ALL_TASKS,)
-    revisions: Annotated[tuple[str, ...], REVISIONS] = ()
-    limit: Annotated[int, option("Test sentences of each task.", least=2, first=True)] = 100
-    dtype: Annotated[str, options.DTYPE] = "float32"
-    prepend_bos: Annotated[bool, options.BOS] = False
-    seed: Annotated[int, options.SEED] = 0
-
-    kind: ClassVar[str] = KIND
     command: ClassVar[tuple[str, ...]] = ("gym", "check")
     grows: ClassVar[tuple[str, ...]] = ("models", "tasks")
 
@@ -363,37 +271,9 @@ GIVEN_CONTROL = (
 
 
 @dataclass(frozen=True)
-class DirectionsJob(Job):
-    """Measure directions that were found elsewhere on a gym task: log odds-ratios of test items
-    beside controls; nothing is trained, and nothing in the folders is executed.
+class DirectionsJob(DirectionsPlan, Job):
+    """A cell is one method whose directions are given; see `DirectionsPlan` for the fields."""
 
-    Attributes:
-        directions: folders, which have to be there as long as the run is gone on with or reported.
-    """
-
-    directions: Annotated[
-        tuple[str, ...],
-        option("Folder of directions, as `gym run` leaves them in features.", complete="files"),
-    ]
-    model: Annotated[str, options.MODEL]
-    task: Annotated[
-        str,
-        option("Gym task, see `mechassay gym list`; or a YAML file.", "--task", "-t"),
-    ]
-    layers: Annotated[str, option("`all`, numbers such as 0,3,6, or every third: ::3.")] = "all"
-    control_labels: Annotated[
-        tuple[str, ...],
-        option("Word for each type, with its space; dog and give by default.", "--control-label"),
-    ] = ()
-    validation_limit: Annotated[int, option("Interchanges to choose on.", least=2)] = 100
-    test_limit: Annotated[
-        int, option("Interchanges to report on.", "--limit", least=2, first=True)
-    ] = 100
-    dtype: Annotated[str, options.DTYPE] = "float32"
-    prepend_bos: Annotated[bool, options.BOS] = False
-    seed: Annotated[int, options.SEED] = 0
-
-    kind: ClassVar[str] = "directions"
     for_boards: ClassVar[bool] = True
     test_split: ClassVar[str] = "test"
     command: ClassVar[tuple[str, ...]] = ("gym", "evaluate")

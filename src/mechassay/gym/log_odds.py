@@ -29,8 +29,8 @@ from mechassay.interventions.intervention import Interchange
 from mechassay.interventions.site import Site, SiteLike, load_site
 from mechassay.interventions.sweep import mean_estimates, sweep, token_logits
 from mechassay.models.model import Model
+from mechassay.prompts.batch import NO_TOKEN
 from mechassay.prompts.interchange_batch import InterchangeBatch, InterchangesLike
-from mechassay.prompts.pairs import NO_TOKEN
 from mechassay.results.records import Measure, Record, Spec, Table, Values, provenance
 from mechassay.stats.intervals import Estimate
 from mechassay.utils.display import BAR, OneLine, Progress, Tabular, html_facts, html_table

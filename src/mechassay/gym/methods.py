@@ -38,38 +38,9 @@ from mechassay.features.featurizer import Directions, Featurizer
 from mechassay.features.finder import Finder, Found, ValueFinder
 from mechassay.features.probes import PCA, leading
 from mechassay.features.training import TrainingPlan
+from mechassay.gym.names import FINDERS, METHODS, SHUFFLED, SWEEPS
 from mechassay.utils.display import OneLine
-from mechassay.utils.registry import Registry, check_settings
-
-SHUFFLED = "-shuffled"
-RANDOM, VANILLA = "random", "vanilla"
-
-FINDERS = Registry(
-    "gym method",
-    {
-        "das": "mechassay.features.das:DAS",
-        "das-stopped": "mechassay.gym.methods:StoppedDAS",
-        "probe": "mechassay.features.probes:Probe",
-        "probe-saga": "mechassay.gym.methods:SagaProbe",
-        "mean": "mechassay.features.probes:DiffInMeans",
-        "lda": "mechassay.features.probes:LDA",
-        "pca": "mechassay.features.probes:PCA",
-        "pca-mean": "mechassay.gym.methods:AveragedAxes",
-        "k-means": "mechassay.features.probes:KMeans",
-        RANDOM: "mechassay.features.probes:RandomDirections",
-        VANILLA: "mechassay.features.probes:FullVector",
-        f"probe{SHUFFLED}": "mechassay.features.probes:Probe",
-        f"mean{SHUFFLED}": "mechassay.features.probes:DiffInMeans",
-    },
-    plural="gym_methods",
-)
-"""By name; other packages add finders under the entry point group `mechassay.gym_methods`."""
-
-PUBLISHED = ("das", "probe", "mean", "pca", "k-means", "lda", RANDOM, VANILLA)
-"""The methods of table 1, in its order, and the whole vector."""
-CONTROLS = (f"probe{SHUFFLED}", f"mean{SHUFFLED}")
-METHODS = (*PUBLISHED, *CONTROLS)
-"""What is run by default."""
+from mechassay.utils.registry import check_settings
 
 PENALTIES: Mapping[int, tuple[float, ...]] = MappingProxyType(
     {
@@ -85,29 +56,6 @@ PENALTIES: Mapping[int, tuple[float, ...]] = MappingProxyType(
     }
 )
 """Penalties of probes (lambda) by the width of Pythia models; 5,120 is of the code alone."""
-
-_SAGA = "probe-saga:penalty={},intercept={},l2={:g}"
-SWEEPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "table-2a": (
-            *(f"probe-saga:penalty=none,intercept={bias}" for bias in (False, True)),
-            *(
-                _SAGA.format(penalty, bias, weight)
-                for penalty in ("l1", "l2", "l1+l2")
-                for bias in (False, True)
-                for weight in (1e0, 1e1, 1e2, 1e3, 1e4)
-                if weight <= 1e2 or (penalty == "l2" and bias)
-            ),
-        ),
-        "table-2b": tuple(f"pca-mean:components={c}" for c in (1, 2, 3, 4, 5)),
-        "table-2c": tuple(
-            f"das-stopped:lr={rate:g},stop={step + 1}"
-            for rate in (1e-3, 5e-3, 1e-2)
-            for step in (0, 25, 50, 75, 99)
-        ),
-    }
-)
-"""Settings that the paper compares on validation pairs: of probes, of PCA and of DAS."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -39,7 +39,7 @@ from mechassay.gym.checkpoint_pages import (
 from mechassay.gym.directions import best_draw
 from mechassay.gym.interchanges import CAUSALGYM_2024
 from mechassay.gym.log_odds import draw_layers, draw_odds
-from mechassay.gym.methods import RANDOM, SWEEPS
+from mechassay.gym.names import RANDOM, SWEEPS
 from mechassay.gym.task_accuracy import LEAST_ACCURACY
 from mechassay.gym.task_odds import (
     CANDIDATES,

@@ -18,7 +18,8 @@ from jaxtyping import Bool, Float
 
 from mechassay.gym.causalgym import load_gym_task
 from mechassay.gym.gym_task import GymTask
-from mechassay.gym.interchanges import GymPairs, tokens_of_labels
+from mechassay.gym.interchanges import tokens_of_labels
+from mechassay.gym.pairs import GymPairs
 from mechassay.interventions.sweep import token_logits
 from mechassay.models.model import Model
 from mechassay.results.records import Measure, Provenance, Record, Spec, Table, Values, provenance

@@ -32,7 +32,6 @@ from mechassay.errors import BadFile, BadUsage, MechassayError, UnknownName, fir
 from mechassay.gym.gym_task import EVERY, LENGTHS, Choice, GymTask, Region, Row, regions_of, spaced
 from mechassay.prompts.rows import short
 
-FILES = (".yaml", ".yml")
 FILE_KEYS = ("family", "lists", "tasks")
 TASK_KEYS = ("about", "template", "labels", "options", "lengths", "filler")
 MOST = 100_000

@@ -34,7 +34,7 @@ from jaxtyping import Bool, Float, Int
 from mechassay.errors import one_of
 from mechassay.features.finder import Fit
 from mechassay.gym.interchanges import CAUSALGYM_2024
-from mechassay.gym.methods import RANDOM
+from mechassay.gym.names import RANDOM
 from mechassay.gym.task_accuracy import ACCURACY_SAYS, LEAST_ACCURACY, no_behaviour
 from mechassay.results.records import (
     Measure,

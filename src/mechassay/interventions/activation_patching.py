@@ -35,12 +35,14 @@ from torch import Tensor
 
 from mechassay.errors import BadPairs, NonFinite, UnknownName, one_of
 from mechassay.interventions.intervene import BaseRun, Branch, Change
-from mechassay.interventions.patch_map import DIRECTIONS, Direction, PatchMap
+from mechassay.interventions.patch_map import PatchMap
+from mechassay.interventions.plan import DIRECTIONS, Direction
 from mechassay.interventions.site import ALL, LAST, PARTS, Part, Site, blocks
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
 from mechassay.models.model import Model
 from mechassay.models.objectives import Objective, ObjectiveLike, load_objective
-from mechassay.prompts.pairs import Batch, Pair, PairsLike
+from mechassay.prompts.batch import Batch, PairsLike
+from mechassay.prompts.pairs import Pair
 from mechassay.utils.display import BAR, Advance, Progress
 
 READOUTS = 1024

@@ -51,8 +51,8 @@ from mechassay.models.memory import (
 )
 from mechassay.models.model import Model
 from mechassay.models.patched_forward import Entry, Stack, TokenEdit, suffix_forward
+from mechassay.prompts.batch import NO_TOKEN
 from mechassay.prompts.interchange_batch import InterchangeBatch
-from mechassay.prompts.pairs import NO_TOKEN
 from mechassay.utils.display import Advance, OneLine, Tabular, html_facts, html_table
 
 

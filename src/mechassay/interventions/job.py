@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, get_args
+from typing import ClassVar, get_args
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
@@ -26,7 +26,6 @@ from rich.console import Console
 from mechassay.errors import one_of
 from mechassay.interventions.activation_patching import patch
 from mechassay.interventions.heatmap import draw_patch_map
-from mechassay.interventions.patch_map import DIRECTIONS, Direction
 from mechassay.interventions.patch_verdict import (
     COLUMNS,
     MapCells,
@@ -34,6 +33,7 @@ from mechassay.interventions.patch_verdict import (
     templates,
     verdict,
 )
+from mechassay.interventions.plan import DIRECTIONS, PatchPlan
 from mechassay.interventions.site import PARTS
 from mechassay.models.model import check_dtype
 from mechassay.models.objectives import load_objective
@@ -50,50 +50,16 @@ from mechassay.results.sections import (
     opening,
     values_section,
 )
-from mechassay.runs import options
-from mechassay.runs.job import (
-    Bench,
-    Cell,
-    Job,
-    Results,
-    cell_name,
-    made_by,
-    option,
-    shown_model,
-)
-from mechassay.tasks.task import PRIVATE, Keep, settings_of
+from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, made_by, shown_model
+from mechassay.tasks import Keep
+from mechassay.tasks.task import PRIVATE, settings_of
 from mechassay.utils.display import counted
 
 
 @dataclass(frozen=True)
-class PatchJob(Job):
-    """Patch every site of a part between the prompts of pairs, one at a time: heat maps over layers
-    and tokens, or layers and heads.
-    """
+class PatchJob(PatchPlan, Job):
+    """A cell is one model, task and part; see `PatchPlan` for the fields."""
 
-    models: Annotated[tuple[str, ...], options.LOADED_MODELS]
-    tasks: Annotated[tuple[str, ...], options.LOADED_TASKS]
-    parts: Annotated[
-        tuple[str, ...],
-        option(
-            "What is patched: resid, heads or mlp. Repeat for several.", "--part", "-p", first=True
-        ),
-    ] = ("resid",)
-    direction: Annotated[
-        Direction,
-        option("Clean values into counterfactual runs, or the other way."),
-    ] = "denoising"
-    objective: Annotated[str | None, options.OBJECTIVE] = None
-    counterfactual: Annotated[str | None, options.COUNTERFACTUAL] = None
-    keep: Annotated[Keep, options.KEEP] = "all"
-    split: Annotated[str, option("Split to patch.")] = "test"
-    limit: Annotated[int, option("Pairs of each task.", least=1, first=True)] = 40
-    dtype: Annotated[str, options.DTYPE] = "float32"
-    prepend_bos: Annotated[bool, options.BOS] = False
-    seed: Annotated[int, options.SEED] = 0
-    private_seed: Annotated[int | None, options.PRIVATE_SEED] = None
-
-    kind: ClassVar[str] = "patch"
     grows: ClassVar[tuple[str, ...]] = ("models", "tasks", "parts")
 
     def check(self, bench: Bench) -> None:

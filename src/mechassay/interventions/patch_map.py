@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from scipy.stats import norm
 
 from mechassay.errors import BadFile, BadUsage, UnknownName, first_line, one_of
 from mechassay.interventions.patch_verdict import ALL_PROMPTS, COLUMNS, EXACT, verdict
+from mechassay.interventions.plan import DIRECTIONS, Direction
 from mechassay.interventions.site import PARTS, Part
 from mechassay.models.objectives import least_size
 from mechassay.results.records import (
@@ -54,8 +55,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-Direction = Literal["denoising", "noising"]
-DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 KIND = "patch"
 HIDDEN = "·"
 ENDS = ("share", "low", "high", "joint_low", "joint_high")

@@ -35,7 +35,7 @@ from mechassay.models.generation import generate as write
 from mechassay.models.generation import never_edited, until_end
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
 from mechassay.models.model import Model
-from mechassay.prompts.pairs import left_padded
+from mechassay.prompts.batch import left_padded
 from mechassay.prompts.tokenization import encode
 from mechassay.stats.intervals import Estimate, student_interval
 from mechassay.utils.display import BAR, OneLine, Progress, Tabular, html_facts, html_table

@@ -44,8 +44,8 @@ from mechassay.interventions.intervention import (
 from mechassay.interventions.site import Site, SiteLike, load_site
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
 from mechassay.models.model import Model
+from mechassay.prompts.batch import NO_TOKEN
 from mechassay.prompts.interchange_batch import LAST, InterchangeBatch
-from mechassay.prompts.pairs import NO_TOKEN
 from mechassay.stats.intervals import Estimate, Resamples, percentile_interval, proportion_interval
 from mechassay.utils.display import BAR, Advance, OneLine, Progress, Tabular, html_facts, html_table
 

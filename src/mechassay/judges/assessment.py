@@ -43,7 +43,8 @@ from mechassay.claims.document import PagedDocument, ReviewerOrder, find_orders,
 from mechassay.claims.judgments import JudgedClaim, Judgment, Judgments, Rater, ordered
 from mechassay.claims.rubric import RUBRIC, Criterion, Rubric, load_rubric
 from mechassay.errors import BadUsage, NoAnswer, one_of
-from mechassay.judges.judge import TRIES, Judge, ask
+from mechassay.judges.judge import Judge, ask
+from mechassay.judges.plan import LONGEST, MOST_TOKENS, TRIES, Steps
 from mechassay.judges.requests import (
     Exchange,
     JudgeRequest,
@@ -392,12 +393,6 @@ def _list(lines: Sequence[str]) -> str:
 
 def _json(value: Mapping[str, Any]) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-Steps = Literal["one", "claims-then-criteria", "per-criterion"]
-MOST_TOKENS = 16_384
-LONGEST = 1200
-"""Characters of a reason, a quote or a statement."""
 
 
 @dataclass(frozen=True, repr=False)

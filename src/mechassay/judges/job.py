@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, get_args
+from typing import Any, get_args
 
 from rich.console import Console
 
@@ -24,85 +24,24 @@ from mechassay.claims.document import PagedDocument
 from mechassay.claims.evidence import score_judgments
 from mechassay.claims.judgments import read_judgments
 from mechassay.claims.rubric import load_rubric
-from mechassay.documents.pdf import Extractor
 from mechassay.documents.reading import check_title, read_document
 from mechassay.errors import BadUsage, one_of
-from mechassay.judges.assessment import (
-    LONGEST,
-    MOST_TOKENS,
-    Assessment,
-    Steps,
-    assess,
-    check_codes,
-    judge_prompt,
-)
-from mechassay.judges.judge import TRIES, Judge, load_judge
+from mechassay.judges.assessment import Assessment, assess, check_codes, judge_prompt
+from mechassay.judges.judge import Judge, load_judge
+from mechassay.judges.plan import AssessPlan, Steps
 from mechassay.results.reading import read_record
 from mechassay.results.records import Record, Spec
 from mechassay.results.report import print_report, write_markdown, write_page
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, command_line, option
+from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, command_line
 from mechassay.utils.files import file_hash
 
 ANSWERS, JUDGMENTS, SCORES = "answers", "judgments", "scores"
 
 
 @dataclass(frozen=True)
-class AssessJob(Job):
-    """Have a language model judge the claims of a document, and score what it says: as it stands,
-    and with the quotes alone that are in the document.
-
-    Attributes:
-        source: the document.
-        prices: US dollars for a million tokens of input and of output.
-    """
-
-    source: Annotated[
-        str,
-        option(
-            "Document: an arXiv or OpenReview id, an address, or a file (.pdf, .html, .md, .txt).",
-            complete="files",
-        ),
-    ]
-    judge: Annotated[
-        str, option("scripted:FILE, replay:FOLDER, or openai:MODEL@URL (default OpenAI's).")
-    ]
-    runs: Annotated[
-        int,
-        option("Runs of the judge; each is a file of judgments.", least=1, role="free", first=True),
-    ] = 1
-    steps: Annotated[Steps, option("How much one request asks.")] = "claims-then-criteria"
-    claims: Annotated[
-        str, option("Claims to judge, .yaml or .json; else the judge finds them.", complete="files")
-    ] = ""
-    criteria: Annotated[
-        tuple[str, ...],
-        option("Criterion, as I2; all if none is named.", "--criterion", first=True),
-    ] = ()
-    pages: Annotated[int | None, option("Pages of a PDF to read.", least=1, none="all")] = None
-    extractor: Annotated[Extractor, option("What reads PDFs; paper is pypdf, 50 pages.")] = "pdfium"
-    title: Annotated[str, option("Title that the paper should have, against wrong ids.")] = ""
-    context: Annotated[
-        int | None,
-        option("Tokens of the judge's context, or `server`: what it says.", least=1, none="server"),
-    ] = None
-    most_tokens: Annotated[int, option("Tokens of an answer at most.", least=1)] = MOST_TOKENS
-    longest: Annotated[int, option("Characters of a reason or quote at most.", least=8)] = LONGEST
-    temperature: Annotated[float, option("Of sampling.", least=0)] = 0.0
-    timeout: Annotated[float, option("Seconds to wait for an answer.", least=0.01, role="free")] = (
-        600.0
-    )
-    tries: Annotated[
-        int, option("Faults in a row, or invalid answers, to bear.", least=1, role="free")
-    ] = TRIES
-    input_price: Annotated[
-        float | None, option("US dollars for a million tokens of input.", least=0, role="free")
-    ] = None
-    output_price: Annotated[
-        float | None, option("US dollars for a million tokens of output.", least=0, role="free")
-    ] = None
-
-    kind: ClassVar[str] = "assess"
+class AssessJob(AssessPlan, Job):
+    """A cell is one run of the judge; see `AssessPlan` for the fields."""
 
     def words(self) -> tuple[Sequence[str], Sequence[str]]:
         """See `Job.words`."""

@@ -41,6 +41,7 @@ from mechassay.errors import (
     first_line,
     one_of,
 )
+from mechassay.judges.plan import TRIES
 from mechassay.judges.requests import (
     BYTES_PER_TOKEN,
     UNCLEAR,
@@ -433,7 +434,6 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
         return thread.submit(asyncio.run, work).result()
 
 
-TRIES = 5
 LONGEST_WAIT = 120.0
 """Seconds between two tries at most."""
 

@@ -55,12 +55,14 @@ from mechassay.leaderboard.cells import (
 )
 from mechassay.leaderboard.rules import rules_of
 from mechassay.leaderboard.track import row_of
-from mechassay.models.loading import find_source
+from mechassay.models.sources import find_source
 from mechassay.results.reading import read_record
 from mechassay.results.records import Number, Provenance, Record, Stored
+from mechassay.runs import JOBS
 from mechassay.runs.execute import prepare, run_cells
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.job import JOBS, Cell, job_of, options_of
+from mechassay.runs.job import Cell, job_of
+from mechassay.runs.options import options_of
 from mechassay.tasks.task import PRIVATE
 from mechassay.utils.display import BAR, Progress
 from mechassay.utils.files import file_hash

@@ -39,9 +39,10 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from mechassay.adversarial.jobs import AdversarialJob
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.mib_submission import TrackModel
-from mechassay.circuits.series import CircuitSeries, Profile
+from mechassay.circuits.profiles import Profile
+from mechassay.circuits.series import CircuitSeries
 from mechassay.errors import BadFile, BadUsage, MechassayError, UnknownName, first_line
-from mechassay.gym.methods import FINDERS
+from mechassay.gym.names import FINDERS
 from mechassay.interventions.site import ModelShape
 from mechassay.models.graph import Graph
 from mechassay.models.model import load_model
@@ -49,8 +50,8 @@ from mechassay.results.records import Number, Record, Stored, first_mistake
 from mechassay.tasks import load_task
 from mechassay.truth.ground_truth import is_truth
 from mechassay.utils.files import read_json, read_small_json
-from mechassay.variables.featurizers import FEATURIZERS
 from mechassay.variables.mib_format import MIB_BOARD, BoardModel, MIBBoard
+from mechassay.variables.plan import FEATURIZERS
 
 FILES = ("submission.yaml", "submission.json")
 LARGEST = 10**5

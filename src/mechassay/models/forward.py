@@ -34,7 +34,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechassay.models.decoder import Context, Decoder, Readout
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 
 Place = Literal["stream", "q", "k", "v", "z", "attended", "middle", "mlp_in", "mlp"]
 Edit = Callable[[Place, int, Tensor], Tensor]

@@ -1,18 +1,7 @@
 """Loading a model and its tokenizer by name, frozen and in evaluation mode.
 
-`resolve` turns what the user typed into a `Resolved` whose location transformers can load:
-
-1. a packaged name (`packaged.json`) is its folder in the cache, made by `fetch`;
-2. a ground truth's name ("truth-ioi"), or "gym-neox", is its folder in this package; that of a
-   compiled ground truth is made in the cache when it is first loaded (`truth.compiled`);
-3. a folder with a `config.json` is itself, one of checkpoints ("step0", "step64") is the last
-   one;
-4. a `.gguf` file is dequantised once into the cache, keyed by the SHA-256 of its content;
-5. `owner/name`, or one of the hub's few names without an owner, is left to the hub;
-6. any of these but a file with `@` and a revision is that checkpoint: a folder's subfolder, or
-   the hub's revision (branch, tag or commit). What exists under the whole name comes first;
-7. any of these behind `untrained:` is its architecture and tokenizer, with weights as its class
-   in transformers draws them before any training.
+`sources` says what a name stands for. `resolve` makes the files that it needs: a `.gguf` file is
+dequantised once into the cache, a compiled ground truth is compiled.
 
 `load_hf` reads weights from safetensors and runs no code that comes with a model. A folder with
 pickled weights is refused. Attention-only checkpoints in TransformerLens' layout may be PyTorch
@@ -22,13 +11,11 @@ archives, which are opened as data (`models.families.attn_only`).
 from __future__ import annotations
 
 import copy
-import os
-import re
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import PreTrainedModel
@@ -38,18 +25,15 @@ from mechassay.errors import (
     BadUsage,
     MechassayError,
     ModelNotFetched,
-    UnknownName,
     first_line,
 )
+from mechassay.models.sources import STEP, Resolved, find_source
 from mechassay.models.weight_files import (
     UNREADABLE,
     cache_folder,
     dequantise,
-    is_fetched,
     is_model_folder,
     load_whole,
-    packaged_folder,
-    packaged_models,
     packaged_names,
     publish,
     quiet,
@@ -63,79 +47,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-AT = "@"
-UNTRAINED = "untrained:"
-_STEP = re.compile(r"(?:step|checkpoint)[-_]?(\d+)", re.IGNORECASE)
-
-
-def split_revision(name: str) -> tuple[str, str]:
-    """The model and the revision of "gpt2@step64"; no revision if a file has the whole name."""
-    model, at, revision = name.rpartition(AT)
-    return (model, revision) if at and not Path(name).exists() else (name, "")
-
-
-def training_step(revision: str) -> int | None:
-    """The step in names such as "step512", "checkpoint-512" and "stage1-step512-tokens2B"; None if
-    there is none.
-    """
-    found = _STEP.search(revision)
-    return None if found is None else int(found[1])
-
-
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_HUB_IDS_WITHOUT_OWNER = frozenset(
-    {"gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2", "openai-gpt"}
-)
-TRUTH_FOLDERS = Path(__file__).parents[1] / "truth" / "data"
-"""What is known of the models whose circuit is known, a folder each: with the model's files where
-it was trained, without them where it is compiled."""
-GYM_FOLDERS = Path(__file__).parents[1] / "gym" / "data"
-"""Models of the gym tasks come with this package, with checkpoints."""
-OTHER_CHECKPOINTS = (
-    "`make study gym-neox`, in a checkout of the repository, trains gym-neox and keeps steps 0, 32,"
-    " 64, 256, 512 and 1000 too."
-)
 COMPILERS = Registry("compiler", {"truth": "mechassay.truth.compiled:compiled_folder"})
 """What writes the files of a model that is compiled. It knows tasks, and these know models."""
-STEP = re.compile(r"step(\d+)")
-"""The name of a checkpoint's folder."""
-
-
-@dataclass(frozen=True)
-class Resolved:
-    """A model source that is ready to load: a folder, or a hub id (`location`).
-
-    `name` and `note`, which may be empty, are for reports. `revision` is which checkpoint of a hub
-    id is asked for; a folder's is in its location. `untrained`: weights are drawn instead of read.
-    `own`: a folder or file of the user's, whose name does not say which weights are in it.
-    """
-
-    kind: Literal["packaged", "compiled", "folder", "gguf", "hub"]
-    name: str
-    location: str
-    note: str = ""
-    revision: str | None = None
-    untrained: bool = False
-    own: bool = False
-
-
-def truth_names() -> list[str]:
-    """The models whose circuit is known, sorted."""
-    return sorted(file.parent.name for file in TRUTH_FOLDERS.glob("*/truth.json"))
-
-
-def gym_model_names() -> list[str]:
-    """The models that were trained on the gym tasks, sorted."""
-    return sorted(folder.name for folder in GYM_FOLDERS.iterdir() if checkpoints(folder))
-
-
-def checkpoints(folder: Path) -> list[str]:
-    """The checkpoints in a folder, subfolders such as "step64" with a model, by their step."""
-    if not folder.is_dir():
-        return []
-    found = [each.name for each in folder.glob("step*") if is_model_folder(each)]
-    steps = {int(match[1]): match[0] for name in found if (match := STEP.fullmatch(name))}
-    return [steps[step] for step in sorted(steps)]
 
 
 def resolve(source: str) -> Resolved:
@@ -158,89 +71,6 @@ def resolve(source: str) -> Resolved:
         return found
     held = _resolve_gguf(Path(found.location))
     return replace(held, name=found.name, untrained=found.untrained, own=found.own)
-
-
-def find_source(source: str) -> Resolved:
-    """Decide what `source` is, and do nothing: a GGUF file is only looked for, and the location of
-    a compiled ground truth is what is known of it.
-
-    Raises:
-        ModelNotFetched, BadFile, BadUsage, UnknownName: as `resolve`.
-    """
-    if source.startswith(UNTRAINED):
-        found = find_source(source.removeprefix(UNTRAINED))
-        return replace(found, name=f"{UNTRAINED}{found.name}", untrained=True)
-    found = _find_whole(source)
-    if found is not None:
-        return _last_of(found) if found.kind in ("packaged", "folder") else found
-    name, at, revision = source.rpartition("@")
-    if at and (whole := _find_whole(name)) is not None:
-        return _revision(whole, revision)
-    if len(Path(source).parts) > 1:
-        raise BadFile(f"There is no folder {source!r} with a model.")
-    raise UnknownName("model", source, [*packaged_models(), *truth_names(), *gym_model_names()])
-
-
-def _find_whole(source: str) -> Resolved | None:
-    """What a source is as a whole, a folder of checkpoints too; None if it is of no kind."""
-    models = packaged_models()
-    if source in models:
-        if not is_fetched(source):
-            raise ModelNotFetched(
-                f"Model {source!r} is not on this machine yet: run `mechassay models fetch"
-                f" {source}`."
-            )
-        return Resolved("packaged", source, str(packaged_folder(source)), models[source].title)
-    if source in truth_names():
-        folder = TRUTH_FOLDERS / source
-        kind = "folder" if is_model_folder(folder) else "compiled"
-        return Resolved(kind, source, str(folder))
-    if source in gym_model_names():
-        return Resolved("folder", source, str(GYM_FOLDERS / source))
-    path = Path(os.path.expanduser(source)).absolute()
-    if path.suffix.lower() == ".gguf":
-        if not path.is_file():
-            raise BadFile(f"There is no file {str(path)!r}.")
-        return Resolved("gguf", path.stem, str(path), own=True)
-    if source and path.is_dir():
-        if not is_model_folder(path) and not checkpoints(path):
-            raise BadFile(f"The folder {source!r} has no config.json, so it holds no model.")
-        return Resolved("folder", path.name, str(path), own=True)
-    return Resolved("hub", source, source) if _is_hub_id(source) else None
-
-
-def _is_hub_id(name: str) -> bool:
-    return name in _HUB_IDS_WITHOUT_OWNER or _HUB_ID.fullmatch(name) is not None
-
-
-def _last_of(whole: Resolved) -> Resolved:
-    """A model's folder, or the last one in a folder of checkpoints."""
-    folder = Path(whole.location)
-    if is_model_folder(folder):
-        return whole
-    return replace(whole, location=str(folder / checkpoints(folder)[-1]))
-
-
-def _revision(whole: Resolved, revision: str) -> Resolved:
-    """A checkpoint of what the name before the @ stands for.
-
-    Raises:
-        BadUsage: a revision of a file, or one without a name.
-        UnknownName: the folder has no such checkpoint.
-    """
-    name = f"{whole.name}@{revision}"
-    if whole.kind == "gguf":
-        raise BadUsage(f"A .gguf file has no revisions; got {name!r}.")
-    if not revision:
-        raise BadUsage(f"After the @ comes the name of a revision; got {name!r}.")
-    if whole.kind == "hub":
-        return replace(whole, name=name, revision=revision)
-    folder = Path(whole.location)
-    known = [each.name for each in folder.iterdir() if is_model_folder(each)]
-    if revision not in known:
-        note = OTHER_CHECKPOINTS if folder.parent == GYM_FOLDERS else ""
-        raise UnknownName(f"checkpoint of {whole.name}", revision, known, note)
-    return replace(whole, name=name, location=str(folder / revision))
 
 
 def _resolve_gguf(path: Path) -> Resolved:

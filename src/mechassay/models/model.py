@@ -24,10 +24,12 @@ from mechassay.models.decoder import Context, Decoder, at_least_fp32
 from mechassay.models.families import decode
 from mechassay.models.forward import Trace, trace
 from mechassay.models.graph import Graph
-from mechassay.models.loading import UNTRAINED, with_drawn_weights
+from mechassay.models.loading import with_drawn_weights
+from mechassay.models.sources import UNTRAINED
+from mechassay.prompts.batch import NO_TOKEN, Batch, PairsLike
 from mechassay.prompts.interchange_batch import InterchangeBatch, InterchangesLike
 from mechassay.prompts.interchanges import InterchangePair
-from mechassay.prompts.pairs import NO_TOKEN, Batch, Pair, PairsLike
+from mechassay.prompts.pairs import Pair
 from mechassay.prompts.tokenization import token_position
 from mechassay.results.records import Spec
 from mechassay.utils.display import OneLine, briefly, html_facts
@@ -346,7 +348,7 @@ def load_model(
             (TransformerLens, and with it MIB's code, does so for GPT-2).
 
     Raises:
-        UnknownName, ModelNotFetched, BadFile, MissingExtra: see `models.loading`.
+        UnknownName, ModelNotFetched, BadFile, MissingExtra: see `models.sources`.
         UnsupportedModel, SelfCheckFailed: its family is not read, or not rightly.
         BadUsage: no such dtype or device.
     """

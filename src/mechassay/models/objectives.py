@@ -24,7 +24,7 @@ from torch import Tensor
 
 from mechassay.errors import BadUsage
 from mechassay.models.decoder import Readout
-from mechassay.prompts.pairs import NO_TOKEN, Batch
+from mechassay.prompts.batch import NO_TOKEN, Batch
 from mechassay.utils.registry import Registry
 
 Direction = Literal["up", "down"]

@@ -41,9 +41,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import platformdirs
-import torch
 from safetensors import SafetensorError
-from torch import Tensor
 
 from mechassay.errors import (
     BadFile,
@@ -57,6 +55,7 @@ from mechassay.errors import (
 from mechassay.utils.files import file_hash
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel
 
 
@@ -115,6 +114,8 @@ def load_archive(path: Path) -> Any:
     Raises:
         BadFile: anything else; nothing was executed.
     """
+    import torch
+
     try:
         with path.open("rb") as file:
             is_archive = file.read(4) == b"PK\x03\x04"
@@ -166,7 +167,13 @@ def checked_tensor(
     Raises:
         BadFile: it is not.
     """
-    if not isinstance(given, Tensor) or given.layout != torch.strided or given.device.type != "cpu":
+    import torch
+
+    if (
+        not isinstance(given, torch.Tensor)
+        or given.layout != torch.strided
+        or given.device.type != "cpu"
+    ):
         raise BadFile(f"{path}: {name} is not an ordinary tensor.")
     if tuple(given.shape) != shape:
         raise BadFile(f"{path}: {name} has shape {tuple(given.shape)}; expected {shape}.")

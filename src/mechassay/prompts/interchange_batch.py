@@ -33,25 +33,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechassay.errors import BadFile, BadPairs, BadUsage, UnknownName, first_line, one_of
+from mechassay.prompts.batch import NO_TOKEN, Batch, left_padded, token_rows, token_table
 from mechassay.prompts.interchanges import (
     InterchangePair,
     InterchangeTokens,
     interchange_tokens,
     read_interchanges,
 )
-from mechassay.prompts.pairs import (
-    ABSENT,
-    EMPTY,
-    NO_COUNTS,
-    NO_TOKEN,
-    Batch,
-    Example,
-    Pair,
-    Pairs,
-    left_padded,
-    token_rows,
-    token_table,
-)
+from mechassay.prompts.pairs import ABSENT, EMPTY, NO_COUNTS, Example, Pair, Pairs
 from mechassay.prompts.rows import Mistake, raise_mistakes
 from mechassay.prompts.tokenization import Misaligned, tokenizer_of
 from mechassay.utils.display import OneLine, data_frame, html_facts

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 if TYPE_CHECKING:
+    from jinja2 import Environment, Template
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as MatplotlibFigure
 
@@ -303,6 +303,8 @@ def script_hash(script: str) -> str:
 
 def templates(room: str = "results") -> Environment:
     """The templates of pages, which escape all text, and those among the data of a room."""
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
     own = [] if room == "results" else [PackageLoader(f"mechassay.{room}", "data")]
     return Environment(
         loader=ChoiceLoader([PackageLoader("mechassay.results"), *own]),

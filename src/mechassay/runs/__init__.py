@@ -1,1 +1,27 @@
 """Runs: jobs of many cells, kept in a folder, resumed where they stopped."""
+
+from __future__ import annotations
+
+from mechassay.utils.registry import Registry
+
+JOBS = Registry(
+    "kind of run",
+    {
+        "circuits": "mechassay.discovery.job:CircuitsJob",
+        "accuracy": "mechassay.runs.accuracy:AccuracyJob",
+        "adversarial": "mechassay.adversarial.jobs:AdversarialJob",
+        "adversarial-paper": "mechassay.adversarial.paper:PaperJob",
+        "adversarial-search": "mechassay.adversarial.jobs:SearchJob",
+        "alignments": "mechassay.variables.jobs:AlignmentsJob",
+        "assess": "mechassay.judges.job:AssessJob",
+        "directions": "mechassay.gym.jobs:DirectionsJob",
+        "gym": "mechassay.gym.jobs:GymJob",
+        "gym-check": "mechassay.gym.jobs:GymCheckJob",
+        "measure": "mechassay.measurement.job:MeasureJob",
+        "patch": "mechassay.interventions.job:PatchJob",
+        "saes": "mechassay.saes.job:SAEJob",
+        "variables": "mechassay.variables.jobs:VariablesJob",
+    },
+    plural="jobs",
+)
+"""Jobs by the kind that plan.json names."""

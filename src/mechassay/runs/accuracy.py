@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 from jaxtyping import Float
@@ -43,13 +42,14 @@ from mechassay.results.sections import (
     warnings_notice,
 )
 from mechassay.results.text import CHANCE_DECIMALS, chance_text
-from mechassay.runs import options
-from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, made_by, option, shown_model
+from mechassay.runs.accuracy_plan import AccuracyPlan, AccuracyScoring
+from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, made_by, shown_model
 from mechassay.stats.intervals import proportion_interval
 from mechassay.tasks import TASKS, Task
-from mechassay.tasks.accuracy import NAME as MIB
-from mechassay.tasks.accuracy import Scoring, mib_scores, score_prompts
+from mechassay.tasks.accuracy import mib_scores, score_prompts
 from mechassay.tasks.hub_datasets import PublicTask
+from mechassay.tasks.scoring import NAME as MIB
+from mechassay.tasks.scoring import Scoring
 from mechassay.tasks.task import OWN, settings_of
 from mechassay.utils.display import BAR, Progress
 
@@ -280,38 +280,14 @@ def _facts(record: Record) -> dict[str, str]:
 
 KIND = "accuracy"
 EXACT = "exact"
-AccuracyScoring = Literal["exact", "mib-2025"]
 
 
 @dataclass(frozen=True)
-class AccuracyJob(Job):
-    """Greedy and ranked-choice accuracy of models on tasks, for original prompts and every
-    counterfactual.
+class AccuracyJob(AccuracyPlan, Job):
+    """A cell is one model on one task; see `AccuracyPlan` for the fields."""
 
-    Attributes:
-        tasks: all tasks if empty.
-        scoring: "mib-2025" is MIB's scoring beside the exact one, in the tasks that MIB has.
-    """
-
-    models: Annotated[tuple[str, ...], options.LOADED_MODELS]
-    tasks: Annotated[tuple[str, ...], options.TASKS_OR_ALL] = ()
-    split: Annotated[str, option("Split to score.")] = "test"
-    limit: Annotated[
-        int | None,
-        option("Examples of each task, or `all` of the split.", least=1, none="all", first=True),
-    ] = None
-    dtype: Annotated[str, options.DTYPE] = "float32"
-    prepend_bos: Annotated[bool, options.BOS] = False
-    seed: Annotated[int, options.SEED] = 0
-    private_seed: Annotated[int | None, options.PRIVATE_SEED] = None
-    scoring: Annotated[
-        AccuracyScoring, option("With mib-2025, MIB's laxer scoring of what is written is beside.")
-    ] = EXACT
-
-    kind: ClassVar[str] = KIND
     markdown: ClassVar[str] = "accuracy.md"
     command: ClassVar[tuple[str, ...]] = ("tasks", "score")
-    typed: ClassVar[Mapping[str, Any]] = MappingProxyType({"limit": 200})
     grows: ClassVar[tuple[str, ...]] = ("models", "tasks")
 
     def __post_init__(self) -> None:

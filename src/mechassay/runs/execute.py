@@ -23,7 +23,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -37,11 +37,12 @@ import torch
 
 from mechassay import errors
 from mechassay.errors import BadUsage, DiskFull, MechassayError, MissingExtra, first_line
-from mechassay.models.loading import find_source
 from mechassay.models.model import Model, check_device
+from mechassay.models.sources import check_sources
 from mechassay.results.records import Failure, failure_of
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.job import Bench, Cell, Results, check_ranges, free_fields, plan_of
+from mechassay.runs.job import Bench, Cell, Results, free_fields, plan_of
+from mechassay.runs.options import check_ranges
 from mechassay.tasks.task import Task
 from mechassay.utils.display import BAR, SILENT, Progress
 
@@ -97,32 +98,6 @@ def run(
     return results
 
 
-def check_models(job: Any, given: Collection[str] = ()) -> None:
-    """Refuse a job none of whose models is on this machine, before anything is written.
-
-    If some are, those that are not end as failures beside their results.
-
-    Args:
-        given: names for which there are objects.
-
-    Raises:
-        UnknownName, BadFile, ModelNotFetched: what is wrong with the first model.
-    """
-    names = getattr(job, "models", None) or filter(None, (getattr(job, "model", ""),))
-    wrong: list[MechassayError] = []
-    for name in names:
-        if name in given:
-            return
-        try:
-            find_source(str(name))
-        except MechassayError as error:
-            wrong.append(error)
-        else:
-            return
-    if wrong:
-        raise wrong[0]
-
-
 def done(job: Any, bench: Bench, executor: Executor) -> Results:
     """Do what the folder does not hold yet, and read all that it holds then.
 
@@ -164,7 +139,8 @@ def prepare(
     check_ranges(job)
     job.check(bench)
     if here:
-        check_models(job, models or ())
+        asked = getattr(job, "models", ()) or filter(None, (getattr(job, "model", ""),))
+        check_sources(map(str, asked), models or ())
     RunFolder.open(Path(output), plan_of(job, bench), growing=job.grows, free=free_fields(job))
     return bench
 

@@ -28,16 +28,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from rich.console import Console
 
 from mechassay.errors import BadFile, BadUsage, MechassayError
-from mechassay.models.loading import AT, UNTRAINED, split_revision
 from mechassay.models.model import Model, load_model
+from mechassay.models.sources import AT, UNTRAINED, split_revision
 from mechassay.results.records import Failure, Provenance, Record, failure_of, page_of, provenance
 from mechassay.results.report import print_report, write_markdown, write_page
+from mechassay.runs import JOBS
 from mechassay.runs.folder import DEFINITIONS, RunFolder
+from mechassay.runs.options import Option, options_of
 from mechassay.tasks import load_task
 from mechassay.tasks.task import Task
 from mechassay.utils.display import (
@@ -49,69 +51,12 @@ from mechassay.utils.display import (
     html_table,
     interval,
 )
-from mechassay.utils.registry import Registry
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 PROGRAM = "mechassay"
-Role = Literal["planned", "free", "secret"]
-
-
-@dataclass(frozen=True)
-class Option:
-    """How a field of a job is typed at the command line.
-
-    Attributes:
-        help: one or two sentences.
-        flags: "--model", "-m"; the field's own name if there are none.
-        least, most: of numbers.
-        complete: what shells offer: "models", "tasks", "methods" or "files".
-        role: "planned", "free" or "secret", see the module.
-        none: the word for None, of a number whose command has another default: "all".
-        first: whether it stands in the first panel of the help, as options that are required do.
-    """
-
-    help: str = ""
-    flags: tuple[str, ...] = ()
-    least: int | float | None = None
-    most: int | float | None = None
-    complete: str = ""
-    role: Role = "planned"
-    none: str = ""
-    first: bool = False
-
-
-def option(help: str, *flags: str, **more: Any) -> Option:
-    """An `Option` in one line, for `Annotated`."""
-    return Option(help, flags, **more)
-
-
-def options_of(job: Any) -> dict[str, Option]:
-    """The fields of a job, or of its class, with their options."""
-    kind = job if isinstance(job, type) else type(job)
-    hints = get_type_hints(kind, include_extras=True)
-    about = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
-    return {
-        each.name: next((x for x in about[each.name] if isinstance(x, Option)), Option())
-        for each in dataclasses.fields(kind)
-    }
-
-
-def check_ranges(job: Any) -> None:
-    """Refuse a number that is less or more than its option allows.
-
-    Raises:
-        BadUsage: a field has one.
-    """
-    for name, about in options_of(job).items():
-        value, least, most = getattr(job, name), about.least, about.most
-        if isinstance(value, int | float) and not (
-            (least is None or value >= least) and (most is None or value <= most)
-        ):
-            allowed = f"{least} or more" if most is None else f"between {least} and {most}"
-            raise BadUsage(f"{name} must be {allowed}; got {value}.")
 
 
 def command_line(job: Any, output: Path | None = None) -> str:
@@ -178,8 +123,6 @@ def _typed(name: str, about: Option, value: Any) -> list[str] | None:
 def _long(flags: tuple[str, ...]) -> str:
     return next((flag for flag in flags if flag.startswith("--")), flags[0])
 
-
-__all__ = ["Option", "option", "options_of"]
 
 T = TypeVar("T")
 LONGEST = 80
@@ -278,29 +221,6 @@ class Job(Protocol):
             kind=self.kind,
             command=command_line(self, Path(folder.name)),
         )
-
-
-JOBS = Registry(
-    "kind of run",
-    {
-        "circuits": "mechassay.discovery.job:CircuitsJob",
-        "accuracy": "mechassay.runs.accuracy:AccuracyJob",
-        "adversarial": "mechassay.adversarial.jobs:AdversarialJob",
-        "adversarial-paper": "mechassay.adversarial.paper:PaperJob",
-        "adversarial-search": "mechassay.adversarial.jobs:SearchJob",
-        "alignments": "mechassay.variables.jobs:AlignmentsJob",
-        "assess": "mechassay.judges.job:AssessJob",
-        "directions": "mechassay.gym.jobs:DirectionsJob",
-        "gym": "mechassay.gym.jobs:GymJob",
-        "gym-check": "mechassay.gym.jobs:GymCheckJob",
-        "measure": "mechassay.measurement.job:MeasureJob",
-        "patch": "mechassay.interventions.job:PatchJob",
-        "saes": "mechassay.saes.job:SAEJob",
-        "variables": "mechassay.variables.jobs:VariablesJob",
-    },
-    plural="jobs",
-)
-"""Jobs by the kind that plan.json names."""
 
 
 def plan_of(job: Any, bench: Bench) -> dict[str, Any]:

@@ -1,8 +1,75 @@
-"""Options that several jobs have: each stands once, with its help."""
+"""How a field of a job is typed at the command line, and the options that several jobs have.
+
+Nothing that runs models is imported here, or in the modules `plan` of the rooms, which have the
+fields of jobs: a command line says its help, and what is wrong with what was typed, at once.
+"""
 
 from __future__ import annotations
 
-from mechassay.runs.job import Option, option
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal, get_type_hints
+
+from mechassay.errors import BadUsage
+
+Role = Literal["planned", "free", "secret"]
+
+
+@dataclass(frozen=True)
+class Option:
+    """How a field of a job is typed at the command line.
+
+    Attributes:
+        help: one or two sentences.
+        flags: "--model", "-m"; the field's own name if there are none.
+        least, most: of numbers.
+        complete: what is named, which shells complete and the command line checks: "models",
+            "tasks", "methods", "metrics", "gym tasks", "gym methods", "measurements" or "files".
+        role: "planned", "free" or "secret", see the module.
+        none: the word for None, of a number whose command has another default: "all".
+        first: whether it stands in the first panel of the help, as options that are required do.
+    """
+
+    help: str = ""
+    flags: tuple[str, ...] = ()
+    least: int | float | None = None
+    most: int | float | None = None
+    complete: str = ""
+    role: Role = "planned"
+    none: str = ""
+    first: bool = False
+
+
+def option(help: str, *flags: str, **more: Any) -> Option:
+    """An `Option` in one line, for `Annotated`."""
+    return Option(help, flags, **more)
+
+
+def options_of(job: Any) -> dict[str, Option]:
+    """The fields of a job, or of its class, with their options."""
+    kind = job if isinstance(job, type) else type(job)
+    hints = get_type_hints(kind, include_extras=True)
+    about = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+    return {
+        each.name: next((x for x in about[each.name] if isinstance(x, Option)), Option())
+        for each in dataclasses.fields(kind)
+    }
+
+
+def check_ranges(job: Any) -> None:
+    """Refuse a number that is less or more than its option allows.
+
+    Raises:
+        BadUsage: a field has one.
+    """
+    for name, about in options_of(job).items():
+        value, least, most = getattr(job, name), about.least, about.most
+        if isinstance(value, int | float) and not (
+            (least is None or value >= least) and (most is None or value <= most)
+        ):
+            allowed = f"{least} or more" if most is None else f"between {least} and {most}"
+            raise BadUsage(f"{name} must be {allowed}; got {value}.")
+
 
 _MODELS = "Packaged model, ground truth, hub id, local folder or .gguf file. Repeat for several{}."
 _TASKS = "Task, see `mechassay tasks list`. Repeat for several{}."

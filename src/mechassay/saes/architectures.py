@@ -37,7 +37,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechassay.errors import BadUsage, one_of
-from mechassay.features.sae import Architecture
+from mechassay.features import Architecture
 
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
 

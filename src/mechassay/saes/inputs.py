@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mechassay.features.sae import Architecture
+from mechassay.features import Architecture
 from mechassay.models.model import Model
 from mechassay.saes.activations import (
     ActivationStore,

@@ -35,7 +35,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechassay.errors import BadFile, BadUsage, NonFinite, one_of
-from mechassay.features.sae import SAE, Architecture, load_sae, provenance_of, save_sae
+from mechassay.features import Architecture
+from mechassay.features.sae import SAE, load_sae, provenance_of, save_sae
 from mechassay.saes.activations import ActivationStore
 from mechassay.saes.architectures import JumpReLULearner, Learner, SAESettings, TopKLearner
 from mechassay.utils.checkpoint import Order, descend, key_of

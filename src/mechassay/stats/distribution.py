@@ -23,13 +23,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from mechassay.errors import BadUsage, one_of
-from mechassay.stats import bounds
+from mechassay.stats import DESIGN_KINDS, bounds
 from mechassay.stats.bootstrap import N_RESAMPLES, grid_interval, two_way_draws
 from mechassay.stats.bounds import (
     PartialGrid,
@@ -47,9 +47,6 @@ from mechassay.stats.intervals import (
     student_interval,
 )
 from mechassay.utils.display import OneLine
-
-DesignKind = Literal["grid", "matched", "independent"]
-DESIGN_KINDS: tuple[DesignKind, ...] = get_args(DesignKind)
 
 
 @dataclass(frozen=True)

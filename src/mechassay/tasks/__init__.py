@@ -1,8 +1,68 @@
-"""Tasks: where pairs come from."""
+"""Tasks, where pairs come from, by name. Their modules are loaded at first use."""
 
 from __future__ import annotations
 
-from mechassay.tasks.load import TASKS, TRUTHS, load_task
-from mechassay.tasks.task import SPLITS, Task
+from typing import TYPE_CHECKING, Literal, get_args
 
-__all__ = ["SPLITS", "TASKS", "TRUTHS", "Task", "load_task"]
+from mechassay.errors import UnknownName
+from mechassay.utils.registry import Registry, lazy_names
+
+if TYPE_CHECKING:
+    from mechassay.tasks.load import load_task
+    from mechassay.tasks.task import SPLITS, Task
+
+__all__ = ["KEEP", "SPLITS", "TASKS", "TRUTHS", "Keep", "Task", "load_task", "registry_of"]
+
+Keep = Literal["all", "base", "counterfactual", "both"]
+"""Which pairs are kept: all, or those of whose prompts a model answers one side, or both, right."""
+KEEP: tuple[Keep, ...] = get_args(Keep)
+TASKS = Registry(
+    "task",
+    {
+        "arc-challenge": "mechassay.tasks.arc:ARCChallenge",
+        "arc-easy": "mechassay.tasks.arc:ARCEasy",
+        "arithmetic-addition": "mechassay.tasks.arithmetic:Addition",
+        "arithmetic-subtraction": "mechassay.tasks.arithmetic:Subtraction",
+        "docstring": "mechassay.tasks.docstring:Docstring",
+        "greater-than": "mechassay.tasks.greater_than:GreaterThan",
+        "ioi": "mechassay.tasks.ioi:IOI",
+        "mcqa": "mechassay.tasks.multiple_choice:MCQA",
+        "ravel": "mechassay.tasks.ravel:Ravel",
+    },
+)
+TRUTHS = Registry(
+    "ground truth",
+    {
+        "truth-addition-trained": "mechassay.truth.tasks:AddedTens",
+        "truth-fraction-trained": "mechassay.truth.tasks:Fraction",
+        "truth-greater-than-trained": "mechassay.truth.tasks:Larger",
+        "truth-induction": "mechassay.truth.tasks:Induction",
+        "truth-induction-trained": "mechassay.truth.tasks:Induction",
+        "truth-ioi": "mechassay.truth.tasks:CompiledIOI",
+        "truth-ioi-trained": "mechassay.truth.tasks:CompiledIOI",
+        "truth-mcqa-trained": "mechassay.truth.tasks:Choices",
+        "truth-previous-token": "mechassay.truth.tasks:PreviousToken",
+        "truth-previous-token-trained": "mechassay.truth.tasks:PreviousToken",
+    },
+    plural="truths",
+)
+"""Tasks of the models whose circuit is known, by the model."""
+
+
+def registry_of(name: str) -> Registry:
+    """The registry that has a task: `TASKS` or `TRUTHS`.
+
+    Args:
+        name: of the task, with settings if wanted ("mcqa:n_choices=6").
+
+    Raises:
+        UnknownName: neither has it.
+    """
+    plain = name.partition(":")[0]
+    for registry in (TASKS, TRUTHS):
+        if plain in registry:
+            return registry
+    raise UnknownName("task", name, [*TASKS.names(), *TRUTHS.names()])
+
+
+__getattr__, __dir__ = lazy_names(__name__, {"load": "load_task", "task": "SPLITS Task"})

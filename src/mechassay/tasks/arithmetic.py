@@ -37,8 +37,8 @@ import numpy as np
 
 from mechassay.errors import BadUsage, one_of
 from mechassay.prompts.pairs import Example, Prompt, Unreadable, filled
-from mechassay.tasks.accuracy import NUMBERED, Scoring
 from mechassay.tasks.hub_datasets import BadRow, PublicData, PublicTask
+from mechassay.tasks.scoring import NUMBERED, Scoring
 from mechassay.tasks.task import split_rng
 
 Operands = tuple[int, int]

@@ -32,7 +32,7 @@ from urllib.request import Request, urlopen
 from mechassay.errors import BadFile, BadUsage, MissingExtra, first_line
 from mechassay.prompts.pairs import Example, Unreadable
 from mechassay.prompts.rows import read_rows
-from mechassay.tasks.accuracy import Scoring
+from mechassay.tasks.scoring import Scoring
 from mechassay.tasks.task import Task, names_of
 
 # Seconds until the hub has answered, looking up its name included.

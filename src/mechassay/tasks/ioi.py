@@ -36,8 +36,8 @@ import numpy as np
 
 from mechassay.errors import BadPairs, BadUsage, one_of
 from mechassay.prompts.pairs import Example, Prompt, filled
-from mechassay.tasks.accuracy import NAMED, Scoring
 from mechassay.tasks.hub_datasets import BadRow, PublicData, PublicTask
+from mechassay.tasks.scoring import NAMED, Scoring
 from mechassay.tasks.task import (
     OWN,
     PAPER,

@@ -20,10 +20,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar, NamedTuple
 
-from mechassay.errors import BadFile, BadUsage, UnknownName, one_of
+from mechassay.errors import BadFile, BadUsage, one_of
 from mechassay.prompts.pairs import EMPTY, Example, Prompt, Unreadable
 from mechassay.prompts.rows import FILES, check_ending
 from mechassay.prompts.tokenization import Aligned, Misaligned, Span, tokenizer_of
+from mechassay.tasks import registry_of
 from mechassay.tasks.greater_than import GreaterThan, usual
 from mechassay.tasks.pair_rows import (
     ENDINGS,
@@ -38,7 +39,6 @@ from mechassay.tasks.pair_rows import (
 )
 from mechassay.tasks.task import SPLITS, Task, aligned
 from mechassay.utils.display import SILENT, Progress
-from mechassay.utils.registry import Registry
 
 
 def parts_of(text: str, values: Mapping[str, str], given: Mapping[str, Span]) -> dict[str, Span]:
@@ -268,39 +268,6 @@ def _example(
     )
 
 
-TASKS = Registry(
-    "task",
-    {
-        "arc-challenge": "mechassay.tasks.arc:ARCChallenge",
-        "arc-easy": "mechassay.tasks.arc:ARCEasy",
-        "arithmetic-addition": "mechassay.tasks.arithmetic:Addition",
-        "arithmetic-subtraction": "mechassay.tasks.arithmetic:Subtraction",
-        "docstring": "mechassay.tasks.docstring:Docstring",
-        "greater-than": "mechassay.tasks.greater_than:GreaterThan",
-        "ioi": "mechassay.tasks.ioi:IOI",
-        "mcqa": "mechassay.tasks.multiple_choice:MCQA",
-        "ravel": "mechassay.tasks.ravel:Ravel",
-    },
-)
-TRUTHS = Registry(
-    "ground truth",
-    {
-        "truth-addition-trained": "mechassay.truth.tasks:AddedTens",
-        "truth-fraction-trained": "mechassay.truth.tasks:Fraction",
-        "truth-greater-than-trained": "mechassay.truth.tasks:Larger",
-        "truth-induction": "mechassay.truth.tasks:Induction",
-        "truth-induction-trained": "mechassay.truth.tasks:Induction",
-        "truth-ioi": "mechassay.truth.tasks:CompiledIOI",
-        "truth-ioi-trained": "mechassay.truth.tasks:CompiledIOI",
-        "truth-mcqa-trained": "mechassay.truth.tasks:Choices",
-        "truth-previous-token": "mechassay.truth.tasks:PreviousToken",
-        "truth-previous-token-trained": "mechassay.truth.tasks:PreviousToken",
-    },
-    plural="truths",
-)
-"""Tasks of the models whose circuit is known, by the model."""
-
-
 def load_task(name: str | PathLike[str], **settings: Any) -> Task:
     """The task registered as `name`, or the pairs of a file.
 
@@ -321,11 +288,7 @@ def load_task(name: str | PathLike[str], **settings: Any) -> Task:
     text = fspath(name)
     if text.lower().endswith(FILES):
         return FileTask(text, **settings)
-    plain = text.partition(":")[0]
-    for known in (TASKS, TRUTHS):
-        if plain in known.names():
-            return known.make(text, **settings)
-    raise UnknownName("task", text, [*TASKS.names(), *TRUTHS.names()])
+    return registry_of(text).make(text, **settings)
 
 
 NO_SPACE = "no leading space"

@@ -38,8 +38,8 @@ import numpy as np
 from mechassay.errors import BadUsage, one_of
 from mechassay.prompts.pairs import NO_SPANS, Example, Prompt, filled
 from mechassay.prompts.tokenization import Span, continued, encode
-from mechassay.tasks.accuracy import LABELLED, Scoring
 from mechassay.tasks.hub_datasets import BadRow, PublicData, PublicTask
+from mechassay.tasks.scoring import LABELLED, Scoring
 from mechassay.tasks.task import split_rng, word_lists
 
 POSITION, SYMBOL, LETTER = "answerPosition", "symbol", "randomLetter"

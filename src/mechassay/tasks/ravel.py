@@ -39,8 +39,8 @@ import numpy as np
 from mechassay.errors import BadUsage, one_of
 from mechassay.prompts.pairs import EMPTY, Example, Prompt, Unreadable, filled
 from mechassay.prompts.tokenization import encode
-from mechassay.tasks.accuracy import VALUED, Scoring
 from mechassay.tasks.hub_datasets import BadRow, PublicData, PublicTask
+from mechassay.tasks.scoring import VALUED, Scoring
 from mechassay.tasks.task import split_rng, word_lists
 
 ATTRIBUTES = ("Country", "Continent", "Language")

@@ -30,20 +30,16 @@ from functools import cache
 from hashlib import blake2b
 from importlib.resources import files
 from itertools import accumulate, islice
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float, UInt64
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from mechassay.errors import BadPairs, BadUsage, one_of
 from mechassay.prompts.pairs import ABSENT, Example, Examples, Pairs, Unreadable, align_pairs
 from mechassay.prompts.tokenization import Aligned, Misaligned, encode, tokenizer_of
-from mechassay.tasks.accuracy import needs_model, score_prompts
+from mechassay.tasks import KEEP, Keep
 
-Keep = Literal["all", "base", "counterfactual", "both"]
-KEEP: tuple[Keep, ...] = get_args(Keep)
 PRIVATE = "private"
 """The split whose prompts are never stored."""
 SPLITS = ("train", "validation", "test", PRIVATE)
@@ -263,6 +259,8 @@ class _Chosen:
         """Rows that the model gets wrong where `keep` asks for right ones."""
         if self.keep == "all" or not examples:
             return {}
+        from mechassay.tasks.accuracy import needs_model, score_prompts
+
         model = needs_model(self.model, f"keep={self.keep!r}")
         wrong: dict[int, str] = {}
         for side in ("counterfactual", "base"):
@@ -382,6 +380,9 @@ def least_hash(hashes: UInt64[np.ndarray, "rows columns"]) -> UInt64[np.ndarray,
     goes into one split as a whole. It is known by its least hash, so that nothing depends on
     the order of the rows.
     """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     values, nodes = np.unique(hashes, return_inverse=True)
     nodes = nodes.reshape(hashes.shape)
     linked = [

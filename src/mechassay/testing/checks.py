@@ -45,14 +45,17 @@ from mechassay.features.finder import STORED, Finder, Fit
 from mechassay.interventions.site import SiteLike, load_site
 from mechassay.models.model import Model
 from mechassay.models.objectives import load_objective
+from mechassay.prompts.batch import Batch
 from mechassay.prompts.interchange_batch import InterchangeBatch
-from mechassay.prompts.pairs import Batch, Example, Prompt, content_hash
+from mechassay.prompts.pairs import Example, Prompt, content_hash
 from mechassay.results.page import render
 from mechassay.results.reading import read_record
 from mechassay.results.records import Failure, Record, Spec, page_of, provenance
+from mechassay.runs import JOBS
 from mechassay.runs.execute import Executor, Here, Processes, batches_of, prepare, run
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.job import JOBS, Results, job_of, options_of
+from mechassay.runs.job import Results, job_of
+from mechassay.runs.options import options_of
 from mechassay.tasks import SPLITS, Task
 from mechassay.truth.ground_truth import load_truth
 from mechassay.utils.display import SILENT

@@ -38,7 +38,7 @@ import torch
 from jaxtyping import Float
 from scipy.fft import dct
 
-from mechassay.models.loading import TRUTH_FOLDERS
+from mechassay.models.sources import TRUTH_FOLDERS
 from mechassay.models.weight_files import cache_folder, is_model_folder, publish, workbench
 from mechassay.truth.tasks import LENGTH, NAMES, CompiledIOI, CompiledTask, Induction, PreviousToken
 from mechassay.truth.verification import FILE, write_model

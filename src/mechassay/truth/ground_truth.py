@@ -23,8 +23,8 @@ from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.spec import FoundCircuit
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, MechassayError, UnknownName, one_of
 from mechassay.models.graph import Graph
-from mechassay.models.loading import TRUTH_FOLDERS, find_source, truth_names
 from mechassay.models.model import Model, load_model
+from mechassay.models.sources import TRUTH_FOLDERS, find_source
 from mechassay.models.weight_files import is_model_folder
 from mechassay.prompts.pairs import Pairs
 from mechassay.tasks import TRUTHS, Task
@@ -193,16 +193,6 @@ def _read(path: Path) -> Any:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise BadFile(f"{path}: cannot be read as JSON: {error}.") from error
-
-
-ALL_TRUTHS = "truth"
-"""What stands for all ground truths among the models of a run."""
-
-
-def with_truths(models: Sequence[str]) -> tuple[str, ...]:
-    """The models, each once, "truth" written out."""
-    named = [truth_names() if name == ALL_TRUTHS else [name] for name in models]
-    return tuple(dict.fromkeys(name for names in named for name in names))
 
 
 def tasks_of(model: str, tasks: Sequence[str]) -> tuple[str, ...]:

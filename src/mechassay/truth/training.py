@@ -51,7 +51,7 @@ from mechassay.models.forward import Constants, Contrast, Trace, constant_trace,
 from mechassay.models.gradients import masked_readout
 from mechassay.models.graph import Graph
 from mechassay.models.model import Model, load_model
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 from mechassay.truth.tasks import Causal, Right, Tokens
 from mechassay.truth.verification import ABLATIONS, Verification, verify, write_model, write_truth
 from mechassay.utils.checkpoint import descend, key_of

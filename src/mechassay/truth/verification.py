@@ -45,7 +45,7 @@ from mechassay.models.graph import Graph
 from mechassay.models.model import Model
 from mechassay.models.objectives import ObjectiveLike
 from mechassay.models.weight_files import quiet
-from mechassay.prompts.pairs import Batch, PairsLike
+from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.truth.tasks import UNKNOWN
 from mechassay.utils.display import BAR, OneLine, Progress
 

@@ -19,14 +19,16 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
 
 from mechassay.errors import BadFile, BadUsage, DiskFull, MechassayError, first_line
 from mechassay.utils.display import shortened
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 T = TypeVar("T")
 FORMAT = 1
@@ -152,6 +154,8 @@ def write_bytes(path: Path, content: bytes) -> Path:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
     """Write tensors and a header; a reader never sees half a file."""
+    from safetensors.torch import save
+
     meta = {"mechassay": json.dumps({"format": FORMAT, **header}, sort_keys=True)}
     stored = {name: tensor.contiguous() for name, tensor in tensors.items()}
     # Not save_file: its files can be read by their owner alone.

@@ -64,6 +64,17 @@ class Registry:
         module, _, attribute = target.partition(":")
         return getattr(import_module(module), attribute)
 
+    def check(self, text: str) -> None:
+        """Refuse a text, with or without settings, that names nothing known; nothing is loaded.
+
+        Raises:
+            UnknownName: nobody registered the name; the message has the nearest valid one.
+        """
+        match = _SPELLING.fullmatch(text.strip())
+        name = text if match is None else match["name"]
+        if match is None or name not in self:
+            raise UnknownName(self.kind, name, self.targets())
+
     def about(self, name: str) -> str:
         """What the plug-in's docstring says. See `load` for errors."""
         return inspect.getdoc(self.load(name)) or ""

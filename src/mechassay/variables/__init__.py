@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     )
     from mechassay.variables.alignment import VariableAlignment
     from mechassay.variables.data import VariablePairs, answered_examples, variable_pairs
-    from mechassay.variables.featurizers import FEATURIZERS, FeaturizerSettings, fit_featurizer
+    from mechassay.variables.featurizers import FeaturizerSettings, fit_featurizer
     from mechassay.variables.interchange_accuracy import InterchangeAccuracy, accuracy
     from mechassay.variables.ioi_heads import (
         HeadLocalization,
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         squared_error,
     )
     from mechassay.variables.mib_submission import read_mib_folder, validate, write_mib_folder
+    from mechassay.variables.plan import FEATURIZERS
 
 __all__ = [
     "CAUSAL_MODELS",
@@ -114,7 +115,8 @@ __getattr__, __dir__ = lazy_names(
     {
         "alignment": "VariableAlignment",
         "data": "VariablePairs answered_examples variable_pairs",
-        "featurizers": "FEATURIZERS FeaturizerSettings fit_featurizer",
+        "plan": "FEATURIZERS",
+        "featurizers": "FeaturizerSettings fit_featurizer",
         "interchange_accuracy": "InterchangeAccuracy accuracy",
         "ioi_heads": "HeadLocalization HeadSubsets head_subsets localize_in_heads"
         " measure_features_in_heads",

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from mechassay.errors import BadUsage, one_of
 from mechassay.features.das import DAS, BoundlessDAS, TrainedFinder
@@ -36,13 +36,10 @@ from mechassay.features.probes import PCA, FullVector
 from mechassay.models.model import Model
 from mechassay.prompts.interchange_batch import InterchangeBatch
 from mechassay.utils.display import BAR, Progress
+from mechassay.variables.plan import FEATURIZERS, PROFILES
 
-Featurizers = Literal["full-vector", "das", "boundless-das", "dbm", "dbm+pca", "dbm+sae"]
-FEATURIZERS: tuple[Featurizers, ...] = get_args(Featurizers)
 SIZED: tuple[str, ...] = ("das",)
 """Featurizers whose number of features is given."""
-Profile = Literal["strict", "paper", "mib-2025"]
-PROFILES: tuple[Profile, ...] = get_args(Profile)
 NARROW = 128
 
 

@@ -24,48 +24,44 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 from mechassay.causal_models.hypothesis import hypotheses
 from mechassay.causal_models.true_sites import HOMES
 from mechassay.errors import BadUsage, MechassayError, one_of
 from mechassay.interventions.site import ALL, PARTS
-from mechassay.models.loading import find_source, resolve
+from mechassay.models.loading import resolve
 from mechassay.models.model import check_dtype
+from mechassay.models.sources import find_source, with_truths
 from mechassay.results.records import Record, Spec
-from mechassay.runs import options
-from mechassay.runs.job import (
-    MANY,
-    Bench,
-    Cell,
-    Job,
-    cell_name,
-    layers_of,
-    made_by,
-    option,
-    shown_model,
-)
+from mechassay.runs.job import MANY, Bench, Cell, Job, cell_name, layers_of, made_by, shown_model
 from mechassay.tasks.task import PRIVATE, settings_of
 from mechassay.truth.ground_truth import check_tasks, own_task_notes, tasks_of
 from mechassay.utils.files import read_json
 from mechassay.variables.alignment import VariableAlignment
-from mechassay.variables.featurizers import FEATURIZERS, PROFILES
 from mechassay.variables.ioi_heads import HeadLocalization, measure_features_in_heads, named_heads
 from mechassay.variables.localization import Localization, measure_features
 from mechassay.variables.mib_format import MIB_BOARD
 from mechassay.variables.mib_submission import FEATURES_SHA256, GivenAlignment, given_alignments
-from mechassay.variables.study import VARIABLE_CONTROLS, VariablesPlan, VariableStudy
+from mechassay.variables.plan import (
+    FEATURIZERS,
+    PROFILES,
+    VARIABLE_CONTROLS,
+    AlignmentsPlan,
+    VariablesPlan,
+)
+from mechassay.variables.study import VariableStudy, variables_of
 
 
 @dataclass(frozen=True)
 class VariablesJob(VariablesPlan, Job):
-    """Look for causal variables in models: for each variable and featurizer the site that is best
-    on validation pairs, its interchange intervention accuracy on test pairs, and controls.
-    """
+    """A cell is one variable with one featurizer; see `VariablesPlan` for the fields."""
 
-    kind: ClassVar[str] = "variables"
     for_boards: ClassVar[bool] = True
     grows: ClassVar[tuple[str, ...]] = ("models", "tasks", "variables", "featurizers")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "models", with_truths(self.models))
 
     def check(self, bench: Bench) -> None:
         """See `Job.check`."""
@@ -89,7 +85,7 @@ class VariablesJob(VariablesPlan, Job):
         check_tasks(self.models, self.tasks)
         for model in self.models:
             for task in tasks_of(model, self.tasks):
-                self.variables_of(task)
+                variables_of(self, task)
 
     def notes(self) -> Sequence[str]:
         """See `Job.notes`: ground truths have tasks of their own."""
@@ -112,7 +108,7 @@ class VariablesJob(VariablesPlan, Job):
             for model in self.models
             for task in tasks_of(model, self.tasks)
             for group in [cell_name(model, task)]
-            for variable in self.variables_of(task)
+            for variable in variables_of(self, task)
             for featurizer in self.featurizers
         ]
 
@@ -123,46 +119,9 @@ class VariablesJob(VariablesPlan, Job):
 
 
 @dataclass(frozen=True)
-class AlignmentsJob(Job):
-    """Measure features that were found elsewhere: interchange accuracy on test pairs beside
-    controls; nothing is trained, and nothing in the folders is executed.
+class AlignmentsJob(AlignmentsPlan, Job):
+    """A cell is one alignment, and nothing is trained; see `AlignmentsPlan` for the fields."""
 
-    Attributes:
-        alignments: folders, which have to be there as long as the run is gone on with or reported.
-            Of a submission to MIB's causal track those folders count that are about the model.
-        tasks: none: all that the folders are about.
-    """
-
-    alignments: Annotated[
-        tuple[str, ...],
-        option(
-            "Folder of an alignment (alignment.json), or of a submission to MIB's causal track.",
-            complete="files",
-        ),
-    ]
-    model: Annotated[str, options.MODEL]
-    tasks: Annotated[
-        tuple[str, ...],
-        option("Only alignments of this task. Repeat for several.", "--task", "-t", first=True),
-    ] = ()
-    kinds: Annotated[
-        tuple[str, ...], option("Kind of counterfactuals; the task's default ones.", "--kind")
-    ] = ()
-    layers: Annotated[
-        str, option("Of IOI: layers whose heads the coefficients are fitted with, such as ::3.")
-    ] = "all"
-    train_limit: Annotated[int, option("Answered examples to fit coefficients on.", least=1)] = 160
-    validation_limit: Annotated[int, option("Answered examples to choose a site on.", least=1)] = 60
-    test_limit: Annotated[
-        int, option("Answered examples to report on.", "--limit", least=1, first=True)
-    ] = 100
-    test_split: Annotated[str, option("Split to report on.", "--split")] = "test"
-    dtype: Annotated[str, options.DTYPE] = "float32"
-    prepend_bos: Annotated[bool, options.BOS] = False
-    seed: Annotated[int, options.SEED] = 0
-    private_seed: Annotated[int | None, options.PRIVATE_SEED] = None
-
-    kind: ClassVar[str] = "alignments"
     for_boards: ClassVar[bool] = True
 
     def words(self) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""A run for causal variables: its plan, and what the cells of one model and task share.
+"""A run for causal variables: what the cells of one model and task share.
 
 Training keeps what it has done in `training/`, so that a killed run goes on in the middle of a
 stack; the features of the chosen site stay in `alignments/`, as a folder that
@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Any
 
 from mechassay.causal_models.hypothesis import Hypothesis, defaults_of, distinguish, hypotheses
 from mechassay.causal_models.ioi import LogitDifference
@@ -28,16 +28,14 @@ from mechassay.interventions.site import ALL, PARTS, Site, load_site, sites
 from mechassay.models.model import Model, untrained
 from mechassay.prompts.pairs import Examples
 from mechassay.results.records import Record, Selection, Spec
-from mechassay.runs import options
-from mechassay.runs.job import Bench, Cell, layers_of, made_by, option
+from mechassay.runs.job import Bench, Cell, layers_of, made_by
 from mechassay.tasks import load_task
 from mechassay.tasks.task import PRIVATE, Task, settings_of
-from mechassay.truth.ground_truth import with_truths
 from mechassay.utils.display import Progress
 from mechassay.utils.files import write_text
 from mechassay.variables.alignment import VariableAlignment
 from mechassay.variables.data import SPLITS, VariablePairs, answered_examples, variable_pairs
-from mechassay.variables.featurizers import Featurizers, Profile, featurizer_settings, n_features_of
+from mechassay.variables.featurizers import featurizer_settings, n_features_of
 from mechassay.variables.interchange_accuracy import InterchangeAccuracy, accuracy
 from mechassay.variables.ioi_heads import (
     S_INHIBITION,
@@ -48,90 +46,21 @@ from mechassay.variables.ioi_heads import (
 )
 from mechassay.variables.localization import Localization, localize
 from mechassay.variables.logit_difference import inhibition_heads, linear_difference
-
-VariableControl = Literal["arbitrary", "untrained"]
-VARIABLE_CONTROLS: tuple[VariableControl, ...] = get_args(VariableControl)
-
-
-@dataclass(frozen=True)
-class VariablesPlan:
-    """What a run for causal variables does.
-
-    Attributes:
-        variables: of the causal models of all tasks; none: those that
-            `causal_models.hypothesis` names.
-        ks: numbers of features to choose among for DAS; none: that of the profile.
-        kinds, positions: none: those of the task's defaults.
-    """
-
-    models: Annotated[tuple[str, ...], options.MODELS]
-    tasks: Annotated[tuple[str, ...], options.TASKS] = ()
-    variables: Annotated[
-        tuple[str, ...],
-        option("Variable of the causal model; the task's default ones if none.", "--variable"),
-    ] = ()
-    featurizers: Annotated[
-        tuple[Featurizers, ...],
-        option(
-            "What makes features of a site's values. Repeat for several.",
-            "--featurizer",
-            "-f",
-            first=True,
-        ),
-    ] = ("full-vector", "das", "dbm", "dbm+pca")
-    layers: Annotated[str, option("`all`, numbers such as 0,3,6, or every third: ::3.")] = "all"
-    positions: Annotated[
-        tuple[str, ...],
-        option("Part of the prompts, or `last`; the task's default ones if none.", "--position"),
-    ] = ()
-    part: Annotated[str, option("Of each layer: resid, mlp, or heads (each alone).")] = "resid"
-    ks: Annotated[
-        tuple[int, ...],
-        option("Number of directions of das; of several the best on validation.", "--k"),
-    ] = ()
-    kinds: Annotated[
-        tuple[str, ...], option("Kind of counterfactuals; the task's default ones.", "--kind")
-    ] = ()
-    profile: Annotated[
-        Profile, option("paper and mib-2025 are settings of MIB's paper and of its code.")
-    ] = "strict"
-    controls: Annotated[
-        tuple[VariableControl, ...],
-        option(
-            "Controls that train again, on labels of no variable or in a model of random weights.",
-            "--control",
-        ),
-    ] = VARIABLE_CONTROLS
-    train_limit: Annotated[int, option("Answered examples to train on.", least=1)] = 160
-    validation_limit: Annotated[int, option("Answered examples to choose on.", least=1)] = 60
-    test_limit: Annotated[
-        int, option("Answered examples to report on.", "--limit", least=1, first=True)
-    ] = 100
-    test_split: Annotated[str, option("Split to report on.", "--split")] = "test"
-    saes: Annotated[
-        str, option("Folder with an SAE a site, for dbm+sae: folders or files named resid.12@last.")
-    ] = ""
-    dtype: Annotated[str, options.DTYPE] = "float32"
-    prepend_bos: Annotated[bool, options.BOS] = False
-    seed: Annotated[int, options.SEED] = 0
-    private_seed: Annotated[int | None, options.PRIVATE_SEED] = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "models", with_truths(self.models))
-
-    def variables_of(self, task: str) -> dict[str, Hypothesis]:
-        """The hypotheses of a task that are looked at, by name.
-
-        Raises:
-            UnknownName: the task has no causal model, or that no such variable.
-        """
-        known = hypotheses(load_task(task).name)
-        names = self.variables or tuple(name for name, each in known.items() if each.by_default)
-        return {name: known[one_of(f"variable of {task}", name, known)] for name in names}
-
+from mechassay.variables.plan import VariablesPlan
 
 ENDINGS = ("", ".safetensors", ".npz")
 """Of SAEs: a folder, or a file of arrays."""
+
+
+def variables_of(plan: VariablesPlan, task: str) -> dict[str, Hypothesis]:
+    """The hypotheses of a task that a run looks at, by name.
+
+    Raises:
+        UnknownName: the task has no causal model, or that no such variable.
+    """
+    known = hypotheses(load_task(task).name)
+    names = plan.variables or tuple(name for name, each in known.items() if each.by_default)
+    return {name: known[one_of(f"variable of {task}", name, known)] for name in names}
 
 
 @dataclass
@@ -224,7 +153,7 @@ class VariableStudy:
 
     def hypothesis(self, variable: str) -> Hypothesis:
         """The causal model and its variable that a name stands for."""
-        return self.job.variables_of(self.cell.of["task"])[variable]
+        return variables_of(self.job, self.cell.of["task"])[variable]
 
     @property
     def positions(self) -> tuple[str, ...]:

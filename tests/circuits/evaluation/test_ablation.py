@@ -31,7 +31,7 @@ from mechassay.models.forward import Constants, constants_of
 from mechassay.models.graph import Graph
 from mechassay.models.hooks_reference import Recording, ReferenceModel, exact_precision
 from mechassay.models.model import make_model
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 from mechassay.testing.tiny import Subject, build, subject
 from mechassay.utils.checkpoint import Order
 from mechassay.utils.display import SILENT

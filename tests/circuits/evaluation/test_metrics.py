@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from mechassay.circuits import Circuit, EdgeScores, NeuronScores, NodeScores, Random
+from mechassay.circuits.evaluation import METRICS
 from mechassay.circuits.evaluation.ablation import ablate
 from mechassay.circuits.evaluation.metrics import (
-    METRICS,
     Scored,
     auprc_by_chance,
     auroc_interval,

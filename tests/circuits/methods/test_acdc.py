@@ -27,7 +27,7 @@ from mechassay.models import memory
 from mechassay.models.graph import Graph
 from mechassay.models.model import Model, make_model
 from mechassay.models.objectives import Objective
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 from mechassay.testing.checks import check_method
 from mechassay.testing.tiny import Subject, configs, subject
 from mechassay.utils.display import SILENT, Advance

@@ -29,7 +29,7 @@ from mechassay.models.forward import trace
 from mechassay.models.hooks_reference import ReferenceModel, exact_precision
 from mechassay.models.model import Model
 from mechassay.models.objectives import LogitDiff, Objective
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 from mechassay.testing.checks import check_method_configuration as check_configuration
 from mechassay.testing.tiny import Subject, subject
 from mechassay.utils.display import SILENT

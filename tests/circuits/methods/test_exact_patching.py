@@ -13,7 +13,7 @@ from mechassay.circuits import Circuit, ExactNodePatching, ExactPatching, ablate
 from mechassay.errors import NonFinite, UnknownName
 from mechassay.models.forward import constants_of, trace
 from mechassay.models.objectives import load_objective
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 from mechassay.testing.tiny import Subject, subject
 from mechassay.utils.display import SILENT
 

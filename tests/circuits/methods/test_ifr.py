@@ -25,7 +25,7 @@ from mechassay.models.decoder import Norm
 from mechassay.models.graph import Graph
 from mechassay.models.hooks_reference import Recording, ReferenceModel, exact_precision
 from mechassay.models.model import Model, make_model
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 from mechassay.testing.checks import check_method
 from mechassay.testing.tiny import Subject, quiet_model, subject
 

@@ -24,7 +24,7 @@ from mechassay.circuits.methods.method import PAIRINGS, paired
 from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.models.graph import Graph
 from mechassay.models.model import make_model
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 from mechassay.tasks import load_task
 from mechassay.testing.checks import check_method
 from mechassay.testing.tiny import build, subject, token_pairs

@@ -41,7 +41,7 @@ from mechassay.models.memory import (
 )
 from mechassay.models.model import Model
 from mechassay.models.objectives import CrossEntropy
-from mechassay.prompts.pairs import Batch, PairsLike
+from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.utils.checkpoint import Order, descend, key_in, key_of
 from mechassay.utils.display import BAR, Advance, Progress
 from mechassay.utils.files import read_tensors, write_tensors

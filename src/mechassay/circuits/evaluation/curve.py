@@ -18,13 +18,15 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from mechassay.circuits.profiles import VERSIONS, Profile
 from mechassay.circuits.scores import By
-from mechassay.circuits.series import VERSIONS, AreaRule, Profile, Sweep
+from mechassay.circuits.series import AreaRule, Sweep
 from mechassay.errors import BadFile, BadUsage, first_line
 from mechassay.models.memory import token_budget, trace_bytes
 from mechassay.models.model import Model
 from mechassay.models.objectives import Accuracy
-from mechassay.prompts.pairs import EMPTY, NO_TOKEN, Batch
+from mechassay.prompts.batch import NO_TOKEN, Batch
+from mechassay.prompts.pairs import EMPTY
 from mechassay.results.records import Measure, Record, Selection, Spec, Table, Values, provenance
 from mechassay.stats.intervals import Interval, mean_estimate, proportion_interval
 from mechassay.utils.display import OneLine, Told, interval, number

@@ -38,13 +38,12 @@ from jaxtyping import Float
 
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.evaluation.curve import RANKINGS, Controls, FaithfulnessCurve
+from mechassay.circuits.profiles import PROFILES, Profile
 from mechassay.circuits.scores import By, EdgeScores, Scores
 from mechassay.circuits.series import (
     FRACTIONS,
-    PROFILES,
     AreaRule,
     CircuitSeries,
-    Profile,
     Ranked,
     Sweep,
     check_fractions,
@@ -56,7 +55,7 @@ from mechassay.models.forward import Contrast
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
 from mechassay.models.model import Model
 from mechassay.models.objectives import Objective, ObjectiveLike, least_size, load_objective
-from mechassay.prompts.pairs import Batch, PairsLike
+from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.stats.intervals import (
     Interval,
     percentile_interval,

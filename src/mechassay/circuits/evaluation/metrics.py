@@ -32,16 +32,16 @@ from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.evaluation.faithfulness import Minimality, completeness, minimality
 from mechassay.circuits.methods.random import RandomPaths
 from mechassay.circuits.methods.spec import CircuitSpec
+from mechassay.circuits.profiles import PROFILES, Profile
 from mechassay.circuits.scores import By, EdgeScores, NeuronScores
-from mechassay.circuits.series import FRACTIONS, PROFILES, CircuitSeries, Profile, Ranked
+from mechassay.circuits.series import FRACTIONS, CircuitSeries, Ranked
 from mechassay.errors import BadUsage, GraphMismatch, one_of
 from mechassay.models.model import Model
 from mechassay.models.objectives import Objective
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 from mechassay.results.records import Measure, Record, Spec, Table
 from mechassay.stats.intervals import LEVEL, Interval, trapezoid
 from mechassay.utils.display import BAR, OneLine, Progress
-from mechassay.utils.registry import Registry
 
 NAN = float("nan")
 
@@ -364,16 +364,6 @@ class Metric(Protocol):
         Undefined is NaN, with a warning that says why unless the truth is what lacks.
         """
         ...
-
-
-METRICS = Registry(
-    "metric",
-    {
-        "recovery": "mechassay.circuits.evaluation.metrics:RecoveryMetric",
-        "completeness": "mechassay.circuits.evaluation.metrics:CompletenessMetric",
-        "minimality": "mechassay.circuits.evaluation.metrics:MinimalityMetric",
-    },
-)
 
 
 def with_metrics(record: Record, metrics: tuple[Metric, ...], scored: Scored) -> Record:

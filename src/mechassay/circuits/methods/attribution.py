@@ -38,7 +38,7 @@ from mechassay.models.decoder import Context, Decoder, Norm, NormStatistics, Rea
 from mechassay.models.forward import Contrast, LayerTrace, Place, Trace, forward
 from mechassay.models.model import Model
 from mechassay.models.objectives import Objective, signed
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 
 CONTRACTION_BYTES = 128 * 2**20
 GROUPED_LAYERS = 4

@@ -32,7 +32,7 @@ from mechassay.models.graph import Graph
 from mechassay.models.memory import patching_bytes, token_budget
 from mechassay.models.model import Model
 from mechassay.models.objectives import Objective, ObjectiveLike, load_objective, signed
-from mechassay.prompts.pairs import Batch, PairsLike
+from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.utils.checkpoint import key_of
 from mechassay.utils.display import BAR, Progress
 from mechassay.utils.registry import check_settings

@@ -41,7 +41,7 @@ from mechassay.models.graph import Graph
 from mechassay.models.memory import token_budget, trace_bytes
 from mechassay.models.model import Model
 from mechassay.models.objectives import ObjectiveLike, load_objective
-from mechassay.prompts.pairs import Batch, PairsLike
+from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.utils.checkpoint import key_of
 from mechassay.utils.display import BAR, Progress
 

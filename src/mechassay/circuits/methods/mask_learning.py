@@ -42,7 +42,7 @@ from mechassay.models.graph import Graph
 from mechassay.models.memory import masked_bytes, out_of_memory_is_an_error, token_budget
 from mechassay.models.model import Model
 from mechassay.models.objectives import Kl, Objective, ObjectiveLike, load_objective, signed
-from mechassay.prompts.pairs import Batch, PairsLike
+from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.utils.checkpoint import Order, descend, key_of
 from mechassay.utils.display import BAR, Progress
 from mechassay.utils.registry import check_settings

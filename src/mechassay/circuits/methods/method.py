@@ -34,7 +34,7 @@ from mechassay.models.graph import Graph
 from mechassay.models.memory import out_of_memory_is_an_error
 from mechassay.models.model import Model
 from mechassay.models.objectives import Objective, ObjectiveLike
-from mechassay.prompts.pairs import Batch, PairsLike
+from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.utils.checkpoint import checkpointed
 from mechassay.utils.display import BAR, Progress
 

@@ -26,7 +26,7 @@ from mechassay.errors import BadUsage
 from mechassay.models.graph import Graph
 from mechassay.models.model import Model
 from mechassay.models.objectives import ObjectiveLike, load_objective
-from mechassay.prompts.pairs import PairsLike
+from mechassay.prompts.batch import PairsLike
 from mechassay.utils.display import BAR, Progress
 from mechassay.utils.registry import check_settings
 

@@ -38,7 +38,7 @@ from mechassay.interventions.site import Site
 from mechassay.measurement.metric import Inputs
 from mechassay.models.graph import Graph
 from mechassay.models.objectives import least_size
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 from mechassay.stats.intervals import resolved_difference
 from mechassay.utils.display import SILENT
 

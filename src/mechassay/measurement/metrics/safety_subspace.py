@@ -71,7 +71,7 @@ from mechassay.measurement.metrics.contrast_directions import (
     unit_rows,
 )
 from mechassay.models.model import Model
-from mechassay.prompts.pairs import left_padded
+from mechassay.prompts.batch import left_padded
 from mechassay.prompts.tokenization import encode
 from mechassay.results.records import Table
 from mechassay.stats.intervals import (

@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mechassay.errors import UnsupportedModel
-from mechassay.models.decoder import Decoder
 from mechassay.utils.registry import Registry
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from mechassay.models.decoder import Decoder
 
 
 FAMILIES = Registry(

@@ -15,10 +15,11 @@ import torch
 
 from mechassay.models.model import Model
 from mechassay.models.objectives import load_objective
-from mechassay.prompts.pairs import Batch
+from mechassay.prompts.batch import Batch
 from mechassay.results.records import Measure, Record, Spec, Table, Values, provenance
 from mechassay.runs import options
-from mechassay.runs.job import Bench, Cell, Job, cell_name, option
+from mechassay.runs.job import Bench, Cell, Job, cell_name
+from mechassay.runs.options import option
 from mechassay.stats.intervals import percentile_interval, resampled_means
 
 

@@ -1,0 +1,42 @@
+"""CPU seconds of what the command line says without running anything.
+
+    python benchmarks/command_line.py
+
+Every line is a process of its own, from its start to its end; the least of three.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+
+LINES = (
+    "--help",
+    "circuits --help",
+    "circuits run --help",
+    "models list",
+    "tasks list",
+    "measure list",
+    "circuits run -m smolm2-135m",
+)
+
+
+def cpu_seconds(words: list[str]) -> float:
+    """User and system time of one process."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "mechassay", *words], capture_output=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+
+def main() -> None:
+    """Print the table."""
+    sys.stdout.write("| command | CPU |\n| --- | --- |\n")
+    for line in LINES:
+        least = min(cpu_seconds(line.split()) for _ in range(3))
+        sys.stdout.write(f"| mechassay {line} | {least:.2f} s |\n")
+
+
+if __name__ == "__main__":
+    main()

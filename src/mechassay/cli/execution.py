@@ -1,0 +1,83 @@
+"""Running a job from the command line: where its cells are done, and what is printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from mechassay.cli.names import ENGINES
+from mechassay.errors import one_of
+from mechassay.models.model import check_device
+from mechassay.results.console import standard_output
+from mechassay.results.sections import broken
+from mechassay.runs.execute import Executor, Here, Processes, Ray, batches_of, done, prepare
+from mechassay.runs.folder import RunFolder
+from mechassay.runs.job import Interrupted, Results, job_of
+from mechassay.utils.display import counted
+
+
+def execute(
+    job: Any,
+    *,
+    output: Path,
+    device: str,
+    workers: int,
+    engine: str,
+    address: str,
+    num_gpus: float,
+    only_plan: bool,
+) -> None:
+    """Run a job, print its results and the paths of its pages, and exit with 1 if a cell failed."""
+    executor = executor_of(engine, workers, address, num_gpus)
+    here = not (executor.remote or only_plan)
+    if here:
+        check_device(device)
+    bench = prepare(job, output, device=device, here=here)
+    for note in job.notes():
+        typer.echo(f"note: {note}", err=True)
+    if only_plan:
+        n = len(batches_of(job, bench.folder))
+        batches = counted(n, "batch", "batches")
+        typer.echo(f"{output}: {batches} to do: mechassay run-cells {output} --part 1/{n}")
+        return
+    try:
+        results = done(job, bench, executor)
+    except Interrupted as stopped:
+        # The common message, that the same command goes on, is not for such a cell.
+        typer.echo(f"mechassay: interrupted; {stopped}", err=True)
+        raise SystemExit(stopped.code) from None
+    finish(job, results)
+
+
+def finish(job: Any, results: Results) -> None:
+    """Print and write what there is; exit with 1 if a cell or a control failed."""
+    wrong = [(record, text) for record in results.records for text in broken(record)]
+    for record, text in wrong:
+        typer.echo(f"mechassay: controls fail: {record.method.name}: {text}", err=True)
+    job.show(results, standard_output())
+    typer.echo(f"Report: {job.report(results)}")
+    failed = [failure for failure in results.failures if failure.status == "failed"]
+    for failure in failed:
+        cell = ", ".join(dict.fromkeys(failure.cell.values()))
+        typer.echo(f"mechassay: {cell}: {failure.message}", err=True)
+    if failed or wrong:
+        raise typer.Exit(1)
+
+
+def executor_of(engine: str, workers: int, address: str, num_gpus: float) -> Executor:
+    """Where cells are done; several workers are processes unless an engine is named.
+
+    Raises:
+        UnknownName: no such engine.
+    """
+    chosen = one_of("engine", engine or ("here" if workers == 1 else "processes"), ENGINES)
+    if chosen == "ray":
+        return Ray(address, workers, num_gpus)
+    return Here() if chosen == "here" else Processes(workers)
+
+
+def stored_job(folder: Path, **changes: Any) -> Any:
+    """The job of a folder; see `job_of`."""
+    return job_of(RunFolder.existing(folder).plan(), **changes)

@@ -1,0 +1,75 @@
+"""What a run of circuits does: the fields of `discovery.job.CircuitsJob`, and its options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from mechassay.circuits.profiles import Profile
+from mechassay.runs import options
+from mechassay.runs.options import option
+from mechassay.tasks import Keep
+
+Stage = Literal["all", "localize"]
+
+
+@dataclass(frozen=True)
+class CircuitsPlan:
+    """Find circuits with every method on every task and model, and measure how faithful they
+    are.
+
+    Attributes:
+        models: "truth" stands for all ground truths.
+        tasks: of the models that are no ground truth.
+        scores: score files to measure, instead of methods; or folders of circuits.
+        stage: "localize" only finds scores.
+    """
+
+    models: Annotated[tuple[str, ...], options.MODELS]
+    tasks: Annotated[tuple[str, ...], options.TASKS] = ()
+    methods: Annotated[tuple[str, ...], options.METHODS] = ()
+    scores: Annotated[
+        tuple[str, ...], option("Score files, or folders of circuits.", complete="files")
+    ] = ()
+    counterfactual: Annotated[str | None, options.COUNTERFACTUAL] = None
+    objective: Annotated[str | None, options.OBJECTIVE] = None
+    keep: Annotated[Keep, options.KEEP] = "all"
+    ablation: Annotated[str, options.ABLATION] = "counterfactual"
+    pairing: Annotated[str, options.PAIRING] = "matched"
+    train_split: Annotated[str, option("Split to find circuits on.")] = "train"
+    train_limit: Annotated[int, option("Pairs to find circuits on.", least=1)] = 100
+    test_split: Annotated[str, option("Split to measure circuits on.", "--split")] = "test"
+    test_limit: Annotated[
+        int, option("Pairs to measure circuits on.", "--limit", least=1, first=True)
+    ] = 100
+    profile: Annotated[Profile, options.PROFILE] = "strict"
+    metrics: Annotated[tuple[str, ...], options.METRICS] = ()
+    curve: Annotated[
+        bool,
+        option(
+            "Measure circuits of all sizes; else what the metrics are alone.", "--curve/--no-curve"
+        ),
+    ] = True
+    dtype: Annotated[str, options.DTYPE] = "float32"
+    prepend_bos: Annotated[bool, options.BOS] = False
+    seed: Annotated[int, options.SEED] = 0
+    private_seed: Annotated[int | None, options.PRIVATE_SEED] = None
+    max_minutes: Annotated[
+        float | None,
+        option(
+            "Skip a cell whose circuit would take longer to find, by its method's forwards.",
+            least=0,
+            role="free",
+        ),
+    ] = None
+    even_at_chance: Annotated[
+        bool,
+        option(
+            "Run tasks that the model does not do.",
+            "--even-at-chance/--skip-at-chance",
+            role="free",
+        ),
+    ] = True
+    stage: Annotated[Stage, option("What to do.", role="free")] = "all"
+
+    kind: ClassVar[str] = "circuits"

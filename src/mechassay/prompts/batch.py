@@ -1,0 +1,273 @@
+"""Batches: pairs of prompts as token ids.
+
+Both prompts of a pair have equally many tokens, and end where the first token comes that tells
+answers from foils (`prompts.tokenization`). Batches are left-padded, so that this place is the
+last column of every prompt; padding never changes a result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from mechassay.errors import BadPairs
+from mechassay.prompts.pairs import NO_COUNTS, Pair, align_pairs
+from mechassay.prompts.tokenization import Aligned, Misaligned
+from mechassay.utils.display import OneLine
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+NO_TOKEN = -1
+_TENSORS = ("clean", "counterfactual", "mask", "answers", "foils")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Batch(OneLine):
+    """Pairs as token ids, left-padded: column -1 is the last token of every prompt.
+
+    Attributes:
+        clean, counterfactual: token ids; padding holds an arbitrary valid id.
+        mask: True at real tokens, the same for both prompts of a pair.
+        answers, foils: first token of each continuation, `NO_TOKEN` where a pair has fewer.
+        ids: one name a pair.
+        groups: the unit that error bars respect.
+        alignment: how many pairs had tokens cut from or forced after their prompts, and how many
+            are compared by the first of several tokens (see `mechassay.prompts.tokenization`).
+    """
+
+    clean: Int[Tensor, "batch pos"]
+    counterfactual: Int[Tensor, "batch pos"]
+    mask: Bool[Tensor, "batch pos"]
+    answers: Int[Tensor, "batch n_answers"]
+    foils: Int[Tensor, "batch n_foils"]
+    ids: tuple[str, ...]
+    groups: tuple[str, ...]
+    content: str = ""
+    alignment: Mapping[str, int] = field(default_factory=lambda: NO_COUNTS)
+
+    def __len__(self) -> int:
+        return self.clean.shape[0]
+
+    def shown(self) -> dict[str, Any]:
+        lengths = self.lengths
+        tokens = f"{int(lengths.min())} to {int(lengths.max())}" if len(self) else "none"
+        return {"pairs": len(self), "tokens": tokens, "device": str(self.clean.device)}
+
+    @property
+    def lengths(self) -> Int[Tensor, "batch"]:
+        """Real tokens of each prompt."""
+        return self.mask.sum(dim=1)
+
+    @property
+    def n_tokens(self) -> int:
+        """Columns, padding included."""
+        return self.clean.shape[1]
+
+    def prompt_hashes(self) -> tuple[str, ...]:
+        """Sixteen hex digits for each pair: of the tokens of its clean prompt and its answers."""
+        rows = zip(token_rows(self.clean, self.mask), self.answers.tolist(), strict=True)
+        return tuple(_token_hash(clean, sorted(right))[:16] for clean, right in rows)
+
+    def first_difference(self) -> int:
+        """The first column in which any pair's prompts differ (`n_tokens` if none does)."""
+        differs = (self.clean != self.counterfactual).any(dim=0).nonzero()
+        return int(differs[0]) if len(differs) else self.n_tokens
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch with its tensors on `device`."""
+        return self._each(lambda x: x.to(device))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        return replace(self, **{name: change(getattr(self, name)) for name in _TENSORS})
+
+    def select(self, rows: Sequence[int]) -> Batch:
+        """The pairs at `rows`, in that order, trimmed to the longest of them."""
+        index = torch.as_tensor(rows, dtype=torch.long, device=self.clean.device)
+        mask = self.mask[index]
+        start = int(mask.any(dim=0).int().argmax())
+        return replace(
+            self,
+            clean=self.clean[index, start:],
+            counterfactual=self.counterfactual[index, start:],
+            mask=mask[:, start:],
+            answers=self.answers[index],
+            foils=self.foils[index],
+            ids=tuple(self.ids[i] for i in rows),
+            groups=tuple(self.groups[i] for i in rows),
+            alignment=NO_COUNTS,
+        )
+
+    def repeat(self, times: int) -> Batch:
+        """The batch `times` times over, copy after copy."""
+        return replace(
+            self._each(lambda x: x.repeat(times, 1)),
+            ids=self.ids * times,
+            groups=self.groups * times,
+        )
+
+    def chunks(self, max_tokens: int) -> Iterator[tuple[list[int], Batch]]:
+        """Split into batches of at most `max_tokens` columns times rows (always at least one row).
+
+        Pairs of similar length come together. Yields the row numbers of a chunk and the chunk.
+        """
+        lengths = self.lengths.tolist()
+        order = sorted(range(len(self)), key=lengths.__getitem__)
+        rows: list[int] = []
+        for row in order:
+            if rows and (len(rows) + 1) * lengths[row] > max_tokens:
+                yield rows, self.select(rows)
+                rows = []
+            rows.append(row)
+        if rows:
+            yield rows, self.select(rows)
+
+    @staticmethod
+    def from_tokens(
+        clean: Sequence[Sequence[int]] | Tensor,
+        counterfactual: Sequence[Sequence[int]] | Tensor,
+        answers: Sequence[Any] | Tensor,
+        foils: Sequence[Any] | Tensor,
+        *,
+        mask: Tensor | None = None,
+        ids: Sequence[str] | None = None,
+        groups: Sequence[str | None] | None = None,
+        pad: int = 0,
+    ) -> Batch:
+        """A batch from token ids; no tokenizer needed.
+
+        Args:
+            clean: one sequence of ids a pair, or a tensor [batch, pos].
+            counterfactual: the same lengths as `clean`.
+            answers: one id, or a sequence of ids, a pair.
+            foils: as `answers`.
+            mask: for tensors with padding, True at real tokens; padding may stand on either
+                side and `counterfactual` is padded like `clean`.
+            ids: names for messages and records; row numbers by default.
+            groups: the units that error bars respect; each pair its own by default.
+            pad: the id that fills padding.
+
+        Raises:
+            BadPairs: no pairs; a pair's lengths differ; an answer equals a foil.
+        """
+        cleans, counterfactuals = token_rows(clean, mask), token_rows(counterfactual, mask)
+        names = tuple(ids) if ids is not None else tuple(str(i) for i in range(len(cleans)))
+        if not cleans:
+            raise BadPairs("A batch needs at least one pair; got none.")
+        if len(counterfactuals) != len(cleans):
+            raise BadPairs(
+                f"A batch needs as many counterfactual as clean prompts; got {len(counterfactuals)}"
+                f" and {len(cleans)}."
+            )
+        for name, a, b in zip(names, cleans, counterfactuals, strict=True):
+            if len(a) != len(b):
+                raise BadPairs(
+                    f"Pair {name}: clean has {len(a)} tokens, counterfactual has {len(b)}; they"
+                    " must be equally long."
+                )
+            if not a:
+                raise BadPairs(f"Pair {name}: the prompts have no tokens.")
+        right, wrong = token_table(answers), token_table(foils)
+        if len(right) != len(cleans) or len(wrong) != len(cleans):
+            raise BadPairs(
+                f"A batch of {len(cleans)} pairs needs as many rows of answers and foils; got"
+                f" {len(right)} and {len(wrong)}."
+            )
+        clash = (right[:, :, None] == wrong[:, None, :]) & (right[:, :, None] != NO_TOKEN)
+        if clash.any():
+            row = int(clash.flatten(1).any(dim=1).nonzero()[0])
+            raise BadPairs(
+                f"Pair {names[row]}: an answer and a foil begin with the same token (id"
+                f" {int(right[row][clash[row].any(1)][0])})."
+            )
+        width = max(map(len, cleans))
+        units = [None] * len(names) if groups is None else groups
+        return Batch(
+            clean=left_padded(cleans, width, pad),
+            counterfactual=left_padded(counterfactuals, width, pad),
+            mask=torch.tensor([[False] * (width - len(a)) + [True] * len(a) for a in cleans]),
+            answers=right,
+            foils=wrong,
+            ids=names,
+            groups=tuple(n if unit is None else unit for n, unit in zip(names, units, strict=True)),
+            content=_token_hash(cleans, counterfactuals, right, wrong),
+        )
+
+    @staticmethod
+    def from_pairs(
+        pairs: Sequence[Pair], tokenizer: PreTrainedTokenizerBase, *, prepend: Sequence[int] = ()
+    ) -> Batch:
+        """Tokenize pairs. Special tokens are those the tokenizer adds by itself, after `prepend`.
+
+        Answers and foils are compared by the first token that tells them apart, see
+        `mechassay.prompts.tokenization`.
+
+        Raises:
+            BadPairs: no pairs; a pair that cannot be aligned, by its id.
+        """
+        if not pairs:
+            raise BadPairs("A batch needs at least one pair; got none.")
+        aligned = align_pairs(pairs, tokenizer)
+        for pair, row in zip(pairs, aligned, strict=True):
+            if isinstance(row, Misaligned):
+                raise BadPairs(f"Pair {pair.id}: {row.message}.")
+        rows = [row for row in aligned if isinstance(row, Aligned)]
+        head = list(prepend)
+        batch = Batch.from_tokens(
+            [head + row.clean for row in rows],
+            [head + row.counterfactual for row in rows],
+            [row.answers for row in rows],
+            [row.foils for row in rows],
+            ids=[pair.id for pair in pairs],
+            groups=[pair.group for pair in pairs],
+        )
+        counts = {
+            "cut": sum(row.cut > 0 for row in rows),
+            "forced": sum(row.forced > 0 for row in rows),
+            "partial": sum(row.partial for row in rows),
+        }
+        return replace(batch, alignment=MappingProxyType(counts))
+
+
+PairsLike = Pair | Sequence[Pair] | Batch
+"""What models and methods take: one pair, several, or a batch."""
+
+
+def token_rows(tokens: Sequence[Sequence[int]] | Tensor, mask: Tensor | None) -> list[list[int]]:
+    """The real tokens of each row; without a mask all are real."""
+    if not isinstance(tokens, Tensor):
+        return [list(map(int, row)) for row in tokens]
+    if mask is None:
+        return tokens.tolist()
+    return [
+        [t for t, real in zip(row, keep, strict=True) if real]
+        for row, keep in zip(tokens.tolist(), mask.bool().tolist(), strict=True)
+    ]
+
+
+def token_table(tokens: Sequence[Any] | Tensor) -> Int[Tensor, "batch width"]:
+    """One token, or several, a row, with `NO_TOKEN` on the right of those that have fewer."""
+    rows = tokens.tolist() if isinstance(tokens, Tensor) else list(tokens)
+    lists = [list(row) if isinstance(row, Sequence | Tensor) else [row] for row in rows]
+    width = max((len(row) for row in lists), default=0)
+    table = [[int(t) for t in row] + [NO_TOKEN] * (width - len(row)) for row in lists]
+    return torch.tensor(table, dtype=torch.long).reshape(len(lists), width)
+
+
+def left_padded(rows: Sequence[list[int]], width: int, pad: int) -> Int[Tensor, "batch pos"]:
+    """Rows of at most `width` tokens that end in the last column."""
+    return torch.tensor([[pad] * (width - len(row)) + row for row in rows], dtype=torch.long)
+
+
+def _token_hash(*parts: object) -> str:
+    plain = [part.tolist() if isinstance(part, Tensor) else part for part in parts]
+    return hashlib.sha256(json.dumps(plain).encode()).hexdigest()

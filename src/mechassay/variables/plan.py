@@ -1,0 +1,126 @@
+"""What runs for causal variables do: the fields of the jobs of `variables.jobs` as options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal, get_args
+
+from mechassay.runs import options
+from mechassay.runs.options import option
+
+Featurizers = Literal["full-vector", "das", "boundless-das", "dbm", "dbm+pca", "dbm+sae"]
+FEATURIZERS: tuple[Featurizers, ...] = get_args(Featurizers)
+Profile = Literal["strict", "paper", "mib-2025"]
+PROFILES: tuple[Profile, ...] = get_args(Profile)
+VariableControl = Literal["arbitrary", "untrained"]
+VARIABLE_CONTROLS: tuple[VariableControl, ...] = get_args(VariableControl)
+
+
+@dataclass(frozen=True)
+class VariablesPlan:
+    """Look for causal variables in models: for each variable and featurizer the site that is best
+    on validation pairs, its interchange intervention accuracy on test pairs, and controls.
+
+    Attributes:
+        variables: of the causal models of all tasks; none: those that
+            `causal_models.hypothesis` names.
+        ks: numbers of features to choose among for DAS; none: that of the profile.
+        kinds, positions: none: those of the task's defaults.
+    """
+
+    models: Annotated[tuple[str, ...], options.MODELS]
+    tasks: Annotated[tuple[str, ...], options.TASKS] = ()
+    variables: Annotated[
+        tuple[str, ...],
+        option("Variable of the causal model; the task's default ones if none.", "--variable"),
+    ] = ()
+    featurizers: Annotated[
+        tuple[Featurizers, ...],
+        option(
+            "What makes features of a site's values. Repeat for several.",
+            "--featurizer",
+            "-f",
+            first=True,
+        ),
+    ] = ("full-vector", "das", "dbm", "dbm+pca")
+    layers: Annotated[str, option("`all`, numbers such as 0,3,6, or every third: ::3.")] = "all"
+    positions: Annotated[
+        tuple[str, ...],
+        option("Part of the prompts, or `last`; the task's default ones if none.", "--position"),
+    ] = ()
+    part: Annotated[str, option("Of each layer: resid, mlp, or heads (each alone).")] = "resid"
+    ks: Annotated[
+        tuple[int, ...],
+        option("Number of directions of das; of several the best on validation.", "--k"),
+    ] = ()
+    kinds: Annotated[
+        tuple[str, ...], option("Kind of counterfactuals; the task's default ones.", "--kind")
+    ] = ()
+    profile: Annotated[
+        Profile, option("paper and mib-2025 are settings of MIB's paper and of its code.")
+    ] = "strict"
+    controls: Annotated[
+        tuple[VariableControl, ...],
+        option(
+            "Controls that train again, on labels of no variable or in a model of random weights.",
+            "--control",
+        ),
+    ] = VARIABLE_CONTROLS
+    train_limit: Annotated[int, option("Answered examples to train on.", least=1)] = 160
+    validation_limit: Annotated[int, option("Answered examples to choose on.", least=1)] = 60
+    test_limit: Annotated[
+        int, option("Answered examples to report on.", "--limit", least=1, first=True)
+    ] = 100
+    test_split: Annotated[str, option("Split to report on.", "--split")] = "test"
+    saes: Annotated[
+        str, option("Folder with an SAE a site, for dbm+sae: folders or files named resid.12@last.")
+    ] = ""
+    dtype: Annotated[str, options.DTYPE] = "float32"
+    prepend_bos: Annotated[bool, options.BOS] = False
+    seed: Annotated[int, options.SEED] = 0
+    private_seed: Annotated[int | None, options.PRIVATE_SEED] = None
+
+    kind: ClassVar[str] = "variables"
+
+
+@dataclass(frozen=True)
+class AlignmentsPlan:
+    """Measure features that were found elsewhere: interchange accuracy on test pairs beside
+    controls; nothing is trained, and nothing in the folders is executed.
+
+    Attributes:
+        alignments: folders, which have to be there as long as the run is gone on with or reported.
+            Of a submission to MIB's causal track those folders count that are about the model.
+        tasks: none: all that the folders are about.
+    """
+
+    alignments: Annotated[
+        tuple[str, ...],
+        option(
+            "Folder of an alignment (alignment.json), or of a submission to MIB's causal track.",
+            complete="files",
+        ),
+    ]
+    model: Annotated[str, options.MODEL]
+    tasks: Annotated[
+        tuple[str, ...],
+        option("Only alignments of this task. Repeat for several.", "--task", "-t", first=True),
+    ] = ()
+    kinds: Annotated[
+        tuple[str, ...], option("Kind of counterfactuals; the task's default ones.", "--kind")
+    ] = ()
+    layers: Annotated[
+        str, option("Of IOI: layers whose heads the coefficients are fitted with, such as ::3.")
+    ] = "all"
+    train_limit: Annotated[int, option("Answered examples to fit coefficients on.", least=1)] = 160
+    validation_limit: Annotated[int, option("Answered examples to choose a site on.", least=1)] = 60
+    test_limit: Annotated[
+        int, option("Answered examples to report on.", "--limit", least=1, first=True)
+    ] = 100
+    test_split: Annotated[str, option("Split to report on.", "--split")] = "test"
+    dtype: Annotated[str, options.DTYPE] = "float32"
+    prepend_bos: Annotated[bool, options.BOS] = False
+    seed: Annotated[int, options.SEED] = 0
+    private_seed: Annotated[int | None, options.PRIVATE_SEED] = None
+
+    kind: ClassVar[str] = "alignments"
