@@ -53,6 +53,7 @@ def test_of_equal_featurizers_the_one_of_fewer_features_is_told(results: Results
     of = [r for r in even if r.specs["variable"].name == "answer"]
     (sentence,) = [b.text for b in VariablesPage().sections(of)[0].blocks if hasattr(b, "text")][:1]
     assert " by das, " in sentence, "3 features of 48"
+    assert "wrong hypothesis" not in sentence
 
 
 def test_the_tables_have_all_featurizers_and_controls(results: Results) -> None:

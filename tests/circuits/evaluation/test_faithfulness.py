@@ -32,6 +32,7 @@ from mechassay.circuits import (
     run_controls,
 )
 from mechassay.circuits.evaluation import faithfulness as necessity
+from mechassay.circuits.evaluation.curve import recomputed
 from mechassay.circuits.evaluation.faithfulness import complement, completeness, minimality
 from mechassay.circuits.methods.eap import NAP
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, OutOfMemory, UnknownName
@@ -42,7 +43,8 @@ from mechassay.models.forward import Contrast
 from mechassay.models.graph import Graph
 from mechassay.models.hooks_reference import ReferenceModel, exact_precision
 from mechassay.models.model import make_model
-from mechassay.results.records import Record, Spec
+from mechassay.results.reading import read_record
+from mechassay.results.records import Measure, Record, Spec
 from mechassay.testing.tiny import Subject, build, subject
 from mechassay.utils.display import SILENT
 
@@ -127,6 +129,29 @@ def test_record_of_a_curve_survives_json(case: Subject, scores: EdgeScores) -> N
     )
     stored = again.table("curve").where(of="result", ranking="value").columns["f"][8]
     assert stored is None or stored == pytest.approx(f)
+
+
+def test_a_record_has_the_ends_and_what_recomputing_gives(
+    case: Subject, scores: EdgeScores, tmp_path: Path
+) -> None:
+    curve = faithfulness_curve(case.model, scores, case.batch, profile="mib-2025")
+    record = read_record(curve.save(tmp_path / "curve.json"))
+    assert record.values is not None
+    ends = {name: np.mean(record.values.columns[name]) for name in ("clean", "empty")}
+    between = record.measure("denominator", "control:full")
+    assert between is not None
+    assert between.value == pytest.approx(ends["clean"] - ends["empty"])
+    again = {(x.name, x.of): x.value for x in recomputed(record) if isinstance(x, Measure)}
+    for kind in ("random", "random-paths"):
+        for name in ("cpr", "cmd"):
+            control, difference = (
+                record.measure(name, f"{of}:{kind}") for of in ("control", "difference")
+            )
+            assert control is not None
+            assert difference is not None
+            assert again[name, control.of] == pytest.approx(control.value)
+            assert again[name, difference.of] == pytest.approx(difference.value)
+            assert difference.value == pytest.approx(record.value(name) - control.value)
 
 
 def test_curve_to_html(case: Subject, scores: EdgeScores, tmp_path: Path) -> None:
