@@ -3,7 +3,7 @@
 `data/page.yaml` is checked when it is read. Every metric has its identifier and the name of its
 published script, which are both names of it. It also has what it needs, the keys of its output,
 defaults, pass conditions and reading tables. A metric may stand there and have no gauge yet
-(`measurement.metric.GAUGES`).
+(`measurement.gauges.GAUGES`).
 
 Every metric has two variants (`Variant`): `page`, the published definition to the letter, and
 `repaired`. A variant has quantities and the conditions on them. What is undefined has the value
