@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mechassay.errors import BadUsage, UnknownName
-from mechassay.measurement import metric as gauge
+from mechassay.measurement import gauges, metric
 from mechassay.measurement.gauges import GAUGES, all_gauges
 from mechassay.runs.execute import run
 from mechassay.runs.folder import RunFolder
@@ -91,7 +91,8 @@ def test_a_metric_of_ones_own_is_tried_without_being_installed(
     (tmp_path / "my_metric.py").write_text(MINE, "utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(study, "GAUGES", Registry("metric of measurement", dict(GAUGES.built_in)))
-    monkeypatch.setattr(gauge, "GAUGES", study.GAUGES)
+    for module in (gauges, metric):
+        monkeypatch.setattr(module, "GAUGES", study.GAUGES)
     folder = study.main(["my_metric:Mine"], JOB, tmp_path / "trial")
     assert folder == tmp_path / "trial-MINE"
     mine = RunFolder(folder).record("MINE")
