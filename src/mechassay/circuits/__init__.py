@@ -9,7 +9,7 @@ from mechassay.utils.registry import lazy_names
 if TYPE_CHECKING:
     from mechassay.circuits.circuit import Circuit, Overlap, overlap_of
     from mechassay.circuits.evaluation.ablation import OptimalAblation, ablate
-    from mechassay.circuits.evaluation.curve import Controls, FaithfulnessCurve
+    from mechassay.circuits.evaluation.curve import Controls, FaithfulnessCurve, SmallestCircuit
     from mechassay.circuits.evaluation.differences import Differences, differences_of
     from mechassay.circuits.evaluation.faithfulness import (
         Completeness,
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         faithfulness_curve,
         minimality,
         run_controls,
+        smallest_circuit,
     )
     from mechassay.circuits.evaluation.metrics import Recovery, recovery_of
     from mechassay.circuits.methods import METHODS
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     )
     from mechassay.circuits.methods.random import Random, RandomPaths
     from mechassay.circuits.scores import EdgeScores, NeuronScores, NodeScores
+    from mechassay.circuits.series import agreement
 
 __all__ = [
     "ACDC",
@@ -69,9 +71,11 @@ __all__ = [
     "Random",
     "RandomPaths",
     "Recovery",
+    "SmallestCircuit",
     "SubnetworkProbing",
     "UniformGradientSampling",
     "ablate",
+    "agreement",
     "complement",
     "completeness",
     "differences_of",
@@ -81,6 +85,7 @@ __all__ = [
     "overlap_of",
     "recovery_of",
     "run_controls",
+    "smallest_circuit",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -88,10 +93,10 @@ __getattr__, __dir__ = lazy_names(
     {
         "circuit": "Circuit Overlap overlap_of",
         "evaluation.ablation": "OptimalAblation ablate",
-        "evaluation.curve": "Controls FaithfulnessCurve",
+        "evaluation.curve": "Controls FaithfulnessCurve SmallestCircuit",
         "evaluation.differences": "Differences differences_of",
         "evaluation.faithfulness": "Completeness Minimality complement completeness evaluate"
-        " faithfulness_curve minimality run_controls",
+        " faithfulness_curve minimality run_controls smallest_circuit",
         "evaluation.metrics": "Recovery recovery_of",
         "methods": "METHODS",
         "methods.acdc": "ACDC",
@@ -101,5 +106,6 @@ __getattr__, __dir__ = lazy_names(
         "methods.mask_learning": "EdgePruning SubnetworkProbing UniformGradientSampling",
         "methods.random": "Random RandomPaths",
         "scores": "EdgeScores NeuronScores NodeScores",
+        "series": "agreement",
     },
 )

@@ -15,7 +15,7 @@ The circuit of size 1 is the full one. Nothing ranks the edges of a series but h
 circuits have them (`counts`).
 
 CPR and CMD (Mueller et al. 2025, section 3.1) are areas under the faithfulness f and under
-|1 - f|; `AreaRule` has their formulas in both profiles.
+|1 - f|; CMA is the area under circuit-model agreement. `AreaRule` has their formulas.
 """
 
 from __future__ import annotations
@@ -90,11 +90,48 @@ def trapezoid_weights(x: Sequence[float]) -> Float[np.ndarray, "sizes"]:
     return (np.append(widths, 0.0) + np.insert(widths, 0, 0.0)) / 2
 
 
+def agreement(
+    *,
+    full: Float[np.ndarray, "n"],
+    empty: Float[np.ndarray, "n"],
+    circuit: Float[np.ndarray, "*circuits n"],
+) -> Float[np.ndarray, "*circuits"]:
+    """Circuit-model agreement A: the share of what ablation changes that a circuit keeps.
+
+    With d_i = full_i - empty_i and e_i = circuit_i - full_i of pair i,
+
+        A = sum_i max(0, |d_i| - |e_i|) / sum_i |d_i|
+
+    It is 1 only where every pair is as in the model, and 0 for the empty circuit. A circuit that
+    overshoots earns nothing for it, and errors of two pairs do not cancel, as they may in f.
+
+    Args:
+        full, empty, circuit: the objective of each pair in the model and in these circuits.
+
+    Returns:
+        Shares in [0, 1], one a circuit; NaN where ablation changes no pair, or by rounding alone.
+    """
+    effect, kept = _kept_effects(np.asarray(full), np.asarray(empty), np.asarray(circuit))
+    whole = float(resolved_difference(effect.mean(), 0.0, np.stack((empty, full))))
+    return kept.mean(axis=-1) / (whole if whole != 0 else math.nan)
+
+
+def _kept_effects(
+    full: Float[np.ndarray, "n"],
+    empty: Float[np.ndarray, "n"],
+    circuit: Float[np.ndarray, "*circuits n"],
+) -> tuple[Float[np.ndarray, "n"], Float[np.ndarray, "*circuits n"]]:
+    """What ablation changes of each pair, and what of it each circuit keeps."""
+    effect = np.abs(full - empty)
+    return effect, np.maximum(0.0, effect - np.abs(circuit - full))
+
+
 @dataclass(frozen=True, repr=False)
 class Sweep(OneLine):
     """One ranking's circuits at all sizes: edges asked for and kept, objectives [sizes, n], areas.
 
-    `log_cpr` and `log_cmd` are None in the profile `mib-2025`.
+    `draws` are the resamples of faithfulness and agreement. `log_cpr` and `log_cmd` are None in the
+    profile `mib-2025`.
     """
 
     by: By
@@ -102,11 +139,27 @@ class Sweep(OneLine):
     kept: tuple[int, ...]
     per_example: Float[np.ndarray, "sizes n"]
     faithfulness: Float[np.ndarray, "sizes"]
-    intervals: tuple[Interval, ...]
+    agreement: Float[np.ndarray, "sizes"]
+    draws: tuple[Float[np.ndarray, "resamples sizes"], Float[np.ndarray, "resamples sizes"]]
     cpr: BootstrapEstimate
     cmd: BootstrapEstimate
+    cma: BootstrapEstimate
     log_cpr: BootstrapEstimate | None
     log_cmd: BootstrapEstimate | None
+
+    @cached_property
+    def intervals(self) -> tuple[Interval, ...]:
+        """Of the faithfulness at each size."""
+        return self._intervals(0)
+
+    @cached_property
+    def agreement_intervals(self) -> tuple[Interval, ...]:
+        """Of the agreement at each size."""
+        return self._intervals(1)
+
+    def _intervals(self, which: int) -> tuple[Interval, ...]:
+        n = self.cpr.n_groups
+        return tuple(percentile_interval(column, n_groups=n) for column in self.draws[which].T)
 
 
 class AreaRule:
@@ -130,6 +183,9 @@ class AreaRule:
 
     In both, a difference m(N) - m(0) that rounding alone may have made is 0. Intervals are
     those of `stats.intervals`. Noise makes CMD too large where f is near 1 (docs/areas.md).
+
+    CMA (ours) is sum_k w_k A_k with the weights of `strict` in either profile, edges by magnitude;
+    A_k is the circuit's `agreement`. It lies in [0, 1].
 
     `empty` and `full` are the objective of these circuits, and `objective` is its name;
     `groups` is the unit that is resampled.
@@ -172,17 +228,81 @@ class AreaRule:
     ) -> Sweep:
         """f at all sizes and its areas, from the objective of each size's circuit."""
         f, draws = self._faithfulness(values)
+        steps, weights = self._weights(kept)
+        kept_shares, kept_draws = self._agreement(values)
+        empty = math.nan if np.isnan(kept_shares).any() else 0.0
+        cma = linear_sum(
+            np.insert(kept_shares, 0, empty),
+            np.insert(kept_draws, 0, empty, axis=1),
+            steps,
+            self.n_groups,
+            within=(0.0, 1.0),
+        )
         log_cpr = log_cmd = None
         if self.profile == "strict":
             sizes = [size / self.n_edges for size in kept]
-            weights = step_weights(sizes, self.fractions[0])
             log_weights = step_weights(sizes, self.fractions[0], log=True)
             log_cpr, log_cmd = self._areas(f, draws, log_weights)
-        else:
-            weights = np.insert(trapezoid_weights(self.fractions), 0, 0.0)
         cpr, cmd = self._areas(f, draws, weights)
-        intervals = tuple(percentile_interval(column, n_groups=self.n_groups) for column in draws.T)
-        return Sweep(by, asked, kept, values, f, intervals, cpr, cmd, log_cpr, log_cmd)
+        return Sweep(
+            by=by,
+            asked=asked,
+            kept=kept,
+            per_example=values,
+            faithfulness=f,
+            agreement=kept_shares,
+            draws=(draws, kept_draws),
+            cpr=cpr,
+            cmd=cmd,
+            cma=cma,
+            log_cpr=log_cpr,
+            log_cmd=log_cmd,
+        )
+
+    def areas(
+        self, kept: tuple[int, ...], values: Float[np.ndarray, "sizes n"]
+    ) -> dict[str, float]:
+        """CPR, CMD and CMA of one ranking as `sweep` has them, without resamples."""
+        empty, full = self.ends
+        gap = float(self._gap(self.ends.mean(axis=1)[None])[0])
+        f = (values.mean(axis=1) - empty.mean()) / (gap if gap != 0 else math.nan)
+        if self.profile == "strict" and not self.defined:
+            f[:] = math.nan
+        shares = agreement(full=full, empty=empty, circuit=values)
+        steps, weights = self._weights(kept)
+        at_empty = weights[0] * (math.nan if np.isnan(f).any() else 1.0)
+        return {
+            "cpr": float(f @ weights[1:]),
+            "cmd": float(np.abs(1 - f) @ weights[1:]) + float(at_empty),
+            "cma": float(shares @ steps[1:]),
+        }
+
+    def _weights(
+        self, kept: tuple[int, ...]
+    ) -> tuple[Float[np.ndarray, "weights"], Float[np.ndarray, "weights"]]:
+        """The weights of `strict`, and of the profile; the first is that of the empty circuit."""
+        steps = step_weights([size / self.n_edges for size in kept], self.fractions[0])
+        if self.profile == "strict":
+            return steps, steps
+        return steps, np.insert(trapezoid_weights(self.fractions), 0, 0.0)
+
+    def faithfulness_of(self, values: Float[np.ndarray, "n"]) -> tuple[float, Interval]:
+        """f of one more circuit, with its interval."""
+        f, draws = self._faithfulness(values[None])
+        return float(f[0]), percentile_interval(draws[:, 0], n_groups=self.n_groups)
+
+    def _agreement(
+        self, values: Float[np.ndarray, "sizes n"]
+    ) -> tuple[Float[np.ndarray, "sizes"], Float[np.ndarray, "resamples sizes"]]:
+        """`agreement` of each size's circuit, of all examples and in every resample."""
+        empty, full = self.ends
+        effect, kept = _kept_effects(full, empty, values)
+        means = self._resamples.means(np.vstack((effect[None], kept)))
+        shares = agreement(full=full, empty=empty, circuit=values)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            draws = means[:, 1:] / means[:, :1]
+        draws[:, np.isnan(shares)] = math.nan
+        return shares, draws
 
     def _faithfulness(
         self, values: Float[np.ndarray, "sizes n"]

@@ -1,14 +1,11 @@
 """The page on methods that find circuits: verdicts, curves, areas, ranks, and all measures.
 
-The verdict on a setting is a sentence for each of CPR and CMD, on the method that is best by
-that area (`verdict`). It claims no more than the intervals do:
-
-    "recover more than random ones"    CPR - CPR of random rankings is above 0
-    "stay closer than random ones"     CMD - CMD of random rankings is below 0
-
-The differences are taken over the same examples, and the interval has to be on that side of 0
-for every kind of random ranking. In the profile `strict` the area itself also has to be better
-than that of the empty circuit: CPR above 0, CMD below 1.
+The first sentence answers whether there is a good circuit: the smallest one that keeps most of
+what ablation changes, by its agreement on pairs that it was not chosen on (`smallest_text`). Then
+there is a sentence for each of CPR and CMD, on the method that is best by that area (`verdict`):
+whether its rankings are better than random ones (`circuits.evaluation.chance`), which takes into
+account how many methods were tried. Fewer than `FEW_GROUPS` independent groups of examples get
+numbers and no verdict.
 
 Methods are ranked as far as differences between them are resolved (`ranked`). A rank "2–4" says
 that one method is better, and that two of those from the second on cannot be told apart from it.
@@ -17,9 +14,9 @@ that one method is better, and that two of those from the second on cannot be to
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from markupsafe import Markup, escape
@@ -27,11 +24,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
 
 from mechassay.circuits.drawing import score_text
+from mechassay.circuits.evaluation.chance import SIGN, against_chance, n_groups, n_methods
+from mechassay.circuits.evaluation.curve import SMALLEST
 from mechassay.circuits.evaluation.differences import AreaName, Differences, differences_of
 from mechassay.errors import one_of
 from mechassay.results.curves import (
     CONTROL,
-    Curve,
     control_kinds,
     control_name,
     is_random,
@@ -58,7 +56,7 @@ from mechassay.results.plots import (
     draw_ranking,
     faithfulness_figure,
 )
-from mechassay.results.records import Failure, Measure, PairTokens, Record
+from mechassay.results.records import Failure, Measure, PairTokens, Record, Table
 from mechassay.results.sections import (
     all_numbers,
     directions,
@@ -83,13 +81,10 @@ from mechassay.results.text import (
     setting_name,
     settings,
 )
+from mechassay.stats.intervals import FEW_GROUPS
 from mechassay.utils.display import interval, number, share
 
-SMALL = 0.2
-"""Circuits up to this share of the edges count as small."""
-BY: dict[AreaName, str] = {"cpr": "value", "cmd": "magnitude"}
-"""The ranking that an area is of."""
-WORDS: dict[AreaName, tuple[str, str, str]] = {
+WORDS: dict[str, tuple[str, str, str]] = {
     "cpr": (
         "recover more of {} than random ones",
         "recover less of {} than random ones",
@@ -105,21 +100,111 @@ WORDS: dict[AreaName, tuple[str, str, str]] = {
 
 
 def verdicts(records: Sequence[Record]) -> list[str]:
-    """A sentence for CPR and one for CMD; one alone where faithfulness is undefined."""
+    """What records of one setting say, the answer first; see the module."""
+    n = min(map(n_groups, records))
+    if n < FEW_GROUPS:
+        return [
+            f"{_data(records[0])}, there is no verdict: {n} independent groups of pairs are fewer"
+            f" than {FEW_GROUPS}. The numbers below say what these pairs do, not what others will."
+        ]
     areas: tuple[AreaName, ...] = ("cpr", "cmd")
-    return [*dict.fromkeys(verdict(records, area) for area in areas), *_caution(records)]
+    said = [verdict(records, area) for area in areas]
+    return list(dict.fromkeys(filter(None, [smallest_text(records), *said, *_cautions(records)])))
+
+
+def smallest_text(records: Sequence[Record]) -> str:
+    """One sentence on the smallest circuit of a setting that stands for the model, or on its lack;
+    empty if none was looked for.
+    """
+    tried = _tried(records)
+    rows = {
+        place: {str(row["of"]): row for row in record.table(SMALLEST).rows()}
+        for place, record in enumerate(tried)
+        if record.has_table(SMALLEST)
+    }
+    if not rows:
+        return ""
+    some = next(iter(rows.values()))["chosen"]
+    wanted = f"at least {share(_number(some, 'target'))} of what ablation changes"
+    split = f"{some['split']} " if some["split"] else ""
+    chosen_on = f"{some['n']:,} {split}pairs"
+    there = {place: held for place, held in rows.items() if "result" in held}
+    if not there:
+        methods = f" that {len(tried)} methods found" if len(tried) > 1 else ""
+        return (
+            f"No circuit{methods} up to {share(_number(some, 'largest'))} of the edges keeps"
+            f" {wanted} ({chosen_on})."
+        )
+    # Chosen where it does not count: by its size and agreement on the pairs of the choice.
+    best = min(
+        there,
+        key=lambda place: (
+            _number(there[place]["chosen"], "kept"),
+            -_number(there[place]["chosen"], "value"),
+        ),
+    )
+    record, held = tried[best], there[best]
+    own, without = held["result"], held["without"]
+    agreement = interval(*(_number(own, name) for name in ("value", "low", "high")))
+    size = f"{own['kept']:,} edges, {share(_number(own, 'fraction'))}"
+    by = f", found by {labels(records)[list(records).index(record)]}" if len(tried) > 1 else ""
+    left = interval(*(_number(without, name) for name in ("value", "low", "high")))
+    after = f"{_random_of_size(record, held)}; without it f = {left} is left."
+    on = f" It was chosen on {chosen_on} and measured on {record.n:,} others."
+    if _number(own, "value") >= _number(own, "target"):
+        first = f"The smallest circuit that keeps {wanted} (A {agreement}) has {size}{by}; {after}"
+    else:
+        first = (
+            f"The smallest circuit that keeps {wanted} where it was chosen keeps less on other"
+            f" pairs: A {agreement}. It has {size}{by}; {after}"
+        )
+    return first + on
+
+
+def _random_of_size(record: Record, held: Mapping[str, Mapping[str, Any]]) -> str:
+    """What random circuits of the smallest circuit's size keep, on the same pairs."""
+    curve, fraction = record.table("curve"), held["result"]["fraction"]
+    shares = np.concatenate(
+        [
+            curve.where(of=f"{CONTROL}{kind}", fraction=fraction).numbers("agreement")
+            for kind in control_kinds(record)
+        ]
+        or [np.empty(0)]
+    )
+    if not len(shares):
+        return "there is no random circuit to compare with"
+    most = float(shares.max())
+    also = ", as much" if most >= _number(held["result"], "low") else ""
+    return (
+        f"{len(shares)} random circuits of that size keep {_percent(float(shares.mean()))}, the"
+        f" best of them {_percent(most)}{also}"
+    )
+
+
+def _percent(part: float) -> str:
+    """A share in whole per cent."""
+    return "less than 1 %" if 0 < part < 0.005 else f"{100 * part:.0f} %"
+
+
+def _number(row: Mapping[str, Any], name: str) -> float:
+    return math.nan if row[name] is None else float(row[name])
+
+
+def _tried(records: Sequence[Record]) -> list[Record]:
+    """The records of methods; of random rankings alone, these."""
+    return [record for record in records if not is_random(record)] or list(records)
 
 
 def verdict(records: Sequence[Record], area: AreaName = "cpr") -> str:
-    """One sentence on records of one setting: is the best circuit better than random ones?"""
-    tried = [record for record in records if not is_random(record)] or list(records)
+    """One sentence on records of one setting: is the best ranking better than random ones?"""
+    tried = _tried(records)
     defined = [record for record in tried if not math.isnan(record.value(area))]
     if not defined:
         return _undefined(tried[0])
-    best = max(defined, key=lambda record: _worth(area, record.value(area)))
+    best = max(defined, key=lambda record: SIGN[area] * record.value(area))
     name = labels(records)[list(records).index(best)]
     among = f" (the best of {len(tried)} methods by {area.upper()})" if len(tried) > 1 else ""
-    return f"{_data(best)}, circuits found by {name}{among} {_compared(best, area)}"
+    return f"{_data(best)}, circuits found by {name}{among} {_compared(best, area, len(tried))}"
 
 
 def ends_text(record: Record) -> str:
@@ -136,11 +221,6 @@ def ends_text(record: Record) -> str:
     )
 
 
-def _worth(area: AreaName, value: float) -> float:
-    """A number that is higher where the area is better, and 0 for the empty circuit."""
-    return value if area == "cpr" else 1 - value
-
-
 def _data(record: Record) -> str:
     split = record.task.args.get("split")
     of = f" of {record.task.name}" if record.task.name else ""
@@ -152,69 +232,40 @@ def _whose(record: Record) -> str:
     return f"{whose} {objective(record)}"
 
 
-def _compared(record: Record, area: AreaName) -> str:
-    """What the best method's area is worth beside random rankings and the empty circuit."""
-    found = record.measure(area)
+def _compared(record: Record, area: AreaName, n_tried: int) -> str:
+    """What an area is worth beside random rankings and the empty circuit."""
+    own, whose = f"{area.upper()} {measure_text(record, area)}", _whose(record)
     controls = {kind: record.measure(area, f"{CONTROL}{kind}") for kind in control_kinds(record)}
     beside = {kind: measure for kind, measure in controls.items() if measure is not None}
-    own, whose = f"{area.upper()} {measure_text(record, area)}", _whose(record)
-    if found is None or not beside:
+    if not beside:
         return f"have {own} of {whose}; there is no random control to compare with."
+    result = against_chance(record, area, n_tried)
     control = " and ".join(
-        f"{interval(m.value, m.low, m.high)} of {control_name(kind)}{_seeds(record, kind)}"
+        f"{interval(m.value, m.low, m.high)} of {control_name(kind)}"
+        f"{_reach(result.limits.get(kind), result.n_drawn.get(kind, 0))}"
         for kind, m in beside.items()
     )
-    gains = [_gain(record.measure(area, f"difference:{kind}"), area) for kind in beside]
-    least = [low for low, _ in gains]
-    if record.metric.args.get("profile") == "strict":
-        # In that profile the empty circuit is worth 0; random ones may do harm.
-        least.append(min(_worth(area, found.low), _worth(area, found.high)))
-    if any(math.isnan(low) for low in least):
-        return f"reach {own} of {whose}, without an interval, against {control}."
+    if result.verdict == "few rankings":
+        return (
+            f"have {own} of {whose}, against {control}: too few random rankings to say what chance"
+            " reaches."
+        )
     better, worse, unresolved = (words.format(whose) for words in WORDS[area])
-    if all(low > 0 for low in least):
-        return f"{better}{_where(record, area)}: {own} against {control}."
-    if any(high < 0 for _, high in gains):
-        return f"{worse}: {own} against {control}."
-    return f"{unresolved}: {own} against {control}."
+    words = {"better": better, "worse": worse}.get(result.verdict, unresolved)
+    return f"{words}: {own} against {control}.{_overshoot(record, area)}"
 
 
-def _gain(less: Measure | None, area: AreaName) -> tuple[float, float]:
-    """The interval of how much better than a control the area is."""
-    if less is None:
-        return math.nan, math.nan
-    return (less.low, less.high) if area == "cpr" else (-less.high, -less.low)
+def _reach(limit: float | None, n_drawn: int) -> str:
+    """How many random rankings there are, and what the best methods have to be beyond."""
+    if limit is None or math.isnan(limit):
+        return f" ({n_drawn} drawn)" if n_drawn else ""
+    return f" ({n_drawn} drawn; chance may reach {number(limit)})"
 
 
-def _seeds(record: Record, kind: str) -> str:
-    seeds = len(random_curves(record, kind))
-    return f" ({seeds} seed{'s' * (seeds != 1)})" if seeds else ""
-
-
-def _where(record: Record, area: AreaName) -> str:
-    """At which small sizes the interval of f is better than all random rankings' intervals."""
-    curve = Curve.of(record, BY[area])
-    kinds = control_kinds(record)
-    controls = [control for kind in kinds for control in random_curves(record, kind).values()]
-    small = curve.fractions <= SMALL
-    if not controls or not small.any():
+def _overshoot(record: Record, area: AreaName) -> str:
+    if area != "cpr" or not record.value(area) > 1:
         return ""
-    least, _ = _worth_of(curve, area)
-    most = np.max([_worth_of(control, area)[1] for control in controls], axis=0)
-    above, n_small = int((least > most)[small].sum()), int(small.sum())
-    if above == n_small:
-        return f" at every size up to {share(SMALL)}"
-    at = f" and at {above}" if above else ", but at none"
-    return f" overall{at} of the {n_small} sizes up to {share(SMALL)}"
-
-
-def _worth_of(curve: Curve, area: AreaName) -> tuple[np.ndarray, np.ndarray]:
-    """The least and the most that f may be worth at every size: itself, or its nearness to 1."""
-    if area == "cpr":
-        return curve.low, curve.high
-    ends = np.abs(np.stack([1 - curve.low, 1 - curve.high]))
-    nearest = np.where((curve.low <= 1) & (curve.high >= 1), 0.0, ends.min(axis=0))
-    return -ends.max(axis=0), -nearest
+    return " A CPR above 1 is overshoot: circuits leave out edges that work against the answer."
 
 
 def _denominator(record: Record) -> tuple[float, float]:
@@ -222,14 +273,44 @@ def _denominator(record: Record) -> tuple[float, float]:
     return (math.nan, math.nan) if found is None else (found.low, found.high)
 
 
-def _caution(records: Sequence[Record]) -> list[str]:
+def _cautions(records: Sequence[Record]) -> list[str]:
+    """What warns against the numbers of a setting."""
+    said = [text for record in _tried(records) if (text := _collapse(record, records))]
     low, high = _denominator(records[0])
-    if not low <= 0 <= high or all(math.isnan(record.value("cpr")) for record in records):
-        return []
-    return [
-        "These numbers mean little: the full model cannot be told from the empty circuit"
-        f" (difference [{low:.3g}, {high:.3g}])."
-    ]
+    if low <= 0 <= high and not all(math.isnan(record.value("cpr")) for record in records):
+        said.append(
+            "These numbers mean little: the full model cannot be told from the empty circuit"
+            f" (difference [{low:.3g}, {high:.3g}])."
+        )
+    return said
+
+
+def _collapse(record: Record, records: Sequence[Record]) -> str:
+    """A sentence where circuits by value are empty, or keep much less than those by magnitude."""
+    kept = {by: _below_full(record, by) for by in ("value", "magnitude")}
+    if any(not len(table) for table in kept.values()):
+        return ""
+    most = {
+        by: float(np.nanmax(table.numbers("agreement"), initial=0)) for by, table in kept.items()
+    }
+    n_empty = int((kept["value"].numbers("kept") == 0).sum())
+    fuller = n_empty > int((kept["magnitude"].numbers("kept") == 0).sum())
+    if not (fuller or most["value"] < most["magnitude"] / 2):
+        return ""
+    name = labels(records)[list(records).index(record)]
+    empty = f"are empty at {n_empty} sizes and " if fuller else ""
+    return (
+        f"Circuits of {name} by value {empty}keep at most {_percent(most['value'])} of what ablation"
+        f" changes, those by magnitude {_percent(most['magnitude'])}: read the circuits by magnitude."
+    )
+
+
+def _below_full(record: Record, by: str) -> Table:
+    """The rows of a ranking's circuits, without the full one."""
+    if not record.has_table("curve"):
+        return Table.of("curve", (), ())
+    rows = record.table("curve").where(of="result", ranking=by).rows()
+    return Table.of("curve", (), [row for row in rows if _number(row, "fraction") < 1])
 
 
 def _undefined(record: Record) -> str:
@@ -282,8 +363,8 @@ def resolved_text(found: Differences) -> str:
 
 STRONGEST = 10
 """Rows of a table of edges."""
-RANKED = ("cpr", "cmd")
-SUPPORTING = {"log_cpr": 6, "log_cmd": 6}
+RANKED: tuple[AreaName, ...] = ("cpr", "cmd")
+SUPPORTING = {"cma": 5, "log_cpr": 6, "log_cmd": 6}
 """What a narrow console leaves out first: what says again what others say."""
 
 READING = {
@@ -293,9 +374,19 @@ READING = {
         " circuit is 0 and the whole model is 1. It exceeds 1 where edges are left out that work"
         " against the answer."
     ),
+    "Agreement A": (
+        "The share of what ablation changes that a circuit keeps, pair by pair: with d what"
+        " ablating everything changes of a pair's objective, and e what is wrong with the"
+        " circuit's, the sum of |d| - |e|, where that is above 0, over the sum of |d|. 1 is the"
+        " model in every pair."
+        " Overshoot earns nothing, and errors of two pairs do not cancel."
+    ),
+    "CMA": (
+        "The area under A over circuit size, edges taken by magnitude. Higher is better; at most 1."
+    ),
     "CPR": (
-        "The area under f over circuit size, edges taken by value, best first. Higher is better;"
-        " circuits that matched the whole model at every size would have about 1."
+        "The area under f over circuit size, edges taken by value, best first. Circuits that"
+        " matched the whole model at every size would have about 1; more is overshoot."
     ),
     "CMD": (
         "The area between f and 1, edges taken by magnitude. Lower is better; 0 means the model's"
@@ -316,7 +407,9 @@ READING = {
     "Random edges, random paths": (
         "Random rankings, cut and pruned to the same sizes: of edges drawn one by one, few of"
         " which are on a path from input to logits in a small circuit, and of paths, all of whose"
-        " edges are. They say what the sizes alone are worth."
+        " edges are. They say what the sizes alone are worth. A method is better than random"
+        " rankings if it is beyond what the best of as many random ones may reach as methods were"
+        " tried, with an error of at most 5 %."
     ),
     "Intervals": (
         "Bootstrap over the evaluated examples, whole groups at a time. They do not cover the"
@@ -472,15 +565,16 @@ def results_table(records: Sequence[Record], failures: Sequence[Failure] = ()) -
             columns[-1] = measure_column(measure)
             columns.append(Column(f"rank by {measure.heading}", optional=7))
     columns += [Column("n", optional=1), Column("kept at 1 %", optional=8)]
+    columns.insert(-2, Column("better than random", numeric=False, optional=3))
     columns.append(Column("seconds", optional=4))
     columns.append(Column("notes", numeric=False, optional=9))
     names = dict(zip(map(id, records), labels(records), strict=True))
     drawn = dict(zip(map(id, records), colours(records), strict=True))
     rows: list[Row] = []
     for group in settings(records):
-        ranks = _ranks(group)
+        ranks, n_tried = _ranks(group), n_methods(group)
         for place, record in enumerate(group):
-            cells = _cells(record, measures, ranks[place])
+            cells = _cells(record, measures, ranks[place], n_tried)
             rows.append(Row((names[id(record)], *cells), "method", drawn[id(record)]))
         rows += _control_rows(group, measures)
     full = [*rows, *(failure_row(failure) for failure in failures)]
@@ -502,16 +596,29 @@ def _without_empty(table: TextTable) -> TextTable:
     return TextTable(table.title, columns, rows, table.caption if whole else "")
 
 
-def _cells(record: Record, measures: Sequence[Measure], ranks: dict[str, str]) -> list[str]:
+def _cells(
+    record: Record, measures: Sequence[Measure], ranks: Mapping[str, str], n_tried: int
+) -> list[str]:
     cells: list[str] = []
     for name in (measure.name for measure in measures):
         cells.append(measured(record.measure(name)))
         if name in RANKED:
             cells.append(ranks.get(name, ""))
+    cells.append(chance_words(record, n_tried))
     return [*cells, f"{record.n:,}", kept_at(record), seconds_text(record), _notes(record)]
 
 
-def _ranks(group: Sequence[Record]) -> list[dict[str, str]]:
+def chance_words(record: Record, n_tried: int) -> str:
+    """By which areas a record is better than random rankings: "CPR, CMD", "no", or why unknown."""
+    if is_random(record):
+        return ""
+    results = [against_chance(record, area, n_tried) for area in RANKED]
+    better = [result.area.upper() for result in results if result.verdict == "better"]
+    unknown = {result.verdict for result in results} <= {"undefined", "few rankings", "few groups"}
+    return ", ".join(better) or (results[0].verdict if unknown else "no")
+
+
+def _ranks(group: Sequence[Record]) -> list[dict[AreaName, str]]:
     """The ranks of the methods of a setting, by both areas, as far as differences are resolved."""
     by_area = {area: ranked(group, area) for area in RANKED}
     return [
@@ -525,6 +632,8 @@ def _notes(record: Record) -> str:
     n_undefined = max((m.n_undefined for m in record.measures if m.of == "result"), default=0)
     if n_undefined:
         notes.append(f"undefined at {n_undefined} sizes")
+    if record.value("cpr") > 1:
+        notes.append("CPR overshoots")
     if record.warnings:
         notes.append(f"{len(record.warnings)} warning{'s' * (len(record.warnings) > 1)}")
     return "; ".join(notes)
@@ -541,7 +650,7 @@ def _control_rows(group: Sequence[Record], measures: Sequence[Measure]) -> list[
                 cells += [""] * (name in RANKED)
             seeds = len(random_curves(record, kind))
             about = f"mean of {seeds} seed{'s' * (seeds != 1)}" if seeds else ""
-            row = (control_name(kind), *cells, f"{record.n:,}", "", "", about)
+            row = (control_name(kind), *cells, "", f"{record.n:,}", "", "", about)
             rows[Row(row, "control")] = None
     return list(rows)
 
@@ -552,8 +661,10 @@ def _control_rows(group: Sequence[Record], measures: Sequence[Measure]) -> list[
 def _facets(record: Record) -> dict[str, str]:
     told: list[str] = []
     for kind in control_kinds(record):
-        if seeds := list(random_curves(record, kind)):
-            told.append(f"{control_name(kind)}, seeds {', '.join(map(str, seeds))}")
+        if n := against_chance(record, "cpr").n_drawn.get(kind):
+            told.append(f"{n} rankings of {control_name(kind)}")
+    if seconds := record.realised.get("shared_controls_s"):
+        told.append(f"{seconds:,.1f} s, shared by all methods")
     return {
         "objective": objective(record),
         "profile": str(record.metric.args.get("profile", "")),

@@ -43,6 +43,14 @@ class CircuitsPlan:
         int, option("Pairs to measure circuits on.", "--limit", least=1, first=True)
     ] = 100
     profile: Annotated[Profile, options.PROFILE] = "strict"
+    random_rankings: Annotated[
+        int | None,
+        option(
+            "Random rankings of each kind to compare with; by default 5, on a ground truth 20 a"
+            " method.",
+            least=5,
+        ),
+    ] = None
     metrics: Annotated[tuple[str, ...], options.METRICS] = ()
     curve: Annotated[
         bool,

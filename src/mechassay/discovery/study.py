@@ -26,8 +26,13 @@ from mechassay.circuits.evaluation.ablation import (
     load_ablated,
     save_ablated,
 )
-from mechassay.circuits.evaluation.curve import Controls, Preference, preference_of
-from mechassay.circuits.evaluation.faithfulness import evaluate, faithfulness_curve, run_controls
+from mechassay.circuits.evaluation.curve import Controls, Preference, SmallestCircuit, preference_of
+from mechassay.circuits.evaluation.faithfulness import (
+    evaluate,
+    faithfulness_curve,
+    run_controls,
+    smallest_circuit,
+)
 from mechassay.circuits.evaluation.metrics import Metric, Scored, with_metrics
 from mechassay.circuits.graph_files import load_scores
 from mechassay.circuits.methods import METHODS
@@ -42,11 +47,14 @@ from mechassay.models.objectives import load_objective
 from mechassay.prompts.batch import NO_TOKEN, Batch
 from mechassay.results.records import Measure, PairTokens, Record, Spec, Values
 from mechassay.runs.job import Bench, Cell, made_by
+from mechassay.stats.chance import DRAWS_PER_TRY, FEW_DRAWS
 from mechassay.tasks import load_task
 from mechassay.tasks.task import PRIVATE, settings_of
 from mechassay.truth.ground_truth import is_truth, load_truth
 
 KIND, SUITE, ONE_SIZE = "faithfulness", "suite", "one-size"
+MOST_VALIDATION = 50
+"""Pairs that the smallest circuit is chosen on, at most: it costs half a curve of so many."""
 OF_TRUTHS = ("recovery", "completeness", "minimality")
 """What is measured wherever a circuit is known."""
 
@@ -115,6 +123,34 @@ class Study:
         return self.pairs("test", self.job.test_split, self.job.test_limit)
 
     @cached_property
+    def validation(self) -> tuple[str, Batch]:
+        """The pairs to choose a circuit's size on, and their split: neither those of the test, nor
+        more than `MOST_VALIDATION`. Those of training, if the task has no others.
+        """
+        job = self.job
+        if job.test_split == "validation" or not self.task.sizes.get("validation"):
+            return job.train_split, self.train
+        n = min(job.test_limit, MOST_VALIDATION)
+        return "validation", self.pairs("validation", "validation", n)
+
+    @cached_property
+    def ablated_validation(self) -> Batch:
+        return self.ablated(self.validation[1])
+
+    def smallest(self, scores: Ranked) -> SmallestCircuit:
+        """The smallest circuit that stands for the model, chosen on the validation pairs."""
+        return smallest_circuit(
+            self.model,
+            scores,
+            self.ablated_validation,
+            self.objective,
+            profile=self.job.profile,
+            split=self.validation[0],
+            seed=self.job.seed,
+            progress=self.bench.progress,
+        )
+
+    @cached_property
     def preference(self) -> Preference:
         """Whether the model does the task on the test pairs."""
         return preference_of(self.model, self.test)
@@ -165,13 +201,27 @@ class Study:
     @cached_property
     def controls(self) -> Controls:
         """The empty and the full circuit and random rankings, on the test pairs."""
-        return self.bench.kept(
-            self._kept("controls.safetensors"), self._run_controls, Controls.load, Controls.save
-        )
+        file = self._kept(f"controls-{self.n_random}.safetensors")
+        return self.bench.kept(file, self._run_controls, Controls.load, Controls.save)
+
+    @property
+    def n_random(self) -> int:
+        """Random rankings of each kind: many where they are cheap, so that the best of all methods
+        can be told from the best of as many random ones.
+        """
+        if self.job.random_rankings is not None:
+            return self.job.random_rankings
+        n_tried = len(self.job.methods) + len(self.job.scores)
+        return DRAWS_PER_TRY * n_tried if self.on_truth else FEW_DRAWS
 
     def _run_controls(self) -> Controls:
-        progress = self.bench.progress
-        return run_controls(self.model, self.ablated_test, self.objective, progress=progress)
+        return run_controls(
+            self.model,
+            self.ablated_test,
+            self.objective,
+            seeds=range(self.n_random),
+            progress=self.bench.progress,
+        )
 
     def scores_file(self, cell: Cell) -> Path:
         """Where the scores of a method are kept."""
@@ -238,7 +288,9 @@ class Study:
         if not job.curve:
             return self._with_metrics(self._bare(cell, scores, batch), scores, batch)
         controls = self.controls
+        _ = self.ablated_validation
         begin = time.perf_counter()
+        chosen = self.smallest(scores)
         curve = faithfulness_curve(
             self.model,
             scores,
@@ -246,6 +298,7 @@ class Study:
             self.objective,
             profile=job.profile,
             controls=controls,
+            chosen=chosen,
             label=cell.of["method"],
             seed=job.seed,
             progress=self.bench.progress,
@@ -254,6 +307,7 @@ class Study:
             "localize_seconds": _seconds(scores),
             "evaluate_seconds": round(time.perf_counter() - begin, 3),
             "peak_memory_gb": round(_peak_memory() / 2**30, 3),
+            "shared_controls_s": controls.seconds,
         }
         data = self.bench.folder.selections(self.group)
         about = made_by(self.model, job.seed, data["test"].hash)

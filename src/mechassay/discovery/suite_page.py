@@ -68,7 +68,7 @@ STRONGEST = 5
 """Edges that are named of each method."""
 MANY_FIGURES = 12
 """Settings up to which the page has the figures of each."""
-LEFT_OUT = ("log_cpr", "log_cmd")
+LEFT_OUT = ("cma", "log_cpr", "log_cmd")
 """Measures without a table of their own: the details of each task and model have them."""
 BETTER = {"up": " (higher is better)", "down": " (lower is better)", "": ""}
 READING = {

@@ -214,12 +214,14 @@ class BootstrapEstimate(OneLine):
         errors: a resample's statistic minus `value`; of absolute values, minus their mean.
         n_groups: how many groups were resampled.
         bias: the least and the most that the value may be too large on average.
+        within: the least and the most that the statistic can be.
     """
 
     value: float
     errors: Float[np.ndarray, "resamples"]
     n_groups: int
     bias: tuple[float, float] = (0.0, 0.0)
+    within: tuple[float, float] = (-math.inf, math.inf)
 
     @property
     def has_interval(self) -> bool:
@@ -241,7 +243,9 @@ class BootstrapEstimate(OneLine):
         tail = (1 - LEVEL) / 2
         low, high = widening(self.n_groups) * np.quantile(self.errors, [tail, 1 - tail])
         above, below = min(0.0, self.bias[0]), max(0.0, self.bias[1])
-        return Interval(self.value - float(high) - below, self.value - float(low) - above)
+        ends = self.value - float(high) - below, self.value - float(low) - above
+        least, most = self.within
+        return Interval(max(ends[0], least), min(ends[1], most))
 
     def __sub__(self, other: BootstrapEstimate) -> BootstrapEstimate:
         """The difference of two statistics of the same resamples."""
@@ -316,10 +320,12 @@ def linear_sum(
     draws: Float[np.ndarray, "resamples k"],
     weights: Float[np.ndarray, "k"],
     n_groups: int,
+    *,
+    within: tuple[float, float] = (-math.inf, math.inf),
 ) -> BootstrapEstimate:
-    """The sum of w x over means x, given their resamples."""
+    """The sum of w x over means x, given their resamples; `within` is where it can lie."""
     errors = (draws - means) @ weights
-    return BootstrapEstimate(float(means @ weights), errors, n_groups)
+    return BootstrapEstimate(float(means @ weights), errors, n_groups, within=within)
 
 
 def folded_sum(
@@ -359,6 +365,7 @@ def mean_estimate(estimates: Sequence[BootstrapEstimate]) -> BootstrapEstimate:
             float(np.mean([estimate.bias[0] for estimate in estimates])),
             float(np.mean([estimate.bias[1] for estimate in estimates])),
         ),
+        estimates[0].within,
     )
 
 

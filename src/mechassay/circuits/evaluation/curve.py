@@ -3,12 +3,14 @@
 A curve holds the objective of every example under every circuit, so that its areas, intervals
 and figures follow without another run. Its controls are the empty and the full circuit, random
 rankings of edges, and random paths; they are stored with it and can be shared with other curves
-on the same examples. The accuracy of the model says whether it does the task that its circuits
-are to explain: at chance there is no behaviour to explain.
+on the same examples. The smallest circuit that keeps what ablation changes (`SmallestCircuit`) is
+chosen on other pairs than those it is measured on. The accuracy of the model says whether it does
+the task that its circuits are to explain: at chance there is no behaviour to explain.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +30,7 @@ from mechassay.models.objectives import Accuracy
 from mechassay.prompts.batch import NO_TOKEN, Batch
 from mechassay.prompts.pairs import EMPTY
 from mechassay.results.records import Measure, Record, Selection, Spec, Table, Values, provenance
+from mechassay.stats.chance import FEW_DRAWS
 from mechassay.stats.intervals import Interval, mean_estimate, proportion_interval
 from mechassay.utils.display import OneLine, Told, interval, number
 from mechassay.utils.files import check_ending, read_tensors, write_tensors
@@ -96,6 +99,10 @@ def preference_of(model: Model, batch: Batch) -> Preference:
 RANKINGS: tuple[By, By] = ("value", "magnitude")
 CURVE = "faithfulness curve"
 """The kind that files of curves say they have."""
+COMPLEMENT = "without it"
+"""The column of values of all edges but those of the smallest circuit."""
+SMALLEST = "smallest circuit"
+"""The table of the smallest circuit."""
 HELD = ("label", "profile", "n_edges", "seed")
 """What a file of a curve holds as it is, beside its controls and values."""
 Drawn = Mapping[int, tuple[tuple[int, ...], Float[np.ndarray, "sizes n"]]]
@@ -104,6 +111,7 @@ Drawn = Mapping[int, tuple[tuple[int, ...], Float[np.ndarray, "sizes n"]]]
 TITLES: dict[str, tuple[str, Literal["up", "down"]]] = {
     "cpr": ("CPR", "up"),
     "cmd": ("CMD", "down"),
+    "cma": ("CMA", "up"),
     "log_cpr": ("log CPR", "up"),
     "log_cmd": ("log CMD", "down"),
 }
@@ -118,6 +126,7 @@ class Controls(OneLine):
         fractions: sizes that random rankings were cut at.
         random: rankings of edges drawn one by one.
         random_paths: rankings of random paths: circuits as large after pruning as before.
+        seconds: that they took.
     """
 
     objective: str
@@ -127,6 +136,13 @@ class Controls(OneLine):
     full: Float[np.ndarray, "n"]
     random: Drawn
     random_paths: Drawn
+    seconds: float = math.nan
+
+    @property
+    def drawn(self) -> dict[str, Drawn]:
+        """Both kinds of random rankings that were run, by name."""
+        kinds = {"random": self.random, "random-paths": self.random_paths}
+        return {name: drawn for name, drawn in kinds.items() if drawn}
 
     def save(self, path: Path) -> None:
         """Keep the controls, so that other scores can be evaluated beside them."""
@@ -157,7 +173,7 @@ class Controls(OneLine):
             }
             kept[kind] = {str(seed): list(sizes) for seed, (sizes, _) in drawn.items()}
         header = {"objective": self.objective, "ids": list(self.ids), "kept": kept}
-        return tensors, {**header, "fractions": list(self.fractions)}
+        return tensors, {**header, "fractions": list(self.fractions), "seconds": self.seconds}
 
     @staticmethod
     def read(tensors: Mapping[str, torch.Tensor], header: Mapping[str, Any]) -> Controls:
@@ -176,14 +192,77 @@ class Controls(OneLine):
             tensors["empty"].numpy(),
             tensors["full"].numpy(),
             **drawn,
+            seconds=math.nan if header["seconds"] is None else header["seconds"],
         )
+
+
+AGREES, SLACK = 0.9, 0.1
+"""The agreement of a circuit that stands for the model, and how much lower its interval may end."""
+
+
+@dataclass(frozen=True)
+class SmallestCircuit:
+    """The smallest circuit by magnitude that keeps a share of what ablation changes.
+
+    Its agreement is at least `target`, the lower end of the interval at most `SLACK` less, and so
+    at every larger size that was measured, below the full circuit.
+
+    Attributes:
+        target: the agreement that was asked for.
+        fraction: its size as it was asked for, a share of all edges; None if no circuit does.
+        agreement, low, high: of it, on the pairs that it was chosen on; NaN if none does.
+        largest: the largest size that was tried.
+        split: where these pairs are from.
+        n: how many they are.
+    """
+
+    target: float
+    fraction: float | None
+    agreement: float
+    low: float
+    high: float
+    largest: float
+    n: int
+    split: str = ""
+
+    @staticmethod
+    def of(
+        fractions: Sequence[float], sweep: Sweep, target: float = AGREES, split: str = ""
+    ) -> SmallestCircuit:
+        """Of the circuits of one ranking.
+
+        Raises:
+            BadUsage: a target that is no share.
+        """
+        if not 0 < target <= 1:
+            raise BadUsage(f"An agreement is a share above 0, at most 1; got {target}.")
+        chosen = None
+        for place in reversed(range(len(fractions) - 1)):
+            low = sweep.agreement_intervals[place].low
+            if not (sweep.agreement[place] >= target and low >= target - SLACK):
+                break
+            chosen = place
+        ends = (math.nan, math.nan, math.nan)
+        if chosen is not None:
+            low, high, _ = sweep.agreement_intervals[chosen]
+            ends = float(sweep.agreement[chosen]), low, high
+        fraction = None if chosen is None else float(fractions[chosen])
+        n = sweep.per_example.shape[1]
+        return SmallestCircuit(target, fraction, *ends, float(fractions[-2]), n, split)
 
 
 @dataclass(frozen=True, repr=False)
 class FaithfulnessCurve(OneLine):
     """Faithfulness of one set of scores at all sizes, its areas, intervals and controls.
 
-    `cpr` comes from the ranking by value, `cmd` from the ranking by magnitude, as in MIB.
+    `cpr` comes from the ranking by value, `cmd` from the ranking by magnitude, as in MIB; `cma`
+    from that by magnitude too.
+
+    Attributes:
+        random, random_paths: the first `FEW_DRAWS` rankings of each kind.
+        random_areas: the areas of all, by kind and seed: what chance may reach.
+        chosen: the smallest circuit that was chosen on other pairs, if one was asked for.
+        complement: the objective of each pair when that circuit's edges alone are ablated.
     """
 
     label: str
@@ -195,6 +274,7 @@ class FaithfulnessCurve(OneLine):
     controls: Controls
     random: Mapping[int, Sweep]
     random_paths: Mapping[int, Sweep]
+    random_areas: Mapping[str, Mapping[int, Mapping[str, float]]]
     ids: tuple[str, ...]
     groups: tuple[str, ...]
     denominator: Interval
@@ -202,6 +282,9 @@ class FaithfulnessCurve(OneLine):
     warnings: tuple[str, ...] = ()
     notes: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
+    chosen: SmallestCircuit | None = None
+    complement: Float[np.ndarray, "n"] | None = None
+    without: tuple[float, Interval] = (math.nan, Interval(math.nan, math.nan))
 
     @staticmethod
     def of(
@@ -213,21 +296,32 @@ class FaithfulnessCurve(OneLine):
         label: str,
         warnings: Sequence[str] = (),
         notes: Mapping[str, str] = EMPTY,
+        chosen: SmallestCircuit | None = None,
+        complement: Float[np.ndarray, "n"] | None = None,
     ) -> FaithfulnessCurve:
         """The curve of values that circuits were found to have.
 
         Args:
             kept: edges that are left at each size after pruning, by ranking.
             values: the objective of each size's circuit, by ranking.
+            chosen: a circuit of the ranking by magnitude, chosen on other pairs.
+            complement: the objective of all edges but its own.
         """
         asked = tuple(int(p * rule.n_edges) for p in rule.fractions)
         sweeps: dict[By, Sweep] = {
             by: rule.sweep(by, asked, kept[by], rows) for by, rows in values.items()
         }
         random, paths = (
-            {seed: rule.sweep("value", asked, sizes, rows) for seed, (sizes, rows) in drawn.items()}
+            {
+                seed: rule.sweep("value", asked, sizes, rows)
+                for seed, (sizes, rows) in sorted(drawn.items())[:FEW_DRAWS]
+            }
             for drawn in (controls.random, controls.random_paths)
         )
+        areas = {
+            kind: {seed: rule.areas(sizes, rows) for seed, (sizes, rows) in sorted(drawn.items())}
+            for kind, drawn in controls.drawn.items()
+        }
         undefined = rule.profile == "strict" and not rule.defined
         return FaithfulnessCurve(
             label=label,
@@ -239,6 +333,7 @@ class FaithfulnessCurve(OneLine):
             controls=controls,
             random=random,
             random_paths=paths,
+            random_areas=areas,
             ids=controls.ids,
             groups=rule.groups,
             denominator=rule.denominator,
@@ -246,6 +341,9 @@ class FaithfulnessCurve(OneLine):
             warnings=tuple(warnings),
             notes=notes,
             seed=rule.seed,
+            chosen=chosen,
+            complement=complement,
+            **({} if complement is None else {"without": rule.faithfulness_of(complement)}),
         )
 
     @property
@@ -267,9 +365,33 @@ class FaithfulnessCurve(OneLine):
         return self.sweeps["magnitude"].cmd.interval
 
     @property
+    def cma(self) -> float:
+        """Area under circuit-model agreement, edges ranked by magnitude."""
+        return self.sweeps["magnitude"].cma.value
+
+    @property
+    def cma_interval(self) -> Interval:
+        return self.sweeps["magnitude"].cma.interval
+
+    @property
     def faithfulness(self) -> dict[By, Float[np.ndarray, "sizes"]]:
         """f at each size, by ranking."""
         return {by: sweep.faithfulness for by, sweep in self.sweeps.items()}
+
+    @property
+    def agreement(self) -> dict[By, Float[np.ndarray, "sizes"]]:
+        """Circuit-model agreement at each size, by ranking."""
+        return {by: sweep.agreement for by, sweep in self.sweeps.items()}
+
+    def smallest(self, agreement: float = AGREES) -> SmallestCircuit:
+        """The smallest circuit by magnitude that keeps this share of what ablation changes.
+
+        Measure it on other pairs than these: `faithfulness_curve` takes it as `chosen`.
+
+        Raises:
+            BadUsage: no share above 0.
+        """
+        return SmallestCircuit.of(self.fractions, self.sweeps["magnitude"], agreement)
 
     @property
     def random_cpr(self) -> float:
@@ -283,7 +405,7 @@ class FaithfulnessCurve(OneLine):
 
     @property
     def drawn(self) -> dict[str, Mapping[int, Sweep]]:
-        """Both kinds of random rankings that were run, by name."""
+        """The first rankings of both kinds that were run, by name."""
         kinds = {"random": self.random, "random-paths": self.random_paths}
         return {name: sweeps for name, sweeps in kinds.items() if sweeps}
 
@@ -328,6 +450,7 @@ class FaithfulnessCurve(OneLine):
             tables=[
                 self.table(),
                 Table.of("random areas", ("of", "seed"), self._random_areas()),
+                *self.smallest_tables(),
             ],
             values=Values(
                 unit="pair",
@@ -341,6 +464,7 @@ class FaithfulnessCurve(OneLine):
                         for by, sweep in self.sweeps.items()
                         for p, row in zip(self.fractions, sweep.per_example, strict=True)
                     },
+                    **({} if self.complement is None else {COMPLEMENT: self.complement.tolist()}),
                 },
             ),
             realised=dict(realised or {}),
@@ -403,7 +527,10 @@ class FaithfulnessCurve(OneLine):
             return self.record().save(path)
         tensors, about = self.controls.stored()
         tensors |= {by: torch.from_numpy(sweep.per_example) for by, sweep in self.sweeps.items()}
+        if self.complement is not None:
+            tensors[COMPLEMENT] = torch.from_numpy(self.complement)
         header = {name: getattr(self, name) for name in HELD}
+        header["chosen"] = None if self.chosen is None else vars(self.chosen)
         header |= {"groups": list(self.groups), "warnings": list(self.warnings)}
         header |= {"sizes": {by: list(sweep.kept) for by, sweep in self.sweeps.items()}}
         notes = [list(note) for note in self.notes.items()]  # In their order.
@@ -437,6 +564,10 @@ class FaithfulnessCurve(OneLine):
             values: dict[By, np.ndarray] = {by: tensors[by].numpy() for by in RANKINGS}
             about = {name: header[name] for name in ("label", "warnings")}
             notes = dict(header["notes"])
+            if header["chosen"] is not None:
+                about["chosen"] = SmallestCircuit(**header["chosen"])
+            if COMPLEMENT in tensors:
+                about["complement"] = tensors[COMPLEMENT].numpy()
             return FaithfulnessCurve.of(rule, controls, kept, values, notes=notes, **about)
         except (KeyError, ValueError, TypeError, AttributeError, BadUsage) as error:
             raise BadFile(f"{path}: not a curve of this version ({first_line(error)}).") from None
@@ -448,12 +579,16 @@ class FaithfulnessCurve(OneLine):
     def measures(self) -> Iterator[Measure]:
         """The areas."""
         value, magnitude = self.sweeps["value"], self.sweeps["magnitude"]
-        areas = {"cpr": value.cpr, "cmd": magnitude.cmd}
+        areas = {"cpr": value.cpr, "cmd": magnitude.cmd, "cma": magnitude.cma}
         areas |= {"log_cpr": value.log_cpr, "log_cmd": magnitude.log_cmd}
-        n, undefined = len(self.ids), self.n_undefined
+        n = len(self.ids)
+        n_undefined = {**dict.fromkeys(areas, self.n_undefined)}
+        n_undefined["cma"] = int(np.isnan(magnitude.agreement).sum())
         for name, area in areas.items():
             if area is not None:
-                yield area_measure(name, area.value, area.interval, n=n, n_undefined=undefined)
+                yield area_measure(
+                    name, area.value, area.interval, n=n, n_undefined=n_undefined[name]
+                )
 
     def control_measures(self) -> Iterator[Measure]:
         """What control circuits reach, and how far the curve is from random ones."""
@@ -469,7 +604,8 @@ class FaithfulnessCurve(OneLine):
             n=n,
             **self.denominator._asdict(),
         )
-        own = {"cpr": self.sweeps["value"].cpr, "cmd": self.sweeps["magnitude"].cmd}
+        magnitude = self.sweeps["magnitude"]
+        own = {"cpr": self.sweeps["value"].cpr, "cmd": magnitude.cmd, "cma": magnitude.cma}
         for kind, sweeps in self.drawn.items():
             for name, estimate in own.items():
                 mean = mean_estimate([getattr(sweep, name) for sweep in sweeps.values()])
@@ -492,13 +628,35 @@ class FaithfulnessCurve(OneLine):
                 size = {"asked": sweep.asked[place], "kept": sweep.kept[place]}
                 metric, f = sweep.per_example[place].mean(), sweep.faithfulness[place]
                 values = {"metric": float(metric), "f": float(f), "low": low, "high": high}
+                low, high, _ = sweep.agreement_intervals[place]
+                values |= {"agreement": float(sweep.agreement[place])}
+                values |= {"agreement_low": low, "agreement_high": high}
                 yield {**about, "fraction": fraction, **size, **values}
 
     def _random_areas(self) -> Iterator[dict[str, Any]]:
-        for kind, sweeps in self.drawn.items():
-            for seed, sweep in sweeps.items():
-                areas = {"cpr": sweep.cpr.value, "cmd": sweep.cmd.value}
+        for kind, drawn in self.random_areas.items():
+            for seed, areas in drawn.items():
                 yield {"of": f"control:{kind}", "seed": seed, **areas}
+
+    def smallest_tables(self) -> Iterator[Table]:
+        """The circuit that was chosen: its agreement there and on these pairs, and f without it."""
+        if self.chosen is None:
+            return
+        chosen, kept = self.chosen, 0
+        rows = {"chosen": (chosen.agreement, Interval(chosen.low, chosen.high), chosen.n)}
+        if chosen.fraction is not None:
+            place, sweep = self.fractions.index(chosen.fraction), self.sweeps["magnitude"]
+            share, interval = float(sweep.agreement[place]), sweep.agreement_intervals[place]
+            rows["result"] = share, interval, len(self.ids)
+            rows["without"] = *self.without, len(self.ids)
+            kept = sweep.kept[place]
+        about = {"target": chosen.target, "fraction": chosen.fraction, "kept": kept}
+        about |= {"largest": chosen.largest, "split": chosen.split}
+        told = (
+            {"of": of, **about, "value": value, "low": ends.low, "high": ends.high, "n": n}
+            for of, (value, ends, n) in rows.items()
+        )
+        yield Table.of(SMALLEST, ("of",), told)
 
     def to_html(self, path: str | Path) -> Path:
         """Write the curve as one self-contained HTML file with figures."""
@@ -566,14 +724,38 @@ def recomputed(record: Record) -> list[Measure | Table]:
         {by: tuple(map(int, line.numbers("kept"))) for by, line in lines.items()},
         {by: np.array([columns[f"{by}@{p:g}"] for p in fractions]) for by in RANKINGS},
         label="",
+        chosen=_chosen(record),
+        complement=columns.get(COMPLEMENT),
     )
     again = [*curve.measures(), *curve.control_measures(), curve.table()]
+    again += curve.smallest_tables()
     drawn = record.table("random areas")
     for measure in record.measures:
         kind, _, control = measure.of.partition(":")
         areas = drawn.where(of=f"control:{control}").numbers(measure.name)
-        if measure.name in ("cpr", "cmd") and len(areas):
-            mean = float(areas.mean())
+        if measure.name in ("cpr", "cmd", "cma") and len(areas):
+            mean = float(areas[:FEW_DRAWS].mean())
             value = mean if kind == "control" else getattr(curve, measure.name) - mean
             again.append(measure.model_copy(update={"value": value}))
     return again
+
+
+def _chosen(record: Record) -> SmallestCircuit | None:
+    """The smallest circuit of a record, as its table has it."""
+    if not record.has_table(SMALLEST):
+        return None
+    row = record.table(SMALLEST).where(of="chosen")
+    target, largest, value, low, high, fraction = (
+        float(row.numbers(name)[0])
+        for name in ("target", "largest", "value", "low", "high", "fraction")
+    )
+    return SmallestCircuit(
+        target,
+        None if math.isnan(fraction) else fraction,
+        value,
+        low,
+        high,
+        largest,
+        int(row.numbers("n")[0]),
+        str(row.rows()[0]["split"]),
+    )

@@ -20,7 +20,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-AreaName = Literal["cpr", "cmd"]
-RANKED_BY: dict[str, By] = {"cpr": "value", "cmd": "magnitude"}
+AreaName = Literal["cpr", "cmd", "cma"]
+RANKED_BY: dict[str, By] = {"cpr": "value", "cmd": "magnitude", "cma": "magnitude"}
 KIND, FORMAT = "differences", 1
 PRECISION = 1e-5
 """Areas closer than this are one: f is a ratio of differences of single-precision logits."""
@@ -51,7 +51,7 @@ class Differences(OneLine, Tabular):
     """All differences of one area between methods.
 
     Attributes:
-        area: "cpr" (higher is better) or "cmd" (lower is better).
+        area: "cpr" or "cma" (higher is better), or "cmd" (lower is better).
         names: of the methods.
         values: area of the row's method less that of the column's; NaN where either is undefined.
         low, high: simultaneous intervals; NaN where undefined.
@@ -71,7 +71,7 @@ class Differences(OneLine, Tabular):
     @property
     def better(self) -> Bool[np.ndarray, "methods methods"]:
         """True where the row's method is better than the column's, and this is resolved."""
-        return self.low > PRECISION if self.area == "cpr" else self.high < -PRECISION
+        return self.high < -PRECISION if self.area == "cmd" else self.low > PRECISION
 
     @property
     def n_resolved(self) -> int:
@@ -150,7 +150,7 @@ class Differences(OneLine, Tabular):
                 if row["difference"] is not None:
                     values[i, j], low[i, j], high[i, j] = row["difference"], row["low"], row["high"]
                     values[j, i], low[j, i], high[j, i] = -values[i, j], -high[i, j], -low[i, j]
-            area = one_of("area", held["area"], ("cpr", "cmd"))
+            area = one_of("area", held["area"], get_args(AreaName))
             return Differences(area, names, values, low, high, float(held["level"]))
         except (OSError, ValueError, KeyError, TypeError, IndexError, BadUsage) as error:
             raise BadFile(f"{path}: not a file of differences ({first_line(error)}).") from None
@@ -184,7 +184,7 @@ def differences_of(
 
     Args:
         results: curves, or the records of a run.
-        area: "cpr" or "cmd".
+        area: "cpr", "cmd" or "cma".
         names: what results are called; their methods by default.
         seed: of the resamples, which all results share.
 
@@ -273,7 +273,7 @@ class _AreaParts:
     def estimate(self, area: AreaName, seed: int) -> BootstrapEstimate:
         by = RANKED_BY[area]
         sweep: Sweep = AreaRule(**self.rule, seed=seed).sweep(by, self.kept, self.kept, self.values)
-        return sweep.cpr if area == "cpr" else sweep.cmd
+        return {"cpr": sweep.cpr, "cmd": sweep.cmd, "cma": sweep.cma}[area]
 
 
 def _plain(value: float) -> float | None:

@@ -28,6 +28,7 @@ rounding alone may have made that difference (`stats.intervals`).
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -37,7 +38,13 @@ import torch
 from jaxtyping import Float
 
 from mechassay.circuits.circuit import Circuit
-from mechassay.circuits.evaluation.curve import RANKINGS, Controls, FaithfulnessCurve
+from mechassay.circuits.evaluation.curve import (
+    AGREES,
+    RANKINGS,
+    Controls,
+    FaithfulnessCurve,
+    SmallestCircuit,
+)
 from mechassay.circuits.profiles import PROFILES, Profile
 from mechassay.circuits.scores import By, EdgeScores, Scores
 from mechassay.circuits.series import (
@@ -56,6 +63,7 @@ from mechassay.models.memory import out_of_memory_is_an_error, token_budget, tra
 from mechassay.models.model import Model
 from mechassay.models.objectives import Objective, ObjectiveLike, least_size, load_objective
 from mechassay.prompts.batch import Batch, PairsLike
+from mechassay.stats.chance import FEW_DRAWS
 from mechassay.stats.intervals import (
     Interval,
     percentile_interval,
@@ -112,9 +120,11 @@ __all__ = [
     "evaluate",
     "faithfulness_curve",
     "run_controls",
+    "smallest_circuit",
 ]
 
-RANDOM_SEEDS = (0, 1, 2)
+RANDOM_SEEDS = tuple(range(FEW_DRAWS))
+"""Of the random rankings of each kind: as many as say what chance may reach."""
 
 
 def evaluate(
@@ -168,11 +178,12 @@ def faithfulness_curve(
     fractions: Sequence[float] = FRACTIONS,
     greedy: bool = False,
     controls: Controls | None = None,
+    chosen: SmallestCircuit | None = None,
     label: str | None = None,
     seed: int = 0,
     progress: Progress = BAR,
 ) -> FaithfulnessCurve:
-    """Faithfulness at all sizes, CPR and CMD of scores of edges, nodes or neurons, or of circuits.
+    """Faithfulness at all sizes, and areas, of scores of edges, nodes or neurons, or of circuits.
 
     A node counts as all edges out of it, a neuron as its share of them (Mueller et al. 2025,
     section 3.1): the profile "strict" takes the best that stay within a size, "mib-2025" that share
@@ -185,6 +196,7 @@ def faithfulness_curve(
         fractions: sizes as shares of the edges, rising, the last 1.
         greedy: grow circuits from the logits instead of taking the top edges.
         controls: those of another curve on the same pairs and objective, to save their cost.
+        chosen: the smallest circuit that was chosen on other pairs: it is also left out.
         seed: of the bootstrap.
 
     Raises:
@@ -200,23 +212,28 @@ def faithfulness_curve(
         raise GraphMismatch(
             f"The scores were made on {scores.graph}; the model's graph is {model.graph}."
         )
-    batch, chosen = model.batch(pairs), load_objective(objective)
+    batch, measured = model.batch(pairs), load_objective(objective)
     if controls is None:
-        controls = run_controls(model, batch, chosen, fractions=sizes, progress=progress)
-    elif (controls.ids, controls.objective, controls.fractions) != (batch.ids, chosen.name, sizes):
+        controls = run_controls(model, batch, measured, fractions=sizes, progress=progress)
+    elif (controls.ids, controls.objective, controls.fractions) != (
+        batch.ids,
+        measured.name,
+        sizes,
+    ):
         raise BadUsage(
             "The controls belong to other examples, another objective or other fractions than this"
             " evaluation."
         )
-    greedy = greedy or (isinstance(scores, EdgeScores) and scores.grows)
-    wanted = {
-        by: scores.cut(sizes, profile)
-        if isinstance(scores, CircuitSeries)
-        else [_cut(scores, p, by, greedy, profile) for p in sizes]
-        for by in RANKINGS
-    }
+    wanted = {by: _circuits(scores, sizes, by, greedy, profile) for by in RANKINGS}
     circuits = [circuit for by in RANKINGS for circuit in wanted[by]]
-    values = _evaluate_distinct(model, circuits, batch, chosen, progress)
+    torn = list[str]()
+    if chosen is not None and chosen.fraction is not None:
+        try:
+            circuits.append(complement(wanted["magnitude"][sizes.index(chosen.fraction)]))
+        except BadUsage as error:  # Of circuits with neurons, which somebody else has cut.
+            torn.append(f"What is left without the smallest circuit is unknown: {error}")
+    values = _evaluate_distinct(model, circuits, batch, measured, progress)
+    n_ranked = len(RANKINGS) * len(sizes)
     rule = AreaRule(
         profile,
         sizes,
@@ -225,21 +242,78 @@ def faithfulness_curve(
         controls.full,
         batch.groups,
         seed,
-        objective=chosen.name,
+        objective=measured.name,
     )
     kept: dict[By, tuple[int, ...]] = {
         by: tuple(round(circuit.weighted_edge_count()) for circuit in wanted[by]) for by in RANKINGS
     }
-    rows = dict(zip(RANKINGS, np.split(values, len(RANKINGS)), strict=True))
+    rows = dict(zip(RANKINGS, np.split(values[:n_ranked], len(RANKINGS)), strict=True))
     return FaithfulnessCurve.of(
         rule,
         controls,
         kept,
         rows,
         label=label or str(scores.provenance.get("method", "scores")),
-        warnings=_warnings(scores, batch, rule, kept["value"]),
+        warnings=(*_warnings(scores, batch, rule, kept["value"]), *torn),
         notes={str(key): str(x) for key, x in scores.provenance.items() if key != "prompts"},
+        chosen=chosen,
+        complement=values[n_ranked] if len(values) > n_ranked else None,
     )
+
+
+def smallest_circuit(
+    model: Model,
+    scores: Ranked,
+    pairs: PairsLike,
+    objective: ObjectiveLike = "logit_diff",
+    *,
+    agreement: float = AGREES,
+    profile: Profile = "strict",
+    fractions: Sequence[float] = FRACTIONS,
+    greedy: bool = False,
+    split: str = "",
+    seed: int = 0,
+    progress: Progress = BAR,
+) -> SmallestCircuit:
+    """The smallest circuit by magnitude that keeps this share of what ablation changes.
+
+    Only circuits by magnitude are run. Its number on these pairs is the best of several: measure it
+    on others, as `chosen` of `faithfulness_curve`.
+
+    Args:
+        split: what the pairs are called where this is told.
+
+    Raises:
+        BadUsage: no share above 0; others as `faithfulness_curve`.
+    """
+    sizes, measured = check_fractions(fractions), load_objective(objective)
+    batch = model.batch(pairs)
+    ends = [Circuit.empty(model.graph), Circuit.full(model.graph)]
+    circuits = _circuits(scores, sizes, "magnitude", greedy, profile)
+    values = _evaluate_distinct(model, ends + circuits, batch, measured, progress)
+    rule = AreaRule(
+        profile,
+        sizes,
+        model.graph.n_edges,
+        values[0],
+        values[1],
+        batch.groups,
+        seed,
+        objective=measured.name,
+    )
+    kept = tuple(round(circuit.weighted_edge_count()) for circuit in circuits)
+    sweep = rule.sweep("magnitude", kept, kept, values[2:])
+    return SmallestCircuit.of(sizes, sweep, agreement, split)
+
+
+def _circuits(
+    scores: Ranked, sizes: Sequence[float], by: By, greedy: bool, profile: Profile
+) -> list[Circuit]:
+    """The circuit of each size, without what is on no path."""
+    if isinstance(scores, CircuitSeries):
+        return scores.cut(sizes, profile)
+    greedy = greedy or (isinstance(scores, EdgeScores) and scores.grows)
+    return [_cut(scores, p, by, greedy, profile) for p in sizes]
 
 
 def run_controls(
@@ -253,11 +327,16 @@ def run_controls(
 ) -> Controls:
     """Run the empty and the full circuit and random rankings on examples.
 
+    Args:
+        seeds: of the rankings of each kind. The more, the more methods can be told from chance
+            (`stats.chance`).
+
     Raises:
         BadUsage: `fractions` are no rising sizes that end in 1. Also as `evaluate`.
     """
     from mechassay.circuits.methods.random import Random, RandomPaths
 
+    begin = time.perf_counter()
     batch, chosen, sizes = model.batch(pairs), load_objective(objective), check_fractions(fractions)
     kinds = (Random, RandomPaths)
     rankings = [kind(seed=seed).draw(model.graph) for kind in kinds for seed in seeds]
@@ -271,7 +350,8 @@ def run_controls(
         {seed: (tuple(kept[kind][place]), rows[kind, place]) for place, seed in enumerate(seeds)}
         for kind in range(len(kinds))
     )
-    return Controls(chosen.name, batch.ids, sizes, values[0], values[1], edges, paths)
+    seconds = round(time.perf_counter() - begin, 3)
+    return Controls(chosen.name, batch.ids, sizes, values[0], values[1], edges, paths, seconds)
 
 
 def _cut(scores: Scores, fraction: float, by: By, greedy: bool, profile: Profile) -> Circuit:
