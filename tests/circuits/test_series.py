@@ -18,12 +18,16 @@ from tools.area_coverage import SHAPES, areas, coverage, of_cmd
 
 import mechassay as ma
 from mechassay.circuits.circuit import Circuit
+from mechassay.circuits.evaluation.curve import SmallestCircuit
 from mechassay.circuits.evaluation.faithfulness import evaluate, faithfulness_curve
 from mechassay.circuits.graph_files import write_graph_file
 from mechassay.circuits.methods.random import Random, RandomPaths
 from mechassay.circuits.series import (
     FRACTIONS,
+    AreaRule,
     CircuitSeries,
+    Sweep,
+    agreement,
     is_series,
     load_ranked,
     ranked_hash,
@@ -325,3 +329,94 @@ def test_a_simulation_that_was_stopped_goes_on(
     area_coverage.main(file, 3)
     assert len(made) == 3 and capsys.readouterr().out == first
     assert file.read_text("utf-8").splitlines() == lines
+
+
+def agreement_of(*circuits: tuple[float, float]) -> list[float]:
+    """A of circuits on two pairs, with m(0) = 0 and m(N) = (4, 2)."""
+    ends = {"empty": np.zeros(2), "full": np.array([4.0, 2.0])}
+    return agreement(**ends, circuit=np.array(circuits)).tolist()
+
+
+def test_agreement_by_hand() -> None:
+    """Overshoot, errors that cancel in f, half of the effect, and the two ends."""
+    perfect, empty, overshoot, cancelling, half = (4, 2), (0, 0), (8, 4), (6, 0), (2, 1)
+    expected = [1, 0, 0, 2 / 6, 0.5]
+    assert agreement_of(perfect, empty, overshoot, cancelling, half) == pytest.approx(expected)
+    # f calls the cancelling circuit perfect, and the overshooting one twice as good.
+    f = [np.mean(circuit) / 3 for circuit in (cancelling, overshoot)]
+    assert f == [1, 2]
+
+
+def test_the_area_under_agreement_by_hand() -> None:
+    """1,000 edges, sizes .001, .01, .1 and 1 with A 0, .5, 1 and 1: .045 + .901."""
+    ends = np.zeros(40), np.tile([4.0, 2.0], 20)
+    values = np.outer([0.0, 0.5, 1.0, 1.0], ends[1])
+    ids = [str(n) for n in range(40)]
+    for profile in ("strict", "mib-2025"):
+        rule = AreaRule(profile, (0.001, 0.01, 0.1, 1.0), 1000, *ends, ids)
+        kept = (1, 10, 100, 1000)
+        sweep = rule.sweep("magnitude", kept, kept, values)
+        assert sweep.cma.value == pytest.approx((0.09 * 0.5 + 0.9) / 0.999)
+        assert sweep.agreement == pytest.approx([0, 0.5, 1, 1])
+        areas = rule.areas(kept, values)
+        own = {name: getattr(sweep, name).value for name in areas}
+        assert areas == pytest.approx(own)
+
+
+@pytest.mark.parametrize("scale", [1.0, -1.0, 1e-3])
+def test_agreement_is_of_shares_of_pairs(scale: float) -> None:
+    """Another unit or direction of the objective, another order of pairs, an added constant."""
+    rng = np.random.default_rng(0)
+    full, empty, circuit = rng.normal(size=(3, 30))
+    own = float(agreement(full=full, empty=empty, circuit=circuit))
+    order = rng.permutation(30)
+    other = {
+        name: scale * values[order] + 0.5
+        for name, values in {"full": full, "empty": empty, "circuit": circuit}.items()
+    }
+    assert 0 <= own <= 1 and float(agreement(**other)) == pytest.approx(own)
+    slow = sum(
+        max(0.0, abs(n - o) - abs(c - n)) for n, o, c in zip(full, empty, circuit, strict=True)
+    ) / sum(abs(n - o) for n, o in zip(full, empty, strict=True))
+    assert own == pytest.approx(slow)
+
+
+def test_agreement_is_undefined_where_ablation_changes_nothing() -> None:
+    ones = np.ones(3)
+    assert np.isnan(agreement(full=ones, empty=ones, circuit=np.zeros(3)))
+    assert np.isnan(agreement(full=ones, empty=ones * (1 + 1e-15), circuit=ones))
+
+
+def sweep_of(agreements: tuple[float, ...], noise: float = 0.0) -> Sweep:
+    """40 pairs, of which a circuit keeps such shares; the last size is the full circuit."""
+    rng = np.random.default_rng(0)
+    full, empty = np.ones(40), np.zeros(40)
+    values = np.array(agreements)[:, None] + noise * rng.normal(size=(len(agreements), 40))
+    rule = AreaRule("strict", SIZES, 1000, empty, full, [str(n) for n in range(40)])
+    return rule.sweep("magnitude", (1, 10, 100, 1000), (1, 10, 100, 1000), values)
+
+
+SIZES = (0.001, 0.01, 0.1, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("agreements", "fraction"),
+    [
+        ((0.1, 0.95, 0.97, 1.0), 0.01),
+        ((0.95, 0.95, 0.97, 1.0), 0.001),
+        ((0.95, 0.5, 0.97, 1.0), 0.1),  # a small one that larger ones do not bear out
+        ((0.1, 0.5, 0.89, 1.0), None),  # the full circuit is none
+        ((0.1, 0.95, 1.97, 1.0), None),  # overshoot is no agreement
+    ],
+)
+def test_the_smallest_circuit(agreements: tuple[float, ...], fraction: float | None) -> None:
+    chosen = SmallestCircuit.of(SIZES, sweep_of(agreements), split="validation")
+    assert chosen.fraction == fraction and chosen.n == 40 and chosen.largest == 0.1
+    assert np.isnan(chosen.agreement) == (fraction is None)
+
+
+def test_a_circuit_has_to_be_sure_to_be_chosen() -> None:
+    noisy = SmallestCircuit.of(SIZES, sweep_of((0.1, 0.2, 1.0, 1.0), noise=0.3))
+    assert noisy.fraction is None
+    with pytest.raises(BadUsage, match="share above 0"):
+        SmallestCircuit.of(SIZES, sweep_of((0.1, 0.2, 1.0, 1.0)), target=1.5)

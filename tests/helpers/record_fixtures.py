@@ -44,6 +44,9 @@ def points(
             "f": f[place],
             "low": None if f[place] is None else f[place] - 0.05,
             "high": None if f[place] is None else f[place] + 0.05,
+            "agreement": f[place],
+            "agreement_low": None if f[place] is None else f[place] - 0.05,
+            "agreement_high": None if f[place] is None else f[place] + 0.05,
         }
         for by in ("value", "magnitude")[: 1 if seed is not None else 2]
         for place, fraction in enumerate(FRACTIONS)
@@ -56,7 +59,7 @@ Triple = tuple[float, float, float]
 @pytest.fixture
 def make_record() -> Callable[..., Record]:
     """A maker of records whose CPR, f and labels can be chosen;
-    by default far better than random.
+    by default far better than random. Areas of random rankings lie `spread` around their mean.
     """
 
     def make(
@@ -72,11 +75,12 @@ def make_record() -> Callable[..., Record]:
         task: Spec | None = None,
         profile: str = "strict",
         denominator: tuple[float, float] = (1.0, 2.0),
-        seeds: int = 3,
+        seeds: int = 5,
+        spread: float = 0.02,
         measures: Sequence[Measure] = (),
         **changes: Any,
     ) -> Record:
-        names = ids or [f"pair-{i}" for i in range(5)]
+        names = ids or [f"pair-{i}" for i in range(30)]
 
         def area(name: str, numbers: Triple, of: str = "result") -> Measure:
             value, low, high = numbers
@@ -102,6 +106,17 @@ def make_record() -> Callable[..., Record]:
             for seed in range(seeds)
             for row in points([0.0, 0.01 * seed, 0.1, 1.0], f"control:{kind}", seed)
         ]
+        middle = (seeds - 1) / 2
+        areas = [
+            {
+                "of": f"control:{kind}",
+                "seed": seed,
+                "cpr": random_cpr[0] + spread * (seed - middle),
+                "cmd": 0.79 + spread * (seed - middle),
+            }
+            for kind in ("random", "random-paths")
+            for seed in range(seeds)
+        ]
         keys = ("clean", "empty", *(f"value@{p:g}" for p in FRACTIONS))
         columns = {key: [1.25] * len(names) for key in keys}
         about = task or Spec(name="ioi", args={"split": "test", "counterfactual": "abc"})
@@ -121,7 +136,10 @@ def make_record() -> Callable[..., Record]:
                 full,
                 *(controls if seeds else ()),
             ],
-            "tables": [Table.of("curve", ("ranking", "of", "seed", "fraction"), [*shape, *random])],
+            "tables": [
+                Table.of("curve", ("ranking", "of", "seed", "fraction"), [*shape, *random]),
+                Table.of("random areas", ("of", "seed"), areas),
+            ],
             "values": Values(unit="pair", ids=names, groups=names, columns=columns),
             "realised": {"localize_seconds": 1.5, "evaluate_seconds": 2.0},
             "provenance": Provenance(
@@ -149,7 +167,7 @@ def undefined(make_record: Callable[..., Record]) -> Record:
     record = make_record(
         cpr=(NAN, NAN, NAN), gain=(NAN, NAN, NAN), f=[None] * 4, denominator=(-0.5, 0.7)
     )
-    broken = [area_measure(name, NAN, n=5, n_undefined=4) for name in ("cpr", "cmd")]
+    broken = [area_measure(name, NAN, n=30, n_undefined=4) for name in ("cpr", "cmd")]
     others = [measure for measure in record.measures if measure.of != "result"]
     return Record.model_validate_json(record.changed(measures=[*broken, *others]).model_dump_json())
 

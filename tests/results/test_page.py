@@ -93,7 +93,7 @@ def test_everything_is_there_in_order(
     places = [
         found.text.index(part)
         for part in (
-            "On 5 test pairs",
+            "On 30 test pairs",
             "Mind this.",
             "edges ranked by value",
             "kept at 1",
@@ -151,7 +151,7 @@ def test_the_strongest_edges_are_a_table(
 def test_the_command_stands_below_the_verdict(page: Write, make_record: Make) -> None:
     html, found = page([make_record()], command="mechassay circuits run -m 'a <b>' -o x")
     place = found.text.index("mechassay circuits run -m 'a <b>' -o x")
-    assert found.text.index("On 5 test pairs") < place < found.text.index("edges ranked by value")
+    assert found.text.index("On 30 test pairs") < place < found.text.index("edges ranked by value")
     assert "a &lt;b&gt;" in html
     assert "makes this run again" not in page([make_record()])[1].text
 
@@ -312,8 +312,8 @@ def test_rows(make_record: Make) -> None:
     rows = cells(records)
     assert rows[0]["CPR"] == "0.90 [0.80, 1.00]"
     assert rows[0]["kept at 1 %"] == "8 of 10" and rows[0]["seconds"] == "3.5"
-    assert rows[0]["n"] == "5"
-    assert rows[2]["CPR"] == "0.210 [0.200, 0.220]" and rows[2]["notes"] == "mean of 3 seeds"
+    assert rows[0]["n"] == "30"
+    assert rows[2]["CPR"] == "0.210 [0.200, 0.220]" and rows[2]["notes"] == "mean of 5 seeds"
     assert table.rows[4].cells[1] == f"failed (ioi): OutOfMemory: {FAILURE.message}"
 
 

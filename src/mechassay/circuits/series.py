@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.graph_files import ENDINGS, load_scores, read_graph_file, scores_of
@@ -90,12 +91,7 @@ def trapezoid_weights(x: Sequence[float]) -> Float[np.ndarray, "sizes"]:
     return (np.append(widths, 0.0) + np.insert(widths, 0, 0.0)) / 2
 
 
-def agreement(
-    *,
-    full: Float[np.ndarray, "n"],
-    empty: Float[np.ndarray, "n"],
-    circuit: Float[np.ndarray, "*circuits n"],
-) -> Float[np.ndarray, "*circuits"]:
+def agreement(*, full: ArrayLike, empty: ArrayLike, circuit: ArrayLike) -> Any:
     """Circuit-model agreement A: the share of what ablation changes that a circuit keeps.
 
     With d_i = full_i - empty_i and e_i = circuit_i - full_i of pair i,
@@ -106,13 +102,16 @@ def agreement(
     overshoots earns nothing for it, and errors of two pairs do not cancel, as they may in f.
 
     Args:
-        full, empty, circuit: the objective of each pair in the model and in these circuits.
+        full, empty: the objective of each pair [n] in the model and in the empty circuit.
+        circuit: in one circuit [n], or in several [circuits, n].
 
     Returns:
-        Shares in [0, 1], one a circuit; NaN where ablation changes no pair, or by rounding alone.
+        float64: a share in [0, 1] of each circuit; NaN where ablation changes no pair, or by
+        rounding alone.
     """
-    effect, kept = _kept_effects(np.asarray(full), np.asarray(empty), np.asarray(circuit))
-    whole = float(resolved_difference(effect.mean(), 0.0, np.stack((empty, full))))
+    ends = np.array([empty, full], dtype=float)
+    effect, kept = _kept_effects(ends[1], ends[0], np.asarray(circuit, dtype=float))
+    whole = float(resolved_difference(effect.mean(), 0.0, ends))
     return kept.mean(axis=-1) / (whole if whole != 0 else math.nan)
 
 

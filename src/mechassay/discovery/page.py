@@ -245,6 +245,8 @@ def _compared(record: Record, area: AreaName, n_tried: int) -> str:
         f"{_reach(result.limits.get(kind), result.n_drawn.get(kind, 0))}"
         for kind, m in beside.items()
     )
+    if result.verdict == "undefined":
+        return f"reach {own} of {whose}, without an interval, against {control}."
     if result.verdict == "few rankings":
         return (
             f"have {own} of {whose}, against {control}: too few random rankings to say what chance"
@@ -300,8 +302,8 @@ def _collapse(record: Record, records: Sequence[Record]) -> str:
     name = labels(records)[list(records).index(record)]
     empty = f"are empty at {n_empty} sizes and " if fuller else ""
     return (
-        f"Circuits of {name} by value {empty}keep at most {_percent(most['value'])} of what ablation"
-        f" changes, those by magnitude {_percent(most['magnitude'])}: read the circuits by magnitude."
+        f"Read the circuits of {name} by magnitude: they keep {_percent(most['magnitude'])} of what"
+        f" ablation changes; those by value {empty}keep at most {_percent(most['value'])}."
     )
 
 
@@ -618,7 +620,7 @@ def chance_words(record: Record, n_tried: int) -> str:
     return ", ".join(better) or (results[0].verdict if unknown else "no")
 
 
-def _ranks(group: Sequence[Record]) -> list[dict[AreaName, str]]:
+def _ranks(group: Sequence[Record]) -> list[dict[str, str]]:
     """The ranks of the methods of a setting, by both areas, as far as differences are resolved."""
     by_area = {area: ranked(group, area) for area in RANKED}
     return [

@@ -384,8 +384,9 @@ class Study:
 
     @cached_property
     def metrics(self) -> tuple[Metric, ...]:
-        """The metrics of the job, and on a ground truth those that need one."""
-        names = (*(OF_TRUTHS if self.on_truth else ()), *self.job.metrics)
+        """The metrics of the job but those of its curve, and on a truth those that need one."""
+        asked = [name for name in self.job.metrics if not (self.job.curve and name == "cma")]
+        names = (*(OF_TRUTHS if self.on_truth else ()), *asked)
         made = dict.fromkeys(METRICS.make(name) for name in names)
         return tuple(metric for metric in made if self.on_truth or not metric.needs_truth)
 

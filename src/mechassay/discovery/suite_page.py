@@ -19,6 +19,7 @@ from typing import Any
 from markupsafe import Markup
 
 from mechassay.circuits.drawing import score_text
+from mechassay.circuits.evaluation.chance import against_chance, n_methods
 from mechassay.circuits.evaluation.curve import area_measure, recomputed
 from mechassay.circuits.evaluation.differences import AreaName, Differences
 from mechassay.discovery.page import (
@@ -33,7 +34,7 @@ from mechassay.discovery.page import (
     results,
 )
 from mechassay.models.sources import truth_names
-from mechassay.results.curves import control_kinds, control_name
+from mechassay.results.curves import control_kinds, control_name, is_random
 from mechassay.results.page import (
     NOTHING,
     Block,
@@ -64,6 +65,8 @@ from mechassay.results.text import (
 MOST_COLUMNS = 6
 TRUTHS = "ground truths"
 RANKS: dict[AreaName, str] = {"cmd": "Rank by CMD", "cpr": "Rank by CPR"}
+BY_CHANCE = "*"
+"""Beside a rank: the method is not better than random rankings."""
 STRONGEST = 5
 """Edges that are named of each method."""
 MANY_FIGURES = 12
@@ -80,6 +83,10 @@ READING = {
         "Not run: because the model does not do the task, or because finding the circuit would take"
         " too long. An estimate is the number of forward passes that a method says it takes, times"
         " the seconds of one."
+    ),
+    "A star beside a rank": (
+        "The method cannot be called better than random rankings, of edges or of paths, among as"
+        " many methods as were tried."
     ),
     "Differences resolved": "Of all pairs of methods, those whose difference is resolved.",
 }
@@ -180,13 +187,21 @@ class _Cells:
             last.append(NOTHING if differences is None else resolved_text(differences))
             if differences is not None:
                 for name, rank in zip(differences.names, differences.ranks(), strict=True):
-                    texts[column, name] = rank_text(rank)
+                    texts[column, name] = rank_text(rank) + self._by_chance(column, name, area)
         rows = [
             Row((method, *(texts.get((column, method), NOTHING) for column in columns)))
             for method in self.methods
         ]
         counts = Row(("differences resolved", *last), "control")
         return self._titled(title, columns, [*rows, counts])
+
+    def _by_chance(self, column: ModelTask, method: str, area: AreaName) -> str:
+        """A mark where a method cannot be called better than random rankings."""
+        records = [record for (place, _), record in self.records.items() if place == column]
+        record = self.records[column, method]
+        unknown = is_random(record) or not control_kinds(record)
+        better = unknown or against_chance(record, area, n_methods(records)).verdict == "better"
+        return "" if better else BY_CHANCE
 
     def differences(self, column: ModelTask, area: AreaName) -> Differences | None:
         """Differences between the methods of a column; None where they cannot be compared."""

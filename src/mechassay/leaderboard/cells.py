@@ -29,10 +29,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field
 
+from mechassay.circuits.evaluation.chance import most_tried
+from mechassay.circuits.evaluation.differences import AreaName
 from mechassay.circuits.scores import SCORES_SHA256
 from mechassay.errors import BadFile, BadUsage, MechassayError
 from mechassay.leaderboard.rules import BoardColumn, BoardRules, CandidateSites
@@ -160,6 +162,8 @@ class BoardCell(Stored):
         reason: why there is no number, or no interval; "" if nothing is lacking.
         controls: the same measure of the record's controls, by name.
         conditions: what has to be the same for two cells to be compared.
+        beats_random: of how many rows it may be the best and still be better than random rankings,
+            see `circuits.evaluation.chance`; None where its record does not tell.
         failing: controls with a known answer that the record fails.
         file, sha256: the record, relative to the folder of runs, and the hash of its bytes.
         command: that makes the record; "" where no command does.
@@ -181,6 +185,7 @@ class BoardCell(Stored):
     examples: int = 0
     reason: str = ""
     controls: dict[str, Number] = Field(default_factory=dict)
+    beats_random: int | None = None
     origin: Origin = "recomputed"
     conditions: dict[str, str] = Field(default_factory=dict)
     failing: list[str] = Field(default_factory=list)
@@ -355,6 +360,7 @@ def cells_of(rules: BoardRules, record: Record, **about: Any) -> Iterator[BoardC
                 examples=_examples(record, measure),
                 reason=WITHHELD if withheld else why_lacking(record, measure),
                 controls=_controls(rules, record, measure),
+                beats_random=_beats_random(record, measure),
                 conditions=_conditions(rules, record, column),
                 settings=_settings(record, rules.row),
                 **common,
@@ -409,6 +415,13 @@ def _controls(rules: BoardRules, record: Record, measure: Measure) -> dict[str, 
         if name == measure.name and of.startswith(CONTROL)
         if not (name.startswith(BOUND) and math.isnan(value))
     }
+
+
+def _beats_random(record: Record, measure: Measure) -> int | None:
+    areas = get_args(AreaName)
+    if measure.name not in areas or not record.has_table("random areas"):
+        return None
+    return most_tried(record, areas[areas.index(measure.name)])
 
 
 def _conditions(rules: BoardRules, record: Record, column: BoardColumn) -> dict[str, str]:

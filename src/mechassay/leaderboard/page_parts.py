@@ -52,6 +52,7 @@ def link(address: str, text: str) -> Markup:
 
 
 MARK = "✓"
+BY_CHANCE = "not better than random"
 """Beside a number that somebody recomputed."""
 
 
@@ -90,11 +91,14 @@ def numbers_markup(value: float, low: float, high: float, reason: str = "") -> M
     return _with_small(NOTHING if math.isnan(value) else shown, small, reason)
 
 
-def cell_markup(cell: BoardCell, again: Sequence[Repetition], beside: Collection[str]) -> Markup:
+def cell_markup(
+    cell: BoardCell, again: Sequence[Repetition], beside: Collection[str], n_rows: int
+) -> Markup:
     """A cell as a table has it: the number, under it the interval, controls, what is lacking.
 
     Args:
         beside: controls that do not stand in rows of their own.
+        n_rows: rows of its place, of which it may be the best by chance.
     """
     shown, bracket, ends = number_text(cell, again).partition(" [")
     ends, _, said = ends.partition("]")
@@ -104,7 +108,8 @@ def cell_markup(cell: BoardCell, again: Sequence[Repetition], beside: Collection
         for name, value in cell.controls.items()
         if name in beside
     ]
-    return _with_small(shown, said, ", ".join(held), cell.reason)
+    by_chance = cell.beats_random is not None and cell.beats_random < n_rows
+    return _with_small(shown, said, ", ".join(held), BY_CHANCE if by_chance else "", cell.reason)
 
 
 def _with_small(text: str, said: str, *notes: str) -> Markup:

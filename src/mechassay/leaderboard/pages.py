@@ -262,15 +262,22 @@ class BoardPages:
         columns += [Column(Markup("{}{}").format(x, averaged)) for x in ("average", "score")]
         columns += [Column(_heading(place)) for place in places]
         lines: list[Row] = []
+        n_rows = [
+            sum(board.cell(row, place, name) is not None for row in rows if row not in shared)
+            for place in places
+        ]
         for row in rows:
             cells = [board.cell(row, place, name) for place in places]
             texts = [
                 NOTHING
                 if cell is None
                 else cell_markup(
-                    cell, self.again.get(cell.sha256, ()), cell.controls.keys() - shared.keys()
+                    cell,
+                    self.again.get(cell.sha256, ()),
+                    cell.controls.keys() - shared.keys(),
+                    0 if row in shared else n,
                 )
-                for cell in cells
+                for cell, n in zip(cells, n_rows, strict=True)
             ]
             summary = board.summary(row, name, comparable)
             numbers = [

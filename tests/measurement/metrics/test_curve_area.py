@@ -10,7 +10,8 @@ from mechassay.measurement.catalogue import Quantity
 from mechassay.measurement.metrics.curve_area import curve_area, null, page_cmd, page_cpr
 
 SIZES = np.array(FRACTIONS)
-OURS = {"cpr_above_edges_low": Quantity(0.1), "cpr_above_paths_low": Quantity(0.1)}
+ABOVE = ("cpr_above_edges_low", "cpr_above_paths_low", "cpr_above_chance")
+OURS = {name: Quantity(0.1) for name in ABOVE}
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def test_circuits_that_do_nothing_at_small_sizes_pass_the_page() -> None:
     assert not curve_area(np.ones(10), OURS, mib={}).flagged("nothing_at_small_sizes")
 
 
-@pytest.mark.parametrize("better", ["cpr_above_edges_low", "cpr_above_paths_low"])
+@pytest.mark.parametrize("better", ABOVE)
 def test_a_ranking_has_to_be_above_both_random_ones(better: str) -> None:
     """A random ranking of either kind may be the better one, so that being above it counts."""
     assert curve_area(np.ones(10), OURS, mib={}).repaired.passed is True

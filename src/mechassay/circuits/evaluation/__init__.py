@@ -9,6 +9,7 @@ METRICS = Registry(
     {
         "recovery": "mechassay.circuits.evaluation.metrics:RecoveryMetric",
         "completeness": "mechassay.circuits.evaluation.metrics:CompletenessMetric",
+        "cma": "mechassay.circuits.evaluation.metrics:AgreementMetric",
         "minimality": "mechassay.circuits.evaluation.metrics:MinimalityMetric",
     },
 )

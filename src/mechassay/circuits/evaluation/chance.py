@@ -29,6 +29,7 @@ from mechassay.stats.intervals import FEW_GROUPS, LEVEL
 
 SIGN: Mapping[AreaName, float] = {"cpr": 1.0, "cmd": -1.0, "cma": 1.0}
 """1 where a larger area is better."""
+MANY = 1000
 Verdict = Literal["better", "worse", "unresolved", "few rankings", "few groups", "undefined"]
 
 
@@ -71,18 +72,20 @@ def against_chance(record: Record, area: AreaName, n_tried: int = 1) -> ChanceTe
     draws = {kind: sign * _drawn(record, kind, area) for kind in kinds}
     n_drawn = {kind: len(areas) for kind, areas in draws.items()}
     gaps = {kind: record.measure(area, f"difference:{kind}") for kind in kinds}
-    if own is None or math.isnan(own.value):
-        return ChanceTest(area, "undefined", n_drawn=n_drawn, n_tried=n_tried)
     if n_groups(record) < FEW_GROUPS:
         return ChanceTest(area, "few groups", n_drawn=n_drawn, n_tried=n_tried)
+    known = [own, *gaps.values()]
+    if any(m is None or math.isnan(m.value) or math.isnan(m.low) for m in known):
+        return ChanceTest(area, "undefined", n_drawn=n_drawn, n_tried=n_tried)
     if not draws or min(n_drawn.values()) < FEW_DRAWS:
         return ChanceTest(area, "few rankings", n_drawn=n_drawn, n_tried=n_tried)
+    assert own is not None
     value, above, below = sign * own.value, list[bool](), list[bool]()
     limits = dict[str, float]()
     for kind, areas in draws.items():
         gap = gaps[kind]
-        ends = (math.nan, math.nan) if gap is None else (gap.low, gap.high)
-        low, high = sorted((sign * ends[0], sign * ends[1]))
+        assert gap is not None
+        low, high = sorted((sign * gap.low, sign * gap.high))
         noise = (high - low) / (2 * float(norm.ppf((1 + LEVEL) / 2)))
         limits[kind] = sign * chance_limit(areas, n_tried=n_tried, noise=noise)
         above.append(low > 0 and value > sign * limits[kind])
@@ -100,3 +103,20 @@ def _drawn(record: Record, kind: str, area: AreaName) -> np.ndarray:
     if not record.has_table("random areas"):
         return np.empty(0)
     return record.table("random areas").where(of=f"{CONTROL}{kind}").numbers(area)
+
+
+def most_tried(record: Record, area: AreaName) -> int | None:
+    """Of how many methods a record may be the best and still be better than random rankings.
+
+    Returns:
+        0 if not even alone, at most `MANY`; None where the record does not say.
+    """
+    unknown = ("few rankings", "few groups", "undefined")
+    if against_chance(record, area).verdict in unknown:
+        return None
+    most, too_many = 0, MANY + 1
+    while too_many - most > 1:
+        n_tried = (most + too_many) // 2
+        better = against_chance(record, area, n_tried).verdict == "better"
+        most, too_many = (n_tried, too_many) if better else (most, n_tried)
+    return most

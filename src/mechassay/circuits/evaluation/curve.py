@@ -274,7 +274,6 @@ class FaithfulnessCurve(OneLine):
     controls: Controls
     random: Mapping[int, Sweep]
     random_paths: Mapping[int, Sweep]
-    random_areas: Mapping[str, Mapping[int, Mapping[str, float]]]
     ids: tuple[str, ...]
     groups: tuple[str, ...]
     denominator: Interval
@@ -282,6 +281,7 @@ class FaithfulnessCurve(OneLine):
     warnings: tuple[str, ...] = ()
     notes: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
+    random_areas: Mapping[str, Mapping[int, Mapping[str, float]]] = field(default_factory=dict)
     chosen: SmallestCircuit | None = None
     complement: Float[np.ndarray, "n"] | None = None
     without: tuple[float, Interval] = (math.nan, Interval(math.nan, math.nan))

@@ -261,30 +261,21 @@ def faithfulness_curve(
     )
 
 
-def smallest_circuit(
+def magnitude_sweep(
     model: Model,
     scores: Ranked,
     pairs: PairsLike,
     objective: ObjectiveLike = "logit_diff",
     *,
-    agreement: float = AGREES,
     profile: Profile = "strict",
     fractions: Sequence[float] = FRACTIONS,
     greedy: bool = False,
-    split: str = "",
     seed: int = 0,
     progress: Progress = BAR,
-) -> SmallestCircuit:
-    """The smallest circuit by magnitude that keeps this share of what ablation changes.
+) -> Sweep:
+    """The circuits by magnitude alone: half a curve, without random rankings.
 
-    Only circuits by magnitude are run. Its number on these pairs is the best of several: measure it
-    on others, as `chosen` of `faithfulness_curve`.
-
-    Args:
-        split: what the pairs are called where this is told.
-
-    Raises:
-        BadUsage: no share above 0; others as `faithfulness_curve`.
+    Errors are those of `faithfulness_curve`.
     """
     sizes, measured = check_fractions(fractions), load_objective(objective)
     batch = model.batch(pairs)
@@ -302,8 +293,34 @@ def smallest_circuit(
         objective=measured.name,
     )
     kept = tuple(round(circuit.weighted_edge_count()) for circuit in circuits)
-    sweep = rule.sweep("magnitude", kept, kept, values[2:])
-    return SmallestCircuit.of(sizes, sweep, agreement, split)
+    return rule.sweep("magnitude", tuple(int(p * rule.n_edges) for p in sizes), kept, values[2:])
+
+
+def smallest_circuit(
+    model: Model,
+    scores: Ranked,
+    pairs: PairsLike,
+    objective: ObjectiveLike = "logit_diff",
+    *,
+    agreement: float = AGREES,
+    split: str = "",
+    fractions: Sequence[float] = FRACTIONS,
+    **settings: Any,
+) -> SmallestCircuit:
+    """The smallest circuit by magnitude that keeps this share of what ablation changes.
+
+    Its number on these pairs is the best of several: measure it on others, as `chosen` of
+    `faithfulness_curve`.
+
+    Args:
+        split: what the pairs are called where this is told.
+        settings: those of `magnitude_sweep`.
+
+    Raises:
+        BadUsage: no share above 0; others as `faithfulness_curve`.
+    """
+    sweep = magnitude_sweep(model, scores, pairs, objective, fractions=fractions, **settings)
+    return SmallestCircuit.of(check_fractions(fractions), sweep, agreement, split)
 
 
 def _circuits(

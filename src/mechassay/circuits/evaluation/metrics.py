@@ -3,6 +3,7 @@
     recovery       AUROC, AUPRC and R-precision against a circuit that is known to be there
     completeness   f of the circuit that the scores give at one size, and f of all other edges
     minimality     the share of that circuit's edges that it does as well without
+    cma            the area under circuit-model agreement, which a curve has anyway
 
 `--metric` names them. A metric turns scores into measures, and beside them measures of a
 control. Table and page show every measure by the heading and meaning it brings. A package adds
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Protocol, TypeVar, get_args
@@ -29,8 +30,14 @@ from scipy.optimize import brentq
 from scipy.stats import norm, rankdata
 
 from mechassay.circuits.circuit import Circuit
-from mechassay.circuits.evaluation.faithfulness import Minimality, completeness, minimality
-from mechassay.circuits.methods.random import RandomPaths
+from mechassay.circuits.evaluation.curve import area_measure
+from mechassay.circuits.evaluation.faithfulness import (
+    Minimality,
+    completeness,
+    magnitude_sweep,
+    minimality,
+)
+from mechassay.circuits.methods.random import Random, RandomPaths
 from mechassay.circuits.methods.spec import CircuitSpec
 from mechassay.circuits.profiles import PROFILES, Profile
 from mechassay.circuits.scores import By, EdgeScores, NeuronScores
@@ -40,7 +47,8 @@ from mechassay.models.model import Model
 from mechassay.models.objectives import Objective
 from mechassay.prompts.batch import Batch
 from mechassay.results.records import Measure, Record, Spec, Table
-from mechassay.stats.intervals import LEVEL, Interval, trapezoid
+from mechassay.stats.chance import FEW_DRAWS, chance_limit
+from mechassay.stats.intervals import LEVEL, BootstrapEstimate, Interval, mean_estimate, trapezoid
 from mechassay.utils.display import BAR, OneLine, Progress
 
 NAN = float("nan")
@@ -306,10 +314,10 @@ class Scored(OneLine):
     seed: int = 0
     progress: Progress = BAR
 
-    def circuits(self, size: int | float | None) -> dict[str, Circuit]:
+    def circuits(self, size: int | float | None) -> dict[str, list[Circuit]]:
         """What is measured at one size, by what it is of: the circuit of the scores, pruned, and
-        the control, as many edges on random paths. Scores of neurons are summed to nodes; of
-        circuits the largest counts that has no more edges.
+        the controls, as many random edges, pruned, and as many edges on random paths. Scores of
+        neurons are summed to nodes; of circuits the largest counts that has no more edges.
 
         Args:
             size: edges, or a share of them; as many as the known circuit has if None, and then
@@ -319,12 +327,15 @@ class Scored(OneLine):
             if self.truth is None:
                 return {}
             size = len(self.truth)
-        random = RandomPaths(seed=self.seed).circuit(self.model.graph, size)
+        graph, seeds = self.model.graph, range(self.seed, self.seed + FEW_DRAWS)
+        random = {
+            "control:random": [Random(seed=s).draw(graph).top(size).pruned() for s in seeds],
+            "control:random-paths": [RandomPaths(seed=s).circuit(graph, size) for s in seeds],
+        }
         if isinstance(self.scores, CircuitSeries):
-            return {"result": self.scores.within(size), "control:random-paths": random}
+            return {"result": [self.scores.within(size)], **random}
         scores = self.scores.nodes() if isinstance(self.scores, NeuronScores) else self.scores
-        chosen = CircuitSpec("", "method", "", size).cut(scores)
-        return {"result": chosen, "control:random-paths": random}
+        return {"result": [CircuitSpec("", "method", "", size).cut(scores)], **random}
 
     def run(self, function: Callable[..., T], circuit: Circuit) -> T:
         """What a function such as `completeness` finds of a circuit on the pairs."""
@@ -469,6 +480,43 @@ def auprc_by_chance(n_true: int, n_false: int) -> float:
     return share + (n_true - 1) / max(1, n - 1) * (1 - share)
 
 
+# Agreement at all sizes
+
+
+@dataclass(frozen=True)
+class AgreementMetric:
+    """CMA, as a curve has it: circuits by magnitude alone are run, and random rankings."""
+
+    name: ClassVar[str] = "cma"
+    version: ClassVar[int] = 1
+    needs_truth: ClassVar[bool] = False
+
+    def measure(self, scored: Scored) -> Measured:
+        """CMA, and the means of random rankings of both kinds."""
+
+        def cma(scores: Ranked) -> BootstrapEstimate:
+            return magnitude_sweep(
+                scored.model,
+                scores,
+                scored.batch,
+                scored.objective,
+                seed=scored.seed,
+                progress=scored.progress,
+            ).cma
+
+        graph, n, own = scored.model.graph, len(scored.batch), cma(scored.scores)
+        measures = [area_measure("cma", own.value, own.interval, n=n)]
+        for kind in (Random, RandomPaths):
+            drawn = [cma(kind(seed=seed).draw(graph)) for seed in range(FEW_DRAWS)]
+            mean = mean_estimate(drawn)
+            for of, estimate in (("control", mean), ("difference", own - mean)):
+                about = f"{of}:{kind.name}"
+                measures.append(
+                    area_measure("cma", estimate.value, estimate.interval, of=about, n=n)
+                )
+        return Measured(tuple(measures))
+
+
 # The circuit at one size
 
 
@@ -488,11 +536,11 @@ class OneSizeMetric(ABC):
         return self.size is None
 
     def measure(self, scored: Scored) -> Measured:
-        """The measures of the circuit, and those of random paths."""
+        """The measures of the circuit, and those of its controls."""
         circuits = scored.circuits(self.size)
         if not circuits:
             return _undefined(*self.undefined)
-        parts = [self.of_circuit(scored, circuit, of) for of, circuit in circuits.items()]
+        parts = [self.of_circuits(scored, some, of) for of, some in circuits.items()]
         return Measured(
             tuple(measure for part in parts for measure in part.measures),
             tuple(table for part in parts for table in part.tables),
@@ -500,8 +548,8 @@ class OneSizeMetric(ABC):
         )
 
     @abstractmethod
-    def of_circuit(self, scored: Scored, circuit: Circuit, of: str) -> Measured:
-        """What there is to say of one circuit."""
+    def of_circuits(self, scored: Scored, circuits: Sequence[Circuit], of: str) -> Measured:
+        """What there is to say of the circuit of the scores, or of random ones of one kind."""
 
 
 @dataclass(frozen=True)
@@ -512,14 +560,23 @@ class CompletenessMetric(OneSizeMetric):
     version: ClassVar[int] = 1
     undefined: ClassVar[tuple[Measure, ...]] = (_CIRCUIT, _COMPLEMENT)
 
-    def of_circuit(self, scored: Scored, circuit: Circuit, of: str) -> Measured:
-        """f of the circuit and of its complement."""
-        found = scored.run(completeness, circuit)
+    def of_circuits(self, scored: Scored, circuits: Sequence[Circuit], of: str) -> Measured:
+        """f of the circuit and of its complement; of random circuits the means."""
+        parts = [scored.run(completeness, circuit) for circuit in circuits]
+        f, f_left = (
+            (
+                np.array([getattr(part, name) for part in parts]),
+                [getattr(part, f"{name}_interval") for part in parts],
+            )
+            for name in ("circuit", "complement")
+        )
         n, at = len(scored.batch), _at(self.size)
         return Measured(
-            (
-                filled(_CIRCUIT, found.circuit, found.circuit_interval, n=n, of=of, at=at),
-                filled(_COMPLEMENT, found.complement, found.complement_interval, n=n, of=of, at=at),
+            tuple(
+                filled(
+                    measure, float(values.mean()), _of_another(values, intervals), n=n, of=of, at=at
+                )
+                for measure, (values, intervals) in ((_CIRCUIT, f), (_COMPLEMENT, f_left))
             )
         )
 
@@ -539,9 +596,14 @@ class MinimalityMetric(OneSizeMetric):
     version: ClassVar[int] = 1
     undefined: ClassVar[tuple[Measure, ...]] = (_UNNEEDED,)
 
-    def of_circuit(self, scored: Scored, circuit: Circuit, of: str) -> Measured:
-        """The share of edges whose drop's interval is not above 0, and a table of the drops."""
-        at = _at(self.size)
+    def of_circuits(self, scored: Scored, circuits: Sequence[Circuit], of: str) -> Measured:
+        """The share of edges whose drop's interval is not above 0, and a table of the drops.
+
+        Of random circuits one stands for all, on random paths: its edges alone are live.
+        """
+        if of == "control:random":
+            return Measured(())
+        circuit, at = circuits[0], _at(self.size)
         if not len(circuit):
             lacking = "The circuit has no live edges: minimality is undefined."
             return Measured((filled(_UNNEEDED, math.nan, of=of, at=at),), warnings=(lacking,))
@@ -550,6 +612,15 @@ class MinimalityMetric(OneSizeMetric):
         share = found.n_unneeded / len(found.parts) if defined else math.nan
         tables = (_drops(f"minimality{at}", found),) if of == "result" else ()
         return Measured((filled(_UNNEEDED, share, n=len(found.parts), of=of, at=at),), tables)
+
+
+def _of_another(values: Float[np.ndarray, "circuits"], intervals: Sequence[Interval]) -> Interval:
+    """The interval of one circuit over examples; of several random ones, what another may reach."""
+    if len(values) == 1:
+        return intervals[0]
+    width = float(np.mean([high - low for low, high, _ in intervals]))
+    noise = width / (2 * float(norm.ppf((1 + LEVEL) / 2)))
+    return Interval(-chance_limit(-values, noise=noise), chance_limit(values, noise=noise))
 
 
 def _drops(name: str, found: Minimality) -> Table:

@@ -10,8 +10,8 @@ of the edges, t = .001 ... 1,
     `mib`       the benchmark's: f = (m(C) - m(0)) / (m(N) - m(0)); edges by score, and
                 CMD with |1 - f|
     `repaired`  ours (profile strict of `faithfulness_curve`), over sizes and over their
-                logarithm. CPR has to be above that of random rankings of two kinds, single edges
-                and paths: either may be the better one
+                logarithm. CPR has to be above the mean of random rankings of two kinds, single
+                edges and paths, and beyond what another such ranking may reach (`stats.chance`)
 
 Of the page's area, 80 % belong to sizes above .2 and 5 % to those below .05: circuits that do
 nothing below .2 reach .85, and f = t reaches .5.
@@ -31,6 +31,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechassay.circuits.circuit import Circuit
+from mechassay.circuits.evaluation.chance import against_chance
 from mechassay.circuits.evaluation.curve import FaithfulnessCurve
 from mechassay.circuits.evaluation.faithfulness import faithfulness_curve, run_controls
 from mechassay.circuits.series import FRACTIONS
@@ -47,12 +48,14 @@ from mechassay.measurement.metric import Inputs
 from mechassay.measurement.metrics.circuit_runs import by_means, head_writers, only_heads
 from mechassay.models.graph import Graph
 from mechassay.results.records import Table
+from mechassay.stats.chance import FEW_DRAWS, chance_limit
 from mechassay.stats.intervals import BootstrapEstimate, resolved_difference, trapezoid
 
 ID = "MIB"
 REPAIRED = (
     Condition("cpr_above_edges_low", ">", 0.0),
     Condition("cpr_above_paths_low", ">", 0.0),
+    Condition("cpr_above_chance", ">", 0.0),
 )
 SMALL, LITTLE = 0.1, 0.5
 """Sizes that count as small, and a faithfulness that counts as little."""
@@ -137,11 +140,17 @@ def null(n: int = 40, n_simulations: int = N_SIMULATIONS, seed: int = 0) -> Null
         widths = np.diff(sizes)
         weights = (np.append(widths, 0) + np.insert(widths, 0, 0)) / 2
         spread = noise * np.sqrt(2 * (weights[:-1] ** 2).sum())
-        lows = {}
-        for condition in REPAIRED:
+
+        def random_area() -> np.ndarray:
             random = sizes + noise * rng.standard_normal((size, len(sizes)))
             random[:, -1] = 1
-            lows[condition.quantity] = page_cpr(own) - page_cpr(random) - 1.96 * spread
+            return page_cpr(random)
+
+        area = page_cpr(own)
+        lows = {f"{name}_low": area - random_area() - 1.96 * spread for name in RANDOM}
+        drawn = np.stack([random_area() for _ in range(FEW_DRAWS)], axis=1)
+        reach = np.array([chance_limit(areas, noise=spread) for areas in drawn])
+        lows["cpr_above_chance"] = area - reach
         return {"page": {"cpr": page_cpr(own)}, "repaired": lows}
 
     scenarios = (
@@ -227,6 +236,14 @@ class FaithfulnessArea:
             )
             low = gap.low if gap is not None else math.nan
             repaired[f"{name}_low"] = quantity(low, n=n, reason=UNDEFINED)
+        limits = against_chance(record, "cpr").limits.values()
+        repaired["cpr_above_chance"] = quantity(
+            strict.cpr - max(limits, default=math.nan),
+            n=n,
+            reason="too few examples or random rankings to say what chance may reach",
+            better="up",
+            meaning="CPR less what another random ranking, of the better kind, may reach.",
+        )
         mib = {
             "cpr": _area_quantity(theirs["value"].cpr, n, "up", "By the benchmark's arithmetic."),
             "cmd": _area_quantity(
