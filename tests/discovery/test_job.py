@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from mechassay.circuits.evaluation.chance import against_chance
 from mechassay.circuits.scores import EdgeScores
 from mechassay.discovery.job import CircuitsJob
-from mechassay.errors import BadUsage
+from mechassay.errors import BadFile, BadUsage
+from mechassay.results.reading import read_record
 from mechassay.runs.execute import run
 from mechassay.runs.folder import RunFolder
 from mechassay.utils.display import SILENT
@@ -33,7 +36,9 @@ def test_the_metrics_are_those_of_the_run_with_a_curve(tmp_path: Path) -> None:
     assert bare.measures == [each for each in whole.measures if (each.name, each.of) in names]
     assert bare.values is not None and whole.values is not None
     assert bare.values.columns == {name: whole.values.columns[name] for name in ("clean", "empty")}
-    assert bare.specs["task"] == whole.specs["task"] and bare.data == whole.data
+    assert bare.specs["task"] == whole.specs["task"]
+    # A curve also chooses a size, on validation pairs.
+    assert {**bare.data, "validation": whole.data["validation"]} == whole.data
     unneeded = bare.measure("unneeded@9")
     assert unneeded is not None and unneeded.n <= 3
     assert "f of one circuit" in (tmp_path / "bare" / "report.html").read_text("utf-8")
@@ -56,3 +61,51 @@ def test_without_a_curve_and_a_metric_there_is_nothing_to_measure(tmp_path: Path
     job = CircuitsJob(("smollm2-135m",), ("ioi",), ("eap",), curve=False)
     with pytest.raises(BadUsage, match="nothing to measure: name a metric"):
         run(job, tmp_path, progress=SILENT)
+
+
+def test_a_curve_has_the_smallest_circuit_and_its_sentence(tmp_path: Path) -> None:
+    """Exact scores find a known circuit: chosen on validation pairs, measured on test pairs."""
+    job = replace(
+        JOB, methods=("exact", "random-paths"), train_limit=24, test_limit=24, metrics=("cma",)
+    )
+    results = run(job, tmp_path / "run", progress=SILENT)
+    exact, random = results.records
+    rows = {row["of"]: row for row in exact.table("smallest circuit").rows()}
+    assert rows["chosen"]["split"] == "validation" and rows["chosen"]["n"] == 24
+    assert (
+        float(str(rows["result"]["value"])) > 0.9
+        and rows["result"]["kept"] == rows["chosen"]["kept"]
+    )
+    assert abs(float(str(rows["without"]["value"]))) < 0.1
+    assert {row["of"] for row in random.table("smallest circuit").rows()} == {"chosen"}
+    assert exact.values is not None and len(exact.values.columns["without it"]) == 24
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert "The smallest circuit that keeps at least" in page
+    # Two methods on a ground truth: 40 random rankings of each kind, and CMA once.
+    assert len(exact.table("random areas").where(of="control:random")) == 40
+    assert sum((each.name, each.of) == ("cma", "result") for each in exact.measures) == 1
+    assert against_chance(exact, "cpr", 2).verdict == "better"
+    assert against_chance(random, "cpr", 2).verdict != "better"
+
+
+def test_an_edited_agreement_is_refused(tmp_path: Path) -> None:
+    run(replace(JOB, test_limit=20), tmp_path, progress=SILENT)
+    (file,) = (tmp_path / "records").rglob("*.json")
+    record = read_record(file)
+    cma = [
+        each.model_copy(update={"value": 0.99})
+        if each.name == "cma" and each.of == "result"
+        else each
+        for each in record.measures
+    ]
+    record.changed(measures=cma).save(file)
+    with pytest.raises(BadFile, match="cma is 0.99, its values give"):
+        read_record(file)
+
+
+def test_cma_without_a_curve_is_that_of_the_curve(tmp_path: Path) -> None:
+    job = replace(JOB, metrics=("cma",))
+    whole = run(job, tmp_path / "whole", progress=SILENT).records[0]
+    bare = run(replace(job, curve=False), tmp_path / "bare", progress=SILENT).records[0]
+    assert bare.value("cma") == pytest.approx(whole.value("cma"))
+    assert not math.isnan(bare.value("cma", "control:random-paths"))

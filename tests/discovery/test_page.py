@@ -21,22 +21,22 @@ from mechassay.discovery.page import (
     verdicts,
 )
 from mechassay.discovery.suite_page import SuitePage, suite_differences
-from mechassay.results.records import Measure, Record, Values
+from mechassay.results.records import Measure, Record, Table, Values
 
 Make = Callable[..., Record]
 FRACTIONS = (0.01, 0.1, 0.2, 1.0)
 
 
 def with_values(record: Record, f: tuple[float, ...], seed: int) -> Record:
-    """Twelve examples whose faithfulness is f on average, by both rankings."""
+    """24 examples whose faithfulness is f on average, by both rankings."""
     rng = np.random.default_rng(seed)
-    ids = [f"pair-{i}" for i in range(12)]
+    ids = [f"pair-{i}" for i in range(24)]
     values = {
-        f"{by}@{p:g}": (each + 0.02 * rng.normal(size=12)).tolist()
+        f"{by}@{p:g}": (each + 0.02 * rng.normal(size=24)).tolist()
         for by in ("value", "magnitude")
         for p, each in zip(FRACTIONS, f, strict=True)
     }
-    ends = {"clean": [1.0] * 12, "empty": [0.0] * 12}
+    ends = {"clean": [1.0] * 24, "empty": [0.0] * 24}
     return record.changed(
         values=Values(unit="pair", ids=ids, groups=ids, columns={**ends, **values})
     )
@@ -65,7 +65,7 @@ def test_ranks_stand_in_the_table(records: list[Record]) -> None:
     assert "rank by CMD" not in results_table(records[:1]).headings
     values = records[1].values
     assert values is not None
-    ids = [f"x-{i}" for i in range(12)]
+    ids = [f"x-{i}" for i in range(24)]
     other = records[1].changed(values=values.model_copy(update={"ids": ids}))
     assert not comparable([records[0], other]) and ranked([records[0], other], "cmd") is None
 
@@ -84,6 +84,87 @@ def test_ranks_and_counts_stand_in_the_suite(records: list[Record]) -> None:
     assert found is not None and resolved_text(found) == "2 of 3"
     rows = suite_differences(records)
     assert len(rows) == 6 and sum(row["resolved"] for row in rows) == 4
+
+
+def test_ranks_of_what_is_not_better_than_random_have_a_star(make_record: Make) -> None:
+    good, bad = make_record("a"), make_record("b", cpr=(0.22, 0.2, 0.24))
+    records = [
+        with_values(each, (0.9, 0.95, 1.0, 1.0), seed) for seed, each in enumerate((good, bad))
+    ]
+    (grid,) = (
+        each for each in SuitePage().tables(records, []) if each.title.startswith("Rank by CPR")
+    )
+    assert [rank.endswith("*") for _, rank in grid.texts[:2]] == [False, True]
+    table = results_table(records)
+    place = table.headings.index("better than random")
+    assert [row.cells[place] for row in table.rows[:2]] == ["CPR, CMD", "CMD"]
+
+
+def smallest(record: Record, chosen: float | None, here: float = 0.93) -> Record:
+    """A record with a smallest circuit of 100 edges, or with none."""
+    about = {"target": 0.9, "fraction": chosen, "kept": 90, "largest": 0.2, "split": "validation"}
+    numbers = {"chosen": (0.92, 0.88, 0.95, 50)}
+    if chosen is not None:
+        numbers |= {
+            "result": (here, here - 0.05, here + 0.03, 30),
+            "without": (0.03, 0.01, 0.05, 30),
+        }
+    rows = [
+        {"of": of, **about, "value": value, "low": low, "high": high, "n": n}
+        for of, (value, low, high, n) in numbers.items()
+    ]
+    return record.changed(tables=[*record.tables, Table.of("smallest circuit", ("of",), rows)])
+
+
+def test_the_first_sentence_is_on_the_smallest_circuit(make_record: Make) -> None:
+    said = verdicts([smallest(make_record("eap"), 0.1)])
+    assert said[0] == (
+        "The smallest circuit that keeps at least 90\u00a0% of what ablation changes (A 0.93 [0.88,"
+        " 0.96]) has 90 edges, 10\u00a0%; 10 random circuits of that size keep 2 %, the best of"
+        " them 4 %; without it f = 0.030 [0.010, 0.050] is left. It was chosen on 50 validation"
+        " pairs and measured on 30 others."
+    )
+    assert len(said) == 3
+
+
+def test_a_circuit_that_does_not_hold_on_other_pairs_is_said_to(make_record: Make) -> None:
+    (said, *_) = verdicts([smallest(make_record("eap"), 0.1, here=0.7)])
+    assert "keeps less on other pairs: A 0.70 [0.65, 0.73]" in said
+
+
+def test_there_may_be_no_such_circuit(make_record: Make) -> None:
+    records = [smallest(make_record("a"), None), smallest(make_record("b"), None)]
+    assert verdicts(records)[0] == (
+        "No circuit that 2 methods found up to 20\u00a0% of the edges keeps at least 90\u00a0% of"
+        " what ablation changes (50 validation pairs)."
+    )
+    one = [records[0], smallest(make_record("b"), 0.1)]
+    assert ", found by b; 10 random circuits" in verdicts(one)[0]
+
+
+def test_random_circuits_that_keep_as_much_are_said_to(make_record: Make) -> None:
+    record = smallest(make_record("eap"), 1.0)  # where even random ones are the full circuit
+    assert "the best of them 100 %, as much" in verdicts([record])[0]
+
+
+def test_circuits_by_value_that_collapse_point_to_magnitudes(make_record: Make) -> None:
+    record = make_record("eap")
+    curve = record.table("curve")
+    low = [
+        0.1 if of == "result" and by == "value" and p < 1 else a
+        for of, by, p, a in zip(
+            *(curve.columns[name] for name in ("of", "ranking", "fraction", "agreement")),
+            strict=True,
+        )
+    ]
+    columns = {**curve.columns, "agreement": low}
+    tables = [curve.model_copy(update={"columns": columns}), *record.tables[1:]]
+    collapsed = record.changed(tables=tables)
+    assert verdicts([collapsed])[-1] == (
+        "Read the circuits of eap by magnitude: they keep 90 % of what ablation changes; those by"
+        " value keep at most 10 %."
+    )
+    assert not any("by magnitude" in said for said in verdicts([record]))
 
 
 def test_better_than_random_rankings(make_record: Make) -> None:
