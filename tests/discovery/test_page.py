@@ -162,7 +162,7 @@ def test_circuits_by_value_that_collapse_point_to_magnitudes(make_record: Make) 
     collapsed = record.changed(tables=tables)
     assert verdicts([collapsed])[-1] == (
         "Read the circuits of eap by magnitude: they keep 90 % of what ablation changes; those by"
-        " value keep at most 10 %."
+        " value keep 10 % at best."
     )
     assert not any("by magnitude" in said for said in verdicts([record]))
 

@@ -303,7 +303,7 @@ def _collapse(record: Record, records: Sequence[Record]) -> str:
     empty = f"are empty at {n_empty} sizes and " if fuller else ""
     return (
         f"Read the circuits of {name} by magnitude: they keep {_percent(most['magnitude'])} of what"
-        f" ablation changes; those by value {empty}keep at most {_percent(most['value'])}."
+        f" ablation changes; those by value {empty}keep {_percent(most['value'])} at best."
     )
 
 

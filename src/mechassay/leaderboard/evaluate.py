@@ -59,6 +59,7 @@ from mechassay.results.records import Failure, Measure, Record
 from mechassay.runs.execute import CellLimits, Executor, Processes, batches_of, prepare
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import Bench, Results, cell_name
+from mechassay.stats.chance import DRAWS_PER_TRY
 from mechassay.tasks.task import PRIVATE
 from mechassay.truth.ground_truth import is_truth
 from mechassay.utils.display import BAR, Progress, interval, number
@@ -293,6 +294,10 @@ def _named(
     )
 
 
+MANY_ROWS = 10
+"""Rows of a board that a cell on a ground truth may be the best of, see `stats.chance`."""
+
+
 def job_of_part(
     part: SubmissionPart, folder: Path, track: BoardTrack, seed: PrivateSeed | None = None
 ) -> Any:
@@ -319,8 +324,11 @@ def job_of_part(
         # Of any task: the folder holds one alignment, which may call its task otherwise.
         return AlignmentsJob((path,), model, **about)
     # A ground truth runs on its own task where none is named.
-    tasks = () if is_truth(model) and part.task == model else (part.task,)
-    return CircuitsJob((model,), tasks, scores=(path,), profile=track.profile, **about)
+    if is_truth(model) and part.task == model:
+        # Cheap there; enough for the best of `MANY_ROWS` to be told from the best of random ones.
+        about["random_rankings"] = DRAWS_PER_TRY * MANY_ROWS
+        return CircuitsJob((model,), (), scores=(path,), profile=track.profile, **about)
+    return CircuitsJob((model,), (part.task,), scores=(path,), profile=track.profile, **about)
 
 
 def evaluate(

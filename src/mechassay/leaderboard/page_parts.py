@@ -52,7 +52,7 @@ def link(address: str, text: str) -> Markup:
 
 
 MARK = "✓"
-BY_CHANCE = "not better than random"
+BY_CHANCE = "not told from random"
 """Beside a number that somebody recomputed."""
 
 
