@@ -106,8 +106,18 @@ def checked_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
     hints = {
         name: _shallow(_evaluated(hint, module)) for name, hint in function.__annotations__.items()
     }
+    if _takes_result(function):
+        # jaxtyping checks parameters before the call, and would check them with the result again.
+        hints = {"return": hints.get("return", Any)}
     function.__annotations__ = {name: hint for name, hint in hints.items() if hint is not Any}
-    return beartype(function)
+    return beartype(function) if function.__annotations__ else function
+
+
+def _takes_result(function: Callable[..., Any]) -> bool:
+    """Whether this is the function that jaxtyping makes to check a result: it is handed in last."""
+    code = function.__code__
+    named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return code.co_kwonlyargcount > 0 and re.fullmatch(r"ret\d+", named[-1]) is not None
 
 
 def _evaluated(hint: Any, names: dict[str, Any]) -> Any:
