@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from typing import Any
 
 # Before transformers is imported anywhere, which reads it once.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -46,6 +47,14 @@ settings.load_profile("same")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--all` runs slow tests too."""
     parser.addoption("--all", action="store_true", help="run slow tests too")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """All tests of a file run in one worker, so that what they share is made once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    return LoadFileScheduling(config, log)
 
 
 def pytest_collection_finish() -> None:
