@@ -157,6 +157,8 @@ def _jaxtyped(*context: Any, typechecker: Any = None) -> Any:
 
         @functools.wraps(made)
         def checked(*args: Any, **kwargs: Any) -> Any:
+            if jaxtyping.config.jaxtyping_disable:
+                return target(*args, **kwargs)
             memos = push_shape_memo({})
             try:
                 return check(args, kwargs, _Bound(signature, args, dict(kwargs)), memos)
