@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from typing import Any
 
 # Before transformers is imported anywhere, which reads it once.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -14,6 +15,7 @@ os.environ.pop("COLUMNS", None)
 import pytest
 import torch
 from hypothesis import settings
+from threadpoolctl import threadpool_limits
 
 from helpers.shapes import check_arrays_alone
 
@@ -28,12 +30,16 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Several workers share the machine; one alone takes two threads, so that timings mean the same
-# everywhere.
-torch.set_num_threads(
+# everywhere. NumPy and SciPy have threads of their own, which wait for each other most of the time
+# where there are more of them than cores: a test of three seconds then takes a minute.
+threads = (
     1
     if "PYTEST_XDIST_WORKER" in os.environ or os.environ.get("OMP_NUM_THREADS") == "1"
     else min(2, os.cpu_count() or 1)
 )
+torch.set_num_threads(threads)
+os.environ["OPENBLAS_NUM_THREADS"] = str(threads)  # of what is loaded later
+threadpool_limits(threads, user_api="blas")
 
 
 # The same examples every time, however busy the machine is;
@@ -46,6 +52,14 @@ settings.load_profile("same")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--all` runs slow tests too."""
     parser.addoption("--all", action="store_true", help="run slow tests too")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """All tests of a file run in one worker, so that what they share is made once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    return LoadFileScheduling(config, log)
 
 
 def pytest_collection_finish() -> None:

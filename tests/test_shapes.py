@@ -6,7 +6,7 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
-from jaxtyping import TypeCheckError
+from jaxtyping import Float, TypeCheckError
 
 from helpers.shapes import ALIASES
 from mechassay.features.sae import SAE
@@ -21,6 +21,27 @@ def test_a_wrong_shape_is_an_error() -> None:
         student_interval(np.zeros((2, 3)))
     with pytest.raises(jaxtyping.TypeCheckError):
         trapezoid(np.zeros((2, 3)), np.arange(4.0))
+
+
+def test_what_passed_before_is_checked_again() -> None:
+    given = torch.zeros(2, 5)
+    matrix, row, square = Float[torch.Tensor, "a b"], Float[torch.Tensor, "b"], "a a"
+    with jaxtyping.jaxtyped("context"):
+        for _ in range(2):
+            assert isinstance(given, matrix) and isinstance(torch.zeros(5), row)
+            assert not isinstance(torch.zeros(4), row) and not isinstance(given.long(), matrix)
+            assert not isinstance(given[None], matrix) and isinstance(torch.zeros(5), row)
+        assert not isinstance(torch.zeros(2, 4), matrix) and isinstance(given, matrix)
+        assert not isinstance(given, Float[torch.Tensor, square])
+    # Sizes are those of one call.
+    assert isinstance(torch.zeros(4), row)
+
+
+def test_the_message_says_which_argument_is_wrong() -> None:
+    with pytest.raises(TypeCheckError, match="typechecking parameter 'values'"):
+        student_interval(values=np.zeros((2, 3)))
+    with pytest.raises(TypeError, match="missing a required argument"):
+        student_interval(value=np.zeros(3))  # pyright: ignore[reportCallIssue]
 
 
 def test_a_dataclass_checks_its_fields() -> None:

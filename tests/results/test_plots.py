@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from xml.etree.ElementTree import Element
 
 import matplotlib as mpl
@@ -11,10 +11,10 @@ import pytest
 
 from mechassay.results.plots import (
     PALETTE,
-    areas_figure,
     colours,
+    draw_areas,
     draw_faithfulness,
-    faithfulness_figure,
+    svg,
 )
 from mechassay.results.records import Record
 
@@ -23,13 +23,21 @@ Make = Callable[..., Record]
 Parse = Callable[[str], Element]
 
 
+def faithfulness_svg(records: Sequence[Record]) -> str:
+    return svg(draw_faithfulness(records))
+
+
+def areas_svg(records: Sequence[Record]) -> str:
+    return svg(draw_areas(records))
+
+
 def texts(root: Element) -> list[str]:
     return ["".join(text.itertext()).strip() for text in root.iter(f"{SVG}text")]
 
 
 def test_both_figures_parse_and_name_everything(make_record: Make, parse: Parse) -> None:
     records = [make_record("eap"), make_record("eap-ig-inputs")]
-    found = texts(parse(faithfulness_figure(records)))
+    found = texts(parse(faithfulness_svg(records)))
     assert {
         "eap",
         "eap-ig-inputs",
@@ -38,7 +46,7 @@ def test_both_figures_parse_and_name_everything(make_record: Make, parse: Parse)
         "full circuit, f = 1",
     } <= set(found)
     assert {"eap", "eap-ig-inputs", "random edges", "random paths"} <= set(
-        texts(parse(areas_figure(records)))
+        texts(parse(areas_svg(records)))
     )
 
 
@@ -46,14 +54,14 @@ def test_both_figures_parse_and_name_everything(make_record: Make, parse: Parse)
     "name", ["<script>alert(1)</script>", "cost$1$ & more", "_hidden", 'quo"te']
 )
 def test_hostile_names_are_text(make_record: Make, parse: Parse, name: str) -> None:
-    for svg in (faithfulness_figure([make_record(name)]), areas_figure([make_record(name)])):
-        assert "<script" not in svg
-        assert name in texts(parse(svg))
+    for drawn in (faithfulness_svg([make_record(name)]), areas_svg([make_record(name)])):
+        assert "<script" not in drawn
+        assert name in texts(parse(drawn))
 
 
 def test_undefined_values_are_gaps(undefined: Record, make_record: Make, parse: Parse) -> None:
-    parse(faithfulness_figure([undefined]))
-    assert texts(parse(areas_figure([undefined]))).count("undefined") == 2
+    parse(faithfulness_svg([undefined]))
+    assert texts(parse(areas_svg([undefined]))).count("undefined") == 2
     gap = draw_faithfulness([make_record(f=[0.1, None, 0.5, 1.0])]).axes[0]
     drawn = next(line for line in gap.get_lines() if line.get_marker() == "o")
     assert np.isnan(np.asarray(drawn.get_ydata(), dtype=float)).tolist() == [
@@ -68,7 +76,7 @@ def test_an_exploding_method_does_not_squash_the_others(make_record: Make, parse
     records = [make_record("fine"), make_record("wild", f=[0.2, 30.0, 0.9, 1.0])]
     low, high = draw_faithfulness(records).axes[0].get_ylim()
     assert low <= 0 and 1 < high < 5
-    assert "30" in texts(parse(faithfulness_figure(records)))
+    assert "30" in texts(parse(faithfulness_svg(records)))
 
 
 @pytest.mark.parametrize(
@@ -88,7 +96,7 @@ def test_sizes_are_the_profiles(make_record: Make, profile: str, expected: list[
 
 def test_svgs_can_stand_side_by_side(make_record: Make, parse: Parse) -> None:
     """No prolog, text in the page's colour, ids shared by no two figures, references that hold."""
-    one, two = faithfulness_figure([make_record("a")]), faithfulness_figure([make_record("b")])
+    one, two = faithfulness_svg([make_record("a")]), faithfulness_svg([make_record("b")])
     ids = [
         {str(element.get("id")) for element in parse(svg).iter() if element.get("id")}
         for svg in (one, two)
@@ -102,12 +110,12 @@ def test_svgs_can_stand_side_by_side(make_record: Make, parse: Parse) -> None:
         if key.endswith("href")
     }
     assert references <= ids[0]
-    assert faithfulness_figure([make_record("a")]) == one
+    assert faithfulness_svg([make_record("a")]) == one
 
 
 def test_no_global_state_is_left(make_record: Make) -> None:
     before = dict(mpl.rcParams)
-    faithfulness_figure([make_record()])
+    faithfulness_svg([make_record()])
     assert dict(mpl.rcParams) == before
 
 
@@ -118,5 +126,5 @@ def test_colours_are_distinct_and_random_is_grey(make_record: Make) -> None:
 
 
 def test_without_a_control_or_records(make_record: Make, parse: Parse) -> None:
-    assert "random" not in " ".join(texts(parse(faithfulness_figure([make_record(seeds=0)]))))
-    parse(areas_figure([make_record(seeds=0)]))
+    assert "random" not in " ".join(texts(parse(faithfulness_svg([make_record(seeds=0)]))))
+    parse(areas_svg([make_record(seeds=0)]))

@@ -29,7 +29,7 @@ from mechassay.utils.files import read_tensors
 
 Undisturbed = Callable[[str], torch.Tensor]
 
-STACK_TOKENS = 64
+STACK_TOKENS = 256
 SLOW = f"""
 import signal, sys, time
 from mechassay.utils import checkpoint

@@ -110,7 +110,7 @@ def test_an_interrupt_anywhere_leaves_no_part_half_counted(tmp_path: Path) -> No
 
 PLACES = {
     "eap": (EAP(), gradient, "clean_scores"),
-    "exact": (ExactPatching(), ExactPatching, "add"),
+    "exact": (ExactPatching(layers=(0, -1)), ExactPatching, "add"),
     "exact-nodes": (ExactNodePatching(), ExactNodePatching, "add"),
     "ifr": (InformationFlowRoutes(), ifr._Shares, "add"),
 }

@@ -50,7 +50,7 @@ from mechassay.results.page import (
     Text,
     TextTable,
 )
-from mechassay.results.plots import PALETTE, draw_distribution, draw_histogram, draw_histograms, svg
+from mechassay.results.plots import PALETTE, draw_distribution, draw_histogram, draw_histograms
 from mechassay.results.records import Failure, Record
 from mechassay.results.sections import (
     all_numbers,
@@ -363,7 +363,7 @@ def _circuit(record: Record, colour: str) -> Section:
         Text(sizes, "soft"),
         *(Text(caution, "warnings") for caution in cautions),
         Figure(
-            svg(draw_distribution(record, colour)),
+            draw_distribution(record, colour),
             caption=caption,
             name=f"Distribution of divergences: {record.method.name}",
             about="Two histograms, linear and logarithmic; the tables below have its percentiles.",
@@ -387,7 +387,7 @@ def _map(found: HeatMap) -> tuple[Block, Block]:
     if found.is_flat:
         return heading, Text("No heat map: every cell is ≈ 0, which is rounding.")
     figure = Figure(
-        svg(draw_heat_map(found)),
+        draw_heat_map(found),
         caption=map_words(found),
         name=f"Divergences by {' and '.join(found.fields)}",
         about="A heat map for each percentile; the tables of labels have the largest values.",

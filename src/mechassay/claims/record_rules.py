@@ -24,7 +24,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.stats import chi2
 
+from mechassay.circuits.evaluation.chance import n_groups
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.method import method_name
 from mechassay.circuits.scores import SCORES_SHA256
@@ -38,6 +40,7 @@ from mechassay.prompts.rows import FILES
 from mechassay.results.reading import read_record
 from mechassay.results.records import Measure, Record
 from mechassay.stats.intervals import (
+    LEVEL,
     clopper_pearson,
     percentile_interval,
     resampled_means,
@@ -237,16 +240,52 @@ def measured(
     return [(stored, measure) for stored, measure in rows if measure is not None]
 
 
+DEAD = "dead"
+"""The measure of edges of a circuit that are on no path."""
+GRID = ("clean", "corrupted")
+"""The two sides of a grid of prompts."""
 ONE_FAMILY = "one_family"
 """The flag of methods that are one family: their agreement is no evidence."""
 
 
 class Answer(NamedTuple):
-    """What a part of a rule says, why, and what was read for it."""
+    """What a part of a rule says, why, and what was read for it.
+
+    Attributes:
+        ends: the worst and the best status that the intervals leave open; where nothing is open,
+            the status twice.
+    """
 
     status: Status
     reason: str
     read: tuple[tuple[StoredRecord, Measure], ...] = ()
+    ends: tuple[Status, Status] | None = None
+
+    @property
+    def at_worst(self) -> Status:
+        return self.status if self.ends is None else self.ends[0]
+
+    @property
+    def at_best(self) -> Status:
+        return self.status if self.ends is None else self.ends[1]
+
+
+def _decided(
+    met: bool, missed: bool, reason: str, read: tuple[tuple[StoredRecord, Measure], ...]
+) -> Answer:
+    """YES where the interval lies on the side that must be shown, NO on the other, else open."""
+    if met:
+        return Answer("YES", reason, read)
+    return Answer("NO", reason, read) if missed else Answer("PARTIAL", reason, read, ("NO", "YES"))
+
+
+def of_pairs(read: Iterable[tuple[StoredRecord, Measure]]) -> str:
+    """The fewest pairs, and groups of pairs, that what was read is of; "" if it is of none."""
+    held = [stored.record for stored, _ in read if stored.record.values is not None]
+    if not held:
+        return ""
+    fewest = min(held, key=n_groups)
+    return f"n = {fewest.n} pairs in {n_groups(fewest)} groups."
 
 
 class Bounds(NamedTuple):
@@ -298,7 +337,11 @@ def _worst(answers: Sequence[Answer]) -> Answer:
     lowest = min(tested, key=lambda answer: JUDGED.index(answer.status))
     more = f" (the worst of {len(tested)} records)" if len(tested) > 1 else ""
     read = tuple(row for answer in tested for row in answer.read)
-    return Answer(lowest.status, f"{lowest.reason.rstrip('.')}{more}.", read)
+    ends = (
+        JUDGED[min(JUDGED.index(answer.at_worst) for answer in tested)],
+        JUDGED[min(JUDGED.index(answer.at_best) for answer in tested)],
+    )
+    return Answer(lowest.status, f"{lowest.reason.rstrip('.')}{more}.", read, ends)
 
 
 # The tests
@@ -310,9 +353,8 @@ def _against(part: RecordTest, stored: StoredRecord, measure: Measure) -> Answer
     if math.isnan(found.value) or math.isnan(found.low):
         lacking = "is undefined" if math.isnan(found.value) else "has no interval"
         return Answer("NOT TESTED", f"{_what(part)} {lacking} in {stored.file}.")
-    status: Status = "YES" if found.low >= least else "NO" if found.high < least else "PARTIAL"
     reason = f"{_what(part)} is {found}, with {least:g} needed."
-    return Answer(status, reason, ((stored, measure),))
+    return _decided(found.low >= least, found.high < least, reason, ((stored, measure),))
 
 
 def by_interval(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
@@ -335,15 +377,25 @@ def by_conditions(part: RecordTest, claim: Claim, records: Sequence[StoredRecord
     if not tested:
         return next(iter(worst.values()))
     said = "; ".join(f"{', '.join(key)}: {answer.reason}" for key, answer in tested.items())
-    met = sum(answer.status == "YES" for answer in tested.values())
-    some = any(answer.status != "NO" for answer in tested.values())
-    status: Status = "YES" if met >= part.n else "PARTIAL" if some else "NO"
-    read = tuple(row for answer in tested.values() for row in answer.read)
-    return Answer(status, f"Met under {met} of {part.n} needed. {said}", read)
+
+    def under(statuses: list[Status]) -> Status:
+        some = any(status != "NO" for status in statuses)
+        return "YES" if statuses.count("YES") >= part.n else "PARTIAL" if some else "NO"
+
+    answers = list(tested.values())
+    met = sum(answer.status == "YES" for answer in answers)
+    read = tuple(row for answer in answers for row in answer.read)
+    ends = under([each.at_worst for each in answers]), under([each.at_best for each in answers])
+    status = under([each.status for each in answers])
+    return Answer(status, f"Met under {met} of {part.n} needed. {said}", read, ends)
 
 
 def by_spread(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
-    """The standard deviation over samples of prompts is at most the threshold."""
+    """The upper bound of the standard deviation over samples of prompts is at most the threshold.
+
+    With s of k samples, the 95 % interval of a standard deviation is s sqrt((k - 1) / q), q the
+    quantiles .975 and .025 of chi-squared with k - 1 degrees of freedom.
+    """
     rows = measured(part, claim, answering(part, claim, records))
     samples: dict[str, tuple[StoredRecord, Measure]] = {}
     # The same prompts again, under another seed too, are no other sample: the worst of them counts.
@@ -354,11 +406,16 @@ def by_spread(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -
     if len(defined) < 2:
         return _nothing(part, f" of a second sample of prompts ({len(defined)} there)")
     spread = float(np.std([_bounds(part, measure).value for _, measure in defined], ddof=1))
-    enough = len(defined) >= part.n
-    status: Status = "NO" if spread > (part.most or 0.0) else "YES" if enough else "PARTIAL"
-    few = "" if enough else f", {part.n} are needed"
-    said = f"Standard deviation {spread:.3f} over {len(defined)} samples{few}."
-    return Answer(status, said, tuple(defined))
+    degrees, most = len(defined) - 1, part.most or 0.0
+    low, high = spread * np.sqrt(degrees / chi2.ppf([(1 + LEVEL) / 2, (1 - LEVEL) / 2], degrees))
+    said = (
+        f"Standard deviation {number(spread, low, high)} [{number(low)}, {number(high)}] over"
+        f" {len(defined)} samples, with {most:g} allowed."
+    )
+    if len(defined) < part.n:
+        status: Status = "NO" if low > most else "PARTIAL"
+        return Answer(status, f"{said} {part.n} samples are needed.", tuple(defined))
+    return _decided(high <= most, low > most, said, tuple(defined))
 
 
 def _sample(stored: StoredRecord) -> str:
@@ -395,10 +452,9 @@ def by_ratio(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) ->
             return Answer("NOT TESTED", lacking)
         met = a.low > 0 and a.low >= least * max(b.high, 0.0)
         missed = a.high <= 0 or a.high < least * max(b.low, 0.0)
-        status: Status = "YES" if met else "NO" if missed else "PARTIAL"
         task = other[0].record.task.name
         said = f"{_what(part)} is {a}, and {b} on {task}; {least:g} times is needed."
-        return Answer(status, said, (mine, other))
+        return _decided(met, missed, said, (mine, other))
 
     return _worst([one(mine, other) for mine in own for other in others])
 
@@ -446,9 +502,8 @@ def by_margin(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -
             lacking = f"{_what(part)} is undefined, or has no interval, beside {what}."
             return Answer("NOT TESTED", lacking)
         met, missed = a.low - b.high >= least, a.high - b.low < least
-        status: Status = "YES" if met else "NO" if missed else "PARTIAL"
         said = f"{_what(part)} is {a}, of {what} {b}; {least:g} more is needed."
-        return Answer(status, said, (mine, other))
+        return _decided(met, missed, said, (mine, other))
 
     return _worst([one(*row) for row in pairs])
 
@@ -511,43 +566,70 @@ def by_above(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) ->
 
 
 def by_share(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
-    """A share of few parts is at most so large; missed if its interval lies above."""
+    """The upper bound of a share is at most so large; missed if the lower bound lies above."""
+
+    def one(stored: StoredRecord, measure: Measure) -> Answer:
+        if math.isnan(measure.value) or measure.n < 1 or math.isnan(measure.low):
+            return Answer("NOT TESTED", f"{_what(part)} is undefined in {stored.file}.")
+        most, share = part.most or 0.0, interval(measure.value, measure.low, measure.high)
+        said = (
+            f"{_what(part)} is {share} of {measure.n} parts, with {most:g} allowed.{_dead(stored)}"
+        )
+        return _decided(measure.high <= most, measure.low > most, said, ((stored, measure),))
+
+    return _of_each(part, measured(part, claim, answering(part, claim, records)), one)
+
+
+def _dead(stored: StoredRecord) -> str:
+    """How many edges of the circuit are on no path, in a sentence; "" if all are."""
+    rows = [each for each in stored.record.measures if each.name.partition("@")[0] == DEAD]
+    own = [each for each in rows if each.of == "result" and each.value > 0]
+    return f" {own[0].value:.0f} of {own[0].n} edges carry nothing." if own else ""
+
+
+def by_value(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
+    """The upper bound of a share of pairs is at most so large.
+
+    The pairs of a grid share prompts: it counts as many independent ones as its shorter side has.
+    """
+
+    def one(stored: StoredRecord, measure: Measure) -> Answer:
+        if math.isnan(measure.value):
+            return Answer("NOT TESTED", f"{_what(part)} is undefined in {stored.file}.")
+        most, n = part.most or 0.0, _independent(stored, measure)
+        low, high, _ = clopper_pearson(measure.value * n, n)
+        share = interval(measure.value, low, high)
+        said = f"{_what(part)} is {share} of {n:.0f} independent pairs, with {most:g} allowed."
+        needed = math.ceil(math.log((1 - LEVEL) / 2) / math.log(1 - most)) if most > 0 else 0
+        if n < needed:
+            said += f" With none, {needed} are needed."
+        return _decided(high <= most, low > most, said, ((stored, measure),))
+
+    return _of_each(part, measured(part, claim, answering(part, claim, records)), one)
+
+
+def _independent(stored: StoredRecord, measure: Measure) -> float:
+    """Pairs of a measure that share no prompt: as many as a grid's shorter side."""
+    counts = [chosen.counts for chosen in stored.record.data.values()]
+    sides = [each[side] for each in counts for side in GRID if side in each]
+    return float(min([measure.n, *sides]))
+
+
+def by_most(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
+    """The lower bound of a share is at least so large; missed if the upper bound is below.
+
+    Where all parts of the circuit were looked at, the share is known.
+    """
 
     def one(stored: StoredRecord, measure: Measure) -> Answer:
         if math.isnan(measure.value) or measure.n < 1:
             return Answer("NOT TESTED", f"{_what(part)} is undefined in {stored.file}.")
-        most = part.most or 0.0
-        low = clopper_pearson(measure.value * measure.n, float(measure.n)).low
-        status: Status = "YES" if measure.value <= most else "NO" if low > most else "PARTIAL"
-        said = f"{_what(part)} is {measure.value:.2f} of {measure.n}, with {most:g} allowed."
-        return Answer(status, said, ((stored, measure),))
-
-    return _of_each(part, measured(part, claim, answering(part, claim, records)), one)
-
-
-def by_value(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
-    """A number without an interval is at most so large."""
-
-    def one(stored: StoredRecord, measure: Measure) -> Answer:
-        if math.isnan(measure.value):
-            return Answer("NOT TESTED", f"{_what(part)} is undefined in {stored.file}.")
-        status: Status = "YES" if measure.value <= (part.most or 0.0) else "NO"
-        said = f"{_what(part)} is {measure.value:.3g}, with {part.most:g} allowed."
-        return Answer(status, said, ((stored, measure),))
-
-    return _of_each(part, measured(part, claim, answering(part, claim, records)), one)
-
-
-def by_most(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
-    """A share is at least so large; missed if it is 0."""
-
-    def one(stored: StoredRecord, measure: Measure) -> Answer:
-        if math.isnan(measure.value):
-            return Answer("NOT TESTED", f"{_what(part)} is undefined in {stored.file}.")
-        least = part.least or 0.0
-        status: Status = "YES" if measure.value >= least else "PARTIAL" if measure.value else "NO"
-        said = f"{_what(part)} is {measure.value:.2f} of {measure.n}, with {least:g} needed."
-        return Answer(status, said, ((stored, measure),))
+        least, own = part.least or 0.0, measure.value
+        whole = stored.record.value(f"{part.measure}_left_out") == 0
+        low, high, _ = clopper_pearson(own * measure.n, float(measure.n))
+        low, high = (own, own) if whole else (low, high)
+        said = f"{_what(part)} is {interval(own, low, high)} of {measure.n}, with {least:g} needed."
+        return _decided(low >= least, high < least, said, ((stored, measure),))
 
     return _of_each(part, measured(part, claim, answering(part, claim, records)), one)
 
@@ -558,12 +640,17 @@ def by_known(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) ->
     def one(stored: StoredRecord) -> Answer:
         found = [stored.record.measure(name) for name in ("circuit", "complement")]
         measures = [each for each in found if each is not None]
-        if len(measures) < 2 or any(math.isnan(each.value) for each in measures):
+        if len(measures) < 2 or any(math.isnan(each.low) for each in measures):
             return Answer("NOT TESTED", f"circuit and complement are undefined in {stored.file}.")
-        off = max(abs(measures[0].value - 1), abs(measures[1].value))
-        status: Status = "YES" if off <= (part.most or 0.0) else "NO"
-        said = f"Known effects are met within {off:.3f}, with {part.most:g} allowed."
-        return Answer(status, said, tuple((stored, each) for each in measures))
+        expected = {"circuit": 1.0, "complement": 0.0}
+        far, near = (
+            max(side(each, expected[each.name]) for each in measures)
+            for side in (_farthest, _nearest)
+        )
+        most = part.most or 0.0
+        said = f"Known effects are met within {near:.3f} to {far:.3f}, with {most:g} allowed."
+        read = tuple((stored, each) for each in measures)
+        return _decided(far <= most, near > most, said, read)
 
     found = answering(part, claim, records, where=part.where or "truth")
     whole = [stored for stored in found if stored.record.value("r_precision") == 1]
@@ -571,6 +658,15 @@ def by_known(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) ->
         said = "No record has a known circuit that the method finds as a whole."
         return Answer("NOT TESTED", said)
     return _worst([one(stored) for stored in whole])
+
+
+def _farthest(measure: Measure, expected: float) -> float:
+    return max(abs(end - expected) for end in (measure.low, measure.high))
+
+
+def _nearest(measure: Measure, expected: float) -> float:
+    inside = measure.low <= expected <= measure.high
+    return 0.0 if inside else min(abs(end - expected) for end in (measure.low, measure.high))
 
 
 def by_verdict(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:

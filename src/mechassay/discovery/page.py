@@ -50,11 +50,10 @@ from mechassay.results.page import (
     TextTable,
 )
 from mechassay.results.plots import (
-    areas_figure,
     colours,
+    draw_areas,
     draw_faithfulness,
     draw_ranking,
-    faithfulness_figure,
 )
 from mechassay.results.records import Failure, Measure, PairTokens, Record, Table
 from mechassay.results.sections import (
@@ -530,16 +529,14 @@ def results(groups: Sequence[Sequence[Record]], failures: Sequence[Failure]) -> 
 
 def faithfulness_chart(group: Sequence[Record]) -> Figure:
     """Faithfulness over circuit size, with its description."""
-    svg, about = faithfulness_figure(group), faithfulness_text(group)
-    return Figure(
-        svg, name=f"Faithfulness over circuit size: {setting_name(group[0])}", about=about
-    )
+    name = f"Faithfulness over circuit size: {setting_name(group[0])}"
+    return Figure(draw_faithfulness(group), name=name, about=faithfulness_text(group))
 
 
 def areas_chart(group: Sequence[Record]) -> Figure:
     """CPR and CMD with intervals, with their description."""
-    svg, about = areas_figure(group), areas_text(group)
-    return Figure(svg, name=f"CPR and CMD: {setting_name(group[0])}", about=about)
+    name = f"CPR and CMD: {setting_name(group[0])}"
+    return Figure(draw_areas(group), name=name, about=areas_text(group))
 
 
 def reading(records: Sequence[Record], more: dict[str, str] | None = None) -> list[Section]:

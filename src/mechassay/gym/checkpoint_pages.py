@@ -39,7 +39,7 @@ from mechassay.results.page import (
     TextTable,
 )
 from mechassay.results.page import Figure as PageFigure
-from mechassay.results.plots import GREY, INK, SETTINGS, SIZE, Picture, svg
+from mechassay.results.plots import GREY, INK, SETTINGS, SIZE, Picture
 from mechassay.results.reading import means
 from mechassay.results.records import Failure, Measure, Record
 from mechassay.results.sections import (
@@ -341,7 +341,7 @@ def _accuracies(records: Sequence[Record], axis: Scale, place: Place, title: str
                 tasks.setdefault(record.task.name, []).append((x, found))
     there = {family: tasks for family, tasks in panels.items() if tasks}
     return PageFigure(
-        svg(draw_accuracies_by_scale(there, axis)),
+        draw_accuracies_by_scale(there, axis),
         title=title,
         caption="Bands are 95 % intervals over pairs; the dashed line is guessing.",
         name=title,
@@ -395,7 +395,7 @@ def _of_task(
                 panels.append(OddsMap(title, layers, regions, values))
         if panels:
             about = f"{task}, {base}, {method}: mean odds by layer and region, a panel a checkpoint"
-            picture, title = svg(draw_maps(panels, top)), f"{method}, by checkpoint"
+            picture, title = draw_maps(panels, top), f"{method}, by checkpoint"
             maps.append(PageFigure(picture, title=title, name=about, about=about))
     blocks += maps[:FIRST]
     if len(records) > len(shown):
@@ -443,7 +443,7 @@ def _by_step(
     where = ", ".join(filter(None, (task, base)))
     span = f"{len(steps)} checkpoints, step {brief_number(steps[0])} to {brief_number(steps[-1])}"
     figure = draw_by_scale(lines, "log odds-ratio, nats", "training step")
-    return PageFigure(svg(figure), title=title, name=title, about=f"{where}: {title}, {span}.")
+    return PageFigure(figure, title=title, name=title, about=f"{where}: {title}, {span}.")
 
 
 READING = {
@@ -503,7 +503,7 @@ class GymCheckPage(Page):
         shown: list[Block] = list(self.tables(records, failures))
         if len(groups) == 1:
             about = "Accuracy of each task with its interval; the table has the numbers."
-            shown.insert(0, PageFigure(svg(_draw(records)), name="Accuracy", about=about))
+            shown.insert(0, PageFigure(_draw(records), name="Accuracy", about=about))
         return [
             opening(records, said, failures),
             Section("Accuracy", tuple(shown)),

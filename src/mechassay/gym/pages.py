@@ -64,7 +64,6 @@ from mechassay.results.page import (
     Text,
     TextTable,
 )
-from mechassay.results.plots import svg
 from mechassay.results.reading import means
 from mechassay.results.records import Failure, Measure, Record, Scalar
 from mechassay.results.sections import (
@@ -388,10 +387,10 @@ def figures_of(record: Record) -> Section:
     blocks: list[Block] = []
     if lines:
         about = f"{where}: odds of test items by layer, each at its region."
-        blocks.append(Figure(svg(draw_layers(lines)), title="Layers", name="layers", about=about))
+        blocks.append(Figure(draw_layers(lines), title="Layers", name="layers", about=about))
     if methods:
         about = f"{where}: mean odds of test items by layer and region, a panel a method."
-        picture = svg(draw_maps([_map(record, method) for method in methods], top))
+        picture = draw_maps([_map(record, method) for method in methods], top)
         blocks.append(Figure(picture, title="Layers and regions", name="maps", about=about))
     inner = [stored_table(table, f"{where}: {table.name}") for table in record.tables]
     return Section(where, (*blocks, Fold(f"{where}: tables", tuple(inner))))
@@ -419,7 +418,7 @@ def _mean_layers(groups: Mapping[str, Sequence[Record]]) -> list[Section]:
                 ]
         if lines:
             about = f"{model}: mean odds of {len(records)} tasks by layer, each at its region."
-            figures.append(Figure(svg(draw_layers(lines)), title=model, name=model, about=about))
+            figures.append(Figure(draw_layers(lines), title=model, name=model, about=about))
     return [Section("Layers, means over tasks", tuple(figures))] if figures else []
 
 

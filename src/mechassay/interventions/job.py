@@ -39,7 +39,6 @@ from mechassay.models.model import check_dtype
 from mechassay.models.objectives import load_objective
 from mechassay.results.console import print_text
 from mechassay.results.page import Block, Figure, Fold, Page, Section, Terms, Text, TextTable
-from mechassay.results.plots import svg
 from mechassay.results.records import Failure, Record, Selection, Spec, Values
 from mechassay.results.report import print_report
 from mechassay.results.sections import (
@@ -264,5 +263,4 @@ def _figure(record: Record, template: str) -> Figure:
         f"Shares of {NAMES[cells.part]} by layer and {COLUMNS[cells.part]},"
         f" {record.method.args['direction']}, {n}; the table has the numbers behind the verdict."
     )
-    drawn = svg(_drawn(cells))
-    return Figure(drawn, title=f"{title}, {n}", name=f"Patching: {title}", about=about)
+    return Figure(_drawn(cells), title=f"{title}, {n}", name=f"Patching: {title}", about=about)

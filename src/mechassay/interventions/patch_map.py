@@ -278,7 +278,7 @@ class PatchMap(OneLine, Tabular):
             parts={},
         )
 
-    @property
+    @cached_property
     def maps(self) -> tuple[PatchMap, ...]:
         """The map of all pairs together, if there is one, and that of each template."""
         if self.whole is None or self.templates == (ALL_PROMPTS,):
@@ -421,7 +421,7 @@ class PatchMap(OneLine, Tabular):
 
     def _measures(self) -> Iterator[Measure]:
         # The map of all pairs together where it has one, else that of the first template.
-        whole, n = self.whole or self.of(self.templates[0]), len(self.ids)
+        whole, n = self.maps[0], len(self.ids)
         shares = np.where(whole.by_construction, np.nan, whole.share)
         if not np.isnan(shares).all():
             row, column = np.unravel_index(int(np.nanargmax(shares)), shares.shape)

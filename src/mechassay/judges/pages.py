@@ -58,7 +58,6 @@ from mechassay.results.plots import (
     Picture,
     figure_of,
     plain_axes,
-    svg,
 )
 from mechassay.results.records import Failure, Record, Scalar
 from mechassay.results.sections import (
@@ -558,14 +557,14 @@ def _charts(record: Record) -> list[Section]:
     rubric, blocks = rubric_of(record), list[Block]()
     if len(record.table("papers")):
         about = "Scores of papers on the scale of tiers; the table of papers has the numbers."
-        drawn = svg(draw_scores(record, rubric))
+        drawn = draw_scores(record, rubric)
         blocks.append(page.Figure(drawn, title="Scores and labels", name="Scores", about=about))
         about = "Counts of papers by label and tier; the table of papers has each of them."
-        drawn = svg(draw_confusion(record, rubric))
+        drawn = draw_confusion(record, rubric)
         blocks.append(page.Figure(drawn, title="Tiers against labels", name="Tiers", about=about))
     if len(record.table("dimensions")):
         about = "Levels of dimensions of system claims, and means over other claims."
-        drawn = svg(draw_dimensions(record, rubric))
+        drawn = draw_dimensions(record, rubric)
         blocks.append(page.Figure(drawn, title="Dimensions", name="Dimensions", about=about))
     return [Section("Charts", tuple(blocks))] if blocks else []
 

@@ -15,7 +15,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Literal
 
 from markupsafe import Markup
@@ -155,16 +155,27 @@ class Figure:
     """An SVG of ours, which enters the page as it is: a chart, or the drawing of a circuit.
 
     Attributes:
+        drawn: an SVG, or a figure of matplotlib's, which becomes one when a page shows it:
+            Markdown and consoles do not.
         name, about: what a chart is called and what it shows, for whoever cannot see it; a drawing
             says it itself.
     """
 
-    svg: str
+    drawn: str | MatplotlibFigure
     title: str = ""
     caption: str = ""
     kind: Literal["chart", "drawing"] = "chart"
     name: str = ""
     about: str = ""
+
+    @cached_property
+    def svg(self) -> str:
+        """The SVG itself."""
+        if isinstance(self.drawn, str):
+            return self.drawn
+        from mechassay.results.plots import svg
+
+        return svg(self.drawn)
 
     @property
     def markup(self) -> Markup:

@@ -75,16 +75,6 @@ class Picture(Figure):
         return svg(self)
 
 
-def faithfulness_figure(records: Sequence[RecordLike]) -> str:
-    """Faithfulness at every size, by value and by magnitude, as SVG."""
-    return svg(draw_faithfulness(records))
-
-
-def areas_figure(records: Sequence[RecordLike]) -> str:
-    """CPR and CMD with intervals, as SVG."""
-    return svg(draw_areas(records))
-
-
 def colours(records: Sequence[RecordLike]) -> list[str]:
     """The colour of every record in figures and tables; random scores are grey."""
     palette = cycle(PALETTE)

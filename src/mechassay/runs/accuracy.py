@@ -32,7 +32,7 @@ from mechassay.prompts.pairs import Example, Examples, content_hash
 from mechassay.results import page
 from mechassay.results.console import print_text
 from mechassay.results.page import NOTHING, Page, Section, Terms, TextTable
-from mechassay.results.plots import GREY, INK, MARKERS, PALETTE, SETTINGS, Picture, svg
+from mechassay.results.plots import GREY, INK, MARKERS, PALETTE, SETTINGS, Picture
 from mechassay.results.records import Failure, Measure, Record, Selection, Spec, Values
 from mechassay.results.sections import (
     all_numbers,
@@ -143,7 +143,7 @@ class AccuracyPage(Page):
 
 def _chart(title: str, group: Sequence[Record]) -> page.Figure:
     about = "Accuracy of the model by kind of prompt, with intervals and chance; the table has it."
-    return page.Figure(svg(draw_accuracy(group)), name=f"Accuracy: {title}", about=about)
+    return page.Figure(draw_accuracy(group), name=f"Accuracy: {title}", about=about)
 
 
 def draw_accuracy(records: Sequence[Record], ax: Axes | None = None) -> Figure:

@@ -29,9 +29,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike, DTypeLike
 from scipy.optimize import root_scalar
-from scipy.special import stdtrit
-from scipy.stats import beta, norm
-from scipy.stats import t as student
+from scipy.special import ndtr, ndtri, stdtrit
+from scipy.stats import beta
 
 from mechassay.utils.display import OneLine
 
@@ -137,7 +136,7 @@ def percentile_interval(
     if n_groups is not None:
         if not _enough(draws, n_groups, float(np.abs(draws).max(initial=0.0))):
             return Interval(math.nan, math.nan, level)
-        tail = float(norm.cdf(norm.ppf(tail) * widening(n_groups, level)))
+        tail = float(ndtr(ndtri(tail) * widening(n_groups, level)))
     low, high = np.quantile(draws, [tail, 1 - tail])
     return Interval(float(low), float(high), level)
 
@@ -310,9 +309,7 @@ def widening(n_groups: int, level: float = LEVEL) -> float:
     if n_groups < 2:
         return math.nan
     tail = (1 - level) / 2
-    return math.sqrt(n_groups / (n_groups - 1)) * float(
-        student.ppf(tail, n_groups - 1) / norm.ppf(tail)
-    )
+    return math.sqrt(n_groups / (n_groups - 1)) * float(stdtrit(n_groups - 1, tail) / ndtri(tail))
 
 
 def linear_sum(

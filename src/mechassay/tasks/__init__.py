@@ -59,6 +59,10 @@ def registry_of(name: str) -> Registry:
         UnknownName: neither has it.
     """
     plain = name.partition(":")[0]
+    # Built-in names first: others are in files of all installed packages, read at every call.
+    for registry in (TASKS, TRUTHS):
+        if plain in registry.built_in:
+            return registry
     for registry in (TASKS, TRUTHS):
         if plain in registry:
             return registry

@@ -29,7 +29,6 @@ from mechassay.results.page import (
     Text,
     TextTable,
 )
-from mechassay.results.plots import svg
 from mechassay.results.reading import means
 from mechassay.results.records import Failure, Measure, Record
 from mechassay.results.sections import (
@@ -321,7 +320,7 @@ def _maps(records: Sequence[Record]) -> list[Section]:
             name = _named(record)
             shows = _drawn(record)
             blocks.append(
-                Figure(svg(record.plot()), name, f"{shows}.", name=name, about=f"{name}: {shows}.")
+                Figure(record.plot(), name, f"{shows}.", name=name, about=f"{name}: {shows}.")
             )
             inner = [stored_table(table, f"{name}: {table.name}") for table in record.tables]
             blocks.append(Fold(f"{name}: tables", tuple(inner)))

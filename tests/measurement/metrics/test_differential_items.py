@@ -9,6 +9,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from mechassay.errors import BadUsage
+from mechassay.measurement.metrics import differential_items as formula
 from mechassay.measurement.metrics.differential_items import (
     differential_items,
     holm,
@@ -18,6 +19,12 @@ from mechassay.measurement.metrics.differential_items import (
     null,
     strata_of,
 )
+
+
+@pytest.fixture(autouse=True)
+def few_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How often thresholds err is asked for by name below."""
+    monkeypatch.setattr(formula, "null", lambda n, k: null(n, k, 4))
 
 
 def cells(*counts: tuple[int, int, int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -7,6 +7,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from mechassay.errors import UnknownName
+from mechassay.measurement.metrics import reproducibility as formula
 from mechassay.measurement.metrics.reproducibility import (
     Reproducibility,
     coherence,
@@ -17,6 +18,12 @@ from mechassay.measurement.metrics.reproducibility import (
     reproducibility,
 )
 from mechassay.stats.intervals import example_weights
+
+
+@pytest.fixture(autouse=True)
+def few_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How often thresholds err is asked for by name below."""
+    monkeypatch.setattr(formula, "null", lambda n, k: null(n, k, 4))
 
 
 def test_constant_runs() -> None:

@@ -48,7 +48,14 @@ from mechassay.models.objectives import Objective
 from mechassay.prompts.batch import Batch
 from mechassay.results.records import Measure, Record, Spec, Table
 from mechassay.stats.chance import FEW_DRAWS, chance_limit
-from mechassay.stats.intervals import LEVEL, BootstrapEstimate, Interval, mean_estimate, trapezoid
+from mechassay.stats.intervals import (
+    LEVEL,
+    BootstrapEstimate,
+    Interval,
+    clopper_pearson,
+    mean_estimate,
+    trapezoid,
+)
 from mechassay.utils.display import BAR, OneLine, Progress
 
 NAN = float("nan")
@@ -291,7 +298,15 @@ _UNNEEDED = Measure(
     better="down",
     title="unneeded edges",
     meaning="Minimality: the share of the circuit's edges without which f does not drop, as far as"
-    " the interval of the drop tells." + _SIZED,
+    " the interval of the drop tells; edges that carry nothing are among them. The interval is for"
+    " the edges that were not tried; where all were, it has no width." + _SIZED,
+)
+_DEAD = Measure(
+    name="dead",
+    value=math.nan,
+    better="down",
+    title="edges that carry nothing",
+    meaning="Edges of the circuit that are on no path from input to logits.",
 )
 
 
@@ -336,6 +351,15 @@ class Scored(OneLine):
             return {"result": [self.scores.within(size)], **random}
         scores = self.scores.nodes() if isinstance(self.scores, NeuronScores) else self.scores
         return {"result": [CircuitSpec("", "method", "", size).cut(scores)], **random}
+
+    def n_dead(self, size: int | float | None) -> int:
+        """How many edges of the scores' circuit of one size are on no path."""
+        if isinstance(self.scores, CircuitSeries):
+            return 0
+        size = len(self.truth) if size is None and self.truth is not None else size
+        scores = self.scores.nodes() if isinstance(self.scores, NeuronScores) else self.scores
+        whole = CircuitSpec("", "method", "", size).unpruned(scores)
+        return len(whole) - len(whole.pruned())
 
     def run(self, function: Callable[..., T], circuit: Circuit) -> T:
         """What a function such as `completeness` finds of a circuit on the pairs."""
@@ -586,14 +610,14 @@ class MinimalityMetric(OneSizeMetric):
     """Edges of the circuit at one size that it does as well without.
 
     Attributes:
-        most: edges that are left out, drawn at random where the circuit has more: the share is then
-            that of a sample, and `n` its size.
+        most: edges that are left out, drawn at random where the circuit has more: the share then
+            has an interval. `n` is the circuit's edges.
     """
 
     most: int | None = None
 
     name: ClassVar[str] = "minimality"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     undefined: ClassVar[tuple[Measure, ...]] = (_UNNEEDED,)
 
     def of_circuits(self, scored: Scored, circuits: Sequence[Circuit], of: str) -> Measured:
@@ -604,14 +628,25 @@ class MinimalityMetric(OneSizeMetric):
         if of == "control:random":
             return Measured(())
         circuit, at = circuits[0], _at(self.size)
+        n_dead = scored.n_dead(self.size) if of == "result" else 0
+        n = len(circuit) + n_dead
+        dead = filled(_DEAD, float(n_dead), n=n, of=of, at=at)
         if not len(circuit):
             lacking = "The circuit has no live edges: minimality is undefined."
-            return Measured((filled(_UNNEEDED, math.nan, of=of, at=at),), warnings=(lacking,))
+            undefined = filled(_UNNEEDED, math.nan, of=of, at=at)
+            return Measured((undefined, dead), warnings=(lacking,))
         found = scored.run(partial(minimality, most=self.most), circuit)
-        defined = not math.isnan(found.drops[0])
-        share = found.n_unneeded / len(found.parts) if defined else math.nan
+        defined, n_tried = not math.isnan(found.drops[0]), len(found.parts)
+        part = found.n_unneeded / n_tried
+        ends = clopper_pearson(found.n_unneeded, n_tried)
+        if n_tried == len(circuit):
+            ends = Interval(part, part)  # All were tried: nothing was drawn.
+        share, low, high = (
+            (n_dead + len(circuit) * x) / n if defined else math.nan for x in (part, *ends[:2])
+        )
+        unneeded = filled(_UNNEEDED, share, Interval(low, high), n=n, of=of, at=at)
         tables = (_drops(f"minimality{at}", found),) if of == "result" else ()
-        return Measured((filled(_UNNEEDED, share, n=len(found.parts), of=of, at=at),), tables)
+        return Measured((unneeded, dead) if of == "result" else (unneeded,), tables)
 
 
 def _of_another(values: Float[np.ndarray, "circuits"], intervals: Sequence[Interval]) -> Interval:

@@ -262,18 +262,22 @@ class CircuitSpec:
 
     def cut(self, scores: Scores, by: By = "magnitude") -> Circuit:
         """The circuit of these scores that has this size, pruned."""
+        return self.unpruned(scores, by).pruned()
+
+    def unpruned(self, scores: Scores, by: By = "magnitude") -> Circuit:
+        """The same with what is on no path."""
         assert self.size is not None
         if isinstance(scores, EdgeScores):
             # Some methods say that their scores are to be cut greedily.
             grow = self.greedy or scores.grows
-            return (scores.greedy if grow else scores.top)(self.size, by=by).pruned()
+            return (scores.greedy if grow else scores.top)(self.size, by=by)
         if self.greedy:
             raise BadUsage(
                 f"{self.text}: greedy grows edges by their scores; these are scores of"
                 f" {scores.unit}s."
             )
         share = self.size if isinstance(self.size, float) else self.size / scores.graph.n_edges
-        return scores.within(share, by=by).pruned()
+        return scores.within(share, by=by)
 
 
 def _existing(name: str) -> str:
