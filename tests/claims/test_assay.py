@@ -27,6 +27,7 @@ from mechassay.claims.assay import (
 )
 from mechassay.claims.claim import Claim, ClaimFile, claims_of
 from mechassay.claims.judgments import read_judgments
+from mechassay.claims.pages import verdict_line
 from mechassay.claims.rubric import claim_score, load_rubric
 from mechassay.cli.main import main
 from mechassay.errors import BadFile, BadUsage, UnknownName
@@ -103,14 +104,18 @@ def test_the_true_circuit_one_that_lacks_a_head_and_a_random_one(known: Known) -
     met = ("I1", "I2", "I3", "I5", "C1", "C3", "E1", "E3", "E4", "M3")
     assert {code: own[code] for code in met} == dict.fromkeys(met, "YES")
     # Two of its eleven edges carry the same in every prompt, which no counterfactual shows.
-    assert own["C4"] == "PARTIAL"
+    assert own["C4"] == "NO"
     # All of it rests on records.
     verified = known.found.scored.verified["true"]
     assert verified.dimensions == known.found.scored.paper["true"].dimensions
     lacking = known.found.judgments.claim("lacks a head").statuses
     assert (lacking["I1"], lacking["I2"]) == ("YES", "NO")
     coins = known.found.judgments.claim("coins").statuses
-    assert (coins["I1"], coins["I2"], coins["I3"]) == ("NO", "NO", "YES")
+    # Without it the other task stays, as it would without any circuit that does nothing.
+    assert (coins["I1"], coins["I2"], coins["I3"]) == ("NO", "NO", "NOT TESTED")
+    # V1 alone is left: it names one mode of description.
+    assert known.found.scored.paper["coins"].gated_tier == "Proposed"
+    assert {code for code, each in coins.items() if each == "YES"} == {"V1"}, coins
 
 
 @pytest.mark.slow
@@ -119,7 +124,12 @@ def test_predictions_are_held_against_the_records(known: Known) -> None:
     assert outcomes == {"true": "holds", "lacks a head": "fails", "coins": "fails"}
     assert len(known.found.refuted) == 2
     page = known.found.page.read_text("utf-8")
-    assert "refuted by its own prediction" in page and "What was run" in page
+    lines = {record.cell["claim"]: verdict_line(record) for record in known.found.records}
+    assert lines["true"].startswith("Its prediction holds. NO on ")
+    for name in ("lacks a head", "coins"):
+        assert lines[name].startswith("REFUTED by its own prediction")
+    assert all("The sentence itself was not read." in line for line in lines.values())
+    assert "REFUTED by its own prediction" in page and "What was run" in page
 
 
 @pytest.mark.slow
@@ -292,7 +302,9 @@ def test_the_command_with_a_method_and_a_reader(
         main(words)
     assert done.value.code == 0
     told = capsys.readouterr().out
-    assert "a predicts circuit above 0.7: holds" in told and "Verdict: CVS" in told
+    assert (
+        "a predicts circuit above 0.7: holds" in told and "a: Its prediction holds. NO on " in told
+    )
     runs = tmp_path / "runs"
     judged = read_judgments(runs / "judgments.json").claims[0]
     assert judged.statuses["I2"] == judged.statuses["M5"] == judged.statuses["C1"] == "YES"

@@ -101,12 +101,18 @@ def gauge(
     *,
     flags: tuple[str, ...] = (),
     graded: float = 1.0,
+    left_out: int = 0,
     **about: Any,
 ) -> Record:
     """A record of measurement of the claim's circuit."""
     rows = [{"variant": "repaired", "verdict": verdict}, {"variant": "page", "verdict": "passes"}]
+    measures = {"graded": graded, "graded_left_out": float(left_out)}
     made = record(
-        {"graded": (graded, math.nan, math.nan)}, kind="measure", method=name, n=10, **about
+        {name: (value, math.nan, math.nan) for name, value in measures.items()},
+        kind="measure",
+        method=name,
+        n=10,
+        **about,
     )
     return made.model_copy(
         update={
@@ -122,7 +128,7 @@ def gauge(
 def on_truth(circuit: float, complement: float, r_precision: float = 1.0) -> Record:
     """A record of the claim's method on a model whose circuit is known."""
     values = {"circuit": circuit, "complement": complement, "r_precision": r_precision}
-    measures = {name: (value, math.nan, math.nan) for name, value in values.items()}
+    measures = {name: (value, value - 0.005, value + 0.005) for name, value in values.items()}
     return record(measures, model="truth-ioi", task="truth-ioi")
 
 
@@ -180,8 +186,13 @@ CASES: list[tuple[str, str, list[Record]]] = [
     ("I3", "YES", [complement(0.9, 0.8, 1.0, **OTHER)]),
     ("I3", "NO", [complement(0.1, 0.0, 0.2, **OTHER)]),
     ("I3", "NOT TESTED", [complement(0.9, 0.8, 1.0)]),
-    ("I4", "YES", [circuit(x, 0.7, 1, prompts=str(x)) for x in (0.8, 0.82, 0.84)]),
+    ("I4", "YES", [circuit(x, 0.7, 1, prompts=str(x)) for x in (0.8, 0.801, 0.802)]),
+    # Three samples bound a standard deviation of .02 by .13 alone.
+    ("I4", "PARTIAL", [circuit(x, 0.7, 1, prompts=str(x)) for x in (0.8, 0.82, 0.84)]),
     ("I4", "PARTIAL", [circuit(x, 0.7, 1, prompts=str(x)) for x in (0.8, 0.82)]),
+    # A circuit that does nothing does so in every sample.
+    ("I4", "NOT TESTED", [circuit(0, -0.01, 0.01, prompts=x) for x in "xyz"]),
+    ("I4", "NOT TESTED", [circuit(0.05, 0.04, 0.09, prompts=x) for x in "xyz"]),
     ("I4", "NO", [circuit(x, 0.7, 1, prompts=str(x)) for x in (0.6, 0.8, 0.9)]),
     ("I4", "NOT TESTED", [circuit(0.8, 0.7, 1), circuit(0.8, 0.7, 1)]),
     # The same prompts under other seeds are one sample, whose worst counts.
@@ -199,14 +210,15 @@ CASES: list[tuple[str, str, list[Record]]] = [
     ("C3", "NO", [circuit(-0.1, -0.2, 0.0), circuit(-0.2, -0.3, -0.1, **OTHER)]),
     ("E3", "YES", [complement(0.1, 0.0, 0.2), complement(0.9, 0.8, 1.0, **OTHER)]),
     ("E3", "NO", [complement(0.1, 0.0, 0.2), complement(0.1, 0.0, 0.2, **OTHER)]),
-    ("C4", "YES", [record({"unneeded@9": (0.1, math.nan, math.nan)}, n=20)]),
-    ("C4", "PARTIAL", [record({"unneeded@9": (0.2, math.nan, math.nan)}, n=20)]),
-    ("C4", "NO", [record({"unneeded@9": (0.5, math.nan, math.nan)}, n=20)]),
+    ("C4", "YES", [record({"unneeded@9": (0.1, 0.1, 0.1)}, n=20)]),
+    ("C4", "PARTIAL", [record({"unneeded@9": (0.0, 0.0, 0.14)}, n=200)]),
+    ("C4", "NO", [record({"unneeded@9": (0.5, 0.27, 0.73)}, n=20)]),
     ("E1", "YES", [complement(0.9, 0.85, 0.98)]),
     ("E1", "NO", [complement(1.0, 0.995, 1.0)]),
     ("E4", "YES", [circuit(0.2, 0.1, 0.3)]),
     ("E4", "NO", [circuit(0.05, 0.0, 0.09)]),
-    ("M1", "YES", [circuit(x, x - 0.02, x + 0.02, prompts=str(x)) for x in (0.8, 0.81)]),
+    ("M1", "YES", [circuit(x, x - 0.02, x + 0.02, prompts=str(x)) for x in (0.8, 0.8002)]),
+    ("M1", "PARTIAL", [circuit(x, x - 0.02, x + 0.02, prompts=str(x)) for x in (0.8, 0.81)]),
     ("M1", "PARTIAL", [circuit(0.8, 0.78, 0.82)]),
     ("M1", "NO", [circuit(0.8, 0.7, 0.9)]),
     (
@@ -258,10 +270,24 @@ CASES: list[tuple[str, str, list[Record]]] = [
         [
             circuit(0.9, 0.8, 1.0),
             record(
-                {"worse than empty": (0.01, math.nan, math.nan)},
+                {"worse than empty": (0.0, math.nan, math.nan)},
                 kind="adversarial",
                 method="scores/eap.safetensors@9",
             ),
+        ],
+    ),
+    # A grid of 20 prompts has 400 pairs and 20 independent ones.
+    (
+        "E5",
+        "PARTIAL",
+        [
+            circuit(0.9, 0.8, 1.0),
+            record(
+                {"worse than empty": (0.0, math.nan, math.nan)},
+                kind="adversarial",
+                method="scores/eap.safetensors@9",
+                n=400,
+            ).changed(data={"prompts": Selection(hash="x", counts={"clean": 20, "corrupted": 20})}),
         ],
     ),
     ("E5", "PARTIAL", [circuit(0.9, 0.8, 1.0)]),
@@ -286,9 +312,12 @@ CASES: list[tuple[str, str, list[Record]]] = [
     ("C5", "NO", [gauge("F03", "fails")]),
     ("C5", "NOT TESTED", [gauge("F03", "passes", flags=("one_family",))]),
     ("E2", "YES", [gauge("EX11", "fails", graded=0.9)]),
-    ("E2", "PARTIAL", [gauge("EX11", "passes", graded=0.5)]),
-    ("E2", "NO", [gauge("EX11", "passes", graded=0.0)]),
+    # Ten heads of a hundred: what they do, the others may not.
+    ("E2", "PARTIAL", [gauge("EX11", "passes", graded=1.0, left_out=90)]),
+    ("E2", "NO", [gauge("EX11", "passes", graded=0.5)]),
+    ("E2", "NO", [gauge("EX11", "passes", graded=0.0, left_out=90)]),
     ("M5", "YES", [on_truth(0.96, 0.04)]),
+    ("M5", "PARTIAL", [on_truth(0.953, 0.04)]),
     ("M5", "NO", [on_truth(0.96, 0.04), on_truth(0.9, 0.0)]),
     ("M5", "NOT TESTED", [on_truth(1.0, 0.0, r_precision=0.9)]),
     ("E6", "PARTIAL", [circuit(0.5, 0.4, 0.6), circuit(0.9, 0.8, 1, model="g", family="gemma")]),
@@ -300,7 +329,6 @@ CASES: list[tuple[str, str, list[Record]]] = [
     ("C1", "NOT TESTED", []),
     ("V1", "NOT TESTED", []),
     ("V2", "NOT TESTED", [circuit(0.9, 0.8, 1.0)]),
-    ("V5", "PARTIAL", []),
 ]
 
 
@@ -500,7 +528,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         with pytest.raises(SystemExit) as done:
             main(words)
         assert done.value.code == 0
-    assert "I2 Sufficiency" in capsys.readouterr().out
+    assert "Sufficiency (I2)" in capsys.readouterr().out
     file = runs / "run" / "records" / "0.json"
     file.write_text(file.read_text().replace("0.75", "0.6"))
     with pytest.raises(SystemExit) as done:
@@ -510,6 +538,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 # What the claim says of itself
 
+AT_CHANCE = {"circuit@9": (0.1, 0.0, 0.2)}
 PREDICTS = {"predictions": [{"measure": "circuit", "direction": "above", "threshold": 0.7}]}
 
 
@@ -548,6 +577,56 @@ def test_a_prediction_of_what_no_record_has_counts_in_part(tmp_path: Path) -> No
         claims(predictions=[{**PREDICTS["predictions"][0], "threshold": math.inf}])
 
 
+def test_a_prediction_that_random_circuits_meet_is_none(tmp_path: Path) -> None:
+    """A threshold that nothing can miss, and one that chance does not miss."""
+    for place, (threshold, expected) in enumerate(
+        ((-1e6, "NOT TESTED"), (-0.1, "NOT TESTED"), (0.7, "YES"))
+    ):
+        about = {"predictions": [{**PREDICTS["predictions"][0], "threshold": threshold}]}
+        runs = stored(tmp_path / str(place), circuit(0.9, 0.8, 1.0, controls=AT_CHANCE))
+        register(runs, claims(**about))
+        found = link(claims(**about), runs).claims[0].criteria["C1"]
+        assert found.status == expected
+
+
+def test_a_refuted_claim_is_not_falsifiable_in_full(tmp_path: Path) -> None:
+    runs = stored(tmp_path, circuit(0.5, 0.4, 0.6, controls=AT_CHANCE))
+    register(runs, claims(**PREDICTS))
+    found = link(claims(**PREDICTS), runs).claims[0].criteria["C1"]
+    assert found.status == "PARTIAL" and "is refuted by it" in found.reason
+
+
+def test_few_groups_of_pairs_show_no_criterion_in_full(tmp_path: Path) -> None:
+    for n, expected in ((FEW_GROUPS - 1, "PARTIAL"), (FEW_GROUPS, "YES")):
+        runs = stored(tmp_path / str(n), circuit(0.9, 0.8, 1.0, n_pairs=n))
+        found = link(claims(), runs).claims[0]
+        assert found.criteria["I2"].status == expected and found.n_groups == n
+        assert f"in {n} groups" in found.criteria["I2"].reason
+
+
+def test_what_intervals_leave_open(tmp_path: Path) -> None:
+    criteria = link(claims(), stored(tmp_path, circuit(0.75, 0.6, 0.9))).claims[0].criteria
+    assert criteria["I2"].ends == ("NO", "YES")
+    assert criteria["E4"].ends is None and criteria["E4"].status == "YES"
+
+
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("Nine edges of m carry the name on t.", set()),
+        ("This mechanism is unique.", {"unique"}),
+        ("All language models do it, GPT-4 too.", {"All language models", "GPT-4"}),
+        ("It also does greater-than.", {"greater than"}),
+        ("It holds in Llama-3 as in m.", {"Llama-3"}),
+    ],
+)
+def test_words_that_no_record_carries(tmp_path: Path, statement: str, words: set[str]) -> None:
+    held = claims(statement=statement)
+    (judged,) = link(held, stored(tmp_path, circuit(0.9, 0.8, 1.0))).claims
+    assert set(judged.beyond) == words
+    assert judged.criteria["V5"].status == "NOT TESTED"
+
+
 def test_a_reader_of_another_claim_with_the_same_id_is_refused(tmp_path: Path) -> None:
     executed = link(claims(), stored(tmp_path, circuit(0.5, 0.4, 0.6)))
     said = reader(V3="YES")
@@ -564,7 +643,7 @@ def test_a_reader_of_another_claim_with_the_same_id_is_refused(tmp_path: Path) -
 
 
 def test_predictions_count_in_full_if_they_stood_before_the_records(tmp_path: Path) -> None:
-    runs = stored(tmp_path, circuit(0.9, 0.8, 1.0))
+    runs = stored(tmp_path, circuit(0.9, 0.8, 1.0, controls=AT_CHANCE))
     assert link(claims(**PREDICTS), runs).claims[0].criteria["C1"].status == "PARTIAL"
     register(runs, claims(**PREDICTS))
     found = link(claims(**PREDICTS), runs)

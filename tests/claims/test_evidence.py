@@ -67,7 +67,7 @@ def states(criterion: str, evidence: dict[str, Any], runs: Path | None = None, *
         ("I2", "statement", EXECUTION, "other rule"),
         ("I2", "description_mode", EXECUTION, "other rule"),
         ("V3", "statement", EXECUTION, "other rule"),
-        ("V5", "model", EXECUTION, "not found"),
+        ("V5", "model", EXECUTION, "other rule"),
         ("C1", "__class__", EXECUTION, "other rule"),
     ],
 )

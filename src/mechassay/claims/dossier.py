@@ -3,13 +3,14 @@
     claim + records -> a status for each criterion that has a rule, what was read, its hash
 
 A rule has parts (`rubric.RecordTest`), which `claims.record_rules` answers. All parts met are
-YES, all that were tested missed NO, anything between PARTIAL; some rules say PARTIAL at most. So
-a record that is gone makes NOT TESTED, never NO; and a first record never lowers a score.
+YES, all that were tested missed NO, anything between PARTIAL; some rules say PARTIAL at most, and
+so do all below `FEW_GROUPS` groups of pairs. What a circuit that does nothing would meet is NOT
+TESTED where recovery is none. A record that is gone makes NOT TESTED, never NO.
 
 Two kinds of parts read no record. `declared` asks what the claim says of itself; predictions
-count in full if the claim stood in the folder of the runs, as it is now, before its first record
-(`REGISTERED`), and the records have what is predicted. `needs` asks whether the criteria are met
-that the claim's mode of description asks for.
+count in full if the claim stood in the folder before its first record (`REGISTERED`), if a
+random circuit would fail one of them, and if none fails. `needs` asks whether the criteria are
+met that the claim's mode of description asks for.
 
 A prediction holds if the whole interval of its measure is on the side that it names, fails if
 the whole interval is on the other, and is open else. Of several records the worst counts. A
@@ -24,13 +25,16 @@ the same model took; if there is none, how many circuits are run on each pair.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from string import Template
 from typing import Literal
 
+from mechassay.circuits.evaluation.chance import n_groups
 from mechassay.claims.claim import COUNTERFACTUAL, Claim, ClaimFile, Prediction, read_claims
 from mechassay.claims.judgments import (
     Evidence,
@@ -49,7 +53,10 @@ from mechassay.claims.record_rules import (
     StoredRecord,
     answering,
     kind_of,
+    measured,
+    of_pairs,
     records_below,
+    task_name,
 )
 from mechassay.claims.rubric import (
     DECLARED,
@@ -63,6 +70,8 @@ from mechassay.claims.rubric import (
 )
 from mechassay.errors import BadFile, BadUsage
 from mechassay.results.records import Measure, Record, Table
+from mechassay.stats.intervals import FEW_GROUPS
+from mechassay.tasks import TASKS
 from mechassay.utils.display import OneLine, interval
 from mechassay.version import __version__
 
@@ -181,16 +190,25 @@ def _seconds(record: Record) -> float:
 
 
 Outcome = Literal["holds", "open", "fails", "not measured"]
+RANDOM = "control:random*"
+"""The controls that are random circuits."""
 WORST: tuple[Outcome, ...] = ("fails", "open", "holds")
 
 
 @dataclass(frozen=True, repr=False)
 class PredictionOutcome(OneLine):
-    """A prediction, what was measured, and what that says; `found` is "" if nothing was."""
+    """A prediction, what was measured, and what that says.
+
+    Attributes:
+        found: the measure with its interval; "" if nothing was measured.
+        could_fail: whether the prediction fails for random circuits of the same records: what
+            these meet says nothing of the claim. None where there are none.
+    """
 
     prediction: Prediction
     outcome: Outcome
     found: str = ""
+    could_fail: bool | None = None
 
 
 def outcomes(claim: Claim, records: Sequence[StoredRecord]) -> list[PredictionOutcome]:
@@ -201,7 +219,12 @@ def outcomes(claim: Claim, records: Sequence[StoredRecord]) -> list[PredictionOu
 def outcome_table(found: Sequence[PredictionOutcome]) -> Table:
     """A row for each prediction."""
     rows = [
-        {"prediction": str(each.prediction), "outcome": each.outcome, "found": each.found}
+        {
+            "prediction": str(each.prediction),
+            "outcome": each.outcome,
+            "found": each.found,
+            "could_fail": each.could_fail,
+        }
         for each in found
     ]
     return Table.of("predictions", ("prediction",), rows)
@@ -225,9 +248,17 @@ def _outcome(
     if not known:
         return PredictionOutcome(prediction, "not measured")
     place, measure = min(known, key=lambda row: row[0])
-    outcome = WORST[place]
+    by_chance = [
+        _said(prediction, each)
+        for stored in own
+        for each in stored.record.measures
+        if each.name == name and fnmatchcase(each.of, RANDOM)
+    ]
     return PredictionOutcome(
-        prediction, outcome, interval(measure.value, measure.low, measure.high)
+        prediction,
+        WORST[place],
+        interval(measure.value, measure.low, measure.high),
+        could_fail=set(by_chance) == {"fails"} if by_chance else None,
     )
 
 
@@ -244,6 +275,8 @@ def _said(prediction: Prediction, measure: Measure) -> Outcome:
     return "fails" if failed else "open"
 
 
+EFFECT = "E4"
+"""The criterion that says which recovery is large enough to matter."""
 NO_RULE = "No rule decides it from records: a reader does."
 REGISTERED = "claims.json"
 """The claims as they were before the first record, in the folder of the runs."""
@@ -291,7 +324,15 @@ def link(
         own = claim.model_copy(update={"model": model, "untrained": ""}) if other else claim
         stood = _is_same(claim, registered.get(claim.id))
         dossier = _Dossier(rubric, own, records, folder, stood)
-        judged.append(JudgedClaim(claim=own, criteria=dossier.criteria()))
+        criteria = dossier.criteria()
+        judged.append(
+            JudgedClaim(
+                claim=own,
+                criteria=criteria,
+                n_groups=min(dossier.n_groups, default=None),
+                beyond=beyond_records(claim, [each.record for each in records]),
+            )
+        )
     return Judgments(
         rubric=rubric.key,
         rater=Rater(kind="execution", id=f"mechassay {__version__}"),
@@ -299,6 +340,47 @@ def link(
         created=now(),
         claims=tuple(judged),
     )
+
+
+UNIVERSAL = re.compile(
+    r"\b(all|every|any|universal(?:ly)?|always|never|unique(?:ly)?|only|in general|generally)\b"
+    r"(?:\W+(?:\w+\W+){0,2}?(?:models?|transformers?|LLMs?|networks?|tasks?|prompts?|mechanisms?|"
+    r"circuits?|brains?|humans?))?",
+    re.IGNORECASE,
+)
+"""Words that speak of more than anything that was run."""
+MODELS = re.compile(
+    r"\b(?:GPT|Llama|LLaMA|Gemma|Gemini|Mistral|Mixtral|Qwen|Pythia|Claude|BERT|RoBERTa|T5|OPT|"
+    r"Phi|SmolLM|DeepSeek|OLMo|Falcon|BLOOM|PaLM|GPT-NeoX|GPT-J)\d*(?:[- ]?\d[\w.]*)?\b"
+)
+"""Names of models, as statements write them."""
+
+
+def beyond_records(claim: Claim, records: Sequence[Record]) -> dict[str, str]:
+    """Words of a statement that no record of these runs can carry, and why.
+
+    Simple rules: words for everything there is, and names of models and tasks that were not run.
+    They miss much, and what they find a reader may find harmless.
+    """
+    run = {_letters(each.model.name) for each in records} | {_letters(claim.model)}
+    found: dict[str, str] = {}
+    for match in UNIVERSAL.finditer(claim.statement):
+        found[match[0]] = "it speaks of more than any number of runs can show"
+    for match in MODELS.finditer(claim.statement):
+        if not any(_letters(match[0]) in name for name in run):
+            found[match[0]] = "this model was not run"
+    tasks = {task_name(each.task.name) for each in records} | {task_name(claim.task)}
+    for name in TASKS.names():
+        words = name.replace("-", " ")
+        pattern = rf"\b{re.escape(words)}\b"
+        named = re.search(pattern, claim.statement.replace("-", " "), re.IGNORECASE)
+        if named and name not in tasks:
+            found[words] = "this task was not run"
+    return found
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def check_claim(claim: Claim) -> None:
@@ -381,6 +463,7 @@ class _Dossier:
         self.rubric, self.claim, self.records, self.runs = rubric, claim, records, runs
         self.stood = stood
         self.judged: dict[str, Judgment] = {}
+        self.n_groups: list[int] = []
 
     def criteria(self) -> dict[str, Judgment]:
         """The judgment of every criterion; those that need others come last."""
@@ -395,10 +478,24 @@ class _Dossier:
         assert criterion.rule is not None
         rule = criterion.rule
         answers = [self._answer(part) for part in rule.parts]
-        status: Status = combined([answer.status for answer in answers])
-        if status == "YES":
-            status = rule.at_most
-        reasons = [answer.reason for answer in answers]
+        statuses: list[Status] = [
+            combined([answer.status for answer in answers]),
+            combined([answer.at_worst for answer in answers]),
+            combined([answer.at_best for answer in answers]),
+        ]
+        reasons = [rule.says, *(answer.reason for answer in answers)]
+        read = [row for answer in answers for row in answer.read]
+        reasons += [of_pairs(read)]
+        groups = [n_groups(stored.record) for stored, _ in read if stored.record.values is not None]
+        self.n_groups += groups
+        few = min(groups, default=FEW_GROUPS) < FEW_GROUPS
+        if few:
+            reasons.append(f"Fewer than {FEW_GROUPS} groups show PARTIAL at most.")
+        if rule.at_most == "PARTIAL" or few:
+            statuses = ["PARTIAL" if status == "YES" else status for status in statuses]
+        if rule.needs_recovery and statuses[0] in ("YES", "PARTIAL") and (why := self._idle()):
+            statuses = ["NOT TESTED"] * 3
+            reasons.append(why)
         if rule.command and any(answer.status == "NOT TESTED" for answer in answers):
             held = [each.record for each in self.records]
             reasons.append(command_for(rule.command, self.claim, self.runs, held))
@@ -407,9 +504,31 @@ class _Dossier:
             *self._declared(rule.parts, answers),
             *self._borrowed(rule.parts, answers),
         ]
+        status, worst, best = statuses
         return Judgment(
-            status=status, reason=" ".join([rule.says, *reasons]), evidence=tuple(evidence)
+            status=status,
+            reason=" ".join(filter(None, reasons)),
+            evidence=tuple(evidence),
+            ends=None if worst == status == best else (worst, best),
         )
+
+    def _idle(self) -> str:
+        """Why a circuit does nothing, as far as its recovery tells; "" if it does something."""
+        part = RecordTest(test="interval", measure="circuit")
+        for _, measure in measured(part, self.claim, answering(part, self.claim, self.records)):
+            known = not math.isnan(measure.low)
+            if known and (measure.low <= 0 or measure.high < self._least_effect):
+                return (
+                    f"Recovery is {interval(measure.value, measure.low, measure.high)}: a circuit"
+                    " that does nothing would meet this."
+                )
+        return ""
+
+    @property
+    def _least_effect(self) -> float:
+        """The recovery that is large enough to matter."""
+        rule = self.rubric.criterion(EFFECT).rule
+        return 0.0 if rule is None else rule.parts[0].least or 0.0
 
     def _answer(self, part: RecordTest) -> Answer:
         if part.test == DECLARED:
@@ -426,15 +545,24 @@ class _Dossier:
         if field != "predictions":
             return Answer("YES", f"The claim has {field}.")
         told = ", ".join(map(str, self.claim.predictions))
+        found = outcomes(self.claim, self.records) if self.records else []
+        known = [each for each in found if each.outcome != "not measured"]
+        if known and all(each.could_fail is False for each in known):
+            return Answer("NOT TESTED", f"It predicts {told}, which random circuits meet too.")
+        if failed := [str(each.prediction) for each in found if each.outcome == "fails"]:
+            return Answer("PARTIAL", f"It predicts {', '.join(failed)}, and is refuted by it.")
         if not self.stood:
             said = (
-                f"It predicts {told}; whether it did, as it is now, before the data is not known."
+                f"It predicts {told}. The folder does not show that it did, as it is now, before"
+                " the first record of this circuit."
             )
             return Answer("PARTIAL", said)
-        found = outcomes(self.claim, self.records) if self.records else []
         lacking = [str(each.prediction) for each in found if each.outcome == "not measured"]
         if lacking:
             return Answer("PARTIAL", f"It predicts {', '.join(lacking)}; no record has that.")
+        if known and not any(each.could_fail for each in known):
+            said = f"It predicts {told}; no record says whether a random circuit would meet it."
+            return Answer("PARTIAL", said)
         return Answer("YES", f"It predicts {told}, and did before the first record.")
 
     def _by_needs(self) -> Answer:

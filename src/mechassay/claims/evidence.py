@@ -440,7 +440,7 @@ class ScoredJudgments(OneLine):
                 "rater": Spec(name=judgments.rater.id, args={"kind": judgments.rater.kind}),
                 "rubric": Spec(name=rubric.id, version=rubric.version),
             },
-            measures=self._measures(claim.id, rubric),
+            measures=[*self._measures(claim.id, rubric), *_groups(judged)],
             tables=[
                 _criteria(rubric, judged, self.evidence),
                 _evidence(rows),
@@ -451,6 +451,11 @@ class ScoredJudgments(OneLine):
                         {"criterion": code, "name": rubric.criterion(code).name}
                         for code in lifting(rubric, judged.statuses)
                     ],
+                ),
+                Table.of(
+                    "beyond",
+                    ("words",),
+                    [{"words": words, "why": why} for words, why in judged.beyond.items()],
                 ),
             ],
             checks=_checks(rows),
@@ -539,8 +544,16 @@ def _names(claim: Claim) -> dict[str, str]:
     return {role: name for role, name in (("model", claim.model), ("task", claim.task)) if name}
 
 
+def _groups(judged: JudgedClaim) -> list[Measure]:
+    if judged.n_groups is None:
+        return []
+    title = "independent groups of pairs, the fewest"
+    return [Measure(name="groups", title=title, value=float(judged.n_groups), n=judged.n_groups)]
+
+
 def _criteria(rubric: Rubric, judged: JudgedClaim, evidence: EvidenceChecks) -> Table:
     verified = evidence.statuses(judged)
+    worst, best = judged.ends
     rows = [
         {
             "criterion": each.code,
@@ -548,6 +561,8 @@ def _criteria(rubric: Rubric, judged: JudgedClaim, evidence: EvidenceChecks) -> 
             "dimension": each.dimension,
             "status": judged.criteria[each.code].status,
             "verified": verified[each.code],
+            "at_worst": worst[each.code],
+            "at_best": best[each.code],
             "reason": judged.criteria[each.code].told,
             "n_evidence": len(judged.criteria[each.code].evidence),
         }

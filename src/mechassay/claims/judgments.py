@@ -126,12 +126,17 @@ class StatusStep(Stored):
 
 
 class Judgment(Stored):
-    """The status of one criterion, and the steps that led to it."""
+    """The status of one criterion, and the steps that led to it.
+
+    Attributes:
+        ends: the worst and the best status that intervals leave open; None if nothing is open.
+    """
 
     status: GivenStatus
     reason: str = ""
     evidence: tuple[Evidence, ...] = ()
     steps: tuple[StatusStep, ...] = ()
+    ends: tuple[GivenStatus, GivenStatus] | None = None
 
     @property
     def told(self) -> str:
@@ -201,11 +206,27 @@ class SourceDocument(Stored):
 
 
 class JudgedClaim(Stored):
-    """A claim and the judgment of each criterion; after a vote, the claims that it was made of."""
+    """A claim and the judgment of each criterion; after a vote, the claims that it was made of.
+
+    Attributes:
+        n_groups: independent groups of pairs, the fewest of what was read; None if none was.
+        beyond: words of the statement that no record can carry, with why.
+    """
 
     claim: Claim
     criteria: dict[str, Judgment]
     runs: tuple[RunClaim, ...] = ()
+    n_groups: int | None = None
+    beyond: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def ends(self) -> tuple[dict[str, Status], dict[str, Status]]:
+        """The statuses at their worst and at their best, as far as intervals leave them open."""
+        worst, best = self.statuses, self.statuses
+        for code, judgment in self.criteria.items():
+            if judgment.ends is not None:
+                worst[code], best[code] = judgment.ends
+        return worst, best
 
     @property
     def statuses(self) -> dict[str, Status]:

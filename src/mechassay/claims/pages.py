@@ -36,6 +36,7 @@ from mechassay.claims.rubric import (
     claim_score,
     load_rubric,
     tier_of,
+    without_reader,
 )
 from mechassay.errors import BadUsage
 from mechassay.results.page import (
@@ -54,6 +55,7 @@ from mechassay.results.page import (
 )
 from mechassay.results.records import Failure, Record
 from mechassay.results.sections import all_numbers, facts_section, meanings, warnings_notice
+from mechassay.stats.intervals import FEW_GROUPS
 from mechassay.utils.display import interval, number, share
 from mechassay.utils.files import check_ending, write_text
 
@@ -92,11 +94,12 @@ class ClaimsPage(Page):
     ) -> list[Section]:
         """The verdict, all scores, and every claim with its criteria."""
         blocks: list[Block] = [
+            *(Text(verdict_line(record), "verdict", record.cell["claim"]) for record in records),
             *lost_quotes(records),
-            *_refuted(records),
-            *map(_verdict, records[:1]),
+            *_beyond(records),
+            *warnings_notice(records),
+            Text(_limits(records), "soft"),
         ]
-        blocks += [Text(_limits(records), "soft"), *warnings_notice(records)]
         return [
             Section("", tuple(blocks)),
             Section("Scores", (_scores(records),)),
@@ -151,16 +154,87 @@ def _score(record: Record, column: str = "status") -> ClaimScore:
     return claim_score(rubric_of(record), statuses_of(record, column))
 
 
-def _verdict(record: Record) -> Text:
-    score, verified = _score(record), _score(record, "verified")
-    name = record.cell["claim"]
+def verdict_line(record: Record) -> str:
+    """What is said of a claim in one line: predictions, what fails, the score and its range."""
+    rubric, score = rubric_of(record), _score(record)
     if not score.n_judged:
-        return Text(f"{name} has no score: nothing of it was judged.", "verdict")
-    held = f", held down as {'; '.join(score.because)}" if score.because else ""
-    said = f"{name}: CVS {score.cvs:.1f}, {score.tier}"
-    gated = f" (gated: {score.gated_tier}{held})" if score.because else ""
-    also = f" With evidence that holds alone it is {_one(verified.cvs)}, {verified.tier}."
-    return Text(f"{said}{gated}.{also}", "verdict")
+        return f"{_predicted(record)}Nothing else of it was judged: it has no score."
+    statuses = statuses_of(record)
+    failed = [
+        rubric.criterion(code).name.lower() for code, each in statuses.items() if each == "NO"
+    ]
+    said = f"NO on {len(failed)} of {len(statuses)}"
+    said += f": {', '.join(failed)}" if failed else ""
+    open_ones = score.counts["NOT TESTED"] + score.counts["NA"]
+    said += f"; {open_ones} not tested. " if open_ones else ". "
+    return f"{_predicted(record)}{said}{_scored(record)}"
+
+
+def _predicted(record: Record) -> str:
+    """What became of the predictions; "" where the claim was not assayed."""
+    if not record.has_table("predictions"):
+        return ""
+    rows = record.table("predictions").rows()
+    failed = [
+        f"{row['prediction']} (measured {row['found']})"
+        for row in rows
+        if row["outcome"] == "fails"
+    ]
+    if failed:
+        return f"REFUTED by its own prediction: {'; '.join(failed)}. "
+    if not rows:
+        return "It predicts nothing. "
+    held = sum(row["outcome"] == "holds" for row in rows)
+    idle = sum(row["could_fail"] is False for row in rows)
+    chance = f", {idle} of them for random circuits too" if idle else ""
+    if held == len(rows):
+        which = {1: "Its prediction holds", 2: "Both predictions hold"}
+        return f"{which.get(held, f'All {held} predictions hold')}{chance}. "
+    return f"{held} of {len(rows)} predictions hold, none fails{chance}. "
+
+
+def _scored(record: Record) -> str:
+    """The score, its range, the tier, and what was not read."""
+    rubric, score = rubric_of(record), _score(record)
+    ends = [claim_score(rubric, statuses_of(record, column)) for column in ("at_worst", "at_best")]
+    low, high = (f"{end.cvs:.1f}" for end in ends)
+    within = f" ({low} to {high})" if low != high else ""
+    groups = record.measure("groups")
+    if groups is not None and groups.value < FEW_GROUPS:
+        tier = (
+            f"no tier, as {groups.value:.0f} independent groups of pairs are fewer than"
+            f" {FEW_GROUPS}"
+        )
+    else:
+        held = f", held there as {'; '.join(score.because)}" if score.because else ""
+        tiers = list(dict.fromkeys(end.gated_tier for end in ends))
+        crosses = f" (the range crosses from {' to '.join(tiers)})" if len(tiers) > 1 else ""
+        tier = f"{score.gated_tier}{held}{crosses}"
+    executed = record.specs["rater"].args.get("kind") == "execution"
+    unread = (
+        f"; at most {without_reader(rubric):.1f} without a reader. The sentence itself was not"
+        " read."
+        if executed and statuses_of(record).get("V5", "") == "NOT TESTED"
+        else "."
+    )
+    supported = _score(record, "verified")
+    also = (
+        f" With evidence that holds alone it is {_one(supported.cvs)}, {supported.gated_tier}."
+        if _one(supported.cvs) != _one(score.cvs)
+        else ""
+    )
+    return f"Score {score.cvs:.1f}{within}: {tier}{unread}{also}"
+
+
+def _beyond(records: Sequence[Record]) -> list[Block]:
+    """Words of the statements that nothing here supports."""
+    lines = [
+        (f"{record.cell['claim']}: “{row['words']}”: {row['why']}", "")
+        for record in records
+        if record.has_table("beyond")
+        for row in record.table("beyond").rows()
+    ]
+    return [Notice("Nothing here supports these words.", tuple(lines))] if lines else []
 
 
 def _limits(records: Sequence[Record]) -> str:
@@ -203,6 +277,8 @@ def _scores(records: Sequence[Record]) -> TextTable:
     return TextTable("Scores", tuple(headings), tuple(rows), caption)
 
 
+ORDER = ("NO", "PARTIAL", "YES", "NOT TESTED", "NA")
+"""Of criteria on a page: what fails first."""
 CVS = ("cvs", "cvs verified", "cvs lenient", "cvs highest")
 
 
@@ -227,10 +303,12 @@ def _claim(record: Record) -> Section:
 def _criteria(record: Record) -> TextTable:
     rubric = rubric_of(record)
     rows: list[Row] = []
-    for row in record.table("criteria").rows():
+    for row in sorted(
+        record.table("criteria").rows(), key=lambda row: ORDER.index(str(row["status"]))
+    ):
         status, verified = str(row["status"]), str(row["verified"])
         told = status if status == verified else f"{status} (unsupported)"
-        name = f"{row['criterion']} {row['name']}"
+        name = f"{row['name']} ({row['criterion']})"
         cells = (name, told, str(row["reason"] or ""), str(row["n_evidence"] or ""))
         rows.append(Row(cells, "more" if status in ("NOT TESTED", "NA") else ""))
     columns = (
@@ -272,19 +350,6 @@ def _steps(record: Record) -> list[Block]:
     headings = ("step", "evidence for", "records", "seconds", "command")
     table = TextTable.of("Steps", headings, rows, words=True)
     return [Fold(f"What was run: {len(rows)} steps, {total / 60:.0f} min", (table,))]
-
-
-def _refuted(records: Sequence[Record]) -> list[Block]:
-    """Predictions that fail, if any."""
-    lines = [
-        (f"{record.cell['claim']}: {row['prediction']}; measured {row['found']}", "")
-        for record in records
-        if record.has_table("predictions")
-        for row in record.table("predictions").rows()
-        if row["outcome"] == "fails"
-    ]
-    title = "A claim is refuted by its own prediction, whatever its score."
-    return [Notice(title, tuple(lines), "broken")] if lines else []
 
 
 def _evidence(record: Record) -> TextTable:

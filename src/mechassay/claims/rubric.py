@@ -148,6 +148,7 @@ class ExecutedRule(Stored):
 
     Attributes:
         at_most: PARTIAL where the records can show a part of the criterion alone.
+        needs_recovery: whether a circuit that does nothing would meet it: it is NOT TESTED then.
         origin: where the thresholds are from.
         command: which command makes what is missing, by its name in `claims.dossier`; "" where
             none does.
@@ -157,6 +158,7 @@ class ExecutedRule(Stored):
     says: str
     origin: str
     at_most: Literal["YES", "PARTIAL"] = "YES"
+    needs_recovery: bool = False
     command: str = ""
 
     @model_validator(mode="before")
@@ -430,6 +432,17 @@ def claim_score(rubric: Rubric, statuses: Statuses, conjuncts: Conjuncts = "stri
     gated, because = gated_tier(rubric, levels)
     highest = cvs(rubric, dimension_levels(rubric, best, conjuncts))
     return ClaimScore(score, tier, gated, because, levels, highest, counts, conjuncts)
+
+
+def without_reader(rubric: Rubric) -> float:
+    """The highest score that rules can give: what no rule decides is not met, and a rule that shows
+    a part alone gives PARTIAL.
+    """
+    statuses: Statuses = {
+        each.code: "NOT TESTED" if each.rule is None else each.rule.at_most
+        for each in rubric.criteria
+    }
+    return claim_score(rubric, statuses).cvs
 
 
 def check_statuses(rubric: Rubric, statuses: Mapping[str, str]) -> None:

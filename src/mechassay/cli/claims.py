@@ -529,6 +529,7 @@ def assay(
     from mechassay.claims.assay import Assay, AssaySettings
     from mechassay.claims.claim import read_claims
     from mechassay.claims.judgments import read_judgments
+    from mechassay.claims.pages import verdict_line
     from mechassay.models.model import check_device
     from mechassay.results.report import print_report
 
@@ -547,9 +548,8 @@ def assay(
             measured = f" ({each.found})" if each.found else ""
             where = f", in {model}" if found.scope == "other model" else ""
             typer.echo(f"{name} predicts {each.prediction}{where}: {each.outcome}{measured}")
-    source = found.scored.source_verified
-    told = "none" if source.cvs != source.cvs else f"{source.cvs:.1f}, {source.gated_tier}"
-    typer.echo(f"Verdict: {'REFUTED by its own prediction; ' if found.refuted else ''}CVS {told}")
+    for record in found.records:
+        typer.echo(f"{record.cell['claim']}: {verdict_line(record)}")
     for path in (output / "judgments.json", output / "score.json", found.page, found.form):
         typer.echo(f"Written: {path}")
     for folder, reason in found.failed.items():

@@ -131,6 +131,7 @@ def weber(
     levels: Sequence[float] = LEVELS,
     scales: Sequence[float] = SCALES,
     n_prompts: int = 0,
+    n_left_out: int = 0,
     flags: Iterable[Flag] = (),
 ) -> Measurement:
     """EX11 of the mean logit difference with each head of a circuit at levels and scales.
@@ -138,6 +139,7 @@ def weber(
     Args:
         responses: by head; levels and scales hold those of the page.
         controls: the same of heads outside of the circuit.
+        n_left_out: heads of the circuit that were not scaled.
     """
     others, n = dict(controls or {}), len(responses)
     notes = [
@@ -182,6 +184,12 @@ def weber(
             better="up",
             meaning="Share of the circuit's heads that have a JND and whose responses rise or fall"
             f" with the scale: a rank correlation of {GRADED:g} or more in size.",
+        ),
+        "graded_left_out": quantity(
+            float(n_left_out),
+            n=n,
+            better="down",
+            meaning="Heads of the circuit that were not scaled: of these the share says nothing.",
         ),
         "linear_fit": _mean_fit(own, "linear", "Mean R² of a line through a head's responses."),
         "logarithmic_fit": _mean_fit(own, "logarithm", "Mean R² of a logarithm (Fechner's law)."),
@@ -341,6 +349,7 @@ class WeberFechner:
             flags.append(
                 Flag("some_heads", f"{self.most} of the circuit's {len(own)} heads are scaled.")
             )
+        n_left_out = max(0, len(own) - self.most)
         own, others = _some(own, self.most, rng), _some(others, self.controls, rng)
         responses = self._responses(inputs, [*own, *others])
         named = dict(zip(map(_name, [*own, *others]), responses, strict=True))
@@ -348,6 +357,7 @@ class WeberFechner:
             {name: named[name] for name in map(_name, own)},
             controls={name: named[name] for name in map(_name, others)},
             n_prompts=len(inputs.batch),
+            n_left_out=n_left_out,
             flags=flags,
         )
 
