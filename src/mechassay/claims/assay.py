@@ -23,8 +23,9 @@ of other settings is refused, never read for this one.
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +33,7 @@ from typing import Any
 
 import torch
 
+from mechassay.adversarial.divergence import arrow
 from mechassay.adversarial.jobs import AdversarialJob
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods import METHODS
@@ -214,7 +216,7 @@ def circuit_of_components(graph: Graph, names: Sequence[str]) -> Circuit:
     return found | Circuit.of_nodes(graph, mask)
 
 
-OWN = "own"
+OWN, ADVERSARIAL = "own", "adversarial"
 EX2_TASK = "ioi"
 SCALED, CONTROLS, SCALES, SCALED_ON = 6, 1, 31, 20
 """Heads of the circuit, and outside of it, that EX11 scales; the scales of each, and prompts."""
@@ -222,6 +224,10 @@ COMPOSED = 20.0
 """What products of all heads' weights cost, in runs of the model on a pair, about."""
 SMALL = 0.001
 """What a run of a ground truth costs of one of the claim's model, about."""
+
+
+INDEPENDENT = 73
+"""Independent prompts of which none may be worse than empty, for 5 % to lie above the interval."""
 
 
 @dataclass(frozen=True)
@@ -238,7 +244,7 @@ class AssaySettings:
 
     limit: int = 100
     train_limit: int = 100
-    grid: int = 50
+    grid: int = INDEPENDENT
     left_out: int = 60
     other_method: str = ""
     dtype: str = "float32"
@@ -423,7 +429,8 @@ class ClaimSteps:
             seed=settings.seed,
         )
         pairs = settings.grid**2
-        return AssayStep("adversarial", self.folder / "adversarial", job, ("E5",), 3.0 * pairs)
+        folder = self.folder / ADVERSARIAL
+        return AssayStep(ADVERSARIAL, folder, job, ("E5",), 3.0 * pairs)
 
     def _measure(self, name: str, metrics: tuple[str, ...], criteria: tuple[str, ...]) -> AssayStep:
         settings, claim = self.settings, self.claim
@@ -550,13 +557,38 @@ class Assay:
             documents: that the reader's quotes are from.
 
         Raises:
+            MissingExtra: a step needs a package that is not installed.
             BadUsage: the folder holds a run of another claim, or with other settings; the reader
                 judged another claim.
             MechassayError: a circuit could not be found at all; there is no room.
         """
+        if any(not step.is_done and step.name == ADVERSARIAL for step in self.steps):
+            arrow()  # Else its step would fail after hours of others.
+        self._follow()
         self._register()
         failed = self._run(say)
         return self._judge(read, documents, failed)
+
+    def _follow(self) -> None:
+        """Let the plans of steps name files of this folder where it is now.
+
+        A plan names the scores that a step measures by their path. Records have their hash, so that
+        other scores in the same place are refused all the same.
+        """
+        for part in self.parts:
+            scores = Path(part.scores)
+            if not scores.is_relative_to(part.folder):
+                continue
+            within = scores.relative_to(part.folder).as_posix()
+            pattern = re.compile(rf'"[^"]*/{re.escape(within)}')
+            for step in part.steps:
+                file = step.folder / "plan.json"
+                if not file.is_file():
+                    continue
+                plan = file.read_text("utf-8")
+                here = '"' + json.dumps(part.scores)[1:-1]
+                if (moved := pattern.sub(lambda _, here=here: here, plan)) != plan:
+                    write_text(file, moved)
 
     def _register(self) -> None:
         """Write the claims down with their circuits, unless there are records already."""
@@ -646,6 +678,7 @@ class Assay:
                 records[0].changed(warnings=[*records[0].warnings, warning]),
                 *records[1:],
             )
+        records = tuple(_with_failures(record, self.folder, failed) for record in records)
         judgments.save(self.folder / "judgments.json")
         records[0].save(self.folder / "score.json")
         page = write_page(self.folder / "report.html", list(records))
@@ -671,6 +704,15 @@ class Assay:
         steps = Table.of("steps", ("step",), rows)
         told = [] if predicted is None else [outcome_table(predicted)]
         return record.changed(tables=[*record.tables, *told, steps])
+
+
+def _with_failures(record: Record, folder: Path, failed: Mapping[str, str]) -> Record:
+    """The record with a warning for each step that left none."""
+    lines = [
+        f"The step {Path(step).relative_to(folder).as_posix()} left no record: {reason}"
+        for step, reason in failed.items()
+    ]
+    return record.changed(warnings=[*record.warnings, *lines]) if lines else record
 
 
 def _minutes(seconds: float) -> str:

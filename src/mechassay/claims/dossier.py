@@ -331,6 +331,7 @@ def link(
                 criteria=criteria,
                 n_groups=min(dossier.n_groups, default=None),
                 beyond=beyond_records(claim, [each.record for each in records]),
+                is_whole=dossier.is_whole(),
             )
         )
     return Judgments(
@@ -511,6 +512,16 @@ class _Dossier:
             evidence=tuple(evidence),
             ends=None if worst == status == best else (worst, best),
         )
+
+    def is_whole(self) -> bool:
+        """Whether the circuit has as many edges as the model, as far as records say how many."""
+        part = RecordTest(test="interval", measure="circuit")
+        edges = {
+            int(str(stored.record.model.args.get("n_edges", 0)))
+            for stored in answering(part, self.claim, self.records)
+        } - {0}
+        size = self.claim.size
+        return size.isdigit() and bool(edges) and int(size) >= max(edges)
 
     def _idle(self) -> str:
         """Why a circuit does nothing, as far as its recovery tells; "" if it does something."""

@@ -436,7 +436,10 @@ class ScoredJudgments(OneLine):
             cell={"claim": claim.id, "rater": rater, **_names(claim)},
             specs={
                 **{role: Spec(name=name) for role, name in _names(claim).items()},
-                "method": Spec(name=claim.id, args={"statement": claim.statement}),
+                "method": Spec(
+                    name=claim.id,
+                    args={"statement": claim.statement, "is_whole": judged.is_whole},
+                ),
                 "rater": Spec(name=judgments.rater.id, args={"kind": judgments.rater.kind}),
                 "rubric": Spec(name=rubric.id, version=rubric.version),
             },

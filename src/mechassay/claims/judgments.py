@@ -211,6 +211,7 @@ class JudgedClaim(Stored):
     Attributes:
         n_groups: independent groups of pairs, the fewest of what was read; None if none was.
         beyond: words of the statement that no record can carry, with why.
+        is_whole: whether the circuit has all edges of the model.
     """
 
     claim: Claim
@@ -218,6 +219,7 @@ class JudgedClaim(Stored):
     runs: tuple[RunClaim, ...] = ()
     n_groups: int | None = None
     beyond: dict[str, str] = Field(default_factory=dict)
+    is_whole: bool = False
 
     @property
     def ends(self) -> tuple[dict[str, Status], dict[str, Status]]:

@@ -157,8 +157,10 @@ def _score(record: Record, column: str = "status") -> ClaimScore:
 def verdict_line(record: Record) -> str:
     """What is said of a claim in one line: predictions, what fails, the score and its range."""
     rubric, score = rubric_of(record), _score(record)
+    whole = record.specs["method"].args.get("is_whole")
+    lead = f"{'The circuit is the whole model. ' if whole else ''}{_predicted(record)}"
     if not score.n_judged:
-        return f"{_predicted(record)}Nothing else of it was judged: it has no score."
+        return f"{lead}Nothing else of it was judged: it has no score."
     statuses = statuses_of(record)
     failed = [
         rubric.criterion(code).name.lower() for code, each in statuses.items() if each == "NO"
@@ -167,7 +169,7 @@ def verdict_line(record: Record) -> str:
     said += f": {', '.join(failed)}" if failed else ""
     open_ones = score.counts["NOT TESTED"] + score.counts["NA"]
     said += f"; {open_ones} not tested. " if open_ones else ". "
-    return f"{_predicted(record)}{said}{_scored(record)}"
+    return f"{lead}{said}{_scored(record)}"
 
 
 def _predicted(record: Record) -> str:

@@ -487,7 +487,7 @@ def assay(
         typer.Option(
             "--grid", min=2, rich_help_panel=HOW, help="Clean prompts of the adversarial grid."
         ),
-    ] = 50,
+    ] = 73,
     left_out: Annotated[
         int,
         typer.Option(

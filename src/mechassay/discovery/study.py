@@ -408,8 +408,10 @@ class Study:
             "ablation": job.ablation,
             **settings_of(self.task),
         }
+        model = self.model.spec()
+        n_edges = self.model.graph.n_edges
         return {
-            "model": self.model.spec(),
+            "model": model.model_copy(update={"args": {**model.args, "n_edges": n_edges}}),
             "task": Spec(name=self.task.name, version=self.task.version, args=about),
             "method": Spec(name=name, args={SCORES_SHA256: ranked_hash(Path(typed))})
             if method is None
