@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from mechassay.claims.judgments import read_judgments
 from mechassay.claims.pages import verdict_line
 from mechassay.claims.rubric import claim_score, load_rubric
 from mechassay.cli.main import main
-from mechassay.errors import BadFile, BadUsage, UnknownName
+from mechassay.errors import BadFile, BadUsage, MissingExtra, UnknownName
 from mechassay.models.graph import Graph
 from mechassay.models.model import Model
 from mechassay.results.reading import read_record
@@ -407,3 +408,46 @@ def test_what_is_no_circuit(tmp_path: Path) -> None:
             claimed_circuit(
                 about, tmp_path / "a.safetensors", lambda: load_truth("truth-ioi").model
             )
+
+
+@pytest.mark.slow
+def test_a_folder_may_be_renamed(known: Known, tmp_path: Path) -> None:
+    """Plans name the scores of their folder by their path; nothing is run again."""
+    moved = tmp_path / "renamed"
+    shutil.copytree(known.folder, moved)
+    said: list[str] = []
+    found = Assay(known.claims, moved, SMALL, progress=SILENT).run(say=said.append)
+    assert said and all("done before" in text for text in said)
+    for name in EDGES:
+        before, after = (each.judgments.claim(name).statuses for each in (known.found, found))
+        assert before == after
+
+
+def test_a_missing_package_is_named_before_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    plain = claim("a", model="truth-ioi", task="truth-ioi", components=[], circuit="eap@9")
+    with pytest.raises(MissingExtra, match="pyarrow"):
+        Assay(claims_of(plain), tmp_path / "runs", SMALL, progress=SILENT).run()
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_whole_model_is_called_so_and_a_failed_step_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A circuit of all 262 edges, in an assay whose weights cannot be compared."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise BadUsage("no heads to compare")
+
+    monkeypatch.setattr("mechassay.measurement.metrics.k_composition.KComposition.measure", fails)
+    nodes = ["input", *(f"a{i}.h{j}" for i in range(3) for j in range(4)), "m0", "m1", "m2"]
+    plain = claim("all", model="truth-ioi", task="truth-ioi", components=nodes)
+    small = replace(SMALL, limit=20, train_limit=20, grid=4, left_out=2)
+    found = Assay(claims_of(plain), tmp_path, small, progress=SILENT).run()
+    (record,) = found.records
+    assert verdict_line(record).startswith("The circuit is the whole model. ")
+    (line,) = (text for text in record.warnings if "left no record" in text)
+    assert line.startswith("The step composition left no record: ") and "no heads" in line
+    assert "The step composition left no record" in found.page.read_text("utf-8")
