@@ -52,7 +52,7 @@ from mechassay.results.page import (
     TextTable,
     templates,
 )
-from mechassay.results.records import Failure, Record
+from mechassay.results.records import Failure, Record, Scalar
 from mechassay.results.sections import all_numbers, facts_section, meanings, warnings_notice
 from mechassay.utils.display import interval, number, share
 from mechassay.utils.files import check_ending, write_text
@@ -63,7 +63,15 @@ READING = {
         "The name of the score's range; and the highest that caps allow if a dimension is 0 or 1."
         " Caps are this package's, not the paper's."
     ),
-    "Verified": "A YES or PARTIAL without evidence that holds counts as NO.",
+    "Quote exists": (
+        "A YES or PARTIAL counts as NO if no quote of it is in the document, and no record is as it"
+        " was. That says nothing of what the quote is about."
+    ),
+    "Supported": (
+        "A YES or PARTIAL counts as NO, too, if no quote of it can be about the criterion, if the"
+        " passage is counted for another criterion, or if the document says the contrary. Rules"
+        " look for words; whether a quote shows what it is quoted for is a reader's to say."
+    ),
     "Highest": "The score if everything that was not tested were YES.",
 }
 
@@ -93,6 +101,7 @@ class ClaimsPage(Page):
         """The verdict, all scores, and every claim with its criteria."""
         blocks: list[Block] = [
             *lost_quotes(records),
+            *denied(records),
             *_refuted(records),
             *map(_verdict, records[:1]),
         ]
@@ -129,6 +138,19 @@ def lost_quotes(records: Sequence[Record]) -> list[Block]:
     return found
 
 
+def denied(records: Sequence[Record]) -> list[Block]:
+    """Statuses that a sentence of the document contradicts."""
+    lines = [
+        (f"{record.cell['claim']}, {code} {statuses_of(record)[code]}: “{row['text']}”", "")
+        for record in records
+        if record.has_table("limitations")
+        for row in record.table("limitations").rows()
+        for code in filter(None, str(row["contradicts"]).split(", "))
+    ]
+    title = "The document denies what was judged of these; its quotes do not support that."
+    return [Notice(title, tuple(lines), "broken")] if lines else []
+
+
 def rubric_of(record: Record) -> Rubric:
     """The rubric that a claim was judged by."""
     spec = record.specs["rubric"]
@@ -136,15 +158,15 @@ def rubric_of(record: Record) -> Rubric:
 
 
 def statuses_of(record: Record, column: str = "status") -> dict[str, Status]:
-    """The status of each criterion, as judged, or verified."""
+    """The status of each criterion: as judged, "quote_exists", or "supported"."""
     found = record.table("criteria").columns
     pairs = zip(found["criterion"], found[column], strict=True)
     return {str(code): cast("Status", status) for code, status in pairs}
 
 
-def gated_of(record: Record) -> str:
-    """The gated tier of a claim as judged; "" without a score."""
-    return _score(record).gated_tier
+def supported_tier(record: Record) -> str:
+    """The gated tier of what is supported of a claim; "" without a score."""
+    return _score(record, "supported").gated_tier
 
 
 def _score(record: Record, column: str = "status") -> ClaimScore:
@@ -152,14 +174,17 @@ def _score(record: Record, column: str = "status") -> ClaimScore:
 
 
 def _verdict(record: Record) -> Text:
-    score, verified = _score(record), _score(record, "verified")
+    score, exists = _score(record), _score(record, "quote_exists")
+    supported = _score(record, "supported")
     name = record.cell["claim"]
     if not score.n_judged:
         return Text(f"{name} has no score: nothing of it was judged.", "verdict")
     held = f", held down as {'; '.join(score.because)}" if score.because else ""
     said = f"{name}: CVS {score.cvs:.1f}, {score.tier}"
     gated = f" (gated: {score.gated_tier}{held})" if score.because else ""
-    also = f" With evidence that holds alone it is {_one(verified.cvs)}, {verified.tier}."
+    also = f" Supported: {_one(supported.cvs)}, {supported.gated_tier}."
+    if exists.cvs != supported.cvs:
+        also += f" Quotes exist for {_one(exists.cvs)}, {exists.tier}, whatever they are about."
     return Text(f"{said}{gated}.{also}", "verdict")
 
 
@@ -172,15 +197,17 @@ def _limits(records: Sequence[Record]) -> str:
 
 
 def _asks(records: Sequence[Record]) -> dict[str, str]:
-    known = {"CVS", "CVS, verified", "CVS, lenient", "CVS, highest"}
+    known = {"CVS", "CVS, quote exists", "CVS, supported", "CVS, lenient", "CVS, highest"}
     return {name: text for name, text in meanings(records).items() if name not in known}
 
 
 def _scores(records: Sequence[Record]) -> TextTable:
     rubric = rubric_of(records[0])
-    headings = [Column("claim", numeric=False), Column("CVS"), Column("verified")]
+    headings = [Column("claim", numeric=False), Column("CVS")]
+    headings += [Column("quote exists"), Column("supported")]
     headings += [Column("lenient", optional=2), Column("highest", optional=3)]
     headings += [Column("tier", numeric=False), Column("gated tier", numeric=False)]
+    headings += [Column("supported tier", numeric=False)]
     headings += [Column(each.code, optional=4) for each in rubric.dimensions]
     headings += [Column("not tested", optional=1)]
     rows: list[Row] = []
@@ -193,6 +220,7 @@ def _scores(records: Sequence[Record]) -> TextTable:
                     *(_one(record.value(key)) for key in CVS),
                     tier_of(rubric, score.cvs) or NOTHING,
                     score.gated_tier or NOTHING,
+                    supported_tier(record) or NOTHING,
                     *(str(score.dimensions[each.code]) for each in rubric.dimensions),
                     str(score.counts["NOT TESTED"] + score.counts["NA"]),
                 )
@@ -203,7 +231,7 @@ def _scores(records: Sequence[Record]) -> TextTable:
     return TextTable("Scores", tuple(headings), tuple(rows), caption)
 
 
-CVS = ("cvs", "cvs verified", "cvs lenient", "cvs highest")
+CVS = ("cvs", "cvs quote exists", "cvs supported", "cvs lenient", "cvs highest")
 
 
 def _one(value: float) -> str:
@@ -220,7 +248,7 @@ def _claim(record: Record) -> Section:
     evidence = _evidence(record)
     if evidence.rows:
         blocks.append(Fold(f"Evidence: {len(evidence.rows)}", (evidence,), is_open=True))
-    blocks += _steps(record)
+    blocks += [*_limitations(record), *_steps(record)]
     return Section(f"Claim {record.cell['claim']}", tuple(blocks))
 
 
@@ -228,8 +256,8 @@ def _criteria(record: Record) -> TextTable:
     rubric = rubric_of(record)
     rows: list[Row] = []
     for row in record.table("criteria").rows():
-        status, verified = str(row["status"]), str(row["verified"])
-        told = status if status == verified else f"{status} (unsupported)"
+        status, lost = str(row["status"]), str(row["unsupported"] or "")
+        told = f"{status} (unsupported: {lost})" if lost else status
         name = f"{row['criterion']} {row['name']}"
         cells = (name, told, str(row["reason"] or ""), str(row["n_evidence"] or ""))
         rows.append(Row(cells, "more" if status in ("NOT TESTED", "NA") else ""))
@@ -252,6 +280,24 @@ def _predictions(record: Record) -> list[Block]:
     ]
     headings = ("prediction", "outcome", "measured")
     return [TextTable.of("Predictions", headings, rows, words=True)]
+
+
+def _limitations(record: Record) -> list[Block]:
+    """What the document says of its own limits, beside the criteria that it denies."""
+    if not record.has_table("limitations") or not len(record.table("limitations")):
+        return []
+    statuses = statuses_of(record)
+
+    def judged(codes: Scalar) -> str:
+        return ", ".join(f"{code} {statuses[code]}" for code in str(codes or "").split(", ") if code)
+
+    rows = [
+        (str(row["page"]), str(row["text"]), judged(row["denies"]), judged(row["doubts"]))
+        for row in record.table("limitations").rows()
+    ]
+    headings = ("page", "the document says", "denies", "casts doubt on")
+    about = "Sentences that rules find, beside what was judged of the criteria that they are about."
+    return [TextTable.of("Limitations", headings, rows, words=True, caption=about)]
 
 
 def _steps(record: Record) -> list[Block]:
@@ -294,10 +340,11 @@ def _evidence(record: Record) -> TextTable:
             str(row["state"]),
             "" if row["page"] is None else str(row["page"]),
             str(row["text"]),
+            str(row["against"] or ""),
         )
         for row in record.table("evidence").rows()
     ]
-    headings = ("criterion", "found", "page", "quote or record")
+    headings = ("criterion", "quote exists", "page", "quote or record", "supports nothing, as")
     return TextTable.of("Evidence", headings, rows, words=True)
 
 

@@ -167,7 +167,7 @@ def score(
     ] = None,
     local: LocalOption = False,
 ) -> None:
-    """Score judgments: as they are, and with the evidence that holds alone."""
+    """Score judgments: as they are, with quotes that exist, and with what they support."""
     from mechassay.claims.evidence import score_judgments
     from mechassay.claims.judgments import read_judgments
     from mechassay.results.report import print_report, write_page
@@ -184,8 +184,9 @@ def score(
         f"Score of the paper: {_told(source.cvs, source.gated_tier)}, of {source.system}"
         f" ({source.why}); highest {_told(source.highest)}, median {_told(source.median)}"
     )
-    verified = found.source_verified
-    typer.echo(f"With evidence that holds alone: {_told(verified.cvs, verified.gated_tier)}")
+    exists, supported = found.source_quote_exists, found.source_supported
+    typer.echo(f"Supported: {_told(supported.cvs, supported.gated_tier)}")
+    typer.echo(f"Quotes exist for: {_told(exists.cvs, exists.gated_tier)}, whatever they are about")
     for warning in dict.fromkeys(text for record in records for text in record.warnings):
         typer.echo(f"warning: {warning}", err=True)
     if page is not None:
@@ -547,7 +548,7 @@ def assay(
             measured = f" ({each.found})" if each.found else ""
             where = f", in {model}" if found.scope == "other model" else ""
             typer.echo(f"{name} predicts {each.prediction}{where}: {each.outcome}{measured}")
-    source = found.scored.source_verified
+    source = found.scored.source_supported
     told = "none" if source.cvs != source.cvs else f"{source.cvs:.1f}, {source.gated_tier}"
     typer.echo(f"Verdict: {'REFUTED by its own prediction; ' if found.refuted else ''}CVS {told}")
     for path in (output / "judgments.json", output / "score.json", found.page, found.form):
