@@ -83,12 +83,13 @@ def test_all_steps_say_the_same_in_more_or_fewer_requests(steps: Any, n: int) ->
     assert len(told) == 1 and "87 %" in told.pop(), "the document comes first, in each request"
 
 
-def test_a_verified_score_counts_quotes_that_are_there_alone() -> None:
-    """Of the script's quotes one has another digit."""
+def test_quotes_have_to_exist_and_to_support() -> None:
+    """Of the script's quotes one has another digit, one is no threshold, one is quoted twice."""
     scored = score_judgments(assess(PAPER, ScriptedJudge.of(CAREFUL)).judgments, [PAPER])
-    assert scored.evidence.unsupported["names-circuit"] == ("E4",)
+    assert scored.evidence.missing["names-circuit"] == ("E4",)
+    assert scored.evidence.unsupported["names-circuit"] == ("C1", "E1", "E4")
     assert scored.paper["names-circuit"].dimensions["I"] == 2
-    assert scored.verified["names-circuit"].dimensions["I"] == 2
+    assert scored.supported["names-circuit"].dimensions["I"] == 2
 
 
 def test_criteria_that_are_not_asked_for_are_not_tested() -> None:
@@ -157,7 +158,7 @@ def test_a_gullible_judge_ends_at_unsupported(quote: str, state: str) -> None:
     assert set(found.judgments.claims[0].statuses.values()) == {"YES"}
     assert scored.evidence.unsupported["names"] == CODES
     assert {row.state for row in scored.evidence.rows} == {state}
-    assert scored.paper["names"].cvs == 10 and scored.verified["names"].cvs == 0
+    assert scored.paper["names"].cvs == 10 and scored.supported["names"].cvs == 0
     assert not scored.records()[0].checks[0].passed
 
 

@@ -257,9 +257,10 @@ def _criteria(record: Record) -> TextTable:
     rows: list[Row] = []
     for row in record.table("criteria").rows():
         status, lost = str(row["status"]), str(row["unsupported"] or "")
-        told = f"{status} (unsupported: {lost})" if lost else status
+        told = f"{status} (unsupported)" if lost else status
+        reason = " ".join(filter(None, [str(row["reason"] or ""), f"[{lost}]" if lost else ""]))
         name = f"{row['criterion']} {row['name']}"
-        cells = (name, told, str(row["reason"] or ""), str(row["n_evidence"] or ""))
+        cells = (name, told, reason, str(row["n_evidence"] or ""))
         rows.append(Row(cells, "more" if status in ("NOT TESTED", "NA") else ""))
     columns = (
         Column("criterion", numeric=False),
