@@ -324,6 +324,7 @@ def check_evidence(
     missing: dict[str, tuple[str, ...]] = {}
     unsupported: dict[str, tuple[str, ...]] = {}
     limits = tuple(each for document in documents for each in find_limitations(document))
+    letters = "\n".join(skeleton(normalised("\n".join(each.pages))) for each in documents)
     for judged in judgments.claims:
         name = judged.claim.id
         own = _with_objections(
@@ -334,6 +335,7 @@ def check_evidence(
                 for each in judgment.evidence
             ],
             limits,
+            letters,
         )
         rows += own
         exists = {row.criterion for row in own if row.state in HOLDS}
@@ -345,7 +347,10 @@ def check_evidence(
 
 
 def _with_objections(
-    judged: JudgedClaim, rows: Sequence[CheckedEvidence], limits: Sequence[Limitation]
+    judged: JudgedClaim,
+    rows: Sequence[CheckedEvidence],
+    limits: Sequence[Limitation],
+    letters: str,
 ) -> list[CheckedEvidence]:
     """Evidence with what is against its quotes, of those that exist."""
     quotes = {
@@ -353,7 +358,7 @@ def _with_objections(
         for place, row in enumerate(rows)
         if row.evidence.quote is not None and row.state in HOLDS
     }
-    said = objections(judged.claim, judged.statuses, list(quotes.values()), limits)
+    said = objections(judged.claim, judged.statuses, list(quotes.values()), limits, letters)
     against = dict(zip(quotes, said, strict=True))
     return [replace(row, against=against.get(place, "")) for place, row in enumerate(rows)]
 

@@ -290,7 +290,9 @@ def _limitations(record: Record) -> list[Block]:
     statuses = statuses_of(record)
 
     def judged(codes: Scalar) -> str:
-        return ", ".join(f"{code} {statuses[code]}" for code in str(codes or "").split(", ") if code)
+        return ", ".join(
+            f"{code} {statuses[code]}" for code in str(codes or "").split(", ") if code
+        )
 
     rows = [
         (str(row["page"]), str(row["text"]), judged(row["denies"]), judged(row["doubts"]))

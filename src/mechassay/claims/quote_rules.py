@@ -7,11 +7,11 @@ Three objections to a quote that exists (rules and words are data, `data/quote-r
                   interval or seeds. A rule never says that a quote shows what it is quoted for.
     counted       the passage is counted for another criterion of the claim
 
-A passage counts once for a claim. Quotes are one passage if one contains the other, if the end of
-one is the beginning of the other (three words or more), or if eight of ten words are the same in
-their order and so are numbers and negations; and so are quotes that a chain of such pairs
-connects. Passages are given to criteria so that as many as possible have one (augmenting paths;
-Kuhn 1955), the first in the rubric's order before others.
+A passage counts once for a claim. Quotes are one passage if one contains the other, if they overlap
+in their document, or if eight of ten words are the same in their order and so are numbers and
+negations; and so are quotes that a chain of such pairs connects. Passages are given to criteria so
+that as many as possible have one (augmenting paths; Kuhn 1955), the first in the rubric's order
+before others.
 
 Limitations are looked for sentence by sentence. What a document says of others is left out where
 it says so before the passage; that a later section does what an earlier one did not is not seen.
@@ -36,8 +36,6 @@ from mechassay.claims.rubric import Status
 from mechassay.results.records import Stored
 from mechassay.utils.display import shortened
 
-SHARED_WORDS = 3
-"""Words at the end of one quote and the beginning of another that make them one passage."""
 SAME_WORDS = 0.8
 SHOWN = 160
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[^a-z])")
@@ -141,9 +139,7 @@ def can_be_about(code: str, exact: str, claim: Claim | None = None) -> bool:
         named = rules.families(text)
         if len(named) > 1 or (own and named - own):
             return True
-    return any(
-        all(each.search(text) for each in needed) for needed in rules.quote_patterns[code]
-    )
+    return any(all(each.search(text) for each in needed) for needed in rules.quote_patterns[code])
 
 
 @dataclass(frozen=True)
@@ -194,6 +190,7 @@ def objections(
     statuses: Mapping[str, Status],
     quotes: Sequence[tuple[str, str]],
     limitations: Sequence[Limitation] = (),
+    letters: str = "",
 ) -> list[str]:
     """Why quotes that exist do not support what they are quoted for; "" for those that do.
 
@@ -201,9 +198,10 @@ def objections(
         statuses: of the claim's criteria in their order; quotes for others than YES and PARTIAL
             support nothing, and nothing is said of them.
         quotes: criterion and words.
+        letters: of the documents (`skeleton`), in which quotes may overlap.
     """
     said, rules = [""] * len(quotes), quote_rules()
-    passages = _passages([exact for _, exact in quotes])
+    passages = _passages([exact for _, exact in quotes], letters)
     wanted: dict[str, list[int]] = {}
     for place, (code, exact) in enumerate(quotes):
         status = statuses[code]
@@ -243,28 +241,28 @@ def _owners(wanted: Mapping[str, Sequence[int]]) -> dict[int, str]:
     return owner
 
 
-def _passages(quotes: Sequence[str]) -> list[int]:
+def _passages(quotes: Sequence[str], letters: str) -> list[int]:
     """Of each quote the number of its passage: that of the first quote that it is one with."""
     unique = list(dict.fromkeys(quotes))
     number = list(range(len(unique)))
     for place, quote in enumerate(unique):
         for before in range(place):
-            if number[before] != number[place] and is_one_passage(unique[before], quote):
+            if number[before] != number[place] and is_one_passage(unique[before], quote, letters):
                 low, high = sorted((number[before], number[place]))
                 number = [low if each == high else each for each in number]
     return [number[unique.index(quote)] for quote in quotes]
 
 
-def is_one_passage(one: str, other: str) -> bool:
-    """Whether two quotes are one passage; see the module."""
+def is_one_passage(one: str, other: str, letters: str = "") -> bool:
+    """Whether two quotes are one passage of documents with these letters; see the module."""
     bones = skeleton(normalised(one)), skeleton(normalised(other))
     if bones[0] in bones[1] or bones[1] in bones[0]:
         return True
     words = [[skeleton(word) for word in normalised(text).split()] for text in (one, other)]
     first, second = ([word for word in each if word] for each in words)
     for begin, end in ((first, second), (second, first)):
-        longest = min(len(begin), len(end))
-        if any(begin[-n:] == end[:n] for n in range(SHARED_WORDS, longest + 1)):
-            return True
+        for n in range(1, min(len(begin), len(end))):
+            if begin[-n:] == end[:n] and "".join([*begin, *end[n:]]) in letters:
+                return True
     alike = SequenceMatcher(None, first, second, autojunk=False).ratio()
     return alike >= SAME_WORDS and marks(one) == marks(other)
