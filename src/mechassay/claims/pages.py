@@ -1,9 +1,9 @@
 """Pages of judged claims and of raters compared, and the form for judging claims.
 
 The page of judged claims has scores, tiers, every criterion with its evidence, and what would
-lift the score. It states the score as judged, and beside it the one with evidence that holds
-alone. It names the criteria that no rule of the score uses, and that a score is a triage, not a
-verdict.
+lift the score. It states the score as judged, and beside it the one that is supported and the one
+for which quotes exist. It names the criteria that no rule of the score uses, and that a score is a
+triage, not a verdict.
 
 The page of raters compared has disagreements first, then the statistics of agreement, then every
 table.

@@ -101,10 +101,10 @@ class _Layers:
         self.seen.add(id(own))
         for content in _values(own.get("/Properties")):
             plain = _plain(content)
-            if isinstance(plain, dict) and self.hides(content):
+            if hasattr(plain, "raw_get") and self.hides(content):
                 plain[pypdf.generic.NameObject(f"/{OFF_LAYER}")] = pypdf.generic.BooleanObject(True)
         for form in map(_plain, _values(own.get("/XObject"))):
-            if not isinstance(form, dict) or form.get("/Subtype") != "/Form":
+            if not hasattr(form, "raw_get") or form.get("/Subtype") != "/Form":
                 continue
             if "/OC" in form and self.hides(form.raw_get("/OC")):
                 form.set_data(b"")
@@ -128,5 +128,5 @@ def _items(holder: Any, key: str) -> list[Any]:
 
 def _values(holder: Any) -> Iterator[Any]:
     """References in a dictionary, as they are."""
-    own = _plain(holder) or {}
-    return (own.raw_get(key) for key in own)
+    own = _plain(holder)
+    return (own.raw_get(key) for key in own or ())
