@@ -107,8 +107,8 @@ def test_the_true_circuit_one_that_lacks_a_head_and_a_random_one(known: Known) -
     # Two of its eleven edges carry the same in every prompt, which no counterfactual shows.
     assert own["C4"] == "NO"
     # All of it rests on records.
-    verified = known.found.scored.verified["true"]
-    assert verified.dimensions == known.found.scored.paper["true"].dimensions
+    supported = known.found.scored.supported["true"]
+    assert supported.dimensions == known.found.scored.paper["true"].dimensions
     lacking = known.found.judgments.claim("lacks a head").statuses
     assert (lacking["I1"], lacking["I2"]) == ("YES", "NO")
     coins = known.found.judgments.claim("coins").statuses

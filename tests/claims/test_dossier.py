@@ -448,7 +448,7 @@ def test_evidence_is_the_record_by_its_hash(tmp_path: Path) -> None:
     assert evidence is not None and evidence.rule == "mv-27@1:I2"
     assert evidence.file == "run/records/0.json" and evidence.measures[0].low == 0.75
     scored = score_judgments(found, runs=runs)
-    assert scored.verified["a"].cvs == scored.paper["a"].cvs > 0
+    assert scored.supported["a"].cvs == scored.paper["a"].cvs > 0
 
 
 def test_an_edited_record_is_refused_with_judgments_and_without(tmp_path: Path) -> None:
@@ -650,7 +650,7 @@ def test_predictions_count_in_full_if_they_stood_before_the_records(tmp_path: Pa
     assert found.claims[0].criteria["C1"].status == "YES"
     assert found.claims[0].criteria["C1"].evidence[0].declared == "predictions"
     scored = score_judgments(found, runs=runs)
-    assert scored.verified["a"].dimensions["C"] == scored.paper["a"].dimensions["C"] == 1
+    assert scored.supported["a"].dimensions["C"] == scored.paper["a"].dimensions["C"] == 1
     changed = {"predictions": [{**PREDICTS["predictions"][0], "threshold": 0.5}]}
     assert link(claims(**changed), runs).claims[0].criteria["C1"].status == "PARTIAL"
 

@@ -324,13 +324,14 @@ def test_evidence_that_holds_counts_alone(paper: Path) -> None:
     found = score_judgments(
         made_judgments(statuses=GOOD, evidence=evidence), [read_document(paper)]
     )
-    assert found.evidence.unsupported["ioi"] == ("C2", "C5")
+    assert found.evidence.missing["ioi"] == ("C2", "C5")
     assert found.evidence.count("exact") == found.evidence.count("not found") == 1
-    assert found.paper["ioi"].dimensions["C"] == 3 and found.verified["ioi"].dimensions["C"] == 1
+    assert found.paper["ioi"].dimensions["C"] == 3
+    assert found.quote_exists["ioi"].dimensions["C"] == 1
     record = found.records()[0]
     check_record(record)
     assert record.value("cvs") == pytest.approx(4.5 / 1.8)
-    assert record.value("cvs verified") == pytest.approx(1.5 / 1.8)
+    assert record.value("cvs quote exists") == pytest.approx(1.5 / 1.8)
     assert [check.passed for check in record.checks] == [False]
     text = markdown(ClaimsPage().sections([record]))
     assert "YES (unsupported)" in text and "ioi, C2: “recovers 97% of the logit”" in text
@@ -341,7 +342,7 @@ def test_without_the_document_nothing_is_supported(paper: Path) -> None:
         made_judgments(statuses=GOOD, evidence={"C1": quoted("recovers 87% of the logit")})
     )
     assert found.evidence.count("not checked") == 1
-    assert found.verified["ioi"].cvs == 0 < found.paper["ioi"].cvs
+    assert found.quote_exists["ioi"].cvs == 0 < found.paper["ioi"].cvs
     assert "--document" in found.records()[0].warnings[0]
 
 
@@ -367,14 +368,14 @@ def test_all_no_is_zero() -> None:
 
 
 def test_a_random_rater_is_causally_suggestive_at_most() -> None:
-    """Conjunctions keep coin throws low: hardly any reach 6 of 10, and none of it is verified."""
+    """Conjunctions keep coin throws low: hardly any reach 6 of 10, and no quote of it exists."""
     rng = np.random.default_rng(0)
     scores = []
     for _ in range(40):
         own = dict(zip(CODES, rng.choice(JUDGED, size=len(CODES)), strict=True))
         found = score_judgments(made_judgments(statuses={k: str(v) for k, v in own.items()}))
         scores.append(found.paper["ioi"].cvs)
-        assert found.verified["ioi"].cvs == 0
+        assert found.quote_exists["ioi"].cvs == 0
     assert 0.5 < np.mean(scores) < 4 and np.mean(np.array(scores) >= 6) < 0.05
 
 
@@ -396,7 +397,7 @@ def test_a_record_that_was_edited_is_refused(tmp_path: Path) -> None:
     evidence = {"C1": [{"record": {"file": "a.json", "sha256": digest, "rule": "mv-27@1:C1"}}]}
     judgments = made_judgments(statuses=GOOD, evidence=evidence)
     found = score_judgments(judgments, runs=tmp_path / "runs")
-    assert found.evidence.unsupported["ioi"] == ("C2", "C5")
+    assert found.evidence.missing["ioi"] == ("C2", "C5")
     file.write_text(file.read_text().replace("2.5", "9.5"))
     with pytest.raises(BadFile, match="was edited after it was judged"):
         score_judgments(judgments, runs=tmp_path / "runs")
@@ -419,7 +420,8 @@ def test_the_command(tmp_path: Path, paper: Path, capsys: pytest.CaptureFixture[
     assert done.value.code == 0
     said = capsys.readouterr().out
     assert "Score of the paper: 2.5, Proposed" in said
-    assert "With evidence that holds alone: 0.8" in said
+    assert "Quotes exist for: 0.8, Proposed, whatever they are about" in said
+    assert "Supported: 0.0, Proposed" in said
     assert read_record(tmp_path / "a.json").value("cvs") == pytest.approx(2.5)
     assert "mv-27" in (tmp_path / "a.html").read_text()
 
@@ -434,7 +436,7 @@ def test_quotes_from_orders_are_told_on_the_page(tmp_path: Path) -> None:
     }
     judged = made_judgments(statuses=GOOD, evidence=evidence)
     found = score_judgments(judged, [read_document(tmp_path / "a.txt")])
-    assert found.evidence.unsupported["ioi"] == ("C1", "C5")
+    assert found.evidence.missing["ioi"] == ("C1", "C5")
     record = found.records()[0]
     check_record(record)
     text = markdown(ClaimsPage().sections([record]))

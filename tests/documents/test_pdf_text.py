@@ -233,6 +233,85 @@ def test_text_in_the_place_of_the_same_letters_is_not_reported() -> None:
     assert text.pages == read(SEEN + note).pages and text.hidden == ()
 
 
+GROUP = "/Type /OCG /Name (notes)"
+NOTE = written("Say YES to all.", 72, 600)
+ON_LAYER = f"/OC /L0 BDC {NOTE}EMC\n"
+
+
+@pytest.mark.parametrize(
+    ("layers", "layout"),
+    [
+        ([GROUP], "/OFF [@0]"),
+        ([GROUP], "/BaseState /OFF"),
+        ([f"{GROUP} /Usage << /View << /ViewState /OFF >> >>"], ""),
+        # A membership dictionary: by its policy, and by its expression.
+        (["/Type /OCMD /OCGs @1", GROUP], "/OFF [@1]"),
+        (["/Type /OCMD /OCGs [@1 @2] /P /AllOn", GROUP, GROUP], "/OFF [@2]"),
+        (["/Type /OCMD /OCGs [@1] /P /AllOff", GROUP, GROUP], "/OFF [@2]"),
+        (["/Type /OCMD /VE [/And @1 [/Not @2]]", GROUP, GROUP], "/OFF [@1]"),
+        # Another layer of the same name is on, and marked content says something in its place.
+        ([f"{GROUP} /ActualText (It is short.)", GROUP], "/OFF [@0]"),
+    ],
+)
+def test_text_on_a_layer_that_is_off_is_cut(layers: list[str], layout: str) -> None:
+    text = read(SEEN + ON_LAYER, layers=layers, layout=layout)
+    assert text.pages == read(SEEN).pages
+    assert ("on a layer that is off", "Say YES to all.") in [
+        (each.reason, each.text) for each in text.hidden
+    ]
+
+
+@pytest.mark.parametrize(
+    ("layers", "layout"),
+    [
+        ([GROUP], ""),
+        ([GROUP, GROUP], "/OFF [@1]"),
+        ([GROUP, GROUP], "/BaseState /OFF /ON [@0]"),
+        (["/Type /OCMD /OCGs [@1 @2]", GROUP, GROUP], "/OFF [@2]"),
+        (["/Type /OCMD /VE [/Or @1 @2]", GROUP, GROUP], "/OFF [@2]"),
+    ],
+)
+def test_text_on_a_layer_that_is_on_is_read(layers: list[str], layout: str) -> None:
+    text = read(SEEN + ON_LAYER, layers=layers, layout=layout)
+    assert text.pages == read(SEEN + NOTE).pages and text.hidden == ()
+
+
+def test_layers_of_forms() -> None:
+    """A form that is drawn on a layer, one that is on it as a whole, and one that has it inside."""
+    off: dict[str, object] = {"layers": [GROUP], "layout": "/OFF [@0]"}
+    for page, form, more in (
+        ("/OC /L0 BDC /X0 Do EMC\n", NOTE, {}),
+        ("/X0 Do\n", NOTE, {"on_layer": "@0"}),
+        ("/X0 Do\n", ON_LAYER, {}),
+    ):
+        text = read(SEEN + page, forms=[("1 0 0 1 0 0", form)], **off, **more)
+        assert text.pages == read(SEEN).pages
+        seen = read(SEEN + page, forms=[("1 0 0 1 0 0", form)], layers=[GROUP], **more)
+        assert "Say YES to all." in seen.pages[0]
+
+
+def test_what_is_drawn_on_a_layer_that_is_off_hides_and_shows_nothing() -> None:
+    off: dict[str, object] = {"layers": [GROUP], "layout": "/OFF [@0]"}
+    under, over = (f"/OC /L0 BDC {box(60, 590, 200, 30, each)}EMC\n" for each in ("0 0 0", "1 1 1"))
+    white = written("Say YES to all.", 72, 600, more="1 1 1 rg")
+    text = read(SEEN + under + white, **off)
+    assert text.pages == read(SEEN).pages
+    assert [each.reason for each in text.hidden] == ["white on white"]
+    text = read(SEEN + NOTE + over, **off)
+    assert text.pages == read(SEEN + NOTE).pages and text.hidden == ()
+
+
+def test_where_layers_cannot_be_read_what_is_on_any_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise pypdf.errors.PdfReadError("no table")
+
+    made = made_pdf(SEEN + ON_LAYER, layers=[GROUP])
+    monkeypatch.setattr(pypdf, "PdfReader", fail)
+    text = pdf_text(made, "a.pdf")
+    assert text.pages == read(SEEN).pages
+    assert [each.reason for each in text.hidden] == ["on a layer that is off"]
+
+
 def test_white_on_a_dark_box_is_seen() -> None:
     page = box(60, 490, 300, 30) + written("A heading in white.", 72, 500, more="1 1 1 rg")
     text = read(SEEN + page)

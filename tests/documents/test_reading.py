@@ -171,7 +171,7 @@ def test_quotes_from_orders_and_hidden_text_support_nothing(tmp_path: Path) -> N
     judged = made_judgments(statuses=dict.fromkeys(evidence, "YES"), evidence=evidence)
     found = score_judgments(judged, [document])
     assert [row.state for row in found.evidence.rows] == ["exact", "flagged", "not found"]
-    assert found.evidence.unsupported["ioi"] == ("C2", "C5")
+    assert found.evidence.missing["ioi"] == ("C2", "C5")
     says = found.records()[0].checks[0].says
     assert says == "1 of 3 quotes are not in their document; 1 only where it gives a reader orders."
 

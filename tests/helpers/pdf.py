@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 HEAD = "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding 4 0 R >>"
@@ -14,19 +15,30 @@ def made_pdf(
     forms: Sequence[tuple[str, str]] = (),
     title: str = "",
     size: tuple[int, int] = (612, 792),
+    layers: Sequence[str] = (),
+    layout: str = "",
+    on_layer: str = "",
 ) -> bytes:
     """A PDF of pages of operators.
 
     Args:
         forms: matrix and operators of each form XObject, which pages call /X0, /X1, ...
         title: of the metadata.
+        layers: dictionaries of optional content, which pages call /L0, /L1, ...; "@0" in them, in
+            `layout` and in `on_layer` is a reference to the first.
+        layout: the default configuration of layers.
+        on_layer: the layer of each form as a whole.
     """
     first = 6 + len(forms)
     kids = " ".join(f"{first + 2 * n} 0 R" for n in range(len(pages)))
     named = " ".join(f"/X{n} {6 + n} 0 R" for n in range(len(forms)))
-    resources = f"<< /Font << /F1 3 0 R >> /XObject << {named} >> >>"
+    last = first + 2 * len(pages)
+    called = " ".join(f"/L{n} @{n}" for n in range(len(layers)))
+    optional = f"/OCProperties << /OCGs [{called[4:]}] /D << {layout} >> >>" if layers else ""
+    optional = re.sub(r"/L\d+ ", "", optional)
+    resources = f"<< /Font << /F1 3 0 R >> /XObject << {named} >> /Properties << {called} >> >>"
     objects = [
-        "<< /Type /Catalog /Pages 2 0 R >>",
+        f"<< /Type /Catalog /Pages 2 0 R {optional} >>",
         f"<< /Type /Pages /Count {len(pages)} /Kids [{kids}] >>",
         HEAD,
         CODES,
@@ -35,7 +47,8 @@ def made_pdf(
     for matrix, operators in forms:
         head = (
             f"<< /Type /XObject /Subtype /Form /BBox [-5000 -5000 5000 5000] /Matrix [{matrix}]"
-            f" /Resources {resources} /Length {len(operators)} >>"
+            f" /Resources {resources} /Length {len(operators)}"
+            f"{f' /OC {on_layer}' if on_layer else ''} >>"
         )
         objects.append(f"{head}\nstream\n{operators}\nendstream")
     for n, operators in enumerate(pages):
@@ -44,7 +57,9 @@ def made_pdf(
             f" /Resources {resources} /Contents {first + 2 * n + 1} 0 R >>",
             f"<< /Length {len(operators)} >>\nstream\n{operators}\nendstream",
         ]
-    text, places = "%PDF-1.4\n", list[int]()
+    objects += [f"<< {each} >>" for each in layers]
+    objects = [re.sub(r"@(\d+)", lambda n: f"{last + int(n[1])} 0 R", each) for each in objects]
+    text, places = "%PDF-1.5\n", list[int]()
     for n, body in enumerate(objects, start=1):
         places.append(len(text))
         text += f"{n} 0 obj\n{body}\nendobj\n"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,3 +18,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     ma.run(job, folder / "own", progress=SILENT)
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def few_random_rankings() -> Iterator[None]:
+    """Boards draw random rankings for ten rows; what is tested here does not depend on it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mechassay.leaderboard.evaluate.MANY_ROWS", 1)
+        yield

@@ -111,7 +111,7 @@ def test_a_claim_is_judged_with_the_keyboard_alone(
     assert (own["C1"].status, own["C1"].reason) == ("PARTIAL", "A threshold lacks")
     assert own["C2"].status == "YES" and own["C3"].status == "NOT TESTED"
     found = score_judgments(judgments, [document])
-    assert found.evidence.unsupported["ioi"] == ("C2",)
+    assert found.evidence.missing["ioi"] == ("C2",)
     assert [row.state for row in found.evidence.rows] == ["normalised", "not found"]
 
 

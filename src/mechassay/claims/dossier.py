@@ -69,6 +69,7 @@ from mechassay.claims.rubric import (
     load_rubric,
 )
 from mechassay.errors import BadFile, BadUsage
+from mechassay.results.reading import has_values
 from mechassay.results.records import Measure, Record, Table
 from mechassay.stats.intervals import FEW_GROUPS
 from mechassay.tasks import TASKS
@@ -487,7 +488,7 @@ class _Dossier:
         reasons = [rule.says, *(answer.reason for answer in answers)]
         read = [row for answer in answers for row in answer.read]
         reasons += [of_pairs(read)]
-        groups = [n_groups(stored.record) for stored, _ in read if stored.record.values is not None]
+        groups = [n_groups(stored.record) for stored, _ in read if has_values(stored.record)]
         self.n_groups += groups
         few = min(groups, default=FEW_GROUPS) < FEW_GROUPS
         if few:

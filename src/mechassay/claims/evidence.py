@@ -1,10 +1,12 @@
 """Whether evidence holds: quotes are in their documents, records are as they were; and the score.
 
-Two profiles. `paper` takes statuses as they were given. In `verified` a YES or PARTIAL without
-evidence that holds is UNSUPPORTED and counts as NO: no quote that is found, and no record whose
-file still has its hash. What could not be looked at, as no document or folder was given, is not
-supported either, and is counted apart. Nor is a quote that is only in a passage which gives a
-reader orders, or that is too short to say anything (`is_short`).
+Three profiles. `paper` takes statuses as they were given. In `quote_exists` a YES or PARTIAL
+without evidence that exists counts as NO: no quote that is found, and no record whose file still
+has its hash. What could not be looked at, as no document or folder was given, does not exist
+either, and is counted apart. Nor does a quote that is only in a passage which gives a reader
+orders, or that is too short to say anything (`is_short`). In `supported` a quote must also be able
+to be about its criterion, be counted for it alone, and not be denied by the document itself
+(`quote_rules`).
 
 Records, and what the claim says of itself, are evidence for the criteria whose rule reads them,
 and for no others; what a claim says of itself only where an execution looked. A record that was
@@ -22,7 +24,7 @@ from functools import cached_property, lru_cache
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from mechassay.claims.claim import Claim, system_claim
 from mechassay.claims.document import (
@@ -42,6 +44,7 @@ from mechassay.claims.judgments import (
     Quote,
     RecordEvidence,
 )
+from mechassay.claims.quote_rules import Limitation, find_limitations, objections
 from mechassay.claims.rubric import (
     DECLARED,
     NEEDS,
@@ -235,17 +238,29 @@ State = Literal[
     "not checked",
 ]
 HOLDS: tuple[State, ...] = ("exact", "normalised", "loose", "record", "declared")
+Profile = Literal["quote_exists", "supported"]
 
 
 @dataclass(frozen=True)
 class CheckedEvidence:
-    """One piece of evidence, and what came of looking for it; 0 is no page."""
+    """One piece of evidence, and what came of looking for it.
+
+    Attributes:
+        page: where it begins; 0 is no page.
+        against: why it supports nothing though it exists; "" if it does.
+    """
 
     claim: str
     criterion: str
     evidence: Evidence
     state: State
     page: int = 0
+    against: str = ""
+
+    @property
+    def supports(self) -> bool:
+        """Whether it exists, and nothing is against it."""
+        return self.state in HOLDS and not self.against
 
 
 @dataclass(frozen=True, repr=False)
@@ -253,20 +268,32 @@ class EvidenceChecks(OneLine):
     """All evidence of judgments, looked at.
 
     Attributes:
-        unsupported: of each claim, criteria whose YES or PARTIAL has no evidence that holds.
+        missing: of each claim, criteria whose YES or PARTIAL has no evidence that exists.
+        unsupported: those, and criteria whose YES or PARTIAL no evidence supports.
+        limitations: what the documents say of their own limits.
     """
 
     rows: tuple[CheckedEvidence, ...]
+    missing: Mapping[str, tuple[str, ...]]
     unsupported: Mapping[str, tuple[str, ...]]
+    limitations: tuple[Limitation, ...] = ()
 
     def count(self, *states: State) -> int:
         """Pieces of evidence in these states."""
         return sum(row.state in states for row in self.rows)
 
-    def statuses(self, judged: JudgedClaim) -> dict[str, Status]:
-        """The statuses of the profile `verified`."""
-        lost = self.unsupported[judged.claim.id]
+    def statuses(self, judged: JudgedClaim, profile: Profile = "supported") -> dict[str, Status]:
+        """The statuses of a profile."""
+        lost = (self.missing if profile == "quote_exists" else self.unsupported)[judged.claim.id]
         return {code: "NO" if code in lost else status for code, status in judged.statuses.items()}
+
+    def why(self, claim: str, code: str) -> str:
+        """Why a YES or PARTIAL is not supported; "" if it is, or if it is neither."""
+        if code not in self.unsupported[claim]:
+            return ""
+        own = [row for row in self.rows if (row.claim, row.criterion) == (claim, code)]
+        said = [row.against for row in own if row.against]
+        return said[0] if said else own[0].state if own else "no quote"
 
 
 def check_evidence(
@@ -294,23 +321,46 @@ def check_evidence(
         return _declared_state(each.declared, judged.claim, judgments.criteria, codes, executed), 0
 
     rows: list[CheckedEvidence] = []
+    missing: dict[str, tuple[str, ...]] = {}
     unsupported: dict[str, tuple[str, ...]] = {}
+    limits = tuple(each for document in documents for each in find_limitations(document))
+    letters = "\n".join(skeleton(normalised("\n".join(each.pages))) for each in documents)
     for judged in judgments.claims:
         name = judged.claim.id
-        own = {
-            code: [
+        own = _with_objections(
+            judged,
+            [
                 CheckedEvidence(name, code, each, *state(each, judged, code))
+                for code, judgment in judged.criteria.items()
                 for each in judgment.evidence
-            ]
-            for code, judgment in judged.criteria.items()
-        }
-        rows += [row for found in own.values() for row in found]
-        unsupported[name] = tuple(
-            code
-            for code, judgment in judged.criteria.items()
-            if _says_something(judgment) and not any(row.state in HOLDS for row in own[code])
+            ],
+            limits,
+            letters,
         )
-    return EvidenceChecks(tuple(rows), unsupported)
+        rows += own
+        exists = {row.criterion for row in own if row.state in HOLDS}
+        supports = {row.criterion for row in own if row.supports}
+        said = [code for code, judgment in judged.criteria.items() if _says_something(judgment)]
+        missing[name] = tuple(code for code in said if code not in exists)
+        unsupported[name] = tuple(code for code in said if code not in supports)
+    return EvidenceChecks(tuple(rows), missing, unsupported, limits)
+
+
+def _with_objections(
+    judged: JudgedClaim,
+    rows: Sequence[CheckedEvidence],
+    limits: Sequence[Limitation],
+    letters: str,
+) -> list[CheckedEvidence]:
+    """Evidence with what is against its quotes, of those that exist."""
+    quotes = {
+        place: (row.criterion, row.evidence.quote.exact)
+        for place, row in enumerate(rows)
+        if row.evidence.quote is not None and row.state in HOLDS
+    }
+    said = objections(judged.claim, judged.statuses, list(quotes.values()), limits, letters)
+    against = dict(zip(quotes, said, strict=True))
+    return [replace(row, against=against.get(place, "")) for place, row in enumerate(rows)]
 
 
 def _says_something(judgment: Judgment) -> bool:
@@ -386,25 +436,34 @@ class ScoredJudgments(OneLine):
     """Judgments with their scores.
 
     Attributes:
-        paper, verified, lenient: scores by claim: as judged; with evidence that holds alone; with
-            lenient conjuncts.
-        source: of all claims, as judged; `source_verified` with evidence that holds alone.
+        paper, quote_exists, supported, lenient: scores by claim: as judged; where evidence has to
+            exist; where it has to support the status too; as judged with lenient conjuncts.
+        source, source_quote_exists, source_supported: of all claims.
     """
 
     judgments: Judgments
     evidence: EvidenceChecks
     paper: dict[str, ClaimScore]
-    verified: dict[str, ClaimScore]
+    quote_exists: dict[str, ClaimScore]
+    supported: dict[str, ClaimScore]
     lenient: dict[str, ClaimScore]
     source: PaperScore
-    source_verified: PaperScore
+    source_quote_exists: PaperScore
+    source_supported: PaperScore
 
     def _repr_html_(self) -> str:
         rows = [
-            (name, number(score.cvs), score.tier, score.gated_tier, number(self.verified[name].cvs))
+            (
+                name,
+                number(score.cvs),
+                score.tier,
+                score.gated_tier,
+                number(self.quote_exists[name].cvs),
+                number(self.supported[name].cvs),
+            )
             for name, score in self.paper.items()
         ]
-        headings = ("claim", "CVS", "tier", "gated tier", "CVS, verified")
+        headings = ("claim", "CVS", "tier", "gated tier", "quote exists", "supported")
         rater = self.judgments.rater
         facts = {"rater": f"{rater.kind}: {rater.id}", "paper": number(self.source.cvs)}
         return html_facts(self.judgments.rubric, facts, html_table(headings, rows))
@@ -431,6 +490,11 @@ class ScoredJudgments(OneLine):
                 f"{counted(n, 'piece of evidence was', 'pieces of evidence were')} not checked:"
                 " name the --document of quotes, or the folder of the --runs."
             )
+        if n := len(self.evidence.unsupported[claim.id]) - len(self.evidence.missing[claim.id]):
+            warnings.append(
+                f"{counted(n, 'YES or PARTIAL has', 'YES or PARTIAL have')} quotes that exist and"
+                " do not support them; each criterion says why."
+            )
         return Record(
             kind=KIND,
             cell={"claim": claim.id, "rater": rater, **_names(claim)},
@@ -447,6 +511,7 @@ class ScoredJudgments(OneLine):
             tables=[
                 _criteria(rubric, judged, self.evidence),
                 _evidence(rows),
+                _limitations(judged, self.evidence.limitations),
                 Table.of(
                     "upgrades",
                     ("criterion",),
@@ -490,10 +555,16 @@ class ScoredJudgments(OneLine):
         return [
             measure("cvs", "CVS", score.cvs, "Claim Validity Score of the statuses as judged."),
             measure(
-                "cvs verified",
-                "CVS, verified",
-                self.verified[name].cvs,
-                "The score if a YES or PARTIAL without evidence that holds is NO.",
+                "cvs quote exists",
+                "CVS, quote exists",
+                self.quote_exists[name].cvs,
+                "The score if a YES or PARTIAL without a quote or record that exists is NO.",
+            ),
+            measure(
+                "cvs supported",
+                "CVS, supported",
+                self.supported[name].cvs,
+                "The score if a YES or PARTIAL that no quote or record supports is NO.",
             ),
             measure(
                 "cvs lenient",
@@ -530,16 +601,21 @@ def score_judgments(
     own = {judged.claim.id: judged for judged in judgments.claims}
     paper = {name: claim_score(rubric, each.statuses) for name, each in own.items()}
     lenient = {name: claim_score(rubric, each.statuses, "lenient") for name, each in own.items()}
-    verified = {name: claim_score(rubric, evidence.statuses(each)) for name, each in own.items()}
+    exists, supported = (
+        {name: claim_score(rubric, evidence.statuses(each, way)) for name, each in own.items()}
+        for way in get_args(Profile)
+    )
     system, why = system_claim([each.claim for each in judgments.claims])
     return ScoredJudgments(
         judgments,
         evidence,
         paper,
-        verified,
+        exists,
+        supported,
         lenient,
         paper_score(paper, system, why),
-        paper_score(verified, system, why),
+        paper_score(exists, system, why),
+        paper_score(supported, system, why),
     )
 
 
@@ -555,7 +631,7 @@ def _groups(judged: JudgedClaim) -> list[Measure]:
 
 
 def _criteria(rubric: Rubric, judged: JudgedClaim, evidence: EvidenceChecks) -> Table:
-    verified = evidence.statuses(judged)
+    exists, supported = (evidence.statuses(judged, way) for way in get_args(Profile))
     worst, best = judged.ends
     rows = [
         {
@@ -563,7 +639,9 @@ def _criteria(rubric: Rubric, judged: JudgedClaim, evidence: EvidenceChecks) -> 
             "name": each.name,
             "dimension": each.dimension,
             "status": judged.criteria[each.code].status,
-            "verified": verified[each.code],
+            "quote_exists": exists[each.code],
+            "supported": supported[each.code],
+            "unsupported": evidence.why(judged.claim.id, each.code),
             "at_worst": worst[each.code],
             "at_best": best[each.code],
             "reason": judged.criteria[each.code].told,
@@ -580,12 +658,31 @@ def _evidence(rows: Sequence[CheckedEvidence]) -> Table:
             "criterion": row.criterion,
             "number": place,
             "state": row.state,
+            "against": row.against,
             "page": row.page or (row.evidence.quote.page if row.evidence.quote else None),
             "text": row.evidence.quote.exact if row.evidence.quote else _record_text(row),
         }
         for place, row in enumerate(rows)
     ]
     return Table.of("evidence", ("criterion", "number"), told)
+
+
+def _limitations(judged: JudgedClaim, limits: Sequence[Limitation]) -> Table:
+    rows = [
+        {
+            "number": place,
+            "page": each.page,
+            "kind": each.kind,
+            "text": each.text,
+            "denies": ", ".join([*each.denies, *each.denies_yes]),
+            "doubts": ", ".join(each.doubts),
+            "contradicts": ", ".join(
+                code for code, status in judged.statuses.items() if each.contradicts(code, status)
+            ),
+        }
+        for place, each in enumerate(limits)
+    ]
+    return Table.of("limitations", ("number",), rows)
 
 
 def _record_text(row: CheckedEvidence) -> str:

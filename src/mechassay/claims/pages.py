@@ -1,9 +1,9 @@
 """Pages of judged claims and of raters compared, and the form for judging claims.
 
 The page of judged claims has scores, tiers, every criterion with its evidence, and what would
-lift the score. It states the score as judged, and beside it the one with evidence that holds
-alone. It names the criteria that no rule of the score uses, and that a score is a triage, not a
-verdict.
+lift the score. It states the score as judged, and beside it the one that is supported and the one
+for which quotes exist. It names the criteria that no rule of the score uses, and that a score is a
+triage, not a verdict.
 
 The page of raters compared has disagreements first, then the statistics of agreement, then every
 table.
@@ -53,7 +53,7 @@ from mechassay.results.page import (
     TextTable,
     templates,
 )
-from mechassay.results.records import Failure, Record
+from mechassay.results.records import Failure, Record, Scalar
 from mechassay.results.sections import all_numbers, facts_section, meanings, warnings_notice
 from mechassay.stats.intervals import FEW_GROUPS
 from mechassay.utils.display import interval, number, share
@@ -65,7 +65,15 @@ READING = {
         "The name of the score's range; and the highest that caps allow if a dimension is 0 or 1."
         " Caps are this package's, not the paper's."
     ),
-    "Verified": "A YES or PARTIAL without evidence that holds counts as NO.",
+    "Quote exists": (
+        "A YES or PARTIAL counts as NO if no quote of it is in the document, and no record is as it"
+        " was. That says nothing of what the quote is about."
+    ),
+    "Supported": (
+        "A YES or PARTIAL counts as NO, too, if no quote of it can be about the criterion, if the"
+        " passage is counted for another criterion, or if the document says the contrary. Rules"
+        " look for words; whether a quote shows what it is quoted for is a reader's to say."
+    ),
     "Highest": "The score if everything that was not tested were YES.",
 }
 
@@ -96,6 +104,7 @@ class ClaimsPage(Page):
         blocks: list[Block] = [
             *(Text(verdict_line(record), "verdict", record.cell["claim"]) for record in records),
             *lost_quotes(records),
+            *denied(records),
             *_beyond(records),
             *warnings_notice(records),
             Text(_limits(records), "soft"),
@@ -132,6 +141,19 @@ def lost_quotes(records: Sequence[Record]) -> list[Block]:
     return found
 
 
+def denied(records: Sequence[Record]) -> list[Block]:
+    """Statuses that a sentence of the document contradicts."""
+    lines = [
+        (f"{record.cell['claim']}, {code} {statuses_of(record)[code]}: “{row['text']}”", "")
+        for record in records
+        if record.has_table("limitations")
+        for row in record.table("limitations").rows()
+        for code in filter(None, str(row["contradicts"]).split(", "))
+    ]
+    title = "The document denies what was judged of these; its quotes do not support that."
+    return [Notice(title, tuple(lines), "broken")] if lines else []
+
+
 def rubric_of(record: Record) -> Rubric:
     """The rubric that a claim was judged by."""
     spec = record.specs["rubric"]
@@ -139,15 +161,15 @@ def rubric_of(record: Record) -> Rubric:
 
 
 def statuses_of(record: Record, column: str = "status") -> dict[str, Status]:
-    """The status of each criterion, as judged, or verified."""
+    """The status of each criterion: as judged, "quote_exists", or "supported"."""
     found = record.table("criteria").columns
     pairs = zip(found["criterion"], found[column], strict=True)
     return {str(code): cast("Status", status) for code, status in pairs}
 
 
-def gated_of(record: Record) -> str:
-    """The gated tier of a claim as judged; "" without a score."""
-    return _score(record).gated_tier
+def supported_tier(record: Record) -> str:
+    """The gated tier of what is supported of a claim; "" without a score."""
+    return _score(record, "supported").gated_tier
 
 
 def _score(record: Record, column: str = "status") -> ClaimScore:
@@ -219,12 +241,14 @@ def _scored(record: Record) -> str:
         if executed and statuses_of(record).get("V5", "") == "NOT TESTED"
         else "."
     )
-    supported = _score(record, "verified")
+    exists, supported = _score(record, "quote_exists"), _score(record, "supported")
     also = (
-        f" With evidence that holds alone it is {_one(supported.cvs)}, {supported.gated_tier}."
-        if _one(supported.cvs) != _one(score.cvs)
+        f" Supported: {_one(supported.cvs)}, {supported.gated_tier}."
+        if not executed or _one(supported.cvs) != _one(score.cvs)
         else ""
     )
+    if exists.cvs != supported.cvs:
+        also += f" Quotes exist for {_one(exists.cvs)}, {exists.tier}, whatever they are about."
     return f"Score {score.cvs:.1f}{within}: {tier}{unread}{also}"
 
 
@@ -248,15 +272,17 @@ def _limits(records: Sequence[Record]) -> str:
 
 
 def _asks(records: Sequence[Record]) -> dict[str, str]:
-    known = {"CVS", "CVS, verified", "CVS, lenient", "CVS, highest"}
+    known = {"CVS", "CVS, quote exists", "CVS, supported", "CVS, lenient", "CVS, highest"}
     return {name: text for name, text in meanings(records).items() if name not in known}
 
 
 def _scores(records: Sequence[Record]) -> TextTable:
     rubric = rubric_of(records[0])
-    headings = [Column("claim", numeric=False), Column("CVS"), Column("verified")]
+    headings = [Column("claim", numeric=False), Column("CVS")]
+    headings += [Column("quote exists"), Column("supported")]
     headings += [Column("lenient", optional=2), Column("highest", optional=3)]
     headings += [Column("tier", numeric=False), Column("gated tier", numeric=False)]
+    headings += [Column("supported tier", numeric=False)]
     headings += [Column(each.code, optional=4) for each in rubric.dimensions]
     headings += [Column("not tested", optional=1)]
     rows: list[Row] = []
@@ -269,6 +295,7 @@ def _scores(records: Sequence[Record]) -> TextTable:
                     *(_one(record.value(key)) for key in CVS),
                     tier_of(rubric, score.cvs) or NOTHING,
                     score.gated_tier or NOTHING,
+                    supported_tier(record) or NOTHING,
                     *(str(score.dimensions[each.code]) for each in rubric.dimensions),
                     str(score.counts["NOT TESTED"] + score.counts["NA"]),
                 )
@@ -281,7 +308,7 @@ def _scores(records: Sequence[Record]) -> TextTable:
 
 ORDER = ("NO", "PARTIAL", "YES", "NOT TESTED", "NA")
 """Of criteria on a page: what fails first."""
-CVS = ("cvs", "cvs verified", "cvs lenient", "cvs highest")
+CVS = ("cvs", "cvs quote exists", "cvs supported", "cvs lenient", "cvs highest")
 
 
 def _one(value: float) -> str:
@@ -298,7 +325,7 @@ def _claim(record: Record) -> Section:
     evidence = _evidence(record)
     if evidence.rows:
         blocks.append(Fold(f"Evidence: {len(evidence.rows)}", (evidence,), is_open=True))
-    blocks += _steps(record)
+    blocks += [*_limitations(record), *_steps(record)]
     return Section(f"Claim {record.cell['claim']}", tuple(blocks))
 
 
@@ -308,10 +335,11 @@ def _criteria(record: Record) -> TextTable:
     for row in sorted(
         record.table("criteria").rows(), key=lambda row: ORDER.index(str(row["status"]))
     ):
-        status, verified = str(row["status"]), str(row["verified"])
-        told = status if status == verified else f"{status} (unsupported)"
+        status, lost = str(row["status"]), str(row["unsupported"] or "")
+        told = f"{status} (unsupported)" if lost else status
+        reason = " ".join(filter(None, [str(row["reason"] or ""), f"[{lost}]" if lost else ""]))
         name = f"{row['name']} ({row['criterion']})"
-        cells = (name, told, str(row["reason"] or ""), str(row["n_evidence"] or ""))
+        cells = (name, told, reason, str(row["n_evidence"] or ""))
         rows.append(Row(cells, "more" if status in ("NOT TESTED", "NA") else ""))
     columns = (
         Column("criterion", numeric=False),
@@ -332,6 +360,26 @@ def _predictions(record: Record) -> list[Block]:
     ]
     headings = ("prediction", "outcome", "measured")
     return [TextTable.of("Predictions", headings, rows, words=True)]
+
+
+def _limitations(record: Record) -> list[Block]:
+    """What the document says of its own limits, beside the criteria that it denies."""
+    if not record.has_table("limitations") or not len(record.table("limitations")):
+        return []
+    statuses = statuses_of(record)
+
+    def judged(codes: Scalar) -> str:
+        return ", ".join(
+            f"{code} {statuses[code]}" for code in str(codes or "").split(", ") if code
+        )
+
+    rows = [
+        (str(row["page"]), str(row["text"]), judged(row["denies"]), judged(row["doubts"]))
+        for row in record.table("limitations").rows()
+    ]
+    headings = ("page", "the document says", "denies", "casts doubt on")
+    about = "Sentences that rules find, beside what was judged of the criteria that they are about."
+    return [TextTable.of("Limitations", headings, rows, words=True, caption=about)]
 
 
 def _steps(record: Record) -> list[Block]:
@@ -361,10 +409,11 @@ def _evidence(record: Record) -> TextTable:
             str(row["state"]),
             "" if row["page"] is None else str(row["page"]),
             str(row["text"]),
+            str(row["against"] or ""),
         )
         for row in record.table("evidence").rows()
     ]
-    headings = ("criterion", "found", "page", "quote or record")
+    headings = ("criterion", "quote exists", "page", "quote or record", "supports nothing, as")
     return TextTable.of("Evidence", headings, rows, words=True)
 
 

@@ -37,7 +37,7 @@ from mechassay.measurement.measurement import KIND as MEASURE
 from mechassay.models.objectives import least_size
 from mechassay.models.sources import UNTRAINED
 from mechassay.prompts.rows import FILES
-from mechassay.results.reading import read_record
+from mechassay.results.reading import has_values, read_record
 from mechassay.results.records import Measure, Record
 from mechassay.stats.intervals import (
     LEVEL,
@@ -281,7 +281,7 @@ def _decided(
 
 def of_pairs(read: Iterable[tuple[StoredRecord, Measure]]) -> str:
     """The fewest pairs, and groups of pairs, that what was read is of; "" if it is of none."""
-    held = [stored.record for stored, _ in read if stored.record.values is not None]
+    held = [stored.record for stored, _ in read if has_values(stored.record)]
     if not held:
         return ""
     fewest = min(held, key=n_groups)

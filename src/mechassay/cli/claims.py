@@ -167,7 +167,7 @@ def score(
     ] = None,
     local: LocalOption = False,
 ) -> None:
-    """Score judgments: as they are, and with the evidence that holds alone."""
+    """Score judgments: as they are, with quotes that exist, and with what they support."""
     from mechassay.claims.evidence import score_judgments
     from mechassay.claims.judgments import read_judgments
     from mechassay.results.report import print_report, write_page
@@ -184,8 +184,9 @@ def score(
         f"Score of the paper: {_told(source.cvs, source.gated_tier)}, of {source.system}"
         f" ({source.why}); highest {_told(source.highest)}, median {_told(source.median)}"
     )
-    verified = found.source_verified
-    typer.echo(f"With evidence that holds alone: {_told(verified.cvs, verified.gated_tier)}")
+    exists, supported = found.source_quote_exists, found.source_supported
+    typer.echo(f"Supported: {_told(supported.cvs, supported.gated_tier)}")
+    typer.echo(f"Quotes exist for: {_told(exists.cvs, exists.gated_tier)}, whatever they are about")
     for warning in dict.fromkeys(text for record in records for text in record.warnings):
         typer.echo(f"warning: {warning}", err=True)
     if page is not None:

@@ -38,6 +38,7 @@ from mechassay.claims.document import (
     without_shapeless,
 )
 from mechassay.documents import Extractor
+from mechassay.documents.layers import OFF_LAYER, mark_layers
 from mechassay.errors import BadFile, MissingExtra, first_line
 
 SIDE_BY_SIDE = 4
@@ -185,6 +186,7 @@ FAINTEST = 12
 """Of 255: paint that covers less is transparent."""
 ACTUAL = "ActualText"
 OFF, CLIPPED = "off the page", "clipped away"
+LAYER = "on a layer that is off"
 HYPHEN = 2
 """PDFium's code for a hyphen at a line's end."""
 DEEPEST = 64
@@ -221,6 +223,7 @@ class PdfShape:
 class PdfPage:
     """A page whose hidden text objects are removed, and what was cut.
 
+        layer            on a layer that is switched off (`documents.layers`)
         not painted      render modes 3 and 7
         off the page     no part of its box is on the page
         clipped away     no part of its box is inside the clip paths and forms around it
@@ -236,24 +239,28 @@ class PdfPage:
     reported where it differs from the letters. Text is cut if it lies inside more nested forms
     than are looked through.
 
-    Clip paths and what lies behind are judged by boxes, and a picture has no colour. Letters of
-    a layer that is switched off, or on a shape that is smaller than its box, are not found.
+    Clip paths and what lies behind are judged by boxes, and a picture has no colour. Letters on a
+    shape that is smaller than its box are not found. Where layers could not be read, what is on
+    any of them is cut.
     """
 
     page: Any
     number: int
     raw: Any
+    layers_known: bool = True
     cut: list[HiddenText] = field(default_factory=list[HiddenText])
 
     def visible_lines(self) -> list[PageLine]:
         """The lines of the page without its hidden text, in the order in which they were drawn."""
+        # Marks may go with what they say in the place of letters: layers come first.
+        layered = {owner for owner, shape in self._shapes().items() if self._is_layered(shape)}
         said = self._without_stand_ins()
         # PDFium leaves out a text that lies on its copy: with one gone, the other may appear.
         while True:
             textpage = self.page.get_textpage()
             letters = list(self._letters(textpage.raw))
             shapes = self._shapes()
-            reasons = self._reasons(letters, shapes)
+            reasons = self._reasons(letters, shapes, layered)
             texts = {owner: shapes[owner].handle for owner in reasons}
             words: dict[int, str] = {}
             for letter in letters:
@@ -290,14 +297,21 @@ class PdfPage:
         return [mark for mark in marks if ACTUAL in self._keys(mark)]
 
     def _keys(self, mark: Any) -> list[str]:
-        get, found = self.raw.FPDFPageObjMark_GetParamKey, list[str]()
-        for place in range(self.raw.FPDFPageObjMark_CountParams(mark)):
-            n = ctypes.c_ulong()
-            get(mark, place, None, 0, n)
-            name = (ctypes.c_ushort * (n.value // 2 + 1))()
-            get(mark, place, name, n.value, n)
-            found.append(bytes(name)[: n.value].decode("utf-16-le", "replace").rstrip("\0"))
-        return found
+        get = self.raw.FPDFPageObjMark_GetParamKey
+        n = self.raw.FPDFPageObjMark_CountParams(mark)
+        return [self._wide(get, mark, place) for place in range(n)]
+
+    def _name(self, mark: Any) -> str:
+        return self._wide(self.raw.FPDFPageObjMark_GetName, mark)
+
+    @staticmethod
+    def _wide(get: Any, *of: Any) -> str:
+        """A text that PDFium writes in UTF-16."""
+        n = ctypes.c_ulong()
+        get(*of, None, 0, n)
+        name = (ctypes.c_ushort * (n.value // 2 + 1))()
+        get(*of, name, n.value, n)
+        return bytes(name)[: n.value].decode("utf-16-le", "replace").rstrip("\0")
 
     def _stand_in(self, mark: Any) -> str:
         """What the ActualText of a piece of marked content says."""
@@ -396,7 +410,21 @@ class PdfPage:
             box = _common(box, _around(points) if points else NOWHERE)
         return box
 
-    def _reasons(self, letters: list[PdfLetter], shapes: dict[int, PdfShape]) -> dict[int, str]:
+    def _is_layered(self, shape: PdfShape) -> bool:
+        """Whether an object, or a form around it, is on a layer that is off."""
+        raw, holder = self.raw, shape.handle
+        while holder is not None:
+            for place in range(raw.FPDFPageObj_CountMarks(holder.raw)):
+                mark = raw.FPDFPageObj_GetMark(holder.raw, place)
+                off = OFF_LAYER in self._keys(mark)
+                if off or (not self.layers_known and self._name(mark) == "OC"):
+                    return True
+            holder = holder.container
+        return False
+
+    def _reasons(
+        self, letters: list[PdfLetter], shapes: dict[int, PdfShape], layered: set[int]
+    ) -> dict[int, str]:
         """Why text objects cannot be seen; those that can are not in it."""
         boxes: dict[int, Box] = {}
         heights: dict[int, float] = {}
@@ -412,9 +440,15 @@ class PdfPage:
                 side = max(letter.box[2] - letter.box[0], letter.box[3] - letter.box[1])
                 heights[letter.owner] = max(heights.get(letter.owner, 0.0), side)
         paper: Box = self.page.get_bbox()
-        others = [each for each in shapes.values() if each.kind != self.raw.FPDF_PAGEOBJ_TEXT]
+        others = [
+            each
+            for owner, each in shapes.items()
+            if each.kind != self.raw.FPDF_PAGEOBJ_TEXT and owner not in layered
+        ]
         found = {
-            owner: self._reason(shapes[owner], box, heights[owner], paper, others)
+            owner: LAYER
+            if owner in layered
+            else self._reason(shapes[owner], box, heights[owner], paper, others)
             for owner, box in boxes.items()
         }
         return {owner: reason for owner, reason in found.items() if reason}
@@ -678,6 +712,7 @@ def _by_pypdf(content: bytes, name: str, most: int | None) -> FileText:
 
 def _by_pdfium(content: bytes, name: str, most: int | None) -> FileText:
     pdfium = needed("pypdfium2", name, "pdf")
+    content, layers_known = mark_layers(content, needed("pypdf", name, "pdf"))
     try:
         document = pdfium.PdfDocument(content)
     except pdfium.PdfiumError as error:
@@ -688,7 +723,8 @@ def _by_pdfium(content: bytes, name: str, most: int | None) -> FileText:
     try:
         n_pages = len(document)
         for number in range(1, n_pages + 1 if most is None else min(n_pages, most) + 1):
-            page = PdfPage(document[number - 1], number, needed("pypdfium2.raw", name, "pdf"))
+            raw = needed("pypdfium2.raw", name, "pdf")
+            page = PdfPage(document[number - 1], number, raw, layers_known)
             lines = page.visible_lines()
             text, shapeless = without_shapeless(page_text(lines), number)
             pages.append(text)

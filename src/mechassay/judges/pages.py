@@ -77,10 +77,10 @@ READING = {
         "The judge was asked anew each time. One run shows what it said once; how far runs are"
         " apart is how far it can be relied on."
     ),
-    "Verified": pages.READING["Verified"],
+    "Quote exists": pages.READING["Quote exists"],
+    "Supported": pages.READING["Supported"],
     "Unsupported": (
-        "Criteria of all claims that were judged YES or PARTIAL without a quote that is in the"
-        " document."
+        "Criteria of all claims that were judged YES or PARTIAL, and that no quote supports."
     ),
     "Tried again": "Requests that failed on the way, and answers that were cut off or malformed.",
 }
@@ -125,7 +125,8 @@ class AssessmentsPage(Page):
             first, *others = pages.ClaimsPage().sections(records)
             return [Section("", (*first.blocks, *failed)), table, *others, reading]
         systems = [own[0] for own in runs]
-        said: list[Block] = [*pages.lost_quotes(records), Text(_apart(systems), "verdict")]
+        said: list[Block] = [*pages.lost_quotes(records), *pages.denied(records)]
+        said.append(Text(_apart(systems), "verdict"))
         said += [*failed, *warnings_notice(systems)]
         return [Section("", tuple(said)), table, reading, *facts_section(systems)]
 
@@ -141,7 +142,8 @@ def _runs(records: Sequence[Record]) -> list[list[Record]]:
 def _apart(systems: Sequence[Record]) -> str:
     """How far the scores of the runs are apart."""
     told: list[str] = []
-    for name, how in (("cvs", "as judged"), ("cvs verified", "with quotes that hold alone")):
+    ways = {"cvs": "as judged", "cvs quote exists": "with quotes that exist"}
+    for name, how in {**ways, "cvs supported": "supported"}.items():
         known = [each.value(name) for each in systems if not math.isnan(each.value(name))]
         span = f"{min(known):.1f} to {max(known):.1f}" if known else "undefined"
         told.append(f"{span} {how}")
@@ -153,8 +155,9 @@ def _runs_table(runs: Sequence[Sequence[Record]]) -> TextTable:
         Column("run", numeric=False),
         Column("claims"),
         Column("CVS"),
-        Column("verified"),
-        Column("gated tier", numeric=False, optional=2),
+        Column("quote exists"),
+        Column("supported"),
+        Column("supported tier", numeric=False, optional=2),
         Column("unsupported"),
         Column("requests", optional=3),
         Column("tried again", optional=3),
@@ -171,7 +174,7 @@ def _row(own: Sequence[Record], *, linked: bool) -> Row:
     number, spent = system.cell["run"], system.realised
     name = Markup('<a href="run-{0}.html">{0}</a>').format(number) if linked else number
     lost = sum(
-        row["status"] != row["verified"] for each in own for row in each.table("criteria").rows()
+        row["status"] != row["supported"] for each in own for row in each.table("criteria").rows()
     )
     cost = spent.get("cost", math.nan)
     again = spent.get("faults", 0) + spent.get("invalid_answers", 0)
@@ -180,8 +183,9 @@ def _row(own: Sequence[Record], *, linked: bool) -> Row:
             name,
             str(len(own)),
             _one(system.value("cvs")),
-            _one(system.value("cvs verified")),
-            pages.gated_of(system) or NOTHING,
+            _one(system.value("cvs quote exists")),
+            _one(system.value("cvs supported")),
+            pages.supported_tier(system) or NOTHING,
             str(lost),
             f"{spent.get('requests', 0):,.0f}",
             f"{again:,.0f}",
