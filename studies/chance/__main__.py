@@ -8,6 +8,7 @@ left out, which makes the good sentence easier to earn.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -38,7 +39,7 @@ FOLDER = Path("runs/chance")
 
 def pool(name: str) -> dict[tuple[str, str], np.ndarray]:
     """Areas of random rankings, by kind and area; higher is better (of CMD its negative)."""
-    file = FOLDER / f"{name}.npz"
+    file = FOLDER / f"{name}.json"
     if not file.is_file():
         n, n_pairs = (N_SMOLLM2, 30) if name == SMOLLM2 else (N_TRUTH, 100)
         model = ma.load_model(name)
@@ -60,10 +61,9 @@ def pool(name: str) -> dict[tuple[str, str], np.ndarray]:
                 for area in AREAS:
                     sign = -1.0 if area == "cmd" else 1.0
                     areas[f"{kind} {area}"].append(sign * getattr(sweep, area).value)
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        np.savez(file, **{key: np.array(column) for key, column in areas.items()})
-    with np.load(file) as held:
-        return {(kind, area): held[f"{kind} {area}"] for kind in KINDS for area in AREAS}
+        write_text(file, json.dumps(areas))
+    held = json.loads(file.read_text("utf-8"))
+    return {(kind, area): np.array(held[f"{kind} {area}"]) for kind in KINDS for area in AREAS}
 
 
 def usual_limit(draws: np.ndarray, *, n_tried: int = 1) -> float:

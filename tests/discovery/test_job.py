@@ -40,7 +40,8 @@ def test_the_metrics_are_those_of_the_run_with_a_curve(tmp_path: Path) -> None:
     # A curve also chooses a size, on validation pairs.
     assert {**bare.data, "validation": whole.data["validation"]} == whole.data
     unneeded = bare.measure("unneeded@9")
-    assert unneeded is not None and unneeded.n <= 3
+    assert unneeded is not None and unneeded.n == 9 and unneeded.low < unneeded.high
+    assert len(bare.table("minimality@9")) <= 3
     assert "f of one circuit" in (tmp_path / "bare" / "report.html").read_text("utf-8")
 
 

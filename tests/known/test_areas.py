@@ -289,11 +289,11 @@ def test_worthless_rankings_in_strict(known: Known, kind: str) -> None:
 
 @pytest.mark.parametrize("name", ["truth-ioi", "truth-ioi-trained"])
 def test_random_rankings_are_worth_no_more_than_the_empty_one(name: str) -> None:
-    """Not so on truth-previous-token: of 4 true edges,
-    a random half has all of them once in 16 times.
+    """Not so on truth-previous-token: of 4 true edges, a random half has all of them once in 16
+    times.
     """
     curve = Known(name).curve("empty", "strict")
-    assert curve.random_cpr < 0.1 and curve.random_cmd > 0.9
+    assert curve.random_cpr < 0.2 and curve.random_cmd > 0.8
 
 
 def test_the_perfect_ranking(known: Known) -> None:

@@ -60,7 +60,7 @@ def test_a_curve_of_two_pairs(two: Subject, worth: float, tmp_path: Path) -> Non
         measure = record.measure(name)
         assert measure is not None and measure.n == 2 and math.isnan(measure.low)
     text = curve.to_html(tmp_path / "curve.html").read_text("utf-8")
-    assert "without an interval" in text and "[nan" not in text
+    assert "there is no verdict: 2 independent groups" in text and "[nan" not in text
 
 
 def test_two_pairs_do_not_rank_a_perfect_and_a_worthless_method(two: Subject) -> None:

@@ -106,9 +106,37 @@ def test_the_known_circuit_is_complete_and_minimal(truth: Truth) -> None:
     both = measured(truth, "completeness", exact(truth))
     assert both["circuit", "result"].value == pytest.approx(1, abs=0.02)
     assert both["complement", "result"].value == pytest.approx(0, abs=0.02)
-    (result, control) = measured(truth, "minimality", exact(truth)).values()
+    both = measured(truth, "minimality", exact(truth))
+    result, control = both["unneeded", "result"], both["unneeded", "control:random-paths"]
     assert result.value == 0 and result.n == len(truth.circuits["zero"])
-    assert control.of == "control:random-paths" and control.value > 0.5
+    assert control.value > 0.5 and both["dead", "result"].value == 0
+
+
+@pytest.mark.parametrize("n_dead", [0, 5, 40])
+def test_edges_that_carry_nothing_are_unneeded(truth: Truth, n_dead: int) -> None:
+    """Edges beside the true circuit that nothing reaches, as out of a head without a reader."""
+    graph, true = truth.model.graph, truth.circuits["zero"]
+    edges = true.edges.clone()
+    for place in (graph.legal & ~true.edges).nonzero().tolist():
+        wider = edges | _edge(graph, place)
+        if len(Circuit(graph, wider)) - n_dead <= len(true) and (
+            Circuit(graph, wider).pruned() == true
+        ):
+            edges = wider
+    claimed = Circuit(graph, edges)
+    assert len(claimed) == len(true) + n_dead and claimed.pruned() == true
+    at = f"@{len(claimed)}"
+    found = measured(truth, f"minimality:size={len(claimed)}", EdgeScores.of(graph, edges.float()))
+    assert found[f"dead{at}", "result"].value == n_dead
+    unneeded = found[f"unneeded{at}", "result"]
+    assert unneeded.value == pytest.approx(n_dead / len(claimed))
+    assert unneeded.n == len(claimed) and unneeded.low == unneeded.high == unneeded.value
+
+
+def _edge(graph: Graph, place: list[int]) -> torch.Tensor:
+    mask = torch.zeros_like(graph.legal)
+    mask[tuple(place)] = True
+    return mask
 
 
 def test_a_circuit_that_does_nothing(truth: Truth) -> None:

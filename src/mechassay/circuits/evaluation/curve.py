@@ -673,6 +673,7 @@ def area_measure(
     of: str = "result",
     n: int = 0,
     n_undefined: int = 0,
+    meaning: str = "",
 ) -> Measure:
     """An area as a measure: with its title, its direction and its interval, if it has one."""
     title, better = TITLES[name]
@@ -684,6 +685,7 @@ def area_measure(
         value=value,
         n=n,
         n_undefined=n_undefined,
+        meaning=meaning,
         **(interval or Interval(np.nan, np.nan))._asdict(),
     )
 

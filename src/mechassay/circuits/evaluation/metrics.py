@@ -329,10 +329,10 @@ class Scored(OneLine):
     seed: int = 0
     progress: Progress = BAR
 
-    def circuits(self, size: int | float | None) -> dict[str, list[Circuit]]:
+    def circuits(self, size: int | float | None) -> dict[str, Circuit]:
         """What is measured at one size, by what it is of: the circuit of the scores, pruned, and
-        the controls, as many random edges, pruned, and as many edges on random paths. Scores of
-        neurons are summed to nodes; of circuits the largest counts that has no more edges.
+        the control, as many edges on random paths. Scores of neurons are summed to nodes; of
+        circuits the largest counts that has no more edges.
 
         Args:
             size: edges, or a share of them; as many as the known circuit has if None, and then
@@ -342,15 +342,24 @@ class Scored(OneLine):
             if self.truth is None:
                 return {}
             size = len(self.truth)
+        random = RandomPaths(seed=self.seed).circuit(self.model.graph, size)
+        if isinstance(self.scores, CircuitSeries):
+            return {"result": self.scores.within(size), "control:random-paths": random}
+        scores = self.scores.nodes() if isinstance(self.scores, NeuronScores) else self.scores
+        chosen = CircuitSpec("", "method", "", size).cut(scores)
+        return {"result": chosen, "control:random-paths": random}
+
+    def random_circuits(self, size: int | float | None) -> dict[str, list[Circuit]]:
+        """Enough random circuits of one size to say what chance may reach, by their kind: edges
+        drawn one by one, pruned, and random paths, of which the first is that of `circuits`.
+        """
+        if size is None:
+            size = 0 if self.truth is None else len(self.truth)
         graph, seeds = self.model.graph, range(self.seed, self.seed + FEW_DRAWS)
-        random = {
+        return {
             "control:random": [Random(seed=s).draw(graph).top(size).pruned() for s in seeds],
             "control:random-paths": [RandomPaths(seed=s).circuit(graph, size) for s in seeds],
         }
-        if isinstance(self.scores, CircuitSeries):
-            return {"result": [self.scores.within(size)], **random}
-        scores = self.scores.nodes() if isinstance(self.scores, NeuronScores) else self.scores
-        return {"result": [CircuitSpec("", "method", "", size).cut(scores)], **random}
 
     def n_dead(self, size: int | float | None) -> int:
         """How many edges of the scores' circuit of one size are on no path."""
@@ -506,6 +515,11 @@ def auprc_by_chance(n_true: int, n_false: int) -> float:
 
 # Agreement at all sizes
 
+_CMA = (
+    "The area under circuit-model agreement over circuit size, edges by magnitude: 1 only if the"
+    " circuits of all sizes are like the model in every pair. Overshoot earns nothing."
+)
+
 
 @dataclass(frozen=True)
 class AgreementMetric:
@@ -529,7 +543,7 @@ class AgreementMetric:
             ).cma
 
         graph, n, own = scored.model.graph, len(scored.batch), cma(scored.scores)
-        measures = [area_measure("cma", own.value, own.interval, n=n)]
+        measures = [area_measure("cma", own.value, own.interval, n=n, meaning=_CMA)]
         for kind in (Random, RandomPaths):
             drawn = [cma(kind(seed=seed).draw(graph)) for seed in range(FEW_DRAWS)]
             mean = mean_estimate(drawn)
@@ -564,7 +578,8 @@ class OneSizeMetric(ABC):
         circuits = scored.circuits(self.size)
         if not circuits:
             return _undefined(*self.undefined)
-        parts = [self.of_circuits(scored, some, of) for of, some in circuits.items()]
+        groups = {"result": [circuits["result"]], **scored.random_circuits(self.size)}
+        parts = [self.of_circuits(scored, some, of) for of, some in groups.items()]
         return Measured(
             tuple(measure for part in parts for measure in part.measures),
             tuple(table for part in parts for table in part.tables),
@@ -646,7 +661,7 @@ class MinimalityMetric(OneSizeMetric):
         )
         unneeded = filled(_UNNEEDED, share, Interval(low, high), n=n, of=of, at=at)
         tables = (_drops(f"minimality{at}", found),) if of == "result" else ()
-        return Measured((unneeded, dead) if of == "result" else (unneeded,), tables)
+        return Measured((unneeded, dead), tables)
 
 
 def _of_another(values: Float[np.ndarray, "circuits"], intervals: Sequence[Interval]) -> Interval:
