@@ -131,6 +131,8 @@ def test_predictions_are_held_against_the_records(known: Known) -> None:
         assert lines[name].startswith("REFUTED by its own prediction")
     assert all("The sentence itself was not read." in line for line in lines.values())
     assert "REFUTED by its own prediction" in page and "What was run" in page
+    # Both of the false ones are Proposed; the page says what tells them apart.
+    assert "Claims that end as Proposed: the criteria that differ" in page
 
 
 @pytest.mark.slow

@@ -111,7 +111,7 @@ class ClaimsPage(Page):
         ]
         return [
             Section("", tuple(blocks)),
-            Section("Scores", (_scores(records),)),
+            Section("Scores", (_scores(records), *_of_one_tier(records))),
             *(_claim(record) for record in records),
             Section("How to read this", (Terms({**READING, **_asks(records)}),)),
             *facts_section(records),
@@ -250,6 +250,36 @@ def _scored(record: Record) -> str:
     if exists.cvs != supported.cvs:
         also += f" Quotes exist for {_one(exists.cvs)}, {exists.tier}, whatever they are about."
     return f"Score {score.cvs:.1f}{within}: {tier}{unread}{also}"
+
+
+def _of_one_tier(records: Sequence[Record]) -> list[Block]:
+    """Which criteria tell claims apart that end in one tier."""
+    tiers: dict[str, list[Record]] = {}
+    for record in records:
+        if _score(record).n_judged:
+            tiers.setdefault(_score(record).gated_tier, []).append(record)
+    found: list[Block] = []
+    for tier, group in tiers.items():
+        if len(group) < 2:
+            continue
+        names, statuses = [record.cell["claim"] for record in group], list(map(statuses_of, group))
+        rubric = rubric_of(group[0])
+        rows = [
+            (f"{each.name} ({each.code})", *(status[each.code] for status in statuses))
+            for each in rubric.criteria
+            if len({status[each.code] for status in statuses}) > 1
+        ]
+        if rows:
+            title = f"Claims that end as {tier}: the criteria that differ"
+            found.append(TextTable.of(title, ("criterion", *names), rows, words=True))
+        else:
+            found.append(
+                Text(
+                    f"{', '.join(names)} end as {tier}, and no criterion differs: nothing that was"
+                    " run tells them apart."
+                )
+            )
+    return found
 
 
 def _beyond(records: Sequence[Record]) -> list[Block]:
