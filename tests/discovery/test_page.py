@@ -181,10 +181,13 @@ def test_the_spread_of_random_rankings_counts(make_record: Make) -> None:
     """Resampling examples says nothing of how far another random ranking may lie."""
     assert "recover more" in verdict([make_record(cpr=(0.5, 0.45, 0.55))])
     wide = verdict([make_record(cpr=(0.5, 0.45, 0.55), spread=0.1)])
-    assert "cannot be told from random ones" in wide
+    assert "better than all random rankings that were drawn, which are too few" in wide
+    assert "--random-rankings 20 are enough" in wide
+    wider = verdict([make_record(cpr=(0.5, 0.45, 0.55), spread=0.2)])
+    assert "cannot be told from random ones" in wider
     # With many methods, one is likelier to be far out by chance.
     many = [make_record(f"m{n}", cpr=(0.5, 0.45, 0.55), spread=0.03) for n in range(16)]
-    assert "recover more" in verdict(many[:1]) and "cannot be told" in verdict(many)
+    assert "recover more" in verdict(many[:1]) and "--random-rankings 320" in verdict(many)
 
 
 def test_few_groups_of_pairs_get_no_verdict(make_record: Make) -> None:

@@ -80,6 +80,7 @@ from mechassay.results.text import (
     setting_name,
     settings,
 )
+from mechassay.stats.chance import DRAWS_PER_TRY
 from mechassay.stats.intervals import FEW_GROUPS
 from mechassay.utils.display import interval, number, share
 
@@ -247,9 +248,11 @@ def _compared(record: Record, area: AreaName, n_tried: int) -> str:
     if result.verdict == "undefined":
         return f"reach {own} of {whose}, without an interval, against {control}."
     if result.verdict == "few rankings":
+        more = DRAWS_PER_TRY * n_tried
         return (
-            f"have {own} of {whose}, against {control}: too few random rankings to say what chance"
-            " reaches."
+            f"have {own} of {whose}, better than all random rankings that were drawn, which are too"
+            f" few to say what chance may reach (--random-rankings {more} are enough): {control}."
+            f"{_overshoot(record, area)}"
         )
     better, worse, unresolved = (words.format(whose) for words in WORDS[area])
     words = {"better": better, "worse": worse}.get(result.verdict, unresolved)
@@ -362,6 +365,8 @@ def resolved_text(found: Differences) -> str:
     return f"{found.n_resolved:,} of {found.n_pairs:,}"
 
 
+UNKNOWN = ("undefined", "few rankings", "few groups")
+"""Verdicts that say nothing of a method."""
 STRONGEST = 10
 """Rows of a table of edges."""
 RANKED: tuple[AreaName, ...] = ("cpr", "cmd")
@@ -613,8 +618,8 @@ def chance_words(record: Record, n_tried: int) -> str:
         return ""
     results = [against_chance(record, area, n_tried) for area in RANKED]
     better = [result.area.upper() for result in results if result.verdict == "better"]
-    unknown = {result.verdict for result in results} <= {"undefined", "few rankings", "few groups"}
-    return ", ".join(better) or (results[0].verdict if unknown else "no")
+    unknown = [result.verdict for result in results if result.verdict in UNKNOWN]
+    return ", ".join(better) or (unknown[0] if unknown else "no")
 
 
 def _ranks(group: Sequence[Record]) -> list[dict[str, str]]:

@@ -20,9 +20,12 @@ def test_the_perfect_and_the_worthless_case(make_record: Make) -> None:
 
 def test_a_random_ranking_is_not_better_however_sure_its_examples_are(make_record: Make) -> None:
     """A thousand pairs fix the area of one ranking, and say nothing of another random one."""
-    lucky = make_record(cpr=(0.3, 0.299, 0.301), spread=0.04)
+    lucky = make_record(cpr=(0.28, 0.279, 0.281), spread=0.04)
     result = against_chance(lucky, "cpr")
     assert result.verdict == "unresolved" and result.limits["random-paths"] > 0.3
+    # One that is beyond all five may be so once in six times: they are too few.
+    luckier = make_record(cpr=(0.3, 0.299, 0.301), spread=0.04)
+    assert against_chance(luckier, "cpr").verdict == "few rankings"
 
 
 def test_the_more_methods_the_harder(make_record: Make) -> None:
@@ -30,7 +33,7 @@ def test_the_more_methods_the_harder(make_record: Make) -> None:
     most = most_tried(record, "cpr")
     assert most is not None and 1 < most < MANY
     assert against_chance(record, "cpr", most).verdict == "better"
-    assert against_chance(record, "cpr", most + 1).verdict == "unresolved"
+    assert against_chance(record, "cpr", most + 1).verdict == "few rankings"
     assert most_tried(make_record(cpr=(0.21, 0.2, 0.22)), "cpr") == 0
 
 

@@ -8,7 +8,8 @@ rankings of each kind, of single edges and of whole paths; the method's area has
     in the profile `strict`, better than that of the empty circuit
 
 for both kinds: the harder one counts. Fewer than `FEW_GROUPS` independent groups of examples
-support no verdict. "worse" asks the same of the other side.
+support no verdict. "worse" asks the same of the other side. What is beyond all random rankings
+where these are too few to say what chance may reach has the verdict "few rankings".
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def against_chance(record: Record, area: AreaName, n_tried: int = 1) -> ChanceTe
     if not draws or min(n_drawn.values()) < FEW_DRAWS:
         return ChanceTest(area, "few rankings", n_drawn=n_drawn, n_tried=n_tried)
     assert own is not None
-    value, above, below = sign * own.value, list[bool](), list[bool]()
+    value, above, below, clear = sign * own.value, list[bool](), list[bool](), list[bool]()
     limits = dict[str, float]()
     for kind, areas in draws.items():
         gap = gaps[kind]
@@ -89,13 +90,18 @@ def against_chance(record: Record, area: AreaName, n_tried: int = 1) -> ChanceTe
         noise = (high - low) / (2 * float(norm.ppf((1 + LEVEL) / 2)))
         limits[kind] = sign * chance_limit(areas, n_tried=n_tried, noise=noise)
         above.append(low > 0 and value > sign * limits[kind])
+        # Beyond all of them, and they are too few for so many methods.
+        clear.append(low > 0 and value > areas.max())
         below.append(high < 0 and -value > chance_limit(-areas, n_tried=n_tried, noise=noise))
     if record.metric.args.get("profile") == "strict":
         # There the empty circuit is worth 0 (of CMD 1); random ones may do harm.
         worthless = 1.0 if area == "cmd" else 0.0
         ends = (sign * (own.low - worthless), sign * (own.high - worthless))
         above.append(min(ends) > 0)
+        clear.append(min(ends) > 0)
     verdict: Verdict = "better" if all(above) else "worse" if any(below) else "unresolved"
+    if verdict == "unresolved" and all(clear):
+        verdict = "few rankings"
     return ChanceTest(area, verdict, limits, n_drawn, n_tried)
 
 
@@ -111,8 +117,8 @@ def most_tried(record: Record, area: AreaName) -> int | None:
     Returns:
         0 if not even alone, at most `MANY`; None where the record does not say.
     """
-    unknown = ("few rankings", "few groups", "undefined")
-    if against_chance(record, area).verdict in unknown:
+    alone = against_chance(record, area)
+    if alone.verdict in ("few groups", "undefined") or not alone.limits:
         return None
     most, too_many = 0, MANY + 1
     while too_many - most > 1:
