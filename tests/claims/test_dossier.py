@@ -615,7 +615,9 @@ def test_what_intervals_leave_open(tmp_path: Path) -> None:
     [
         ("Nine edges of m carry the name on t.", set()),
         ("This mechanism is unique.", {"unique"}),
-        ("All language models do it, GPT-4 too.", {"All language models", "GPT-4"}),
+        ("All models do it, GPT-4 too.", {"All models", "GPT-4"}),
+        ("All language models do it.", {"All language"}),
+        ("These edges carry nothing at all.", set()),
         ("It also does greater-than.", {"greater than"}),
         ("It holds in Llama-3 as in m.", {"Llama-3"}),
     ],

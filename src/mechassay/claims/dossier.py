@@ -345,9 +345,9 @@ def link(
 
 
 UNIVERSAL = re.compile(
-    r"\b(all|every|any|universal(?:ly)?|always|never|unique(?:ly)?|only|in general|generally)\b"
-    r"(?:\W+(?:\w+\W+){0,2}?(?:models?|transformers?|LLMs?|networks?|tasks?|prompts?|mechanisms?|"
-    r"circuits?|brains?|humans?))?",
+    r"\b(?:universal(?:ly)?|always|never|unique(?:ly)?|in general|generally)\b"
+    r"|\b(?:all|every|any|only)[\s-]+(?:\w+[\s-]+){0,2}?(?:models?|transformers?|LLMs?|networks?|"
+    r"tasks?|prompts?|mechanisms?|circuits?|languages?|brains?|humans?)\b",
     re.IGNORECASE,
 )
 """Words that speak of more than anything that was run."""
@@ -371,12 +371,12 @@ def beyond_records(claim: Claim, records: Sequence[Record]) -> dict[str, str]:
     for match in MODELS.finditer(claim.statement):
         if not any(_letters(match[0]) in name for name in run):
             found[match[0]] = "this model was not run"
-    tasks = {task_name(each.task.name) for each in records} | {task_name(claim.task)}
+    tasks = {task_name(each.task.name) for each in records} | {claim.task, claim.model}
     for name in TASKS.names():
         words = name.replace("-", " ")
         pattern = rf"\b{re.escape(words)}\b"
         named = re.search(pattern, claim.statement.replace("-", " "), re.IGNORECASE)
-        if named and name not in tasks:
+        if named and not any(name in each for each in tasks):
             found[words] = "this task was not run"
     return found
 

@@ -187,7 +187,7 @@ def verdict_line(record: Record) -> str:
     failed = [
         rubric.criterion(code).name.lower() for code, each in statuses.items() if each == "NO"
     ]
-    said = f"NO on {len(failed)} of {len(statuses)}"
+    said = f"NO on {len(failed) or 'none'} of {len(statuses)}"
     said += f": {', '.join(failed)}" if failed else ""
     open_ones = score.counts["NOT TESTED"] + score.counts["NA"]
     said += f"; {open_ones} not tested. " if open_ones else ". "

@@ -174,6 +174,8 @@ def _random_of_size(record: Record, held: Mapping[str, Mapping[str, Any]]) -> st
     if not len(shares):
         return "there is no random circuit to compare with"
     most = float(shares.max())
+    if most < 0.01:
+        return f"none of {len(shares)} random circuits of that size keeps 1 %"
     also = ", as much" if most >= _number(held["result"], "low") else ""
     return (
         f"{len(shares)} random circuits of that size keep {_percent(float(shares.mean()))}, the"
