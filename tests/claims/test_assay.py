@@ -453,3 +453,6 @@ def test_the_whole_model_is_called_so_and_a_failed_step_is_named(
     (line,) = (text for text in record.warnings if "left no record" in text)
     assert line.startswith("The step composition left no record: ") and "no heads" in line
     assert "The step composition left no record" in found.page.read_text("utf-8")
+    # What the records warn of stands on top, once for all steps.
+    (told,) = (text for text in record.warnings if text.endswith(")") and " (in " in text)
+    assert told.endswith("(in own, mean, validation, another-seed)")

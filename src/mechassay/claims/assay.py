@@ -55,11 +55,12 @@ from mechassay.claims.dossier import (
 from mechassay.claims.evidence import ScoredJudgments, score_judgments
 from mechassay.claims.judgments import Judgments, Scope, now
 from mechassay.claims.pages import write_form
-from mechassay.claims.record_rules import records_below, task_name
+from mechassay.claims.record_rules import StoredRecord, record_name, records_below, task_name
 from mechassay.discovery.job import CircuitsJob
 from mechassay.discovery.study import forward_seconds
 from mechassay.errors import BadFile, BadUsage, DiskFull, MechassayError, MissingExtra
 from mechassay.measurement.job import MeasureJob
+from mechassay.measurement.measurement import KIND as MEASURE
 from mechassay.models.graph import Graph
 from mechassay.models.model import Model, load_model
 from mechassay.models.sources import ALL_TRUTHS
@@ -286,8 +287,11 @@ class AssayStep(OneLine):
 class ClaimSteps:
     """The steps of one claim."""
 
-    def __init__(self, claim: Claim, folder: Path, settings: AssaySettings, device: str) -> None:
+    def __init__(
+        self, claim: Claim, folder: Path, settings: AssaySettings, device: str, base: Path
+    ) -> None:
         self.asked, self.folder, self.settings, self.device = claim, folder, settings, device
+        self.base = base
 
     @cached_property
     def loaded(self) -> Model:
@@ -531,7 +535,7 @@ class Assay:
                 raise BadUsage(f"The claim {claim.id} names no {name} to run.")
         alone = len(self.claims.claims) == 1
         folder = self.folder if alone else self.folder / cell_name(claim.id)
-        return ClaimSteps(own, folder, self.settings, self.device)
+        return ClaimSteps(own, folder, self.settings, self.device, self.folder)
 
     @property
     def steps(self) -> list[AssayStep]:
@@ -678,7 +682,12 @@ class Assay:
                 records[0].changed(warnings=[*records[0].warnings, warning]),
                 *records[1:],
             )
-        records = tuple(_with_failures(record, self.folder, failed) for record in records)
+        records = tuple(
+            _with_warnings(_with_failures(record, self.folder, failed), part, stored)
+            for record in records
+            for part in self.parts
+            if part.claim.id == record.cell["claim"]
+        )
         judgments.save(self.folder / "judgments.json")
         records[0].save(self.folder / "score.json")
         page = write_page(self.folder / "report.html", list(records))
@@ -711,6 +720,28 @@ def _with_failures(record: Record, folder: Path, failed: Mapping[str, str]) -> R
     lines = [
         f"The step {Path(step).relative_to(folder).as_posix()} left no record: {reason}"
         for step, reason in failed.items()
+    ]
+    return record.changed(warnings=[*record.warnings, *lines]) if lines else record
+
+
+def _with_warnings(record: Record, part: ClaimSteps, stored: Sequence[StoredRecord]) -> Record:
+    """The record with the warnings of those of its circuit in the claim's own model, each once.
+
+    Metrics of measurement have theirs on their own pages.
+    """
+    steps = {step.folder: step.name for step in part.steps}
+    told: dict[str, dict[str, None]] = {}
+    for each in stored:
+        file = part.base / each.file
+        step = next((name for folder, name in steps.items() if file.is_relative_to(folder)), "")
+        own = each.record.model.name == record_name(part.claim.model)
+        if step and own and each.record.kind != MEASURE:
+            for warning in each.record.warnings:
+                told.setdefault(warning, {})[step] = None
+    order = list(steps.values())
+    lines = [
+        f"{warning} (in {', '.join(sorted(names, key=order.index))})"
+        for warning, names in told.items()
     ]
     return record.changed(warnings=[*record.warnings, *lines]) if lines else record
 
