@@ -101,7 +101,7 @@ CASES: dict[str, tuple[str, Evidence, float, float, tuple[int, ...]]] = {
     "ratio": ("C3", two_tasks, 0.6, 1.1, (20, 50, 200)),
     "spread": ("I4", samples, 0.05, 0.02, (3, 10, 40)),
     "share": ("C4", left_out, 0.1, 0.01, (20, 60, 200)),
-    "value": ("E5", grid, 0.05, 0.002, (20, 73, 200)),
+    "value": ("E5", grid, 0.05, 0.002, (20, 72, 200)),
     "most": ("E2", heads, 0.9, 0.99, (6, 40, 200)),
 }
 

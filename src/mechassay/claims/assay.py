@@ -227,7 +227,7 @@ SMALL = 0.001
 """What a run of a ground truth costs of one of the claim's model, about."""
 
 
-INDEPENDENT = 73
+INDEPENDENT = 72
 """Independent prompts of which none may be worse than empty, for 5 % to lie above the interval."""
 
 
