@@ -488,7 +488,7 @@ def assay(
         typer.Option(
             "--grid", min=2, rich_help_panel=HOW, help="Clean prompts of the adversarial grid."
         ),
-    ] = 73,
+    ] = 72,
     left_out: Annotated[
         int,
         typer.Option(
