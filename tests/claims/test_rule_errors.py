@@ -23,7 +23,7 @@ CLAIM = claims_of(
     {"id": "a", "statement": "s", "model": "m", "task": "t", "circuit": "eap@9"}
 ).claims[0]
 ABOUT = provenance(device="cpu", dtype="float32", seed=0)
-N_RUNS = 400
+N_RUNS = 250
 Rng = np.random.Generator
 Evidence = Callable[[Rng, float, int], list[StoredRecord]]
 

@@ -23,6 +23,7 @@ JOB = CircuitsJob(
     metrics=("completeness:size=9", "minimality:size=9,most=3"),
     train_limit=8,
     test_limit=10,
+    random_rankings=5,
 )
 
 
@@ -67,7 +68,12 @@ def test_without_a_curve_and_a_metric_there_is_nothing_to_measure(tmp_path: Path
 def test_a_curve_has_the_smallest_circuit_and_its_sentence(tmp_path: Path) -> None:
     """Exact scores find a known circuit: chosen on validation pairs, measured on test pairs."""
     job = replace(
-        JOB, methods=("exact", "random-paths"), train_limit=24, test_limit=24, metrics=("cma",)
+        JOB,
+        methods=("exact", "random-paths"),
+        train_limit=24,
+        test_limit=24,
+        metrics=("cma",),
+        random_rankings=None,
     )
     results = run(job, tmp_path / "run", progress=SILENT)
     exact, random = results.records
