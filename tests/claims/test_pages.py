@@ -12,7 +12,9 @@ import pytest
 
 from helpers.judges import CODES, TEXT, made_judgments
 from mechassay.claims.claim import claims_of
-from mechassay.claims.pages import form_page
+from mechassay.claims.evidence import score_judgments
+from mechassay.claims.judgments import judgments_of
+from mechassay.claims.pages import form_page, verdict_line
 from mechassay.claims.rubric import load_rubric
 from mechassay.cli.main import main
 from mechassay.documents.reading import read_document
@@ -71,3 +73,35 @@ def test_a_mistake_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         main(["claims", "form", str(tmp_path / "claim.yaml"), "-o", str(tmp_path / "form.html")])
     said = capsys.readouterr().err
     assert done.value.code == 2 and "Did you mean 'statement'" in said and said.count("\n") == 1
+
+
+def line_of(criteria: dict[str, dict[str, object]], kind: str = "human", **about: object) -> str:
+    """The verdict of judgments of one claim; what is not given is NOT TESTED."""
+    every = {code: {"status": "NOT TESTED"} for code in CODES} | criteria
+    claim = {"claim": {"id": "a", "statement": "s"}, "criteria": every, **about}
+    judged = judgments_of({"rater": {"kind": kind, "id": "x"}, "claims": [claim]})
+    return verdict_line(score_judgments(judged).records()[0])
+
+
+def test_statuses_without_evidence_do_not_make_the_headline() -> None:
+    """A judge that says YES to everything, and shows nothing."""
+    said = line_of({code: {"status": "YES"} for code in CODES}, "language model")
+    assert said == ("NO on none of 27. Supported: 0.0, Proposed. As judged: 10.0, Validated.")
+
+
+def test_the_range_takes_open_criteria_at_both_ends() -> None:
+    """I1 YES and I2 open make I 1 or 2, of weight 1.5: .8 or 1.7 of 10; both are Proposed."""
+    open_one = {"status": "PARTIAL", "ends": ["NO", "YES"]}
+    criteria = {"I1": {"status": "YES"}, "I2": open_one, "C4": {"status": "NO"}}
+    said = line_of(criteria, "execution", n_groups=20)
+    assert said.startswith("NO on 1 of 27: minimality; 24 not tested. ")
+    assert "As judged: 0.8 (0.8 to 1.7), Proposed; at most 6.9 without a reader." in said
+    few = line_of(criteria, "execution", n_groups=19)
+    assert "no tier, as 19 independent groups of pairs are fewer than 20" in few
+    # With C 1 as well, 1.7 and 2.5 lie on both sides of the first cut.
+    crossing = line_of({**criteria, "C1": {"status": "YES"}}, "execution")
+    assert "1.7 (1.7 to 2.5), Proposed (the range crosses from Proposed to Causally" in crossing
+
+
+def test_nothing_that_was_judged_has_no_score() -> None:
+    assert line_of({}) == "Nothing else of it was judged: it has no score."

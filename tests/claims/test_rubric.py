@@ -27,6 +27,7 @@ from mechassay.claims.rubric import (
     load_rubric,
     paper_score,
     tier_of,
+    without_reader,
 )
 from mechassay.errors import BadUsage, UnknownName
 
@@ -282,3 +283,8 @@ def test_a_ladder_without_evidence_has_no_rung() -> None:
         ladder_tier(revision, {"C1": "YES"})
     with pytest.raises(BadUsage, match="C2 has none"):
         ladder_tier(revision, {"C1": "C"})
+
+
+def test_the_most_that_rules_can_give_by_hand() -> None:
+    """C 2, as C5 is PARTIAL at most; I 3, M 3; E 2, as E6 is PARTIAL; V 0, as V3 is a reader's."""
+    assert without_reader(load_rubric()) == pytest.approx(10 * (1.5 * 2 + 1.5 * 3 + 3 + 2) / 18)

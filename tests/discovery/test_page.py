@@ -197,6 +197,14 @@ def test_few_groups_of_pairs_get_no_verdict(make_record: Make) -> None:
     assert len(verdicts([make_record(ids=[f"pair-{n}" for n in range(20)])])) == 2
 
 
+def test_what_is_not_known_is_not_said(make_record: Make) -> None:
+    """Four random rankings say nothing, nor does a record without values of single pairs."""
+    said = verdict([make_record(seeds=4)])
+    assert "too few random rankings" in said and "better than all" not in said
+    (bare,) = verdicts([make_record(values=None)])
+    assert "values of single pairs" in bare and "0 independent" not in bare
+
+
 def test_overshoot_is_called_so(make_record: Make) -> None:
     assert "A CPR above 1 is overshoot" in verdict([make_record(cpr=(2.4, 2.2, 2.6))])
     assert "overshoot" not in verdict([make_record()])

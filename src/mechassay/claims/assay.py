@@ -683,7 +683,7 @@ class Assay:
                 *records[1:],
             )
         records = tuple(
-            _with_warnings(_with_failures(record, self.folder, failed), part, stored)
+            _with_warnings(record, part, failed, stored)
             for record in records
             for part in self.parts
             if part.claim.id == record.cell["claim"]
@@ -715,21 +715,18 @@ class Assay:
         return record.changed(tables=[*record.tables, *told, steps])
 
 
-def _with_failures(record: Record, folder: Path, failed: Mapping[str, str]) -> Record:
-    """The record with a warning for each step that left none."""
-    lines = [
-        f"The step {Path(step).relative_to(folder).as_posix()} left no record: {reason}"
-        for step, reason in failed.items()
-    ]
-    return record.changed(warnings=[*record.warnings, *lines]) if lines else record
-
-
-def _with_warnings(record: Record, part: ClaimSteps, stored: Sequence[StoredRecord]) -> Record:
-    """The record with the warnings of those of its circuit in the claim's own model, each once.
-
-    Metrics of measurement have theirs on their own pages.
+def _with_warnings(
+    record: Record, part: ClaimSteps, failed: Mapping[str, str], stored: Sequence[StoredRecord]
+) -> Record:
+    """The record with a warning for each step of its claim that left none, and each warning of the
+    circuit's records in the claim's own model, once. Metrics of measurement have pages of theirs.
     """
     steps = {step.folder: step.name for step in part.steps}
+    lines = [
+        f"The step {name} left no record: {failed[str(folder)]}"
+        for folder, name in steps.items()
+        if str(folder) in failed
+    ]
     told: dict[str, dict[str, None]] = {}
     for each in stored:
         file = part.base / each.file
@@ -739,11 +736,11 @@ def _with_warnings(record: Record, part: ClaimSteps, stored: Sequence[StoredReco
             for warning in each.record.warnings:
                 told.setdefault(warning, {})[step] = None
     order = list(steps.values())
-    lines = [
+    lines += [
         f"{warning} (in {', '.join(sorted(names, key=order.index))})"
         for warning, names in told.items()
     ]
-    return record.changed(warnings=[*record.warnings, *lines]) if lines else record
+    return record.changed(warnings=[*record.warnings, *lines])
 
 
 def _minutes(seconds: float) -> str:

@@ -242,14 +242,12 @@ def _scored(record: Record) -> str:
         else "."
     )
     exists, supported = _score(record, "quote_exists"), _score(record, "supported")
-    also = (
-        f" Supported: {_one(supported.cvs)}, {supported.gated_tier}."
-        if not executed or _one(supported.cvs) != _one(score.cvs)
-        else ""
-    )
+    if supported.cvs == score.cvs:
+        return f"Score {score.cvs:.1f}{within}: {tier}{unread}"
+    said = f"Supported: {_one(supported.cvs)}, {supported.gated_tier}. "
     if exists.cvs != supported.cvs:
-        also += f" Quotes exist for {_one(exists.cvs)}, {exists.tier}, whatever they are about."
-    return f"Score {score.cvs:.1f}{within}: {tier}{unread}{also}"
+        said += f"Quotes exist for {_one(exists.cvs)}, whatever they are about. "
+    return f"{said}As judged: {score.cvs:.1f}{within}, {tier}{unread}"
 
 
 def _of_one_tier(records: Sequence[Record]) -> list[Block]:

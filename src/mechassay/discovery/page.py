@@ -103,9 +103,12 @@ def verdicts(records: Sequence[Record]) -> list[str]:
     """What records of one setting say, the answer first; see the module."""
     n = min(map(n_groups, records))
     if n < FEW_GROUPS:
+        why = f"{n} independent groups of pairs are fewer than {FEW_GROUPS}"
+        if n == 0:
+            why = f"values of single pairs, which say whether they are {FEW_GROUPS}, are not here"
         return [
-            f"{_data(records[0])}, there is no verdict: {n} independent groups of pairs are fewer"
-            f" than {FEW_GROUPS}. The numbers below say what these pairs do, not what others will."
+            f"{_data(records[0])}, there is no verdict: {why}. The numbers below say what these"
+            " pairs do, not what others will."
         ]
     areas: tuple[AreaName, ...] = ("cpr", "cmd")
     said = [verdict(records, area) for area in areas]
@@ -249,6 +252,11 @@ def _compared(record: Record, area: AreaName, n_tried: int) -> str:
     )
     if result.verdict == "undefined":
         return f"reach {own} of {whose}, without an interval, against {control}."
+    if not result.limits:
+        return (
+            f"have {own} of {whose}, against {control}: too few random rankings to say what chance"
+            f" may reach (--random-rankings {DRAWS_PER_TRY * n_tried} are enough)."
+        )
     if result.verdict == "few rankings":
         more = DRAWS_PER_TRY * n_tried
         return (

@@ -73,6 +73,7 @@ MANY_FIGURES = 12
 """Settings up to which the page has the figures of each."""
 LEFT_OUT = ("cma", "log_cpr", "log_cmd")
 """Measures without a table of their own: the details of each task and model have them."""
+OVERSHOOT = " (higher is better up to 1; more is overshoot)"
 BETTER = {"up": " (higher is better)", "down": " (lower is better)", "": ""}
 READING = {
     "Accuracy of the model": (
@@ -230,7 +231,8 @@ class SuitePage(Page):
         for name, columns in cells.groups():
             heads = [head for head in map(cells.head, columns) if head is not None]
             for m in _measures(heads):
-                title = f"{m.heading}{BETTER[m.better]}, {name}"
+                way = OVERSHOOT if m.name == "cpr" else BETTER[m.better]
+                title = f"{m.heading}{way}, {name}"
                 found.append(cells.table(title, columns, partial(_measured, m.name), m.name))
             for area, title in RANKS.items():
                 found.append(cells.ranks(f"{title}, {name}", columns, area))

@@ -52,8 +52,11 @@ def link(address: str, text: str) -> Markup:
 
 
 MARK = "✓"
-BY_CHANCE = "not told from random"
 """Beside a number that somebody recomputed."""
+BY_CHANCE = "not told from random"
+"""Under an area that the best of as many random rankings as there are rows may have."""
+OVERSHOOT = "overshoot"
+"""Under a CPR above 1."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,9 @@ def cell_markup(
         if name in beside
     ]
     by_chance = cell.beats_random is not None and cell.beats_random < n_rows
-    return _with_small(shown, said, ", ".join(held), BY_CHANCE if by_chance else "", cell.reason)
+    notes = [OVERSHOOT] if cell.column == "cpr" and cell.value > 1 else []
+    notes += [BY_CHANCE] if by_chance else []
+    return _with_small(shown, said, ", ".join(held), *notes, cell.reason)
 
 
 def _with_small(text: str, said: str, *notes: str) -> Markup:

@@ -16,11 +16,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from mechassay.circuits import Circuit, EdgeScores, NeuronScores, NodeScores, Random
+from mechassay.circuits import (
+    Circuit,
+    EdgeScores,
+    NeuronScores,
+    NodeScores,
+    Random,
+    RandomPaths,
+)
 from mechassay.circuits.evaluation import METRICS
 from mechassay.circuits.evaluation.ablation import ablate
 from mechassay.circuits.evaluation.metrics import (
     Scored,
+    _of_another,
     auprc_by_chance,
     auroc_interval,
     by_chance,
@@ -32,6 +40,7 @@ from mechassay.errors import BadUsage, GraphMismatch, UnknownName
 from mechassay.models.graph import Graph
 from mechassay.models.objectives import load_objective
 from mechassay.results.records import Measure
+from mechassay.stats.intervals import Interval
 from mechassay.truth.ground_truth import Truth, load_truth
 from mechassay.utils.display import SILENT
 
@@ -82,10 +91,12 @@ def truth() -> Truth:
     return load_truth("truth-previous-token")
 
 
-def measured(truth: Truth, metric: str, scores: Scores) -> dict[tuple[str, str], Measure]:
+def measured(
+    truth: Truth, metric: str, scores: Scores, n_pairs: int = 12
+) -> dict[tuple[str, str], Measure]:
     """The measures of a metric, by name and what they are of."""
     model = truth.model
-    batch = ablate(model, model.batch(truth.task.pairs("test", model, limit=12)), "zero")
+    batch = ablate(model, model.batch(truth.task.pairs("test", model, limit=n_pairs)), "zero")
     scored = Scored(
         model,
         scores,
@@ -110,6 +121,30 @@ def test_the_known_circuit_is_complete_and_minimal(truth: Truth) -> None:
     result, control = both["unneeded", "result"], both["unneeded", "control:random-paths"]
     assert result.value == 0 and result.n == len(truth.circuits["zero"])
     assert control.value > 0.5 and both["dead", "result"].value == 0
+
+
+def test_what_another_random_circuit_may_reach_by_hand() -> None:
+    """0 to 4: mean 2, variance 2.5; t of 3 degrees at .98 is 3.4819, with noise of 1 joined."""
+    narrow = [Interval(x, x) for x in range(5)]
+    low, high, _ = _of_another(np.arange(5.0), narrow)
+    assert (low, high) == pytest.approx((2 - 6.0308, 2 + 6.0308), abs=1e-3)
+    wide = [Interval(x - 1.95996, x + 1.95996) for x in range(5)]
+    low, high, _ = _of_another(np.arange(5.0), wide)
+    assert high == pytest.approx(2 + 3.48191 * math.sqrt(2.5 * 1.2 + 1), abs=1e-3)
+    assert _of_another(np.array([0.5]), [Interval(0.4, 0.7)]) == Interval(0.4, 0.7)
+
+
+def test_a_random_circuit_is_no_more_than_another_may_reach(truth: Truth) -> None:
+    """The true circuit is beyond its controls; a random one, claimed, is not."""
+    graph, n = truth.model.graph, len(truth.circuits["zero"])
+    for scores, beyond in ((exact(truth), True), (RandomPaths(seed=9).draw(graph), False)):
+        both = measured(truth, f"completeness:size={n}", scores, n_pairs=24)
+        own = both[f"circuit@{n}", "result"]
+        controls = [both[f"circuit@{n}", f"control:{kind}"] for kind in ("random", "random-paths")]
+        rounding = 1e-9
+        for each in controls:
+            assert each.low - rounding <= each.value <= each.high + rounding
+        assert (own.low > max(each.high for each in controls)) is beyond
 
 
 @pytest.mark.parametrize("n_dead", [0, 5, 40])

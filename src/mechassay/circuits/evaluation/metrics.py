@@ -273,6 +273,7 @@ _RECOVERY = {
         meaning="The share of the known circuit's edges among as many edges of the highest scores.",
     ),
 }
+_RANDOM = " Of random circuits it is the mean of five, and its brackets are what another may reach."
 _SIZED = (
     " The circuit has the best edges by magnitude, as many as the heading says or as the known"
     " circuit has, pruned."
@@ -282,7 +283,7 @@ _CIRCUIT = Measure(
     value=math.nan,
     better="up",
     title="f of one circuit",
-    meaning="Faithfulness of the circuit at one size." + _SIZED,
+    meaning="Faithfulness of the circuit at one size." + _SIZED + _RANDOM,
 )
 _COMPLEMENT = Measure(
     name="complement",
@@ -290,7 +291,7 @@ _COMPLEMENT = Measure(
     better="down",
     title="f without it",
     meaning="Completeness: faithfulness of all edges that are not in the circuit. 0 if the circuit"
-    " has everything that the behaviour needs." + _SIZED,
+    " has everything that the behaviour needs." + _SIZED + _RANDOM,
 )
 _UNNEEDED = Measure(
     name="unneeded",

@@ -192,7 +192,7 @@ class FaithfulnessArea:
     """How faithful are circuits of all sizes, in one number?"""
 
     id: ClassVar[str] = ID
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     needs: ClassVar[tuple[str, ...]] = ("model", "pairs", "ranking")
 
     def measure(self, inputs: Inputs) -> Measurement:
