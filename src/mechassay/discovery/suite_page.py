@@ -71,7 +71,7 @@ STRONGEST = 5
 """Edges that are named of each method."""
 MANY_FIGURES = 12
 """Settings up to which the page has the figures of each."""
-LEFT_OUT = ("cma", "log_cpr", "log_cmd")
+LEFT_OUT = ("cma", "dead", "log_cpr", "log_cmd")
 """Measures without a table of their own: the details of each task and model have them."""
 OVERSHOOT = " (higher is better up to 1; more is overshoot)"
 BETTER = {"up": " (higher is better)", "down": " (lower is better)", "": ""}
