@@ -206,7 +206,8 @@ def slow(
             def boundless(
                 b: Tensor, s: Tensor, raw: Tensor = raw, basis: Tensor = basis, end: Tensor = end
             ) -> Tensor:
-                t = finder.hot + (finder.cold - finder.hot) * progress[0]
+                hot, cold = finder.temperatures(len(basis[0]))
+                t = hot + (cold - hot) * progress[0]
                 q = orthonormal(raw, basis)[0]
                 i = torch.arange(q.shape[0], dtype=torch.float64)
                 mask = torch.sigmoid(i / t) * torch.sigmoid((end.clamp(1e-3, 1) * len(i) - i) / t)

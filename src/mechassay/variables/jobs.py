@@ -158,6 +158,9 @@ class AlignmentsJob(AlignmentsPlan, Job):
             if (not self.tasks or each.task in self.tasks)
             and (not wanted or each.model_class in ("", wanted))
         ]
+        # A run of several models has alignments of each.
+        about = [each for each in some if each.model == shown_model(self.model)]
+        some = about if len({each.model for each in some}) > 1 and about else some
         tasks = list(dict.fromkeys(each.task for each in some))
         return tuple(sorted(some, key=lambda each: tasks.index(each.task)))
 

@@ -243,9 +243,9 @@ def _task_section(records: Sequence[Record], is_open: bool) -> Section:
         name=f"{task}, {model}",
         about="Results of the best features of each variable beside their controls.",
     )
-    of_mib = _of(records, IIA)
-    folded = (Fold("Means over layers, as in MIB's tables", (_accuracies(of_mib),)),)
-    inner: tuple[Block, ...] = (figure, _of_task(records), *(folded if of_mib else ()))
+    inner: tuple[Block, ...] = (figure, _of_task(records))
+    if of_mib := _of(records, IIA):
+        inner += (Fold("Means over layers, as in MIB's tables", (_accuracies(of_mib),)),)
     return Section(f"{task}, {model}", inner if is_open else (Fold("Results", inner),))
 
 
