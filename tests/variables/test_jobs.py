@@ -42,7 +42,7 @@ from mechassay.utils.display import SILENT
 from mechassay.utils.files import folder_hash, read_tensors
 from mechassay.variables.alignment import VariableAlignment
 from mechassay.variables.jobs import AlignmentsJob, VariablesJob
-from mechassay.variables.mib_submission import mib_parts, write_mib_folder
+from mechassay.variables.mib_submission import mib_parts, validate, write_mib_folder
 from mechassay.variables.page import VariablesPage, verdict_of
 
 JOB: AlignmentsJob = SMALL_JOBS["alignments"]
@@ -329,6 +329,27 @@ def test_variables_of_a_logit_difference_are_measured_by_coefficients_that_are_f
     assert cell.column == "mse" and "coefficients from" in cell.conditions
 
 
+def test_a_run_is_measured_by_its_own_folder(tmp_path: Path) -> None:
+    search = replace(SMALL_JOBS["variables"], models=(MODEL,), variables=("answer",), layers="2")
+    results = run(replace(search, controls=()), tmp_path / "search", progress=SILENT)
+    for folder in (tmp_path / "search", tmp_path / "search" / "alignments"):
+        assert validate(folder) == []
+        job = replace(JOB, alignments=(str(folder),))
+        again = run(job, tmp_path / f"again {folder.name}", progress=SILENT).records
+        assert {r.method.name: values(r, "features") for r in again} == {
+            r.method.name: values(r, "features") for r in results.records
+        }
+
+
+def test_settings_of_trainings_are_what_is_asked_for(tmp_path: Path) -> None:
+    job = replace(ONE, controls=(), ks=(3,))
+    for changes, steps, lr in (({"steps": 9, "lr": 0.2}, 9, 0.2), ({"epochs": 2}, 2, 0.01)):
+        (record,) = run(replace(job, **changes), tmp_path / f"{steps}", progress=SILENT).records
+        assert (record.method.args["steps"], record.method.args["lr"]) == (steps, lr)
+        loss, fall = record.measure("training_loss"), record.measure("training_fall")
+        assert loss is not None and loss.n == 1 and fall is not None and fall.n == steps
+
+
 def test_the_tables_of_a_run_have_the_controls(tmp_path: Path) -> None:
     record = one(tmp_path)
     shown = page_of(AlignmentsJob.kind).tables([record])
@@ -436,6 +457,8 @@ def test_private_prompts_are_not_in_what_is_written(tmp_path: Path) -> None:
         ({"part": "residual"}, UnknownName, "Did you mean 'resid'"),
         ({"profile": "papers"}, UnknownName, "Did you mean 'paper'"),
         ({"controls": ("random",)}, UnknownName, "random-variable, untrained"),
+        ({"steps": 5, "epochs": 2}, BadUsage, "--steps or --epochs; got both"),
+        ({"lr": 0.0}, BadUsage, "learning rate is above 0; got 0.0"),
         ({"ks": (4, 0)}, BadUsage, "k is 1 or more; got 0"),
         ({"featurizers": ("dbm+sae",)}, BadUsage, "dbm\\+sae needs --saes"),
         ({"models": ("gpt2",)}, BadUsage, "gpt2 needs a task"),

@@ -24,9 +24,10 @@ from mechassay.causal_models.true_sites import true_sites
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.features.featurizer import Directions
 from mechassay.features.finder import Fit, Sites
+from mechassay.features.sae import SAE
 from mechassay.interventions.site import Site, load_site
 from mechassay.models.model import Model, untrained
-from mechassay.stats.intervals import clopper_pearson
+from mechassay.stats.intervals import clopper_pearson, proportion_interval
 from mechassay.utils.display import SILENT
 from mechassay.variables.data import VariablePairs, variable_pairs
 from mechassay.variables.featurizers import FeaturizerSettings
@@ -254,6 +255,38 @@ def test_a_verdict_needs_every_control(right: dict[str, Any], verdict: str) -> N
     assert verdict_of(found.record()) == verdict, "the page says the same"
 
 
+def test_what_a_training_that_still_falls_does_not_find_is_not_trained() -> None:
+    falling, level = [8.0 / 2**step for step in range(16)], [1.0] * 16
+    for losses, verdict in ((falling, "not trained"), (level, "not found"), ([], "not found")):
+        fit = replace(a_fit(), **trained(losses))
+        found = localization([ScoredFit(2, fit, *[accuracies(shares(1, 2, 3, 9, n=20))] * 2)])
+        record = found.record()
+        assert found.verdict == verdict_of(record) == verdict
+        assert ("steps" in record.method.args) == (record.measure("training_loss") is not None)
+    # What was found is found, however the training ended.
+    fit = replace(a_fit(), **trained(falling))
+    made = ScoredFit(2, fit, *[accuracies(shares(1, 2, 3, 20, n=20))] * 2)
+    assert localization([made], random=NONE).verdict == "isolated"
+
+
+def test_what_is_chosen_on_test_pairs_has_the_interval_of_the_best_of_all() -> None:
+    test = accuracies(shares(1, 2, 3, 18, n=20))
+    made = [ScoredFit(k, a_fit(), test, test) for k in (1, 2)]
+    honest, chosen = (localization(made, choose_on=split) for split in ("validation", "test"))
+    # Eight candidates: four sites with two numbers of features.
+    assert (honest.level, chosen.level) == (0.95, pytest.approx(1 - 0.05 / 8))
+    found, right = chosen.estimate(), np.array([1.0] * 18 + [0.0] * 2)
+    low, high, _ = proportion_interval(right, chosen.groups, 1 - 0.05 / 8)
+    assert (found.low, found.high) == pytest.approx((low, high))
+    for one, other in (
+        (honest.gain, chosen.gain),
+        (honest.difference(NOTHING), chosen.difference(NOTHING)),
+    ):
+        assert one.value == other.value and other.low < one.low and other.high >= one.high
+    measure = chosen.record().measure("iia")
+    assert measure is not None and measure.level == pytest.approx(1 - 0.05 / 8)
+
+
 def test_less_than_half_of_what_is_wrong_is_not_found() -> None:
     found = localization([ScoredFit(2, a_fit(), *[accuracies(shares(0, 0, 0, 60, n=100))] * 2)])
     assert found.difference(NOTHING).low > 0 and found.gain.value > 0.5 and not found.found
@@ -464,6 +497,27 @@ def test_the_same_seed_gives_the_same(model: Model, answers: VariablePairs) -> N
     one, two = (search(model, answers, site, ks=(3,)) for _ in range(2))
     assert torch.equal(one.fit.losses, two.fit.losses)
     assert all(np.array_equal(one.right[of], two.right[of]) for of in one.right)
+
+
+def test_masks_of_saes_at_three_sites_have_every_control(
+    model: Model, answers: VariablePairs
+) -> None:
+    eye = torch.eye(48)
+    sae = SAE(torch.cat((eye, -eye), 1), torch.cat((eye, -eye)), torch.zeros(96), torch.zeros(48))
+    sites = ma.sites(model, positions=("last",))
+    assert len(sites) == 3
+    found = localize(
+        model,
+        answers,
+        sites,
+        "dbm+sae",
+        settings=replace(QUICK, lr=0.1),
+        saes=dict.fromkeys(sites, sae),
+        untrained=untrained(model),
+        progress=SILENT,
+    )
+    assert set(found.right) == {RESULT, *search_CONTROLS} and len(found.fit.sites) == 3
+    assert str(found.site) == "resid.2@last" and found.estimate().value > 0.9
 
 
 def test_bad_input_is_one_line_before_anything_is_trained(
