@@ -36,6 +36,7 @@ from torch import Tensor
 
 from mechassay.models.decoder import Context, Decoder, Norm, NormStatistics, Readout, at_least_fp32
 from mechassay.models.forward import Contrast, LayerTrace, Place, Trace, forward
+from mechassay.models.memory import available_bytes
 from mechassay.models.model import Model
 from mechassay.models.objectives import Objective, signed
 from mechassay.prompts.batch import Batch
@@ -280,6 +281,14 @@ def _last_columns(x: Tensor, columns: int) -> Tensor:
     return x[:, -columns:] if missing <= 0 else F.pad(x, (0, 0) * (x.ndim - 2) + (missing, 0))
 
 
+def _contraction_bytes(device: torch.device) -> int:
+    """Of a block of tokens: what stays in a CPU's cache, or a part of a GPU's memory, which is read
+    as fast whatever its size, so that fewer blocks are fewer kernels to start.
+    """
+    free = available_bytes(device) if device.type != "cpu" else None
+    return CONTRACTION_BYTES if free is None else max(CONTRACTION_BYTES, free // 16)
+
+
 @torch.no_grad()
 def contract(
     model: Model,
@@ -298,7 +307,7 @@ def contract(
     n_tokens = contrast.other.embed.shape[0] * gradients.columns
     vectors = graph.n_writers + GROUPED_LAYERS * graph.readers_per_layer
     per_token = vectors * decoder.d_model * 4 * (gradients.times if keep_steps else 1)
-    size = max(1, CONTRACTION_BYTES // per_token)
+    size = max(1, _contraction_bytes(model.device) // per_token)
     for begin in range(0, n_tokens, size):
         block = slice(begin, min(begin + size, n_tokens))
         _contract_block(model, contrast, gradients, into, block, keep_steps, writers)
