@@ -42,7 +42,7 @@ def test_every_variable_has_a_sentence_with_its_verdict_and_pairs(results: Resul
         (sentence,) = [text for text in said if f"truth-ioi: {variable}" in text]
         of = [r for r in results.records if r.specs["variable"].name == variable]
         assert any(f" is {verdict_of(r)} at {r.method.args['site']}" in sentence for r in of)
-        assert "test pairs in" in sentence and "Controls: no intervention" in sentence
+        assert "test pairs in" in sentence and "; without intervention" in sentence
     assert any("name_place (a wrong hypothesis) is not found" in text for text in said)
     assert VariablesPage().title(results.records) == "Causal variables: truth-ioi"
 

@@ -227,12 +227,13 @@ def draw_points(
 ) -> Figure:
     """Estimates of named things with intervals, the first at the top; a colour for each label."""
     with rc_context(SETTINGS):
-        size = (7.0, 1.3 + 0.34 * max(3, len(names)))
+        apart = min(0.18, 0.8 / len(points))
+        size = (7.0, 1.3 + max(0.34, 0.15 * len(points)) * max(3, len(names)))
         figure: Any = Picture(figsize=size, layout="constrained") if ax is None else ax.figure
         ax = figure.subplots() if ax is None else ax
         assert ax is not None
         for number, (label, estimates) in enumerate(points.items()):
-            y = np.arange(len(names)) + 0.18 * (number - (len(points) - 1) / 2)
+            y = np.arange(len(names)) + apart * (number - (len(points) - 1) / 2)
             colour = PALETTE[number % len(PALETTE)]
             x = np.array([each.value for each in estimates])
             ax.hlines(
@@ -247,7 +248,8 @@ def draw_points(
             text.set_parse_math(False)
         ax.spines[["top", "right"]].set_visible(False)
         if len(points) > 1:
-            ax.legend(frameon=False, labelcolor=INK, fontsize=SIZE - 1)
+            beside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)} if len(points) > 3 else {}
+            ax.legend(frameon=False, labelcolor=INK, fontsize=SIZE - 1, **beside)
         return figure
 
 

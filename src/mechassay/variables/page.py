@@ -61,6 +61,15 @@ from mechassay.variables.logit_difference import CONSTANT
 SITES, KINDS, SUBSETS = "sites", "kinds", "subsets"
 IIA, MSE = "iia", "mse"
 LAYERS, FALL = "iia_layers", "training_fall"
+IN_WORDS = {
+    "no intervention": "without intervention",
+    "best constant": "the best constant",
+    "full vector": "the full vector",
+    "random": "as many random directions",
+    "random variable": "a random variable",
+    "untrained model": "an untrained model",
+}
+"""Controls in a sentence."""
 MANY = 5
 """Models and tasks whose tables stand open."""
 READING = {
@@ -377,15 +386,15 @@ def _sentence(record: Record) -> str:
     steps = f", {args['steps']:,} steps of training" if args.get("steps") else ""
     what = "squared error" if measure == MSE else "accuracy"
     controls = [
-        f"{control} {text}"
+        f"{IN_WORDS[control]} {each.value:.2f}"
         for control in _controls_of([record])
-        if (text := _control(record, control, measure))
+        if (each := record.measure(measure, f"control:{control}")) is not None
     ]
     return (
         f"{model}, {task}: {variable.name}{wrong} is {verdict_of(record)} {where} by"
         f" {record.method.name}{size}{steps}: {what} {measured(record.measure(measure))} on"
-        f" {_n(record):,} test pairs in {record.n_groups:,} groups. Controls:"
-        f" {', '.join(controls)}.{_caveat(record)}"
+        f" {_n(record):,} test pairs in {record.n_groups:,} groups; {', '.join(controls)}."
+        f"{_caveat(record)}"
     )
 
 
