@@ -26,9 +26,9 @@ from helpers.planted_gym import PLACES, TIMES, WORDS, planted_model
 from helpers.tiny_gguf import of_words
 from mechassay.cli.main import app_for
 from mechassay.errors import BadFile, BadUsage, MechassayError, UnknownName
-from mechassay.features import Fit
+from mechassay.features import DAS, Fit
 from mechassay.features.featurizer import Directions
-from mechassay.gym import FAMILIES, evaluate, load_gym_task
+from mechassay.gym import FAMILIES, evaluate, gym_method, load_gym_task
 from mechassay.gym.checkpoint_pages import GymCheckPage
 from mechassay.gym.jobs import (
     GIVEN_CONTROL,
@@ -38,6 +38,7 @@ from mechassay.gym.jobs import (
     _warnings,  # pyright: ignore[reportPrivateUsage]
     with_revisions,
 )
+from mechassay.gym.names import with_shuffled
 from mechassay.gym.pages import DirectionsPage, GymPage
 from mechassay.gym.plan import PAPER_STEPS
 from mechassay.interventions.site import load_site
@@ -234,7 +235,7 @@ def test_a_run_has_what_an_evaluation_has(tmp_path: Path) -> None:
     found = evaluate(
         model,
         load_gym_task(SMALL_GYM_TASK),
-        job.methods,
+        with_shuffled(job.methods),
         control=(" Ann", " Bob"),
         limits=limits,
         progress=SILENT,
@@ -242,7 +243,11 @@ def test_a_run_has_what_an_evaluation_has(tmp_path: Path) -> None:
     table = record.table("methods")
     for name in ("odds", "control", "selectivity", "odds_low", "odds_2024"):
         np.testing.assert_allclose(table.numbers(name), found.columns()[name], atol=1e-6)
-    assert np.isfinite(table.numbers("untrained")).all()
+    undefined = np.isnan(table.numbers("untrained"))
+    assert [m for m, no in zip(table.columns["method"], undefined, strict=True) if no] == [
+        "das-shuffled:steps=3",
+        "mean-shuffled",
+    ]
     assert record.data["train"].kept == 16 and record.cell == {
         "model": "truth-ioi",
         "task": "gym_small",
@@ -252,7 +257,9 @@ def test_a_run_has_what_an_evaluation_has(tmp_path: Path) -> None:
     assert files == [
         "das steps=3-0-control.safetensors",
         "das steps=3-0.safetensors",
+        "das-shuffled steps=3-0.safetensors",
         "mean-0.safetensors",
+        "mean-shuffled-0.safetensors",
         "random-0.safetensors",
         "vanilla-0.safetensors",
     ]
@@ -287,6 +294,8 @@ def test_names_of_tasks(tmp_path: Path) -> None:
         ({"tasks": ("agr_gendre",)}, UnknownName, "agr_gender"),
         ({"methods": ("dsa",)}, UnknownName, "das"),
         ({"methods": ("das:kk=3",)}, UnknownName, "setting of das"),
+        ({"methods": ("das",), "steps": 2, "epochs": 2}, BadUsage, "steps or epochs; got both"),
+        ({"methods": ("das",), "lr": -1.0}, BadUsage, "learning rate above 0"),
         ({"controls": ("untraind",)}, UnknownName, "untrained"),
         ({"compat": "causalgym"}, UnknownName, "causalgym-2024"),
         ({"seeds": (1, 1)}, BadUsage, "each once"),
@@ -295,6 +304,16 @@ def test_names_of_tasks(tmp_path: Path) -> None:
     ):
         with pytest.raises(error, match=said):
             replace(job, **wrong).check(bench)
+
+
+def test_settings_of_trainings_become_those_of_the_methods_that_are_trained() -> None:
+    job = GymJob((NEOX,), methods=("das", "das:k=4,lr=0.1", "mean"), steps=7, lr=0.02)
+    assert job.methods == ("das:steps=7,lr=0.02", "das:k=4,lr=0.1,steps=7", "mean")
+    assert (job.steps, job.lr) == (None, None) and replace(job) == job
+    with pytest.raises(BadUsage, match="--lr: for methods that are trained.* got probe, mean"):
+        GymJob((NEOX,), methods=("probe", "mean"), lr=0.1)
+    (das,) = gym_method("das:epochs=2", 64).candidates.values()
+    assert isinstance(das, DAS) and das.steps is None and das.plan(10).steps == 2 * 3
 
 
 def test_slices_of_layers_need_no_model(tmp_path: Path) -> None:
