@@ -14,15 +14,15 @@ label and label are those two continuations.
 A pair is dropped, and counted, where a prompt cannot be read, where the model does not say what
 follows, and where the task has another answer of the base than the model.
 
-Arbitrary labels are a control: can a featurizer make a model say anything at all? The labels of
-pairs are exchanged for each other by one fixed permutation of the different labels, drawn
-without a fixed point, in train and in test pairs alike. A featurizer that is trained on them and
-then makes the model write them found a lever on the output, not a variable (control tasks of
-Hewitt and Liang 2019, for interchanges).
+A random variable is a control, as the control tasks of Hewitt and Liang (2019) are for probes. Its
+label is the base's own answer or that of the source, by a hash of the two prompts: both can be
+written by an interchange, and nothing but the pairs themselves tells which it is. A featurizer
+that has half of it on pairs it was not trained on has what a coin has.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,13 +31,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 
 from mechassay.causal_models.causal_model import CausalModel, Undecided
 from mechassay.errors import BadPairs, BadUsage, one_of
-from mechassay.prompts.batch import NO_TOKEN
 from mechassay.prompts.interchange_batch import InterchangeBatch
 from mechassay.prompts.interchanges import InterchangePair, interchange_tokens
 from mechassay.prompts.pairs import ABSENT, Example, Prompt
@@ -350,36 +347,26 @@ def _none_left(
     )
 
 
-LEAST = 3
-"""Different labels."""
+def random_variable(
+    labels: ExpectedLabels, answers: Mapping[str, str | tuple[str, ...]]
+) -> ExpectedLabels:
+    """The same pairs with the labels of a random variable: of each pair its base label, or the
+    answer of its source, by a fixed hash of the two prompts.
 
-
-def with_arbitrary_labels(
-    batches: Sequence[InterchangeBatch], generator: torch.Generator
-) -> list[InterchangeBatch]:
-    """Batches whose labels went through one permutation.
-
-    Raises:
-        BadPairs: there are fewer than three: of two, the other one is often the base's own, which
-            is written without any interchange.
+    Args:
+        answers: of sources, by the id of their pair; where there is none, it is the base label.
     """
-    width = max(batch.labels.shape[1] for batch in batches)
-    labels = [
-        F.pad(batch.labels, (0, width - batch.labels.shape[1]), value=NO_TOKEN).cpu()
-        for batch in batches
-    ]
-    kinds, number = torch.unique(torch.cat(labels), dim=0, return_inverse=True)
-    if len(kinds) < LEAST:
-        raise BadPairs(
-            f"Arbitrary labels need at least {LEAST} different ones; there are {len(kinds)}. Leave"
-            " that control out."
-        )
-    # Each goes to the next one around a random circle, so that none stays.
-    circle = torch.randperm(len(kinds), generator=generator)
-    to = torch.empty_like(circle)
-    to[circle] = circle.roll(-1)
-    new = kinds[to[number]].split([len(batch) for batch in batches])
-    return [
-        replace(batch, labels=some.to(batch.labels.device))
-        for batch, some in zip(batches, new, strict=True)
-    ]
+    return labels.with_pairs(
+        [
+            replace(pair, label=answers.get(pair.id, pair.base_label))
+            if _of_source(pair)
+            else replace(pair, label=pair.base_label)
+            for pair in labels
+        ]
+    )
+
+
+def _of_source(pair: InterchangePair) -> bool:
+    """One bit of a hash of both prompts."""
+    text = f"{pair.base}\n{pair.source}"
+    return bool(hashlib.sha256(text.encode()).digest()[0] & 1)

@@ -7,9 +7,9 @@ Both train all sites in one training, on interchanges: each is a base, a source,
 that the model should say after the exchange. `TrainedFinder` has what all trained finders share:
 the optimiser, its schedule, the loss, and the order of the rows.
 
-Batches are walked in the order of the rows, as in the published settings, so results do not
-depend on a generator. `shuffle` asks for another order each epoch. It is meant for rows that
-come sorted, by kind of counterfactual or by label.
+Batches are walked in the order of the rows, so that results do not depend on a generator.
+`shuffle` asks for another order each epoch, as MIB's code and pyvene's examples have it. Rows
+that come sorted, by kind of counterfactual or by label, need it.
 """
 
 from __future__ import annotations
@@ -196,6 +196,14 @@ class TrainedFinder(ABC):
                     key=key_of(description),
                     checkpoint=checkpoint,
                 )
+        said = {
+            str(chosen[number]): warning
+            for bundle, trainable in zip(data.bundles, trainables, strict=True)
+            for place, number in enumerate(bundle)
+            if (warning := trainable.warning(place, plan.progress(plan.steps - 1)))
+        }
+        if said:
+            about["warnings"] = said
         found = {
             number: trainable.found(place)
             for bundle, trainable in zip(data.bundles, trainables, strict=True)
@@ -272,7 +280,14 @@ def check_values(who: str, batch: InterchangeBatch) -> Float[Tensor, "n"]:
     return batch.values
 
 
-_ADDITION = {"k": 16, "lr": 1e-2, "epochs": 1, "batch_size": 256, "optimizer": "adamw"}
+_ADDITION = {
+    "k": 16,
+    "lr": 1e-2,
+    "epochs": 1,
+    "batch_size": 256,
+    "optimizer": "adamw",
+    "shuffle": True,
+}
 _IOI = {**_ADDITION, "k": 32, "lr": 1.0, "loss": "squared-error"}
 
 
@@ -290,8 +305,9 @@ class DAS(TrainedFinder):
     Profiles:
 
         causalgym-2024   k 1, Adam 5e-3, 100 steps of 4, up over 10 % of them, then down to 0
-        mib-2025         k 16, AdamW 1e-2, one epoch of batches of 256: MIB's code on addition
-        mib-2025-ioi     k 32, AdamW 1, two epochs of batches of 256, squared error
+        mib-2025         k 16, AdamW 1e-2, one epoch of shuffled batches of 256: MIB's code on
+                         addition
+        mib-2025-ioi     k 32, AdamW 1, two epochs of shuffled batches of 256, squared error
         paper, paper-ioi Mueller et al. (2025), G.4: the same, but one epoch on IOI
     """
 
@@ -406,7 +422,28 @@ class Rotation(Trainable):
         return Directions(orthonormal(self.raw[some].detach(), basis)[0].cpu()), None
 
 
+def mask_warning(gates: Float[Tensor, "some"], kept: int, k: int) -> str:
+    """What a trained mask did not decide.
+
+    Args:
+        gates: how much of the features that were trained was exchanged at the last step.
+        kept: how many of k features are meant.
+    """
+    if kept == k > 1:
+        return f"all {k:,} features are kept, so that this is the full vector"
+    between = int(((gates > UNSHARP) & (gates < 1 - UNSHARP)).sum())
+    if between <= max(1.0, UNSHARP * k):
+        return ""
+    return (
+        f"the mask never became sharp: {between:,} of {k:,} features were exchanged by"
+        f" {UNSHARP:.0%} to {1 - UNSHARP:.0%} at the last step"
+    )
+
+
+UNSHARP = 0.05
 LEAST, BEGIN = 1e-3, 0.5
+HOT, COLD, PUBLISHED_WIDTH = 50.0, 0.1, 4096
+"""Temperatures that were published, of values of so many numbers."""
 
 
 @dataclass(frozen=True)
@@ -419,32 +456,49 @@ class BoundlessDAS(TrainedFinder):
         m_i = sigmoid(i / T) sigmoid((b d - i) / T)          new = base + ((s - base) R * m) R'
 
     as in the authors' code (pyvene), whose first factor is 1/2 at i = 0. `boundary_weight`
-    times b is added to the loss. T falls from 50 to .1 in equal steps. Afterwards the
+    times b is added to the loss. T falls from `hot` to `cold` in equal steps. Afterwards the
     directions i < b d count wholly, so that what is evaluated is a plain interchange.
 
-    These temperatures are for values of thousands of numbers. With few numbers, a lower `hot`
-    makes the boundary matter before the training ends.
+    The published temperatures, 50 and .1, are for values of 4,096 numbers. At 50 the mask of few
+    numbers is flat: no boundary makes a difference. By default they are in proportion to d.
 
     Attributes:
         boundary_lr: learning rate of the boundary; `lr` is that of the rotation.
         boundary_weight: of the boundary in the loss.
-        hot, cold: first and last temperature.
+        hot, cold: first and last temperature; None: 50 and .1 times d / 4096.
     """
 
     name: ClassVar[str] = "boundless-das"
+    version: ClassVar[int] = 2
     profiles: ClassVar[dict[str, dict[str, Any]]] = {
-        "paper": {"lr": 1e-3, "schedule": "linear", "warmup": 0.1, "epochs": 3, "batch_size": 64}
+        "paper": {
+            "lr": 1e-3,
+            "schedule": "linear",
+            "warmup": 0.1,
+            "epochs": 3,
+            "batch_size": 64,
+            "hot": HOT,
+            "cold": COLD,
+        }
     }
 
     lr: float = 1e-3
     boundary_lr: float = 1e-2
     boundary_weight: float = 1.0
-    hot: float = 50.0
-    cold: float = 0.1
+    hot: float | None = None
+    cold: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_cooling(self.name, self.hot, self.cold)
+        check_cooling(self.name, *self.temperatures(PUBLISHED_WIDTH))
+
+    def temperatures(self, width: int) -> tuple[float, float]:
+        """The first and the last temperature for values of a width."""
+        share = width / PUBLISHED_WIDTH
+        return (
+            HOT * share if self.hot is None else self.hot,
+            COLD * share if self.cold is None else self.cold,
+        )
 
     def start(
         self,
@@ -477,8 +531,8 @@ class BoundedRotation(Rotation):
 
     def mask(self, progress: float) -> Float[Tensor, "sites d"]:
         """How much of each coordinate is exchanged."""
-        finder = self.finder
-        temperature = finder.hot + (finder.cold - finder.hot) * progress
+        hot, cold = self.finder.temperatures(len(self.places))
+        temperature = hot + (cold - hot) * progress
         end = self.boundary.clamp(LEAST, 1.0)[:, None] * len(self.places)
         inside = torch.sigmoid(self.places / temperature)
         return inside * torch.sigmoid((end - self.places) / temperature)
@@ -488,6 +542,15 @@ class BoundedRotation(Rotation):
         q = self.directions()
         moved = (source - base) @ q * self.mask(progress)[:, None]
         return torch.baddbmm(base, moved, q.mT)
+
+    def warning(self, number: int, progress: float) -> str:
+        """See `Trainable.warning`. The first factor of the mask, which is 1/2 at the first
+        coordinate, is left out.
+        """
+        cold = self.finder.temperatures(len(self.places))[1]
+        end = self.boundary[number].detach().clamp(LEAST, 1.0) * len(self.places)
+        kept = int((self.places < end).sum())
+        return mask_warning(torch.sigmoid((end - self.places) / cold), kept, len(self.places))
 
     def penalty(self, progress: float) -> Float[Tensor, "sites"]:
         return self.finder.boundary_weight * self.boundary.clamp(LEAST, 1.0)

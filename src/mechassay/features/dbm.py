@@ -4,7 +4,8 @@
 
 with a mask m, 0 at first, for every feature of a featurizer (the site's own numbers by default),
 trained on the loss of the labels; T falls from 1 to .01 in equal steps, and `l1` times the sum of g
-is added to the loss. Afterwards features with m > 0 are exchanged wholly and the others not at all;
+is added to the loss. (MIB's code starts a step later and ends a step earlier; the profiles
+`mib-2025` do so.) Afterwards features with m > 0 are exchanged wholly and the others not at all;
 a site where none is left is not changed. (MIB's code takes an empty choice as all features, and its
 submissions with chosen features as those of the whole vector.)
 
@@ -14,23 +15,30 @@ submissions with chosen features as those of the whole vector.)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, cast, get_args
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechassay.errors import BadUsage
-from mechassay.features.das import TrainedFinder, check_cooling, parameter_dtype
+from mechassay.errors import BadUsage, one_of
+from mechassay.features.das import TrainedFinder, check_cooling, mask_warning, parameter_dtype
 from mechassay.features.featurizer import Directions, Featurizer, Identity, decoder_of, exchanged
-from mechassay.features.training import BundleValues, Trainable
+from mechassay.features.training import BundleValues, Cooling, Trainable, TrainingPlan
 from mechassay.interventions.site import Site
 from mechassay.models.decoder import at_least_fp32
 from mechassay.models.model import Model
 
-_ADDITION = {"lr": 1e-2, "epochs": 1, "batch_size": 256, "optimizer": "adamw"}
+_ADDITION = {
+    "lr": 1e-2,
+    "epochs": 1,
+    "batch_size": 256,
+    "optimizer": "adamw",
+    "shuffle": True,
+}
 _IOI = {**_ADDITION, "lr": 1.0, "loss": "squared-error"}
+_CODE = {"cooling": "mib-2025"}
 
 
 @dataclass(frozen=True)
@@ -40,12 +48,14 @@ class DBM(TrainedFinder):
     Attributes:
         l1: weight of the sum of a site's gates.
         hot, cold: first and last temperature.
+        cooling: "full" from the first to the last step, or "mib-2025" as MIB's code; see
+            `TrainingPlan.progress`.
     """
 
     name: ClassVar[str] = "dbm"
     profiles: ClassVar[dict[str, dict[str, Any]]] = {
-        "mib-2025": _ADDITION,
-        "mib-2025-ioi": {**_IOI, "epochs": 2},
+        "mib-2025": {**_ADDITION, **_CODE},
+        "mib-2025-ioi": {**_IOI, "epochs": 2, **_CODE},
         "paper": _ADDITION,
         "paper-ioi": _IOI,
     }
@@ -53,10 +63,16 @@ class DBM(TrainedFinder):
     l1: float = 0.0
     hot: float = 1.0
     cold: float = 0.01
+    cooling: str = "full"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_cooling(self.name, self.hot, self.cold)
+        one_of("cooling", self.cooling, get_args(Cooling))
+
+    def plan(self, n: int) -> TrainingPlan:
+        """See `TrainedFinder.plan`."""
+        return replace(super().plan(n), cooling=cast("Cooling", self.cooling))
 
     def start(
         self,
@@ -133,6 +149,14 @@ class FeatureMasks(Trainable):
         return torch.stack(
             [exchanged(each, ours, theirs, gate=gate[:k]) for each, ours, theirs, gate, k in parts]
         )
+
+    def warning(self, number: int, progress: float) -> str:
+        """See `Trainable.warning`. Features without any gradient, such as those of an SAE that are
+        never active, are left out.
+        """
+        raw = self.raw[number, : self.sizes[number]].detach()
+        gates = self.gates(progress)[number, : self.sizes[number]].detach()
+        return mask_warning(gates[raw != 0], int((raw > 0).sum()), len(raw))
 
     def penalty(self, progress: float) -> Float[Tensor, "sites"] | None:
         if self.finder.l1 == 0:

@@ -56,10 +56,14 @@ def orthonormal(
 
     are k orthonormal directions, B[:, :k] where A is 0. This is the product of the k
     Householder reflections along the columns of V in compact WY form (Schreiber and Van Loan
-    1989). It is the same function of A as `torch.nn.utils.parametrizations.orthogonal`
-    (householder, trivialised) with the base B, which pyvene's rotations are: the same steps
-    lead to the same directions. All of it is matrix products and one triangular system, so many
-    sites cost one batched call. k = d is a whole rotation; its last column of A is empty.
+    1989). All of it is matrix products and one triangular system, so many sites cost one batched
+    call. A whole rotation, k = d, is
+
+        Q = B exp(A - A')
+
+    Both are the functions of A that `torch.nn.utils.parametrizations.orthogonal` (trivialised)
+    has with the base B, and that pyvene's rotations are: the same steps lead to the same
+    directions.
 
     Torch also keeps a diagonal of -1 in its parameter, which weight decay would shrink and
     which it rounds to 0. So the trajectory is torch's only without weight decay. Here weight
@@ -70,6 +74,9 @@ def orthonormal(
         basis: of each site, or one that all share.
     """
     d, k = raw.shape[1:]
+    if k == d:
+        below = raw.tril(-1)
+        return basis @ torch.matrix_exp(below - below.mT)
     v = raw.tril(-1) + torch.eye(d, k, dtype=raw.dtype, device=raw.device)
     gram = v.mT @ v
     s = gram.triu(1) + torch.diag_embed(gram.diagonal(dim1=1, dim2=2) / 2)

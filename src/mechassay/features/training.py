@@ -20,6 +20,7 @@ labels have one token. With D = logit(base's own label) - logit(label), of their
 from __future__ import annotations
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,9 +28,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
+from scipy.special import stdtrit
 from torch import Tensor
 
 from mechassay.errors import NonFinite
@@ -42,6 +45,7 @@ from mechassay.models.memory import byte_budget, kept_run_bytes, may_be_kept, su
 from mechassay.models.model import Model
 from mechassay.prompts.batch import NO_TOKEN
 from mechassay.prompts.interchange_batch import InterchangeBatch
+from mechassay.stats.intervals import Estimate
 from mechassay.utils.checkpoint import descend
 from mechassay.utils.display import Advance
 
@@ -258,9 +262,17 @@ class Trainable(ABC):
         """What is added to each site's loss."""
         return None
 
+    def warning(self, number: int, progress: float) -> str:
+        """What a reader of a site's features has to know of their training; "" if nothing."""
+        return ""
+
     @abstractmethod
     def found(self, number: int) -> tuple[Featurizer, Bool[Tensor, "k"] | None]:
         """The features of a site after the training, and which are meant."""
+
+
+Cooling = Literal["full", "mib-2025"]
+"""How temperatures fall over the steps; see `TrainingPlan.progress`."""
 
 
 @dataclass(frozen=True)
@@ -270,6 +282,7 @@ class TrainingPlan:
     Attributes:
         size: rows of a batch; the last batch of an epoch has what is left.
         shuffle: a seed of the order of each epoch; None: the order of the rows.
+        cooling: see `progress`.
     """
 
     n: int
@@ -278,6 +291,7 @@ class TrainingPlan:
     shuffle: int | None = None
     linear: bool = False
     warmup: float = 0.0
+    cooling: Cooling = "full"
 
     @property
     def batches(self) -> int:
@@ -304,7 +318,14 @@ class TrainingPlan:
         return (self.steps - step) / max(1.0, self.steps - rising) if self.linear else 1.0
 
     def progress(self, step: int) -> float:
-        """0 at the first step, 1 at the last."""
+        """How far temperatures have fallen at a step: 0 at the first and 1 at the last one.
+
+        With the cooling "mib-2025", as MIB's code walks through its steps + 1 temperatures: the
+        first two steps have the second one, and the last one is never reached (but in a training
+        of one step).
+        """
+        if self.cooling == "mib-2025":
+            return max(1, step) / self.steps
         return step / max(1, self.steps - 1)
 
 
@@ -492,6 +513,45 @@ def _stacks(run: BaseRun, branches: Sequence[Branch], logits: int) -> Iterator[l
         used, tokens = used + cost, tokens + n_tokens
     if some:
         yield some
+
+
+LEVELLED_OFF = 1 / 8
+"""Of a training that has levelled off, `fall_of` is below this."""
+LEAST_STEPS = 8
+
+
+def fall_of(losses: Float[np.ndarray, "steps"], steps_of_epoch: int) -> Estimate:
+    """How much the loss of a training still falls.
+
+        (mean of the third quarter - mean of the last quarter) / mean of the last quarter
+
+    with its 90 % interval (Welch), so that the upper end is a one-sided bound of 95 %. Losses are
+    those of epochs where there are at least eight, as rows differ within an epoch; else of steps.
+    Were the fall to go on at this rate for as many steps again, an eighth a quarter would be half
+    of the loss: a training whose upper end is below `LEVELLED_OFF` has levelled off. NaN for fewer
+    than eight steps, of which nobody can say so.
+    """
+    n_epochs = len(losses) // max(1, steps_of_epoch)
+    if n_epochs >= LEAST_STEPS:
+        losses = losses[: n_epochs * steps_of_epoch].reshape(n_epochs, -1).mean(axis=1)
+    if len(losses) < LEAST_STEPS:
+        return Estimate(math.nan)
+    size = len(losses) // 4
+    third, last = losses[-2 * size : -size], losses[-size:]
+    variances = np.array([third.var(ddof=1), last.var(ddof=1)]) / size
+    fall, error = float(third.mean() - last.mean()), math.sqrt(float(variances.sum()))
+    level = abs(float(last.mean()))
+    if level == 0 or error == 0:
+        value = fall / level if level else math.nan
+        return Estimate(value, value, value)
+    freedom = (size - 1) * float(variances.sum()) ** 2 / float((variances**2).sum())
+    half = float(stdtrit(freedom, 0.95)) * error
+    return Estimate(fall / level, (fall - half) / level, (fall + half) / level)
+
+
+def still_falling(losses: Float[np.ndarray, "steps"], steps_of_epoch: int) -> bool:
+    """Whether a training was cut short, or too short to say so; see `fall_of`."""
+    return not fall_of(losses, steps_of_epoch).high < LEVELLED_OFF
 
 
 def digest_of(tensors: Sequence[Tensor]) -> str:

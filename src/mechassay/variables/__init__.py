@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mechassay.causal_models.labels import (
         ExpectedLabels,
         expected_labels,
-        with_arbitrary_labels,
+        random_variable,
     )
     from mechassay.causal_models.task_models import (
         CAUSAL_MODELS,
@@ -98,13 +98,13 @@ __all__ = [
     "localize_in_heads",
     "measure_features",
     "measure_features_in_heads",
+    "random_variable",
     "read_mib_folder",
     "squared_error",
     "true_sites",
     "validate",
     "variable_pairs",
     "verify_homes",
-    "with_arbitrary_labels",
     "with_other_years",
     "with_shifts",
     "write_mib_folder",
@@ -126,7 +126,7 @@ __getattr__, __dir__ = lazy_names(
         "mechassay.causal_models.causal_model": "CausalModel Undecided Variable",
         "mechassay.causal_models.hypothesis": "Distinction Hypothesis distinguish hypotheses",
         "mechassay.causal_models.ioi": "FLIPS LogitDifference fit_logit_difference ioi_signals",
-        "mechassay.causal_models.labels": "ExpectedLabels expected_labels with_arbitrary_labels",
+        "mechassay.causal_models.labels": "ExpectedLabels expected_labels random_variable",
         "mechassay.causal_models.task_models": "CAUSAL_MODELS load_causal_model"
         " with_other_years with_shifts",
         "mechassay.causal_models.true_sites": "HOMES Home VerifiedHomes homes_of known_homes"

@@ -19,14 +19,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from mechassay.causal_models.causal_model import CausalModel
 from mechassay.causal_models.hypothesis import defaults_of
-from mechassay.causal_models.labels import ExpectedLabels, expected_labels
+from mechassay.causal_models.labels import (
+    ExpectedLabels,
+    alignable,
+    expected_labels,
+    random_variable,
+)
 from mechassay.errors import BadPairs, BadUsage, one_of
 from mechassay.models.model import Model
 from mechassay.prompts.interchange_batch import InterchangeBatch
@@ -48,11 +53,18 @@ PATIENCE = 12
 
 @dataclass(frozen=True, eq=False, repr=False)
 class VariablePairs(OneLine):
-    """Labelled pairs of one variable, by split; `batches` has their tokens."""
+    """Labelled pairs of one variable, by split.
+
+    Attributes:
+        batches: their tokens.
+        random: the same pairs with the labels of a random variable (`causal_models.labels`); of no
+            split where labels are numbers.
+    """
 
     variable: str | None
     labels: Mapping[str, ExpectedLabels]
     batches: Mapping[str, InterchangeBatch]
+    random: Mapping[str, InterchangeBatch] = field(default_factory=dict[str, InterchangeBatch])
 
     def shown(self) -> dict[str, Any]:
         return {"variable": self.variable, **{k: len(x) for k, x in self.labels.items()}}
@@ -174,13 +186,32 @@ def variable_pairs(
     """
     labels: dict[str, ExpectedLabels] = {}
     batches: dict[str, InterchangeBatch] = {}
+    random: dict[str, InterchangeBatch] = {}
     for split, some in examples.items():
-        found = expected_labels(causal, variable, some, list(kinds) or None)
+        pairs = expected_labels(causal, variable, some, list(kinds) or None)
         if balanced:
-            found = balance(found)
-        found = with_own_labels(found, causal, model, progress=progress)
-        labels[split], batches[split] = found.tokenized(model, equal_lengths=equal_lengths)
-    return VariablePairs(variable, labels, batches)
+            pairs = balance(pairs)
+        pairs = with_own_labels(pairs, causal, model, progress=progress)
+        labels[split], batches[split] = pairs.tokenized(model, equal_lengths=equal_lengths)
+        if causal.contrast is None:
+            try:
+                answers = expected_labels(causal, causal.output, some, list(kinds) or None)
+                answers = with_own_labels(answers, causal, model, progress=progress)
+                by_id = {pair.id: pair.label for pair in answers}
+            except BadPairs:  # No source has an answer of its own.
+                by_id = {}
+            random[split] = _random_batch(labels[split], by_id, model)
+    return VariablePairs(variable, labels, batches, random)
+
+
+def _random_batch(
+    labels: ExpectedLabels, answers: Mapping[str, str | tuple[str, ...]], model: Model
+) -> InterchangeBatch:
+    """The tokens of a random variable's labels; base labels where an answer cannot be aligned."""
+    drawn = random_variable(labels, answers)
+    aligned, _ = alignable(drawn, model, equal_lengths=False)
+    kept = {drawn[row].id: drawn[row].label for row in aligned}
+    return InterchangeBatch.from_pairs(list(random_variable(labels, kept)), model)
 
 
 def balance(labels: ExpectedLabels) -> ExpectedLabels:

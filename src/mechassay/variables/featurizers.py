@@ -5,10 +5,12 @@
     boundless-das    a trained rotation, and a trained number of its first coordinates
     dbm              a trained choice among the standard dimensions
     dbm+pca          among the principal components of base and source values
+    dbm+svd          among their singular vectors, of values that are not centred
     dbm+sae          among the features of a sparse autoencoder
 
-(Mueller et al. 2025, section 4.1 and appendices G.2 to G.4.) Masks cool from 1 to .01. `strict` is
-ours. Paper and code differ; both are here as they say:
+(Mueller et al. 2025, section 4.1 and appendices G.2 to G.4.) MIB's code draws one singular vector
+less than there are. Masks cool from 1 to .01, in `mib-2025` as the code does (`features.dbm`), and
+both walk shuffled batches. `strict` is ours. Paper and code differ; both are here as they say:
 
     task      paper                                        code
     MCQA      8 epochs, batches of 64                      the same
@@ -31,8 +33,9 @@ from typing import Any, Literal
 from mechassay.errors import BadUsage, one_of
 from mechassay.features.das import DAS, BoundlessDAS, TrainedFinder
 from mechassay.features.dbm import DBM
-from mechassay.features.finder import Fit, Init, Sites
+from mechassay.features.finder import Fit, Init, Sites, load_sites
 from mechassay.features.probes import PCA, FullVector
+from mechassay.interventions.site import load_site
 from mechassay.models.model import Model
 from mechassay.prompts.interchange_batch import InterchangeBatch
 from mechassay.utils.display import BAR, Progress
@@ -41,6 +44,10 @@ from mechassay.variables.plan import FEATURIZERS, PROFILES
 SIZED: tuple[str, ...] = ("das",)
 """Featurizers whose number of features is given."""
 NARROW = 128
+LEAST_STEPS = 100
+"""Of a training in `strict`: with fewer, most have not levelled off."""
+PROFILE_VERSIONS = {"strict": 2, "paper": 2, "mib-2025": 2}
+"""The second ones: shuffled batches, MIB's cooling, at least 100 steps."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,10 @@ class FeaturizerSettings:
 
     Attributes:
         lr, epochs, batch_size: of training; AdamW without decay.
+        least_steps: more epochs where they have fewer steps than this.
+        steps: in place of epochs.
         shuffle: another order of rows each epoch.
+        cooling: of masks (`features.dbm`).
         loss: see `features.training`.
         choose_on: the split that layer, position and number of features are chosen on.
     """
@@ -60,6 +70,14 @@ class FeaturizerSettings:
     shuffle: bool = True
     loss: str = "cross-entropy"
     choose_on: Literal["validation", "test"] = "validation"
+    least_steps: int = 1
+    steps: int | None = None
+    cooling: str = "full"
+
+    def n_steps(self, n_rows: int) -> int:
+        """Steps of a training on so many rows."""
+        of_epochs = self.epochs * -(-n_rows // min(self.batch_size, n_rows))
+        return self.steps or max(self.least_steps, of_epochs)
 
 
 def featurizer_settings(profile: str, task: str, family: str = "") -> FeaturizerSettings:
@@ -72,7 +90,8 @@ def featurizer_settings(profile: str, task: str, family: str = "") -> Featurizer
     kind = _kind(task)
     loss = "squared-error" if kind == "ioi" else "cross-entropy"
     if profile == "strict":
-        return FeaturizerSettings(lr=1e-1 if kind == "ioi" else 1e-2, loss=loss)
+        lr = 1e-1 if kind == "ioi" else 1e-2
+        return FeaturizerSettings(lr=lr, loss=loss, least_steps=LEAST_STEPS)
     gemma, llama = "gemma" in family, "llama" in family
     code = profile == "mib-2025"
     sizes = {"mcqa": (8, 64), "addition": (1, 256), "arc": (2, 48), "ioi": (1, 256)}
@@ -83,7 +102,8 @@ def featurizer_settings(profile: str, task: str, family: str = "") -> Featurizer
         sizes["ioi"] = (2, 1024 if "gpt2" in family else 256)
     epochs, batch_size = sizes.get(kind, (1, 256))
     lr = 1.0 if kind == "ioi" else 1e-2
-    return FeaturizerSettings(lr, epochs, batch_size, False, loss, "test")
+    cooling = "mib-2025" if code else "full"
+    return FeaturizerSettings(lr, epochs, batch_size, True, loss, "test", cooling=cooling)
 
 
 def n_features_of(profile: str, task: str, variable: str, width: int) -> tuple[int, ...]:
@@ -130,7 +150,7 @@ def fit_featurizer(
 
     Args:
         k: how many directions "das" has.
-        saes: for "dbm+sae": the SAE of each site.
+        saes: for "dbm+sae": the SAE of each site, and maybe of others.
         together: whether the sites are exchanged at once, as heads are in IOI.
         seed: of what a training begins with, and of its order.
         checkpoint: a file that keeps what is done of a training.
@@ -145,7 +165,7 @@ def fit_featurizer(
     how = settings or FeaturizerSettings()
     common: dict[str, Any] = {
         "lr": how.lr,
-        "epochs": how.epochs,
+        "steps": how.n_steps(len(batch)),
         "batch_size": how.batch_size,
         "shuffle": how.shuffle,
         "loss": how.loss,
@@ -153,17 +173,22 @@ def fit_featurizer(
         "seed": seed,
     }
     init: Init | None = None
-    if kind == "dbm+pca":
-        init = PCA(k=None, of="both").fit(model, batch, sites, progress=progress)
+    if kind in ("dbm+pca", "dbm+svd"):
+        pca = PCA(k=None, of="both", centred=kind == "dbm+pca")
+        init = pca.fit(model, batch, sites, progress=progress)
     elif kind == "dbm+sae":
         if saes is None:
             raise BadUsage("dbm+sae needs the SAE of every site: pass saes={site: SAE}.")
-        init = saes
+        own = load_sites(model, sites)
+        named = saes.featurizers if isinstance(saes, Fit) else saes
+        init = {site: sae for site, sae in named.items() if load_site(site) in own}
     finder: TrainedFinder
     if kind == "das":
         finder = DAS(k=k, **common)
+    elif kind == "boundless-das":
+        finder = BoundlessDAS(**common)
     else:
-        finder = BoundlessDAS(**common) if kind == "boundless-das" else DBM(**common)
+        finder = DBM(cooling=how.cooling, **common)
     return finder.fit(
         model,
         batch,

@@ -22,9 +22,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from jaxtyping import Float
 
 from mechassay.causal_models.ioi import LogitDifference
@@ -50,11 +52,19 @@ from mechassay.stats.intervals import Estimate
 from mechassay.utils.display import BAR, OneLine, Progress, Tabular, html_facts, html_table
 from mechassay.variables.data import VariablePairs
 from mechassay.variables.featurizers import SIZED, FeaturizerSettings, fit_featurizer
-from mechassay.variables.localization import KIND
+from mechassay.variables.localization import (
+    KIND,
+    fall_of_fit,
+    training_args,
+    training_falls,
+    training_measures,
+    verdict,
+)
 from mechassay.variables.logit_difference import (
     CONSTANT,
     FULL,
     NOTHING,
+    RANDOM,
     RESULT,
     SquaredError,
     best_constant,
@@ -330,6 +340,17 @@ class HeadLocalization(OneLine, Tabular):
         """
         return all(self.difference(control).high < 0 for control in MUST_STAY_BELOW)
 
+    @property
+    def isolated(self) -> bool:
+        """Whether these features have it, and random ones of their number do not."""
+        return self.found and RANDOM in self.error.measured and self.difference(RANDOM).high < 0
+
+    @property
+    def verdict(self) -> str:
+        """As `Localization.verdict`."""
+        falls = training_falls(fall_of_fit(self.fit))
+        return verdict(len(set(self.error.groups)), self.found, self.isolated, falls)
+
     def difference(self, control: str) -> Estimate:
         """The squared error less that of a control, pair by pair.
 
@@ -342,7 +363,7 @@ class HeadLocalization(OneLine, Tabular):
     def shown(self) -> dict[str, Any]:
         told = {of: round(self.error.estimate(of).value, 3) for of in self.error.measured}
         about = {"variable": self.variable, "featurizer": self.featurizer}
-        return {**about, "heads": named_heads(self.heads), "found": self.found, **told}
+        return {**about, "heads": named_heads(self.heads), "verdict": self.verdict, **told}
 
     def columns(self) -> dict[str, list[Any]]:
         """Errors by kind of counterfactual and control."""
@@ -367,6 +388,7 @@ class HeadLocalization(OneLine, Tabular):
         }
         args: dict[str, Any] = {"heads": named_heads(self.heads)}
         args |= {} if self.k is None else {"k": self.k}
+        args |= training_args(self.fit)
         method = Spec(name=self.featurizer, args=args)
         given = dict(specs or {})
         if "variable" in given:
@@ -396,6 +418,10 @@ class HeadLocalization(OneLine, Tabular):
         for of in self.error.measured:
             if of != RESULT:
                 yield self._measure(f"difference:{of}", self.difference(of))
+        if self.validation and self.subsets is not None:
+            error, n = Estimate(self.validation[self.k]), len(self.subsets.groups[VALIDATION])
+            yield measured("validation", "validation", "result", error, n, MSE_SAYS, better="down")
+        yield from training_measures(self.fit)
 
     def _measure(self, of: str, found: Estimate) -> Measure:
         title, n = "mean squared error", len(self.error)
@@ -501,7 +527,7 @@ def measure_features_in_heads(
         BadUsage, BadPairs: see `squared_error`.
     """
     test, train = pairs.batches["test"], pairs.batches["train"]
-    own = replace(fit, model=model)
+    own = replace(fit, model=model, losses=torch.zeros(0, 0), provenance=MappingProxyType({}))
     error = squared_error(own, test, train=train, seed=seed, progress=progress)
     causal, variable = pairs.labels["test"].model, str(pairs.variable)
     return HeadLocalization(model.name, causal, variable, name, None, own, error, {}, linear)

@@ -29,6 +29,8 @@ from typing import Any, ClassVar
 from mechassay.causal_models.hypothesis import hypotheses
 from mechassay.causal_models.true_sites import HOMES
 from mechassay.errors import BadUsage, MechassayError, one_of
+from mechassay.features.das import DAS, BoundlessDAS
+from mechassay.features.dbm import DBM
 from mechassay.interventions.site import ALL, PARTS
 from mechassay.models.loading import resolve
 from mechassay.models.model import check_dtype
@@ -39,6 +41,7 @@ from mechassay.tasks.task import PRIVATE, settings_of
 from mechassay.truth.ground_truth import check_tasks, own_task_notes, tasks_of
 from mechassay.utils.files import read_json
 from mechassay.variables.alignment import VariableAlignment
+from mechassay.variables.featurizers import PROFILE_VERSIONS
 from mechassay.variables.ioi_heads import HeadLocalization, measure_features_in_heads, named_heads
 from mechassay.variables.localization import Localization, measure_features
 from mechassay.variables.mib_format import MIB_BOARD
@@ -76,6 +79,10 @@ class VariablesJob(VariablesPlan, Job):
         if not self.featurizers:
             raise BadUsage("Name a featurizer: there is nothing to do.")
         layers_of(self.layers, MANY)
+        if self.steps is not None and self.epochs is not None:
+            raise BadUsage("A training has --steps or --epochs; got both.")
+        if self.lr is not None and not self.lr > 0:
+            raise BadUsage(f"The learning rate is above 0; got {self.lr}.")
         if any(k < 1 for k in self.ks):
             raise BadUsage(f"k is 1 or more; got {min(self.ks)}.")
         if "dbm+sae" in self.featurizers and not self.saes:
@@ -86,6 +93,14 @@ class VariablesJob(VariablesPlan, Job):
         for model in self.models:
             for task in tasks_of(model, self.tasks):
                 variables_of(self, task)
+
+    def definitions(self) -> dict[str, int]:
+        """See `Job.definitions`: of the profile, and of the finders of the featurizers."""
+        versions = {each.name: each.version for each in (DAS, BoundlessDAS, DBM)}
+        names = {featurizer.partition("+")[0] for featurizer in self.featurizers}
+        found = {f"featurizer {name}": versions[name] for name in names if name in versions}
+        profile = one_of("profile of featurizers", self.profile, PROFILES)
+        return {**found, f"profile {profile}": PROFILE_VERSIONS[profile]}
 
     def notes(self) -> Sequence[str]:
         """See `Job.notes`: ground truths have tasks of their own."""

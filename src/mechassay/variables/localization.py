@@ -9,16 +9,20 @@ Beside it, at the chosen site and on the same test pairs:
     no intervention    the base run as it is
     full vector        the whole value exchanged
     random             as many random directions, the mean of some draws
-    arbitrary labels   the featurizer trained and scored on permuted labels
+    random variable    the featurizer trained and scored on labels of a random variable
     untrained model    the featurizer trained and scored on the model with random weights
 
     gain = (result - no intervention) / (1 - no intervention)
 
-The variable is `found` if the gain is above a half, and the result above no intervention,
-arbitrary labels and the untrained model; it is `isolated` if also above random directions. Each
-time the 95 % interval must say so, of differences pair by pair. The full vector may carry the
-variable too. MIB's code chooses positions, and reports the best layer, on the test pairs
-themselves: too high where sites are many (`as_mib`).
+The variable is found if the gain is above a half, and the result above no intervention, the
+random variable and the untrained model; it is isolated if also above random directions. Each time
+the 95 % interval must say so, of differences pair by pair. A variable that is not found by a
+training whose loss still falls (`features.training.fall_of`) is "not trained". Fewer than
+`FEW_GROUPS` independent groups have no verdict.
+
+MIB's code chooses positions, and reports the best layer, on the test pairs themselves. Intervals
+are then those of the best of so many sites and numbers of features (Bonferroni), and `as_mib` has
+its numbers.
 """
 
 from __future__ import annotations
@@ -27,16 +31,18 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from scipy.special import stdtrit
 
-from mechassay.causal_models.labels import with_arbitrary_labels
 from mechassay.errors import BadUsage, one_of
 from mechassay.features.finder import Fit, Init, load_sites
 from mechassay.features.probes import FullVector
+from mechassay.features.training import LEVELLED_OFF, fall_of
 from mechassay.interventions.site import Site, SiteLike, load_site
 from mechassay.interventions.sweep import mean_estimates, sweep_all
 from mechassay.models.model import Model
@@ -51,7 +57,14 @@ from mechassay.results.records import (
     measured,
     provenance,
 )
-from mechassay.stats.intervals import Estimate, Resamples, percentile_interval
+from mechassay.stats.intervals import (
+    FEW_GROUPS,
+    LEVEL,
+    Estimate,
+    Resamples,
+    percentile_interval,
+    proportion_interval,
+)
 from mechassay.utils.display import BAR, OneLine, Progress, Tabular, html_facts, html_table
 from mechassay.variables.data import VariablePairs
 from mechassay.variables.featurizers import SIZED, FeaturizerSettings, fit_featurizer
@@ -72,9 +85,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-ARBITRARY, UNTRAINED = "arbitrary labels", "untrained model"
-CONTROLS = (NOTHING, FULL, RANDOM, ARBITRARY, UNTRAINED)
-MUST_EXCEED = (NOTHING, ARBITRARY, UNTRAINED)
+RANDOM_VARIABLE, UNTRAINED = "random variable", "untrained model"
+CONTROLS = (NOTHING, FULL, RANDOM, RANDOM_VARIABLE, UNTRAINED)
+MUST_EXCEED = (NOTHING, RANDOM_VARIABLE, UNTRAINED)
+ISOLATED, FOUND, NOT_FOUND = "isolated", "found, not isolated", "not found"
+NOT_TRAINED, TOO_FEW = "not trained", "not judged"
 LEAST_GAIN = 0.5
 """A variable that is there makes more pairs right than it leaves wrong."""
 
@@ -88,6 +103,11 @@ LAYERS_SAYS = "Mean over layers, each at the position that is best on {} pairs."
 MIB_SAYS = (
     "As MIB's code has it: of each layer the position that is best on the test pairs, then the mean"
     " or the highest of all layers. Too high where there are many sites."
+)
+LOSS_SAYS = "The mean training loss of the last tenth of the steps."
+FALL_SAYS = (
+    "The mean loss of the third quarter of the training less that of the last one, as a share of"
+    " the latter, with its 90 % interval. At 1/8 or more another training as long might halve it."
 )
 CHOSEN_SAYS = {
     "validation": "The accuracy on validation pairs that the site was chosen by: too high.",
@@ -171,8 +191,18 @@ class Localization(OneLine, Tabular):
         """
         right = self.right[one_of("control", of, self.right)]
         if np.isin(right, (0, 1)).all():
-            return proportion(right > 0, self.groups)
+            level = self.level if of == RESULT else LEVEL
+            low, high, _ = proportion_interval(right.astype(float), self.groups, level)
+            return Estimate(float(right.mean()), low, high)
         return mean_estimates(right[:, None], self.groups, self.chosen.test.seed)[0]
+
+    @property
+    def level(self) -> float:
+        """Of the intervals of the result: that of the best of all sites and numbers of features
+        where it was chosen on the test pairs.
+        """
+        n_options = sum(len(candidate.test.sites) for candidate in self.candidates)
+        return LEVEL if self.choose_on != "test" else 1 - (1 - LEVEL) / n_options
 
     def difference(self, control: str) -> Estimate:
         """The result less a control, pair by pair, with its 95 % interval over groups.
@@ -186,8 +216,10 @@ class Localization(OneLine, Tabular):
         other = self.right[one_of("control", control, self.right)]
         values = self.right[RESULT] - other
         if np.ptp(values) > 0:
-            return mean_estimates(values[:, None], self.groups, self.chosen.test.seed)[0]
-        value, alike = float(values[0]), proportion(np.full(len(values), True), self.groups).low
+            found = mean_estimates(values[:, None], self.groups, self.chosen.test.seed)[0]
+            return self._widened(found, -1.0, 1.0)
+        agree = np.ones(len(values))
+        value, alike = float(values[0]), proportion_interval(agree, self.groups, self.level).low
         return Estimate(value, alike * value - (1 - alike), alike * value + (1 - alike))
 
     @property
@@ -202,12 +234,24 @@ class Localization(OneLine, Tabular):
             return Estimate(float("nan"))
         if (rows[0] >= rows[1]).all():
             wrong = np.flatnonzero(rows[1] == 0)
-            return proportion(rows[0][wrong] > 0, [self.groups[row] for row in wrong])
+            groups = [self.groups[row] for row in wrong]
+            low, high, _ = proportion_interval(rows[0][wrong], groups, self.level)
+            return Estimate(float(rows[0][wrong].mean()), low, high)
         means = Resamples(self.groups, np.random.default_rng(self.chosen.test.seed)).means(rows)
         with np.errstate(divide="ignore", invalid="ignore"):
             draws = (means[:, 0] - means[:, 1]) / (1 - means[:, 1])
         ends = percentile_interval(draws[np.isfinite(draws)], n_groups=len(set(self.groups)))
-        return Estimate((result - nothing) / (1 - nothing), *ends[:2])
+        found = Estimate((result - nothing) / (1 - nothing), *ends[:2])
+        return self._widened(found, -math.inf, 1.0)
+
+    def _widened(self, found: Estimate, least: float, most: float) -> Estimate:
+        """A 95 % interval of a mean at the level of the result, by Student's quantiles."""
+        if self.level == LEVEL:
+            return found
+        freedom = max(1, len(set(self.groups)) - 1)
+        wider = float(stdtrit(freedom, (1 + self.level) / 2) / stdtrit(freedom, (1 + LEVEL) / 2))
+        low, high = (found.value + wider * (end - found.value) for end in (found.low, found.high))
+        return Estimate(found.value, max(low, least), min(high, most))
 
     @property
     def found(self) -> bool:
@@ -223,8 +267,9 @@ class Localization(OneLine, Tabular):
 
     @property
     def verdict(self) -> str:
-        """The strongest of "isolated", "found" and "not found" that holds."""
-        return "isolated" if self.isolated else "found" if self.found else "not found"
+        """What is said of the variable (`verdict`)."""
+        falls = training_falls(fall_of_fit(self.chosen_fit))
+        return verdict(len(set(self.groups)), self.found, self.isolated, falls)
 
     # --- all sites --------------------------------------------------------------------------------
 
@@ -320,6 +365,7 @@ class Localization(OneLine, Tabular):
         """
         args: dict[str, Any] = {"choose_on": self.choose_on, "site": str(self.site)}
         args |= {} if self.chosen.k is None else {"k": self.chosen.k}
+        args |= training_args(self.fit)
         names = {
             "model": Spec(name=self.model),
             "task": Spec(name=self.causal_model),
@@ -344,7 +390,7 @@ class Localization(OneLine, Tabular):
                 Table(name=KINDS_TABLE, keys=("kind",), columns=self.by_kind()),
             ],
             values=values,
-            warnings=list(test.warnings),
+            warnings=self._warnings(),
             provenance=about,
             **more,
         )
@@ -355,11 +401,19 @@ class Localization(OneLine, Tabular):
 
         return write_page(Path(path), [self.record()])
 
+    def _warnings(self) -> list[str]:
+        """What a reader has to know of the pairs and of the training at the chosen site."""
+        said = self.fit.provenance.get("warnings", {}).get(str(self.site))
+        trained = [f"{self.featurizer} at {self.site}: {said}."] if said else []
+        return [*self.chosen.test.warnings, *trained]
+
     def _measures(self) -> Iterator[Measure]:
         n = len(self.groups)
         for of in self.right:
             named = "result" if of == RESULT else f"control:{of}"
-            yield measured("iia", "IIA", named, self.estimate(of), n, IIA_SAYS)
+            measure = measured("iia", "IIA", named, self.estimate(of), n, IIA_SAYS)
+            yield measure.model_copy(update={"level": self.level if of == RESULT else LEVEL})
+        yield from training_measures(self.chosen_fit)
         for of in self.right:
             if of != RESULT:
                 named = f"difference:{of}"
@@ -415,6 +469,55 @@ class Localization(OneLine, Tabular):
         return html_facts(title, facts, html_table(("of", "accuracy", "95 % interval"), rows))
 
 
+def verdict(n_groups: int, found: bool, isolated: bool, falls: bool) -> str:
+    """One of `ISOLATED`, `FOUND`, `NOT_FOUND`, `NOT_TRAINED` and `TOO_FEW`; see the module.
+
+    Args:
+        n_groups: of independent test pairs.
+        falls: whether the training had not levelled off.
+    """
+    if n_groups < FEW_GROUPS:
+        return TOO_FEW
+    if found:
+        return ISOLATED if isolated else FOUND
+    return NOT_TRAINED if falls else NOT_FOUND
+
+
+def training_args(fit: Fit) -> dict[str, Any]:
+    """How long and at what rate features were trained; nothing where they were not."""
+    if not len(fit.losses):
+        return {}
+    return {"steps": len(fit.losses), "lr": fit.provenance["settings"]["lr"]}
+
+
+def fall_of_fit(fit: Fit) -> Estimate | None:
+    """How much the loss at the first site of a fit still falls (`features.training.fall_of`); None
+    where nothing was trained.
+    """
+    if not len(fit.losses):
+        return None
+    n_rows, size = fit.provenance["n_examples"], fit.provenance["settings"]["batch_size"]
+    return fall_of(fit.losses[:, 0].double().numpy(), -(-n_rows // size))
+
+
+def training_falls(fall: Estimate | Measure | None) -> bool:
+    """Whether a training had not levelled off; False where nothing was trained."""
+    return fall is not None and not fall.high < LEVELLED_OFF
+
+
+def training_measures(fit: Fit) -> Iterator[Measure]:
+    """The last loss at the first site of a fit, and how much it still falls."""
+    fall, steps = fall_of_fit(fit), len(fit.losses)
+    if fall is None:
+        return
+    last = fit.losses[-max(1, steps // 10) :, 0]
+    loss = Estimate(float(last.mean()))
+    title = "loss of the last tenth"
+    yield measured("training_loss", title, "result", loss, len(last), LOSS_SAYS, better="down")
+    made = measured("training_fall", "fall", "result", fall, steps, FALL_SAYS, better="")
+    yield made.model_copy(update={"level": 0.9})
+
+
 def shown_cells(columns: Mapping[str, Sequence[Any]], choose_on: str) -> dict[str, list[Any]]:
     """One row a site of the table of sites: that of the number of features which is best on the
     split that is chosen on, the first of several; with `place`, what a figure calls it.
@@ -464,7 +567,7 @@ def localize(
     ks: Sequence[int] = (16,),
     saes: Init | None = None,
     untrained: Model | None = None,
-    arbitrary: bool = True,
+    random_variable: bool = True,
     full: InterchangeAccuracy | None = None,
     seed: int = 0,
     folder: Path | None = None,
@@ -483,15 +586,14 @@ def localize(
         ks: numbers of features to choose among, for featurizers that are given one.
         saes: for "dbm+sae", the SAE of each site.
         untrained: the model of that control (`models.model.untrained`); None leaves it out.
-        arbitrary: whether there is the control of arbitrary labels; whole vectors have none.
+        random_variable: whether there is that control; whole vectors have none.
         full: accuracies of whole vectors at the sites on the test pairs, if they are known.
         seed: of trainings, random directions and intervals.
         folder: where trainings keep what is done, so that a killed run goes on.
 
     Raises:
-        BadUsage: a split is missing, no number of features.
-        BadPairs: fewer than three different labels, for arbitrary ones. Others as
-            `fit_featurizer`.
+        BadUsage: a split is missing, no number of features; pairs without labels of a random
+            variable, for that control. Others as `fit_featurizer`.
     """
     missing = [split for split in ("train", "validation", "test") if split not in pairs.batches]
     if missing:
@@ -500,11 +602,14 @@ def localize(
         raise BadUsage("localize needs at least one number of features in ks; got none.")
     how = settings or FeaturizerSettings()
     places = load_sites(model, list(sites))
-    permuted = None
-    if arbitrary and featurizer != "full-vector":
-        generator = torch.Generator().manual_seed(seed)
-        train_and_test = [pairs.batches["train"], pairs.batches["test"]]
-        permuted = with_arbitrary_labels(train_and_test, generator)
+    drawn = None
+    if random_variable and featurizer != "full-vector":
+        if not {"train", "test"} <= pairs.random.keys():
+            raise BadUsage(
+                "localize needs labels of a random variable for that control, as variable_pairs"
+                " makes them; these pairs have none. Pass random_variable=False."
+            )
+        drawn = pairs.random["train"], pairs.random["test"]
     search = _SiteSearch(model, pairs, featurizer, how, saes, seed, folder, progress)
     numbers: list[int | None] = list(ks) if featurizer in SIZED else [None]
     if full is None:
@@ -522,7 +627,7 @@ def localize(
         site,
         chosen,
         full,
-        search.controls(chosen, site, full, untrained, permuted),
+        search.controls(chosen, site, full, untrained, drawn),
     )
 
 
@@ -555,7 +660,8 @@ def measure_features(
     search = _SiteSearch(
         model, pairs, name, FeaturizerSettings(), None, seed, folder=None, progress=progress
     )
-    own = replace(fit, model=model)
+    # How they were trained is what their file says; here nothing is.
+    own = replace(fit, model=model, losses=torch.zeros(0, 0), provenance=MappingProxyType({}))
     whole = FullVector().fit(model, pairs.batches["test"], own.sites, progress=progress)
     [validation] = search.scores([own], "validation")
     test, full = search.scores([own, whole], "test")
@@ -627,7 +733,7 @@ class _SiteSearch:
         site: Site,
         full: InterchangeAccuracy,
         untrained: Model | None,
-        permuted: Sequence[InterchangeBatch] | None,
+        drawn: tuple[InterchangeBatch, InterchangeBatch] | None,
     ) -> dict[str, Right]:
         test, here = chosen.test, chosen.test.column(site)
         right = {
@@ -638,8 +744,8 @@ class _SiteSearch:
         size = chosen.fit.n_features(site)
         if size is not None:
             right[RANDOM] = self._of_random_directions(site, size)
-        if permuted is not None:
-            right[ARBITRARY] = self._of_arbitrary_labels(site, chosen.k, *permuted)
+        if drawn is not None:
+            right[RANDOM_VARIABLE] = self._of_random_variable(site, chosen.k, *drawn)
         if untrained is not None:
             train = self.pairs.batches["train"]
             fit = self.fitted(untrained, train, [site], chosen.k, "untrained")
@@ -654,10 +760,10 @@ class _SiteSearch:
         swept = sweep_all(self.model, self.pairs.batches["test"], plans, progress=self.progress)
         return np.mean([each.written[:, 0] for each in swept], axis=0)
 
-    def _of_arbitrary_labels(
+    def _of_random_variable(
         self, site: Site, k: int | None, train: InterchangeBatch, test: InterchangeBatch
     ) -> Right:
-        fit = self.fitted(self.model, train, [site], k, "arbitrary")
+        fit = self.fitted(self.model, train, [site], k, "random-variable")
         found = accuracy(fit, test, controls=(), seed=self.seed, progress=self.progress)
         return found.right[RESULT][:, 0].astype(float)
 

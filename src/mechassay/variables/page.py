@@ -1,9 +1,12 @@
-"""Causal variables: a table of accuracies by featurizer and variable, and a heat map of each cell.
+"""Causal variables: where each one is, what its controls say, and a heat map of each cell.
 
-The tables have the form of MIB's tables 3a to 3d: a row a featurizer, a column a variable, the mean
-over layers and the best layer; here the layer was chosen on other pairs, and controls stand beside.
-Variables whose output is a logit difference are measured by squared errors, in a table of their
-own.
+The page begins with a sentence for each variable, about the featurizer that is best on validation
+pairs, so that test numbers are of one that was not chosen by them. Then each task has one table,
+a row a variable and featurizer with all controls, and one figure of what the sentences say.
+
+Folded are the tables in the form of MIB's tables 3a to 3d (a row a featurizer, a column a variable,
+mean over layers and best site), and the heat maps of all cells. Variables whose output is a logit
+difference are measured by squared errors.
 """
 
 from __future__ import annotations
@@ -41,15 +44,25 @@ from mechassay.results.sections import (
     stored_table,
     values_section,
 )
-from mechassay.stats.intervals import Estimate
+from mechassay.stats.intervals import FEW_GROUPS, Estimate
 from mechassay.variables.interchange_accuracy import RESULT
 from mechassay.variables.ioi_heads import MUST_STAY_BELOW
-from mechassay.variables.localization import CONTROLS, LEAST_GAIN, MUST_EXCEED, shown_cells
-from mechassay.variables.logit_difference import CONSTANT, NOTHING
+from mechassay.variables.localization import (
+    CONTROLS,
+    LEAST_GAIN,
+    MUST_EXCEED,
+    NOT_TRAINED,
+    shown_cells,
+    training_falls,
+    verdict,
+)
+from mechassay.variables.logit_difference import CONSTANT
 
 SITES, KINDS, SUBSETS = "sites", "kinds", "subsets"
 IIA, MSE = "iia", "mse"
-LAYERS = "iia_layers"
+LAYERS, FALL = "iia_layers", "training_fall"
+MANY = 5
+"""Models and tasks whose tables stand open."""
 READING = {
     "Accuracy": (
         "The share of test pairs in which the model writes the whole label that the causal model"
@@ -65,18 +78,25 @@ READING = {
         " it makes wrong."
     ),
     "Random": "As many random directions as the featurizer has features, mean of three draws.",
-    "Arbitrary labels": (
-        "The featurizer trained and scored on labels that one permutation has exchanged: a high"
-        " number would say that the featurizer can make the model say anything."
+    "Random variable": (
+        "The featurizer trained and scored on labels of a random variable: of each pair the base's"
+        " own answer or the source's, by a hash of the two prompts. Nothing can know which on"
+        " pairs it was not trained on, so this is what a coin gets."
     ),
     "Untrained model": (
         "The featurizer trained and scored on the same architecture with random weights: a high"
         " number would say that no training of the model is needed for it."
     ),
     "Found": (
-        "The gain is above a half, and the accuracy above no intervention, arbitrary labels and the"
-        " untrained model. Isolated: also above random directions. Each by the 95 % interval."
+        "The gain is above a half, and the accuracy above no intervention, the random variable and"
+        " the untrained model. Isolated: also above random directions. Each by the 95 % interval."
     ),
+    "Not trained": (
+        "Not found, and the loss of the training still fell: the upper end of the 90 % interval of"
+        " its fall from the third to the last quarter is an eighth of it or more, or it has fewer"
+        " than eight steps. Train longer (--steps) before you say that nothing is there."
+    ),
+    "Not judged": f"There are fewer than {FEW_GROUPS} independent groups of test pairs.",
 }
 READING_ERRORS = {
     "Squared error": (
@@ -101,12 +121,11 @@ class VariablesPage(Page):
     def tables(
         self, records: Sequence[Record], failures: Sequence[Failure] = ()
     ) -> list[TextTable]:
-        """One table for each model and task, then the controls of every cell, and what failed."""
-        made: list[TextTable] = []
-        for measure, about in ((IIA, _accuracies), (MSE, _errors)):
-            some = _of(records, measure)
-            made += [about(list(group)) for _, group in groupby(some, _place)]
-        made += [_controls(list(group)) for _, group in groupby(_of(records, IIA), _place)]
+        """Of each model and task a table with all controls; then those in the form of MIB's, and
+        what failed.
+        """
+        made = [_of_task(list(group)) for _, group in groupby(records, _place)]
+        made += [_accuracies(list(group)) for _, group in groupby(_of(records, IIA), _place)]
         return [*made, *failures_table(failures, "variable")]
 
     def sections(
@@ -115,19 +134,23 @@ class VariablesPage(Page):
         failures: Sequence[Failure] = (),
         drawings: Sequence[object] = (),
     ) -> list[Section]:
-        """Verdicts; tables; a heat map of each cell; how to read them; facts; values."""
+        """Sentences; a figure and a table for each task; what failed; folded heat maps; how to read
+        them; facts; values.
+        """
         said: list[Block] = [Text(text, "verdict") for text in _verdicts(records)]
         checks = checks_table(records)
         reading = {**(READING if _of(records, IIA) else {})}
         reading |= READING_ERRORS if _of(records, MSE) else {}
-        firsts = [next(group) for _, group in groupby(records, _place)]
+        groups = [list(group) for _, group in groupby(records, _place)]
+        failed = tuple(failures_table(failures, "variable"))
         return [
             opening(records, said, failures),
-            Section("Accuracies and controls", tuple(self.tables(records, failures))),
+            *(_task_section(group, number < MANY) for number, group in enumerate(groups)),
+            *([Section("Failures", failed)] if failed else []),
             *_maps(records),
-            *([Section("Checks", (checks,))] if checks.rows else []),
+            *([Section("Checks", (Fold("Checks", (checks,)),))] if checks.rows else []),
             Section("How to read this", (Terms(reading),)),
-            *facts_section(firsts),
+            *facts_section([group[0] for group in groups]),
             *values_section(records),
             *all_numbers(records),
         ]
@@ -209,33 +232,100 @@ def _control(record: Record | None, control: str, name: str = IIA) -> str:
     return "" if record is None else measured(record.measure(name, f"control:{control}"))
 
 
-def _controls(records: Sequence[Record]) -> TextTable:
-    columns = [
-        *(Column(name, numeric=False) for name in ("variable", "featurizer", "site", "verdict")),
-        Column("accuracy"),
-        Column("gain", optional=1),
-        Column("features", optional=1),
-        *(Column(control, optional=2) for control in CONTROLS),
-    ]
+def _task_section(records: Sequence[Record], is_open: bool) -> Section:
+    """The figure and the table of one model and task, and folded the table in the form of MIB's."""
     model, task = _place(records[0])
-    rows = [
-        Row(
-            (
-                record.specs["variable"].name,
-                record.method.name,
-                str(record.method.args.get("site", "")),
-                verdict_of(record),
-                measured(record.measure(IIA)),
-                measured(record.measure("gain")),
-                _features(record),
-                *(_control(record, control) for control in CONTROLS),
-            )
-        )
-        for record in records
+    figure = Figure(
+        _draw_best(_best_of(records)),
+        "",
+        "Of each variable the features that are best on validation pairs, at their site, and the"
+        " controls there. Lines are 95 % intervals.",
+        name=f"{task}, {model}",
+        about="Results of the best features of each variable beside their controls.",
+    )
+    of_mib = _of(records, IIA)
+    folded = (Fold("Means over layers, as in MIB's tables", (_accuracies(of_mib),)),)
+    inner: tuple[Block, ...] = (figure, _of_task(records), *(folded if of_mib else ()))
+    return Section(f"{task}, {model}", inner if is_open else (Fold("Results", inner),))
+
+
+def _best_of(records: Sequence[Record]) -> list[Record]:
+    """Of each variable of a task the record that its sentence is about: the best one on validation
+    pairs, of several that of the fewest features.
+    """
+    variables = dict.fromkeys(record.specs["variable"].name for record in records)
+    return [
+        max((r for r in records if r.specs["variable"].name == variable), key=_rank)
+        for variable in variables
     ]
-    caption = f"{_caption(records)} Controls are those of the same site and pairs."
-    title = f"{task}, {model}: chosen sites and their controls"
-    return TextTable(title, tuple(columns), tuple(rows), caption)
+
+
+def _measure_of(record: Record) -> str:
+    """What a record is measured by."""
+    return MSE if record.measure(MSE) is not None else IIA
+
+
+def _controls_of(records: Sequence[Record]) -> list[str]:
+    """The controls that some record has, in one order."""
+    measured_of = {(m.name, m.of) for record in records for m in record.measures}
+    measures = {_measure_of(record) for record in records}
+    every = dict.fromkeys((CONTROLS[0], CONSTANT, *CONTROLS))
+    return [c for c in every if any((name, f"control:{c}") in measured_of for name in measures)]
+
+
+def _draw_best(records: Sequence[Record]) -> MatplotlibFigure:
+    """Results and controls of some records."""
+    title = "mean squared error" if _measure_of(records[0]) == MSE else "accuracy on test pairs"
+    measured_of = {"result": "result"}
+    measured_of |= {name: f"control:{name}" for name in _controls_of(records)}
+    points = {
+        name: [_estimate(record.measure(_measure_of(record), of)) for record in records]
+        for name, of in measured_of.items()
+    }
+    return draw_points(points, [_named(record) for record in records], title)
+
+
+def _estimate(measure: Measure | None) -> Estimate:
+    if measure is None:
+        return Estimate(math.nan)
+    return Estimate(measure.value, measure.low, measure.high)
+
+
+def _of_task(records: Sequence[Record]) -> TextTable:
+    """A row a variable and featurizer: verdict, result, and every control at the same site."""
+    controls, measure = _controls_of(records), _measure_of(records[0])
+    errors = measure == MSE
+    columns = [
+        *(Column(name, numeric=False) for name in ("variable", "featurizer", "verdict")),
+        Column("heads" if errors else "site", numeric=False),
+        Column("mean squared error" if errors else "accuracy"),
+        *(Column(control, optional=1) for control in controls),
+        *([] if errors else [Column("gain", optional=2)]),
+        *(Column(name, optional=2) for name in ("features", "steps")),
+        Column("loss still falls", numeric=False, optional=2),
+    ]
+    rows: list[Row] = []
+    for record in records:
+        args, fall = record.method.args, record.measure(FALL)
+        cells = (
+            record.specs["variable"].name,
+            record.method.name,
+            verdict_of(record),
+            str(args.get("heads" if errors else "site", "")),
+            measured(record.measure(measure)),
+            *(_control(record, control, measure) for control in controls),
+            *([] if errors else [measured(record.measure("gain"))]),
+            _features(record),
+            str(args.get("steps", "")),
+            "" if fall is None else "yes" if training_falls(fall) else "no",
+        )
+        rows.append(Row(cells))
+    model, task = _place(records[0])
+    n = max(_n(record) for record in records)
+    what = "Squared errors in logits on test pairs." if errors else _caption(records)
+    where = "of the same heads" if errors else "of the same site"
+    caption = f"{what} Controls are those {where} and pairs; n: up to {n:,} pairs."
+    return TextTable(f"{task}, {model}", tuple(columns), tuple(rows), caption)
 
 
 def _features(record: Record) -> str:
@@ -244,88 +334,100 @@ def _features(record: Record) -> str:
 
 
 def _n_features(record: Record) -> int | None:
-    """Of the chosen site; None where the featurizer does not say."""
+    """Of the chosen site; None where the featurizer does not say, and of heads."""
+    if not record.has_table(SITES):
+        return None
     (chosen,) = record.table(SITES).where(chosen=True).rows()
     return None if chosen["features"] is None else int(str(chosen["features"]))
 
 
 def verdict_of(record: Record) -> str:
-    """Whether the variable is isolated, found or not found, by the controls that there are."""
-    gain = record.measure("gain")
-    differences = [record.measure(IIA, f"difference:{control}") for control in MUST_EXCEED]
-    exceeds = all(each.low > 0 for each in differences if each is not None)
-    if gain is None or not exceeds or not gain.low > LEAST_GAIN:
-        return "not found"
-    random = record.measure(IIA, "difference:random")
-    return "isolated" if random is not None and random.low > 0 else "found"
+    """What is said of a variable, by the controls that there are (`localization.verdict`)."""
+    measure = _measure_of(record)
+    must_differ = MUST_STAY_BELOW if measure == MSE else MUST_EXCEED
+    differences = [record.measure(measure, f"difference:{control}") for control in must_differ]
+    found = all(_better(each) for each in differences if each is not None)
+    if measure == IIA:
+        gain = record.measure("gain")
+        found = found and gain is not None and gain.low > LEAST_GAIN
+    random = record.measure(measure, "difference:random")
+    isolated = found and random is not None and _better(random)
+    return verdict(record.n_groups, found, isolated, training_falls(record.measure(FALL)))
+
+
+def _better(difference: Measure) -> bool:
+    """Whether the whole interval of a difference from a control is on the good side of 0."""
+    return difference.high < 0 if difference.better == "down" else difference.low > 0
 
 
 def _verdicts(records: Sequence[Record]) -> list[str]:
-    """A sentence for each variable, of the featurizer that is best on validation pairs; of several
-    that of the fewest features.
-    """
-    said: list[str] = []
-    for (model, task), group in groupby(_of(records, IIA), _place):
-        some = list(group)
-        for variable in dict.fromkeys(record.specs["variable"].name for record in some):
-            cells = [record for record in some if record.specs["variable"].name == variable]
-            best = max(cells, key=_rank)
-            wrong = best.specs["variable"].args.get("hypothesis") == "wrong"
-            known = " (a wrong hypothesis)" if wrong else ""
-            said.append(
-                f"{model}, {task}: {variable}{known} is {verdict_of(best)} at"
-                f" {best.method.args.get('site')} by {best.method.name}, with an accuracy of"
-                f" {measured(best.measure(IIA))} on {_n(best):,} test pairs; without intervention"
-                f" {_control(best, NOTHING)}.{_caveat(best)}"
-            )
-    for record in _of(records, MSE):
-        below = [record.measure(MSE, f"difference:{control}") for control in MUST_STAY_BELOW]
-        found = all(each is not None and each.high < 0 for each in below)
-        variable = record.specs["variable"].name
-        said.append(
-            f"{record.model.name}, {record.task.name}: {variable} is"
-            f" {'found' if found else 'not found'} in heads {record.method.args.get('heads')} by"
-            f" {record.method.name}, with a mean squared error of {measured(record.measure(MSE))};"
-            f" no intervention {_control(record, NOTHING, MSE)}, the best constant"
-            f" {_control(record, CONSTANT, MSE)}."
-        )
-    return said
+    """A sentence for each variable, of the featurizer that is best on validation pairs."""
+    groups = [list(group) for _, group in groupby(records, _place)]
+    return [_sentence(best) for group in groups for best in _best_of(group)]
+
+
+def _sentence(record: Record) -> str:
+    """What is said of a variable, where, by what, on how many pairs, and what the controls have."""
+    model, task = _place(record)
+    variable, args, measure = record.specs["variable"], record.method.args, _measure_of(record)
+    wrong = " (a wrong hypothesis)" if variable.args.get("hypothesis") == "wrong" else ""
+    where = f"in heads {args.get('heads')}" if measure == MSE else f"at {args.get('site')}"
+    n_features = _n_features(record)
+    size = "" if n_features is None else f", {n_features:,} features"
+    steps = f", {args['steps']:,} steps of training" if args.get("steps") else ""
+    what = "squared error" if measure == MSE else "accuracy"
+    controls = [
+        f"{control} {text}"
+        for control in _controls_of([record])
+        if (text := _control(record, control, measure))
+    ]
+    return (
+        f"{model}, {task}: {variable.name}{wrong} is {verdict_of(record)} {where} by"
+        f" {record.method.name}{size}{steps}: {what} {measured(record.measure(measure))} on"
+        f" {_n(record):,} test pairs in {record.n_groups:,} groups. Controls:"
+        f" {', '.join(controls)}.{_caveat(record)}"
+    )
 
 
 def _caveat(record: Record) -> str:
-    """What a site that was chosen on the pairs it is reported on makes of its numbers."""
-    chosen_on_test = record.method.args.get("choose_on") == "test"
-    return " The site was chosen on these pairs, so that it is too high." if chosen_on_test else ""
+    """What makes of the numbers that the site was chosen on the pairs it is reported on, and of the
+    verdict that the training was too short.
+    """
+    said = ""
+    if record.method.args.get("choose_on") == "test":
+        said += " The site was chosen on these pairs; intervals are those of the best of all sites."
+    fall = record.measure(FALL)
+    if fall is not None and verdict_of(record) == NOT_TRAINED:
+        many = "" if math.isnan(fall.value) else f" by {max(0, fall.value):.0%} in its last quarter"
+        said += f" Its loss may still fall{many}: train longer before you say that it is not there."
+    return said
 
 
 def _n(record: Record) -> int:
     """Test pairs."""
-    measure = record.measure(IIA)
-    return measure.n or 0 if measure is not None else 0
+    measure = record.measure(_measure_of(record))
+    return 0 if measure is None else measure.n
 
 
 def _rank(record: Record) -> tuple[float, float]:
-    """The accuracy on validation pairs, then fewer features."""
+    """How good on validation pairs, then fewer features."""
     measure, n = record.measure("validation"), _n_features(record)
     value = -np.inf if measure is None or np.isnan(measure.value) else measure.value
+    if measure is not None and measure.better == "down":
+        value = -value
     return value, -np.inf if n is None else -float(n)
 
 
 def _maps(records: Sequence[Record]) -> list[Section]:
-    """For each model and task the heat maps of its cells, with the table by kind."""
-    made: list[Section] = []
-    for (model, task), group in groupby(records, _place):
-        blocks: list[Block] = []
-        for record in group:
-            name = _named(record)
-            shows = _drawn(record)
-            blocks.append(
-                Figure(record.plot(), name, f"{shows}.", name=name, about=f"{name}: {shows}.")
-            )
-            inner = [stored_table(table, f"{name}: {table.name}") for table in record.tables]
-            blocks.append(Fold(f"{name}: tables", tuple(inner)))
-        made.append(Section(f"{task}, {model}", tuple(blocks)))
-    return made
+    """Folds with the heat map of every cell and its tables, of sites and of kinds."""
+    folds: list[Block] = []
+    for record in records:
+        model, task = _place(record)
+        name, shows = _named(record), _drawn(record)
+        drawn = Figure(record.plot(), "", f"{shows}.", name=name, about=f"{name}: {shows}.")
+        tables = (stored_table(table) for table in record.tables)
+        folds.append(Fold(f"{name}, {task}, {model}", (drawn, *tables)))
+    return [Section("Every site", tuple(folds))] if folds else []
 
 
 def _drawn(record: Record) -> str:
@@ -339,37 +441,6 @@ def _drawn(record: Record) -> str:
     best = ", the best of several sites or numbers of features"
     more = best if len(set(places)) < len(places) else ""
     return f"Accuracy on test pairs by layer and position{more}"
-
-
-def _errors(records: Sequence[Record]) -> TextTable:
-    """Mean squared errors of the linear model of IOI, as MIB's table 3d."""
-    model, task = _place(records[0])
-    controls = [
-        measure.of.removeprefix("control:")
-        for measure in records[0].measures
-        if measure.name == MSE and measure.of.startswith("control:")
-    ]
-    columns = [
-        Column("variable, featurizer", numeric=False),
-        Column("heads", numeric=False),
-        Column("mean squared error"),
-        *(Column(control, optional=1) for control in controls),
-    ]
-    rows = [
-        Row(
-            (
-                _named(record),
-                str(record.method.args.get("heads", "")),
-                measured(record.measure(MSE)),
-                *(_control(record, control, MSE) for control in controls),
-            )
-        )
-        for record in records
-    ]
-    chosen = any(record.has_table(SUBSETS) for record in records)
-    caption = "Squared errors in logits on test pairs"
-    caption += "; heads were chosen on validation pairs." if chosen else "; heads were given."
-    return TextTable(f"{task}, {model}", tuple(columns), tuple(rows), caption)
 
 
 def _draw_subsets(record: Record, ax: Axes | None) -> MatplotlibFigure:

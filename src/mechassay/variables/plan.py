@@ -8,11 +8,11 @@ from typing import Annotated, ClassVar, Literal, get_args
 from mechassay.runs import options
 from mechassay.runs.options import option
 
-Featurizers = Literal["full-vector", "das", "boundless-das", "dbm", "dbm+pca", "dbm+sae"]
+Featurizers = Literal["full-vector", "das", "boundless-das", "dbm", "dbm+pca", "dbm+svd", "dbm+sae"]
 FEATURIZERS: tuple[Featurizers, ...] = get_args(Featurizers)
 Profile = Literal["strict", "paper", "mib-2025"]
 PROFILES: tuple[Profile, ...] = get_args(Profile)
-VariableControl = Literal["arbitrary", "untrained"]
+VariableControl = Literal["random-variable", "untrained"]
 VARIABLE_CONTROLS: tuple[VariableControl, ...] = get_args(VariableControl)
 
 
@@ -62,10 +62,17 @@ class VariablesPlan:
     controls: Annotated[
         tuple[VariableControl, ...],
         option(
-            "Controls that train again, on labels of no variable or in a model of random weights.",
+            "Controls that train again, for a random variable or in a model of random weights.",
             "--control",
         ),
     ] = VARIABLE_CONTROLS
+    steps: Annotated[
+        int | None, option("Steps of a training; those of the profile if not given.", least=1)
+    ] = None
+    epochs: Annotated[int | None, option("Epochs of a training, in place of steps.", least=1)] = (
+        None
+    )
+    lr: Annotated[float | None, option("Learning rate; that of the profile if not given.")] = None
     train_limit: Annotated[int, option("Answered examples to train on.", least=1)] = 160
     validation_limit: Annotated[int, option("Answered examples to choose on.", least=1)] = 60
     test_limit: Annotated[

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,11 @@ from mechassay.utils.display import Progress
 from mechassay.utils.files import write_text
 from mechassay.variables.alignment import VariableAlignment
 from mechassay.variables.data import SPLITS, VariablePairs, answered_examples, variable_pairs
-from mechassay.variables.featurizers import featurizer_settings, n_features_of
+from mechassay.variables.featurizers import (
+    FeaturizerSettings,
+    featurizer_settings,
+    n_features_of,
+)
 from mechassay.variables.interchange_accuracy import InterchangeAccuracy, accuracy
 from mechassay.variables.ioi_heads import (
     S_INHIBITION,
@@ -185,6 +189,17 @@ class VariableStudy:
             return None
         return self._once("untrained", lambda: untrained(self.model, self.job.seed))
 
+    @property
+    def settings(self) -> FeaturizerSettings:
+        """Of trainings: those of the profile, with what was asked for in place of them."""
+        job = self.job
+        settings = featurizer_settings(job.profile, self.task.name, self.model.family)
+        if job.lr is not None:
+            settings = replace(settings, lr=job.lr)
+        if job.epochs is not None:
+            settings = replace(settings, epochs=job.epochs, least_steps=1)
+        return settings if job.steps is None else replace(settings, steps=job.steps)
+
     def record(self, cell: Cell) -> Record:
         """The record of a cell."""
         begin = time.perf_counter()
@@ -235,11 +250,11 @@ class VariableStudy:
             pairs,
             places,
             featurizer,
-            settings=featurizer_settings(job.profile, self.task.name, model.family),
+            settings=self.settings,
             ks=job.ks or ks,
             saes=read_saes(job.saes, places) if featurizer == "dbm+sae" else None,
             untrained=self.untrained,
-            arbitrary="arbitrary" in job.controls,
+            random_variable="random-variable" in job.controls,
             full=self.full(variable),
             seed=job.seed,
             folder=self.bench.folder.path / "training" / cell.name,
@@ -255,7 +270,7 @@ class VariableStudy:
             pairs,
             self.heads,
             featurizer,
-            settings=featurizer_settings(job.profile, self.task.name, model.family),
+            settings=self.settings,
             ks=ks,
             subsets=self._once(f"subsets {variable}", lambda: self._subsets(variable)),
             linear=self.linear,
