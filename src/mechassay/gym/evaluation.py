@@ -471,7 +471,7 @@ class _GymEvaluation:
     def _arm(
         self, method: GymMethod, candidate: str, finder: Finder, seed: int, values: BaseValues
     ) -> Arm:
-        model, data = self.measured.model, self.measured.data
+        data = self.measured.data
         kinds = self.measured.kinds
         drawn: Any = replace(cast(Any, finder), seed=seed) if has_seed(finder) else finder
         if isinstance(drawn, ValueFinder) and not drawn.needs_source:

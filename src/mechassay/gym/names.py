@@ -92,6 +92,8 @@ FINDERS = Registry(
 
 PUBLISHED = ("das", "probe", "mean", "pca", "k-means", "lda", RANDOM, VANILLA)
 """The methods of table 1, in its order, and the whole vector."""
+WITHOUT_LABELS = ("pca", "pca-mean", "k-means")
+"""Methods that look at values alone, whatever their sentences' labels are."""
 
 _WORDS = {
     "das": "DAS",

@@ -61,8 +61,8 @@ class GymPlan:
     controls: Annotated[
         tuple[GymControl, ...],
         option(
-            "Controls that train again: on --control-label, on labels that are dealt out anew, or in"
-            " a model of random weights.",
+            "Controls that train again: on --control-label, on shuffled labels, or in a model of"
+            " random weights.",
             "--control",
         ),
     ] = GYM_CONTROLS

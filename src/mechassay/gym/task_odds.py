@@ -33,8 +33,9 @@ from jaxtyping import Bool, Float, Int
 
 from mechassay.errors import one_of
 from mechassay.features.finder import Fit
+from mechassay.features.training import fall_of
 from mechassay.gym.interchanges import CAUSALGYM_2024
-from mechassay.gym.names import RANDOM, VANILLA, shuffled_of
+from mechassay.gym.names import RANDOM, VANILLA, is_control, shuffled_of
 from mechassay.gym.task_accuracy import ACCURACY_SAYS, LEAST_ACCURACY, no_behaviour
 from mechassay.results.records import (
     Measure,
@@ -149,7 +150,8 @@ class MethodOdds(OneLine):
         # Sites are all regions of the first layer, then of the next.
         sites = self.regions(ORIGINAL) + odds.shape[3] * np.arange(odds.shape[2])
         found = [
-            fit.losses.numpy()[:, own].mean(axis=1) for fit, own in zip(fits, sites, strict=True)
+            fit.losses.double().numpy()[:, own].mean(axis=1)
+            for fit, own in zip(fits, sites, strict=True)
         ]
         return np.stack(found)
 
@@ -342,7 +344,7 @@ class TaskOdds(OneLine, Tabular):
         other = self.untrained
         known = other is not None and method in other.methods
         row["untrained"] = other.estimate(method).value if known and other else float("nan")
-        row |= _ends(found.losses())
+        row |= _training(found)
         row |= {"sites_without": len(found.lacking), "n": len(self)}
         return row
 
@@ -474,7 +476,7 @@ class TaskOdds(OneLine, Tabular):
         """What a reader has to know."""
         said: list[str] = []
         for method, found in self.methods.items():
-            if found.lacking and method not in self.controls:
+            if found.lacking and method not in self.controls and not is_control(method):
                 n = len(self.layers) * len(self.regions)
                 first = next(iter(found.lacking.values()))
                 said.append(
@@ -579,13 +581,19 @@ class TaskOdds(OneLine, Tabular):
         return html_facts(f"{self.task}, {self.model}", facts, html_table(names, rows), *notes)
 
 
-def _ends(losses: Float[np.ndarray, "seeds steps"]) -> dict[str, float]:
-    """The mean loss of the first and of the last tenth of a training; NaN of none."""
-    tenth = -(-losses.shape[1] // 10)
-    if not tenth:
-        return {"first_loss": float("nan"), "last_loss": float("nan")}
-    ends = losses[:, :tenth].mean(), losses[:, -tenth:].mean()
-    return {"first_loss": float(ends[0]), "last_loss": float(ends[1])}
+def _training(found: MethodOdds) -> dict[str, float]:
+    """The mean loss of the first and of the last tenth of a training, and how much it still falls
+    (`features.training.fall_of`); NaN of none.
+    """
+    losses, nan = found.losses(), float("nan")
+    first, last, fall = nan, nan, Estimate(nan)
+    if tenth := -(-losses.shape[1] // 10):
+        about = found.fits[ORIGINAL][0].provenance
+        steps_of_epoch = -(-about["n_examples"] // about["settings"]["batch_size"])
+        fall = fall_of(losses.mean(axis=0), steps_of_epoch)
+        first, last = float(losses[:, :tenth].mean()), float(losses[:, -tenth:].mean())
+    ends = {"fall": fall.value, "fall_low": fall.low, "fall_high": fall.high}
+    return {"first_loss": first, "last_loss": last, **ends}
 
 
 def _measure(
