@@ -202,7 +202,10 @@ def _methods_table(last: Mapping[str, Sequence[Record]]) -> list[TextTable]:
     items = " to ".join(map(str, sizes[:1] + sizes[1:][-1:]))
     told = f"Means over {', '.join(counted)}. {MEANS}" if several else INTERVALS
     caption = f"Nats; {items} test items of a task; the best method first. Grey: controls. {told}"
-    title = f"Odds beside those of controls{indices([r for some in last.values() for r in some])}"
+    every = [record for records in last.values() for record in records]
+    where = {(record.task.name if not several else "", record.model.name) for record in every}
+    one = f", {', '.join(filter(None, where.pop()))}" if len(where) == 1 else ""
+    title = f"Odds beside those of controls{one}{indices(every)}"
     return [_without_empty(title, columns, rows, kinds, caption)] if rows else []
 
 

@@ -269,8 +269,8 @@ def _of_controls(best: Beside) -> Iterator[str]:
 
 
 def _of_others(found: Sequence[Beside]) -> Iterator[str]:
-    """Methods that labels help little or not at all; those above the whole vector; those that
-    were not trained; and what needs no labels.
+    """Methods that labels help not at all or little; those above the whole vector; what needs no
+    labels; and trainings that had not levelled off.
     """
     best, n = found[0], len(found[0].records)
     against = [each for each in found if each.shuffled]
@@ -285,11 +285,6 @@ def _of_others(found: Sequence[Beside]) -> Iterator[str]:
         yield (
             f"Not trained: {', '.join(untrained)}. The loss had not levelled off; train longer"
             " (--steps) before you say that nothing is there."
-        )
-    if falling := [each.name for each in found if each.falls and each not in worse]:
-        yield (
-            f"The loss of {', '.join(falling)} had not levelled off: with more steps (--steps) the"
-            " odds may be higher."
         )
     most = [
         each
@@ -306,6 +301,11 @@ def _of_others(found: Sequence[Beside]) -> Iterator[str]:
     if plain:
         told = [f"{each.name} {each.text()}" for each in plain]
         yield f"Without any labels: {', '.join(told)}."
+    if falling := [each.name for each in found if each.falls and each not in worse]:
+        yield (
+            f"The loss of {', '.join(falling)} had not levelled off: with more steps (--steps) the"
+            " odds may be higher."
+        )
 
 
 def _pair(each: Beside) -> str:
