@@ -545,8 +545,9 @@ def _verdicts(records: Sequence[Record]) -> list[str]:
         groups = checkpoints.get(base_of(some[0]))
         if not groups:
             said.append(
-                f"{model} does {_above(some)} tasks better than 60 %; its mean accuracy is"
-                f" {_average(some)}."
+                f"{model} does {_above(some)} tasks better than 60 %, {_surely(some)} of them with"
+                f" their whole 95 % interval; its mean accuracy is {_average(some)}, on"
+                f" {_sentences(some)} test sentences of each."
             )
             continue
         ends = (groups[0], groups[-1])
@@ -587,6 +588,17 @@ def _accuracy(record: Record) -> float:
 
 def _average(records: Sequence[Record]) -> str:
     return f"{np.mean([_accuracy(record) for record in records]):.2f}"
+
+
+def _surely(records: Sequence[Record]) -> str:
+    """How many tasks are above 60 % with their whole interval: never those of a few sentences."""
+    lows = [estimate_of(record.measure("accuracy")) for record in records]
+    return f"{sum(found is not None and found.low > LEAST_ACCURACY for found in lows)}"
+
+
+def _sentences(records: Sequence[Record]) -> str:
+    sizes = sorted({record.n for record in records})
+    return f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
 
 
 def _above(records: Sequence[Record]) -> str:
