@@ -283,7 +283,8 @@ def test_the_page_and_its_tables(tmp_path: Path) -> None:
     assert results.records[0].plot() is not None
     markdown = (tmp_path / "tables.md").read_text("utf-8")
     assert "small (which it does not do: accuracy 0.00" in markdown
-    assert "| difference of means | 0.00 |" in markdown and "As published" not in markdown
+    assert "As published (causalgym-2024)" in markdown
+    assert "| difference of means | 0.00 |" in markdown and "| average" not in markdown
 
 
 def test_names_of_tasks(tmp_path: Path) -> None:

@@ -192,21 +192,25 @@ def _methods_table(last: Mapping[str, Sequence[Record]]) -> list[TextTable]:
             rows.append([model, each.name, *_beside(each)])
             kinds.append("" if each in found else "control")
     several = any(len(records) > 1 for records in last.values())
-    labels = "better in tasks" if several else "less that"
-    headings = ("odds", "with shuffled labels", labels, "control labels", "selectivity")
-    numbers = (*map(Column, headings), Column("untrained model"))
+    labels = "better in tasks" if several else "less shuffled"
+    headings = ("odds", "shuffled labels", labels, "control labels", "selectivity", "untrained")
+    numbers = tuple(map(Column, headings))
     texts = (Column("model", False), Column("method", False))
     columns = (*texts, *numbers, Column("loss still falls", False, optional=1))
     counted = [f"{len(done(some))} of {len(some)} tasks" for some in last.values()]
-    sizes = sorted({record.n for some in last.values() for record in some})
-    items = " to ".join(map(str, sizes[:1] + sizes[1:][-1:]))
-    told = f"Means over {', '.join(counted)}. {MEANS}" if several else INTERVALS
-    caption = f"Nats; {items} test items of a task; the best method first. Grey: controls. {told}"
     every = [record for records in last.values() for record in records]
+    over = f"Means over tasks that are done better than 60 %, {', '.join(counted)}"
+    told = f"{over}. {MEANS}" if several else INTERVALS
+    caption = f"Nats; {_items(every)}; the best method first. Grey: controls. {told}"
     where = {(record.task.name if not several else "", record.model.name) for record in every}
     one = f", {', '.join(filter(None, where.pop()))}" if len(where) == 1 else ""
     title = f"Odds beside those of controls{one}{indices(every)}"
     return [_without_empty(title, columns, rows, kinds, caption)] if rows else []
+
+
+def _items(records: Sequence[Record]) -> str:
+    sizes = sorted({record.n for record in records})
+    return f"{' to '.join(map(str, sizes[:1] + sizes[1:][-1:]))} test items of a task"
 
 
 def _beside(each: Beside) -> tuple[str, ...]:
@@ -249,9 +253,9 @@ def _without_empty(
 def _tasks_table(last: Mapping[str, Sequence[Record]]) -> list[TextTable]:
     """Of every model with several tasks a row a task: its best method beside controls."""
     made: list[TextTable] = []
-    headings = ("n", "accuracy", "best method", "odds", "with shuffled labels", "control labels")
-    others = ("untrained model", "whole vector", "random direction")
-    columns = [Column("task", False), *map(Column, (*headings, *others))]
+    headings = ("odds", "shuffled labels", "control labels", "untrained", "whole vector")
+    columns = [Column("task", False), Column("accuracy"), Column("best method", False)]
+    columns += map(Column, headings)
     for model, records in last.items():
         rows: list[list[str]] = []
         kinds: list[RowKind] = []
@@ -260,13 +264,12 @@ def _tasks_table(last: Mapping[str, Sequence[Record]]) -> list[TextTable]:
             if len(records) == 1 or not found:
                 continue
             odds, shuffled, _, control, _, untrained, _ = _beside(found[0])
-            plain = (Beside(name, [record]).text() for name in (VANILLA, RANDOM))
-            accuracy = record.measure("accuracy")
-            cells = (f"{record.n:,}", measured(accuracy), found[0].name, odds, shuffled, control)
-            rows.append([record.task.name, *cells, untrained, *plain])
+            accuracy, whole = record.measure("accuracy"), Beside(VANILLA, [record]).text()
+            cells = (measured(accuracy), found[0].name, odds, shuffled, control, untrained, whole)
+            rows.append([record.task.name, *cells])
             kinds.append("control" if value_of(accuracy) <= LEAST_ACCURACY else "")
         if rows:
-            caption = f"Nats. Grey: an accuracy of at most 60 %. {INTERVALS}"
+            caption = f"Nats; {_items(records)}. Grey: an accuracy of at most 60 %. {INTERVALS}"
             title = f"The best method of each task, {model}"
             made.append(_without_empty(title, columns, rows, kinds, caption))
     return made
@@ -332,7 +335,7 @@ def _folds(records: Sequence[Record]) -> Iterator[Fold]:
             tables[title] += make(some, model)
     for model, some in every.items():
         tables["Earlier checkpoints"] += [] if model in last else by_tasks(some, model)
-    yield from (Fold(title, tuple(made)) for title, made in tables.items() if made)
+    yield from (Fold(name, tuple(made), in_markdown=True) for name, made in tables.items() if made)
     if layers := _mean_layers(last):
         yield Fold("Layers, means over tasks", tuple(layers))
     for part in accuracy_sections(records):
