@@ -1,60 +1,38 @@
-"""Arbitrary labels: one permutation of all labels, without a fixed point."""
+"""Labels of a random variable: the base's or the source's answer, by a hash of the prompts."""
 
 from __future__ import annotations
 
-from itertools import chain
-
-import pytest
-import torch
-from hypothesis import given
-from hypothesis import strategies as st
-
-from mechassay.causal_models.labels import with_arbitrary_labels
-from mechassay.errors import BadPairs
-from mechassay.prompts.batch import NO_TOKEN
-from mechassay.prompts.interchange_batch import InterchangeBatch
-
-Label = tuple[int, ...]
+from mechassay.causal_models.labels import ExpectedLabels, random_variable
+from mechassay.prompts.interchanges import InterchangePair
 
 
-def batch_of(labels: list[Label]) -> InterchangeBatch:
-    n = len(labels)
-    return InterchangeBatch.from_tokens(base=[[1, 2]] * n, source=[[1, 3]] * n, labels=labels)
+def pairs(n: int, label: str = "v") -> ExpectedLabels:
+    made = [
+        InterchangePair(f"p{i}", f"base {i}", f"source {i}", label, base_label=f"b{i}")
+        for i in range(n)
+    ]
+    return ExpectedLabels(made, model="m", variable="v", base_values=[float("nan")] * n, dropped={})
 
 
-def labels_of(batch: InterchangeBatch) -> list[Label]:
-    return [tuple(t for t in row if t != NO_TOKEN) for row in batch.labels.tolist()]
+def test_each_is_the_answer_of_its_base_or_of_its_source() -> None:
+    answers = {f"p{i}": f"s{i}" for i in range(400)}
+    drawn = random_variable(pairs(400), answers)
+    of_source = [pair.label == f"s{i}" for i, pair in enumerate(drawn)]
+    of_base = [pair.label == f"b{i}" for i, pair in enumerate(drawn)]
+    assert all(a != b for a, b in zip(of_source, of_base, strict=True))
+    assert 160 < sum(of_source) < 240, "a fair coin"
 
 
-@given(
-    st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=3), min_size=1, max_size=12),
-    st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=3), min_size=1, max_size=12),
-    st.integers(0, 99),
-)
-def test_it_is_one_permutation_in_all_batches_and_moves_every_label(
-    train: list[list[int]], test: list[list[int]], seed: int
-) -> None:
-    # Three labels that differ in their lengths too, whatever else there is.
-    before = [[(0,), (1,), (0, 1), *map(tuple, train)], list(map(tuple, test))]
-    generator = torch.Generator().manual_seed(seed)
-    after = list(map(labels_of, with_arbitrary_labels(list(map(batch_of, before)), generator)))
-    to: dict[Label, Label] = {}
-    for old, new in zip(chain(*before), chain(*after), strict=True):
-        assert to.setdefault(old, new) == new and old != new
-    assert set(to) == set(to.values())
+def test_it_hangs_on_the_prompts_alone() -> None:
+    answers = {f"p{i}": f"s{i}" for i in range(50)}
+    one, other = (random_variable(pairs(50, label), answers) for label in ("v", "another"))
+    assert [p.label for p in one] == [p.label for p in other]
+    backwards = pairs(50).take(range(49, -1, -1))
+    assert [p.label for p in random_variable(backwards, answers)] == [p.label for p in one][::-1]
+    assert [(p.base, p.source, p.base_label) for p in one] == [
+        (p.base, p.source, p.base_label) for p in pairs(50)
+    ]
 
 
-def test_a_seed_says_which_and_nothing_else_changes() -> None:
-    batch = batch_of([(i,) for i in range(9)])
-    first, again, other = (
-        with_arbitrary_labels([batch], torch.Generator().manual_seed(seed))[0] for seed in (0, 0, 1)
-    )
-    assert torch.equal(first.labels, again.labels) and not torch.equal(first.labels, other.labels)
-    assert torch.equal(first.base, batch.base) and first.ids == batch.ids
-
-
-@pytest.mark.parametrize("labels", [[(1,)] * 4, [(1,), (2,), (1,)]])
-def test_fewer_than_three_labels_are_refused(labels: list[Label]) -> None:
-    # Of two, the other one is what a base says anyhow: nothing to exchange would be right.
-    with pytest.raises(BadPairs, match=r"at least 3 different ones; there are [12]\."):
-        with_arbitrary_labels([batch_of(labels)], torch.Generator())
+def test_a_source_without_an_answer_leaves_the_base_label() -> None:
+    assert [p.label for p in random_variable(pairs(30), {})] == [f"b{i}" for i in range(30)]

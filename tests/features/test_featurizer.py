@@ -223,14 +223,16 @@ def test_a_fit_is_an_intervention() -> None:
 
 
 def torch_rotation(basis: torch.Tensor, k: int) -> torch.nn.Linear:
-    """torch's parametrization (householder, trivialised), as pyvene calls it, on a given base."""
+    """torch's parametrization (trivialised), as pyvene calls it, on a given base: householder, or
+    the exponential of a whole rotation.
+    """
     d = len(basis)
     layer = torch.nn.Linear(d, k, bias=False, dtype=basis.dtype)
     layer.weight = torch.nn.Parameter(torch.zeros(d, k, dtype=basis.dtype))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         torch.nn.init.orthogonal_(layer.weight)
-        parametrizations.orthogonal(layer, orthogonal_map="householder")
+        parametrizations.orthogonal(layer)
     layer.parametrizations.weight[0].base = basis
     return layer
 

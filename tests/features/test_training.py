@@ -5,14 +5,18 @@ Stacks are trainings of single sites, on hooked full forwards; what is read and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from helpers.pairs import token_interchanges
@@ -22,13 +26,15 @@ from mechassay.features import DAS, DBM, PCA, BoundlessDAS, DiffInMeans, Fit, Fu
 from mechassay.features import training as joint_training
 from mechassay.features import training as stacked_training
 from mechassay.features import training as training_data
-from mechassay.features.das import Rotation
+from mechassay.features.das import Rotation, mask_warning
 from mechassay.features.featurizer import orthonormal, random_basis
 from mechassay.features.training import (
     TrainingData,
     TrainingPlan,
+    fall_of,
     joint_gradients,
     step_gradients,
+    still_falling,
     train,
 )
 from mechassay.interventions.intervene import intervene
@@ -206,7 +212,8 @@ def slow(
             def boundless(
                 b: Tensor, s: Tensor, raw: Tensor = raw, basis: Tensor = basis, end: Tensor = end
             ) -> Tensor:
-                t = finder.hot + (finder.cold - finder.hot) * progress[0]
+                hot, cold = finder.temperatures(len(basis[0]))
+                t = hot + (cold - hot) * progress[0]
                 q = orthonormal(raw, basis)[0]
                 i = torch.arange(q.shape[0], dtype=torch.float64)
                 mask = torch.sigmoid(i / t) * torch.sigmoid((end.clamp(1e-3, 1) * len(i) - i) / t)
@@ -748,3 +755,113 @@ def test_a_loss_that_is_not_a_number_names_its_site() -> None:
             loss="cross-entropy",
             advance=lambda n: None,
         )
+
+
+# --- how far a training is ------------------------------------------------------------------------
+
+
+def test_how_much_a_loss_still_falls_by_hand() -> None:
+    # Eight steps of one epoch. The line through 4, 4, 2, 2 has a slope of -.8, so that it falls by
+    # 1.6 in two steps; the last quarter has a mean of 2.
+    losses = np.array([9.0, 8, 7, 6, 4, 4, 2, 2])
+    fall = fall_of(losses, 8)
+    assert fall.value == pytest.approx(1.6 / 2)
+    # Residuals -.2, .6, -.6, .2 have a variance of .4 with two degrees of freedom.
+    wide = 2.919986 * math.sqrt(0.4 / 5) * 2 / 2
+    assert (fall.low, fall.high) == pytest.approx((0.8 - wide, 0.8 + wide), abs=1e-5)
+    assert still_falling(losses, 8)
+    assert not still_falling(np.full(8, 2.0), 8), "a loss that stays"
+    assert still_falling(losses[:7], 7) and math.isnan(fall_of(losses[:7], 7).high)
+
+
+@given(st.floats(0.1, 1e3), st.integers(1, 4), st.integers(0, 9))
+def test_neither_units_nor_the_order_within_epochs_matter(
+    unit: float, size: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    epochs = rng.uniform(0.5, 2.0, size=(16, size))
+    fall = fall_of(epochs.reshape(-1), size)
+    shuffled = rng.permuted(epochs, axis=1).reshape(-1)
+    for other in (fall_of(unit * epochs.reshape(-1), size), fall_of(shuffled, size)):
+        assert (other.value, other.high) == pytest.approx((fall.value, fall.high))
+
+
+def test_a_training_cut_short_still_falls_and_a_long_one_has_levelled_off() -> None:
+    model, batch = made("gpt2"), token_interchanges(8, label_tokens=1)
+    das = DAS(k=2, batch_size=8, lr=0.05)
+    for steps, falls in ((6, True), (12, True), (60, False)):
+        losses = trained(replace(das, steps=steps), model, batch, ["resid.0@x"]).losses[:, 0]
+        assert still_falling(losses.numpy(), 1) == falls, steps
+
+
+# --- masks ----------------------------------------------------------------------------------------
+
+
+def test_temperatures_of_mibs_code_by_hand() -> None:
+    """linspace(1, .01, steps + 1), of which a step takes number max(1, step)."""
+    for steps in (1, 2, 12):
+        plan = DBM(steps=steps, cooling="mib-2025").plan(8)
+        taken = [1 + (0.01 - 1) * plan.progress(step) for step in range(steps)]
+        every = np.linspace(1, 0.01, steps + 1)
+        assert taken == pytest.approx([every[max(1, step)] for step in range(steps)])
+    assert DBM.profile("mib-2025").cooling == "mib-2025" and DBM.profile("mib-2025").shuffle
+    with pytest.raises(UnknownName, match="cooling"):
+        DBM(cooling="slow")
+
+
+def test_masks_as_mibs_code_trains_them_are_those_of_an_own_loop() -> None:
+    model, batch = made("gpt2"), rows(label_tokens=1)
+    dbm = DBM.profile("mib-2025", batch_size=3, epochs=2, lr=0.3, seed=4)
+    site = load_site(ORDER[0])
+    fit = trained(dbm, model, batch, [site])
+    mask = torch.zeros(site.width(model.decoder), dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.AdamW([mask], lr=0.3, weight_decay=0.0)
+    plan = dbm.plan(len(batch))
+    order = torch.Generator().manual_seed(4)
+    losses: list[float] = []
+    temperatures = torch.linspace(1, 0.01, plan.steps + 1, dtype=torch.float64)
+    with exact_precision(model.hf):
+        for step in range(plan.steps):
+            if step % plan.batches == 0:
+                rows_of_epoch = torch.randperm(len(batch), generator=order)
+            begin = step % plan.batches * 3
+            some = batch.select(rows_of_epoch[begin : begin + 3].tolist())
+            gate = torch.sigmoid(mask / temperatures[max(1, step)])
+            change: dict[Site, Made] = {site: lambda b, s, g=gate: b + g * (s - b)}
+            loss = hooked_loss(model, some, [site], change, "cross-entropy")
+            losses.append(float(loss.detach()))
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+    assert fit.losses[:, 0].tolist() == pytest.approx(losses, rel=0, abs=1e-9)
+    assert torch.equal(fit.features(site).chosen, mask.detach() > 0)
+
+
+def test_temperatures_of_boundless_das_are_in_proportion_to_the_width() -> None:
+    assert BoundlessDAS().temperatures(4096) == (50.0, 0.1)
+    assert BoundlessDAS().temperatures(32) == pytest.approx((50 / 128, 0.1 / 128))
+    assert BoundlessDAS(hot=4.0).temperatures(32) == pytest.approx((4.0, 0.1 / 128))
+    assert BoundlessDAS.profile("paper").temperatures(32) == (50.0, 0.1)
+    with pytest.raises(BadUsage, match="cools from hot to cold"):
+        BoundlessDAS(hot=0.01)
+
+
+def test_a_mask_that_decides_nothing_or_keeps_everything_is_said() -> None:
+    half, sharp = torch.full((40,), 0.5), torch.tensor([0.0, 1.0] * 20)
+    assert "never became sharp: 40 of 40 features" in mask_warning(half, 20, 40)
+    assert mask_warning(sharp, 20, 40) == ""
+    assert "this is the full vector" in mask_warning(torch.ones(40), 40, 40)
+    assert mask_warning(torch.tensor([0.5, 0.5, *[1.0] * 38]), 39, 40) == "", "5 % may be open"
+    model, batch = made("gpt2"), token_interchanges(6, label_tokens=1)
+    open_mask = DBM(steps=2, batch_size=6, lr=1e-6, cold=1.0)
+    assert "never became sharp" in said_of(trained(open_mask, model, batch, ["resid.0@x"]))
+    flat = BoundlessDAS(steps=3, batch_size=6, hot=50.0, cold=50.0)
+    assert "never became sharp" in said_of(trained(flat, model, batch, ["resid.0@x"]))
+    sharp_one = BoundlessDAS(steps=3, batch_size=6)
+    assert not trained(sharp_one, model, batch, ["resid.0@x"]).provenance.get("warnings")
+
+
+def said_of(fit: Fit) -> str:
+    """The warning of the only site of a fit."""
+    (warning,) = fit.provenance["warnings"].values()
+    return warning

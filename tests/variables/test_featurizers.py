@@ -46,7 +46,8 @@ def test_profiles_are_those_of_paper_and_code(
         assert (found.epochs, found.batch_size) == (epochs, size)
         assert found.lr == (1.0 if task == "ioi" else 0.01)
         assert found.loss == ("squared-error" if task == "ioi" else "cross-entropy")
-        assert found.choose_on == "test"
+        assert found.choose_on == "test" and found.shuffle and found.least_steps == 1
+        assert found.cooling == ("mib-2025" if profile == "mib-2025" else "full")
         assert featurizer_settings("strict", task, family).choose_on == "validation"
 
 
@@ -82,6 +83,25 @@ def test_sizes_fit_the_width_and_none_is_there_twice(profile: str, width: int) -
 def test_strict_chooses_among_two_sizes() -> None:
     assert n_features_of("strict", "mcqa", "answer", 896) == (16, 112)
     assert n_features_of("strict", "truth-ioi", "answer", 48) == (6, 24)
+
+
+@pytest.mark.parametrize(
+    ("settings", "n_rows", "steps"),
+    [
+        (FeaturizerSettings(epochs=4), 64, 8),
+        (FeaturizerSettings(epochs=4), 65, 12),
+        (FeaturizerSettings(epochs=4), 5, 4),
+        (FeaturizerSettings(epochs=4, least_steps=100), 64, 100),
+        (FeaturizerSettings(epochs=4, least_steps=100), 6400, 800),
+        (FeaturizerSettings(epochs=4, least_steps=100, steps=3), 64, 3),
+    ],
+)
+def test_steps_by_hand(settings: FeaturizerSettings, n_rows: int, steps: int) -> None:
+    assert settings.n_steps(n_rows) == steps
+
+
+def test_strict_trains_for_a_hundred_steps_at_least() -> None:
+    assert featurizer_settings("strict", "mcqa").n_steps(24) == 100
 
 
 def test_unknown_names_are_one_line() -> None:
@@ -128,7 +148,7 @@ def test_settings_are_those_of_the_finder(known: tuple[Any, Any]) -> None:
     sites: Sequence[Any] = ma.sites(model, positions=("last",), layers=(1,))
     how = FeaturizerSettings(0.02, 2, 5, False)
     ours = fit_featurizer("dbm", model, batch, sites, how, seed=3, progress=SILENT)
-    finder = DBM(lr=0.02, epochs=2, batch_size=5, optimizer="adamw", shuffle=False, seed=3)
+    finder = DBM(lr=0.02, steps=6, batch_size=5, optimizer="adamw", shuffle=False, seed=3)
     theirs = finder.fit(model, batch, sites, progress=SILENT)
     assert torch.equal(ours.losses, theirs.losses)
     other = fit_featurizer(

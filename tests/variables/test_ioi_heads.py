@@ -71,7 +71,9 @@ def test_the_number_of_directions_is_that_of_the_least_validation_error(
     assert set(token.validation) == {2, 8}
     assert token.k == min(token.validation, key=lambda k: token.validation[k])
     assert token.fit.n_features(TOKEN) == token.k
-    assert token.record().method.args == {"heads": "1.1", "k": token.k}
+    about = {"heads": "1.1", "k": token.k, "steps": 60, "lr": 0.1}
+    args = dict(token.record().method.args)
+    assert isinstance(args.pop("still_falling"), bool) and args == about
 
 
 def test_what_whole_heads_cannot_say_is_not_found(model: Model) -> None:
@@ -87,7 +89,8 @@ def test_what_whole_heads_cannot_say_is_not_found(model: Model) -> None:
 
 def test_its_record_and_its_page(token: HeadLocalization, tmp_path: Path) -> None:
     record = token.record()
-    assert unnoticed(record, tmp_path) == set()
+    of_training = {"training_loss", "training_fall", "validation"}
+    assert {name for name, _ in unnoticed(record, tmp_path)} == of_training
     assert json.loads(record.model_dump_json())["kind"] == "variables"
     for of in token.error.measured:
         named = "result" if of == "features" else f"control:{of}"
@@ -101,7 +104,7 @@ def test_its_record_and_its_page(token: HeadLocalization, tmp_path: Path) -> Non
         for block in VariablesPage().sections([record])[0].blocks
         if hasattr(block, "text")
     ]
-    assert any("subject_token is found in heads 1.1 by das" in text for text in said), said
+    assert any("subject_token is not judged in heads 1.1 by das" in text for text in said), said
 
 
 def test_no_number_of_directions_is_refused(model: Model) -> None:

@@ -42,7 +42,7 @@ from mechassay.utils.display import SILENT
 from mechassay.utils.files import folder_hash, read_tensors
 from mechassay.variables.alignment import VariableAlignment
 from mechassay.variables.jobs import AlignmentsJob, VariablesJob
-from mechassay.variables.mib_submission import mib_parts, write_mib_folder
+from mechassay.variables.mib_submission import mib_parts, validate, write_mib_folder
 from mechassay.variables.page import VariablesPage, verdict_of
 
 JOB: AlignmentsJob = SMALL_JOBS["alignments"]
@@ -116,7 +116,7 @@ def test_no_feature_is_no_intervention_and_all_of_them_are_the_whole_vector(
     ).records
     empty, full = results
     assert values(empty, "features") == values(empty, "no intervention")
-    assert verdict_of(empty) == "not found"
+    assert empty.value("gain") == 0
     assert values(full, "features") == values(full, "full vector") == values(full, "random")
     assert values(empty, "no intervention") == values(full, "no intervention")
 
@@ -141,7 +141,7 @@ def test_a_basis_that_is_turned_within_its_space_gives_the_same_numbers(tmp_path
 def test_a_right_and_a_wrong_hypothesis_are_told_by_the_truth(tmp_path: Path) -> None:
     claim = {"variable": "name_place", "causal_model": "truth-ioi by place"}
     wrong = saved(tmp_path / "wrong", {"resid.2@last": Identity(48)}, **claim)
-    record = one(tmp_path / "run", alignments=(wrong,))
+    record = one(tmp_path / "run", alignments=(wrong,), test_limit=20)
     assert record.specs["variable"].args["hypothesis"] == "wrong"
     assert verdict_of(record) == "not found"
 
@@ -322,12 +322,32 @@ def test_variables_of_a_logit_difference_are_measured_by_coefficients_that_are_f
     assert error is not None and constant is not None and error.value < constant.value / 4
     assert values(plain, "features") == values(plain, "full vector")
     assert "1.0" in str(plain.specs["metric"].args["coefficients of"])
-    assert (
-        VariablesPage().draw(plain).axes
-        and "heads were given" in VariablesPage().tables([plain])[0].caption
-    )
+    assert VariablesPage().draw(plain).axes and "heads" in [
+        c.heading for c in VariablesPage().tables([plain])[0].columns
+    ]
     (cell,) = cells_of(rules_of("variables"), plain)
     assert cell.column == "mse" and "coefficients from" in cell.conditions
+
+
+def test_a_run_is_measured_by_its_own_folder(tmp_path: Path) -> None:
+    search = replace(SMALL_JOBS["variables"], models=(MODEL,), variables=("answer",), layers="2")
+    results = run(replace(search, controls=()), tmp_path / "search", progress=SILENT)
+    for folder in (tmp_path / "search", tmp_path / "search" / "alignments"):
+        assert validate(folder) == []
+        job = replace(JOB, alignments=(str(folder),))
+        again = run(job, tmp_path / f"again {folder.name}", progress=SILENT).records
+        assert {r.method.name: values(r, "features") for r in again} == {
+            r.method.name: values(r, "features") for r in results.records
+        }
+
+
+def test_settings_of_trainings_are_what_is_asked_for(tmp_path: Path) -> None:
+    job = replace(ONE, controls=(), ks=(3,))
+    for changes, steps, lr in (({"steps": 9, "lr": 0.2}, 9, 0.2), ({"epochs": 2}, 2, 0.01)):
+        (record,) = run(replace(job, **changes), tmp_path / f"{steps}", progress=SILENT).records
+        assert (record.method.args["steps"], record.method.args["lr"]) == (steps, lr)
+        loss, fall = record.measure("training_loss"), record.measure("training_fall")
+        assert loss is not None and loss.n == 1 and fall is not None and fall.n == steps
 
 
 def test_the_tables_of_a_run_have_the_controls(tmp_path: Path) -> None:
@@ -436,7 +456,9 @@ def test_private_prompts_are_not_in_what_is_written(tmp_path: Path) -> None:
         ({"layers": ""}, BadUsage, "Layers are all"),
         ({"part": "residual"}, UnknownName, "Did you mean 'resid'"),
         ({"profile": "papers"}, UnknownName, "Did you mean 'paper'"),
-        ({"controls": ("random",)}, UnknownName, "arbitrary, untrained"),
+        ({"controls": ("random",)}, UnknownName, "random-variable, untrained"),
+        ({"steps": 5, "epochs": 2}, BadUsage, "--steps or --epochs; got both"),
+        ({"lr": 0.0}, BadUsage, "learning rate is above 0; got 0.0"),
         ({"ks": (4, 0)}, BadUsage, "k is 1 or more; got 0"),
         ({"featurizers": ("dbm+sae",)}, BadUsage, "dbm\\+sae needs --saes"),
         ({"models": ("gpt2",)}, BadUsage, "gpt2 needs a task"),

@@ -21,12 +21,13 @@ import mechassay as ma
 from helpers.edits import unnoticed
 from mechassay.causal_models.hypothesis import hypotheses
 from mechassay.causal_models.true_sites import true_sites
-from mechassay.errors import BadPairs, BadUsage, UnknownName
+from mechassay.errors import BadUsage, UnknownName
 from mechassay.features.featurizer import Directions
 from mechassay.features.finder import Fit, Sites
+from mechassay.features.sae import SAE
 from mechassay.interventions.site import Site, load_site
 from mechassay.models.model import Model, untrained
-from mechassay.stats.intervals import clopper_pearson
+from mechassay.stats.intervals import clopper_pearson, proportion_interval
 from mechassay.utils.display import SILENT
 from mechassay.variables.data import VariablePairs, variable_pairs
 from mechassay.variables.featurizers import FeaturizerSettings
@@ -37,8 +38,9 @@ from mechassay.variables.interchange_accuracy import (
     RESULT,
     InterchangeAccuracy,
 )
+from mechassay.variables.localization import CONTROLS as search_CONTROLS
 from mechassay.variables.localization import (
-    ARBITRARY,
+    RANDOM_VARIABLE,
     UNTRAINED,
     Localization,
     ScoredFit,
@@ -47,7 +49,6 @@ from mechassay.variables.localization import (
     localize,
     shown_cells,
 )
-from mechassay.variables.localization import CONTROLS as search_CONTROLS
 from mechassay.variables.page import verdict_of
 
 SITES = tuple(map(load_site, ("resid.0@a", "resid.0@last", "resid.1@a", "resid.1@last")))
@@ -79,7 +80,14 @@ def accuracies(
 
 def a_fit() -> Fit:
     eye = torch.eye(4)
-    return Fit({site: Directions(eye[:, :2]) for site in SITES}, losses=torch.rand(5, len(SITES)))
+    return Fit({site: Directions(eye[:, :2]) for site in SITES}, **trained([1.0] * 16))
+
+
+def trained(losses: Sequence[float]) -> dict[str, Any]:
+    """What a fit has of a training with these losses at every site, of one epoch a step."""
+    columns = torch.tensor(losses, dtype=torch.float64)[:, None].expand(-1, len(SITES))
+    about = {"n_examples": 8, "settings": {"batch_size": 8, "lr": 0.1}}
+    return {"losses": columns.clone(), "provenance": about}
 
 
 def shares(*of_sites: int, n: int = 10) -> list[list[int]]:
@@ -164,12 +172,14 @@ def test_numbers_as_mib_has_them_are_those_of_a_slow_loop() -> None:
 
 # --- what is concluded ----------------------------------------------------------------------------
 
-NONE, ALL = (0,) * 10, (1,) * 10
+NONE, ALL = (0,) * 20, (1,) * 20
+HALF = (1,) * 10 + (0,) * 10
 
 
 def right_at(*values: Sequence[int]) -> Localization:
     """A localization whose result and no intervention are these."""
-    found = localization()
+    made = ScoredFit(2, a_fit(), *[accuracies(shares(1, 2, 3, 18, n=20))] * 2)
+    found = localization([made])
     result, nothing = (np.array(x, dtype=float) for x in values)
     return replace(found, right={RESULT: result, NOTHING: nothing})
 
@@ -179,10 +189,10 @@ def right_at(*values: Sequence[int]) -> Localization:
     [
         (ALL, NONE, 1.0),
         (NONE, NONE, 0.0),
-        (ALL, (1,) * 5 + (0,) * 5, 1.0),
-        ((1,) * 8 + (0,) * 2, (1,) * 5 + (0,) * 5, 0.6),
-        ((0,) * 5 + (1,) * 5, (1,) * 5 + (0,) * 5, 0.0),
-        (NONE, (1,) * 5 + (0,) * 5, -1.0),
+        (ALL, HALF, 1.0),
+        ((1,) * 16 + (0,) * 4, HALF, 0.6),
+        ((0,) * 10 + (1,) * 10, HALF, 0.0),
+        (NONE, HALF, -1.0),
     ],
 )
 def test_gain_by_hand(result: Sequence[int], nothing: Sequence[int], gain: float) -> None:
@@ -206,6 +216,7 @@ def test_a_gain_without_losses_has_the_interval_of_a_proportion() -> None:
         low, high, _ = clopper_pearson(float(n), float(n))
         assert (found.gain.low, found.gain.high) == pytest.approx((low, high))
         assert found.found == (n >= 6), "five pairs are too few to say so"
+        assert found.verdict == "not judged", "nor are fewer than twenty"
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 6, 40])
@@ -220,27 +231,60 @@ def test_a_difference_that_all_pairs_share_allows_for_others(n: int) -> None:
         assert -1 <= found.low < found.value and found.high <= 1
 
 
-CONTROLS: dict[str, Any] = {"arbitrary_labels": NONE, "untrained_model": NONE}
+CONTROLS: dict[str, Any] = {"random_variable": NONE, "untrained_model": NONE}
 
 
 @pytest.mark.parametrize(
     ("right", "verdict"),
     [
-        ({}, "found"),
+        ({}, "found, not isolated"),
         ({"random": NONE}, "isolated"),
-        ({"random": ALL, **CONTROLS}, "found"),
+        ({"random": ALL, **CONTROLS}, "found, not isolated"),
         ({"random": NONE, **CONTROLS}, "isolated"),
-        ({"random": NONE, **CONTROLS, "arbitrary_labels": ALL}, "not found"),
+        ({"random": NONE, **CONTROLS, "random_variable": ALL}, "not found"),
         ({"random": NONE, **CONTROLS, "untrained_model": ALL}, "not found"),
-        ({"random": NONE, **CONTROLS, "no_intervention": (1,) * 7 + (0,) * 3}, "not found"),
-        ({"full_vector": ALL, "random": (0.5,) * 10}, "isolated"),
+        ({"random": NONE, **CONTROLS, "no_intervention": (1,) * 16 + (0,) * 4}, "not found"),
+        ({"full_vector": ALL, "random": (0.5,) * 20}, "isolated"),
     ],
 )
 def test_a_verdict_needs_every_control(right: dict[str, Any], verdict: str) -> None:
-    found = localization([ScoredFit(2, a_fit(), *[accuracies(shares(1, 2, 3, 10))] * 2)], **right)
+    made = ScoredFit(2, a_fit(), *[accuracies(shares(1, 2, 3, 20, n=20))] * 2)
+    found = localization([made], **right)
     assert found.verdict == verdict
     assert (found.found, found.isolated) == (verdict != "not found", verdict == "isolated")
     assert verdict_of(found.record()) == verdict, "the page says the same"
+
+
+def test_what_a_training_that_still_falls_does_not_find_is_not_trained() -> None:
+    falling, level = [8.0 / 2**step for step in range(16)], [1.0] * 16
+    for losses, verdict in ((falling, "not trained"), (level, "not found"), ([], "not found")):
+        fit = replace(a_fit(), **trained(losses))
+        found = localization([ScoredFit(2, fit, *[accuracies(shares(1, 2, 3, 9, n=20))] * 2)])
+        record = found.record()
+        assert found.verdict == verdict_of(record) == verdict
+        assert ("steps" in record.method.args) == (record.measure("training_loss") is not None)
+    # What was found is found, however the training ended.
+    fit = replace(a_fit(), **trained(falling))
+    made = ScoredFit(2, fit, *[accuracies(shares(1, 2, 3, 20, n=20))] * 2)
+    assert localization([made], random=NONE).verdict == "isolated"
+
+
+def test_what_is_chosen_on_test_pairs_has_the_interval_of_the_best_of_all() -> None:
+    test = accuracies(shares(1, 2, 3, 18, n=20))
+    made = [ScoredFit(k, a_fit(), test, test) for k in (1, 2)]
+    honest, chosen = (localization(made, choose_on=split) for split in ("validation", "test"))
+    # Eight candidates: four sites with two numbers of features.
+    assert (honest.level, chosen.level) == (0.95, pytest.approx(1 - 0.05 / 8))
+    found, right = chosen.estimate(), np.array([1.0] * 18 + [0.0] * 2)
+    low, high, _ = proportion_interval(right, chosen.groups, 1 - 0.05 / 8)
+    assert (found.low, found.high) == pytest.approx((low, high))
+    for one, other in (
+        (honest.gain, chosen.gain),
+        (honest.difference(NOTHING), chosen.difference(NOTHING)),
+    ):
+        assert one.value == other.value and other.low < one.low and other.high >= one.high
+    measure = chosen.record().measure("iia")
+    assert measure is not None and measure.level == pytest.approx(1 - 0.05 / 8)
 
 
 def test_less_than_half_of_what_is_wrong_is_not_found() -> None:
@@ -255,8 +299,8 @@ def whole() -> Localization:
     kinds = ["one"] * 4 + ["two"] * 6
     test = accuracies(shares(1, 2, 3, 9), kinds)
     made = [ScoredFit(k, a_fit(), accuracies(shares(1, k, 3, 9)), test) for k in (1, 2)]
-    third = (1 / 3,) * 10
-    return localization(made, random=third, **CONTROLS, full_vector=ALL)
+    controls: dict[str, Any] = {name: NONE[:10] for name in CONTROLS}
+    return localization(made, random=(1 / 3,) * 10, **controls, full_vector=ALL[:10])
 
 
 def test_a_record_goes_through_json(tmp_path: Path) -> None:
@@ -272,7 +316,7 @@ def test_a_record_goes_through_json(tmp_path: Path) -> None:
         assert measure is not None and measure.value == pytest.approx(found.estimate(of).value)
     assert again.values is not None and set(again.values.columns) == set(found.right)
     assert again.table("sites").where(chosen=True).rows()[0]["site"] == "resid.1@last"
-    assert verdict_of(again) == ("isolated" if found.isolated else "found")
+    assert verdict_of(again) == found.verdict == "not judged"
     assert {m.name for m in again.measures} >= {"gain", "iia_layers", "mib_mean", "mib_highest"}
 
 
@@ -319,7 +363,7 @@ def test_it_shows_itself(tmp_path: Path) -> None:
     found = whole()
     assert "resid.1@last" in repr(found) and "\n" not in repr(found)
     html = found._repr_html_()
-    assert all(of in html for of in (FULL, RANDOM, ARBITRARY, UNTRAINED, NOTHING))
+    assert all(of in html for of in (FULL, RANDOM, RANDOM_VARIABLE, UNTRAINED, NOTHING))
     (axes, _) = found.plot().axes
     assert [text.get_text() for text in axes.texts] == ["0.10", "0.20", "0.30", "0.90"]
     page = found.to_html(tmp_path / "page.html").read_text("utf-8")
@@ -374,7 +418,7 @@ def search(
         featurizer,
         settings=QUICK,
         ks=ks,
-        arbitrary=False,
+        random_variable=False,
         progress=SILENT,
     )
 
@@ -400,8 +444,9 @@ def test_the_answer_is_isolated_at_its_home_beside_five_controls(
     assert found.right[NOTHING].tolist() == [float(each) for each in own]
     assert found.estimate(FULL).value == 1 > found.estimate(RANDOM).value
     assert {round(3 * x) / 3 for x in found.right[RANDOM]} == set(found.right[RANDOM])
-    for control in ("arbitrary labels", "untrained model"):
-        assert found.estimate(control).value < 0.5
+    assert found.estimate("untrained model").value < 0.5
+    # Half of the labels of a random variable can be written by what always writes the source's.
+    assert 0.2 < found.estimate("random variable").value < 0.8
 
 
 def test_directions_of_the_whole_space_are_the_full_vector(
@@ -442,7 +487,7 @@ def test_whole_vectors_that_are_known_are_not_run_again(
     nothing = np.zeros_like(first.full.right[RESULT])
     lie = replace(first.full, right={**first.full.right, RESULT: nothing})
     again = localize(
-        model, answers, [site], "full-vector", full=lie, arbitrary=False, progress=SILENT
+        model, answers, [site], "full-vector", full=lie, random_variable=False, progress=SILENT
     )
     assert first.estimate().value == 1 and again.estimate(FULL).value == again.estimate().value == 0
 
@@ -452,6 +497,27 @@ def test_the_same_seed_gives_the_same(model: Model, answers: VariablePairs) -> N
     one, two = (search(model, answers, site, ks=(3,)) for _ in range(2))
     assert torch.equal(one.fit.losses, two.fit.losses)
     assert all(np.array_equal(one.right[of], two.right[of]) for of in one.right)
+
+
+def test_masks_of_saes_at_three_sites_have_every_control(
+    model: Model, answers: VariablePairs
+) -> None:
+    eye = torch.eye(48)
+    sae = SAE(torch.cat((eye, -eye), 1), torch.cat((eye, -eye)), torch.zeros(96), torch.zeros(48))
+    sites = ma.sites(model, positions=("last",))
+    assert len(sites) == 3
+    found = localize(
+        model,
+        answers,
+        sites,
+        "dbm+sae",
+        settings=replace(QUICK, lr=0.1),
+        saes=dict.fromkeys(sites, sae),
+        untrained=untrained(model),
+        progress=SILENT,
+    )
+    assert set(found.right) == {RESULT, *search_CONTROLS} and len(found.fit.sites) == 3
+    assert str(found.site) == "resid.2@last" and found.estimate().value > 0.9
 
 
 def test_bad_input_is_one_line_before_anything_is_trained(
@@ -465,9 +531,5 @@ def test_bad_input_is_one_line_before_anything_is_trained(
         localize(model, answers, site, ks=())
     with pytest.raises(BadUsage, match="dbm\\+sae needs the SAE of every site"):
         localize(model, answers, site, "dbm+sae")
-    same = {
-        split: replace(batch, labels=batch.labels[:1].expand_as(batch.labels))
-        for split, batch in answers.batches.items()
-    }
-    with pytest.raises(BadPairs, match="at least 3 different ones; there are [12]"):
-        localize(model, replace(answers, batches=same), site, progress=SILENT)
+    with pytest.raises(BadUsage, match="labels of a random variable for that control"):
+        localize(model, replace(answers, random={}), site, progress=SILENT)

@@ -20,7 +20,13 @@ from mechassay.runs.job import Results
 from mechassay.utils.display import SILENT
 from mechassay.variables.page import VariablesPage, verdict_of
 
-JOB = replace(SMALL_JOBS["variables"], models=("truth-ioi-trained",), layers="1,2")
+JOB = replace(
+    SMALL_JOBS["variables"],
+    models=("truth-ioi-trained",),
+    layers="1,2",
+    train_limit=20,
+    test_limit=30,
+)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +42,7 @@ def test_every_variable_has_a_sentence_with_its_verdict_and_pairs(results: Resul
         (sentence,) = [text for text in said if f"truth-ioi: {variable}" in text]
         of = [r for r in results.records if r.specs["variable"].name == variable]
         assert any(f" is {verdict_of(r)} at {r.method.args['site']}" in sentence for r in of)
-        assert "test pairs; without intervention" in sentence
+        assert "test pairs in" in sentence and "Controls: no intervention" in sentence
     assert any("name_place (a wrong hypothesis) is not found" in text for text in said)
     assert VariablesPage().title(results.records) == "Causal variables: truth-ioi"
 
@@ -52,23 +58,23 @@ def test_of_equal_featurizers_the_one_of_fewer_features_is_told(results: Results
     even = [with_validation(r, 1.0) for r in results.records]
     of = [r for r in even if r.specs["variable"].name == "answer"]
     (sentence,) = [b.text for b in VariablesPage().sections(of)[0].blocks if hasattr(b, "text")][:1]
-    assert " by das, " in sentence, "3 features of 48"
+    assert " by das, 3 features, " in sentence, "of 48"
     assert "wrong hypothesis" not in sentence
 
 
 def test_the_tables_have_all_featurizers_and_controls(results: Results) -> None:
-    accuracies, controls = VariablesPage().tables(results.records)
+    controls, accuracies = VariablesPage().tables(results.records)
     assert [row.cells[0] for row in accuracies.rows] == ["full-vector", "das", "no intervention"]
     assert len(controls.rows) == len(results.records)
     headings = [column.heading for column in controls.columns]
-    for control in ("no intervention", "full vector", "random", "arbitrary labels"):
+    for control in ("no intervention", "full vector", "random", "random variable"):
         assert control in headings
     for row, record in zip(controls.rows, results.records, strict=True):
         cells = dict(zip(headings, row.cells, strict=True))
         assert cells["verdict"] == verdict_of(record)
         assert cells["untrained model"] and cells["full vector"]
-        # Whole vectors are not trained, so that no label can be put into them.
-        assert bool(cells["arbitrary labels"]) == (cells["featurizer"] == "das")
+        # Whole vectors are not trained, on any variable.
+        assert bool(cells["random variable"]) == (cells["featurizer"] == "das")
     assert accuracies.caption is not None and "chosen on validation pairs" in accuracies.caption
 
 
@@ -81,7 +87,7 @@ def test_what_was_chosen_on_test_pairs_is_said_to_be(results: Results) -> None:
     assert "was chosen on these pairs" not in render("t", VariablesPage().sections([record]))
 
 
-@pytest.mark.parametrize("width", [78, 100, 200])
+@pytest.mark.parametrize("width", [78, 100, 300])
 def test_a_console_keeps_names_and_verdicts_whole(results: Results, width: int) -> None:
     out = io.StringIO()
     print_tables(VariablesPage().tables(results.records), Console(file=out, width=width))
@@ -90,8 +96,8 @@ def test_a_console_keeps_names_and_verdicts_whole(results: Results, width: int) 
         assert str(record.method.args["site"]) in said and record.method.name in said
     assert "name_place" in said and "not found" in said
     # Every control has a column, or the line below the table says that it has none.
-    assert " ".join(said.split()).count("arbitrary labels") == 1 and ("Not shown" in said) == (
-        width < 200
+    assert " ".join(said.split()).count("random variable") == 1 and ("Not shown" in said) == (
+        width < 300
     )
 
 
@@ -99,7 +105,7 @@ def test_the_page_is_whole(results: Results) -> None:
     page = unescape((results.folder.path / "report.html").read_text("utf-8"))
     assert page.count('<svg role="img"') >= len(results.records)
     assert "Accuracy on test pairs by layer and position" in page
-    for term in ("Gain", "Arbitrary labels", "Untrained model", "Found"):
+    for term in ("Gain", "Random variable", "Untrained model", "Found", "Not trained"):
         assert term in page
     assert "mechassay variables run" in page and "nan" not in page.lower().replace("nance", "")
 
@@ -123,8 +129,8 @@ def test_runs_of_several_models_have_tables_of_their_own(results: Results, tmp_p
     assert titles == [
         "truth-ioi, truth-ioi-trained",
         "truth-ioi, other",
-        "truth-ioi, truth-ioi-trained: chosen sites and their controls",
-        "truth-ioi, other: chosen sites and their controls",
+        "truth-ioi, truth-ioi-trained",
+        "truth-ioi, other",
     ]
 
 

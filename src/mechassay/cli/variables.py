@@ -45,7 +45,7 @@ def validate(
     folder: Annotated[
         Path,
         typer.Argument(
-            help="An alignment of ours (alignment.json), or a submission to MIB's causal track."
+            help="An alignment (alignment.json), a run, or a submission to MIB's causal track."
         ),
     ],
     model: Annotated[

@@ -516,42 +516,55 @@ def _stacks(run: BaseRun, branches: Sequence[Branch], logits: int) -> Iterator[l
 
 
 LEVELLED_OFF = 1 / 8
-"""Of a training that has levelled off, `fall_of` is below this."""
+STEADY = 1 / 10
 LEAST_STEPS = 8
 
 
 def fall_of(losses: Float[np.ndarray, "steps"], steps_of_epoch: int) -> Estimate:
-    """How much the loss of a training still falls.
+    """How much the loss of a training still falls: what the straight line through its second half
+    falls by in a quarter of the training, as a share of the mean loss of the last quarter.
 
-        (mean of the third quarter - mean of the last quarter) / mean of the last quarter
+    With the 90 % interval of least squares, so that the upper end is a one-sided bound of 95 %.
+    Losses are those of epochs where there are at least eight, as rows differ within an epoch; else
+    of steps. Were the fall to go on at this rate for as many steps again, an eighth a quarter would
+    be half of the loss. NaN for fewer than eight steps, of which nobody can say so.
+    """
+    return _fall(losses, steps_of_epoch)[0]
 
-    with its 90 % interval (Welch), so that the upper end is a one-sided bound of 95 %. Losses are
-    those of epochs where there are at least eight, as rows differ within an epoch; else of steps.
-    Were the fall to go on at this rate for as many steps again, an eighth a quarter would be half
-    of the loss: a training whose upper end is below `LEVELLED_OFF` has levelled off. NaN for fewer
-    than eight steps, of which nobody can say so.
+
+def _fall(losses: Float[np.ndarray, "steps"], steps_of_epoch: int) -> tuple[Estimate, float]:
+    """The fall as a share of the last loss; and its lower end as a share of all that the loss has
+    fallen since the first tenth, NaN where it has not.
     """
     n_epochs = len(losses) // max(1, steps_of_epoch)
     if n_epochs >= LEAST_STEPS:
         losses = losses[: n_epochs * steps_of_epoch].reshape(n_epochs, -1).mean(axis=1)
-    if len(losses) < LEAST_STEPS:
-        return Estimate(math.nan)
-    size = len(losses) // 4
-    third, last = losses[-2 * size : -size], losses[-size:]
-    variances = np.array([third.var(ddof=1), last.var(ddof=1)]) / size
-    fall, error = float(third.mean() - last.mean()), math.sqrt(float(variances.sum()))
-    level = abs(float(last.mean()))
-    if level == 0 or error == 0:
-        value = fall / level if level else math.nan
-        return Estimate(value, value, value)
-    freedom = (size - 1) * float(variances.sum()) ** 2 / float((variances**2).sum())
-    half = float(stdtrit(freedom, 0.95)) * error
-    return Estimate(fall / level, (fall - half) / level, (fall + half) / level)
+    n = len(losses)
+    last = float(losses[n - n // 4 :].mean()) if n >= LEAST_STEPS else 0.0
+    if last == 0:
+        return Estimate(math.nan), math.nan
+    half = losses[n // 2 :]
+    time = np.arange(len(half)) - (len(half) - 1) / 2
+    slope = float(time @ half / (time @ time))
+    residuals = half - half.mean() - slope * time
+    error = math.sqrt(float(residuals @ residuals) / (len(half) - 2) / float(time @ time))
+    fall, wide = -slope * n / 4, float(stdtrit(len(half) - 2, 0.95)) * error * n / 4
+    whole = float(losses[: max(1, n // 10)].mean()) - last
+    share = (fall - wide) / whole if whole > 0 else math.nan
+    level = abs(last)
+    return Estimate(fall / level, (fall - wide) / level, (fall + wide) / level), share
 
 
 def still_falling(losses: Float[np.ndarray, "steps"], steps_of_epoch: int) -> bool:
-    """Whether a training was cut short, or too short to say so; see `fall_of`."""
-    return not fall_of(losses, steps_of_epoch).high < LEVELLED_OFF
+    """Whether a training was cut short: its last quarter still lowers the loss.
+
+    It may by an eighth of the loss (the upper end of `fall_of`, which fewer than eight steps do not
+    have), or it surely does by a tenth of all that the loss has fallen (the lower end). A loss that
+    falls in a straight line, as at a small learning rate, has .29 there; one that has come
+    to its end has 0.
+    """
+    fall, share_of_all = _fall(losses, steps_of_epoch)
+    return not fall.high < LEVELLED_OFF or share_of_all > STEADY
 
 
 def digest_of(tensors: Sequence[Tensor]) -> str:

@@ -39,6 +39,8 @@ from mechassay.utils.files import (
 )
 
 KIND = "alignment"
+ALIGNMENTS = "alignments"
+"""Folder of a run that holds what it found, a folder a cell."""
 HEADER, FIT, COEFFICIENTS = "alignment.json", "fit.safetensors", "logit_difference.json"
 NAMES = ("task", "variable", "causal_model", "model", "method")
 

@@ -54,7 +54,6 @@ from mechassay.variables.data import VariablePairs
 from mechassay.variables.featurizers import SIZED, FeaturizerSettings, fit_featurizer
 from mechassay.variables.localization import (
     KIND,
-    fall_of_fit,
     training_args,
     training_falls,
     training_measures,
@@ -348,7 +347,7 @@ class HeadLocalization(OneLine, Tabular):
     @property
     def verdict(self) -> str:
         """As `Localization.verdict`."""
-        falls = training_falls(fall_of_fit(self.fit))
+        falls = training_falls(self.fit)
         return verdict(len(set(self.error.groups)), self.found, self.isolated, falls)
 
     def difference(self, control: str) -> Estimate:

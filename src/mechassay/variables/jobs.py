@@ -150,7 +150,7 @@ class AlignmentsJob(AlignmentsPlan, Job):
         Raises:
             BadFile, BadUsage: see `given_alignments`.
         """
-        every = [each for folder in self.alignments for each in given_alignments(folder)]
+        every = [each for folder in self.alignments for each in self._about_the_model(folder)]
         wanted = _class_of(self.model) if any(each.model_class for each in every) else ""
         some = [
             each
@@ -160,6 +160,13 @@ class AlignmentsJob(AlignmentsPlan, Job):
         ]
         tasks = list(dict.fromkeys(each.task for each in some))
         return tuple(sorted(some, key=lambda each: tasks.index(each.task)))
+
+    def _about_the_model(self, folder: str) -> list[GivenAlignment]:
+        """The alignments of a folder; of a run of several models those of this one."""
+        every = given_alignments(folder)
+        if len({each.model for each in every}) < 2:
+            return every
+        return [each for each in every if each.model == shown_model(self.model)]
 
     def versions(self, bench: Bench) -> dict[str, Any]:
         """See `Job.versions`: what was measured is a part of the plan."""

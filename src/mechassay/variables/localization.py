@@ -17,7 +17,7 @@ Beside it, at the chosen site and on the same test pairs:
 The variable is found if the gain is above a half, and the result above no intervention, the
 random variable and the untrained model; it is isolated if also above random directions. Each time
 the 95 % interval must say so, of differences pair by pair. A variable that is not found by a
-training whose loss still falls (`features.training.fall_of`) is "not trained". Fewer than
+training whose loss still falls (`features.training.still_falling`) is "not trained". Fewer than
 `FEW_GROUPS` independent groups have no verdict.
 
 MIB's code chooses positions, and reports the best layer, on the test pairs themselves. Intervals
@@ -42,7 +42,7 @@ from scipy.special import stdtrit
 from mechassay.errors import BadUsage, one_of
 from mechassay.features.finder import Fit, Init, load_sites
 from mechassay.features.probes import FullVector
-from mechassay.features.training import LEVELLED_OFF, fall_of
+from mechassay.features.training import fall_of, still_falling
 from mechassay.interventions.site import Site, SiteLike, load_site
 from mechassay.interventions.sweep import mean_estimates, sweep_all
 from mechassay.models.model import Model
@@ -104,10 +104,12 @@ MIB_SAYS = (
     "As MIB's code has it: of each layer the position that is best on the test pairs, then the mean"
     " or the highest of all layers. Too high where there are many sites."
 )
+FALLS = "still_falling"
+"""Setting of a record's method: whether its training was cut short."""
 LOSS_SAYS = "The mean training loss of the last tenth of the steps."
 FALL_SAYS = (
-    "The mean loss of the third quarter of the training less that of the last one, as a share of"
-    " the latter, with its 90 % interval. At 1/8 or more another training as long might halve it."
+    "What the straight line through the second half of the losses falls by in a quarter of the"
+    " training, as a share of the last quarter's mean, with its 90 % interval."
 )
 CHOSEN_SAYS = {
     "validation": "The accuracy on validation pairs that the site was chosen by: too high.",
@@ -268,7 +270,7 @@ class Localization(OneLine, Tabular):
     @property
     def verdict(self) -> str:
         """What is said of the variable (`verdict`)."""
-        falls = training_falls(fall_of_fit(self.chosen_fit))
+        falls = training_falls(self.chosen_fit)
         return verdict(len(set(self.groups)), self.found, self.isolated, falls)
 
     # --- all sites --------------------------------------------------------------------------------
@@ -365,7 +367,7 @@ class Localization(OneLine, Tabular):
         """
         args: dict[str, Any] = {"choose_on": self.choose_on, "site": str(self.site)}
         args |= {} if self.chosen.k is None else {"k": self.chosen.k}
-        args |= training_args(self.fit)
+        args |= training_args(self.chosen_fit)
         names = {
             "model": Spec(name=self.model),
             "task": Spec(name=self.causal_model),
@@ -484,32 +486,34 @@ def verdict(n_groups: int, found: bool, isolated: bool, falls: bool) -> str:
 
 
 def training_args(fit: Fit) -> dict[str, Any]:
-    """How long and at what rate features were trained; nothing where they were not."""
-    if not len(fit.losses):
-        return {}
-    return {"steps": len(fit.losses), "lr": fit.provenance["settings"]["lr"]}
-
-
-def fall_of_fit(fit: Fit) -> Estimate | None:
-    """How much the loss at the first site of a fit still falls (`features.training.fall_of`); None
-    where nothing was trained.
+    """How long and at what rate features were trained, and whether the loss at the first site still
+    falls; nothing where they were not.
     """
     if not len(fit.losses):
-        return None
+        return {}
+    steps, lr = len(fit.losses), fit.provenance["settings"]["lr"]
+    return {"steps": steps, "lr": lr, FALLS: training_falls(fit)}
+
+
+def _losses(fit: Fit) -> tuple[Float[np.ndarray, "steps"], int]:
+    """Those of the first site of a fit, and how many steps are an epoch."""
     n_rows, size = fit.provenance["n_examples"], fit.provenance["settings"]["batch_size"]
-    return fall_of(fit.losses[:, 0].double().numpy(), -(-n_rows // size))
+    return fit.losses[:, 0].double().numpy(), -(-n_rows // size)
 
 
-def training_falls(fall: Estimate | Measure | None) -> bool:
-    """Whether a training had not levelled off; False where nothing was trained."""
-    return fall is not None and not fall.high < LEVELLED_OFF
+def training_falls(fit: Fit) -> bool:
+    """Whether the training at the first site of a fit was cut short
+    (`features.training.still_falling`); False where nothing was trained.
+    """
+    return bool(len(fit.losses)) and still_falling(*_losses(fit))
 
 
 def training_measures(fit: Fit) -> Iterator[Measure]:
     """The last loss at the first site of a fit, and how much it still falls."""
-    fall, steps = fall_of_fit(fit), len(fit.losses)
-    if fall is None:
+    steps = len(fit.losses)
+    if not steps:
         return
+    fall = fall_of(*_losses(fit))
     last = fit.losses[-max(1, steps // 10) :, 0]
     loss = Estimate(float(last.mean()))
     title = "loss of the last tenth"

@@ -16,8 +16,9 @@ with code is refused, unless the code is to be ignored. Positions of the tasks n
 exchanges all features; it takes [] as all features, where here it is none of them; it exchanges
 the whole vector where a layer lacks a unit at one of the task's positions.
 
-Where folders of alignments are given, a folder is one alignment (alignment.json), a submission,
-which holds many, or one of the folders TASK_MODELCLASS_VARIABLE in it. What an alignment is
+Where folders of alignments are given, a folder is one alignment (alignment.json), a run that found
+some or its folder `alignments`, a submission, which holds many, or one of the folders
+TASK_MODELCLASS_VARIABLE in it. What an alignment is
 about is told by its header, or by the names of its folders, so a plan can list large files
 without opening them.
 """
@@ -53,6 +54,7 @@ from mechassay.utils.files import (
     write_text,
 )
 from mechassay.variables.alignment import (
+    ALIGNMENTS,
     HEADER,
     VariableAlignment,
     read_alignment,
@@ -574,6 +576,7 @@ class GivenAlignment:
         inside: where it is in a submission to MIB's causal track; "" if the folder is it.
         model_class: of the language model, in such a submission.
         name: of the method that found it; of its folder, if it does not say.
+        model: that it says it is about; "" in such a submission.
     """
 
     folder: Path
@@ -583,6 +586,7 @@ class GivenAlignment:
     name: str
     inside: str = ""
     model_class: str = ""
+    model: str = ""
 
     @property
     def typed(self) -> str:
@@ -635,10 +639,8 @@ def given_alignments(folder: str | Path) -> list[GivenAlignment]:
             alignments. BadUsage: a folder of a submission that MIB's track does not have.
     """
     folder = Path(folder)
-    if (folder / HEADER).is_file():
-        told = read_header(folder)
-        about = (told["task"], told["variable"], told["causal_model"])
-        return [GivenAlignment(folder, *about, _one_line(told["method"] or folder.name))]
+    if own := alignment_folders(folder):
+        return [_given(each) for each in own]
     root, only = (folder.parent, folder.name) if _is_of_mib(folder) else (folder, "")
     parts = mib_parts(root, only=only)
     if not parts:
@@ -660,6 +662,21 @@ def given_alignments(folder: str | Path) -> list[GivenAlignment]:
     ]
 
 
+def alignment_folders(folder: Path) -> list[Path]:
+    """The folders with an alignment.json: the folder itself, or those of a run that it holds."""
+    if (folder / HEADER).is_file():
+        return [folder]
+    inside = folder / ALIGNMENTS if (folder / ALIGNMENTS).is_dir() else folder
+    return sorted(path.parent for path in inside.glob(f"*/*/{HEADER}"))
+
+
+def _given(folder: Path) -> GivenAlignment:
+    header = read_header(folder)
+    about = (header["task"], header["variable"], header["causal_model"])
+    name = _one_line(header["method"] or folder.name)
+    return GivenAlignment(folder, *about, name, model=str(header["model"]))
+
+
 def _is_of_mib(folder: Path) -> bool:
     """Whether a folder is one of the track's, by its name."""
     try:
@@ -678,8 +695,8 @@ def _one_line(name: str) -> str:
 def validate(
     folder: str | Path, *, model: Model | None = None, ignore_code: bool = False
 ) -> Problems:
-    """What is wrong with a folder, warnings too: an alignment of ours if it has an alignment.json,
-    else a submission to MIB's causal track. Nothing in it is executed.
+    """What is wrong with a folder, warnings too: alignments of ours if it has an alignment.json or
+    is a run, else a submission to MIB's causal track. Nothing in it is executed.
 
     Args:
         model: what the folder has to be about; of a submission, its folders of that class.
@@ -689,13 +706,19 @@ def validate(
         UnknownName: MIB's board has no model of the given one's class.
     """
     folder = Path(folder)
-    if not (folder / HEADER).is_file():
+    own = alignment_folders(folder)
+    if not own:
         return mib_problems(folder, model=model, ignore_code=ignore_code)
-    found = Problems()
-    read = read_alignment(folder, found)
-    if read is not None and model is not None:
-        try:
-            read.on(model)
-        except MechassayError as error:
-            found.note(HEADER, str(error))
-    return found
+    every = Problems()
+    for each in own:
+        problems = Problems()
+        read = read_alignment(each, problems)
+        if read is not None and model is not None:
+            try:
+                read.on(model)
+            except MechassayError as error:
+                problems.note(HEADER, str(error))
+        for problem in problems:
+            path = str((each / problem.path).relative_to(folder))
+            every.note(path, problem.message, warning=problem.warning)
+    return every

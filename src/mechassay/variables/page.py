@@ -49,11 +49,11 @@ from mechassay.variables.interchange_accuracy import RESULT
 from mechassay.variables.ioi_heads import MUST_STAY_BELOW
 from mechassay.variables.localization import (
     CONTROLS,
+    FALLS,
     LEAST_GAIN,
     MUST_EXCEED,
     NOT_TRAINED,
     shown_cells,
-    training_falls,
     verdict,
 )
 from mechassay.variables.logit_difference import CONSTANT
@@ -92,9 +92,9 @@ READING = {
         " the untrained model. Isolated: also above random directions. Each by the 95 % interval."
     ),
     "Not trained": (
-        "Not found, and the loss of the training still fell: the upper end of the 90 % interval of"
-        " its fall from the third to the last quarter is an eighth of it or more, or it has fewer"
-        " than eight steps. Train longer (--steps) before you say that nothing is there."
+        "Not found, and the loss of the training still fell: in a quarter of its steps, by the line"
+        " through its second half, perhaps by an eighth of itself, or surely by a tenth of all that"
+        " it fell. Train longer (--steps) before you say that nothing is there."
     ),
     "Not judged": f"There are fewer than {FEW_GROUPS} independent groups of test pairs.",
 }
@@ -243,9 +243,9 @@ def _task_section(records: Sequence[Record], is_open: bool) -> Section:
         name=f"{task}, {model}",
         about="Results of the best features of each variable beside their controls.",
     )
-    of_mib = _of(records, IIA)
-    folded = (Fold("Means over layers, as in MIB's tables", (_accuracies(of_mib),)),)
-    inner: tuple[Block, ...] = (figure, _of_task(records), *(folded if of_mib else ()))
+    inner: tuple[Block, ...] = (figure, _of_task(records))
+    if of_mib := _of(records, IIA):
+        inner += (Fold("Means over layers, as in MIB's tables", (_accuracies(of_mib),)),)
     return Section(f"{task}, {model}", inner if is_open else (Fold("Results", inner),))
 
 
@@ -317,7 +317,7 @@ def _of_task(records: Sequence[Record]) -> TextTable:
             *([] if errors else [measured(record.measure("gain"))]),
             _features(record),
             str(args.get("steps", "")),
-            "" if fall is None else "yes" if training_falls(fall) else "no",
+            "" if fall is None else "yes" if args.get(FALLS) else "no",
         )
         rows.append(Row(cells))
     model, task = _place(records[0])
@@ -352,7 +352,7 @@ def verdict_of(record: Record) -> str:
         found = found and gain is not None and gain.low > LEAST_GAIN
     random = record.measure(measure, "difference:random")
     isolated = found and random is not None and _better(random)
-    return verdict(record.n_groups, found, isolated, training_falls(record.measure(FALL)))
+    return verdict(record.n_groups, found, isolated, bool(record.method.args.get(FALLS)))
 
 
 def _better(difference: Measure) -> bool:

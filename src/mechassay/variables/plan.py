@@ -97,14 +97,15 @@ class AlignmentsPlan:
 
     Attributes:
         alignments: folders, which have to be there as long as the run is gone on with or reported.
-            Of a submission to MIB's causal track those folders count that are about the model.
+            Of a run, and of a submission to MIB's causal track, those count that are about the
+            model.
         tasks: none: all that the folders are about.
     """
 
     alignments: Annotated[
         tuple[str, ...],
         option(
-            "Folder of an alignment (alignment.json), or of a submission to MIB's causal track.",
+            "Folder of an alignment (alignment.json), of a run, or of a submission to MIB's track.",
             complete="files",
         ),
     ]

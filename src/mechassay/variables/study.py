@@ -33,7 +33,7 @@ from mechassay.tasks import load_task
 from mechassay.tasks.task import PRIVATE, Task, settings_of
 from mechassay.utils.display import Progress
 from mechassay.utils.files import write_text
-from mechassay.variables.alignment import VariableAlignment
+from mechassay.variables.alignment import ALIGNMENTS, VariableAlignment
 from mechassay.variables.data import SPLITS, VariablePairs, answered_examples, variable_pairs
 from mechassay.variables.featurizers import (
     FeaturizerSettings,
@@ -224,7 +224,7 @@ class VariableStudy:
             causal_model=hypothesis.model.name,
             method=featurizer,
             coefficients=found.linear if isinstance(found, HeadLocalization) else None,
-        ).save(self.bench.folder.path / "alignments" / cell.name)
+        ).save(self.bench.folder.path / ALIGNMENTS / cell.name)
         return found.record(
             {
                 "model": model.spec(),
