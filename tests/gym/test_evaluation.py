@@ -15,6 +15,7 @@ from helpers.edits import unnoticed
 from helpers.planted_gym import U, V, planted_model, planted_task
 from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.features import DAS
+from mechassay.features.training import still_falling
 from mechassay.gym import TaskOdds, evaluate, methods, odds
 from mechassay.gym.interchanges import CAUSALGYM_2024
 from mechassay.gym.task_odds import best_mean, by_item, chosen_regions, mean_of
@@ -172,6 +173,7 @@ def test_losses_of_a_training_by_hand() -> None:
     columns = found.columns()
     assert columns["first_loss"][0] == pytest.approx(own[:, :2].mean())
     assert columns["last_loss"][0] == pytest.approx(own[:, -2:].mean())
+    assert columns["still_falling"] == [still_falling(own.mean(axis=0), 80 // 4), None]
     assert found["mean"].losses().shape == (1, 0) and math.isnan(columns["last_loss"][1])
 
 

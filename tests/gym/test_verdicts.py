@@ -24,7 +24,7 @@ def record(
     accuracy: float = 1.0,
     pairs: int = 25,
     noise: float = 0.5,
-    falls: Mapping[str, float] | None = None,
+    falls: Mapping[str, bool] | None = None,
     task: str = "t",
     untrained: Mapping[str, float] | None = None,
 ) -> Record:
@@ -33,7 +33,7 @@ def record(
     Args:
         numbers: odds of test items, by method.
         validation: those of validation items; the same if not given.
-        falls: the upper end of the fall of a training's loss.
+        falls: whether the loss of a training still falls.
     """
     n = 2 * pairs
 
@@ -51,10 +51,7 @@ def record(
     for method, value in (untrained or {}).items():
         measures.append(measure(f"odds_{method}", value, "control:untrained model"))
     nan, falling = math.nan, falls or {}
-    training = [
-        {"method": m, "last_loss": 0.1 if m in falling else nan, "fall_high": falling.get(m, nan)}
-        for m in numbers
-    ]
+    training = [{"method": method, "still_falling": falling.get(method)} for method in numbers]
     given = {"setting": "", "chosen": True, "n": n, "n_validation": n, **interval("selectivity", 0)}
     candidates = [
         {
@@ -139,9 +136,9 @@ def test_what_is_not_better_than_its_control_is_no_verdict(own: float, noise: fl
     numbers = {"das": own, "das-shuffled": 0.1, "vanilla": 9.0}
     first, *_ = sentences([record(numbers, noise=noise)])
     assert first.endswith(": no method is better than its control.")
-    falling = sentences([record(numbers, noise=noise, falls={"das": 0.3})])
-    assert falling[1].startswith("Not trained: DAS. The loss had not levelled off")
-    assert not any("Not trained" in s for s in sentences([record(numbers, falls={"das": 0.1})]))
+    falling = sentences([record(numbers, noise=noise, falls={"das": True})])
+    assert falling[1].startswith("Not trained: DAS. The loss still falls")
+    assert not any("Not trained" in s for s in sentences([record(numbers, falls={"das": False})]))
 
 
 def test_two_pairs_are_no_verdict() -> None:

@@ -61,7 +61,7 @@ from mechassay.gym.task_odds import (
     UNTRAINED,
     WHOLE_VECTOR,
 )
-from mechassay.gym.verdicts import Beside, done, last_loss, methods_of, ranked, sentences, value_of
+from mechassay.gym.verdicts import Beside, done, methods_of, ranked, sentences, value_of
 from mechassay.interventions.heatmap import draw_points
 from mechassay.results.page import (
     Block,
@@ -218,7 +218,6 @@ def _beside(each: Beside) -> tuple[str, ...]:
     shuffled = Beside(each.shuffled, each.records).text() if each.shuffled else ""
     less = each.text(f"difference:{each.shuffled}") if each.shuffled else ""
     n = len(each.records)
-    trained = not math.isnan(last_loss(each.records[0], each.method))
     return (
         each.text(),
         shuffled,
@@ -226,7 +225,7 @@ def _beside(each: Beside) -> tuple[str, ...]:
         each.text("result", CONTROL),
         each.text("result", SELECTIVITY),
         each.text(f"control:{UNTRAINED}"),
-        ("yes" if each.falls else "no") if trained else "",
+        "" if each.falls is None else "yes" if each.falls else "no",
     )
 
 

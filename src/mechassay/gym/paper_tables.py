@@ -70,8 +70,8 @@ READING = {
         " over all if it does none. They have no interval: tasks are not a sample."
     ),
     "Loss still falls": (
-        "The upper end of the 90 % interval of the fall of the loss from the third to the last"
-        " quarter of the training is an eighth of it or more, or it has fewer than eight steps."
+        "The last quarter of the training may still have lowered the loss by an eighth of it, or"
+        " surely did by a tenth of all that it fell; or there are fewer than eight steps."
     ),
     "Untrained model": "The same method on the same architecture with random weights.",
 }

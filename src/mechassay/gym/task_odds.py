@@ -33,7 +33,7 @@ from jaxtyping import Bool, Float, Int
 
 from mechassay.errors import one_of
 from mechassay.features.finder import Fit
-from mechassay.features.training import fall_of
+from mechassay.features.training import fall_of, still_falling
 from mechassay.gym.interchanges import CAUSALGYM_2024
 from mechassay.gym.names import RANDOM, VANILLA, is_control, shuffled_of
 from mechassay.gym.task_accuracy import ACCURACY_SAYS, LEAST_ACCURACY, no_behaviour
@@ -581,19 +581,20 @@ class TaskOdds(OneLine, Tabular):
         return html_facts(f"{self.task}, {self.model}", facts, html_table(names, rows), *notes)
 
 
-def _training(found: MethodOdds) -> dict[str, float]:
-    """The mean loss of the first and of the last tenth of a training, and how much it still falls
-    (`features.training.fall_of`); NaN of none.
+def _training(found: MethodOdds) -> dict[str, float | bool | None]:
+    """The mean loss of the first and of the last tenth of a training, how much it still falls, and
+    whether it does (`features.training`); NaN and None where nothing was trained.
     """
     losses, nan = found.losses(), float("nan")
-    first, last, fall = nan, nan, Estimate(nan)
+    first, last, fall, falls = nan, nan, Estimate(nan), None
     if tenth := -(-losses.shape[1] // 10):
         about = found.fits[ORIGINAL][0].provenance
         steps_of_epoch = -(-about["n_examples"] // about["settings"]["batch_size"])
-        fall = fall_of(losses.mean(axis=0), steps_of_epoch)
+        mean = losses.mean(axis=0)
+        fall, falls = fall_of(mean, steps_of_epoch), still_falling(mean, steps_of_epoch)
         first, last = float(losses[:, :tenth].mean()), float(losses[:, -tenth:].mean())
     ends = {"fall": fall.value, "fall_low": fall.low, "fall_high": fall.high}
-    return {"first_loss": first, "last_loss": last, **ends}
+    return {"first_loss": first, "last_loss": last, **ends, "still_falling": falls}
 
 
 def _measure(

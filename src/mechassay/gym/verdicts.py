@@ -13,7 +13,7 @@ beside it.
 Of several tasks numbers are means over those that the model does better than 60 %; of the others
 no odds say how the model does them. A method is better than its control where the 95 % interval of
 their difference, item by item, is above 0, and there are `FEW_GROUPS` pairs. One that is not, and
-whose loss had not levelled off (`features.training.fall_of`), is not trained.
+whose loss still falls (`features.training.still_falling`), is not trained.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mechassay.features.training import LEVELLED_OFF
 from mechassay.gym.names import (
     RANDOM,
     SWEPT,
@@ -129,9 +128,10 @@ class Beside:
         return float(np.mean(gains))
 
     @property
-    def falls(self) -> bool:
-        """Whether the loss of a training had not levelled off in some task."""
-        return any(training_falls(record, self.method) for record in self.records)
+    def falls(self) -> bool | None:
+        """Whether the loss of its training still falls in some task; None if it is not trained."""
+        found = [training_falls(record, self.method) for record in self.records]
+        return None if all(each is None for each in found) else any(found)
 
 
 def on_validation(record: Record, method: str) -> float:
@@ -142,23 +142,11 @@ def on_validation(record: Record, method: str) -> float:
     return float(found[0]) if len(found) else math.nan
 
 
-def last_loss(record: Record, method: str) -> float:
-    """The loss of the last tenth of a method's training; NaN where nothing was trained."""
-    return _of_method(record, method, "last_loss")
-
-
-def training_falls(record: Record, method: str) -> bool:
-    """Whether a method was trained, and its loss had not levelled off or is too short to say."""
-    trained = not math.isnan(last_loss(record, method))
-    return trained and not _of_method(record, method, "fall_high") < LEVELLED_OFF
-
-
-def _of_method(record: Record, method: str, column: str) -> float:
-    table = record.table(METHODS_TABLE)
-    if column not in table.columns:
-        return math.nan
-    found = table.where(method=method).numbers(column)
-    return float(found[0]) if len(found) else math.nan
+def training_falls(record: Record, method: str) -> bool | None:
+    """Whether the loss of a method's training still falls; None where nothing was trained."""
+    rows = record.table(METHODS_TABLE).where(method=method).rows()
+    falls = rows[0].get("still_falling") if rows else None
+    return None if falls is None else bool(falls)
 
 
 def ranked(records: Sequence[Record]) -> list[Beside]:
@@ -283,8 +271,8 @@ def _of_others(found: Sequence[Beside]) -> Iterator[str]:
         yield f"Not better than its own control with shuffled labels: {'; '.join(told)}."
     if untrained := [each.name for each in worse if each.falls]:
         yield (
-            f"Not trained: {', '.join(untrained)}. The loss had not levelled off; train longer"
-            " (--steps) before you say that nothing is there."
+            f"Not trained: {', '.join(untrained)}. The loss still falls; train longer (--steps)"
+            " before you say that nothing is there."
         )
     most = [
         each
@@ -303,7 +291,7 @@ def _of_others(found: Sequence[Beside]) -> Iterator[str]:
         yield f"Without any labels: {', '.join(told)}."
     if falling := [each.name for each in found if each.falls and each not in worse]:
         yield (
-            f"The loss of {', '.join(falling)} had not levelled off: with more steps (--steps) the"
+            f"The training loss of {', '.join(falling)} still falls: with more steps (--steps) the"
             " odds may be higher."
         )
 
