@@ -342,7 +342,7 @@ def _folds(records: Sequence[Record]) -> Iterator[Fold]:
     yield from training_folds(records, main_methods(records))
     for record in (record for some in last.values() for record in some):
         blocks = (*_figures(record), *_stored(record))
-        yield Fold(f"{record.task.name}, {record.model.name}: layers and regions", blocks)
+        yield Fold(f"{record.task.name}, {record.model.name}: figures and tables", blocks)
 
 
 def _map(record: Record, method: str) -> OddsMap:
