@@ -120,11 +120,10 @@ class Beside:
         """
         gains: list[float] = []
         for record in self.records:
-            own, whole, control = (
-                on_validation(record, name)
-                for name in (self.method, VANILLA, self.shuffled or RANDOM)
-            )
-            gains.append(np.fmin(own, whole) - (0 if math.isnan(control) else control))
+            own, whole = (on_validation(record, name) for name in (self.method, VANILLA))
+            control = on_validation(record, self.shuffled or RANDOM)
+            above = 0.0 if math.isnan(control) else control
+            gains.append((own if math.isnan(whole) else min(own, whole)) - above)
         return float(np.mean(gains))
 
     @property
@@ -158,7 +157,8 @@ def ranked(records: Sequence[Record]) -> list[Beside]:
     here = [each for each in every if not math.isnan(each.mean())]
 
     def place(each: Beside) -> tuple[bool, bool, float]:
-        return not each.reads_labels, not each.shuffled, -each.gain
+        gain = each.gain
+        return not each.reads_labels, not each.shuffled, math.inf if math.isnan(gain) else -gain
 
     return sorted(here, key=place)
 
