@@ -238,7 +238,7 @@ def _of_best(best: Beside) -> str:
     n = len(best.records)
     if n > 1:
         return f"{control}, and better than that in {best.better} of {n} tasks."
-    return f"{control}." if best.better else f"{control}: no method is better than its control."
+    return f"{control}." if best.better else f"{control}, and not better than that."
 
 
 def _of_controls(best: Beside) -> Iterator[str]:
