@@ -184,14 +184,14 @@ def _methods_table(last: Mapping[str, Sequence[Record]]) -> list[TextTable]:
     """A row a model and method, the best first: its odds beside those of its controls."""
     rows: list[list[str]] = []
     kinds: list[RowKind] = []
+    several = any(len(records) > 1 for records in last.values())
     for model, records in last.items():
         some = done(records)
         found = ranked(some)
         controls = [Beside(name, some) for name in (RANDOM, VANILLA)]
         for each in (*found, *(each for each in controls if not math.isnan(each.mean()))):
-            rows.append([model, each.name, *_beside(each)])
+            rows.append([model, each.name, *_beside(each, counted=several)])
             kinds.append("" if each in found else "control")
-    several = any(len(records) > 1 for records in last.values())
     labels = "better in tasks" if several else "less shuffled"
     headings = ("odds", "shuffled labels", labels, "control labels", "selectivity", "untrained")
     numbers = tuple(map(Column, headings))
@@ -213,7 +213,7 @@ def _items(records: Sequence[Record]) -> str:
     return f"{' to '.join(map(str, sizes[:1] + sizes[1:][-1:]))} test items of a task"
 
 
-def _beside(each: Beside) -> tuple[str, ...]:
+def _beside(each: Beside, *, counted: bool = False) -> tuple[str, ...]:
     """The numbers of a method in the table of methods."""
     shuffled = Beside(each.shuffled, each.records).text() if each.shuffled else ""
     less = each.text(f"difference:{each.shuffled}") if each.shuffled else ""
@@ -221,7 +221,7 @@ def _beside(each: Beside) -> tuple[str, ...]:
     return (
         each.text(),
         shuffled,
-        f"{each.better} of {n}" if each.shuffled and n > 1 else less,
+        f"{each.better} of {n}" if each.shuffled and counted else less,
         each.text("result", CONTROL),
         each.text("result", SELECTIVITY),
         each.text(f"control:{UNTRAINED}"),
