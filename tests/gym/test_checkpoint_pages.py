@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 
 from mechassay.gym.checkpoint_pages import (
+    GymCheckPage,
     OddsMap,
     brief_number,
     draw_accuracies_by_scale,
     draw_by_scale,
     draw_maps,
 )
+from mechassay.results.page import Text
+from mechassay.results.records import Record, Spec, Table, measured, provenance
 from mechassay.stats.intervals import Estimate
 
 POINTS = [(512.0, Estimate(2.0, 1.0, 3.0)), (0.0, Estimate(0.0)), (64.0, Estimate(1.0, 0.5, 1.5))]
@@ -53,3 +56,26 @@ def test_maps_stand_in_rows(n: int, shape: tuple[int, int]) -> None:
 def test_numbers_in_few_letters() -> None:
     found = [brief_number(x) for x in (0.0, 512.0, 1e3, 1.43e5, 1.4e7, 1.0e9, 6.9e9)]
     assert found == ["0", "512", "1k", "143k", "14M", "1B", "6.9B"]
+
+
+def accuracy(value: float, low: float, n: int) -> Record:
+    return Record(
+        kind="gym-check",
+        specs={"model": Spec(name="m"), "task": Spec(name=f"t{n}")},
+        measures=[measured("accuracy", "accuracy", "result", Estimate(value, low, 1.0), n, "")],
+        tables=[Table.of("types", ("type",), [{"type": "all", "accuracy": value}])],
+        provenance=provenance(device="", dtype="", seed=0),
+    )
+
+
+def test_two_sentences_that_are_right_are_counted_apart() -> None:
+    few = GymCheckPage().sections([accuracy(1.0, 0.16, 2)])[0].blocks[0]
+    assert isinstance(few, Text) and few.text == (
+        "m does 1 of 1 tasks better than 60 %, 0 of them with their whole 95 % interval; its mean"
+        " accuracy is 1.00, on 2 test sentences of each."
+    )
+    both = GymCheckPage().sections([accuracy(1.0, 0.16, 2), accuracy(0.9, 0.8, 100)])[0].blocks[0]
+    assert isinstance(both, Text) and both.text.startswith(
+        "m does 2 of 2 tasks better than 60 %, 1"
+    )
+    assert both.text.endswith("is 0.95, on 2 to 100 test sentences of each.")

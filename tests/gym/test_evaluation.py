@@ -14,9 +14,12 @@ import torch
 from helpers.edits import unnoticed
 from helpers.planted_gym import U, V, planted_model, planted_task
 from mechassay.errors import BadPairs, BadUsage, UnknownName
+from mechassay.features import DAS
+from mechassay.features.training import still_falling
 from mechassay.gym import TaskOdds, evaluate, methods, odds
 from mechassay.gym.interchanges import CAUSALGYM_2024
 from mechassay.gym.task_odds import best_mean, by_item, chosen_regions, mean_of
+from mechassay.interventions.site import load_site
 from mechassay.models.model import untrained
 from mechassay.results.records import Record
 from mechassay.utils.display import SILENT
@@ -129,6 +132,49 @@ def test_seeds() -> None:
     columns = found.columns()
     assert columns["seed_low"][0] < columns["odds"][0] < columns["seed_high"][0]
     assert columns["seed_low"][1] == columns["seed_high"][1]
+
+
+def test_shuffled_labels_are_those_of_other_rows(found: TaskOdds) -> None:
+    """DAS on labels that are dealt out anew is DAS on a batch with other labels."""
+    own = run(("das-shuffled:lr=0.1,steps=5", "random"), seeds=(3,))["das-shuffled:lr=0.1,steps=5"]
+    model = planted_model()
+    batch = planted_task().interchanges("train", model, limit=LIMITS["train"]).batch(model)
+    order = torch.randperm(len(batch), generator=torch.Generator().manual_seed(3))
+    other = replace(batch, labels=batch.labels[order])
+    das = DAS.profile("causalgym-2024", lr=0.1, steps=5, seed=3)
+    fit = das.fit(model, other, ["resid.1@time"], progress=SILENT)
+    (ours,) = own.fits["odds"]
+    assert ours is own.fits["control"][0] and ours.provenance["shuffled"] == 3
+    site = ours.sites.index(load_site("resid.1@time"))
+    np.testing.assert_allclose(ours.losses[:, site], fit.losses[:, 0], atol=1e-12)
+
+
+def test_a_method_stands_beside_itself_on_shuffled_labels(found: TaskOdds) -> None:
+    record = found.record()
+    values = record.values
+    assert values is not None
+    for method, control in (("mean", "mean-shuffled"), ("probe:l2=1", "probe-shuffled:l2=1")):
+        own = np.array(values.columns[method]) - np.array(values.columns[control])
+        less = record.measure(f"odds_{method}", f"difference:{control}")
+        beside = record.measure(f"odds_{method}", f"control:{control}")
+        assert less is not None and less.value == pytest.approx(own.mean())
+        assert beside is not None and beside.value == found.estimate(control).value
+    assert record.measure("odds_das:lr=0.1", "control:das-shuffled:lr=0.1") is None
+    assert record.measure("odds_pca", "difference:vanilla") is not None
+
+
+def test_losses_of_a_training_by_hand() -> None:
+    found = run(("das:lr=0.1,steps=20", "mean"), seeds=(0, 1), layers=[1, 2])
+    das = found["das:lr=0.1,steps=20"]
+    # The label is written at the last region of both layers: sites 2 and 5 of six.
+    assert das.regions("odds").tolist() == [[2, 2], [2, 2]]
+    own = np.stack([fit.losses.numpy()[:, [2, 5]].mean(axis=1) for fit in das.fits["odds"]])
+    np.testing.assert_array_equal(das.losses(), own)
+    columns = found.columns()
+    assert columns["first_loss"][0] == pytest.approx(own[:, :2].mean())
+    assert columns["last_loss"][0] == pytest.approx(own[:, -2:].mean())
+    assert columns["still_falling"] == [still_falling(own.mean(axis=0), 80 // 4), None]
+    assert found["mean"].losses().shape == (1, 0) and math.isnan(columns["last_loss"][1])
 
 
 def test_the_better_candidate_on_validation_is_taken() -> None:

@@ -26,9 +26,9 @@ from helpers.planted_gym import PLACES, TIMES, WORDS, planted_model
 from helpers.tiny_gguf import of_words
 from mechassay.cli.main import app_for
 from mechassay.errors import BadFile, BadUsage, MechassayError, UnknownName
-from mechassay.features import Fit
+from mechassay.features import DAS, Fit
 from mechassay.features.featurizer import Directions
-from mechassay.gym import FAMILIES, evaluate, load_gym_task
+from mechassay.gym import FAMILIES, evaluate, gym_method, load_gym_task
 from mechassay.gym.checkpoint_pages import GymCheckPage
 from mechassay.gym.jobs import (
     GIVEN_CONTROL,
@@ -38,12 +38,15 @@ from mechassay.gym.jobs import (
     _warnings,  # pyright: ignore[reportPrivateUsage]
     with_revisions,
 )
+from mechassay.gym.names import with_shuffled
 from mechassay.gym.pages import DirectionsPage, GymPage
+from mechassay.gym.paper_tables import means_table
 from mechassay.gym.plan import PAPER_STEPS
 from mechassay.interventions.site import load_site
 from mechassay.leaderboard.board import paired_differences
 from mechassay.leaderboard.cells import cells_of
 from mechassay.leaderboard.rules import rules_of
+from mechassay.results.reading import read_record
 from mechassay.results.records import Record
 from mechassay.runs.execute import run
 from mechassay.runs.folder import RunFolder
@@ -234,7 +237,7 @@ def test_a_run_has_what_an_evaluation_has(tmp_path: Path) -> None:
     found = evaluate(
         model,
         load_gym_task(SMALL_GYM_TASK),
-        job.methods,
+        with_shuffled(job.methods),
         control=(" Ann", " Bob"),
         limits=limits,
         progress=SILENT,
@@ -242,7 +245,11 @@ def test_a_run_has_what_an_evaluation_has(tmp_path: Path) -> None:
     table = record.table("methods")
     for name in ("odds", "control", "selectivity", "odds_low", "odds_2024"):
         np.testing.assert_allclose(table.numbers(name), found.columns()[name], atol=1e-6)
-    assert np.isfinite(table.numbers("untrained")).all()
+    undefined = np.isnan(table.numbers("untrained"))
+    assert [m for m, no in zip(table.columns["method"], undefined, strict=True) if no] == [
+        "das-shuffled:steps=3",
+        "mean-shuffled",
+    ]
     assert record.data["train"].kept == 16 and record.cell == {
         "model": "truth-ioi",
         "task": "gym_small",
@@ -252,7 +259,9 @@ def test_a_run_has_what_an_evaluation_has(tmp_path: Path) -> None:
     assert files == [
         "das steps=3-0-control.safetensors",
         "das steps=3-0.safetensors",
+        "das-shuffled steps=3-0.safetensors",
         "mean-0.safetensors",
+        "mean-shuffled-0.safetensors",
         "random-0.safetensors",
         "vanilla-0.safetensors",
     ]
@@ -267,13 +276,15 @@ def test_the_page_and_its_tables(tmp_path: Path) -> None:
     job = replace(SMALL_JOBS["gym"], methods=("mean", "random"), controls=("labels",))
     results = run(job, tmp_path, progress=SILENT)
     page = (tmp_path / "report.html").read_text("utf-8")
-    for text in ("Selectivity, truth-ioi", "The rule that chooses regions", "random directions"):
+    for text in ("Selectivity, truth-ioi", "The rule that chooses regions", "random direction"):
         assert text in page
     assert "truth-ioi untrained" not in page
-    assert page.count("<svg") == 2
+    assert page.count("<svg") == 3 and "As published (causalgym-2024)" in page
     assert results.records[0].plot() is not None
     markdown = (tmp_path / "tables.md").read_text("utf-8")
-    assert "| average" not in markdown and "As published (causalgym-2024)" in markdown
+    assert "small (which it does not do: accuracy 0.00" in markdown
+    assert "As published (causalgym-2024)" in markdown
+    assert "| difference of means | 0.00 |" in markdown and "| average" not in markdown
 
 
 def test_names_of_tasks(tmp_path: Path) -> None:
@@ -287,6 +298,8 @@ def test_names_of_tasks(tmp_path: Path) -> None:
         ({"tasks": ("agr_gendre",)}, UnknownName, "agr_gender"),
         ({"methods": ("dsa",)}, UnknownName, "das"),
         ({"methods": ("das:kk=3",)}, UnknownName, "setting of das"),
+        ({"methods": ("das",), "steps": 2, "epochs": 2}, BadUsage, "steps or epochs; got both"),
+        ({"methods": ("das",), "lr": -1.0}, BadUsage, "learning rate above 0"),
         ({"controls": ("untraind",)}, UnknownName, "untrained"),
         ({"compat": "causalgym"}, UnknownName, "causalgym-2024"),
         ({"seeds": (1, 1)}, BadUsage, "each once"),
@@ -295,6 +308,16 @@ def test_names_of_tasks(tmp_path: Path) -> None:
     ):
         with pytest.raises(error, match=said):
             replace(job, **wrong).check(bench)
+
+
+def test_settings_of_trainings_become_those_of_the_methods_that_are_trained() -> None:
+    job = GymJob((NEOX,), methods=("das", "das:k=4,lr=0.1", "mean"), steps=7, lr=0.02)
+    assert job.methods == ("das:steps=7,lr=0.02", "das:k=4,lr=0.1,steps=7", "mean")
+    assert (job.steps, job.lr) == (None, None) and replace(job) == job
+    with pytest.raises(BadUsage, match="--lr: for methods that are trained.* got probe, mean"):
+        GymJob((NEOX,), methods=("probe", "mean"), lr=0.1)
+    (das,) = gym_method("das:epochs=2", 64).candidates.values()
+    assert isinstance(das, DAS) and das.steps is None and das.plan(10).steps == 2 * 3
 
 
 def test_slices_of_layers_need_no_model(tmp_path: Path) -> None:
@@ -378,10 +401,15 @@ def test_records_of_checkpoints(results: Results) -> None:
 def test_the_page_of_checkpoints(results: Results) -> None:
     records = results.records
     sections = {section.title: section for section in GymPage().sections(records)}
-    assert {"Means over tasks", "Over training, planted", "Accuracy by scale and step"} <= set(
-        sections
-    )
-    means = GymPage().tables(records)[0]
+    assert sorted(sections)[1:5] == [
+        "All measures",
+        "How to read this",
+        "Methods beside their controls",
+        "More tables and figures",
+    ]
+    folds = [block.title for block in sections["More tables and figures"].blocks]  # pyright: ignore[reportAttributeAccessIssue]
+    assert {"Over training, planted: planted", "Accuracy by scale and step"} <= set(folds)
+    means, _ = means_table(records)
     # By step; what has none is last, and has the tables of its own.
     assert [row.cells[0] for row in means.rows] == [
         "planted@step0",
@@ -393,7 +421,10 @@ def test_the_page_of_checkpoints(results: Results) -> None:
     page = (results.folder.path / "report.html").read_text("utf-8")
     for text in ("Odds, planted@main", "Earlier checkpoints", "step 8, accuracy 1.00", "step 0, "):
         assert text in page, text
-    assert "Over 3 checkpoints, step 0 to main, the mean accuracy goes from 0.00 to 1.00" in page
+    assert (
+        "Over 3 checkpoints, step 0 to main, the mean accuracy of all tasks goes from 0.00 to 1.00"
+        in page
+    )
     # The sweep's methods have a table of their own and are in no other.
     assert "Principal axes, by how many are averaged (table 2b)" in page
     assert "pca-mean" not in "".join(means.headings)
@@ -463,10 +494,13 @@ def test_table_1_on_a_model_of_the_shape_of_pythia_70m(tmp_path: Path) -> None:
     words += [word for task in tasks for word in ("--task", task)] + limits
     done = CliRunner().invoke(app_for(words), words)
     assert done.exit_code == 0, done.output
-    markdown = (tmp_path / "run" / "tables.md").read_text("utf-8")
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
     for title in ("Mean odds", "Mean selectivity", "Odds, pythia-70m", "Selectivity, pythia-70m-2"):
-        assert title in markdown
-    row = next(line for line in markdown.splitlines() if line.startswith("| pythia-70m |"))
-    cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells[1] == "2" and np.isfinite([float(cell) for cell in cells[2:]]).all()
-    assert len(cells) == 3 + 8
+        assert title in page
+    records = [read_record(path) for path in (tmp_path / "run" / "records").iterdir()]
+    odds, _ = means_table(records)
+    for row in odds.rows:
+        assert row.cells[1] == "2" and len(row.cells) == 3 + 8
+        assert np.isfinite([float(cell) for cell in row.cells[2:]]).all()
+    markdown = (tmp_path / "run" / "tables.md").read_text("utf-8")
+    assert "| pythia-70m | DAS (steps=2) |" in markdown

@@ -16,6 +16,7 @@ from mechassay.features import DAS, PCA, Fit, Probe
 from mechassay.features.finder import Found
 from mechassay.gym import METHODS, SWEEPS, gym_method
 from mechassay.gym.methods import PENALTIES, AveragedAxes, SagaProbe, StoppedDAS, spelled_methods
+from mechassay.gym.names import in_words, is_control, shuffled_of, with_shuffled
 from mechassay.interventions.site import Site
 from mechassay.utils.display import SILENT
 
@@ -42,9 +43,28 @@ def test_published_settings() -> None:
     assert list(gym_method("probe", 896).candidates) == ["l2=10000", "l2=100000"]
     assert list(gym_method("probe:l2=5", 2048).candidates.values()) == [Probe(l2=5.0)]
     assert [gym_method(name, 64).seeded for name in METHODS] == [
-        name in ("das", "random", "probe-shuffled", "mean-shuffled") for name in METHODS
+        name in ("das", "random") or name.endswith("-shuffled") for name in METHODS
     ]
     assert sorted(PENALTIES) == list(PENALTIES) and all(map(sorted, PENALTIES.values()))
+
+
+def test_what_reads_labels_has_a_control_on_shuffled_ones() -> None:
+    assert [shuffled_of(name) for name in ("das:k=4", "lda", "probe:l2=1,fit=2")] == [
+        "das-shuffled:k=4",
+        "lda-shuffled",
+        "probe-shuffled:l2=1,fit=2",
+    ]
+    without = ("pca", "k-means", "random", "vanilla", "mean-shuffled", *SWEEPS["table-2a"])
+    assert not any(map(shuffled_of, without))
+    assert with_shuffled(("mean", "pca", "mean-shuffled")) == ("mean", "pca", "mean-shuffled")
+    assert list(filter(is_control, METHODS)) == list(METHODS[6:])
+    names = ("das:k=4", "mean-shuffled", "vanilla", "mine")
+    assert [in_words(name) for name in names] == [
+        "DAS (k=4)",
+        "difference of means, shuffled labels",
+        "whole vector",
+        "mine",
+    ]
 
 
 def test_sweeps_are_those_of_table_2() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from mechassay.gym.names import SWEEPS
-from mechassay.gym.pages import GymPage, chosen_table, sweep_sections
+from mechassay.gym.pages import GymPage
+from mechassay.gym.paper_tables import chosen_table, sweep_sections
 from mechassay.results.page import TextTable, plain_text
 from mechassay.results.records import Record, Spec, Table, provenance
 
@@ -46,7 +47,7 @@ def test_sweeps_have_the_form_of_the_paper() -> None:
     ]
     found = sweep_sections({"m": tasks})
     probes, axes, trainings = (table_of(found, number) for number in range(3))
-    assert len(probes.rows) == 8 and probes.headings[3:] == (
+    assert len(probes.rows) == 8 and probes.headings[4:] == (
         "none",
         "1",
         "10",
@@ -56,15 +57,17 @@ def test_sweeps_have_the_form_of_the_paper() -> None:
     )
     # The mean of the two tasks, each in its place.
     place = methods.index("probe-saga:penalty=l2,intercept=True,l2=1000")
-    (row,) = (row for row in probes.rows if row.cells[1:3] == ("L2", "yes"))
-    assert row.cells[7] == f"{place + 1:.2f}" and all(row.cells[4:])
-    assert [row.cells[3] != "" for row in probes.rows] == [True, True] + [False] * 6
-    assert axes.headings == ("model", "1", "2", "3", "4", "5") and len(axes.rows) == 1
-    best = axes.rows[0].cells[5]
+    (row,) = (row for row in probes.rows if row.cells[2:4] == ("L2", "yes"))
+    assert row.cells[8] == f"{place + 1:.2f}" and all(row.cells[5:])
+    assert [row.cells[4] != "" for row in probes.rows] == [True, True] + [False] * 6
+    assert axes.headings == ("model", "method", "1", "2", "3", "4", "5") and len(axes.rows) == 1
+    best = axes.rows[0].cells[6]
     assert "<strong>" in best and plain_text(best) == f"{22 + 4 + 1:.2f}"
-    assert trainings.headings == ("model", "learning rate", "0", "25", "50", "75", "99")
-    assert [row.cells[1] for row in trainings.rows] == ["0.001", "0.005", "0.01"]
-    assert sum(bool(cell) for row in trainings.rows for cell in row.cells[2:]) == 15
+    assert trainings.headings[:3] == ("model", "method", "learning rate")
+    assert trainings.headings[3:] == ("0", "25", "50", "75", "99")
+    assert {row.cells[1] for row in trainings.rows} == {"DAS, stopped"}
+    assert [row.cells[2] for row in trainings.rows] == ["0.001", "0.005", "0.01"]
+    assert sum(bool(cell) for row in trainings.rows for cell in row.cells[3:]) == 15
 
 
 def test_settings_that_not_all_tasks_have_are_left_out() -> None:
@@ -108,7 +111,7 @@ def test_a_sweep_of_one_task_has_intervals() -> None:
     method = SWEEPS["table-2b"][0]
     row = {**candidate(method, "", 3.0), "validation_low": 2.0, "validation_high": 4.0}
     table = table_of(sweep_sections({"m": [record([row])]}), 0)
-    assert plain_text(table.rows[0].cells[1]) == "3.0 [2.0, 4.0]"
+    assert plain_text(table.rows[0].cells[2]) == "3.0 [2.0, 4.0]"
 
 
 def test_titles_say_whose_indices_were_used() -> None:

@@ -290,7 +290,7 @@ def test_training_lowers_the_loss_and_keeps_checkpoints(
     assert len(losses) == 12 and float(losses[-3:].mean()) < float(losses[:3].mean())
     assert checkpoints(folder) == ["step0", "step1", "step8", "step12"]
     about = json.loads((folder / "training.json").read_text("utf-8"))
-    assert about["last_loss"] == pytest.approx(float(losses.mean()))
+    assert about["last_loss"] == pytest.approx(float(losses[-1]))  # a tenth of 12 steps
     assert list(about["tasks"]) == [task.name for task in tasks()]
     assert sorted(each.name for each in folder.iterdir() if each.is_file()) == [
         "tokenizer.json",
@@ -352,9 +352,12 @@ def test_a_folder_of_something_else_is_left_alone(
 ) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("Dear all", encoding="utf-8")
-    # A finished training is not begun again.
-    for folder in (tmp_path / "mine", trained[0], tmp_path / "mine" / "letter.txt"):
-        with pytest.raises(BadUsage, match="does not hold this training, interrupted"):
+    for folder, said in (
+        (tmp_path / "mine", "does not hold this training, interrupted"),
+        (trained[0], "holds a training that is finished"),
+        (tmp_path / "mine" / "letter.txt", "does not hold this training, interrupted"),
+    ):
+        with pytest.raises(BadUsage, match=said):
             train_gym_model(folder, SHORT, tasks=tasks(), progress=SILENT)
     assert (tmp_path / "mine" / "letter.txt").read_text(encoding="utf-8") == "Dear all"
 

@@ -62,6 +62,10 @@ def test_markdown_has_the_words_and_tables() -> None:
     for part in ("## One", "### <script>", f"- **{HOSTILE}**: {HOSTILE}", f"| {HOSTILE} |"):
         assert part in text
     assert "svg" not in text and "## Two" not in text
+    table = TextTable.of("Inner", ("a", "b"), [("x", "1")])
+    folds = [Fold("Shut", (table, Figure("<svg>")), in_markdown=kept) for kept in (False, True)]
+    left_out, kept = (markdown([Section("One", (fold,))]) for fold in folds)
+    assert left_out == "\n" and "### Inner" in kept and "| x | 1 |" in kept and "svg" not in kept
 
 
 @pytest.mark.parametrize("kind", ["faithfulness", "accuracy", "strange"])

@@ -86,7 +86,7 @@ def train_model(
         typer.Option(
             "--output", "-o", help="Folder for the model; the same command again goes on there."
         ),
-    ],
+    ] = Path("runs/gym-train"),
     task: Annotated[
         list[str] | None, typer.Option("--task", "-t", help=f"{TASKS.help} All if not given.")
     ] = None,
@@ -111,7 +111,7 @@ def train_model(
     FOLDER is the model after the last step, FOLDER@step64 that after 64 (--checkpoint 64).
     """
     from mechassay.gym.causalgym import load_gym_task
-    from mechassay.gym.training import TAIL, GymTraining, train_gym_model
+    from mechassay.gym.training import GymTraining, train_gym_model
 
     training = GymTraining(
         layers=layers,
@@ -126,6 +126,6 @@ def train_model(
     )
     tasks = [load_gym_task(name) for name in task_names(task or (ALL_TASKS,))]
     losses = train_gym_model(output, training, tasks=tasks)
-    last = float(losses[-TAIL:].mean())
+    last = training.last_of(losses)
     typer.echo(f"loss: first {losses[0]:.3g}, last {last:.3g} nats a token")
     typer.echo(f"Written: {output}@" + f", {output}@".join(f"step{n}" for n in training.kept))

@@ -11,7 +11,7 @@ than 60 % are grey, as published; of several models a row is grey if that is so 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from mechassay.gym.names import FAMILIES
+from mechassay.gym.names import FAMILIES, in_words
 from mechassay.gym.task_accuracy import ACCURACY_SAYS, LEAST_ACCURACY
 from mechassay.gym.task_odds import CELLS, ORIGINAL, RIGHT, SELECTIVITY
 from mechassay.interventions.heatmap import as_grid, draw_points, look_of_line
@@ -30,7 +30,6 @@ from mechassay.results.page import (
     Block,
     Column,
     Fold,
-    Heading,
     Page,
     Row,
     Section,
@@ -231,9 +230,8 @@ def brief_number(x: float) -> str:
 MAPS = 8
 """Checkpoints of which a page has maps."""
 FIRST = 2
-"""Methods whose maps are not folded."""
 FEW = 5
-"""Tasks with maps of all methods; of more, a page has those of the first methods."""
+"""Tasks with maps of all methods; of more, a page has those of the first ones (`FIRST`)."""
 Place = Callable[[Record], float | None]
 
 
@@ -352,35 +350,44 @@ def _accuracies(records: Sequence[Record], axis: Scale, place: Place, title: str
 # Odds in training
 
 
-def training_sections(records: Sequence[Record], methods: Sequence[str]) -> list[Section]:
-    """Of every model with several checkpoints: odds by step, and maps of checkpoints."""
-    made: list[Section] = []
+def training_figures(records: Sequence[Record], methods: Sequence[str]) -> list[PageFigure]:
+    """Of every model with several checkpoints the odds by step: of its task, or the mean of all."""
+    made: list[PageFigure] = []
+    for base, groups in checkpoints_of(records).items():
+        tasks = list(dict.fromkeys(record.task.name for group in groups for record in group))
+        if lines := _mean_lines(groups, methods):
+            title = (
+                "Odds by training step" if len(tasks) == 1 else f"Mean odds of {len(tasks)} tasks"
+            )
+            made.append(_by_step(lines, title, base, tasks[0] if len(tasks) == 1 else ""))
+    return made
+
+
+def training_folds(records: Sequence[Record], methods: Sequence[str]) -> list[Fold]:
+    """Of every model with several checkpoints: the mean of its tasks, and each task."""
+    made: list[Fold] = []
     for base, groups in checkpoints_of(records).items():
         tasks = dict.fromkeys(record.task.name for group in groups for record in group)
-        blocks: list[Block] = []
         if len(tasks) > 1 and (lines := _mean_lines(groups, methods)):
-            blocks.append(_by_step(lines, f"Mean odds of {len(tasks)} tasks", base, ""))
+            figure = _by_step(lines, f"Mean odds of {len(tasks)} tasks", base, "")
+            made.append(Fold(f"Over training, {base}: {figure.title}", (figure,)))
         for task in tasks:
             some = [record for group in groups for record in group if record.task.name == task]
-            blocks += _of_task(some, task, base, methods, every=len(tasks) <= FEW)
-        made.append(Section(f"Over training, {base}", tuple(blocks)))
+            blocks = tuple(_of_task(some, task, base, methods, every=len(tasks) <= FEW))
+            made += [Fold(f"Over training, {base}: {task}", blocks)] if blocks else []
     return made
 
 
 def _of_task(
     records: Sequence[Record], task: str, base: str, methods: Sequence[str], *, every: bool
-) -> list[Block]:
+) -> Iterator[Block]:
     """Odds and selectivity by step, and maps: of every method, or of the first ones alone."""
-    blocks: list[Block] = [Heading(task)]
     for of, title in ((ORIGINAL, "Odds"), (SELECTIVITY, "Selectivity")):
-        lines = _lines(records, methods, of)
-        if lines:
-            figure = _by_step(lines, f"{title} by training step", base, task)
-            blocks.append(figure if of == ORIGINAL else Fold(figure.title, (figure,)))
+        if lines := _lines(records, methods, of):
+            yield _by_step(lines, f"{title} by training step", base, task)
     shown = _spread(records)
     cells = [record.table(CELLS) for record in shown]
     top = max(float(np.nanmax(np.abs(each.numbers("odds")), initial=1e-9)) for each in cells)
-    maps: list[PageFigure] = []
     for method in methods if every else methods[:FIRST]:
         panels: list[OddsMap] = []
         for record, table in zip(shown, cells, strict=True):
@@ -394,15 +401,13 @@ def _of_task(
                 title = f"{checkpoint_name(record)}{told}"
                 panels.append(OddsMap(title, layers, regions, values))
         if panels:
-            about = f"{task}, {base}, {method}: mean odds by layer and region, a panel a checkpoint"
-            picture, title = draw_maps(panels, top), f"{method}, by checkpoint"
-            maps.append(PageFigure(picture, title=title, name=about, about=about))
-    blocks += maps[:FIRST]
+            name = in_words(method)
+            about = f"{task}, {base}, {name}: mean odds by layer and region, a panel a checkpoint"
+            picture, title = draw_maps(panels, top), f"{name}, by checkpoint"
+            yield PageFigure(picture, title=title, name=about, about=about)
     if len(records) > len(shown):
         told = f"Maps are of {len(shown)} of {len(records)} checkpoints; the records have all."
-        blocks.append(Text(told, "soft"))
-    rest = tuple(maps[FIRST:])
-    return [*blocks, *([Fold(f"{task}: maps of the other methods", rest)] if rest else [])]
+        yield Text(told, "soft")
 
 
 def _spread(records: Sequence[Record]) -> list[Record]:
@@ -442,7 +447,8 @@ def _by_step(
     steps = sorted({x for points in lines.values() for x, _ in points})
     where = ", ".join(filter(None, (task, base)))
     span = f"{len(steps)} checkpoints, step {brief_number(steps[0])} to {brief_number(steps[-1])}"
-    figure = draw_by_scale(lines, "log odds-ratio, nats", "training step")
+    named = {in_words(method): points for method, points in lines.items()}
+    figure = draw_by_scale(named, "log odds-ratio, nats", "training step")
     return PageFigure(figure, title=title, name=title, about=f"{where}: {title}, {span}.")
 
 
@@ -539,8 +545,9 @@ def _verdicts(records: Sequence[Record]) -> list[str]:
         groups = checkpoints.get(base_of(some[0]))
         if not groups:
             said.append(
-                f"{model} does {_above(some)} tasks better than 60 %; its mean accuracy is"
-                f" {_average(some)}."
+                f"{model} does {_above(some)} tasks better than 60 %, {_surely(some)} of them with"
+                f" their whole 95 % interval; its mean accuracy is {_average(some)}, on"
+                f" {_sentences(some)} test sentences of each."
             )
             continue
         ends = (groups[0], groups[-1])
@@ -581,6 +588,17 @@ def _accuracy(record: Record) -> float:
 
 def _average(records: Sequence[Record]) -> str:
     return f"{np.mean([_accuracy(record) for record in records]):.2f}"
+
+
+def _surely(records: Sequence[Record]) -> str:
+    """How many tasks are above 60 % with their whole interval: never those of a few sentences."""
+    lows = [estimate_of(record.measure("accuracy")) for record in records]
+    return f"{sum(found is not None and found.low > LEAST_ACCURACY for found in lows)}"
+
+
+def _sentences(records: Sequence[Record]) -> str:
+    sizes = sorted({record.n for record in records})
+    return f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
 
 
 def _above(records: Sequence[Record]) -> str:

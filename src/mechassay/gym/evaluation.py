@@ -2,7 +2,8 @@
 
     1  bases and sources are run once a split; values of the train bases are kept for all methods
        that look at values alone, whose directions are those of both kinds of labels
-    2  DAS is trained for all sites in one stack, once with original and once with control labels
+    2  DAS is trained for all sites in one stack, once with original and once with control labels,
+       and as a control once with the original ones dealt out anew among the train pairs
     3  all directions of all sites are exchanged in one stack, on validation items; the logits of
        all four labels come from the same run
     4  of the candidates of a method the best on validation items counts, by overall odds with
@@ -112,8 +113,7 @@ class BaseValues:
         """
         classes = self.classes
         if shuffle is not None:
-            generator = torch.Generator().manual_seed(shuffle)
-            classes = classes[torch.randperm(len(classes), generator=generator)]
+            classes = classes[_dealt_out(len(classes), shuffle)]
         featurizers: dict[Site, Featurizer] = {}
         lacking: dict[Site, str] = {}
         for site, values in self.values.items():
@@ -126,6 +126,11 @@ class BaseValues:
             about["shuffled"] = shuffle
         fit = Fit(MappingProxyType(featurizers), provenance=MappingProxyType(about))
         return fit, lacking
+
+
+def _dealt_out(n: int, seed: int) -> Int[Tensor, "n"]:
+    """Whose label each of n rows gets where labels are shuffled."""
+    return torch.randperm(n, generator=torch.Generator().manual_seed(seed))
 
 
 @dataclass(frozen=True, eq=False)
@@ -396,7 +401,8 @@ def evaluate(
         seeds: of what methods draw: the start of DAS, random directions, shuffled labels.
         seed: of the pairs and of the bootstrap.
         limits: interchanges by split, where they are not the split's.
-        untrained: the same architecture with random weights, for that control.
+        untrained: the same architecture with random weights, for that control; odds alone, without
+            control labels and shuffled ones.
         compat: "causalgym-2024" for the public code's indices.
         folder: where trainings keep what is done, so that a killed run goes on.
 
@@ -425,8 +431,10 @@ def evaluate(
     if untrained is None:
         return found
     there = None if folder is None else folder / "untrained"
-    elsewhere = replace(measured, model=untrained, data=data.on(untrained))
-    other = replace(runs, measured=elsewhere, folder=there)
+    plain = replace(data.on(untrained), control={}, labels={})
+    elsewhere = replace(measured, model=untrained, data=plain)
+    own = [method for method in chosen if not method.shuffled]
+    other = replace(runs, measured=elsewhere, methods=own, folder=there)
     return replace(found, untrained=other.result())
 
 
@@ -463,25 +471,37 @@ class _GymEvaluation:
     def _arm(
         self, method: GymMethod, candidate: str, finder: Finder, seed: int, values: BaseValues
     ) -> Arm:
-        model, data = self.measured.model, self.measured.data
+        data = self.measured.data
         kinds = self.measured.kinds
         drawn: Any = replace(cast(Any, finder), seed=seed) if has_seed(finder) else finder
         if isinstance(drawn, ValueFinder) and not drawn.needs_source:
             fit, lacking = values.fit(drawn, shuffle=seed if method.shuffled else None)
             return Arm(method.name, candidate, seed, dict.fromkeys(kinds, fit), lacking)
+        if method.shuffled:
+            train = data.items["train"]
+            order = _dealt_out(len(train), seed).to(train.labels.device)
+            shuffled = replace(train, labels=train.labels[order])
+            fit = self._trained(drawn, shuffled, f"{method.name}-{seed}")
+            fit = replace(fit, provenance=MappingProxyType({**fit.provenance, "shuffled": seed}))
+            return Arm(method.name, candidate, seed, dict.fromkeys(kinds, fit), {})
         batches = {ORIGINAL: data.items, CONTROL: data.control}
-        fits: dict[str, Fit] = {}
-        for kind in kinds:
-            more: dict[str, Any] = {}
-            if self.folder is not None and isinstance(drawn, TrainedFinder):
-                # The key inside says whose training it is; the name only keeps them apart.
-                name = f"{method.name}-{seed}-{kind}.pt".replace(":", "-").replace("/", "-")
-                more["checkpoint"] = self.folder / name
-            fits[kind] = drawn.fit(
-                model,
-                batches[kind]["train"],
-                self.measured.sites,
-                progress=self.measured.progress,
-                **more,
-            )
+        fits = {
+            kind: self._trained(drawn, batches[kind]["train"], f"{method.name}-{seed}-{kind}")
+            for kind in kinds
+        }
         return Arm(method.name, candidate, seed, fits, {})
+
+    def _trained(self, finder: Any, train: InterchangeBatch, name: str) -> Fit:
+        """What a finder finds that needs more than values; its training keeps what is done."""
+        more: dict[str, Any] = {}
+        if self.folder is not None and isinstance(finder, TrainedFinder):
+            # The key inside says whose training it is; the name only keeps them apart.
+            file = f"{name}.pt".replace(":", "-").replace("/", "-")
+            more["checkpoint"] = self.folder / file
+        return finder.fit(
+            self.measured.model,
+            train,
+            self.measured.sites,
+            progress=self.measured.progress,
+            **more,
+        )

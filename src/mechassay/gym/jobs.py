@@ -37,8 +37,8 @@ from mechassay.gym.directions import (
 from mechassay.gym.evaluation import evaluate
 from mechassay.gym.gym_task import GymTask
 from mechassay.gym.interchanges import COMPATS, control_labels
-from mechassay.gym.methods import gym_method, spelled_methods
-from mechassay.gym.names import task_names
+from mechassay.gym.methods import gym_method, spelled_methods, with_training
+from mechassay.gym.names import task_names, with_shuffled
 from mechassay.gym.pairs import GymPairs
 from mechassay.gym.plan import GYM_CONTROLS, PAPER_STEPS, DirectionsPlan, GymCheckPlan, GymPlan
 from mechassay.gym.task_accuracy import accuracy
@@ -66,12 +66,23 @@ class GymJob(GymPlan, Job):
     def __post_init__(self) -> None:
         object.__setattr__(self, "models", with_revisions(self.models, self.revisions))
         object.__setattr__(self, "revisions", ())
+        told = {"steps": self.steps, "epochs": self.epochs, "lr": self.lr}
+        settings = {name: value for name, value in told.items() if value is not None}
+        object.__setattr__(self, "methods", with_training(self.methods, settings))
+        for name in told:
+            object.__setattr__(self, name, None)
+
+    @property
+    def _every_method(self) -> tuple[str, ...]:
+        """The methods, and their controls on shuffled labels where these are asked for."""
+        spelled = spelled_methods(self.methods)
+        return with_shuffled(spelled) if "shuffled" in self.controls else spelled
 
     def definitions(self) -> dict[str, int]:
         """See `Job.definitions`: of methods."""
         finders = [
             finder
-            for text in spelled_methods(self.methods)
+            for text in self._every_method
             for finder in gym_method(text, WIDTH).candidates.values()
         ]
         return {f"method {each.name}": each.version for each in finders}
@@ -83,7 +94,7 @@ class GymJob(GymPlan, Job):
             one_of("control", control, GYM_CONTROLS)
         if self.compat:
             one_of("compat", self.compat, COMPATS)
-        for method in spelled_methods(self.methods):
+        for method in self._every_method:
             gym_method(method, WIDTH)
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise BadUsage(f"Draws are seeds, one or more, each once; got {self.seeds}.")
@@ -114,7 +125,7 @@ class GymJob(GymPlan, Job):
         found = evaluate(
             model,
             pairs,
-            self.methods,
+            self._every_method,
             layers=layers_of(self.layers, model.graph.n_layers),
             control=self._labels(task),
             seeds=self.seeds,

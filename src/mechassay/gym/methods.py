@@ -9,7 +9,7 @@
     pca-mean        the mean of the first principal axes
     random          one random direction
     vanilla         the whole vector exchanged
-    probe-shuffled, mean-shuffled      fitted on labels that are dealt out anew: controls
+    das-shuffled, probe-shuffled, ...  found on labels that are dealt out anew: controls
 
 The settings are those of Arora et al. (2024, section 4.2 and appendices B and C). A method is
 typed with other settings where that is wanted: `das:k=4`. The penalty of probes is published by
@@ -33,12 +33,12 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from mechassay.errors import BadUsage, one_of
-from mechassay.features.das import DAS
+from mechassay.features.das import DAS, TrainedFinder
 from mechassay.features.featurizer import Directions, Featurizer
 from mechassay.features.finder import Finder, Found, ValueFinder
 from mechassay.features.probes import PCA, leading
 from mechassay.features.training import TrainingPlan
-from mechassay.gym.names import FINDERS, METHODS, SHUFFLED, SWEEPS
+from mechassay.gym.names import FINDERS, METHODS, SHUFFLED, SWEEPS, SWEPT
 from mechassay.utils.display import OneLine
 from mechassay.utils.registry import check_settings
 
@@ -65,7 +65,7 @@ class GymMethod(OneLine):
     Attributes:
         name: as it is typed.
         candidates: finders by what tells them apart, of which the best on validation counts.
-        shuffled: whether labels are dealt out anew before it is fitted.
+        shuffled: whether labels are dealt out anew before it is found.
     """
 
     name: str
@@ -76,6 +76,36 @@ class GymMethod(OneLine):
     def seeded(self) -> bool:
         """Whether a seed changes what it finds."""
         return self.shuffled or any(has_seed(each) for each in self.candidates.values())
+
+
+def with_training(methods: Sequence[str], settings: Mapping[str, float | int]) -> tuple[str, ...]:
+    """Methods with settings of their training, where they are trained and do not say it themselves;
+    those of sweeps stay as they are.
+
+    Args:
+        settings: "lr", "steps" or "epochs".
+
+    Raises:
+        BadUsage: none of them is trained. UnknownName: no such method.
+    """
+    if not settings:
+        return tuple(methods)
+    told: list[str] = []
+    for method in methods:
+        name, _, own = method.partition(":")
+        kind = None if method in SWEEPS or method in SWEPT else FINDERS.load(name.strip())
+        if isinstance(kind, type) and issubclass(kind, TrainedFinder):
+            given = {part.partition("=")[0].strip() for part in own.split(",")}
+            more = [f"{key}={value:.12g}" for key, value in settings.items() if key not in given]
+            told.append(f"{name}:{','.join([*filter(None, [own]), *more])}" if more else method)
+        else:
+            told.append(method)
+    if tuple(told) == tuple(methods):
+        raise BadUsage(
+            f"{' and '.join(f'--{key}' for key in settings)}: for methods that are trained, such as"
+            f" das, where their own settings do not say it; got {', '.join(methods)}."
+        )
+    return tuple(told)
 
 
 def has_seed(finder: Finder) -> bool:
@@ -112,7 +142,8 @@ def gym_method(text: str, width: int) -> GymMethod:
     given = {part.partition("=")[0].strip() for part in settings.split(",")}
     candidates: dict[str, Finder] = {}
     for preset in _presets(name.strip(), width):
-        rest = {key: value for key, value in preset.items() if key not in given}
+        other = {"steps"} if "epochs" in given else set[str]()
+        rest = {key: value for key, value in preset.items() if key not in given | other}
         told = {key: value for key, value in rest.items() if key in ("l2",)}
         label = ", ".join(f"{key}={value:g}" for key, value in told.items())
         candidates[label] = FINDERS.make(text, **rest)
@@ -121,9 +152,10 @@ def gym_method(text: str, width: int) -> GymMethod:
 
 def _presets(name: str, width: int) -> list[dict[str, Any]]:
     """The published settings of a method, one for each candidate."""
-    if name in ("das", "das-stopped"):
+    own = name.removesuffix(SHUFFLED)
+    if own in ("das", "das-stopped"):
         return [DAS.profiles["causalgym-2024"]]
-    if name.partition(SHUFFLED)[0] in ("probe", "probe-saga"):
+    if own in ("probe", "probe-saga"):
         nearest = min(PENALTIES, key=lambda known: abs(math.log(known / width)))
         return [{"l2": weight} for weight in PENALTIES[nearest]]
     return [{}]

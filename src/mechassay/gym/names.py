@@ -80,8 +80,11 @@ FINDERS = Registry(
         "k-means": "mechassay.features.probes:KMeans",
         RANDOM: "mechassay.features.probes:RandomDirections",
         VANILLA: "mechassay.features.probes:FullVector",
+        f"das{SHUFFLED}": "mechassay.features.das:DAS",
         f"probe{SHUFFLED}": "mechassay.features.probes:Probe",
+        f"probe-saga{SHUFFLED}": "mechassay.gym.methods:SagaProbe",
         f"mean{SHUFFLED}": "mechassay.features.probes:DiffInMeans",
+        f"lda{SHUFFLED}": "mechassay.features.probes:LDA",
     },
     plural="gym_methods",
 )
@@ -89,9 +92,20 @@ FINDERS = Registry(
 
 PUBLISHED = ("das", "probe", "mean", "pca", "k-means", "lda", RANDOM, VANILLA)
 """The methods of table 1, in its order, and the whole vector."""
-CONTROLS = (f"probe{SHUFFLED}", f"mean{SHUFFLED}")
-METHODS = (*PUBLISHED, *CONTROLS)
-"""What is run by default."""
+WITHOUT_LABELS = ("pca", "pca-mean", "k-means")
+"""Methods that look at values alone, whatever their sentences' labels are."""
+
+_WORDS = {
+    "das": "DAS",
+    "das-stopped": "DAS, stopped",
+    "probe-saga": "probe (SAGA)",
+    "mean": "difference of means",
+    "lda": "LDA",
+    "pca": "PCA",
+    "pca-mean": "mean of principal axes",
+    RANDOM: "random direction",
+    VANILLA: "whole vector",
+}
 
 _SAGA = "probe-saga:penalty={},intercept={},l2={:g}"
 SWEEPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -115,6 +129,43 @@ SWEEPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Settings that the paper compares on validation pairs: of probes, of PCA and of DAS."""
+
+
+SWEPT = frozenset(method for methods in SWEEPS.values() for method in methods)
+
+
+def shuffled_of(method: str) -> str:
+    """The control of a method that reads labels, as it is typed: the same on labels that are dealt
+    out anew. "" for a method that reads none, and for those of sweeps.
+    """
+    name, colon, settings = method.partition(":")
+    known = f"{name.strip()}{SHUFFLED}" in FINDERS.built_in and method not in SWEPT
+    return f"{name.strip()}{SHUFFLED}{colon}{settings}" if known else ""
+
+
+def with_shuffled(methods: Sequence[str]) -> tuple[str, ...]:
+    """Methods, and behind them the controls on shuffled labels of those that read labels."""
+    return tuple(dict.fromkeys((*methods, *filter(None, map(shuffled_of, methods)))))
+
+
+METHODS = with_shuffled(PUBLISHED)
+"""The published methods and their controls."""
+
+
+def is_control(method: str) -> bool:
+    """Whether it is none that looks for a direction: the whole vector, what is drawn at random, and
+    what is fitted on shuffled labels.
+    """
+    name = method.partition(":")[0].strip()
+    return name in (RANDOM, VANILLA) or name.endswith(SHUFFLED)
+
+
+def in_words(method: str) -> str:
+    """A method as pages call it: "DAS (k=4)" for das:k=4."""
+    name, _, settings = method.partition(":")
+    own = name.strip().removesuffix(SHUFFLED)
+    told = _WORDS.get(own, own) + (f" ({settings})" if settings else "")
+    return f"{told}, shuffled labels" if name.strip().endswith(SHUFFLED) else told
 
 
 def task_names(tasks: Sequence[str]) -> tuple[str, ...]:

@@ -1,15 +1,12 @@
-"""Pages on gym tasks: odds and selectivity of methods, their settings, and directions of others.
+"""Pages on gym tasks: methods beside their controls, and directions of others.
 
-The tables have the form of tables 3 to 20 of Arora et al. (2024): a row a task with its
-accuracy, a column a method and, of a method with several settings, a column each of them, and
-the average. The means over tasks of several models are its table 1. Rows of tasks that a model
-does no better than 60 % are grey, as published. Heat maps are by layer and region.
+A page begins with the best method of each model beside its own control (`gym.verdicts`), one
+figure, a row a method with its controls, and of several tasks a row a task. All else is folded:
+tables in the form of the paper's (`gym.paper_tables`), heat maps by layer and region, and what
+came over training. Tables of sweeps are not, where those were run.
 
-Of a model with several checkpoints the page has the tables of the last one, and what came before
-it as figures over training.
-
-Odds on validation items choose among settings; they are those of each layer at its best region
-of the same items. A sweep is shown in the form of its table, as means over tasks (table 2).
+Of a model with several checkpoints the page has the tables of the last one. Rows of tasks that a
+model does no better than 60 % are grey, as published.
 
 Directions that others found stand beside the whole vector and random directions.
 """
@@ -17,10 +14,9 @@ Directions that others found stand beside the whole vector and random directions
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
 
@@ -32,26 +28,41 @@ from mechassay.gym.checkpoint_pages import (
     checkpoint_name,
     checkpoints_of,
     draw_maps,
+    estimate_of,
     last_checkpoints,
     mean_of_tasks,
-    training_sections,
+    training_figures,
+    training_folds,
 )
 from mechassay.gym.directions import best_draw
-from mechassay.gym.interchanges import CAUSALGYM_2024
 from mechassay.gym.log_odds import draw_layers, draw_odds
-from mechassay.gym.names import RANDOM, SWEEPS
+from mechassay.gym.names import RANDOM, VANILLA, in_words
+from mechassay.gym.paper_tables import (
+    INTERVALS,
+    MEANS,
+    READING,
+    by_tasks,
+    chosen_table,
+    indices,
+    main_methods,
+    means_table,
+    rules_table,
+    sweep_sections,
+    untrained_table,
+)
 from mechassay.gym.task_accuracy import LEAST_ACCURACY
 from mechassay.gym.task_odds import (
-    CANDIDATES,
     CELLS,
     CONTROL,
-    METHODS_TABLE,
     ORIGINAL,
     RANDOM_DIRECTIONS,
     RIGHT,
     SELECTIVITY,
+    UNTRAINED,
     WHOLE_VECTOR,
 )
+from mechassay.gym.verdicts import Beside, done, methods_of, ranked, sentences, value_of
+from mechassay.interventions.heatmap import draw_points
 from mechassay.results.page import (
     Block,
     Column,
@@ -59,13 +70,14 @@ from mechassay.results.page import (
     Fold,
     Page,
     Row,
+    RowKind,
     Section,
     Terms,
     Text,
     TextTable,
 )
 from mechassay.results.reading import means
-from mechassay.results.records import Failure, Measure, Record, Scalar
+from mechassay.results.records import Failure, Measure, Record
 from mechassay.results.sections import (
     all_numbers,
     facts_section,
@@ -75,241 +87,28 @@ from mechassay.results.sections import (
     stored_table,
     values_section,
 )
-
-SWEPT = frozenset(method for methods in SWEEPS.values() for method in methods)
-PENALTIES = {"none": "none", "l1": "L1", "l2": "L2", "l1+l2": "L1 + L2"}
-NOTHING_HELD = "none"
-"""The column of probes without a penalty."""
-INTERVALS = "Brackets: 95 % interval over groups of items."
-MEANS = "Means over tasks have no interval: tasks are not a sample. The records have every task's."
-CAPTION = f"Overall odds on validation items, in nats. The highest of a model is bold. {MEANS}"
-
-
-def candidates_of(record: Record, method: str) -> list[dict[str, Scalar]]:
-    """The settings of a method that were tried, a row each; none in records of other tables."""
-    if not record.has_table(CANDIDATES):
-        return []
-    return record.table(CANDIDATES).where(method=method).rows()
-
-
-def odds_on_validation(row: Mapping[str, Scalar]) -> Measure:
-    """The odds of a setting on validation items, with their interval."""
-    return number_of(row, "validation", "validation")
-
-
-def number_of(row: Mapping[str, Scalar], name: str, items: str = "test") -> Measure:
-    """A number of a setting with its interval and its n."""
-    value, low, high = (
-        math.nan if x is None else float(x)
-        for x in (row[name], row[f"{name}_low"], row[f"{name}_high"])
-    )
-    n = row["n" if items == "test" else "n_validation"]
-    return Measure(name=name, value=value, low=low, high=high, n=int(n or 0))
-
-
-def chosen_table(records: Sequence[Record], methods: Sequence[str], model: str) -> list[TextTable]:
-    """A row a setting of each method: its odds on validation items, and how often it was chosen."""
-    rows: list[Row] = []
-    n_validation: list[Measure] = []
-    n_test: list[Measure] = []
-    for method in methods:
-        settings: dict[str, list[dict[str, Scalar]]] = {}
-        for record in records:
-            for row in candidates_of(record, method):
-                settings.setdefault(str(row["setting"]), []).append(row)
-        for setting, found in settings.items():
-            chosen = sum(bool(row["chosen"]) for row in found)
-            before = [odds_on_validation(row) for row in found]
-            after = [[number_of(row, name) for row in found] for name in _NUMBERS]
-            counted = f"{chosen} of {len(found)}"
-            texts = (mean_text(before), *map(mean_text, after))
-            rows.append(Row((method, setting, *texts, counted)))
-            n_validation += before
-            n_test += after[0]
-    headings = ("validation items", "test items", "test items, selectivity")
-    chosen_in = Column("chosen in tasks", optional=1)
-    columns = (Column("method", False), Column("setting", False), *map(Column, headings), chosen_in)
-    caption = (
-        "Of several settings the one with the highest odds on validation items counts, task by"
-        f" task; test items choose nothing. {_sizes(n_validation, n_test)}"
-        f"{INTERVALS if len(records) == 1 else MEANS} Of each layer the region is the best one on"
-        " the validation items, so that their odds are too high; the interval does not say by how"
-        " much."
-    )
-    title = f"What was chosen on validation items, {model}"
-    return [TextTable(title, columns, tuple(rows), caption)] if rows else []
-
-
-_NUMBERS = (ORIGINAL, SELECTIVITY)
-
-
-def mean_text(found: Sequence[Measure | None]) -> str:
-    """The mean over tasks, which has no interval; of a single task its number and interval."""
-    if len(found) == 1:
-        (one,) = found
-        return "" if one is None or math.isnan(one.value) else measured(one)
-    values = [math.nan if each is None else each.value for each in found]
-    return f"{np.mean(values):.2f}" if np.isfinite(values).all() else ""
-
-
-def sizes_text(found: Sequence[Measure | None]) -> str:
-    """How many items a number is of: the least and the most of the tasks."""
-    sizes = [each.n for each in found if each is not None and each.n]
-    if len(sizes) < len(found) or not sizes:
-        return ""
-    least, most = min(sizes), max(sizes)
-    return f"{least:,}" if least == most else f"{least:,}–{most:,}"
-
-
-def _sizes(validation: Sequence[Measure], test: Sequence[Measure]) -> str:
-    """How many items there are of each kind, in a sentence; nothing where this is not known."""
-    sizes = sizes_text(validation), sizes_text(test)
-    if not all(sizes):
-        return ""
-    return f"n: {sizes[0]} validation items and {sizes[1]} test items of a task. "
-
-
-# Sweeps
-
-
-def sweep_sections(groups: Mapping[str, Sequence[Record]]) -> list[Section]:
-    """The sweeps that were run, of every model, in the form of table 2."""
-    scores = {model: _scores(records) for model, records in groups.items()}
-    made = (_probes(scores), _axes(scores), _trainings(scores))
-    tables = tuple(table for table in made if table.rows)
-    return [Section("Settings that the paper compares", tables)] if tables else []
-
-
-def _scores(records: Sequence[Record]) -> dict[str, tuple[float, str]]:
-    """Mean odds on validation items of every swept method that all tasks have, and their text."""
-    found: dict[str, tuple[float, str]] = {}
-    for method in SWEPT:
-        rows = [row for record in records for row in candidates_of(record, method)]
-        every = [odds_on_validation(row) for row in rows]
-        values = [each.value for each in every]
-        if rows and len(rows) == len(records) and np.isfinite(values).all():
-            found[method] = float(np.mean(values)), mean_text(every)
-    return found
-
-
-def _settings_in_name(method: str) -> dict[str, str]:
-    return dict(part.split("=", 1) for part in method.partition(":")[2].split(","))
-
-
-Scores = Mapping[str, Mapping[str, tuple[float, str]]]
-
-
-def _table(
-    scores: Scores,
-    sweep: str,
-    title: str,
-    names: Sequence[str],
-    row_of: Callable[[dict[str, str]], tuple[str, ...]],
-    column_of: Callable[[dict[str, str]], float | str],
-) -> TextTable:
-    """A row a model and setting, a column a value of another one."""
-    settings = {method: _settings_in_name(method) for method in SWEEPS[sweep]}
-    shown = list(dict.fromkeys(column_of(each) for each in settings.values()))
-    rows: list[Row] = []
-    for model, found in scores.items():
-        some = {method: found[method] for method in settings if method in found}
-        best = max((value for value, _ in some.values()), default=0.0)
-        cells: dict[tuple[str, ...], dict[float | str, str]] = {}
-        for method, (value, text) in some.items():
-            told = Markup("<strong>{}</strong>").format(text) if value == best else text
-            cells.setdefault(row_of(settings[method]), {})[column_of(settings[method])] = told
-        for name, values in cells.items():
-            rows.append(Row((model, *name, *(values.get(each, "") for each in shown))))
-    headings = [each if isinstance(each, str) else f"{each:,g}" for each in shown]
-    columns = (Column("model", False), *(Column(name, False) for name in names))
-    return TextTable(title, (*columns, *map(Column, headings)), tuple(rows), CAPTION)
-
-
-def _probes(scores: Scores) -> TextTable:
-    return _table(
-        scores,
-        "table-2a",
-        "Probes, by penalty and its weight (table 2a)",
-        ("penalty", "intercept"),
-        lambda each: (PENALTIES[each["penalty"]], "yes" if each["intercept"] == "True" else "no"),
-        lambda each: float(each["l2"]) if "l2" in each else NOTHING_HELD,
-    )
-
-
-def _axes(scores: Scores) -> TextTable:
-    return _table(
-        scores,
-        "table-2b",
-        "Principal axes, by how many are averaged (table 2b)",
-        (),
-        lambda _: (),
-        lambda each: float(each["components"]),
-    )
-
-
-def _trainings(scores: Scores) -> TextTable:
-    return _table(
-        scores,
-        "table-2c",
-        "DAS, by learning rate and step (table 2c)",
-        ("learning rate",),
-        lambda each: (each["lr"],),
-        lambda each: float(each["stop"]) - 1,
-    )
-
-
-HEADINGS = {
-    ORIGINAL: "Odds",
-    SELECTIVITY: "Selectivity",
-    CONTROL: "Odds of control labels",
-}
-READING = {
-    "Odds": (
-        "The log odds-ratio: how far the interchange moves log p(base label)/p(label), in nats; 0"
-        " where it changes nothing. The mean of test items at one region a layer, then the mean of"
-        " layers. The region is the best on validation items. Brackets are 95 % intervals over"
-        " groups of items and seeds."
-    ),
-    "Selectivity": (
-        "The odds less those of control labels, which have nothing to do with the sentences, at the"
-        " same layer and region. A method that can make the model say anything has high odds and a"
-        " low selectivity."
-    ),
-    "Accuracy": "The share of test sentences whose own label is more probable than the other one.",
-    CAUSALGYM_2024: (
-        "The published rule: of each layer the region that is best on the test items themselves. It"
-        " gives more than 0 even where there is nothing; random directions under the same rule say"
-        " how much."
-    ),
-    "Vanilla": "The whole vector exchanged: what all directions together do.",
-    "Shuffled": (
-        "The probe and the difference of means of labels that were dealt out anew. A direction that"
-        " chance makes lies where values vary most, so it need not be worthless."
-    ),
-    "Untrained model": "The same method on the same architecture with random weights.",
-}
+from mechassay.stats.intervals import Estimate
 
 
 class GymPage(Page):
-    """Odds and selectivity on gym tasks."""
+    """Odds of methods on gym tasks, beside those of controls."""
 
     def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
         """What the page is called."""
         tasks = list(dict.fromkeys(record.task.name for record in records))
         told = ", ".join(tasks) if len(tasks) < 4 else f"{len(tasks)} tasks"
-        return f"Gym tasks{f': {told}' if tasks else ''}{_indices(records)}"
+        return f"Gym tasks{f': {told}' if tasks else ''}{indices(records)}"
 
     def tables(
         self, records: Sequence[Record], failures: Sequence[Failure] = ()
     ) -> list[TextTable]:
-        """Means of all models; of each, at its last checkpoint, odds and selectivity by task, what
-        was chosen, and how the published rule is biased; what failed.
+        """Methods beside their controls, tasks, and sweeps, at the last checkpoint of every model;
+        what failed.
         """
-        made = _means(records)
-        for model, some in last_checkpoints(records).items():
-            made += _of_model(some, model)
-        made += [table for part in sweep_sections(by_model(records)) for table in _tables_in(part)]
-        return [*made, *failures_table(failures, "task")]
+        last = last_checkpoints(records)
+        sweeps = [table for part in sweep_sections(by_model(records)) for table in _tables_in(part)]
+        main = [*_methods_table(last), *_tasks_table(last)]
+        return [*main, *sweeps, *failures_table(failures, "task")]
 
     def sections(
         self,
@@ -317,26 +116,19 @@ class GymPage(Page):
         failures: Sequence[Failure] = (),
         drawings: Sequence[object] = (),
     ) -> list[Section]:
-        """What was found in words; tables; figures of tasks; how to read them; facts; values."""
-        said: list[Block] = [Text(text, "verdict") for text in _verdicts(records)]
+        """What was found in words; a figure, methods beside controls, tasks; all else folded."""
         every, last = by_model(records), last_checkpoints(records)
-        shown: list[Block] = []
-        for model, some in last.items():
-            shown += _of_model(some, model)
-        others = [(model, some) for model, some in every.items() if model not in last]
-        earlier = tuple(table for model, some in others for table in _by_tasks(some, model))
-        shown += [Fold("Earlier checkpoints", earlier)] if earlier else []
-        means = _means(records)
+        methods, tasks = _methods_table(last), _tasks_table(last)
+        shown: list[Block] = [*_headline_figure(records), *methods]
+        shown += [Fold(table.title, (table,)) if len(last) > 1 else table for table in tasks]
+        folds = tuple(_folds(records))
         firsts = [group[0] for group in every.values()]
         return [
-            opening([record for some in last.values() for record in some], said, failures),
-            *([Section("Means over tasks", tuple(means))] if means else []),
-            Section("Odds and selectivity", (*shown, *failures_table(failures, "task"))),
+            opening([r for some in last.values() for r in some], _said(records), failures),
+            *([Section("Methods beside their controls", tuple(shown))] if shown else []),
             *sweep_sections(every),
-            *accuracy_sections(records),
-            *training_sections(records, _main_methods(records)),
-            *_mean_layers(last),
-            *(figures_of(record) for some in last.values() for record in some),
+            *([Section("Failures", tuple(failures_table(failures, "task")))] if failures else []),
+            *([Section("More tables and figures", folds)] if folds else []),
             Section("How to read this", (Terms(READING),)),
             *facts_section(firsts),
             *values_section(records),
@@ -355,45 +147,232 @@ class GymPage(Page):
         return list(means(record, {"accuracy": RIGHT, **odds}))
 
 
-def _indices(records: Sequence[Record]) -> str:
-    """Whose indices were used, if they are not the right ones."""
-    compat = "".join({str(record.method.args.get("compat", "")) for record in records})
-    return f", with the indices of {compat}" if compat else ""
-
-
 def _tables_in(section: Section) -> list[TextTable]:
     return [block for block in section.blocks if isinstance(block, TextTable)]
 
 
-def methods_of(record: Record) -> list[str]:
-    """The methods of a record, in their order."""
-    return [str(name) for name in record.table(METHODS_TABLE).columns["method"]]
+def _said(records: Sequence[Record]) -> list[Block]:
+    """Of every model its first sentence, what may mislead in it, and how far training went."""
+    said: list[Block] = []
+    checkpoints = checkpoints_of(records)
+    for some in last_checkpoints(records).values():
+        first, *more = sentences(some)
+        said.append(Text(first, "verdict"))
+        if groups := checkpoints.get(base_of(some[0])):
+            more.append(_of_training(groups))
+        said += [Text(" ".join(more))] if more else []
+    return said
+
+
+def _of_training(groups: Sequence[Sequence[Record]]) -> str:
+    """From the first checkpoint to the last one, in words."""
+    ends = (groups[0], groups[-1])
+    names = " to ".join(checkpoint_name(some[0]) for some in ends)
+    best = ranked(done(groups[-1]))
+    accuracy, odds = (
+        " to ".join(f"{mean_of_tasks(some, name):.2f}" for some in ends)
+        for name in ("accuracy", f"{ORIGINAL}_{best[0].method if best else ''}")
+    )
+    told = f", and the mean odds of {best[0].name} from {odds}" if best else ""
+    return (
+        f"Over {len(groups)} checkpoints, {names}, the mean accuracy of all tasks goes from"
+        f" {accuracy}{told}."
+    )
+
+
+def _methods_table(last: Mapping[str, Sequence[Record]]) -> list[TextTable]:
+    """A row a model and method, the best first: its odds beside those of its controls."""
+    rows: list[list[str]] = []
+    kinds: list[RowKind] = []
+    several = any(len(records) > 1 for records in last.values())
+    for model, records in last.items():
+        some = done(records)
+        found = ranked(some)
+        controls = [Beside(name, some) for name in (RANDOM, VANILLA)]
+        for each in (*found, *(each for each in controls if not math.isnan(each.mean()))):
+            rows.append([model, each.name, *_beside(each, counted=several)])
+            kinds.append("" if each in found else "control")
+    labels = "better in tasks" if several else "less shuffled"
+    headings = ("odds", "shuffled labels", labels, "control labels", "selectivity", "untrained")
+    numbers = tuple(map(Column, headings))
+    texts = (Column("model", False), Column("method", False))
+    columns = (*texts, *numbers, Column("loss still falls", False, optional=1))
+    counted = [f"{len(done(some))} of {len(some)} tasks" for some in last.values()]
+    every = [record for records in last.values() for record in records]
+    over = f"Means over tasks that are done better than 60 %, {', '.join(counted)}"
+    told = f"{over}. {MEANS}" if several else INTERVALS
+    caption = f"Nats; {_items(every)}; the best method first. Grey: controls. {told}"
+    where = {(record.task.name if not several else "", record.model.name) for record in every}
+    one = f", {', '.join(filter(None, where.pop()))}" if len(where) == 1 else ""
+    title = f"Odds beside those of controls{one}{indices(every)}"
+    return [_without_empty(title, columns, rows, kinds, caption)] if rows else []
+
+
+def _items(records: Sequence[Record]) -> str:
+    sizes = sorted({record.n for record in records})
+    return f"{' to '.join(map(str, sizes[:1] + sizes[1:][-1:]))} test items of a task"
+
+
+def _beside(each: Beside, *, counted: bool = False) -> tuple[str, ...]:
+    """The numbers of a method in the table of methods."""
+    shuffled = Beside(each.shuffled, each.records).text() if each.shuffled else ""
+    less = each.text(f"difference:{each.shuffled}") if each.shuffled else ""
+    n = len(each.records)
+    return (
+        each.text(),
+        shuffled,
+        f"{each.better} of {n}" if each.shuffled and counted else less,
+        each.text("result", CONTROL),
+        each.text("result", SELECTIVITY),
+        each.text(f"control:{UNTRAINED}"),
+        "" if each.falls is None else "yes" if each.falls else "no",
+    )
+
+
+def _without_empty(
+    title: str,
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str]],
+    kinds: Sequence[RowKind],
+    caption: str,
+) -> TextTable:
+    """A table without the columns that say nothing: empty ones, and the only model's."""
+    kept = [
+        place
+        for place, cells in enumerate(zip(*rows, strict=True))
+        if any(cells) and (columns[place].heading != "model" or len(set(cells)) > 1)
+    ]
+    made = [
+        Row(tuple(row[place] for place in kept), kind)
+        for row, kind in zip(rows, kinds, strict=True)
+    ]
+    return TextTable(title, tuple(columns[place] for place in kept), tuple(made), caption)
+
+
+def _tasks_table(last: Mapping[str, Sequence[Record]]) -> list[TextTable]:
+    """Of every model with several tasks a row a task: its best method beside controls."""
+    made: list[TextTable] = []
+    headings = ("odds", "shuffled labels", "control labels", "untrained", "whole vector")
+    columns = [Column("task", False), Column("accuracy"), Column("best method", False)]
+    columns += map(Column, headings)
+    for model, records in last.items():
+        rows: list[list[str]] = []
+        kinds: list[RowKind] = []
+        for record in records:
+            found = ranked([record])
+            if len(records) == 1 or not found:
+                continue
+            odds, shuffled, _, control, _, untrained, _ = _beside(found[0])
+            accuracy, whole = record.measure("accuracy"), Beside(VANILLA, [record]).text()
+            cells = (measured(accuracy), found[0].name, odds, shuffled, control, untrained, whole)
+            rows.append([record.task.name, *cells])
+            kinds.append("control" if value_of(accuracy) <= LEAST_ACCURACY else "")
+        if rows:
+            caption = f"Nats; {_items(records)}. Grey: an accuracy of at most 60 %. {INTERVALS}"
+            title = f"The best method of each task, {model}"
+            made.append(_without_empty(title, columns, rows, kinds, caption))
+    return made
+
+
+def _headline_figure(records: Sequence[Record]) -> list[Figure]:
+    """The best method beside its controls: over training, else by layer of a single task, by task
+    of a single model, or by model.
+    """
+    last = last_checkpoints(records)
+    best = {model: found[0] for model, some in last.items() if (found := ranked(done(some)))}
+    if not best:
+        return []
+    first = next(iter(best.values()))
+    shown = [first.method, *filter(None, [first.shuffled]), RANDOM, VANILLA]
+    if over := training_figures(records, shown):
+        return over[:1]
+    some = next(iter(last.values()))
+    lines = {in_words(name): name for name in shown if name in methods_of(some[0])}
+    if len(last) == 1 and len(some) == 1:
+        about = f"{some[0].task.name}, {some[0].model.name}: odds by layer, each at its region."
+        drawn = draw_layers({label: _layers(some[0], name) for label, name in lines.items()})
+        return [Figure(drawn, name="Odds by layer", about=about)]
+    if len(last) == 1:
+        names = [record.task.name for record in some]
+        points = {
+            label: [_estimate(record.measure(f"{ORIGINAL}_{name}")) for record in some]
+            for label, name in lines.items()
+        }
+    else:
+        names = list(best)
+        points = {
+            label: [Estimate(Beside(name, each.records).mean()) for each in best.values()]
+            for label, name in lines.items()
+        }
+    about = f"Odds of {', '.join(points)} in {', '.join(names)}."
+    return [Figure(draw_points(points, names, "log odds-ratio, nats"), name="Odds", about=about)]
+
+
+def _estimate(measure: Measure | None) -> Estimate:
+    return estimate_of(measure) or Estimate(math.nan)
+
+
+def _folds(records: Sequence[Record]) -> Iterator[Fold]:
+    """All other tables and figures."""
+    every, last = by_model(records), last_checkpoints(records)
+    tables: dict[str, list[TextTable]] = {
+        "Means over tasks, a row a model (table 1)": means_table(records),
+        "Odds and selectivity, a row a task (tables 3 to 20)": [],
+        "What was chosen on validation items": [],
+        "The published rule that chooses regions": [],
+        "Odds in the untrained model": [],
+        "Earlier checkpoints": [],
+    }
+    makers = (
+        by_tasks,
+        lambda some, model: chosen_table(some, main_methods(some), model),
+        rules_table,
+        untrained_table,
+    )
+    for model, some in last.items():
+        for title, make in zip(list(tables)[1:5], makers, strict=True):
+            tables[title] += make(some, model)
+    for model, some in every.items():
+        tables["Earlier checkpoints"] += [] if model in last else by_tasks(some, model)
+    yield from (Fold(name, tuple(made), in_markdown=True) for name, made in tables.items() if made)
+    if layers := _mean_layers(last):
+        yield Fold("Layers, means over tasks", tuple(layers))
+    for part in accuracy_sections(records):
+        yield Fold(part.title, part.blocks)
+    yield from training_folds(records, main_methods(records))
+    for record in (record for some in last.values() for record in some):
+        blocks = (*_figures(record), *_stored(record))
+        yield Fold(f"{record.task.name}, {record.model.name}: figures and tables", blocks)
 
 
 def _map(record: Record, method: str) -> OddsMap:
     cells = record.table(CELLS).where(method=method)
     layers = [int(x) for x in cells.numbers("layer")]
     regions = [str(x) for x in cells.columns["region"]]
-    return OddsMap(method, layers, regions, cells.numbers("odds").tolist())
+    return OddsMap(in_words(method), layers, regions, cells.numbers("odds").tolist())
 
 
-def figures_of(record: Record) -> Section:
+def _figures(record: Record) -> list[Block]:
     """Heat maps of all methods on one scale, and lines of layers."""
     where = f"{record.task.name}, {record.model.name}"
-    methods = _main_methods([record])
+    methods = main_methods([record])
     every = record.table(CELLS).numbers("odds")
     top = max(1e-9, float(np.nanmax(np.abs(every), initial=0.0)))
-    lines = {method: _layers(record, method) for method in methods}
-    blocks: list[Block] = []
-    if lines:
-        about = f"{where}: odds of test items by layer, each at its region."
-        blocks.append(Figure(draw_layers(lines), title="Layers", name="layers", about=about))
-    if methods:
-        about = f"{where}: mean odds of test items by layer and region, a panel a method."
-        picture = draw_maps([_map(record, method) for method in methods], top)
-        blocks.append(Figure(picture, title="Layers and regions", name="maps", about=about))
-    inner = [stored_table(table, f"{where}: {table.name}") for table in record.tables]
-    return Section(where, (*blocks, Fold(f"{where}: tables", tuple(inner))))
+    if not methods:
+        return []
+    lines = {in_words(method): _layers(record, method) for method in methods}
+    of_layers = f"{where}: odds of test items by layer, each at its region."
+    of_maps = f"{where}: mean odds of test items by layer and region, a panel a method."
+    picture = draw_maps([_map(record, method) for method in methods], top)
+    return [
+        Figure(draw_layers(lines), title="Layers", name="layers", about=of_layers),
+        Figure(picture, title="Layers and regions", name="maps", about=of_maps),
+    ]
+
+
+def _stored(record: Record) -> list[TextTable]:
+    where = f"{record.task.name}, {record.model.name}"
+    return [stored_table(table, f"{where}: {table.name}") for table in record.tables]
 
 
 def _layers(record: Record, method: str) -> list[tuple[int, float, float, float]]:
@@ -403,213 +382,23 @@ def _layers(record: Record, method: str) -> list[tuple[int, float, float, float]
     return [(int(row[0]), *row[1:]) for row in zip(*numbers, strict=True)]
 
 
-def _mean_layers(groups: Mapping[str, Sequence[Record]]) -> list[Section]:
+def _mean_layers(groups: Mapping[str, Sequence[Record]]) -> list[Figure]:
     """Odds of layers as means over tasks, a figure for each model with several tasks."""
     figures: list[Figure] = []
     for model, records in groups.items():
         lines: dict[str, list[tuple[int, float, float, float]]] = {}
-        for method in _main_methods(records) if len(records) > 1 else ():
+        for method in main_methods(records) if len(records) > 1 else ():
             rows = [[row[:2] for row in _layers(record, method)] for record in records]
             if len({tuple(layer for layer, _ in some) for some in rows}) == 1 and rows[0]:
                 means = np.array([[value for _, value in some] for some in rows]).mean(axis=0)
-                lines[method] = [
+                lines[in_words(method)] = [
                     (layer, float(mean), math.nan, math.nan)
                     for (layer, _), mean in zip(rows[0], means, strict=True)
                 ]
         if lines:
             about = f"{model}: mean odds of {len(records)} tasks by layer, each at its region."
             figures.append(Figure(draw_layers(lines), title=model, name=model, about=about))
-    return [Section("Layers, means over tasks", tuple(figures))] if figures else []
-
-
-def _known(records: Sequence[Record], of: str) -> bool:
-    return any(m.name.startswith(f"{of}_") for record in records for m in record.measures)
-
-
-def _all_methods(records: Sequence[Record]) -> list[str]:
-    return list(dict.fromkeys(method for record in records for method in methods_of(record)))
-
-
-def _main_methods(records: Sequence[Record]) -> list[str]:
-    """All methods but those of sweeps, which have tables of their own."""
-    return [method for method in _all_methods(records) if method not in SWEPT]
-
-
-def _settings(records: Sequence[Record], method: str) -> list[str]:
-    """The settings of a method, if there are several."""
-    tried = [row["setting"] for record in records for row in candidates_of(record, method)]
-    found = list(dict.fromkeys(map(str, tried)))
-    return found if len(found) > 1 else []
-
-
-def _of_model(records: Sequence[Record], model: str) -> list[TextTable]:
-    """All tables of one model."""
-    return [
-        *_by_tasks(records, model),
-        *chosen_table(records, _main_methods(records), model),
-        *_rules(records, model),
-        *_untrained(records, model),
-    ]
-
-
-def _by_tasks(records: Sequence[Record], model: str) -> list[TextTable]:
-    kinds = (of for of in (ORIGINAL, SELECTIVITY) if _known(records, of))
-    return [_by_task(records, of, model) for of in kinds]
-
-
-def _by_task(records: Sequence[Record], of: str, model: str) -> TextTable:
-    """A row a task, a column a method and each of its settings; the average of tasks below."""
-    columns = [Column("task", False), Column("n", optional=1), Column("accuracy")]
-    found = [[record.measure("accuracy") for record in records]]
-    for method in _main_methods(records):
-        columns.append(Column(method))
-        found.append([record.measure(f"{of}_{method}") for record in records])
-        for setting in _settings(records, method):
-            columns.append(Column(f"{method}, {setting}"))
-            found.append([_of_setting(record, method, setting, of) for record in records])
-    rows = [
-        Row(
-            (record.task.name, f"{record.n:,}", *map(measured, numbers)),
-            "control" if _value(numbers[0]) <= LEAST_ACCURACY else "",
-        )
-        for record, *numbers in zip(records, *found, strict=True)
-    ]
-    if len(records) > 1:
-        rows.append(Row(("average", "", *map(_average, found))))
-    caption = f"{READING[HEADINGS[of]]} Grey: an accuracy of at most 60 %."
-    if len(records) > 1:
-        caption += " The average has no interval: tasks are not a sample."
-    title = f"{HEADINGS[of]}, {model}{_indices(records)}"
-    return TextTable(title, tuple(columns), tuple(rows), caption)
-
-
-def _of_setting(record: Record, method: str, setting: str, of: str) -> Measure | None:
-    """The odds or the selectivity of one setting of a method."""
-    for row in candidates_of(record, method):
-        if row["setting"] == setting:
-            return number_of(row, of)
-    return None
-
-
-def _means(records: Sequence[Record]) -> list[TextTable]:
-    """A row a model or checkpoint, a column a method: means over tasks, if there are several."""
-    groups = by_model(records)
-    methods = _main_methods(records)
-    if len(groups) < 2 or not methods:
-        return []
-    columns = (Column("model", False), Column("tasks"), Column("accuracy"), *map(Column, methods))
-    made: list[TextTable] = []
-    for of in (ORIGINAL, SELECTIVITY):
-        rows = [
-            Row((model, f"{len(some)}", *(_mean(some, name) for name in ("accuracy", *names))))
-            for model, some in groups.items()
-            for names in [[f"{of}_{method}" for method in methods]]
-            if _known(some, of)
-        ]
-        caption = f"{READING[HEADINGS[of]].partition(' Brackets')[0]} {MEANS}"
-        if rows:
-            made.append(TextTable(f"Mean {HEADINGS[of].lower()}", columns, tuple(rows), caption))
-    return made
-
-
-def _value(measure: Measure | None) -> float:
-    return float("nan") if measure is None else measure.value
-
-
-def _average(found: Sequence[Measure | None]) -> str:
-    """The mean over tasks; tasks are not a sample, so it has no interval."""
-    values = list(map(_value, found))
-    return f"{np.mean(values):.2f}" if np.isfinite(values).all() else ""
-
-
-def _mean(records: Sequence[Record], name: str) -> str:
-    """The mean of a measure over tasks."""
-    return _average([record.measure(name) for record in records])
-
-
-def _rules(records: Sequence[Record], model: str) -> list[TextTable]:
-    """A row a method: its numbers by both rules, as means over tasks if there are several."""
-    methods = _main_methods(records)
-    kinds = {
-        "odds": f"{ORIGINAL}_",
-        "odds, as published": f"{CAUSALGYM_2024}_{ORIGINAL}_",
-        "selectivity": f"{SELECTIVITY}_",
-        "selectivity, as published": f"{CAUSALGYM_2024}_{SELECTIVITY}_",
-    }
-    known = {name: start for name, start in kinds.items() if _known(records, start.rstrip("_"))}
-    columns = (Column("method", False), *map(Column, known), Column("n", optional=1))
-    rows: list[Row] = []
-    for method in methods:
-        found = [
-            [record.measure(f"{start}{method}") for record in records] for start in known.values()
-        ]
-        rows.append(Row((method, *map(mean_text, found), sizes_text(found[0] if found else []))))
-    caption = (
-        f"As published ({CAUSALGYM_2024}), regions are chosen on the test items themselves, not on"
-        " validation items; what this gives to random directions is its bias. Its numbers have no"
-        " interval: one over the same items would not"
-        f" hold the bias. {INTERVALS if len(records) == 1 else MEANS}"
-    )
-    title = f"The rule that chooses regions, {model}{_indices(records)}"
-    return [TextTable(title, columns, tuple(rows), caption)] if methods else []
-
-
-def _untrained(records: Sequence[Record], model: str) -> list[TextTable]:
-    of = "control:untrained model"
-    methods = _main_methods(records)
-    rows = [
-        Row(
-            (
-                record.task.name,
-                f"{record.n:,}",
-                *(measured(record.measure(f"{ORIGINAL}_{method}", of)) for method in methods),
-            )
-        )
-        for record in records
-        if any(measure.of == of for measure in record.measures)
-    ]
-    columns = (Column("task", False), Column("n", optional=1), *map(Column, methods))
-    caption = "Odds with original labels; see above."
-    return [TextTable(f"Odds, {model} untrained", columns, tuple(rows), caption)] if rows else []
-
-
-def _verdicts(records: Sequence[Record]) -> list[str]:
-    """A sentence for each model: the best methods by odds and by selectivity, what the published
-    rule gives to random directions, and how far training went.
-    """
-    said: list[str] = []
-    checkpoints = checkpoints_of(records)
-    for model, some in last_checkpoints(records).items():
-        parts: list[str] = []
-        best = ""
-        for of in (SELECTIVITY, ORIGINAL):
-            means = {method: mean_of_tasks(some, f"{of}_{method}") for method in _all_methods(some)}
-            known = {method: x for method, x in means.items() if np.isfinite(x)}
-            if known:
-                best = max(known, key=lambda method: known[method])
-                parts.insert(0, f"the highest mean {of} is that of {best}, {known[best]:.2f}")
-        bias = mean_of_tasks(some, f"{CAUSALGYM_2024}_{ORIGINAL}_{RANDOM}")
-        if np.isfinite(bias):
-            parts.append(f"random directions have {bias:.2f} by the published choice of regions")
-        tasks = f"{len(some)} tasks" if len(some) > 1 else some[0].task.name
-        said.append(f"{model}, {tasks}: {'; '.join(parts)}.")
-        if groups := checkpoints.get(base_of(some[0])):
-            said.append(_of_training(groups, best))
-    return said
-
-
-def _of_training(groups: Sequence[Sequence[Record]], method: str) -> str:
-    """From the first checkpoint to the last one, in words."""
-    ends = (groups[0], groups[-1])
-    accuracy, odds = (
-        " to ".join(f"{mean_of_tasks(some, name):.2f}" for some in ends)
-        for name in ("accuracy", f"{ORIGINAL}_{method}")
-    )
-    names = " to ".join(checkpoint_name(some[0]) for some in ends)
-    return (
-        f"Over {len(groups)} checkpoints, {names}, the mean accuracy goes from {accuracy}, and the"
-        f" mean odds of {method} from {odds}."
-    )
+    return figures
 
 
 DIRECTIONS_READING = {
@@ -661,12 +450,28 @@ class DirectionsPage(Page):
         return [
             opening(records, said, failures),
             Section("Odds beside controls", tuple(self.tables(records, failures))),
-            *map(figures_of, records),
+            *_directions_figures(records),
             Section("How to read this", (Terms(DIRECTIONS_READING),)),
             *facts_section(records),
             *values_section(records),
             *all_numbers(records),
         ]
+
+
+def _directions_figures(records: Sequence[Record]) -> list[Section]:
+    """Of a single method its figures; of several, folded."""
+    folds = [
+        Fold(
+            f"{record.method.name}, {record.task.name}, {record.model.name}",
+            tuple((*_figures(record), *_stored(record))),
+        )
+        for record in records
+    ]
+    if len(folds) == 1:
+        (record,) = records
+        blocks = (*_figures(record), Fold("Tables", tuple(_stored(record))))
+        return [Section("Layers and regions", blocks)]
+    return [Section("Layers and regions", tuple(folds))] if folds else []
 
 
 def _cells(record: Record) -> tuple[str, ...]:

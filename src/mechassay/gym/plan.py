@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, get_args
 
-from mechassay.gym.names import ALL_TASKS, METHODS
+from mechassay.gym.names import ALL_TASKS, PUBLISHED
 from mechassay.runs import options
 from mechassay.runs.options import option
 
 PAPER_STEPS = "paper-steps"
-GymControl = Literal["labels", "untrained"]
+GymControl = Literal["labels", "shuffled", "untrained"]
 GYM_CONTROLS: tuple[GymControl, ...] = get_args(GymControl)
 TASKS = option(
     "Gym task, see `mechassay gym list`; a family of them, all, or a YAML file. Repeat for"
@@ -36,6 +36,8 @@ class GymPlan:
         tasks: names of gym tasks, of families, or files; "all" stands for the 29.
         revisions: checkpoints; every model becomes `MODEL@REVISION` of each, and this is empty.
         methods: see `gym.methods`; names of `SWEEPS` stand for all their settings.
+        steps, epochs, lr: of methods that are trained; they become settings of these methods, such
+            as `das:steps=200`, and these are None.
     """
 
     models: Annotated[tuple[str, ...], options.LOADED_MODELS]
@@ -49,7 +51,7 @@ class GymPlan:
             complete="gym methods",
             first=True,
         ),
-    ] = METHODS
+    ] = PUBLISHED
     revisions: Annotated[tuple[str, ...], REVISIONS] = ()
     layers: Annotated[str, option("`all`, numbers such as 0,3,6, or every third: ::3.")] = "all"
     seeds: Annotated[
@@ -59,7 +61,8 @@ class GymPlan:
     controls: Annotated[
         tuple[GymControl, ...],
         option(
-            "Controls that train again, on --control-label or in a model of random weights.",
+            "Controls that train again: on --control-label, on shuffled labels, or in a model of"
+            " random weights.",
             "--control",
         ),
     ] = GYM_CONTROLS
@@ -67,6 +70,16 @@ class GymPlan:
         tuple[str, ...],
         option("Word for each type, with its space; dog and give by default.", "--control-label"),
     ] = ()
+    steps: Annotated[
+        int | None,
+        option("Steps of methods that are trained; 100 of das, as published.", least=1),
+    ] = None
+    epochs: Annotated[
+        int | None, option("The same in passes over the train interchanges.", least=1)
+    ] = None
+    lr: Annotated[
+        float | None, option("Their highest learning rate; 0.005 of das, as published.")
+    ] = None
     compat: Annotated[
         str, option("causalgym-2024: read and fit at the indices of the public code.")
     ] = ""

@@ -18,7 +18,7 @@ even to directions that do nothing; random directions under the same rule say ho
 Intervals are bootstraps over groups of items (a pair and its swap) and over seeds, where a
 method has several. Few seeds say little of their spread: the interval is then too narrow. Beside
 the odds stands the accuracy: the share of bases whose own label is more probable than the other
-one.
+one. A method that reads labels stands beside itself on shuffled labels, where that was run.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from jaxtyping import Bool, Float, Int
 
 from mechassay.errors import one_of
 from mechassay.features.finder import Fit
+from mechassay.features.training import fall_of, still_falling
 from mechassay.gym.interchanges import CAUSALGYM_2024
-from mechassay.gym.names import RANDOM
+from mechassay.gym.names import RANDOM, VANILLA, is_control, shuffled_of
 from mechassay.gym.task_accuracy import ACCURACY_SAYS, LEAST_ACCURACY, no_behaviour
 from mechassay.results.records import (
     Measure,
@@ -139,6 +140,21 @@ class MethodOdds(OneLine):
         """
         return chosen_regions(self.odds(of, "validation"), self._offered(self.odds(of)), rule)
 
+    def losses(self) -> Float[np.ndarray, "seeds steps"]:
+        """The loss before each step of a training on original labels: the mean over layers, each at
+        its region. No steps where nothing was trained.
+        """
+        fits, odds = self.fits[ORIGINAL], self.test[ORIGINAL]
+        if any(len(fit.losses) == 0 for fit in fits):
+            return np.zeros((self.seeds, 0))
+        # Sites are all regions of the first layer, then of the next.
+        sites = self.regions(ORIGINAL) + odds.shape[3] * np.arange(odds.shape[2])
+        found = [
+            fit.losses.double().numpy()[:, own].mean(axis=1)
+            for fit, own in zip(fits, sites, strict=True)
+        ]
+        return np.stack(found)
+
     def _offered(self, odds: Odds) -> Odds:
         return odds if self.offered is None else np.where(self.offered, odds, -np.inf)
 
@@ -179,6 +195,7 @@ KIND = "gym"
 METHODS_TABLE, CANDIDATES, CELLS = "methods", "candidates", "cells"
 WHOLE_VECTOR, RANDOM_DIRECTIONS = "whole vector", "random directions"
 """Controls of directions that others found."""
+UNTRAINED = "untrained model"
 RIGHT = "right"
 """The column of a record that has whether a base's own label is the more probable one."""
 SAYS = {
@@ -327,6 +344,7 @@ class TaskOdds(OneLine, Tabular):
         other = self.untrained
         known = other is not None and method in other.methods
         row["untrained"] = other.estimate(method).value if known and other else float("nan")
+        row |= _training(found)
         row |= {"sites_without": len(found.lacking), "n": len(self)}
         return row
 
@@ -458,7 +476,7 @@ class TaskOdds(OneLine, Tabular):
         """What a reader has to know."""
         said: list[str] = []
         for method, found in self.methods.items():
-            if found.lacking and method not in self.controls:
+            if found.lacking and method not in self.controls and not is_control(method):
                 n = len(self.layers) * len(self.regions)
                 first = next(iter(found.lacking.values()))
                 said.append(
@@ -493,20 +511,21 @@ class TaskOdds(OneLine, Tabular):
                 nothing = Estimate(float("nan"))
                 unknown = _measure(name, title, "result", nothing, 0, SAYS[SELECTIVITY])
                 yield unknown.model_copy(update={"n_undefined": n})
-            if RANDOM in self.methods and method != RANDOM:
-                less = self.difference(method, RANDOM)
-                name = f"{ORIGINAL}_{method}"
-                yield _measure(name, method, "difference:random", less, n, SAYS[ORIGINAL])
-            other = self.untrained
-            if other is not None and method in other.methods:
-                name = f"{ORIGINAL}_{method}"
-                named = "control:untrained model"
-                yield _measure(name, method, named, other.estimate(method), n, SAYS[ORIGINAL])
+            for other in (RANDOM, VANILLA):
+                if other in self.methods and method != other:
+                    less = self.difference(method, other)
+                    name = f"{ORIGINAL}_{method}"
+                    yield _measure(name, method, f"difference:{other}", less, n, SAYS[ORIGINAL])
+            elsewhere = self.untrained
+            if elsewhere is not None and method in elsewhere.methods:
+                name, found = f"{ORIGINAL}_{method}", elsewhere.estimate(method)
+                yield _measure(name, method, f"control:{UNTRAINED}", found, n, SAYS[ORIGINAL])
 
     def _beside(self, method: str, of: str) -> Iterator[Measure]:
         """What the controls give, and the method less each of them."""
         name, n = f"{of}_{method}", len(self)
-        for control in self.controls:
+        own = shuffled_of(method)
+        for control in (*self.controls, *([own] if own in self.methods else [])):
             found = self.estimate(control, of)
             yield _measure(name, method, f"control:{control}", found, n, SAYS[of])
             less = self.difference(method, control, of)
@@ -560,6 +579,22 @@ class TaskOdds(OneLine, Tabular):
         }
         notes = map(html_note, self.warnings())
         return html_facts(f"{self.task}, {self.model}", facts, html_table(names, rows), *notes)
+
+
+def _training(found: MethodOdds) -> dict[str, float | bool | None]:
+    """The mean loss of the first and of the last tenth of a training, how much it still falls, and
+    whether it does (`features.training`); NaN and None where nothing was trained.
+    """
+    losses, nan = found.losses(), float("nan")
+    first, last, fall, falls = nan, nan, Estimate(nan), None
+    if tenth := -(-losses.shape[1] // 10):
+        about = found.fits[ORIGINAL][0].provenance
+        steps_of_epoch = -(-about["n_examples"] // about["settings"]["batch_size"])
+        mean = losses.mean(axis=0)
+        fall, falls = fall_of(mean, steps_of_epoch), still_falling(mean, steps_of_epoch)
+        first, last = float(losses[:, :tenth].mean()), float(losses[:, -tenth:].mean())
+    ends = {"fall": fall.value, "fall_low": fall.low, "fall_high": fall.high}
+    return {"first_loss": first, "last_loss": last, **ends, "still_falling": falls}
 
 
 def _measure(

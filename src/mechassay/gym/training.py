@@ -137,7 +137,7 @@ CLIP = 1.0
 CHUNKS = 4
 """Parts of a batch by length, so that little of it is padding."""
 TAIL = 100
-"""Steps whose mean loss is told."""
+"""Steps at most whose mean loss is told as the last one: a tenth of them."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +187,10 @@ class GymTraining:
                 f"Learning rates must be finite numbers above 0; got rate={self.rate},"
                 f" last_rate={self.last_rate}."
             )
+
+    def last_of(self, losses: Float[Tensor, "steps"]) -> float:
+        """The mean loss of the last tenth of the steps, of at most `TAIL`."""
+        return float(losses[-min(TAIL, max(1, self.steps // 10)) :].mean())
 
     @property
     def kept(self) -> tuple[int, ...]:
@@ -259,7 +263,7 @@ def train_gym_model(
             schedule=training.rate_at,
         )
     write_checkpoint(model, training.steps, folder)
-    _write(folder, {**about, "last_loss": float(losses[-TAIL:].mean())})
+    _write(folder, {**about, "last_loss": training.last_of(losses)})
     (folder / STATE).unlink()
     return losses
 
@@ -326,6 +330,8 @@ def _begin(folder: Path, about: dict[str, Any]) -> None:
         held = json.loads((folder / FILE).read_text("utf-8"))
     except (OSError, ValueError):
         held = None
+    if isinstance(held, dict) and "last_loss" in held:
+        raise BadUsage(f"{folder} holds a training that is finished. Name another folder.")
     if held != json.loads(json.dumps(about)):
         raise BadUsage(
             f"{folder} exists, and does not hold this training, interrupted. Name another folder."

@@ -204,11 +204,16 @@ class Facts:
 
 @dataclass(frozen=True)
 class Fold:
-    """Blocks that a reader opens."""
+    """Blocks that a reader opens.
+
+    Attributes:
+        in_markdown: whether Markdown has its blocks; of most folds it has nothing.
+    """
 
     title: str
     blocks: tuple[Block, ...]
     is_open: bool = False
+    in_markdown: bool = False
 
 
 @dataclass(frozen=True)
@@ -334,7 +339,7 @@ def _template() -> Template:
 
 
 def markdown(sections: Sequence[Section]) -> str:
-    """The words and tables of the sections in Markdown; figures and what is folded are left out."""
+    """The words and tables of the sections in Markdown; figures and most folds are left out."""
     lines: list[str] = []
     for section in sections:
         parts = [[*_lines(block, section.title), ""] for block in section.blocks]
@@ -368,5 +373,8 @@ def _lines(block: Block, title: str) -> Iterator[str]:
             yield from block.markdown()
         case Command():
             yield from ("```bash", block.text, "```")
+        case Fold(in_markdown=True):
+            for inner in block.blocks:
+                yield from (*_lines(inner, title), "")
         case Figure() | Fold():
             return
