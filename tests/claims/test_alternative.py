@@ -113,6 +113,13 @@ CASES = {
         [own(0.6), its(0.8), own(0.2, task="u")],
         OF_TASK,
     ),
+    # What is optional makes no NO better.
+    "more, and as much there": (
+        "C3",
+        "NO",
+        [own(0.8), its(0.6), own(0.8, task="u")],
+        OF_TASK,
+    ),
     # One task measured is no specificity, and another task is no explanation of this one.
     "of its own task": ("C3", "NOT TESTED", [own(0.8), its(0.6)], OF_METHOD),
     "of another task": ("V4", "NOT TESTED", [own(0.8), its(0.6)], OF_TASK),
@@ -171,7 +178,7 @@ def test_by_hand(tmp_path: Path, case: str) -> None:
 
 def test_the_difference_is_that_of_pairs_and_has_no_unit(tmp_path: Path) -> None:
     """.2 in every pair, whose interval has no width; logits of other sizes change nothing."""
-    said = "It recovers 0.200 [0.200, 0.200] more than the alternative (what exact finds on its own"
+    said = "It recovers 0.200 [0.200, 0.200] more than the alternative (what exact finds on t:"
     for place, scale in enumerate(((1.0, 0.0), (7.0, 0.0), (2.0, 100.0), (-1.0, 3.0))):
         rows = [own(0.8, scale=scale), its(0.6, scale=scale)]
         told = judged(tmp_path / str(place), "V4", OF_METHOD, *rows).reason

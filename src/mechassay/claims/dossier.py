@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -485,10 +485,17 @@ class _Dossier:
             for part, answer in every
             if not (part.optional and answer.status == "NOT TESTED")
         ]
+        required = [answer for part, answer in every if not part.optional]
+
+        def of_all(status: Callable[[Answer], Status]) -> Status:
+            """What is optional makes no NO better."""
+            least = combined(list(map(status, required)))
+            return least if least == "NO" else combined(list(map(status, counted)))
+
         statuses: list[Status] = [
-            combined([answer.status for answer in counted]),
-            combined([answer.at_worst for answer in counted]),
-            combined([answer.at_best for answer in counted]),
+            of_all(lambda answer: answer.status),
+            of_all(lambda answer: answer.at_worst),
+            of_all(lambda answer: answer.at_best),
         ]
         reasons = [rule.says, *(answer.reason for answer in answers)]
         read = [row for answer in counted for row in answer.read]

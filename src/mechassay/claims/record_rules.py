@@ -31,7 +31,7 @@ from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.method import method_name
 from mechassay.circuits.methods.spec import CircuitSpec
 from mechassay.circuits.scores import SCORES_SHA256
-from mechassay.claims.claim import Alternative, Claim
+from mechassay.claims.claim import Claim
 from mechassay.claims.rubric import JUDGED, RecordTest, Status
 from mechassay.errors import BadFile
 from mechassay.measurement.measurement import KIND as MEASURE
@@ -576,8 +576,8 @@ def by_alternative(part: RecordTest, claim: Claim, records: Sequence[StoredRecor
         if _same_pairs(own[0], theirs[0])
     ]
     if not rows:
-        return _nothing(part, f" of the alternative ({_named(stated)}) on the claim's pairs")
-    return _worst([_beside(part, stated, *row) for row in rows])
+        return _nothing(part, f" of the alternative ({_named(claim)}) on the claim's pairs")
+    return _worst([_beside(part, claim, *row) for row in rows])
 
 
 def beside_alternative(claim: Claim, records: Sequence[StoredRecord]) -> str:
@@ -590,11 +590,14 @@ def beside_alternative(claim: Claim, records: Sequence[StoredRecord]) -> str:
     return " ".join(filter(None, (answer.reason, of_pairs(answer.read))))
 
 
-def _named(stated: Alternative) -> str:
+def _named(claim: Claim) -> str:
+    """The alternative of a claim that names one, in words."""
+    stated = claim.alternative
+    assert stated is not None
     if stated.circuit:
         return CircuitSpec.name_in_results(stated.circuit)
-    method, task = stated.method or "its method", task_name(stated.task) or "its own task"
-    return f"what {method} finds on {task}"
+    task = task_name(stated.task or claim.task)
+    return f"what {stated.method or claim.ranking} finds on {task}"
 
 
 def _same_pairs(a: StoredRecord, b: StoredRecord) -> bool:
@@ -605,7 +608,7 @@ def _same_pairs(a: StoredRecord, b: StoredRecord) -> bool:
 
 def _beside(
     part: RecordTest,
-    stated: Alternative,
+    claim: Claim,
     own: tuple[StoredRecord, Measure],
     theirs: tuple[StoredRecord, Measure],
 ) -> Answer:
@@ -616,7 +619,7 @@ def _beside(
         said = f"{_what(part)} beside the alternative is undefined, or has no interval, in"
         return Answer("NOT TESTED", f"{said} {theirs[0].file}.")
     read = (own, theirs)
-    said = _in_words(part, stated, difference, alternative)
+    said = _in_words(part, claim, difference, alternative)
     if difference == (0.0, 0.0, 0.0):
         same = "That is none: it does the same on every pair."
         return Answer("NOT TESTED", f"{said} {same}", read)
@@ -634,16 +637,14 @@ def _beside(
     return _decided(difference.low > 0, difference.high < 0, said, read)
 
 
-def _in_words(
-    part: RecordTest, stated: Alternative, difference: Bounds, alternative: Bounds
-) -> str:
+def _in_words(part: RecordTest, claim: Claim, difference: Bounds, alternative: Bounds) -> str:
     value, low, high = difference
     less = value < 0
     size = interval(-value, -high, -low) if less else str(difference)
     does, than = ("Without it the model loses", "without ") if part.loss else ("It recovers", "")
     return (
         f"{does} {size} {'less' if less else 'more'} than {than}the alternative"
-        f" ({_named(stated)}: {alternative}), pair by pair."
+        f" ({_named(claim)}: {alternative}), pair by pair."
     )
 
 

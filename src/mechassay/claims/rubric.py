@@ -129,7 +129,7 @@ class RecordTest(Stored):
         control: a measure of the same record that it is compared with.
         least, most: the threshold.
         by, n: the conditions that must differ, and how many are needed.
-        optional: whether it counts only where it was tested.
+        optional: whether it counts only where it was tested, and never makes a NO better.
     """
 
     test: TestName
