@@ -46,6 +46,8 @@ SPLITS = ("train", "validation", "test", PRIVATE)
 CHUNK = 256
 # Examples looked at for each one wanted, before a tokenizer or a model is found unfit for the task.
 PATIENCE = 50
+# Examples that are made at once, at most: streams of made-up prompts have no end.
+MOST = 100_000
 
 
 class Task(ABC):
@@ -164,8 +166,8 @@ class Task(ABC):
 
         Raises:
             UnknownName: no such split, counterfactual or filter.
-            BadUsage: a limit below 1 or above what the split has, a negative seed, or no seed for
-                the private split.
+            BadUsage: a limit below 1, above `MOST` or above what the split has, a negative seed, or
+                no seed for the private split.
             BadPairs: the tokenizer or the filter leaves too little; the message has the counts.
         """
         tokenizer = tokenizer_of(self.name, model)
@@ -201,8 +203,8 @@ class Task(ABC):
 
     def _size(self, split: str, limit: int | None) -> int:
         one_of("split", split, SPLITS)
-        if limit is not None and limit < 1:
-            raise BadUsage(f"limit must be 1 or more; got {limit}.")
+        if limit is not None and not 1 <= limit <= MOST:
+            raise BadUsage(f"{self.name} gives 1 to {MOST:,} pairs; got a limit of {limit:,}.")
         if split not in self.sizes:
             raise self._no_split(split)
         return limit or self.sizes[split]
