@@ -79,7 +79,7 @@ from mechassay.results.report import write_page
 from mechassay.runs.execute import Here, batches_of, done, prepare
 from mechassay.runs.folder import RunFolder, read_json
 from mechassay.runs.job import cell_name, command_line
-from mechassay.tasks import load_task
+from mechassay.tasks import MOST_PAIRS, load_task
 from mechassay.truth.ground_truth import truth_circuit
 from mechassay.utils.display import BAR, OneLine, Progress, counted
 from mechassay.utils.files import file_hash, write_text
@@ -292,8 +292,8 @@ class AssaySettings:
 
     def __post_init__(self) -> None:
         for name in ("limit", "train_limit", "grid", "left_out"):
-            if getattr(self, name) < 2:
-                raise BadUsage(f"{name} must be 2 or more; got {getattr(self, name)}.")
+            if not 2 <= (given := getattr(self, name)) <= MOST_PAIRS:
+                raise BadUsage(f"{name} must be between 2 and {MOST_PAIRS:,}; got {given:,}.")
 
 
 @dataclass(frozen=True, repr=False)

@@ -489,8 +489,8 @@ class _Dossier:
 
         def of_all(status: Callable[[Answer], Status]) -> Status:
             """What is optional makes no NO better."""
-            least = combined(list(map(status, required)))
-            return least if least == "NO" else combined(list(map(status, counted)))
+            least = combined([status(each) for each in required])
+            return least if least == "NO" else combined([status(each) for each in counted])
 
         statuses: list[Status] = [
             of_all(lambda answer: answer.status),

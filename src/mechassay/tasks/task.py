@@ -38,7 +38,7 @@ from jaxtyping import Float, UInt64
 from mechassay.errors import BadPairs, BadUsage, one_of
 from mechassay.prompts.pairs import ABSENT, Example, Examples, Pairs, Unreadable, align_pairs
 from mechassay.prompts.tokenization import Aligned, Misaligned, encode, tokenizer_of
-from mechassay.tasks import KEEP, Keep
+from mechassay.tasks import KEEP, MOST_PAIRS, Keep
 
 PRIVATE = "private"
 """The split whose prompts are never stored."""
@@ -46,8 +46,6 @@ SPLITS = ("train", "validation", "test", PRIVATE)
 CHUNK = 256
 # Examples looked at for each one wanted, before a tokenizer or a model is found unfit for the task.
 PATIENCE = 50
-# Examples that are made at once, at most: streams of made-up prompts have no end.
-MOST = 100_000
 
 
 class Task(ABC):
@@ -166,8 +164,8 @@ class Task(ABC):
 
         Raises:
             UnknownName: no such split, counterfactual or filter.
-            BadUsage: a limit below 1, above `MOST` or above what the split has, a negative seed, or
-                no seed for the private split.
+            BadUsage: a limit below 1, above `MOST_PAIRS` or above what the split has, a negative
+                seed, or no seed for the private split.
             BadPairs: the tokenizer or the filter leaves too little; the message has the counts.
         """
         tokenizer = tokenizer_of(self.name, model)
@@ -203,8 +201,10 @@ class Task(ABC):
 
     def _size(self, split: str, limit: int | None) -> int:
         one_of("split", split, SPLITS)
-        if limit is not None and not 1 <= limit <= MOST:
-            raise BadUsage(f"{self.name} gives 1 to {MOST:,} pairs; got a limit of {limit:,}.")
+        if limit is not None and not 1 <= limit <= MOST_PAIRS:
+            raise BadUsage(
+                f"{self.name} gives 1 to {MOST_PAIRS:,} pairs; got a limit of {limit:,}."
+            )
         if split not in self.sizes:
             raise self._no_split(split)
         return limit or self.sizes[split]
