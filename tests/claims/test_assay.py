@@ -288,8 +288,9 @@ def test_claims_that_cannot_be_run(tmp_path: Path) -> None:
     ):
         with pytest.raises(BadUsage, match=message):
             _ = Assay(claims_of({**plain, **about}), tmp_path).steps
-    with pytest.raises(BadUsage, match="limit must be 2 or more"):
-        AssaySettings(limit=1)
+    for limit in (1, 99_999_999):
+        with pytest.raises(BadUsage, match=f"limit must be between 2 and 100,000; got {limit:,}"):
+            AssaySettings(limit=limit)
 
 
 @pytest.mark.slow

@@ -325,6 +325,8 @@ CASES: list[tuple[str, str, list[Record]]] = [
     # Another size of the same family is no other family; and which is the claim's is to be known.
     ("E6", "NOT TESTED", [circuit(0.9, 0.8, 1.0), circuit(0.9, 0.8, 1.0, model="big")]),
     ("E6", "NOT TESTED", [circuit(0.9, 0.8, 1.0, model="g", family="gemma")]),
+    # It names no alternative; those that do are in test_alternative.py.
+    ("V4", "NOT TESTED", [circuit(0.9, 0.8, 1.0)]),
     # What the claim says of itself.
     ("C1", "NOT TESTED", []),
     ("V1", "NOT TESTED", []),

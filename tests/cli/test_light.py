@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 HEAVY = ("torch", "scipy", "matplotlib", "transformers", "jinja2")
-LISTS = ("models", "tasks", "measure", "gym")
+LISTS = ("models", "tasks", "measure", "gym", "methods", "variables", "truth")
 """Groups whose list is told without the classes that it lists."""
 REFUSED = (
     "circuit run",

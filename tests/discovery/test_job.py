@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mechassay.circuits.evaluation.chance import against_chance
@@ -36,7 +37,14 @@ def test_the_metrics_are_those_of_the_run_with_a_curve(tmp_path: Path) -> None:
     assert ("circuit@9", "result") in names and ("cpr", "result") not in names
     assert bare.measures == [each for each in whole.measures if (each.name, each.of) in names]
     assert bare.values is not None and whole.values is not None
-    assert bare.values.columns == {name: whole.values.columns[name] for name in ("clean", "empty")}
+    columns = bare.values.columns
+    assert {"clean", "empty", "circuit@9", "complement@9"} <= set(columns)
+    assert columns == {name: whole.values.columns[name] for name in columns}
+    # The values of pairs give the numbers: f is (m(C) - m(0)) / (m(N) - m(0)).
+    full, empty = (np.mean(columns[name]) for name in ("clean", "empty"))
+    for name in ("circuit@9", "complement@9"):
+        f = (np.mean(columns[name]) - empty) / (full - empty)
+        assert bare.value(name) == pytest.approx(f)
     assert bare.specs["task"] == whole.specs["task"]
     # A curve also chooses a size, on validation pairs.
     assert {**bare.data, "validation": whole.data["validation"]} == whole.data

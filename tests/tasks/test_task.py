@@ -17,8 +17,8 @@ from transformers import PreTrainedTokenizerFast
 from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.prompts.batch import Batch
 from mechassay.prompts.pairs import Example
+from mechassay.tasks import MOST_PAIRS, load_task
 from mechassay.tasks import ioi as ioi_module
-from mechassay.tasks import load_task
 from mechassay.tasks.greater_than import GreaterThan
 from mechassay.tasks.ioi import ABC, CHANGES, IOI, NEW_NAMES
 from mechassay.tasks.task import PAPER_SIZES, owner, word_lists
@@ -317,3 +317,12 @@ def test_settings() -> None:
     with pytest.raises(BadUsage, match='ioi takes words only with source="own"'):
         load_task("ioi", words="paper", source="hub")
     assert NEW_NAMES not in IOI().counterfactuals == tuple(CHANGES)
+
+
+@pytest.mark.parametrize("limit", [0, MOST_PAIRS + 1, 99_999_999])
+def test_a_stream_without_end_is_not_followed(limit: int) -> None:
+    """Made-up prompts never run out, so that only the limit ends them."""
+    task, said = load_task("ioi"), f"ioi gives 1 to 100,000 pairs; got a limit of {limit:,}"
+    for ask in (task.pairs, task.examples):
+        with pytest.raises(BadUsage, match=said):
+            ask("test", limit=limit)

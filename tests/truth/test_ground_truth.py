@@ -27,6 +27,7 @@ from mechassay.results.records import Record
 from mechassay.runs.execute import run
 from mechassay.tasks import load_task
 from mechassay.truth.ground_truth import check_tasks, is_truth, load_truth, own_task_notes, tasks_of
+from mechassay.truth.summary import truth_rows
 
 
 def test_a_ground_truth_runs_on_its_own_task() -> None:
@@ -43,6 +44,21 @@ def test_a_letter_wrong_in_the_name_of_a_truth_is_no_missing_task() -> None:
 
 def test_truth_stands_for_all_of_them_once() -> None:
     assert with_truths(("gpt2", "truth", "truth-ioi")) == ("gpt2", *truth_names())
+
+
+def test_the_list_says_what_the_models_have() -> None:
+    """It is told from files; "circuit" has the edges of the circuit and of the model."""
+    rows = truth_rows()
+    assert {row["name"] for row in rows} == set(truth_names())
+    for name in ("truth-ioi", "truth-induction", "truth-addition-trained"):
+        truth = load_truth(name)
+        own = {row["ablation"]: row for row in rows if row["name"] == name}
+        assert set(own) == set(truth.verified)
+        for ablation, each in truth.verified.items():
+            n_edges = truth.model.graph.n_edges
+            assert own[ablation]["circuit"] == f"{len(each.circuit)} of {n_edges} edges"
+            assert own[ablation]["margin"] == f"{each.margin:,.0f} in {truth.n_pairs} pairs"
+            assert own[ablation]["least share"] == f"{each.least_share:.2f}"
 
 
 @pytest.mark.parametrize(

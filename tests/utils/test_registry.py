@@ -31,6 +31,11 @@ def test_every_built_in_name_loads() -> None:
     assert not [(kind.kind, name) for kind, name in BUILT_IN if not callable(kind.load(name))]
 
 
+@pytest.mark.parametrize("name", METHODS.built_in)
+def test_an_outline_is_what_the_class_says(name: str) -> None:
+    assert METHODS.outline(name) == (METHODS.about(name), METHODS.settings(name))
+
+
 def test_a_name_is_loaded_only_when_asked_for() -> None:
     shapes = Registry("shape", {"good": "collections:OrderedDict", "bad": "no.such.module:Thing"})
     assert shapes.names() == ["bad", "good"]

@@ -29,17 +29,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from mechassay.causal_models import truths
 from mechassay.causal_models.causal_model import CausalModel, Inputs, Undecided
-from mechassay.causal_models.labels import BaseAndSource, bases_and_sources, outputs
+from mechassay.causal_models.homes import HOMES
 from mechassay.causal_models.task_models import load_causal_model
-from mechassay.causal_models.true_sites import HOMES
 from mechassay.errors import BadPairs, BadUsage
 from mechassay.prompts.pairs import Example, Examples
 from mechassay.utils.display import OneLine, Tabular, html_facts, html_table
 from mechassay.utils.display import share as percent
+
+if TYPE_CHECKING:
+    from mechassay.causal_models.labels import BaseAndSource
 
 Prepare = Callable[[Sequence[Example]], Examples]
 
@@ -258,6 +260,9 @@ def distinguish(
         BadUsage: examples for a model that reads no prompts.
         BadPairs: no pair is decided by both, or none tells them apart; the message has the counts.
     """
+    # Imported here, because it is slow, and names of hypotheses need none of it.
+    from mechassay.causal_models.labels import bases_and_sources
+
     for model, variable in (first, second):
         if variable is not None:
             model.variable(variable)
@@ -304,6 +309,8 @@ def distinguish(
 
 def _said(model: CausalModel, variable: str | None, row: BaseAndSource) -> Any:
     """What is expected of a row, comparable: written where it is written, in any order."""
+    from mechassay.causal_models.labels import outputs
+
     value, _ = outputs(model, variable, row)
     if model.write is None:
         return value

@@ -1,26 +1,7 @@
-"""IOI: token and position of the subject, and a linear logit difference (MIB, figure 19).
+"""The linear logit difference of IOI, fitted to a model (MIB, figure 19).
 
-    names               A, B and C: two people, and who does something in the second clause
-    subject_token       S_Tok, the name C
-    subject_position    S_Pos, which of A and B it is: 0 or 1
-    logit_difference    bias + position * p + token * t
-
-p is 1 if the position is that which the base's names imply, else -1; t likewise for the token. The
-output is the logit of the indirect object minus that of the subject, both of the base.
-
-    S1 flip (B A | C)     the other position, the same token        p = -1, t = 1
-    S2 flip (A B | D)     the other position, the other token       p = -1, t = -1
-    S1 and S2 flip        the same position, the other token        p = 1,  t = -1
-
-A token that is neither of the base's people is undecided: Wang et al. (2023) gave it t = 0, MIB
-leaves it out (footnote 13). A prompt whose C is a third person has no subject.
-
-*Readings of Mueller et al. 2025.* Appendix G.5.4 has the S2 flip keep the position and both flips
-invert it; with two names that cannot be, and the code fits the table above. It has the difference
-as S minus IO, section 4.4 as IO minus S: the coefficients are positive, so it is IO - S. Figure 19b
-prints 3.16; its terms sum to .069 + 2.018 + .687 = 2.774. By table 18 the token is best aligned
-with head 7.9 alone (2.80), not with 8.10 (2.82) as in the text. The public code fits its first
-batch only, the paper says its dataset: here all rows given are fitted.
+The signals are those of `causal_models.ioi_model`: of a flip of the first, the second or both
+subjects, whether position and token are those of the base. All rows given are fitted.
 """
 
 from __future__ import annotations
@@ -36,14 +17,14 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from mechassay.causal_models.causal_model import CausalModel, Undecided, Variable
+from mechassay.causal_models.causal_model import CausalModel, Undecided
+from mechassay.causal_models.ioi_model import ioi_model, names_of, people_of, position_of, token_of
 from mechassay.causal_models.labels import (
     BaseAndSource,
     alignable,
     bases_and_sources,
     interchange_pair,
 )
-from mechassay.causal_models.task_models import space_before
 from mechassay.errors import BadFile, BadPairs, NonFinite, first_line
 from mechassay.prompts.interchange_batch import InterchangeBatch
 from mechassay.prompts.interchanges import InterchangePair
@@ -52,8 +33,6 @@ from mechassay.stats.intervals import resolved_difference
 from mechassay.utils.display import OneLine, html_facts, line
 from mechassay.utils.files import FORMAT, write_text
 
-BIAS, POSITION, TOKEN = 0.069, 2.018, 0.687
-"""Of GPT-2 small in the paper."""
 FLIPS = (
     "s1_io_flip_counterfactual",
     "s2_io_flip_counterfactual",
@@ -61,32 +40,6 @@ FLIPS = (
 )
 SAME = "no interchange"
 KIND = "logit difference"
-
-
-def ioi_model(bias: float = BIAS, position: float = POSITION, token: float = TOKEN) -> CausalModel:
-    """The causal model of `ioi`, with the paper's coefficients of GPT-2 small unless others are
-    given, such as `LogitDifference.model` gives those that were fitted.
-    """
-
-    def difference(names: tuple[str, str, str], subject_token: str, subject_position: int) -> float:
-        a, b, _ = names
-        if subject_token not in (a, b):
-            raise Undecided("a subject who is not in the base")
-        p = 1 if subject_position == _position(names) else -1
-        t = 1 if subject_token == _token(names) else -1
-        return float(bias + position * p + token * t)
-
-    return CausalModel(
-        "ioi",
-        {
-            "names": lambda value: isinstance(value, tuple) and len(value) == 3,
-            "subject_token": Variable(str, _token, parents=("names",)),
-            "subject_position": Variable((0, 1), _position, parents=("names",)),
-            "logit_difference": Variable(float, difference),
-        },
-        read=_read,
-        contrast=_contrast,
-    )
 
 
 class SignalRows(tuple[InterchangePair, ...]):
@@ -171,7 +124,7 @@ def ioi_signals(examples: Sequence[Example], kinds: Sequence[str] = FLIPS) -> Si
         except Undecided as error:
             dropped[error.reason] += 1
             continue
-        first, second = _contrast(row.example.prompt)
+        first, second = people_of(row.example.prompt)
         pairs.append(interchange_pair(row, second, first))
     if not pairs:
         told = ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items()))
@@ -298,34 +251,9 @@ def fit_logit_difference(
     return LogitDifference(bias, of_position, of_token, r2, len(y), conditions, dict(source or {}))
 
 
-def _token(names: tuple[str, str, str]) -> str:
-    a, b, c = names
-    if (c == a) == (c == b):
-        raise Undecided("a prompt without a subject")
-    return c
-
-
-def _position(names: tuple[str, str, str]) -> int:
-    return names.index(_token(names))
-
-
 def _signals(base: Prompt, source: Prompt) -> tuple[float, float]:
-    ours, theirs = _read(base)["names"], _read(source)["names"]
-    if _token(theirs) not in ours[:2]:
+    ours, theirs = names_of(base)["names"], names_of(source)["names"]
+    if token_of(theirs) not in ours[:2]:
         raise Undecided("a subject who is not in the base")
-    position, token = _position(ours) == _position(theirs), _token(ours) == _token(theirs)
+    position, token = position_of(ours) == position_of(theirs), token_of(ours) == token_of(theirs)
     return (1.0 if position else -1.0), (1.0 if token else -1.0)
-
-
-def _read(prompt: Prompt) -> Mapping[str, Any]:
-    parts = ("name_A", "name_B", "name_C")
-    if not set(parts) <= prompt.spans.keys():
-        raise Undecided("a prompt without three names")
-    return {"names": tuple(prompt.part(name) for name in parts)}
-
-
-def _contrast(base: Prompt) -> tuple[str, str]:
-    if not {"subject", "indirect_object"} <= base.spans.keys():
-        raise Undecided("a prompt without a subject")
-    space = space_before(base)
-    return space + base.part("indirect_object"), space + base.part("subject")

@@ -7,9 +7,9 @@
     ravel                   recall three facts about a city, then say the one that is asked for
 
 The models of addition, multiple choice and RAVEL are MIB's (Mueller et al. 2025); those of
-docstring and greater-than are ours. IOI and the ground truths have theirs in `causal_models.ioi`
-and `causal_models.truths`. Each model's function gives its variables and its readings of the
-paper.
+docstring and greater-than are ours. IOI and the ground truths have theirs in
+`causal_models.ioi_model` and `causal_models.truths`. Each model's function gives its variables and
+its readings of the paper.
 
 Other packages add models under the entry point group `mechassay.causal_models`; each is a
 function that returns a `CausalModel`, whose parameters are its settings. Values are written
@@ -40,7 +40,7 @@ CAUSAL_MODELS = Registry(
         "arithmetic-addition": "mechassay.causal_models.task_models:addition_model",
         "docstring": "mechassay.causal_models.task_models:docstring_model",
         "greater-than": "mechassay.causal_models.task_models:greater_than_model",
-        "ioi": "mechassay.causal_models.ioi:ioi_model",
+        "ioi": "mechassay.causal_models.ioi_model:ioi_model",
         "mcqa": "mechassay.causal_models.task_models:mcqa_model",
         "ravel": "mechassay.causal_models.task_models:ravel_model",
         "truth-addition": f"{_TRUTHS}:added_tens_model",

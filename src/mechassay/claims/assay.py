@@ -10,6 +10,7 @@ steps are
     ABLATION       the same edges under another ablation
     validation, another-seed   on other samples of prompts
     other-task     on a second behaviour, where the claim names one
+    alternative    another circuit of as many edges on the same pairs, where the claim names one
     untrained      in an untrained copy of the model
     truth          the claim's method on models whose circuit is known
     adversarial    on a grid of clean and corrupted prompts
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +39,7 @@ from mechassay.adversarial.divergence import arrow
 from mechassay.adversarial.jobs import AdversarialJob
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods import METHODS
-from mechassay.circuits.methods.spec import OURS, CircuitSpec
+from mechassay.circuits.methods.spec import OURS, CircuitSpec, number_or_share
 from mechassay.circuits.scores import EdgeScores
 from mechassay.claims.claim import Claim, ClaimFile, read_plain
 from mechassay.claims.document import PagedDocument
@@ -55,7 +57,14 @@ from mechassay.claims.dossier import (
 from mechassay.claims.evidence import ScoredJudgments, score_judgments
 from mechassay.claims.judgments import Judgments, Scope, now
 from mechassay.claims.pages import write_form
-from mechassay.claims.record_rules import StoredRecord, record_name, records_below, task_name
+from mechassay.claims.record_rules import (
+    StoredRecord,
+    alternative_name,
+    beside_alternative,
+    record_name,
+    records_below,
+    task_name,
+)
 from mechassay.discovery.job import CircuitsJob
 from mechassay.discovery.study import forward_seconds
 from mechassay.errors import BadFile, BadUsage, DiskFull, MechassayError, MissingExtra
@@ -70,7 +79,7 @@ from mechassay.results.report import write_page
 from mechassay.runs.execute import Here, batches_of, done, prepare
 from mechassay.runs.folder import RunFolder, read_json
 from mechassay.runs.job import cell_name, command_line
-from mechassay.tasks import load_task
+from mechassay.tasks import MOST_PAIRS, load_task
 from mechassay.truth.ground_truth import truth_circuit
 from mechassay.utils.display import BAR, OneLine, Progress, counted
 from mechassay.utils.files import file_hash, write_text
@@ -190,6 +199,36 @@ def write_circuit(circuit: Circuit, file: Path) -> None:
     EdgeScores(graph, values, {"method": file.stem}).save(file)
 
 
+def write_alternative(claim: Claim, file: Path, load: Callable[[], Model]) -> None:
+    """Write the circuit that a claim names as its alternative, as a file of scores.
+
+    Raises:
+        BadUsage: it is found by a method, or has another number of edges than the claim's circuit.
+        Others are those of `claimed_circuit`.
+    """
+    assert claim.alternative is not None
+    other = claim.model_copy(
+        update={"circuit": claim.alternative.circuit, "scores": "", "components": ()}
+    )
+    found = claimed_circuit(other, file, load)
+    if found.by_method:
+        raise BadUsage(
+            f"The alternative of {claim.id} is {other.circuit}, which a method finds: name it as"
+            f" method: {found.claim.ranking}; it gets as many edges as the claim's circuit."
+        )
+    graph = load().graph
+    every = EdgeScores.of(graph, graph.legal.float())
+    n, n_claimed = (every.size(number_or_share(each.size)) for each in (found.claim, claim))
+    if n != n_claimed:
+        raise BadUsage(
+            f"The alternative of {claim.id} has {n:,} edges and the claim's circuit {n_claimed:,}:"
+            " name one of as many."
+        )
+    if Path(found.claim.scores) != file:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(found.claim.scores, file)
+
+
 def _circuit(claim: Claim, spec: CircuitSpec | None, model: Model) -> Circuit:
     if spec is None:
         return circuit_of_components(model.graph, claim.components)
@@ -253,8 +292,8 @@ class AssaySettings:
 
     def __post_init__(self) -> None:
         for name in ("limit", "train_limit", "grid", "left_out"):
-            if getattr(self, name) < 2:
-                raise BadUsage(f"{name} must be 2 or more; got {getattr(self, name)}.")
+            if not 2 <= (given := getattr(self, name)) <= MOST_PAIRS:
+                raise BadUsage(f"{name} must be between 2 and {MOST_PAIRS:,}; got {given:,}.")
 
 
 @dataclass(frozen=True, repr=False)
@@ -265,6 +304,7 @@ class AssayStep(OneLine):
         folder: of its run.
         criteria: that its records are evidence for.
         forwards: about how many runs of the claim's model it takes, each of one pair.
+        copied: scores that an earlier step finds, and where this step takes them from.
     """
 
     name: str
@@ -272,6 +312,7 @@ class AssayStep(OneLine):
     job: Any
     criteria: tuple[str, ...]
     forwards: float
+    copied: tuple[Path, Path] | None = None
 
     @property
     def command(self) -> str:
@@ -326,7 +367,7 @@ class ClaimSteps:
     @cached_property
     def steps(self) -> list[AssayStep]:
         """What there is to run, in order."""
-        found = [self._own(), *self._again()]
+        found = [self._own(), *self._again(), *self._alternative()]
         if self.by_method:
             found.append(self._truth())
         graded = (f"EX11:most={SCALED},controls={CONTROLS}",)
@@ -406,6 +447,35 @@ class ClaimSteps:
         # A ground truth has its task by name; its copy is a model like any other.
         found.append(self._circuits("untrained", "M3", models=copy))
         return found
+
+    @property
+    def alternative_file(self) -> Path:
+        """Where the scores of the claim's alternative are kept."""
+        return self.folder / f"{alternative_name(self.asked)}{OURS}"
+
+    def _alternative(self) -> list[AssayStep]:
+        """The claim's alternative on the claim's pairs; if a method finds it, that comes first."""
+        claim, file = self.claim, self.alternative_file
+        if claim.alternative is None:
+            return []
+        if not claim.size:
+            raise BadUsage(f"The circuit of {claim.id} has no size that an alternative could have.")
+        stated, criteria = claim.alternative, "C3 E3" if claim.alternative.task else "V4"
+        beside = self._circuits("alternative", criteria, scores=(str(file),))
+        if stated.circuit:
+            write_alternative(claim, file, lambda: self.loaded)
+            return [beside]
+        if not stated.method and not self.by_method:
+            raise BadUsage(f"The alternative of {claim.id} names no method that finds it.")
+        method, task = stated.method or claim.ranking, stated.task or claim.task
+        load_task(task)
+        about = {"tasks": (task,), "methods": (method,), "scores": (), "stage": "localize"}
+        job = replace(self._base, **about)
+        folder = self.folder / "alternative-found"
+        forwards = METHODS.make(method).forwards(self.graph, self.settings.train_limit)
+        scores = RunFolder(folder).scores_file(job.cells()[0].name.removesuffix(".scores"))
+        found = AssayStep(folder.name, folder, job, tuple(criteria.split()), float(forwards))
+        return [found, replace(beside, copied=(scores, file))]
 
     def _truth(self) -> AssayStep:
         job = replace(self._base, models=(ALL_TRUTHS,), tasks=(), metrics=(), dtype="float32")
@@ -580,17 +650,18 @@ class Assay:
         other scores in the same place are refused all the same.
         """
         for part in self.parts:
-            scores = Path(part.scores)
-            if not scores.is_relative_to(part.folder):
-                continue
-            within = scores.relative_to(part.folder).as_posix()
-            pattern = re.compile(rf'"[^"]*/{re.escape(within)}')
-            for step in part.steps:
-                file = step.folder / "plan.json"
-                if not file.is_file():
-                    continue
+            for scores in (part.scores, str(part.alternative_file)):
+                if Path(scores).is_relative_to(part.folder):
+                    self._follow_one(part, scores)
+
+    def _follow_one(self, part: ClaimSteps, scores: str) -> None:
+        within = Path(scores).relative_to(part.folder).as_posix()
+        pattern = re.compile(rf'"[^"]*/{re.escape(within)}')
+        for step in part.steps:
+            file = step.folder / "plan.json"
+            if file.is_file():
                 plan = file.read_text("utf-8")
-                here = '"' + json.dumps(part.scores)[1:-1]
+                here = '"' + json.dumps(scores)[1:-1]
                 if (moved := pattern.sub(lambda _, here=here: here, plan)) != plan:
                     write_text(file, moved)
 
@@ -636,6 +707,11 @@ class Assay:
 
     def _do(self, step: AssayStep) -> str:
         """Run a step; why it left no record, if it did."""
+        if step.copied is not None:
+            found, file = step.copied
+            if not found.is_file():
+                return f"{found} is not there, as no step found it."
+            shutil.copyfile(found, file)
         try:
             bench = prepare(
                 step.job, step.folder, device=self.device, progress=self.progress, here=True
@@ -670,7 +746,8 @@ class Assay:
         # Another model says nothing of what was predicted of the claim's own.
         shown = predicted if executed.scope == "claim" else {}
         records = tuple(
-            self._with_tables(each, shown.get(each.cell["claim"])) for each in scored.records()
+            self._with_tables(each, shown.get(each.cell["claim"]), stored)
+            for each in scored.records()
         )
         if lacking := [each.file for each in stored if not recomputed(each.record)]:
             told = f"{len(lacking)} of {counted(len(stored), 'record')}"
@@ -695,8 +772,15 @@ class Assay:
         scope = executed.scope
         return Assayed(judgments, scored, records, predicted, scope, failed, page, form)
 
-    def _with_tables(self, record: Record, predicted: Sequence[PredictionOutcome] | None) -> Record:
-        """The record with what became of predictions, if any, and with what was run for it."""
+    def _with_tables(
+        self,
+        record: Record,
+        predicted: Sequence[PredictionOutcome] | None,
+        stored: Sequence[StoredRecord],
+    ) -> Record:
+        """The record with what became of predictions and of an alternative, if any, and with what
+        was run for it.
+        """
         part = next(each for each in self.parts if each.claim.id == record.cell["claim"])
         file = self.folder / SECONDS
         known = read_json(file, "times of steps", dict) if file.is_file() else {}
@@ -712,6 +796,8 @@ class Assay:
         ]
         steps = Table.of("steps", ("step",), rows)
         told = [] if predicted is None else [outcome_table(predicted)]
+        if beside := beside_alternative(part.claim, stored):
+            told.append(Table.of("alternative", ("says",), [{"says": beside}]))
         return record.changed(tables=[*record.tables, *told, steps])
 
 

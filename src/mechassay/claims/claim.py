@@ -21,10 +21,10 @@ import re
 import reprlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, Field, FiniteFloat, ValidationError
+from pydantic import BaseModel, Field, FiniteFloat, ValidationError, model_validator
 
 from mechassay.claims.rubric import RUBRIC, RubricKey, load_rubric
 from mechassay.errors import BadFile, BadUsage, UnknownName, first_line, one_of
@@ -115,6 +115,27 @@ class Prediction(Stored):
         return f"{self.measure}{whose} {self.direction} {self.threshold:g}"
 
 
+class Alternative(Stored):
+    """Another circuit, of as many edges, that the claim's is held against.
+
+    Attributes:
+        method: that finds it; the claim's own if it is not named.
+        task: that it is found on, if that is another than the claim's.
+        circuit: what no method finds: a file of a circuit, stored scores with a size,
+            "canonical:NAME".
+    """
+
+    method: str = ""
+    task: str = ""
+    circuit: str = ""
+
+    @model_validator(mode="after")
+    def _one_circuit(self) -> Self:
+        if bool(self.circuit) == bool(self.method or self.task):
+            raise ValueError("an alternative is a circuit, or what a method finds on a task")
+        return self
+
+
 class Claim(Stored):
     """A falsifiable statement about what happens inside a model.
 
@@ -129,6 +150,7 @@ class Claim(Stored):
         scores: the score file that the ranking is in; a method finds it if none is named.
         ablation: under which the circuit is said to do the task.
         other_task: a second behaviour, which is not said to need the circuit.
+        alternative: a circuit of as many edges that is said to do less of the task.
         other_model: a model of another family, in which the same is looked for.
         untrained: the name under which an untrained copy of the model was run, if it is another
             than `untrained:` and the model's name.
@@ -146,6 +168,7 @@ class Claim(Stored):
     scores: str = ""
     ablation: str = COUNTERFACTUAL
     other_task: str = ""
+    alternative: Alternative | None = None
     other_model: str = ""
     untrained: str = ""
     predictions: tuple[Prediction, ...] = ()

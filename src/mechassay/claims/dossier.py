@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -47,6 +47,7 @@ from mechassay.claims.judgments import (
     ordered,
 )
 from mechassay.claims.record_rules import (
+    RANDOM,
     SIZED,
     TESTS,
     Answer,
@@ -191,8 +192,6 @@ def _seconds(record: Record) -> float:
 
 
 Outcome = Literal["holds", "open", "fails", "not measured"]
-RANDOM = "control:random*"
-"""The controls that are random circuits."""
 WORST: tuple[Outcome, ...] = ("fails", "open", "holds")
 
 
@@ -479,14 +478,27 @@ class _Dossier:
     def _judgment(self, criterion: Criterion) -> Judgment:
         assert criterion.rule is not None
         rule = criterion.rule
-        answers = [self._answer(part) for part in rule.parts]
+        every = [(part, self._answer(part)) for part in rule.parts]
+        answers = [answer for _, answer in every]
+        counted = [
+            answer
+            for part, answer in every
+            if not (part.optional and answer.status == "NOT TESTED")
+        ]
+        required = [answer for part, answer in every if not part.optional]
+
+        def of_all(status: Callable[[Answer], Status]) -> Status:
+            """What is optional makes no NO better."""
+            least = combined([status(each) for each in required])
+            return least if least == "NO" else combined([status(each) for each in counted])
+
         statuses: list[Status] = [
-            combined([answer.status for answer in answers]),
-            combined([answer.at_worst for answer in answers]),
-            combined([answer.at_best for answer in answers]),
+            of_all(lambda answer: answer.status),
+            of_all(lambda answer: answer.at_worst),
+            of_all(lambda answer: answer.at_best),
         ]
         reasons = [rule.says, *(answer.reason for answer in answers)]
-        read = [row for answer in answers for row in answer.read]
+        read = [row for answer in counted for row in answer.read]
         reasons += [of_pairs(read)]
         groups = [n_groups(stored.record) for stored, _ in read if has_values(stored.record)]
         self.n_groups += groups
@@ -498,11 +510,11 @@ class _Dossier:
         if rule.needs_recovery and statuses[0] in ("YES", "PARTIAL") and (why := self._idle()):
             statuses = ["NOT TESTED"] * 3
             reasons.append(why)
-        if rule.command and any(answer.status == "NOT TESTED" for answer in answers):
+        if rule.command and any(answer.status == "NOT TESTED" for answer in counted):
             held = [each.record for each in self.records]
             reasons.append(command_for(rule.command, self.claim, self.runs, held))
         evidence = [
-            *self._records(criterion.code, answers),
+            *self._records(criterion.code, [each for each in answers if each.status in JUDGED]),
             *self._declared(rule.parts, answers),
             *self._borrowed(rule.parts, answers),
         ]

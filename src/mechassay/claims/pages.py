@@ -103,6 +103,7 @@ class ClaimsPage(Page):
         """The verdict, all scores, and every claim with its criteria."""
         blocks: list[Block] = [
             *(Text(verdict_line(record), "verdict", record.cell["claim"]) for record in records),
+            *_beside(records),
             *lost_quotes(records),
             *denied(records),
             *_beyond(records),
@@ -278,6 +279,16 @@ def _of_one_tier(records: Sequence[Record]) -> list[Block]:
                 )
             )
     return found
+
+
+def _beside(records: Sequence[Record]) -> list[Block]:
+    """What each claim's circuit does beside the alternative that it names."""
+    return [
+        Text(str(row["says"]), lead=f"{record.cell['claim']}, beside its alternative:")
+        for record in records
+        if record.has_table("alternative")
+        for row in record.table("alternative").rows()
+    ]
 
 
 def _beyond(records: Sequence[Record]) -> list[Block]:

@@ -29,6 +29,7 @@ from scipy.stats import chi2
 from mechassay.circuits.evaluation.chance import n_groups
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.method import method_name
+from mechassay.circuits.methods.spec import CircuitSpec
 from mechassay.circuits.scores import SCORES_SHA256
 from mechassay.claims.claim import Claim
 from mechassay.claims.rubric import JUDGED, RecordTest, Status
@@ -39,6 +40,7 @@ from mechassay.models.sources import UNTRAINED
 from mechassay.prompts.rows import FILES
 from mechassay.results.reading import has_values, read_record
 from mechassay.results.records import Measure, Record
+from mechassay.runs.job import cell_name
 from mechassay.stats.intervals import (
     LEVEL,
     clopper_pearson,
@@ -110,6 +112,8 @@ def _check_values(file: Path, record: Record) -> None:
 SIZED = ("circuit", "complement", "unneeded")
 """Measures whose name ends with the size of the circuit."""
 TRUTH = "truth-"
+RANDOM = "control:random*"
+"""The controls that are random circuits."""
 FAITHFULNESS, ONE_SIZE = "faithfulness", "one-size"
 
 
@@ -547,6 +551,136 @@ def _behaviour(stored: StoredRecord) -> Bounds:
     return Bounds(float(gaps[-1]), low, high)
 
 
+def alternative_name(claim: Claim) -> str:
+    """What records call the circuit that a claim is held against."""
+    return f"{cell_name(claim.id)}.alternative"
+
+
+def by_alternative(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
+    """Pair by pair it is more than the alternative's: the difference lies above 0.
+
+    An alternative that does the same on every pair, as the claim's own circuit would, or no more
+    than random circuits of its size may, is none: to do more than it shows nothing.
+    """
+    stated = claim.alternative
+    if stated is None or bool(stated.task) != (part.against == "other task"):
+        said = "" if part.optional else "The claim names no alternative on its own task."
+        return Answer("NOT TESTED", said)
+    other = claim.model_copy(
+        update={"circuit": f"{alternative_name(claim)}@{claim.size}", "scores": ""}
+    )
+    rows = [
+        (own, theirs)
+        for own in measured(part, claim, answering(part, claim, records))
+        for theirs in measured(part, other, answering(part, other, records))
+        if _same_pairs(own[0], theirs[0])
+    ]
+    if not rows:
+        return _nothing(part, f" of the alternative ({_named(claim)}) on the claim's pairs")
+    return _worst([_beside(part, claim, *row) for row in rows])
+
+
+def beside_alternative(claim: Claim, records: Sequence[StoredRecord]) -> str:
+    """What the claim's circuit recovers beside its alternative, in words; "" if it names none."""
+    if claim.alternative is None:
+        return ""
+    against = "other task" if claim.alternative.task else ""
+    part = RecordTest(test="alternative", measure="circuit", against=against)
+    answer = by_alternative(part, claim, records)
+    return " ".join(filter(None, (answer.reason, of_pairs(answer.read))))
+
+
+def _named(claim: Claim) -> str:
+    """The alternative of a claim that names one, in words."""
+    stated = claim.alternative
+    assert stated is not None
+    if stated.circuit:
+        return CircuitSpec.name_in_results(stated.circuit)
+    task = task_name(stated.task or claim.task)
+    return f"what {stated.method or claim.ranking} finds on {task}"
+
+
+def _same_pairs(a: StoredRecord, b: StoredRecord) -> bool:
+    own, other = a.record.values, b.record.values
+    held = own is not None and other is not None and bool(own.ids) and own.ids == other.ids
+    return held and _sample(a) == _sample(b) and a.record.metric.name == b.record.metric.name
+
+
+def _beside(
+    part: RecordTest,
+    claim: Claim,
+    own: tuple[StoredRecord, Measure],
+    theirs: tuple[StoredRecord, Measure],
+) -> Answer:
+    """What is said of the claim's circuit beside its alternative, by records of the same pairs."""
+    difference, room = _paired(part, own, theirs)
+    alternative, name = _bounds(part, theirs[1]), theirs[1].name
+    if any(map(math.isnan, (*difference, *room, *alternative))):
+        said = f"{_what(part)} beside the alternative is undefined, or has no interval, in"
+        return Answer("NOT TESTED", f"{said} {theirs[0].file}.")
+    read = (own, theirs)
+    said = _in_words(part, claim, difference, alternative)
+    if difference == (0.0, 0.0, 0.0):
+        same = "That is none: it does the same on every pair."
+        return Answer("NOT TESTED", f"{said} {same}", read)
+    if not room.low > 0:
+        return _decided(False, False, f"{said} Which of them is nearer to 1 is open.", read)
+    by_chance = [
+        _bounds(part, each).high
+        for each in theirs[0].record.measures
+        if each.name == name and fnmatchcase(each.of, RANDOM)
+    ]
+    chance = max(by_chance, default=math.nan)
+    if difference.high >= 0 and not alternative.low > chance:
+        none = f"That is none: random circuits of its size may reach {number(chance)}."
+        return Answer("NOT TESTED", f"{said} {none}", read)
+    return _decided(difference.low > 0, difference.high < 0, said, read)
+
+
+def _in_words(part: RecordTest, claim: Claim, difference: Bounds, alternative: Bounds) -> str:
+    value, low, high = difference
+    less = value < 0
+    size = interval(-value, -high, -low) if less else str(difference)
+    does, than = ("Without it the model loses", "without ") if part.loss else ("It recovers", "")
+    return (
+        f"{does} {size} {'less' if less else 'more'} than {than}the alternative"
+        f" ({_named(claim)}: {alternative}), pair by pair."
+    )
+
+
+def _paired(
+    part: RecordTest, own: tuple[StoredRecord, Measure], theirs: tuple[StoredRecord, Measure]
+) -> tuple[Bounds, Bounds]:
+    """f(C) - f(A), and 2 - f(C) - f(A), of a circuit and its alternative; NaN if undefined.
+
+    Both are resampled by groups, all four runs together. Where the second is above 0, the larger of
+    the two is the nearer to 1: overshoot is no recovery. A loss is 1 - f of what is left.
+    """
+    nothing = Bounds(math.nan, math.nan, math.nan)
+    values, other = own[0].record.values, theirs[0].record.values
+    assert values is not None and other is not None, "they were matched by their pairs"
+    name, wanted = own[1].name, ("clean", "empty", own[1].name)
+    if not set(wanted) <= set(values.columns) or name not in other.columns:
+        return nothing, nothing
+    runs = np.array([*(values.columns[each] for each in wanted), other.columns[name]], dtype=float)
+    if part.loss:
+        runs[2:] = runs[0] + runs[1] - runs[2:]
+    groups, least = tuple(values.groups or values.ids), least_size(own[0].record.metric.name)
+    drawn = resampled_means(runs, groups, np.random.default_rng(0))
+    full, empty, ours, its = np.vstack((drawn, runs.mean(axis=1))).T
+    n_groups = len(set(groups))
+    gap = resolved_difference(full, empty, runs[:2], least=least)
+    low, high, _ = percentile_interval(gap[:-1], n_groups=n_groups)
+    if not (low > 0 or high < 0) or (gap == 0).any():
+        return nothing, nothing
+    apart = resolved_difference(ours, its, runs[2:], least=least) / gap
+
+    def bounds(draws: np.ndarray) -> Bounds:
+        return Bounds(float(draws[-1]), *percentile_interval(draws[:-1], n_groups=n_groups)[:2])
+
+    return bounds(apart), bounds(2 - (ours + its - 2 * empty) / gap)
+
+
 def by_above(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
     """The number lies above its control's; neither needs an interval."""
     found = answering(part, claim, records, where=part.where or "own")
@@ -708,5 +842,6 @@ TESTS: Mapping[str, Callable[[RecordTest, Claim, Sequence[StoredRecord]], Answer
     "most": by_most,
     "known": by_known,
     "verdict": by_verdict,
+    "alternative": by_alternative,
 }
 """The tests of records by their names."""

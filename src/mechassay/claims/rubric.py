@@ -67,6 +67,7 @@ TestName = Literal[
     "most",
     "known",
     "verdict",
+    "alternative",
     "declared",
     "needs",
 ]
@@ -123,10 +124,12 @@ class RecordTest(Stored):
         where: which records: those of the claim's own task, of another, of a split that the circuit
             was not found on, of models whose circuit is known, or of another family.
         task: the only task whose claims it is about.
-        against: records that the measure is compared with.
+        against: records that the measure is compared with; of an alternative, whether it is one of
+            another task.
         control: a measure of the same record that it is compared with.
         least, most: the threshold.
         by, n: the conditions that must differ, and how many are needed.
+        optional: whether it counts only where it was tested, and never makes a NO better.
     """
 
     test: TestName
@@ -141,6 +144,7 @@ class RecordTest(Stored):
     most: float | None = None
     by: tuple[Literal["ablation", "counterfactual"], ...] = ()
     n: int = 1
+    optional: bool = False
 
 
 class ExecutedRule(Stored):

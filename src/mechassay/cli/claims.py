@@ -551,6 +551,9 @@ def assay(
             typer.echo(f"{name} predicts {each.prediction}{where}: {each.outcome}{measured}")
     for record in found.records:
         typer.echo(f"{record.cell['claim']}: {verdict_line(record)}")
+        if record.has_table("alternative"):
+            for row in record.table("alternative").rows():
+                typer.echo(f"{record.cell['claim']}, beside its alternative: {row['says']}")
     for path in (output / "judgments.json", output / "score.json", found.page, found.form):
         typer.echo(f"Written: {path}")
     for folder, reason in found.failed.items():

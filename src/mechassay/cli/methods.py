@@ -17,17 +17,12 @@ def list_methods(json: JsonOption = False) -> None:
     """Methods with what they score and their settings."""
     from mechassay.circuits.methods import METHODS
 
-    show(
-        [
-            {
-                "name": name,
-                "about": first_sentence(METHODS.about(name)),
-                "settings": METHODS.settings(name),
-            }
-            for name in METHODS.names()
-        ],
-        json,
-    )
+    outlines = {name: METHODS.outline(name) for name in METHODS.names()}
+    rows = [
+        {"name": name, "about": first_sentence(about), "settings": settings}
+        for name, (about, settings) in outlines.items()
+    ]
+    show(rows, json)
 
 
 @app.command("show")

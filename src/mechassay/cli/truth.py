@@ -23,23 +23,9 @@ app = typer.Typer(help="Models whose circuit is known.", no_args_is_help=True)
 @app.command("list")
 def list_truths(json: JsonOption = False) -> None:
     """The models, their circuits for each ablation, how clear these are, and their folders."""
-    from mechassay.models.sources import truth_names
-    from mechassay.truth.ground_truth import load_truth, truth_folder
+    from mechassay.truth.summary import truth_rows
 
-    rows = [
-        {
-            "name": name,
-            "ablation": ablation,
-            "circuit": f"{len(each.circuit)} of {truth.model.graph.n_edges} edges",
-            "margin": f"{each.margin:,.0f} in {truth.n_pairs} pairs",
-            "least share": f"{each.least_share:.2f}",
-            "folder": str(truth_folder(name)),
-        }
-        for name in truth_names()
-        for truth in [load_truth(name)]
-        for ablation, each in truth.verified.items()
-    ]
-    show(rows, json, ("folder", "least share", "margin"))
+    show(truth_rows(), json, ("folder", "least share", "margin"))
 
 
 @app.command("verify")

@@ -11,11 +11,23 @@ if TYPE_CHECKING:
     from mechassay.tasks.load import load_task
     from mechassay.tasks.task import SPLITS, Task
 
-__all__ = ["KEEP", "SPLITS", "TASKS", "TRUTHS", "Keep", "Task", "load_task", "registry_of"]
+__all__ = [
+    "KEEP",
+    "MOST_PAIRS",
+    "SPLITS",
+    "TASKS",
+    "TRUTHS",
+    "Keep",
+    "Task",
+    "load_task",
+    "registry_of",
+]
 
 Keep = Literal["all", "base", "counterfactual", "both"]
 """Which pairs are kept: all, or those of whose prompts a model answers one side, or both, right."""
 KEEP: tuple[Keep, ...] = get_args(Keep)
+MOST_PAIRS = 100_000
+"""Pairs of a split that are made, at most: streams of made-up prompts have no end."""
 TASKS = Registry(
     "task",
     {

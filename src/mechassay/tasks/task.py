@@ -38,7 +38,7 @@ from jaxtyping import Float, UInt64
 from mechassay.errors import BadPairs, BadUsage, one_of
 from mechassay.prompts.pairs import ABSENT, Example, Examples, Pairs, Unreadable, align_pairs
 from mechassay.prompts.tokenization import Aligned, Misaligned, encode, tokenizer_of
-from mechassay.tasks import KEEP, Keep
+from mechassay.tasks import KEEP, MOST_PAIRS, Keep
 
 PRIVATE = "private"
 """The split whose prompts are never stored."""
@@ -164,8 +164,8 @@ class Task(ABC):
 
         Raises:
             UnknownName: no such split, counterfactual or filter.
-            BadUsage: a limit below 1 or above what the split has, a negative seed, or no seed for
-                the private split.
+            BadUsage: a limit below 1, above `MOST_PAIRS` or above what the split has, a negative
+                seed, or no seed for the private split.
             BadPairs: the tokenizer or the filter leaves too little; the message has the counts.
         """
         tokenizer = tokenizer_of(self.name, model)
@@ -201,8 +201,10 @@ class Task(ABC):
 
     def _size(self, split: str, limit: int | None) -> int:
         one_of("split", split, SPLITS)
-        if limit is not None and limit < 1:
-            raise BadUsage(f"limit must be 1 or more; got {limit}.")
+        if limit is not None and not 1 <= limit <= MOST_PAIRS:
+            raise BadUsage(
+                f"{self.name} gives 1 to {MOST_PAIRS:,} pairs; got a limit of {limit:,}."
+            )
         if split not in self.sizes:
             raise self._no_split(split)
         return limit or self.sizes[split]

@@ -40,8 +40,9 @@ from scipy.fft import dct
 
 from mechassay.models.sources import TRUTH_FOLDERS
 from mechassay.models.weight_files import cache_folder, is_model_folder, publish, workbench
+from mechassay.truth.summary import FILE
 from mechassay.truth.tasks import LENGTH, NAMES, CompiledIOI, CompiledTask, Induction, PreviousToken
-from mechassay.truth.verification import FILE, write_model
+from mechassay.truth.verification import write_model
 
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel

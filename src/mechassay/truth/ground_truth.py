@@ -10,7 +10,6 @@ tasks that are named.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from mechassay.models.weight_files import is_model_folder
 from mechassay.prompts.pairs import Pairs
 from mechassay.tasks import TRUTHS, Task
 from mechassay.truth.compiled import compiled_folder
-from mechassay.truth.verification import FILE, FORMAT, ratio
+from mechassay.truth.summary import FILE, FORMAT, ratio, read_truth_file
 from mechassay.utils.display import OneLine
 
 
@@ -154,7 +153,7 @@ def load_truth(
     """
     given = isinstance(name, Path) or (Path(name) / FILE).is_file()
     folder = Path(name) if given else truth_folder(str(name))
-    record = _read(folder / FILE)
+    record = read_truth_file(folder / FILE)
     model = load_model(str(folder), dtype=dtype, device=device)
     try:
         if record["format"] != FORMAT:
@@ -186,13 +185,6 @@ def _verified(graph: Graph, row: Mapping[str, Any]) -> Verified:
     inside, outside = float(row["smallest_inside"]), float(row["largest_outside"])
     together = float(row.get("together", math.nan))
     return Verified(circuit, inside, outside, together, shares, in_pair)
-
-
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadFile(f"{path}: cannot be read as JSON: {error}.") from error
 
 
 def tasks_of(model: str, tasks: Sequence[str]) -> tuple[str, ...]:

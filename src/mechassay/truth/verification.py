@@ -26,7 +26,6 @@ A ground truth is a folder: a model and tokenizer that load like any others, and
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +45,7 @@ from mechassay.models.model import Model
 from mechassay.models.objectives import ObjectiveLike
 from mechassay.models.weight_files import quiet
 from mechassay.prompts.batch import Batch, PairsLike
+from mechassay.truth.summary import FILE, FORMAT, ratio
 from mechassay.truth.tasks import UNKNOWN
 from mechassay.utils.display import BAR, OneLine, Progress
 
@@ -143,13 +143,6 @@ class Verification(OneLine):
         return clear and self.least_share >= LEAST_SHARE and self.found == self.claimed
 
 
-def ratio(inside: float, outside: float) -> float:
-    """How many times an effect exceeds another; infinite over none, and NaN if neither is there."""
-    if outside == 0:
-        return math.inf if inside > 0 else math.nan
-    return inside / outside
-
-
 def verify(
     model: Model,
     pairs: PairsLike,
@@ -237,10 +230,6 @@ def _without(circuit: Circuit, writer: int, reader: int) -> Circuit:
     return Circuit(circuit.graph, edges)
 
 
-FORMAT = 1
-FILE = "truth.json"
-
-
 def word_tokenizer(vocabulary: Sequence[str], context: int) -> PreTrainedTokenizerFast:
     """A tokenizer that knows these words, one token each, separated by spaces; ids are places."""
     from tokenizers import Tokenizer
@@ -290,7 +279,7 @@ def write_truth(
 ) -> None:
     """Write truth.json beside a model.
 
-        {"format": 1, "task": name, "graph": fingerprint,
+        {"format": 1, "task": name, "graph": fingerprint, "n_edges": ...,
          "split": ..., "seed": ..., "n_pairs": ...,
          "ablations": {ablation: {"edges": [...],
                                   "smallest_inside": ..., "largest_outside": ...,
@@ -314,6 +303,7 @@ def write_truth(
         "format": FORMAT,
         "task": task,
         "graph": first.claimed.graph.fingerprint,
+        "n_edges": first.claimed.graph.n_edges,
         "split": split,
         "seed": seed,
         "n_pairs": first.n_pairs,

@@ -23,6 +23,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from mechassay.errors import BadUsage, UnknownName
@@ -83,6 +85,28 @@ class Registry:
         """The plug-in's settings with their defaults. See `load` for errors."""
         return _defaults(self.load(name))
 
+    def outline(self, name: str) -> tuple[str, dict[str, Any]]:
+        """`about` and `settings` of a plug-in; a built-in one is read, and not imported.
+
+        Its class has all its fields in its own body, with defaults that are plain values, or one
+        divided by another. See `load` for errors.
+        """
+        target = self.built_in.get(name)
+        if target is None:
+            return self.about(name), self.settings(name)
+        module, _, attribute = target.partition(":")
+        found = find_spec(module)
+        assert found is not None and found.origin is not None, f"{module} is one of this package"
+        tree = ast.parse(Path(found.origin).read_text("utf-8"))
+        (body,) = (
+            each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == attribute
+        )
+        rows = [each for each in body.body if isinstance(each, ast.AnnAssign) and each.value]
+        own = [each for each in rows if not ast.unparse(each.annotation).startswith("ClassVar")]
+        return ast.get_docstring(body) or "", {
+            ast.unparse(each.target): _constant(each.value) for each in own
+        }
+
     def make(self, text: str, **settings: Any) -> Any:
         """The plug-in `text` names, made with the settings written there and those given.
 
@@ -142,6 +166,13 @@ def _defaults(plugin: Any) -> dict[str, Any]:
     """The settings of a plug-in and their defaults; a plain callable has none."""
     known = fields(plugin) if is_dataclass(plugin) else ()
     return {each.name: each.default for each in known if each.init}
+
+
+def _constant(node: ast.expr | None) -> Any:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        return _constant(node.left) / _constant(node.right)
+    assert node is not None, "a field of a plug-in has a default"
+    return ast.literal_eval(node)
 
 
 def _value(text: str, default: Any) -> Any:

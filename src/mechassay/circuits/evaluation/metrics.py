@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Protocol, TypeVar, get_args
 
@@ -46,7 +46,7 @@ from mechassay.errors import BadUsage, GraphMismatch, one_of
 from mechassay.models.model import Model
 from mechassay.models.objectives import Objective
 from mechassay.prompts.batch import Batch
-from mechassay.results.records import Measure, Record, Spec, Table
+from mechassay.results.records import Measure, Record, Spec, Table, Values
 from mechassay.stats.chance import FEW_DRAWS, chance_limit
 from mechassay.stats.intervals import (
     LEVEL,
@@ -385,11 +385,16 @@ class Scored(OneLine):
 
 @dataclass(frozen=True, repr=False)
 class Measured(OneLine):
-    """What a metric says of scores; the tables are beside its measures."""
+    """What a metric says of scores; the tables are beside its measures.
+
+    Attributes:
+        columns: numbers of each pair, by the names of columns in the values of the record.
+    """
 
     measures: tuple[Measure, ...]
     tables: tuple[Table, ...] = ()
     warnings: tuple[str, ...] = ()
+    columns: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 class Metric(Protocol):
@@ -423,6 +428,7 @@ def with_metrics(record: Record, metrics: tuple[Metric, ...], scored: Scored) ->
                 "measures": [*record.measures, *result.measures],
                 "tables": [*record.tables, *result.tables],
                 "warnings": [*record.warnings, *result.warnings],
+                "values": _with_columns(record.values, result.columns),
             }
         )
     lacking = [metric.name for metric in metrics if metric.needs_truth and scored.truth is None]
@@ -430,6 +436,13 @@ def with_metrics(record: Record, metrics: tuple[Metric, ...], scored: Scored) ->
         undefined = f"{scored.unknown}: undefined are {', '.join(lacking)}."
         record = record.changed(warnings=[*record.warnings, undefined])
     return record
+
+
+def _with_columns(values: Values | None, columns: Mapping[str, Sequence[float]]) -> Values | None:
+    if values is None or not columns:
+        return values
+    held = {name: list(column) for name, column in columns.items()}
+    return values.model_copy(update={"columns": {**values.columns, **held}})
 
 
 # Recovery
@@ -585,6 +598,7 @@ class OneSizeMetric(ABC):
             tuple(measure for part in parts for measure in part.measures),
             tuple(table for part in parts for table in part.tables),
             tuple(warning for part in parts for warning in part.warnings),
+            {name: column for part in parts for name, column in part.columns.items()},
         )
 
     @abstractmethod
@@ -601,7 +615,10 @@ class CompletenessMetric(OneSizeMetric):
     undefined: ClassVar[tuple[Measure, ...]] = (_CIRCUIT, _COMPLEMENT)
 
     def of_circuits(self, scored: Scored, circuits: Sequence[Circuit], of: str) -> Measured:
-        """f of the circuit and of its complement; of random circuits the means."""
+        """f of the circuit and of its complement; of random circuits the means.
+
+        The objective of each pair stands in the record for the circuit of the scores alone.
+        """
         parts = [scored.run(completeness, circuit) for circuit in circuits]
         f, f_left = (
             (
@@ -611,13 +628,16 @@ class CompletenessMetric(OneSizeMetric):
             for name in ("circuit", "complement")
         )
         n, at = len(scored.batch), _at(self.size)
+        named = (_CIRCUIT, _COMPLEMENT)
+        rows = parts[0].per_example[2:].tolist() if of == "result" else []
         return Measured(
             tuple(
                 filled(
                     measure, float(values.mean()), _of_another(values, intervals), n=n, of=of, at=at
                 )
-                for measure, (values, intervals) in ((_CIRCUIT, f), (_COMPLEMENT, f_left))
-            )
+                for measure, (values, intervals) in zip(named, (f, f_left), strict=True)
+            ),
+            columns={each.name + at: row for each, row in zip(named, rows, strict=False)},
         )
 
 
