@@ -248,7 +248,9 @@ def draw_points(
             text.set_parse_math(False)
         ax.spines[["top", "right"]].set_visible(False)
         if len(points) > 1:
-            beside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)} if len(points) > 3 else {}
+            beside: dict[str, Any] = {}
+            if len(points) > 3:
+                beside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
             ax.legend(frameon=False, labelcolor=INK, fontsize=SIZE - 1, **beside)
         return figure
 
