@@ -11,6 +11,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
+from helpers.jobs import SMALL_JOBS
 from mechassay.adversarial.jobs import AdversarialJob, SearchJob
 from mechassay.adversarial.paper import PaperJob
 from mechassay.cli import execution
@@ -18,7 +19,7 @@ from mechassay.cli.main import main
 from mechassay.discovery.job import CircuitsJob
 from mechassay.runs import JOBS
 from mechassay.runs.accuracy import AccuracyJob
-from mechassay.runs.job import PROGRAM, command_line, job_of
+from mechassay.runs.job import PROGRAM, command_line, default_folder, job_of
 from mechassay.runs.options import options_of
 
 CIRCUITS = CircuitsJob(("truth-ioi",), methods=("eap", "eap-ig-inputs:steps=3,points=left"))
@@ -166,3 +167,17 @@ def test_a_seed_says_what_it_is_of(
     with pytest.raises(SystemExit):
         main([*words, "--help"])
     assert help in " ".join(re.sub(r"[│╭╰─]", " ", capsys.readouterr().out).split())
+
+
+def test_a_folder_without_a_name_is_that_of_the_plan() -> None:
+    job = SMALL_JOBS["circuits"]
+    folder = default_folder(job)
+    assert folder.parent.name == "runs" and folder == default_folder(replace(job))
+    assert folder.name.startswith("circuits-truth-ioi+1-")
+    changes = ({"methods": ("eap",)}, {"test_limit": 7}, {"seed": 1}, {"models": ("truth-ioi",)})
+    others = {default_folder(replace(job, **change)) for change in changes}
+    assert len(others) == 4 and folder not in others
+    # What may change from run to run, and what is secret, is not in the name.
+    assert default_folder(replace(job, max_minutes=1.0)) == folder
+    assert default_folder(replace(job, private_seed=5)) == folder
+    assert "/" not in default_folder(replace(job, models=("./a b/c",))).name

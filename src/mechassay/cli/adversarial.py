@@ -12,9 +12,9 @@ from mechassay.cli.command import command
 app = typer.Typer(
     help="The worst inputs of circuits, and bounds of how bad they are.", no_args_is_help=True
 )
-app.command("run")(command(AdversarialPlan, output="runs/adversarial"))
-app.command("paper")(command(PaperPlan, output="runs/adversarial-paper"))
-app.command("search")(command(SearchPlan, output="runs/adversarial-search"))
+app.command("run")(command(AdversarialPlan))
+app.command("paper")(command(PaperPlan))
+app.command("search")(command(SearchPlan))
 
 
 @app.command("bound")

@@ -102,7 +102,6 @@ TO_FIND = ("train_split", "pairing", "max_minutes", "even_at_chance")
 app.command("run")(
     command(
         CircuitsPlan,
-        output="runs/circuits",
         help="Find circuits with every method and measure them: scores, records, one HTML report."
         " Several models and tasks make one table. On a ground truth it also says how well the"
         " known circuit is found.",
@@ -113,7 +112,6 @@ app.command("run")(
 app.command("localize")(
     command(
         CircuitsPlan,
-        output="runs/circuits",
         help="Score edges, nodes or neurons with every method; `evaluate` then takes the folder.",
         without=("scores", "stage", *TO_MEASURE),
         defaults={"methods": METHODS, "stage": "localize"},
@@ -130,7 +128,6 @@ def _files(typed: dict[str, Any]) -> dict[str, Any]:
 app.command("evaluate")(
     command(
         CircuitsPlan,
-        output="runs/evaluation",
         help="Measure the faithfulness of circuits cut from score files, or from those in the"
         " folder of `circuits localize`.",
         without=("methods", "stage", *TO_FIND),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer(help="Judge claims about mechanisms.", no_args_is_help=True)
-app.command("assess")(command(AssessPlan, output="runs/assess", arguments=("source",)))
+app.command("assess")(command(AssessPlan, arguments=("source",)))
 
 PAPER = "an arXiv or OpenReview id, an address, or a file (.pdf, .html, .md, .txt)"
 DocumentsOption = Annotated[

@@ -44,9 +44,12 @@ def _where(*flags: str, **more: Any) -> Any:
 
 RUNNER: Mapping[str, Any] = {
     "output": Annotated[
-        Path,
+        Path | None,
         typer.Option(
-            "--output", "-o", help="Folder for results; the same command again goes on there."
+            "--output",
+            "-o",
+            show_default="runs/KIND-MODEL-TASK-HASH",
+            help="Folder for results; the same command again goes on there.",
         ),
     ],
     "device": DeviceOption,
@@ -80,6 +83,7 @@ PANELS = {"planned": HOW, "free": "Limits", "secret": "Private data"}
 """
 
 DEFAULTS: Mapping[str, Any] = {
+    "output": None,
     "device": "cpu",
     "workers": 1,
     "engine": "",
@@ -92,7 +96,6 @@ DEFAULTS: Mapping[str, Any] = {
 def command(
     plan: type[Any],
     *,
-    output: str,
     help: str = "",
     without: tuple[str, ...] = (),
     arguments: tuple[str, ...] = (),
@@ -103,7 +106,6 @@ def command(
 
     Args:
         plan: the fields, and as `kind` the job's name in `JOBS`; the job itself if it is one class.
-        output: default folder of results.
         help: of the command; the first paragraph of the plan's docstring by default.
         without: fields that are no options.
         arguments: fields that are typed without a name, and have to be given.
@@ -113,8 +115,7 @@ def command(
     parameters, hints = _parameters(plan, without, arguments, dict(defaults or {}))
     fixed = {name: value for name, value in (defaults or {}).items() if name in without}
     for name, annotation in RUNNER.items():
-        default = Path(output) if name == "output" else DEFAULTS[name]
-        parameters.append(_keyword(name, annotation, default))
+        parameters.append(_keyword(name, annotation, DEFAULTS[name]))
 
     def run(**typed: Any) -> None:
         where = {name: typed.pop(name) for name in RUNNER}

@@ -14,14 +14,14 @@ from mechassay.results.console import standard_output
 from mechassay.results.sections import broken
 from mechassay.runs.execute import Executor, Here, Processes, Ray, batches_of, done, prepare
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.job import Interrupted, Results, job_of
+from mechassay.runs.job import Interrupted, Results, default_folder, job_of
 from mechassay.utils.display import counted
 
 
 def execute(
     job: Any,
     *,
-    output: Path,
+    output: Path | None,
     device: str,
     workers: int,
     engine: str,
@@ -29,11 +29,16 @@ def execute(
     num_gpus: float,
     only_plan: bool,
 ) -> None:
-    """Run a job, print its results and the paths of its pages, and exit with 1 if a cell failed."""
+    """Run a job, print its results and the paths of its pages, and exit with 1 if a cell failed.
+
+    Args:
+        output: None: see `default_folder`.
+    """
     executor = executor_of(engine, workers, address, num_gpus)
     here = not (executor.remote or only_plan)
     if here:
         check_device(device)
+    output = output or default_folder(job)
     bench = prepare(job, output, device=device, here=here)
     for note in job.notes():
         typer.echo(f"note: {note}", err=True)

@@ -14,11 +14,9 @@ from mechassay.gym.names import ALL_TASKS, task_names
 from mechassay.gym.plan import TASKS, DirectionsPlan, GymCheckPlan, GymPlan
 
 app = typer.Typer(help="Linear features on tasks of minimal pairs.", no_args_is_help=True)
-app.command("run")(command(GymPlan, output="runs/gym"))
-app.command("evaluate")(
-    command(DirectionsPlan, output="runs/directions", arguments=("directions",))
-)
-app.command("check")(command(GymCheckPlan, output="runs/gym-check"))
+app.command("run")(command(GymPlan))
+app.command("evaluate")(command(DirectionsPlan, arguments=("directions",)))
+app.command("check")(command(GymCheckPlan))
 
 
 @app.command("validate")

@@ -70,7 +70,7 @@ def _group_of(kind: str) -> typer.Typer:
     from mechassay.runs import JOBS
 
     group = _unnamed()
-    group.command("run")(command(JOBS.load(kind), output=f"runs/{kind}"))
+    group.command("run")(command(JOBS.load(kind)))
     return group
 
 

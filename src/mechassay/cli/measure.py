@@ -12,7 +12,7 @@ from mechassay.cli.output import JsonOption, show_columns
 from mechassay.measurement.plan import MeasurePlan
 
 app = typer.Typer(help="Whether measurements can be trusted.", no_args_is_help=True)
-app.command("run")(command(MeasurePlan, output="runs/measure", arguments=("metrics",)))
+app.command("run")(command(MeasurePlan, arguments=("metrics",)))
 
 
 @app.command("list")

@@ -8,4 +8,4 @@ from mechassay.cli.command import command
 from mechassay.interventions.plan import PatchPlan
 
 app = typer.Typer(help="Activation patching: what single activations carry.", no_args_is_help=True)
-app.command("run")(command(PatchPlan, output="runs/patch"))
+app.command("run")(command(PatchPlan))

@@ -12,7 +12,7 @@ from mechassay.cli.output import JsonOption, show
 from mechassay.saes.plan import SAEPlan
 
 app = typer.Typer(help="Sparse autoencoders: dictionaries of features.", no_args_is_help=True)
-app.command("train")(command(SAEPlan, output="runs/saes"))
+app.command("train")(command(SAEPlan))
 
 
 @app.command("show")

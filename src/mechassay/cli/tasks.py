@@ -186,7 +186,7 @@ def _counts(found: PairsCheck) -> TextTable:
     return TextTable.of(f"{found.task}, {found.counterfactual}", headings, rows)
 
 
-app.command("score")(command(AccuracyPlan, output="runs/accuracy", defaults=AccuracyPlan.typed))
+app.command("score")(command(AccuracyPlan, defaults=AccuracyPlan.typed))
 
 
 @app.command("export")

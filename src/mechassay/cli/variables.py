@@ -12,10 +12,8 @@ from mechassay.cli.output import JsonOption, show, tell
 from mechassay.variables.plan import AlignmentsPlan, VariablesPlan
 
 app = typer.Typer(help="Locate causal variables in features of a model.", no_args_is_help=True)
-app.command("run")(command(VariablesPlan, output="runs/variables"))
-app.command("evaluate")(
-    command(AlignmentsPlan, output="runs/alignments", arguments=("alignments",))
-)
+app.command("run")(command(VariablesPlan))
+app.command("evaluate")(command(AlignmentsPlan, arguments=("alignments",)))
 
 
 @app.command("list")

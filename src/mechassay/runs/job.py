@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -234,6 +235,27 @@ def plan_of(job: Any, bench: Bench) -> dict[str, Any]:
 def free_fields(job: Any) -> tuple[str, ...]:
     """The names of the fields that may change from run to run."""
     return tuple(name for name, about in options_of(job).items() if about.role == "free")
+
+
+def default_folder(job: Any) -> Path:
+    """Where a job's results go if nobody says: runs/KIND-MODEL-TASK-HASH, with the first model and
+    task of several, and a hash of all that the results depend on. Two plans never share one, and
+    the same goes on.
+    """
+    planned = {
+        name: getattr(job, name)
+        for name, about in options_of(job).items()
+        if about.role not in ("secret", "free")
+    }
+    text = json.dumps({"kind": job.kind, **planned}, sort_keys=True, default=str)
+    parts = [job.kind]
+    for what in ("model", "task"):
+        named = getattr(job, f"{what}s", ()) or (getattr(job, what, ""),)
+        first = shown_model(named[0]) if what == "model" else Path(named[0]).stem
+        more = f"+{len(named) - 1}" if len(named) > 1 else ""
+        parts += [f"{first}{more}"] if first else []
+    name = re.sub(r"[^\w.+@-]+", "_", "-".join(parts)).lstrip(".")[-LONGEST:]
+    return Path("runs") / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def job_of(plan: Mapping[str, Any], **changes: Any) -> Any:
