@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     )
     from mechassay.circuits.graph_files import load_scores
     from mechassay.circuits.methods import load_method
-    from mechassay.discovery.job import CircuitsJob
+    from mechassay.discovery.job import CircuitsJob, find_circuit
     from mechassay.errors import MechassayError
     from mechassay.interventions.activation_patching import patch
     from mechassay.interventions.intervene import intervene
@@ -106,6 +106,7 @@ __all__ = [
     "documents",
     "features",
     "fetch",
+    "find_circuit",
     "generate",
     "gym",
     "intervene",
@@ -179,6 +180,7 @@ _LAZY = {
     "Task": "mechassay.tasks",
     "Template": "mechassay.tasks.template",
     "fetch": "mechassay.models.weight_files",
+    "find_circuit": "mechassay.discovery.job",
     "generate": "mechassay.interventions.steering",
     "intervene": "mechassay.interventions.intervene",
     "list_methods": "mechassay.catalog",

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import mechassay as ma
 from mechassay.circuits.evaluation.chance import against_chance
 from mechassay.circuits.scores import EdgeScores
 from mechassay.discovery.job import CircuitsJob
@@ -16,6 +18,7 @@ from mechassay.errors import BadFile, BadUsage
 from mechassay.results.reading import read_record
 from mechassay.runs.execute import run
 from mechassay.runs.folder import RunFolder
+from mechassay.testing.checks import numbers
 from mechassay.utils.display import SILENT
 
 JOB = CircuitsJob(
@@ -124,3 +127,17 @@ def test_cma_without_a_curve_is_that_of_the_curve(tmp_path: Path) -> None:
     bare = run(replace(job, curve=False), tmp_path / "bare", progress=SILENT).records[0]
     assert bare.value("cma") == pytest.approx(whole.value("cma"))
     assert not math.isnan(bare.value("cma", "control:random-paths"))
+
+
+def test_a_circuit_in_three_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    about: dict[str, Any] = {"method": "eap", "train_limit": 4, "test_limit": 6}
+    found = ma.find_circuit("truth-ioi", folder=tmp_path / "run", **about)
+    sentence, report = str(found).split("\n")
+    assert sentence == found.says[0] and "6" in sentence
+    assert report == f"Report: {tmp_path / 'run' / 'report.html'}"
+    found.open()
+    assert opened == [(tmp_path / "run" / "report.html").resolve().as_uri()]
+    again = ma.find_circuit("truth-ioi", folder=tmp_path / "run", **about)
+    assert numbers(again) == numbers(found)

@@ -22,7 +22,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, get_args
+from typing import Any, ClassVar, get_args
 
 from rich.console import Console
 
@@ -51,7 +51,17 @@ from mechassay.models.sources import with_truths
 from mechassay.results.console import print_text
 from mechassay.results.records import Record
 from mechassay.results.report import print_report, write_markdown, write_page
-from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, command_line, shown_model
+from mechassay.runs.execute import run
+from mechassay.runs.job import (
+    Bench,
+    Cell,
+    Job,
+    Results,
+    cell_name,
+    command_line,
+    default_folder,
+    shown_model,
+)
 from mechassay.tasks import Keep
 from mechassay.truth.ground_truth import check_tasks, is_truth, own_task_notes, tasks_of
 from mechassay.utils.files import write_text
@@ -255,6 +265,34 @@ class CircuitsJob(CircuitsPlan, Job):
         if len(groups) > 1:
             write_page(page, records, every, failures, kind=SUITE, command=command)
         return page
+
+
+def find_circuit(
+    model: str,
+    task: str = "",
+    method: str = "eap-ig-inputs",
+    *,
+    folder: str | Path | None = None,
+    device: str = "cpu",
+    **fields: Any,
+) -> Results:
+    """Find the circuit of a task in a model and measure it, as `mechassay circuits run` does.
+
+        found = find_circuit("smollm2-135m", "ioi")
+        print(found)          is it good? the first sentence of the page
+        found.open()          the page
+        found.records         the numbers
+
+    Args:
+        task: "" for that of a ground truth.
+        folder: of the run; `default_folder` if not given. The same call goes on there.
+        fields: others of `CircuitsJob`, such as test_limit=40.
+
+    Raises:
+        BadUsage, UnknownName: see `run`.
+    """
+    job = CircuitsJob((model,), (task,) if task else (), methods=(method,), **fields)
+    return run(job, folder or default_folder(job), device=device)
 
 
 def score_files(given: Sequence[Path]) -> tuple[str, ...]:

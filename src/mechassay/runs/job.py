@@ -25,6 +25,7 @@ import hashlib
 import json
 import re
 import shlex
+import webbrowser
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,7 @@ from rich.console import Console
 from mechassay.errors import BadFile, BadUsage, MechassayError
 from mechassay.models.model import Model, load_model
 from mechassay.models.sources import AT, UNTRAINED, split_revision
+from mechassay.results.page import Text
 from mechassay.results.records import Failure, Provenance, Record, failure_of, page_of, provenance
 from mechassay.results.report import print_report, write_markdown, write_page
 from mechassay.runs import JOBS
@@ -314,6 +316,24 @@ class Results(OneLine, Tabular):
         kinds = tuple(dict.fromkeys(record.kind for record in self.records))
         count = {"records": len(self.done), "left": len(self.left)}
         return {"folder": str(self.folder.path), "kinds": kinds, **count}
+
+    @property
+    def says(self) -> list[str]:
+        """The sentences that the page begins with; none where nothing was done."""
+        kinds = dict.fromkeys(record.kind for record in self.records)
+        opening = [
+            page_of(kind).sections([r for r in self.records if r.kind == kind])[0] for kind in kinds
+        ]
+        blocks = [block for section in opening for block in section.blocks]
+        return [b.text for b in blocks if isinstance(b, Text) and b.kind == "verdict"]
+
+    def __str__(self) -> str:
+        """The first of these sentences, and where the page is."""
+        return "\n".join((*self.says[:1], f"Report: {self.folder.path / 'report.html'}"))
+
+    def open(self) -> None:
+        """Open the page in a browser."""
+        webbrowser.open((self.folder.path / "report.html").resolve().as_uri())
 
     def _repr_html_(self) -> str:
         roles = self._roles()
