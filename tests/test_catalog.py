@@ -130,7 +130,7 @@ SAID = [
     "token id 9999",
     "has 99 tokens; truth-ioi has 16 positions",
     "The setting steps of eap-ig-inputs is of type int; got 2.5",
-    "There is no folder '/nowhere' with a model",
+    "/nowhere: there is no such folder; expected one with a model",
     "a name, a path or a Hugging Face model in memory; got 3",
     "Did you mean 'truth-ioi'?",
     "a name or a path; got 3",

@@ -388,7 +388,7 @@ def test_scores_of_nodes_or_neurons_are_scores_too(kind: str, tmp_path: Path) ->
 
 def test_no_folder(tmp_path: Path) -> None:
     assert validate_submission(tmp_path / "none") == [
-        Problem(".", f"there is no folder {tmp_path / 'none'}.")
+        Problem(".", f"there is no such folder: {tmp_path / 'none'}.")
     ]
 
 

@@ -150,7 +150,7 @@ def test_folders_of_all_forms_are_read(tmp_path: Path) -> None:
 
 
 def test_what_is_no_folder_of_circuits(tmp_path: Path) -> None:
-    with pytest.raises(BadFile, match="no such folder of circuits"):
+    with pytest.raises(BadFile, match="no such folder; expected one of circuits"):
         CircuitSeries.load(tmp_path / "none")
     with pytest.raises(BadFile, match="has no circuits"):
         CircuitSeries.load(tmp_path)

@@ -510,7 +510,7 @@ def test_another_model_is_said(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_linked(tmp_path: Path) -> None:
-    with pytest.raises(BadFile, match="no such folder of runs"):
+    with pytest.raises(BadFile, match="no such folder; expected one of runs"):
         link(claims(), tmp_path / "none")
     for name in ("model", "task", "circuit"):
         with pytest.raises(BadUsage, match=f"names no {name}"):

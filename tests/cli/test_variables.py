@@ -49,4 +49,4 @@ def test_every_problem_is_listed(run: Run, tmp_path: Path) -> None:
 
 def test_a_model_of_another_class_is_wrong_usage(run: Run, tmp_path: Path, folder: Path) -> None:
     done = run("variables", "validate", tmp_path / "none", "-m", folder)
-    assert done.code == 1 and "there is no folder" in done.err
+    assert done.code == 1 and "there is no such folder" in done.err

@@ -212,7 +212,7 @@ def test_what_is_meant_of_a_featurizer_is_what_is_counted(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (lambda folder: None, "there is no folder"),
+        (lambda folder: None, "there is no such folder"),
         (lambda folder: folder.mkdir(), "holds no directions"),
         (
             lambda folder: (folder.mkdir(), (folder / "a-0.safetensors").mkdir()),

@@ -188,7 +188,7 @@ def test_the_command_is_typed_with_the_folders() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"directions": ("nowhere",)}, "there is no folder nowhere"),
+        ({"directions": ("nowhere",)}, "there is no such folder: nowhere"),
         ({"task": "agr_gendre"}, "Did you mean 'agr_gender'"),
         ({"task": TASK}, "the task has the regions name, completion, because"),
         ({"layers": "first"}, "such as 0,3,6"),

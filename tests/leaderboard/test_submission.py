@@ -277,7 +277,7 @@ def test_pickles_are_not_run(tmp_path: Path) -> None:
 
 
 def test_too_much_and_nothing(tmp_path: Path) -> None:
-    assert "no folder" in told(read_submission(tmp_path / "none", TRACK))["."]
+    assert "no such folder" in told(read_submission(tmp_path / "none", TRACK))["."]
     assert "holds nothing to evaluate" in told(read_submission(tmp_path, TRACK))["."]
     few = TRACK.model_copy(update={"upload": UploadLimits(files=1)})
     mib(tmp_path, "circuits")

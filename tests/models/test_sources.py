@@ -26,7 +26,9 @@ def test_hub_ids(source: str) -> None:
 
 @pytest.mark.parametrize("source", ["/nowhere/at/all", "a/b/c", "../a", "~nobody/a"])
 def test_paths_without_a_folder(source: str) -> None:
-    with pytest.raises(BadFile, match=f"There is no folder '{source}' with a model"):
+    with pytest.raises(
+        BadFile, match=f"{source}: there is no such folder; expected one with a model"
+    ):
         loading.resolve(source)
 
 
@@ -104,7 +106,9 @@ def test_a_path_with_an_at_sign_is_a_path(tmp_path: Path, monkeypatch: pytest.Mo
     assert loading.resolve("run@home").location == str(tmp_path / "run@home/step64")
     assert loading.resolve("run@home@step0").location == str(tmp_path / "run@home/step0")
     assert loading.resolve("run@step8").location == str(tmp_path / "run@step8")
-    with pytest.raises(BadFile, match="There is no folder 'me@home/run' with a model"):
+    with pytest.raises(
+        BadFile, match="me@home/run: there is no such folder; expected one with a model"
+    ):
         loading.resolve("me@home/run")
 
 

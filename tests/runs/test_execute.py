@@ -146,7 +146,7 @@ def test_one_method_spelled_in_two_ways_is_one_cell() -> None:
     ("models", "message"),
     [
         (("truth-io",), "Did you mean 'truth-ioi'"),
-        (("/nowhere/a", "nope"), "There is no folder '/nowhere/a'"),
+        (("/nowhere/a", "nope"), "/nowhere/a: there is no such folder"),
     ],
 )
 def test_models_that_do_not_exist_leave_no_folder(

@@ -157,5 +157,5 @@ def test_every_mistake_is_found_at_once(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_there_has_one_problem(tmp_path: Path) -> None:
     assert [problem.path for problem in validate(tmp_path / "none")] == ["."]
-    with pytest.raises(BadFile, match="there is no folder"):
+    with pytest.raises(BadFile, match="there is no such folder"):
         VariableAlignment.load(tmp_path / "none")

@@ -29,7 +29,7 @@ from mechassay.circuits.graph_files import ENDINGS, GraphFile, read_graph_file, 
 from mechassay.circuits.scores import By, EdgeScores, NeuronScores, NodeScores, Scores
 from mechassay.errors import BadUsage, GraphMismatch, MechassayError, UnknownName, one_of
 from mechassay.models.graph import Graph
-from mechassay.utils.files import BESIDE, LEADS_OUT, Problem, leads_out
+from mechassay.utils.files import BESIDE, LEADS_OUT, Problem, leads_out, no_folder
 
 Form = Literal["importances", "circuits"]
 FORMS: tuple[str, ...] = get_args(Form)
@@ -213,7 +213,7 @@ def validate_submission(folder: str | Path, track: Track = MIB) -> list[Problem]
     """All that is wrong with a submission's folder, warnings too, in the order of paths."""
     folder = Path(folder)
     if not folder.is_dir():
-        return [Problem(".", f"there is no folder {folder}.")]
+        return [Problem(".", f"{no_folder(folder)}: {folder}.")]
     return list(_problems(folder, track))
 
 

@@ -49,7 +49,7 @@ from mechassay.stats.intervals import (
     resolved_difference,
 )
 from mechassay.utils.display import OneLine
-from mechassay.utils.files import LEADS_OUT, file_hash, folder_hash, kind_of, leads_out
+from mechassay.utils.files import LEADS_OUT, file_hash, folder_hash, kind_of, leads_out, no_folder
 
 FRACTIONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
@@ -434,7 +434,7 @@ class CircuitSeries(OneLine):
         """
         folder = Path(folder)
         if not folder.is_dir():
-            raise BadFile(f"{folder}: there is no such folder of circuits.")
+            raise BadFile(f"{folder}: {no_folder(folder)}; expected one of circuits.")
         paths = circuit_files(folder)
         if not paths:
             raise BadFile(f"{folder}: the folder has no circuits ({', '.join(CIRCUIT_ENDINGS)}).")

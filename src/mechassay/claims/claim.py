@@ -243,6 +243,12 @@ def claims_of(plain: Any, name: str = "claims") -> ClaimFile:
             if key not in known:
                 raise BadFile(f"{name}: {UnknownName('field of a claim', str(key), known)}")
         plain = {**rest, "claims": [own]}
+    if not isinstance(plain, dict):
+        holds = "nothing" if plain is None else f"a {type(plain).__name__}"
+        raise BadFile(
+            f"{name}: expected a claim (id, statement, ...) or several under `claims`; the file"
+            f" holds {holds}."
+        )
     try:
         found = ClaimFile.model_validate(plain)
         check_claims(found.rubric, found.claims)

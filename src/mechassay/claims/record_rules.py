@@ -51,7 +51,7 @@ from mechassay.stats.intervals import (
 from mechassay.tasks import TASKS, load_task
 from mechassay.tasks.task import settings_of
 from mechassay.utils.display import interval, number
-from mechassay.utils.files import file_hash
+from mechassay.utils.files import file_hash, no_folder
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def records_below(runs: Path) -> list[StoredRecord]:
             the values that it speaks of are not those of the file beside it.
     """
     if not runs.is_dir():
-        raise BadFile(f"{runs}: there is no such folder of runs.")
+        raise BadFile(f"{runs}: {no_folder(runs)}; expected one of runs.")
     found: list[StoredRecord] = []
     for file in sorted(runs.rglob("*.json")):
         parts = file.relative_to(runs).parts

@@ -60,6 +60,7 @@ from mechassay.utils.files import (
     Problems,
     file_hash,
     leads_out,
+    no_folder,
     read_tensors,
 )
 from mechassay.variables.alignment import site_faults
@@ -145,7 +146,7 @@ def read_directions(
         most: directions at a site; None: any number.
     """
     if not folder.is_dir():
-        found.note(".", f"there is no folder {folder}.")
+        found.note(".", f"{no_folder(folder)}: {folder}.")
         return []
     held: dict[str, dict[str, dict[int, Path]]] = {}
     for path, method, seed, kind in _named(folder, found):

@@ -47,7 +47,7 @@ from mechassay.stats.bootstrap import LEAST
 from mechassay.stats.bounds import decimal, first_that, grid_rank, smallest_rank
 from mechassay.stats.intervals import LEVEL
 from mechassay.tasks.task import PRIVATE
-from mechassay.utils.files import file_hash
+from mechassay.utils.files import file_hash, no_folder
 from mechassay.variables.mib_submission import FEATURES_SHA256
 
 BOUND = "bound "
@@ -240,7 +240,7 @@ def read_cells(rules: BoardRules, folder: Path) -> tuple[list[BoardCell], list[s
         BadFile: there is no such folder.
     """
     if not folder.is_dir():
-        raise BadFile(f"{folder}: there is no such folder.")
+        raise BadFile(f"{folder}: {no_folder(folder)}.")
     cells: list[BoardCell] = []
     unreadable: list[str] = []
     private: PrivateSets = {}

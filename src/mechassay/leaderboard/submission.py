@@ -43,7 +43,7 @@ from mechassay.leaderboard.submission_parts import (
 )
 from mechassay.leaderboard.track import FILES, BoardTrack, Declaration, SubmissionKind, UploadLimits
 from mechassay.utils.display import OneLine
-from mechassay.utils.files import BESIDE, LEADS_OUT, Problem, Problems, leads_out, whole
+from mechassay.utils.files import BESIDE, LEADS_OUT, Problem, Problems, leads_out, no_folder, whole
 from mechassay.variables.alignment import HEADER
 
 DEEPEST = 8
@@ -122,7 +122,7 @@ def read_submission(
     """
     folder, noted = Path(folder), Problems(problems)
     if not folder.is_dir():
-        noted.note(".", f"there is no folder {folder}.")
+        noted.note(".", f"{no_folder(folder)}: {folder}.")
         return Submission(folder, "", (), problems=noted)
     files = _files_in(folder, track, noted)
     reader = _Reader(folder, track, noted)

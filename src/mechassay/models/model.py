@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechassay.errors import BadPairs, BadUsage, SelfCheckFailed, UnsupportedModel, first_line
+from mechassay.errors import BadPairs, BadUsage, SelfCheckFailed, UnsupportedModel
 from mechassay.models.decoder import Context, Decoder, at_least_fp32
 from mechassay.models.families import decode
 from mechassay.models.forward import Trace, trace
@@ -426,8 +426,8 @@ def check_device(wanted: str | torch.device) -> torch.device:
         # What a missing device raises depends on its kind.
         raise BadUsage(
             f"device must be auto, cpu, cuda, cuda:N or mps, and on this machine; got"
-            f" {str(wanted)!r} ({first_line(error)[:160].rstrip('.')})."
-        ) from None
+            f" {str(wanted)!r}."
+        ) from error
     return device
 
 

@@ -29,6 +29,7 @@ from mechassay.models.weight_files import (
     packaged_folder,
     packaged_models,
 )
+from mechassay.utils.files import no_folder
 
 AT = "@"
 UNTRAINED = "untrained:"
@@ -130,7 +131,7 @@ def find_source(source: str) -> Resolved:
     if at and (whole := _find_whole(name)) is not None:
         return _revision(whole, revision)
     if len(Path(source).parts) > 1:
-        raise BadFile(f"There is no folder {source!r} with a model.")
+        raise BadFile(f"{source}: {no_folder(source)}; expected one with a model, or a .gguf file.")
     raise UnknownName("model", source, [*packaged_models(), *truth_names(), *gym_model_names()])
 
 

@@ -57,7 +57,7 @@ from mechassay.results.sections import (
 )
 from mechassay.results.text import measure_text
 from mechassay.utils.display import counted, number
-from mechassay.utils.files import write_text
+from mechassay.utils.files import no_folder, write_text
 
 
 def _page_of_records(records: Sequence[Record], kind: str = "") -> Page:
@@ -178,7 +178,7 @@ def write_index(folder: Path) -> Path:
         BadFile: there is no such folder.
     """
     if not folder.is_dir():
-        raise BadFile(f"{folder}: there is no such folder.")
+        raise BadFile(f"{folder}: {no_folder(folder)}.")
     runs = list(runs_below(folder))
     rows = [row for run in runs for row in _rows(run, folder)]
     columns = tuple(Column(name, name in NUMERIC) for name in HEADINGS)

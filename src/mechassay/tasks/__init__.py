@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, get_args
 
 from mechassay.errors import UnknownName
+from mechassay.prompts.rows import FILES
 from mechassay.utils.registry import Registry, lazy_names
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ def registry_of(name: str) -> Registry:
     for registry in (TASKS, TRUTHS):
         if plain in registry:
             return registry
-    raise UnknownName("task", name, [*TASKS.names(), *TRUTHS.names()])
+    note = f"A file of pairs ends in {', '.join(FILES)}."
+    raise UnknownName("task", name, [*TASKS.names(), *TRUTHS.names()], note)
 
 
 __getattr__, __dir__ = lazy_names(__name__, {"load": "load_task", "task": "SPLITS Task"})

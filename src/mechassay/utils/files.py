@@ -229,6 +229,11 @@ class Problem:
     warning: bool = False
 
 
+def no_folder(path: str | Path) -> str:
+    """Why a path cannot be read as a folder."""
+    return "this is a file, not a folder" if Path(path).exists() else "there is no such folder"
+
+
 class Problems(list[Problem]):
     """Problems, collected while the rest is read."""
 

@@ -34,6 +34,7 @@ from mechassay.utils.files import (
     LEADS_OUT,
     Problems,
     leads_out,
+    no_folder,
     read_json,
     write_text,
 )
@@ -211,7 +212,7 @@ def site_faults(fit: Fit, shape: ModelShape | None, model: str) -> Iterator[str]
 def read_alignment(folder: Path, found: Problems) -> VariableAlignment | None:
     """What a folder holds; what is wrong with it is added to `found`. None if it cannot be read."""
     if not folder.is_dir():
-        found.note(".", f"there is no folder {folder}.")
+        found.note(".", f"{no_folder(folder)}: {folder}.")
         return None
     paths = dict(_files(folder, found))
     told = fit = coefficients = shape = None

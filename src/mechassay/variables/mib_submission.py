@@ -50,6 +50,7 @@ from mechassay.utils.files import (
     Problems,
     folder_hash,
     leads_out,
+    no_folder,
     read_json,
     write_text,
 )
@@ -189,7 +190,7 @@ def mib_parts(folder: str | Path, *, board: MIBBoard = MIB_BOARD, only: str = ""
     """
     root, found = Path(folder), Problems()
     if not root.is_dir():
-        raise BadFile(f"{folder}: there is no such folder.")
+        raise BadFile(f"{folder}: {no_folder(folder)}.")
     parts = list(_OpenFolder(root, found, None, {}, True, board, only).parts())
     found.refuse(root)
     return parts
@@ -228,7 +229,7 @@ def _read(
     if model is not None:
         one_of("class of a model of MIB's causal track", type(model.hf).__name__, board.models)
     if not folder.is_dir():
-        found.note(".", f"there is no folder {folder}.")
+        found.note(".", f"{no_folder(folder)}: {folder}.")
         return ()
     given = {str(load_site(site)): each for site, each in featurizers.items()}
     submission = _OpenFolder(folder, found, model, given, ignore_code, board, only)
