@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from mechassay.adversarial.jobs import AdversarialJob
 from mechassay.circuits import EdgeScores
 from mechassay.circuits.methods import METHODS
 from mechassay.discovery.job import CircuitsJob
-from mechassay.errors import BadUsage, DiskFull, MechassayError
+from mechassay.errors import BadFile, BadUsage, DiskFull, MechassayError
 from mechassay.models.sources import check_sources
 from mechassay.runs.execute import (
     CellLimits,
@@ -36,6 +37,7 @@ from mechassay.runs.execute import (
     part_of,
     prepare,
     run,
+    run_cells,
 )
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import Bench, Cell, Results, cell_name, job_of, plan_of
@@ -168,19 +170,61 @@ def test_nothing_to_do_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.guard
-def test_a_killed_worker_ends_the_pool_and_the_same_command_does_the_rest(tmp_path: Path) -> None:
+def test_a_killed_worker_costs_its_cell_one_more_try(tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = start(out, "--workers", "2", "-M", "exact", "--seed", "1")
     wait_for(out, "records/*/*.json", process)
     workers = [pid for pid in children(process.pid) if "spawn_main" in command_of(pid)]
     for pid in workers[:1]:
         os.kill(pid, signal.SIGKILL)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 0 or "A worker process ended without a word" in said
-    again = start(out, "--workers", "2", "-M", "exact", "--seed", "1")
-    shown = again.communicate(timeout=300)
-    assert again.returncode == 0, shown
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
     assert len(list(out.glob("records/*/*.json"))) == 3 * len(MODELS)
+
+
+@pytest.mark.parametrize("deaths", [1, 2, 3])
+def test_workers_that_die_are_begun_three_times_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaths: int
+) -> None:
+    begun: list[int] = []
+
+    def once(pool: Processes, job: Any, batches: Any, bench: Bench, start: Any) -> None:
+        """Do one cell; die, or do the others too."""
+        cells = [cell for batch in batches for cell in batch]
+        begun.append(len(cells))
+        dies = len(begun) <= deaths
+        run_cells(job, cells[: 1 if dies else None], bench)
+        if dies:
+            raise BrokenProcessPool
+
+    monkeypatch.setattr(Processes, "_map_once", once)
+    four = job(methods=("eap", "random"))
+    if deaths < 3:
+        results = run(four, tmp_path, executor=Processes(2), progress=SILENT)
+        assert len(results.records) == 4 and begun == [4, 3, 2][: deaths + 1]
+    else:
+        with pytest.raises(MechassayError, match="without a word, 3 times"):
+            run(four, tmp_path, executor=Processes(2), progress=SILENT)
+        assert begun == [4, 3, 2]
+
+
+@pytest.mark.parametrize("keep", [0, 40])
+def test_a_record_that_was_cut_off_is_set_aside_and_made_again(tmp_path: Path, keep: int) -> None:
+    two = job(methods=("eap",), random_rankings=5)
+    first = run(two, tmp_path / "run", progress=SILENT)
+    before = numbers(tmp_path / "run")
+    file = first.folder.record_file(two.cells()[0].name)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:keep])
+    with pytest.warns(UserWarning, match="was cut off: its cell is done again"):
+        run(two, tmp_path / "run", progress=SILENT)
+    assert numbers(tmp_path / "run") == before
+    (aside,) = file.parent.glob("*.cut-off-*")
+    assert aside.read_bytes() == whole[:keep]
+    # One that was edited is refused as before: it is no accident.
+    file.write_bytes(whole.replace(b'"eap"', b'"ifr"'))
+    with pytest.raises(BadFile, match="was edited"):
+        run(two, tmp_path / "run", progress=SILENT)
 
 
 def children(parent: int) -> list[int]:

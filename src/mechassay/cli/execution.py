@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,11 @@ def execute(
     if here:
         check_device(device)
     output = output or default_folder(job)
-    bench = prepare(job, output, device=device, here=here)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", UserWarning)
+        bench = prepare(job, output, device=device, here=here)
+    for warning in said:
+        typer.echo(f"note: {warning.message}", err=True)
     for note in job.notes():
         typer.echo(f"note: {note}", err=True)
     if only_plan:

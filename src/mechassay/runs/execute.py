@@ -22,6 +22,7 @@ import signal
 import socket
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
@@ -142,6 +143,13 @@ def prepare(
         asked = getattr(job, "models", ()) or filter(None, (getattr(job, "model", ""),))
         check_sources(map(str, asked), models or ())
     RunFolder.open(Path(output), plan_of(job, bench), growing=job.grows, free=free_fields(job))
+    for cell in job.cells():
+        if moved := bench.folder.set_aside(cell.name):
+            warnings.warn(
+                f"{bench.folder.record_file(cell.name)} was cut off: its cell is done again, and"
+                f" the file is {moved.name} now.",
+                stacklevel=2,
+            )
     return bench
 
 
@@ -247,17 +255,43 @@ class Processes:
 
         Raises:
             BadUsage: models or tasks that are objects: they do not travel.
-            MechassayError: a worker died, as when memory ran out.
+            MechassayError: workers died, as when memory ran out, each time that what was left was
+                begun (`TRIES`).
         """
         if not batches:
             return
         threads = max(1, torch.get_num_threads() // self.workers)
-        context = multiprocessing.get_context("spawn")
         start = (bench.folder.path, named_device(bench), threads)
         if self.limits is not None:
             cells = [cell for batch in batches for cell in batch]
             self._map_limited(job, cells, bench, self.limits, start)
             return
+        for attempt in range(1, TRIES + 1):
+            try:
+                self._map_once(job, batches, bench, start)
+            except BrokenProcessPool as error:
+                if attempt == TRIES:
+                    raise MechassayError(
+                        f"Worker processes ended without a word, {TRIES} times; the same command"
+                        " goes on with what is left. If memory was short, name fewer --workers."
+                    ) from error
+                record = bench.folder.record
+                left = [[cell for cell in some if record(cell.name) is None] for some in batches]
+                batches = [cells for cells in left if cells]
+            else:
+                return
+            if not batches:
+                return
+
+    def _map_once(
+        self, job: Any, batches: Batches, bench: Bench, start: tuple[Path, str, int]
+    ) -> None:
+        """Begin all batches.
+
+        Raises:
+            BrokenProcessPool: a worker died; no other one goes on then.
+        """
+        context = multiprocessing.get_context("spawn")
         with (
             bench.progress.track("cells", sum(map(len, batches))) as advance,
             ProcessPoolExecutor(
@@ -273,11 +307,6 @@ class Processes:
                     for future in done:
                         future.result()
                         advance(waiting.pop(future))
-            except BrokenProcessPool as error:
-                raise MechassayError(
-                    "A worker process ended without a word; the same command goes on with what is"
-                    " left. If memory was short, name fewer --workers."
-                ) from error
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 for process in multiprocessing.active_children():

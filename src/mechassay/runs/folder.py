@@ -15,6 +15,7 @@ methods or metrics are defined in another way since.
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,6 +172,19 @@ class RunFolder:
         """
         file = self.record_file(cell)
         return read_record(file) if file.is_file() else None
+
+    def set_aside(self, cell: str) -> Path | None:
+        """Rename a cell's record that was cut off, empty or half a JSON text, so that the cell is
+        done again; where it is now, or None if there is no such file.
+        """
+        file = self.record_file(cell)
+        if not file.is_file():
+            return None
+        try:
+            json.loads(file.read_bytes())
+        except ValueError:
+            return file.replace(file.with_suffix(f".cut-off-{secrets.token_hex(2)}"))
+        return None
 
     def data_file(self, group: str = "") -> Path:
         return self.path / "data" / f"{group}.json" if group else self.path / "data.json"

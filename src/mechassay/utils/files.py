@@ -14,6 +14,7 @@ import errno
 import hashlib
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
@@ -42,15 +43,24 @@ def is_full(error: object) -> bool:
 
 
 def partial_of(path: Path) -> Path:
-    """The file beside `path` that this process writes before it becomes `path`."""
-    return path.with_name(f"{path.name}.partial-{os.getpid()}")
+    """A file beside `path`, of a new name, that is written before it becomes `path`."""
+    return path.with_name(f"{path.name}.partial-{secrets.token_hex(4)}")
+
+
+def _settle(path: Path, flags: int = os.O_RDWR) -> None:
+    """Have the disk hold a file, or a folder's names."""
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
 def whole(path: Path, size: int | None = None) -> Generator[Path]:
     """The file to write instead of `path`; it becomes `path` if the block ends without an error.
 
-    A reader never sees half a file. The folders above it are made.
+    A reader never sees half a file, even if the power fails. The folders above it are made.
 
     Args:
         size: bytes of the file, where they are known beforehand; an error names them.
@@ -62,7 +72,10 @@ def whole(path: Path, size: int | None = None) -> Generator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield partial
+        _settle(partial)
         os.replace(partial, path)
+        with suppress(OSError):  # Not every system opens folders.
+            _settle(path.parent, os.O_RDONLY)
     except OSError as error:
         if not is_full(error):
             raise
