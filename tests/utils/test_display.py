@@ -109,7 +109,10 @@ def test_every_value_prints_as_one_line(held: dict[str, Any]) -> None:
     long = {
         name: repr(value)
         for name, value in held.items()
-        if "\n" in repr(value) or len(repr(value)) > LONGEST_LINE or repr(value) != str(value)
+        if "\n" in repr(value)
+        or len(repr(value)) > LONGEST_LINE
+        # Results of a run are read: they print the first sentence of their page.
+        or (repr(value) != str(value) and name != "results")
     }
     assert not long
 
