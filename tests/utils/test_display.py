@@ -66,6 +66,8 @@ def held(model: Model, tmp_path_factory: pytest.TempPathFactory) -> dict[str, An
         "pair": train[0],
         "list of pairs": [train[0]],
         "batch": model.batch(train),
+        "task": task,
+        "hypothesis": ma.variables.hypotheses(NAME)["answer"],
         "examples": task.examples("train", limit=2),
         "scores": scores,
         "neuron scores": neurons,
@@ -135,7 +137,11 @@ def test_a_line_shortens_what_is_long() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["model", "pairs", "scores", "neuron scores", "circuit", "curve", "record", "results"]
+    "name",
+    [
+        *("model", "pairs", "scores", "neuron scores", "circuit", "curve", "record", "results"),
+        *("task", "batch", "hypothesis"),
+    ],
 )
 def test_notebooks_get_well_formed_html(held: dict[str, Any], name: str) -> None:
     html = held[name]._repr_html_()
@@ -158,6 +164,9 @@ def test_html_shows_what_it_is_about(held: dict[str, Any]) -> None:
     assert held["pair"].clean in held["pairs"]._repr_html_()
     assert "<svg" in held["circuit"]._repr_html_() and "<svg" in held["curve"]._repr_html_()
     assert "CPR" in held["results"]._repr_html_()
+    assert NAME in held["task"]._repr_html_() and "logit_diff" in held["task"]._repr_html_()
+    assert "right" in held["hypothesis"]._repr_html_()
+    assert "tokens" in held["batch"]._repr_html_()
 
 
 def test_text_in_html_is_escaped() -> None:

@@ -160,6 +160,11 @@ class Hypothesis(NamedTuple):
     right: bool | None = None
     by_default: bool = True
 
+    def _repr_html_(self) -> str:
+        known = {None: "not known", True: "right", False: "wrong"}[self.right]
+        facts = {"causal model": self.model.name, "variable": self.variable, "it is": known}
+        return html_facts("Hypothesis", facts)
+
 
 def hypotheses(task: str) -> dict[str, Hypothesis]:
     """The hypotheses about a task, by the name of their variable.

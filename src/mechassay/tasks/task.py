@@ -39,6 +39,7 @@ from mechassay.errors import BadPairs, BadUsage, one_of
 from mechassay.prompts.pairs import ABSENT, Example, Examples, Pairs, Unreadable, align_pairs
 from mechassay.prompts.tokenization import Aligned, Misaligned, encode, tokenizer_of
 from mechassay.tasks import KEEP, MOST_PAIRS, Keep
+from mechassay.utils.display import html_facts
 
 PRIVATE = "private"
 """The split whose prompts are never stored."""
@@ -71,6 +72,13 @@ class Task(ABC):
     @property
     def seeded(self) -> bool:
         return True
+
+    def _repr_html_(self) -> str:
+        sizes = ", ".join(f"{split} {n:,}" for split, n in self.sizes.items() if n)
+        facts = {"objective": self.objective, "examples": sizes}
+        facts["counterfactuals"] = ", ".join(self.counterfactuals)
+        settings = {name: str(value) for name, value in settings_of(self).items()}
+        return html_facts(f"Task {self.name}", {**facts, **settings})
 
     @abstractmethod
     def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:

@@ -121,6 +121,10 @@ class OneLine:
             return {}
         return {each.name: getattr(self, each.name) for each in fields(self) if each.repr}
 
+    def _repr_html_(self) -> str:
+        """The same in a notebook, a row a name."""
+        return html_facts(type(self).__name__, {k: briefly(v) for k, v in self.shown().items()})
+
 
 def line(kind: str, shown: Mapping[str, Any]) -> str:
     """A value in one line: `Recovery(auroc=0.91, n_true=9)`."""
