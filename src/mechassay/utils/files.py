@@ -47,9 +47,9 @@ def partial_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.partial-{secrets.token_hex(4)}")
 
 
-def _settle(path: Path, flags: int = os.O_RDWR) -> None:
+def _settle(path: Path) -> None:
     """Have the disk hold a file, or a folder's names."""
-    descriptor = os.open(path, flags)
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(descriptor)
     finally:
@@ -58,7 +58,8 @@ def _settle(path: Path, flags: int = os.O_RDWR) -> None:
 
 @contextmanager
 def whole(path: Path, size: int | None = None) -> Generator[Path]:
-    """The file to write instead of `path`; it becomes `path` if the block ends without an error.
+    """What to write instead of `path`, a file or a folder; it becomes `path` if the block ends
+    without an error.
 
     A reader never sees half a file, even if the power fails. The folders above it are made.
 
@@ -72,10 +73,11 @@ def whole(path: Path, size: int | None = None) -> Generator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield partial
-        _settle(partial)
+        for file in filter(Path.is_file, partial.rglob("*") if partial.is_dir() else [partial]):
+            _settle(file)
         os.replace(partial, path)
         with suppress(OSError):  # Not every system opens folders.
-            _settle(path.parent, os.O_RDONLY)
+            _settle(path.parent)
     except OSError as error:
         if not is_full(error):
             raise
