@@ -141,3 +141,7 @@ def test_a_circuit_in_three_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert opened == [(tmp_path / "run" / "report.html").resolve().as_uri()]
     again = ma.find_circuit("truth-ioi", folder=tmp_path / "run", **about)
     assert numbers(again) == numbers(found)
+    # Where nothing was done it says why.
+    about["method"] = "exact"
+    nothing = ma.find_circuit("truth-ioi", folder=tmp_path / "none", max_minutes=1e-9, **about)
+    assert str(nothing).startswith("skipped: ") and nothing.says == []

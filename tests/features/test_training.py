@@ -17,6 +17,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import linregress
+from scipy.stats import t as t_distribution
 from torch import Tensor
 
 from helpers.pairs import token_interchanges
@@ -784,6 +786,33 @@ def test_neither_units_nor_the_order_within_epochs_matter(
     shuffled = rng.permuted(epochs, axis=1).reshape(-1)
     for other in (fall_of(unit * epochs.reshape(-1), size), fall_of(shuffled, size)):
         assert (other.value, other.high) == pytest.approx((fall.value, fall.high))
+
+
+def test_the_line_is_that_of_scipy() -> None:
+    rng = np.random.default_rng(3)
+    for n in (8, 11, 40):
+        losses = np.exp(-np.arange(n) / n) + 0.1 * rng.standard_normal(n)
+        half, last = losses[n // 2 :], losses[n - n // 4 :].mean()
+        line = linregress(np.arange(len(half)), half)
+        wide = t_distribution.ppf(0.95, len(half) - 2) * line.stderr
+        fall = fall_of(losses, n)
+        ends = [-(line.slope + side * wide) * n / 4 / last for side in (0, 1, -1)]
+        assert (fall.value, fall.low, fall.high) == pytest.approx(ends)
+
+
+@pytest.mark.parametrize("start", [1.0, 100.0])
+def test_a_straight_fall_is_cut_short_however_small_and_an_ended_one_is_not(start: float) -> None:
+    steps = np.arange(100)
+    straight = start - 1e-3 * steps
+    assert still_falling(straight, 100), "a small learning rate"
+    # A quarter of the steps, of what lies between the middles of the first tenth and last quarter.
+    share = 25 / (87 - 4.5)
+    fall = fall_of(straight, 100)
+    assert fall.value * straight[-25:].mean() / (straight[:10].mean() - straight[-25:].mean()) == (
+        pytest.approx(share)
+    )
+    assert share == pytest.approx(0.3, abs=0.005)
+    assert not still_falling(start * (1 + np.exp(-steps / 10)), 100)
 
 
 def test_a_training_cut_short_still_falls_and_a_long_one_has_levelled_off() -> None:

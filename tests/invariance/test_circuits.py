@@ -11,6 +11,7 @@ from torch import Tensor
 
 import mechassay as ma
 from mechassay.circuits import Circuit, EdgeScores, evaluate
+from mechassay.circuits.methods import attribution
 from mechassay.circuits.methods.attribution import tapped_forward
 from mechassay.circuits.methods.method import Method
 from mechassay.models.decoder import Readout
@@ -67,6 +68,18 @@ def _real(batch: Batch, left: int, right: int) -> Tensor:
 
 def assert_same(a: EdgeScores, b: EdgeScores) -> None:
     torch.testing.assert_close(a.values, b.values, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+def test_the_blocks_of_the_contraction_change_no_scores(
+    case: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU a block is a part of its free memory; here as little as one token."""
+    whole = ma.circuits.EAP().score(case.model, case.batch)
+    monkeypatch.setattr(attribution, "available_bytes", lambda device: 16 * 2**40)
+    assert attribution._contraction_bytes(torch.device("cuda")) == 2**40
+    assert attribution._contraction_bytes(torch.device("cpu")) == attribution.CONTRACTION_BYTES
+    monkeypatch.setattr(attribution, "_contraction_bytes", lambda device: 1)
+    assert_same(ma.circuits.EAP().score(case.model, case.batch), whole)
 
 
 @pytest.mark.few(6)

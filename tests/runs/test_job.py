@@ -181,3 +181,11 @@ def test_a_folder_without_a_name_is_that_of_the_plan() -> None:
     assert default_folder(replace(job, max_minutes=1.0)) == folder
     assert default_folder(replace(job, private_seed=5)) == folder
     assert "/" not in default_folder(replace(job, models=("./a b/c",))).name
+
+
+@pytest.mark.parametrize("kind", SMALL_JOBS)
+def test_every_kind_has_a_folder_of_its_own(kind: str) -> None:
+    job = SMALL_JOBS[kind]
+    folder = default_folder(job)
+    assert folder.name.startswith(f"{job.kind}-") and len(folder.name) < 100
+    assert str(getattr(job, "models", (getattr(job, "model", ""),))[0]) in folder.name

@@ -499,6 +499,24 @@ def test_the_same_seed_gives_the_same(model: Model, answers: VariablePairs) -> N
     assert all(np.array_equal(one.right[of], two.right[of]) for of in one.right)
 
 
+def test_labels_of_the_random_variable_are_answers_of_the_task(
+    model: Model, answers: VariablePairs
+) -> None:
+    """As the task has them, which knows of no causal model."""
+    examples = {x.id: x for x in ma.load_task("truth-ioi").examples("test", limit=20)}
+    own, taken = answers.labels["test"], answers.random["test"]
+    n_of_source = 0
+    for row, pair in enumerate(own):
+        name, _, kind = pair.id.partition("/")
+        base, source = examples[name].prompt, examples[name].counterfactuals[kind]
+        label = model.tokenizer.decode(taken.labels[row][taken.labels[row] >= 0])
+        assert label.strip() in {x.strip() for x in (*base.answers, *source.answers)}
+        n_of_source += label.strip() in {x.strip() for x in source.answers}
+    assert 0.2 < n_of_source / len(own) < 0.9
+    assert torch.equal(taken.base, answers.batches["test"].base)
+    assert taken.ids == tuple(pair.id for pair in own)
+
+
 def test_masks_of_saes_at_three_sites_have_every_control(
     model: Model, answers: VariablePairs
 ) -> None:

@@ -62,6 +62,36 @@ def test_of_equal_featurizers_the_one_of_fewer_features_is_told(results: Results
     assert "wrong hypothesis" not in sentence
 
 
+def test_the_full_vector_is_a_ceiling_and_named_where_it_alone_has_the_variable(
+    results: Results,
+) -> None:
+    def sentence(*records: Record) -> str:
+        blocks = VariablesPage().sections(records)[0].blocks
+        (said,) = [block.text for block in blocks if getattr(block, "kind", "") == "verdict"]
+        return said
+
+    own = {r.method.name: r for r in results.records if r.specs["variable"].name == "answer"}
+
+    def with_ends(record: Record, low: float) -> Record:
+        ends = [
+            m.model_copy(update={"low": low})
+            if m.name == "gain" or m.of.startswith("difference:")
+            else m
+            for m in record.measures
+        ]
+        return record.model_copy(update={"measures": ends})
+
+    whole, das = own["full-vector"], own["das"]
+    assert verdict_of(whole) == "found, not isolated"
+    assert " by full-vector, " in sentence(whole)
+    has_it = sentence(whole, with_ends(das, 0.9))
+    assert " is isolated at " in has_it and " by das, " in has_it
+    assert "It is in the full vector" not in has_it
+    lost = sentence(whole, with_ends(das, 0.1))
+    assert " is not " in lost and " by das, " in lost
+    assert f"It is in the full vector at {whole.method.args['site']}" in lost
+
+
 def test_the_tables_have_all_featurizers_and_controls(results: Results) -> None:
     controls, accuracies = VariablesPage().tables(results.records)
     assert [row.cells[0] for row in accuracies.rows] == ["full-vector", "das", "no intervention"]

@@ -33,8 +33,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from mechassay.causal_models import truths
 from mechassay.causal_models.causal_model import CausalModel, Inputs, Undecided
-from mechassay.causal_models.homes import HOMES
 from mechassay.causal_models.task_models import load_causal_model
+from mechassay.causal_models.truths import HOMES
 from mechassay.errors import BadPairs, BadUsage
 from mechassay.prompts.pairs import Example, Examples
 from mechassay.utils.display import OneLine, Tabular, html_facts, html_table

@@ -36,9 +36,9 @@ import torch
 from jaxtyping import Bool
 
 from mechassay.causal_models.causal_model import CausalModel
-from mechassay.causal_models.homes import HOMES, Home
 from mechassay.causal_models.labels import ExpectedLabels, expected_labels
 from mechassay.causal_models.task_models import load_causal_model
+from mechassay.causal_models.truths import HOMES, Home
 from mechassay.errors import BadFile, BadPairs, UnknownName, first_line, one_of
 from mechassay.interventions.intervene import intervene
 from mechassay.interventions.intervention import Interchange

@@ -21,17 +21,24 @@ does not follow from the answers of base and source, which are there at the end:
     truth-fraction        odd_places: whether an odd number of x stands on odd places
     truth-previous-token  word_place: how many words stand before the mark
     truth-induction       word_place: where the answer stands
+
+`HOMES` says where the right ones live, as far as is claimed; `true_sites` verifies it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mechassay.causal_models.causal_model import CausalModel, Undecided, Variable
 from mechassay.causal_models.task_models import mcqa_model, space_before
 from mechassay.prompts.pairs import Prompt
 from mechassay.truth.tasks import CHOICES, COUNTS, DIGITS, LETTERS, NAMES, SUMS, TREES
+
+if TYPE_CHECKING:
+    from mechassay.interventions.site import Site
 
 DIGIT = Variable(range(10))
 BIT = (0, 1)
@@ -346,3 +353,87 @@ def _part(prompt: Prompt, name: str) -> str:
 
 def _word(value: str, base: Prompt) -> tuple[str, ...]:
     return (f"{space_before(base)}{value}",)
+
+
+# --- where the right ones live
+
+INPUT, LOGITS = "input", "logits"
+LAST = "last"
+"""The last position, as sites spell it."""
+_WRITER = re.compile(r"a(?P<layer>\d+)\.h(?P<head>\d+)|m(?P<mlp>\d+)|input")
+
+
+class Home(NamedTuple):
+    """A writer that holds a variable, where, and who reads it there.
+
+    Attributes:
+        writer: as edges spell it: "a1.h1", "m0" or "input".
+        position: a part of the prompt, or "last".
+        until: the first that takes it from the stream there, or adds what makes the stream hold
+            another thing too; "logits" after the last block.
+    """
+
+    writer: str
+    position: str
+    until: str
+
+    @property
+    def site(self) -> Site:
+        """The writer's own site; of the input, the stream before the first block."""
+        from mechassay.interventions.site import Site
+
+        found = _WRITER.fullmatch(self.writer)
+        assert found is not None
+        if found["head"] is not None:
+            return Site(int(found["layer"]), self.position, "heads", (int(found["head"]),))
+        if found["mlp"] is not None:
+            return Site(int(found["mlp"]), self.position, "mlp")
+        return Site(-1, self.position)
+
+    def stream(self, n_layers: int) -> tuple[Site, ...]:
+        """The stream at the position after each block, from the writer's on."""
+        from mechassay.interventions.site import Site
+
+        end = n_layers if self.until == LOGITS else _layer(self.until)
+        return tuple(Site(layer, self.position) for layer in range(_layer(self.writer), end))
+
+
+HOMES: Mapping[str, Mapping[str, tuple[Home, ...]]] = MappingProxyType(
+    {
+        "truth-addition-trained": {
+            "carry": (Home("m0", "op2_last", "a1.h2"), Home("a1.h2", LAST, "m1")),
+            "both_tens": (Home("a0.h3", LAST, "m1"),),
+            "answer": (Home("m1", LAST, LOGITS),),
+        },
+        "truth-fraction-trained": {"share": (Home("a0.h2", LAST, "m1"), Home("m1", LAST, LOGITS))},
+        "truth-greater-than-trained": {
+            "digit": (
+                *(Home(INPUT, "digit", "a0.h0"), Home("a0.h0", LAST, "m1")),
+                Home("m1", LAST, LOGITS),
+            )
+        },
+        "truth-induction-trained": {"asked": (Home(INPUT, LAST, "a1.h0"),)},
+        "truth-ioi-trained": {
+            "duplicate": (
+                *(Home(INPUT, "subject_2", "a0.h2"), Home("a0.h2", LAST, "a1.h3")),
+                Home("a1.h3", LAST, "a2.h1"),
+            ),
+            "answer": (Home(INPUT, "indirect_object", "a2.h1"), Home("a2.h1", LAST, LOGITS)),
+        },
+        "truth-mcqa-trained": {
+            "answer_pointer": (Home("a1.h1", LAST, "a2.h2"),),
+            "answer": (Home(INPUT, "correct_symbol", "a2.h2"), Home("a2.h2", LAST, LOGITS)),
+        },
+        "truth-previous-token-trained": {
+            "previous": (
+                *(Home(INPUT, "answer", "a0.h1"), Home("a0.h1", "mark", "a1.h2")),
+                Home("a1.h2", LAST, LOGITS),
+            )
+        },
+    }
+)
+"""By ground truth and variable of its task's causal model."""
+
+
+def _layer(node: str) -> int:
+    return -1 if node == INPUT else int(re.findall(r"\d+", node)[0])

@@ -560,8 +560,8 @@ def still_falling(losses: Float[np.ndarray, "steps"], steps_of_epoch: int) -> bo
 
     It may by an eighth of the loss (the upper end of `fall_of`, which fewer than eight steps do not
     have), or it surely does by a tenth of all that the loss has fallen (the lower end). A loss that
-    falls in a straight line, as at a small learning rate, has .29 there; one that has come
-    to its end has 0.
+    falls in a straight line, as at a small learning rate, has .3 there; one that has come to its
+    end has 0.
     """
     fall, share_of_all = _fall(losses, steps_of_epoch)
     return not fall.high < LEVELLED_OFF or share_of_all > STEADY

@@ -12,8 +12,8 @@ beside it.
 
 Of several tasks numbers are means over those that the model does better than 60 %; of the others
 no odds say how the model does them. A method is better than its control where the 95 % interval of
-their difference, item by item, is above 0, and there are `FEW_GROUPS` pairs. One that is not, and
-whose loss still falls (`features.training.still_falling`), is not trained.
+their difference, item by item, is above 0. One that is not, and whose loss still falls
+(`features.training.still_falling`), is not trained. Fewer than `FEW_GROUPS` pairs have no verdict.
 """
 
 from __future__ import annotations
@@ -174,12 +174,12 @@ def sentences(records: Sequence[Record]) -> list[str]:
     if not found:
         return [f"{head}: {_controls_alone(some)}"]
     best = found[0]
-    said = [f"{head}: {_of_best(best)}"]
-    few = min(record.n_groups for record in some)
+    few, verdict = min(record.n_groups for record in some), ""
     if few < FEW_GROUPS:
         pairs = "pair" if few == 1 else "pairs"
-        said.append(f"No verdict: {few} independent {pairs}, fewer than {FEW_GROUPS}.")
-    return [*said, *_of_controls(best), *_of_others(found)]
+        verdict = f" No verdict: {few} independent {pairs}, fewer than {FEW_GROUPS}."
+    first = f"{head}: {_of_best(best)}{verdict}"
+    return [first, *_of_controls(best), *_of_others(found)]
 
 
 def _head(records: Sequence[Record], some: Sequence[Record]) -> str:

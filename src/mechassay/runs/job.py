@@ -328,8 +328,10 @@ class Results(OneLine, Tabular):
         return [b.text for b in blocks if isinstance(b, Text) and b.kind == "verdict"]
 
     def __str__(self) -> str:
-        """The first of these sentences, and where the page is."""
-        return "\n".join((*self.says[:1], f"Report: {self.folder.path / 'report.html'}"))
+        """The first of these sentences, or why there is none, and where the page is."""
+        reasons = [f"{each.status}: {each.message}" for each in self.failures]
+        first = (self.says or reasons)[:1]
+        return "\n".join((*first, f"Report: {self.folder.path / 'report.html'}"))
 
     def open(self) -> None:
         """Open the page in a browser."""

@@ -1,8 +1,9 @@
 """Causal variables: where each one is, what its controls say, and a heat map of each cell.
 
-The page begins with a sentence for each variable, about the featurizer that is best on validation
-pairs, so that test numbers are of one that was not chosen by them. Then each task has one table,
-a row a variable and featurizer with all controls, and one figure of what the sentences say.
+The page begins with a sentence for each variable, about the features that are best on validation
+pairs, so that test numbers are of some that were not chosen by them. The full vector is a ceiling:
+it is named beside them where it has the variable and they have not. Then each task has one figure
+of what the sentences say, and one table, a row a variable and featurizer with all controls.
 
 Folded are the tables in the form of MIB's tables 3a to 3d (a row a featurizer, a column a variable,
 mean over layers and best site), and the heat maps of all cells. Variables whose output is a logit
@@ -19,6 +20,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
 
+from mechassay.features.probes import FullVector
 from mechassay.interventions.heatmap import draw_accuracies, draw_points
 from mechassay.results.page import (
     Block,
@@ -45,14 +47,18 @@ from mechassay.results.sections import (
     values_section,
 )
 from mechassay.stats.intervals import FEW_GROUPS, Estimate
-from mechassay.variables.interchange_accuracy import RESULT
+from mechassay.variables.interchange_accuracy import FULL, NOTHING, RANDOM, RESULT
 from mechassay.variables.ioi_heads import MUST_STAY_BELOW
 from mechassay.variables.localization import (
-    CONTROLS,
     FALLS,
+    FOUND,
+    ISOLATED,
     LEAST_GAIN,
     MUST_EXCEED,
     NOT_TRAINED,
+    RANDOM_VARIABLE,
+    TOO_FEW,
+    UNTRAINED,
     shown_cells,
     verdict,
 )
@@ -62,14 +68,15 @@ SITES, KINDS, SUBSETS = "sites", "kinds", "subsets"
 IIA, MSE = "iia", "mse"
 LAYERS, FALL = "iia_layers", "training_fall"
 IN_WORDS = {
-    "no intervention": "without intervention",
-    "best constant": "the best constant",
-    "full vector": "the full vector",
-    "random": "as many random directions",
-    "random variable": "a random variable",
-    "untrained model": "an untrained model",
+    NOTHING: "without intervention",
+    CONSTANT: "the best constant",
+    RANDOM: "as many random directions",
+    RANDOM_VARIABLE: "a random variable",
+    FULL: "the full vector",
+    UNTRAINED: "an untrained model",
 }
-"""Controls in a sentence."""
+"""Controls in a sentence, and their order in tables."""
+WHOLE = FullVector.name
 MANY = 5
 """Models and tasks whose tables stand open."""
 READING = {
@@ -260,12 +267,14 @@ def _task_section(records: Sequence[Record], is_open: bool) -> Section:
 
 def _best_of(records: Sequence[Record]) -> list[Record]:
     """Of each variable of a task the record that its sentence is about: the best one on validation
-    pairs, of several that of the fewest features.
+    pairs, of several that of the fewest features; the full vector where there is nothing else.
     """
-    variables = dict.fromkeys(record.specs["variable"].name for record in records)
+    by_variable: dict[str, list[Record]] = {}
+    for record in records:
+        by_variable.setdefault(record.specs["variable"].name, []).append(record)
     return [
-        max((r for r in records if r.specs["variable"].name == variable), key=_rank)
-        for variable in variables
+        max(some, key=lambda record: (record.method.name != WHOLE, *_rank(record)))
+        for some in by_variable.values()
     ]
 
 
@@ -278,8 +287,7 @@ def _controls_of(records: Sequence[Record]) -> list[str]:
     """The controls that some record has, in one order."""
     measured_of = {(m.name, m.of) for record in records for m in record.measures}
     measures = {_measure_of(record) for record in records}
-    every = dict.fromkeys((CONTROLS[0], CONSTANT, *CONTROLS))
-    return [c for c in every if any((name, f"control:{c}") in measured_of for name in measures)]
+    return [c for c in IN_WORDS if any((name, f"control:{c}") in measured_of for name in measures)]
 
 
 def _draw_best(records: Sequence[Record]) -> MatplotlibFigure:
@@ -331,7 +339,10 @@ def _of_task(records: Sequence[Record]) -> TextTable:
         rows.append(Row(cells))
     model, task = _place(records[0])
     n = max(_n(record) for record in records)
-    what = "Squared errors in logits on test pairs." if errors else _caption(records)
+    chosen = any(record.has_table(SUBSETS) for record in records)
+    heads = "were chosen on validation pairs" if chosen else "were given"
+    of_errors = f"Squared errors in logits on test pairs; heads {heads}. Brackets: 95 % interval."
+    what = of_errors if errors else _caption(records)
     where = "of the same heads" if errors else "of the same site"
     caption = f"{what} Controls are those {where} and pairs; n: up to {n:,} pairs."
     return TextTable(f"{task}, {model}", tuple(columns), tuple(rows), caption)
@@ -372,7 +383,23 @@ def _better(difference: Measure) -> bool:
 def _verdicts(records: Sequence[Record]) -> list[str]:
     """A sentence for each variable, of the featurizer that is best on validation pairs."""
     groups = [list(group) for _, group in groupby(records, _place)]
-    return [_sentence(best) for group in groups for best in _best_of(group)]
+    return [
+        _sentence(best) + _of_whole(best, group) for group in groups for best in _best_of(group)
+    ]
+
+
+def _of_whole(best: Record, records: Sequence[Record]) -> str:
+    """What the full vector has of a variable that the best features have not."""
+    if verdict_of(best) in (ISOLATED, FOUND):
+        return ""
+    variable = best.specs["variable"].name
+    for record in records:
+        own = record.specs["variable"].name == variable and record.method.name == WHOLE
+        if own and verdict_of(record) in (ISOLATED, FOUND):
+            measure, args = record.measure(_measure_of(record)), record.method.args
+            where = f"in heads {args['heads']}" if "heads" in args else f"at {args['site']}"
+            return f" It is in the full vector {where}, which has {measured(measure)}."
+    return ""
 
 
 def _sentence(record: Record) -> str:
@@ -399,16 +426,18 @@ def _sentence(record: Record) -> str:
 
 
 def _caveat(record: Record) -> str:
-    """What makes of the numbers that the site was chosen on the pairs it is reported on, and of the
-    verdict that the training was too short.
+    """What the choice of a site on the reported pairs makes of its numbers, and few groups or a
+    short training of the verdict.
     """
     said = ""
     if record.method.args.get("choose_on") == "test":
         said += " The site was chosen on these pairs; intervals are those of the best of all sites."
-    fall = record.measure(FALL)
-    if fall is not None and verdict_of(record) == NOT_TRAINED:
-        many = "" if math.isnan(fall.value) else f" by {max(0, fall.value):.0%} in its last quarter"
-        said += f" Its loss may still fall{many}: train longer before you say that it is not there."
+    fall, verdict_said = record.measure(FALL), verdict_of(record)
+    if fall is not None and verdict_said == NOT_TRAINED:
+        most = "" if math.isnan(fall.high) else f" by up to {fall.high:.0%} in a quarter as long"
+        said += f" Its loss may still fall{most}: train longer before you say that it is not there."
+    if verdict_said == TOO_FEW:
+        said += f" Fewer than {FEW_GROUPS} independent groups have no verdict."
     return said
 
 
