@@ -43,7 +43,8 @@ from mechassay.utils.files import folder_hash, read_tensors
 from mechassay.variables.alignment import VariableAlignment
 from mechassay.variables.jobs import AlignmentsJob, VariablesJob
 from mechassay.variables.mib_submission import mib_parts, validate, write_mib_folder
-from mechassay.variables.page import VariablesPage, verdict_of
+from mechassay.variables.page import VariablesPage
+from mechassay.variables.verdicts import verdict_of
 
 JOB: AlignmentsJob = SMALL_JOBS["alignments"]
 MODEL, TASK = "truth-ioi-trained", "truth-ioi"

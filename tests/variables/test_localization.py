@@ -38,7 +38,6 @@ from mechassay.variables.interchange_accuracy import (
     RESULT,
     InterchangeAccuracy,
 )
-from mechassay.variables.localization import CONTROLS as search_CONTROLS
 from mechassay.variables.localization import (
     RANDOM_VARIABLE,
     UNTRAINED,
@@ -49,7 +48,8 @@ from mechassay.variables.localization import (
     localize,
     shown_cells,
 )
-from mechassay.variables.page import verdict_of
+from mechassay.variables.verdicts import CONTROLS as search_CONTROLS
+from mechassay.variables.verdicts import verdict_of
 
 SITES = tuple(map(load_site, ("resid.0@a", "resid.0@last", "resid.1@a", "resid.1@last")))
 

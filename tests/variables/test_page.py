@@ -18,7 +18,8 @@ from mechassay.results.records import Failure, Record
 from mechassay.runs.execute import run
 from mechassay.runs.job import Results
 from mechassay.utils.display import SILENT
-from mechassay.variables.page import VariablesPage, verdict_of
+from mechassay.variables.page import VariablesPage
+from mechassay.variables.verdicts import verdict_of
 
 JOB = replace(
     SMALL_JOBS["variables"],

@@ -46,8 +46,8 @@ SIZED: tuple[str, ...] = ("das",)
 NARROW = 128
 LEAST_STEPS = 100
 """Of a training in `strict`: with fewer, most have not levelled off."""
-PROFILE_VERSIONS = {"strict": 2, "paper": 2, "mib-2025": 2}
-"""The second ones: shuffled batches, MIB's cooling, at least 100 steps."""
+PROFILE_VERSION = 2
+"""The second has shuffled batches, MIB's cooling, and at least 100 steps."""
 
 
 @dataclass(frozen=True)

@@ -52,13 +52,7 @@ from mechassay.stats.intervals import Estimate
 from mechassay.utils.display import BAR, OneLine, Progress, Tabular, html_facts, html_table
 from mechassay.variables.data import VariablePairs
 from mechassay.variables.featurizers import SIZED, FeaturizerSettings, fit_featurizer
-from mechassay.variables.localization import (
-    KIND,
-    training_args,
-    training_falls,
-    training_measures,
-    verdict,
-)
+from mechassay.variables.localization import KIND
 from mechassay.variables.logit_difference import (
     CONSTANT,
     FULL,
@@ -68,6 +62,13 @@ from mechassay.variables.logit_difference import (
     SquaredError,
     best_constant,
     squared_error,
+)
+from mechassay.variables.verdicts import (
+    MUST_STAY_BELOW,
+    training_args,
+    training_falls,
+    training_measures,
+    verdict,
 )
 
 if TYPE_CHECKING:
@@ -286,7 +287,6 @@ def named_heads(subset: tuple[Site, ...]) -> str:
 
 S_INHIBITION = ("heads.7.3@all", "heads.7.9@all", "heads.8.6@all", "heads.8.10@all")
 """Of GPT-2 small (Wang et al. 2023)."""
-MUST_STAY_BELOW = (NOTHING, CONSTANT)
 SUBSETS, KINDS_TABLE = "subsets", "kinds"
 MSE_SAYS = (
     "Mean squared difference, in squared logits, between the logit difference after the interchange"

@@ -41,7 +41,7 @@ from mechassay.tasks.task import PRIVATE, settings_of
 from mechassay.truth.ground_truth import check_tasks, own_task_notes, tasks_of
 from mechassay.utils.files import read_json
 from mechassay.variables.alignment import VariableAlignment
-from mechassay.variables.featurizers import PROFILE_VERSIONS
+from mechassay.variables.featurizers import PROFILE_VERSION
 from mechassay.variables.ioi_heads import HeadLocalization, measure_features_in_heads, named_heads
 from mechassay.variables.localization import Localization, measure_features
 from mechassay.variables.mib_format import MIB_BOARD
@@ -100,7 +100,7 @@ class VariablesJob(VariablesPlan, Job):
         names = {featurizer.partition("+")[0] for featurizer in self.featurizers}
         found = {f"featurizer {name}": versions[name] for name in names if name in versions}
         profile = one_of("profile of featurizers", self.profile, PROFILES)
-        return {**found, f"profile {profile}": PROFILE_VERSIONS[profile]}
+        return {**found, f"profile {profile}": PROFILE_VERSION}
 
     def notes(self) -> Sequence[str]:
         """See `Job.notes`: ground truths have tasks of their own."""

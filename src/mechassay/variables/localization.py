@@ -14,11 +14,7 @@ Beside it, at the chosen site and on the same test pairs:
 
     gain = (result - no intervention) / (1 - no intervention)
 
-The variable is found if the gain is above a half, and the result above no intervention, the
-random variable and the untrained model; it is isolated if also above random directions. Each time
-the 95 % interval must say so, of differences pair by pair. A variable that is not found by a
-training whose loss still falls (`features.training.still_falling`) is "not trained". Fewer than
-`FEW_GROUPS` independent groups have no verdict.
+What follows for the variable is in `variables.verdicts`.
 
 MIB's code chooses positions, and reports the best layer, on the test pairs themselves. Intervals
 are then those of the best of so many sites and numbers of features (Bonferroni), and `as_mib` has
@@ -42,7 +38,6 @@ from scipy.special import stdtrit
 from mechassay.errors import BadUsage, one_of
 from mechassay.features.finder import Fit, Init, load_sites
 from mechassay.features.probes import FullVector
-from mechassay.features.training import fall_of, still_falling
 from mechassay.interventions.site import Site, SiteLike, load_site
 from mechassay.interventions.sweep import mean_estimates, sweep_all
 from mechassay.models.model import Model
@@ -58,7 +53,6 @@ from mechassay.results.records import (
     provenance,
 )
 from mechassay.stats.intervals import (
-    FEW_GROUPS,
     LEVEL,
     Estimate,
     Resamples,
@@ -79,19 +73,21 @@ from mechassay.variables.interchange_accuracy import (
     proportion,
     random_interchange,
 )
+from mechassay.variables.verdicts import (
+    LEAST_GAIN,
+    MUST_EXCEED,
+    RANDOM_VARIABLE,
+    UNTRAINED,
+    training_args,
+    training_falls,
+    training_measures,
+    verdict,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-
-RANDOM_VARIABLE, UNTRAINED = "random variable", "untrained model"
-CONTROLS = (NOTHING, FULL, RANDOM, RANDOM_VARIABLE, UNTRAINED)
-MUST_EXCEED = (NOTHING, RANDOM_VARIABLE, UNTRAINED)
-ISOLATED, FOUND, NOT_FOUND = "isolated", "found, not isolated", "not found"
-NOT_TRAINED, TOO_FEW = "not trained", "not judged"
-LEAST_GAIN = 0.5
-"""A variable that is there makes more pairs right than it leaves wrong."""
 
 KIND = "variables"
 SITES, KINDS_TABLE = "sites", "kinds"
@@ -103,13 +99,6 @@ LAYERS_SAYS = "Mean over layers, each at the position that is best on {} pairs."
 MIB_SAYS = (
     "As MIB's code has it: of each layer the position that is best on the test pairs, then the mean"
     " or the highest of all layers. Too high where there are many sites."
-)
-FALLS = "still_falling"
-"""Setting of a record's method: whether its training was cut short."""
-LOSS_SAYS = "The mean training loss of the last tenth of the steps."
-FALL_SAYS = (
-    "What the straight line through the second half of the losses falls by in a quarter of the"
-    " training, as a share of the last quarter's mean, with its 90 % interval."
 )
 CHOSEN_SAYS = {
     "validation": "The accuracy on validation pairs that the site was chosen by: too high.",
@@ -469,57 +458,6 @@ class Localization(OneLine, Tabular):
         }
         title = f"{self.causal_model}: {self.variable} by {self.featurizer}: {self.verdict}"
         return html_facts(title, facts, html_table(("of", "accuracy", "95 % interval"), rows))
-
-
-def verdict(n_groups: int, found: bool, isolated: bool, falls: bool) -> str:
-    """One of `ISOLATED`, `FOUND`, `NOT_FOUND`, `NOT_TRAINED` and `TOO_FEW`; see the module.
-
-    Args:
-        n_groups: of independent test pairs.
-        falls: whether the training had not levelled off.
-    """
-    if n_groups < FEW_GROUPS:
-        return TOO_FEW
-    if found:
-        return ISOLATED if isolated else FOUND
-    return NOT_TRAINED if falls else NOT_FOUND
-
-
-def training_args(fit: Fit) -> dict[str, Any]:
-    """How long and at what rate features were trained, and whether the loss at the first site still
-    falls; nothing where they were not.
-    """
-    if not len(fit.losses):
-        return {}
-    steps, lr = len(fit.losses), fit.provenance["settings"]["lr"]
-    return {"steps": steps, "lr": lr, FALLS: training_falls(fit)}
-
-
-def _losses(fit: Fit) -> tuple[Float[np.ndarray, "steps"], int]:
-    """Those of the first site of a fit, and how many steps are an epoch."""
-    n_rows, size = fit.provenance["n_examples"], fit.provenance["settings"]["batch_size"]
-    return fit.losses[:, 0].double().numpy(), -(-n_rows // size)
-
-
-def training_falls(fit: Fit) -> bool:
-    """Whether the training at the first site of a fit was cut short
-    (`features.training.still_falling`); False where nothing was trained.
-    """
-    return bool(len(fit.losses)) and still_falling(*_losses(fit))
-
-
-def training_measures(fit: Fit) -> Iterator[Measure]:
-    """The last loss at the first site of a fit, and how much it still falls."""
-    steps = len(fit.losses)
-    if not steps:
-        return
-    fall = fall_of(*_losses(fit))
-    last = fit.losses[-max(1, steps // 10) :, 0]
-    loss = Estimate(float(last.mean()))
-    title = "loss of the last tenth"
-    yield measured("training_loss", title, "result", loss, len(last), LOSS_SAYS, better="down")
-    made = measured("training_fall", "fall", "result", fall, steps, FALL_SAYS, better="")
-    yield made.model_copy(update={"level": 0.9})
 
 
 def shown_cells(columns: Mapping[str, Sequence[Any]], choose_on: str) -> dict[str, list[Any]]:

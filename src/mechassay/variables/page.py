@@ -48,24 +48,23 @@ from mechassay.results.sections import (
 )
 from mechassay.stats.intervals import FEW_GROUPS, Estimate
 from mechassay.variables.interchange_accuracy import FULL, NOTHING, RANDOM, RESULT
-from mechassay.variables.ioi_heads import MUST_STAY_BELOW
-from mechassay.variables.localization import (
+from mechassay.variables.localization import shown_cells
+from mechassay.variables.logit_difference import CONSTANT
+from mechassay.variables.verdicts import (
     FALLS,
     FOUND,
+    IIA,
     ISOLATED,
-    LEAST_GAIN,
-    MUST_EXCEED,
+    MSE,
     NOT_TRAINED,
     RANDOM_VARIABLE,
     TOO_FEW,
     UNTRAINED,
-    shown_cells,
-    verdict,
+    measure_of,
+    verdict_of,
 )
-from mechassay.variables.logit_difference import CONSTANT
 
 SITES, KINDS, SUBSETS = "sites", "kinds", "subsets"
-IIA, MSE = "iia", "mse"
 LAYERS, FALL = "iia_layers", "training_fall"
 IN_WORDS = {
     NOTHING: "without intervention",
@@ -278,25 +277,20 @@ def _best_of(records: Sequence[Record]) -> list[Record]:
     ]
 
 
-def _measure_of(record: Record) -> str:
-    """What a record is measured by."""
-    return MSE if record.measure(MSE) is not None else IIA
-
-
 def _controls_of(records: Sequence[Record]) -> list[str]:
     """The controls that some record has, in one order."""
     measured_of = {(m.name, m.of) for record in records for m in record.measures}
-    measures = {_measure_of(record) for record in records}
+    measures = {measure_of(record) for record in records}
     return [c for c in IN_WORDS if any((name, f"control:{c}") in measured_of for name in measures)]
 
 
 def _draw_best(records: Sequence[Record]) -> MatplotlibFigure:
     """Results and controls of some records."""
-    title = "mean squared error" if _measure_of(records[0]) == MSE else "accuracy on test pairs"
+    title = "mean squared error" if measure_of(records[0]) == MSE else "accuracy on test pairs"
     measured_of = {"result": "result"}
     measured_of |= {name: f"control:{name}" for name in _controls_of(records)}
     points = {
-        name: [_estimate(record.measure(_measure_of(record), of)) for record in records]
+        name: [_estimate(record.measure(measure_of(record), of)) for record in records]
         for name, of in measured_of.items()
     }
     return draw_points(points, [_named(record) for record in records], title)
@@ -310,7 +304,7 @@ def _estimate(measure: Measure | None) -> Estimate:
 
 def _of_task(records: Sequence[Record]) -> TextTable:
     """A row a variable and featurizer: verdict, result, and every control at the same site."""
-    controls, measure = _controls_of(records), _measure_of(records[0])
+    controls, measure = _controls_of(records), measure_of(records[0])
     errors = measure == MSE
     columns = [
         *(Column(name, numeric=False) for name in ("variable", "featurizer", "verdict")),
@@ -361,25 +355,6 @@ def _n_features(record: Record) -> int | None:
     return None if chosen["features"] is None else int(str(chosen["features"]))
 
 
-def verdict_of(record: Record) -> str:
-    """What is said of a variable, by the controls that there are (`localization.verdict`)."""
-    measure = _measure_of(record)
-    must_differ = MUST_STAY_BELOW if measure == MSE else MUST_EXCEED
-    differences = [record.measure(measure, f"difference:{control}") for control in must_differ]
-    found = all(_better(each) for each in differences if each is not None)
-    if measure == IIA:
-        gain = record.measure("gain")
-        found = found and gain is not None and gain.low > LEAST_GAIN
-    random = record.measure(measure, "difference:random")
-    isolated = found and random is not None and _better(random)
-    return verdict(record.n_groups, found, isolated, bool(record.method.args.get(FALLS)))
-
-
-def _better(difference: Measure) -> bool:
-    """Whether the whole interval of a difference from a control is on the good side of 0."""
-    return difference.high < 0 if difference.better == "down" else difference.low > 0
-
-
 def _verdicts(records: Sequence[Record]) -> list[str]:
     """A sentence for each variable, of the featurizer that is best on validation pairs."""
     groups = [list(group) for _, group in groupby(records, _place)]
@@ -396,7 +371,7 @@ def _of_whole(best: Record, records: Sequence[Record]) -> str:
     for record in records:
         own = record.specs["variable"].name == variable and record.method.name == WHOLE
         if own and verdict_of(record) in (ISOLATED, FOUND):
-            measure, args = record.measure(_measure_of(record)), record.method.args
+            measure, args = record.measure(measure_of(record)), record.method.args
             where = f"in heads {args['heads']}" if "heads" in args else f"at {args['site']}"
             return f" It is in the full vector {where}, which has {measured(measure)}."
     return ""
@@ -405,7 +380,7 @@ def _of_whole(best: Record, records: Sequence[Record]) -> str:
 def _sentence(record: Record) -> str:
     """What is said of a variable, where, by what, on how many pairs, and what the controls have."""
     model, task = _place(record)
-    variable, args, measure = record.specs["variable"], record.method.args, _measure_of(record)
+    variable, args, measure = record.specs["variable"], record.method.args, measure_of(record)
     wrong = " (a wrong hypothesis)" if variable.args.get("hypothesis") == "wrong" else ""
     where = f"in heads {args.get('heads')}" if measure == MSE else f"at {args.get('site')}"
     n_features = _n_features(record)
@@ -443,7 +418,7 @@ def _caveat(record: Record) -> str:
 
 def _n(record: Record) -> int:
     """Test pairs."""
-    measure = record.measure(_measure_of(record))
+    measure = record.measure(measure_of(record))
     return 0 if measure is None else measure.n
 
 
