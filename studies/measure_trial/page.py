@@ -8,15 +8,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from mechassay.results.curves import labels
-from mechassay.results.page import Block, Column, Fold, Page, Row, Section, Terms, Text, TextTable
+from mechassay.results.page import Column, Fold, Page, Row, Section, Text, TextTable
 from mechassay.results.records import Failure, Record, Scalar
-from mechassay.results.sections import (
-    all_numbers,
-    facts_section,
-    failures_table,
-    opening,
-    stored_table,
-)
+from mechassay.results.sections import failures_table, framed, stored_table
 from mechassay.utils.display import UNDEFINED, interval
 
 VARIANTS = ("repaired", "page")
@@ -37,7 +31,7 @@ READING = {
         "Shares of right, and of wrong subjects that meet all conditions. A threshold means"
         " something where the first is high and the second low. Empty: the variant only reports."
     ),
-    "Undefined": "Subjects without a score: by the repaired definition, and by the page's.",
+    "Undefined": "Subjects without a score: by the repaired definition, and by the published one.",
     "Within worlds": "The mean AUROC of single worlds, where scores of others do not matter.",
     "Worlds": "Ground truths, or planted values, each with all seeds.",
 }
@@ -62,18 +56,19 @@ class MeasureTrialPage(Page):
         failures: Sequence[Failure] = (),
         drawings: Sequence[object] = (),
     ) -> list[Section]:
-        """Verdicts, a table a sort of subject, what was not tried, how to read it, all numbers."""
-        said: list[Block] = [Text(_verdict(records), "verdict")] if records else []
+        """Verdicts, a table a sort of subject, what was not tried; the rest is folded."""
         left = failures_table(failures, "metric")
-        return [
-            opening(records, said, failures),
-            *(Section(each.title, (each,)) for each in _discriminations(records)),
-            *([Section("Without a result", tuple(left))] if left else []),
-            Section("How to read this", (Terms(READING),)),
-            *_details(records),
-            *facts_section(records),
-            *all_numbers(records),
-        ]
+        return framed(
+            records,
+            [Text(_verdict(records), "verdict")] if records else [],
+            [
+                *(Section(table.title, (table,)) for table in _discriminations(records)),
+                *([Section("Without a result", tuple(left))] if left else []),
+            ],
+            failures=failures,
+            folded=_details(records),
+            reading=READING,
+        )
 
 
 def _rows(record: Record, variant: str) -> dict[str, dict[str, Scalar]]:
@@ -113,9 +108,9 @@ def _discriminations(records: Sequence[Record]) -> list[TextTable]:
             Column("metric", numeric=False),
             Column("against", numeric=False),
             Column("AUROC, repaired"),
-            Column("AUROC, page"),
+            Column("AUROC, as published"),
             Column("passes, repaired"),
-            Column("passes, page"),
+            Column("passes, as published"),
             Column("undefined"),
             Column("right, wrong"),
         )
@@ -146,15 +141,14 @@ def _of_metric(record: Record) -> list[Row]:
     return out
 
 
-def _details(records: Sequence[Record]) -> list[Section]:
-    folds = tuple(
+def _details(records: Sequence[Record]) -> list[Fold]:
+    return [
         Fold(
             f"{record.cell.get('metric', record.method.name)}: every discrimination and subject",
             tuple(stored_table(record.table(name)) for name in ("discrimination", "subjects")),
         )
         for record in records
-    )
-    return [Section("Details", folds)] if folds else []
+    ]
 
 
 def _count(value: object) -> str:

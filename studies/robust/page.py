@@ -10,15 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from mechassay.results.page import Page, Row, Section, Terms, TextTable
+from mechassay.results.page import Page, Row, Section, Text, TextTable
 from mechassay.results.records import Failure, Record, Scalar
-from mechassay.results.sections import (
-    all_numbers,
-    facts_section,
-    failure_row,
-    failures_text,
-    warnings_notice,
-)
+from mechassay.results.sections import failure_row, framed
 from mechassay.stats.intervals import LEVEL, Estimate, student_interval
 from mechassay.utils.display import interval, number, share
 
@@ -117,14 +111,32 @@ class RobustPage(Page):
         failures: Sequence[Failure] = (),
         drawings: Sequence[object] = (),
     ) -> list[Section]:
-        """A section a table, how to read them, and what was run."""
-        return [
-            Section("", (*failures_text(failures), *warnings_notice(records))),
-            *(Section(table.title, (table,)) for table in self.tables(records, failures)),
-            Section("How to read this", (Terms(READING),)),
-            *facts_section(records),
-            *all_numbers(records),
-        ]
+        """How far robust circuits lie from others, a section a table; the rest is folded."""
+        return framed(
+            records,
+            [Text(_verdict(records), "verdict")] if records else [],
+            [Section(table.title, (table,)) for table in self.tables(records, failures)],
+            failures=failures,
+            reading=READING,
+        )
+
+
+def _verdict(records: Sequence[Record]) -> str:
+    """Which differences of the worst tenth of pairs are of one sign, at every size."""
+    worst = STATISTICS[2]
+    parts: list[str] = []
+    for size in _keys(records, "circuits", "size"):
+        signs: dict[str, list[str]] = {"lower": [], "higher": [], "not told apart": []}
+        for of, minus in _differences(records):
+            difference = _over_records(
+                records, "differences", worst, {"of": of, "minus": minus, "size": size}
+            )
+            sign = "lower" if difference.high < 0 else "higher" if difference.low > 0 else None
+            signs[sign or "not told apart"].append(f"{of} than {minus}")
+        at = f"{share(size)} of the edges" if isinstance(size, float) else f"{size:,} edges"
+        parts += [f"at {at} {sign}: {', '.join(names)}" for sign, names in signs.items() if names]
+    counted = "one repeat" if len(records) == 1 else f"{len(records)} repeats"
+    return f"The KL of the worst tenth of pairs, {counted}: {'; '.join(parts)}."
 
 
 def _keys(records: Sequence[Record], table: str, column: str) -> list[Scalar]:
@@ -140,10 +152,17 @@ def _differences(records: Sequence[Record]) -> list[tuple[Scalar, Scalar]]:
 def _texts(records: Sequence[Record], table: str, **of: Scalar) -> Iterator[str]:
     """Each statistic over the repeats, as text."""
     for statistic in STATISTICS:
-        rows = [record.table(table).where(**of, statistic=statistic) for record in records]
-        ends = [[row.numbers(end)[0] for end in ("value", "low", "high")] for row in rows]
-        found = over_repeats([Estimate(*map(float, end)) for end in ends])
-        yield interval(found.value, found.low, found.high)
+        mean = _over_records(records, table, statistic, of)
+        yield interval(mean.value, mean.low, mean.high)
+
+
+def _over_records(
+    records: Sequence[Record], table: str, statistic: str, of: Mapping[str, Scalar]
+) -> Estimate:
+    """A statistic over the repeats."""
+    rows = [record.table(table).where(**of, statistic=statistic) for record in records]
+    ends = [[row.numbers(end)[0] for end in ("value", "low", "high")] for row in rows]
+    return over_repeats([Estimate(*map(float, end)) for end in ends])
 
 
 def over_repeats(estimates: Sequence[Estimate], level: float = LEVEL) -> Estimate:

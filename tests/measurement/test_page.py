@@ -7,10 +7,12 @@ import math
 import numpy as np
 import pytest
 
+from mechassay.measurement.measurement import ALL
 from mechassay.measurement.metrics.reproducibility import reproducibility
 from mechassay.measurement.page import MeasurePage
-from mechassay.results.page import TextTable
-from mechassay.results.records import Measure, Record, Spec, provenance
+from mechassay.results.page import Fold, Text, TextTable
+from mechassay.results.records import Measure, Record, Spec, Table, provenance
+from mechassay.stats.intervals import clopper_pearson
 
 
 @pytest.fixture(name="record")
@@ -26,8 +28,9 @@ def a_record() -> Record:
 def quantities(record: Record) -> list[dict[str, str]]:
     found = [
         block
-        for section in MeasurePage().sections([record])
-        for block in section.blocks
+        for fold in MeasurePage().sections([record])[-1].blocks
+        if isinstance(fold, Fold)
+        for block in fold.blocks
         if isinstance(block, TextTable) and block.title == "Quantities"
     ]
     (table,) = found
@@ -43,7 +46,7 @@ def test_every_quantity_has_an_interval_or_says_why_not(record: Record) -> None:
     told = {(row["definition"], row["quantity"]): row["95 % interval"] for row in rows}
     assert told["repaired", "value"].startswith("[") and told["repaired", "icc"].startswith("[")
     assert told["repaired", "sampling_se"] == "none: it is a spread or an error itself"
-    assert told["page", "coherence_score"] == "none: the published definition has none"
+    assert told["as published", "coherence_score"] == "none: the published definition has none"
 
 
 def test_what_is_undefined_or_an_end_of_an_interval_says_so(record: Record) -> None:
@@ -71,3 +74,55 @@ def test_conditions_say_their_n_and_the_interval_of_what_they_decide(record: Rec
         row.cells for row in MeasurePage().tables([changed])[1].rows if row.cells[0] == "repaired"
     ]
     assert "0.95 [0.90, 0.99]" in {row[2] for row in cells}
+
+
+def with_rates(record: Record, verdict: str, false_alarm: float, power: float) -> Record:
+    """The record of a metric that says so, and errs so often in 400 simulations."""
+    rows = [
+        {
+            "variant": "repaired",
+            "condition": ALL,
+            "scenario": kind,
+            "rate": kind,
+            "share": rate,
+            "low": clopper_pearson(400 * rate, 400)[0],
+            "high": clopper_pearson(400 * rate, 400)[1],
+            "n": 20,
+            "simulations": 400,
+        }
+        for kind, rate in (("false alarm", false_alarm), ("power", power))
+    ]
+    verdicts = [{**row, "verdict": verdict} for row in record.table("verdicts").rows()]
+    made = {
+        "rates": Table.of("rates", ("variant", "condition", "scenario"), rows),
+        "verdicts": Table.of("verdicts", ("variant",), verdicts),
+    }
+    others = [table for table in record.tables if table.name not in made]
+    return record.changed(tables=[*others, *made.values()])
+
+
+@pytest.mark.parametrize(
+    ("verdict", "false_alarm", "power", "says"),
+    [
+        ("passes", 0.0, 1.0, ", which can be trusted: of 400 simulated inputs"),
+        ("passes", 0.0, 0.0, ", which can be trusted: "),
+        ("passes", 0.09, 1.0, ", which cannot be trusted: "),
+        ("passes", 1.0, 1.0, ", which cannot be trusted: "),
+        ("fails", 0.0, 1.0, ", which can be trusted: "),
+        ("fails", 1.0, 1.0, ", which can be trusted: "),
+        ("fails", 0.0, 0.82, ", which says little: "),
+        ("no verdict", 0.0, 1.0, "gives no verdict on m, t. "),
+    ],
+)
+def test_the_first_sentence_says_whether_to_trust_the_metric(
+    record: Record, verdict: str, false_alarm: float, power: float, says: str
+) -> None:
+    first = MeasurePage().sections([with_rates(record, verdict, false_alarm, power)])[0]
+    (text,) = [each.text for each in first.blocks if isinstance(each, Text)]
+    assert says in text and "By the published definition it" in text
+
+
+def test_a_metric_without_simulations_is_not_trusted(record: Record) -> None:
+    tables = [table for table in with_rates(record, "passes", 0, 1).tables if table.name != "rates"]
+    first = MeasurePage().sections([record.changed(tables=tables)])[0]
+    assert "how often it errs was not simulated" in str(first.blocks)

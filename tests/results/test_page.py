@@ -94,8 +94,8 @@ def test_everything_is_there_in_order(
         found.text.index(part)
         for part in (
             "On 30 test pairs",
-            "Mind this.",
             "edges ranked by value",
+            "Mind this.",
             "kept at 1",
             "of them on a path",
             "Strongest edges of eap drawn",
@@ -151,7 +151,7 @@ def test_the_strongest_edges_are_a_table(
 def test_the_command_stands_below_the_verdict(page: Write, make_record: Make) -> None:
     html, found = page([make_record()], command="mechassay circuits run -m 'a <b>' -o x")
     place = found.text.index("mechassay circuits run -m 'a <b>' -o x")
-    assert found.text.index("On 30 test pairs") < place < found.text.index("edges ranked by value")
+    assert found.text.index("On 30 test pairs") < place < found.text.index("better than random")
     assert "a &lt;b&gt;" in html
     assert "makes this run again" not in page([make_record()])[1].text
 

@@ -25,8 +25,9 @@ from mechassay.results.page import (
     markdown,
     render,
 )
-from mechassay.results.records import Check, Failure, Measure, Record, Spec, Table, page_of
+from mechassay.results.records import PAGES, Check, Failure, Measure, Record, Spec, Table, page_of
 from mechassay.results.report import print_report, write_page
+from mechassay.results.sections import MOST_TABLES, framed
 
 Make = Callable[..., Record]
 HOSTILE = '<script>alert("1")</script>'
@@ -111,7 +112,7 @@ def test_a_kind_that_nobody_knows_has_a_page(make_record: Make) -> None:
             "Mind this.",
             "<h2>Measures",
             "OutOfMemory: Too big.",
-            "<h2>Controls",
+            "<summary>Controls",
             "layers</summary>",
             "What it means.",
             "a-judge",
@@ -155,3 +156,30 @@ def test_a_narrow_console_leaves_out_what_it_may() -> None:
         print_tables([table], console)
         text = console.export_text()
         assert ("xxx" in text) == shown and "b: broke" in text and "[0.5, 1.5]" in text
+
+
+def test_a_page_shows_the_answer_and_six_tables_at_most(make_record: Make) -> None:
+    record = make_record(warnings=["Mind this."])
+    tables = [TextTable.of(f"t{n}", ("a", "b"), [("x", "1")]) for n in range(MOST_TABLES + 3)]
+    shown = [Section(table.title, (table,)) for table in tables]
+    first, *kept, more = framed([record], [Text("So it is.", "verdict")], shown)
+    assert first.title == "" and first.blocks[0] == Text("So it is.", "verdict")
+    assert isinstance(first.blocks[-1], Notice)
+    assert [section.title for section in kept] == [f"t{n}" for n in range(MOST_TABLES)]
+    folds = [block for block in more.blocks if isinstance(block, Fold)]
+    assert len(folds) == len(more.blocks) and not any(fold.is_open for fold in folds)
+    assert [fold.title for fold in folds][:3] == ["t6", "t7", "t8"]
+    assert any(fold.title == "What was run on what" for fold in folds)
+    # Markdown has all tables, under their names.
+    text = markdown([first, *kept, more])
+    assert all(text.count(f" t{n}\n") == 1 for n in range(MOST_TABLES + 3))
+
+
+def test_a_page_of_nothing_says_so() -> None:
+    assert framed([], [], []) == [Section("", (Text("There are no results.", "verdict"),))]
+
+
+@pytest.mark.parametrize("kind", PAGES.names())
+def test_every_kind_of_page_begins_with_a_sentence(kind: str) -> None:
+    first = page_of(kind).sections([])[0]
+    assert any(isinstance(block, Text) and block.kind == "verdict" for block in first.blocks)

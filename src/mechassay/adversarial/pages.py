@@ -46,27 +46,24 @@ from mechassay.results.page import (
     Page,
     Row,
     Section,
-    Terms,
     Text,
     TextTable,
 )
 from mechassay.results.plots import PALETTE, draw_distribution, draw_histogram, draw_histograms
 from mechassay.results.records import Failure, Record
 from mechassay.results.sections import (
-    all_numbers,
     broken,
-    broken_notice,
-    checks_table,
-    facts_section,
+    checks_section,
     failure_row,
-    failures_text,
+    framed,
     measures_table,
-    warnings_notice,
 )
 from mechassay.results.text import ROUNDING, Numbers, nats, plain_number, summary, with_interval
 from mechassay.stats.bootstrap import LEAST
-from mechassay.utils.display import share
+from mechassay.utils.display import counted, share
 
+MOST_PANELS = 4
+"""Circuits in the first figure."""
 SHORT = 14
 """Letters of a circuit's name that a console of 80 has room for."""
 FILE_ENDING = re.compile(r"\.(safetensors|json|pt)(?=[@:]|$)")
@@ -171,23 +168,26 @@ class AdversarialPage(Page):
     ) -> list[Section]:
         """The page of a run."""
         if not records:
-            nothing = (Text("There are no results.", "verdict"), *failures_text(failures))
-            return [Section("", nothing), Section("Failed", (measures_table((), failures),))]
+            failed = [Section("Failed", (measures_table((), failures),))] if failures else []
+            return framed(records, [], failed, failures=failures)
         split = template_table(records)
-        said = Text(" ".join(filter(None, (about(records[0]), template_text(records)))), "soft")
-        shown = [checks_table(records), overview_table(records), *([split] if split else [])]
-        verdicts = [
-            Text(verdict(record), "verdict", f"{record.method.name}:") for record in records
-        ]
+        soft = Text(" ".join(filter(None, (about(records[0]), template_text(records)))), "soft")
+        overview = overview_table(records)
         looks = zip(records, cycle(PALETTE), strict=False)
-        return [
-            Section("", (*broken_notice(records), *verdicts, *failures_text(failures), said)),
-            *(Section(table.title, (table,)) for table in shown),
-            *(_circuit(record, colour) for record, colour in looks),
-            Section("How to read this", (Terms(READING),)),
-            *facts_section(records),
-            *all_numbers(records),
-        ]
+        return framed(
+            records,
+            [*(Text(verdict(r), "verdict", f"{r.method.name}:") for r in records), soft],
+            [Section(overview.title, (overview,))],
+            figure=_all_circuits(records),
+            failures=failures,
+            folded=[
+                *([Section(split.title, (split,))] if split else []),
+                *(_circuit(record, colour) for record, colour in looks),
+                *checks_section(records),
+            ],
+            reading=READING,
+            values=[],
+        )
 
     def draw(self, record: Record, ax: Axes | None = None) -> MatplotlibFigure | None:
         """The histogram of a record's pairs; without `ax` beside their exceedance."""
@@ -199,6 +199,19 @@ class AdversarialPage(Page):
         """Histograms of divergences, one a record."""
         drawn = [record for record in records if record.has_table("histogram")]
         return draw_histograms(drawn) if drawn else None
+
+
+def _all_circuits(records: Sequence[Record]) -> list[Block]:
+    """The divergences of the first circuits, one panel each."""
+    drawn = [record for record in records if record.has_table("histogram")][:MOST_PANELS]
+    if not drawn:
+        return []
+    more = (
+        f" The first {len(drawn)} of {len(records)} circuits." if len(drawn) < len(records) else ""
+    )
+    about = f"How many pairs are how far from the model.{more}"
+    figure = draw_histograms(drawn)
+    return [Figure(figure, caption=about, name="Divergences of all pairs", about=about)]
 
 
 def about(record: Record) -> str:
@@ -219,28 +232,51 @@ def about(record: Record) -> str:
 
 
 def verdict(record: Record) -> str:
-    """One sentence: the mean, the 99th percentile with its bound, the worst pair, the empty
-    circuit.
+    """How bad it gets and how sure that is: the 99th percentile with its bound, the worst pair, the
+    mean; the same without the circuit and of random paths.
     """
     rows, empty = summary(record), summary(record, EMPTY)
-    n, population = record.n, record.task.args["population"]
-    mean, worst = rows["mean"]["value"], rows["max"]
-    text = f"{nats(mean)} nats from the model on average"
+    unit = "prompt" if record.task.args["design"] == "clean prompts" else "pair"
+    mean, without, worst = rows["mean"], empty["mean"], nats(rows["max"]["value"])
     if "99%" in rows:
-        high = rows["99%"]
-        known = (
-            "too few pairs for an upper bound"
-            if math.isnan(high["bound"])
-            else f"at most {nats(high['bound'])} with confidence 95 %"
+        text = (
+            f"one {unit} in 100 is {nats(rows['99%']['value'])} nats or more from the model"
+            f"{_sure_of(rows['99%'], record)}; the worst of {record.n:,} is {worst}"
         )
-        said = "" if population else f" ({known})"
-        text += f", 99th percentile {nats(high['value'])}{said}"
-    text += f"; the worst of {n:,} is {nats(worst['value'])}"
-    if _has_z(rows) and math.isfinite(worst["z"]):
-        text += f", {worst['z']:.1f} standard deviations above the mean"
-    text += f". Without any circuit the mean is {nats(empty['mean']['value'])}"
+    else:
+        text = (
+            f"the worst of {counted(record.n, unit)} is {worst} nats from the model, and more are"
+            " needed for a 99th percentile"
+        )
+    paths = summary(record, "control:random-paths").get("mean")
+    beside = f", of random paths of its size {nats(paths['value'])}" if paths else ""
     worse = share(record.value("worse than empty"))
-    return f"{text}, and on {worse} of the pairs the circuit is the further one from the model."
+    return (
+        f"{text}. The mean is {with_interval(mean)}; without any circuit it is"
+        f" {with_interval(without)}{beside}. {_beside_nothing(mean, without)} On {worse} of the"
+        f" {unit}s it is further from the model than no circuit."
+    )
+
+
+def _sure_of(row: Numbers, record: Record) -> str:
+    """The upper bound of a percentile in words."""
+    if record.task.args["population"]:
+        return ""
+    if math.isnan(row["bound"]):
+        return " (too few pairs for an upper bound)"
+    return f" (at most {nats(row['bound'])} with confidence 95 %)"
+
+
+def _beside_nothing(mean: Numbers, without: Numbers) -> str:
+    """Whether a circuit is closer to the model than no circuit, by the intervals of both means."""
+    if mean["high"] < without["low"]:
+        return "It is closer to the model than no circuit."
+    if mean["low"] > without["high"]:
+        return "It is further from the model than no circuit."
+    if math.isnan(mean["high"]) or math.isnan(without["low"]):
+        ends = mean["value"], without["value"]
+        return f"It is {'closer' if ends[0] < ends[1] else 'not closer'}, without an interval."
+    return "Whether that is better than no circuit cannot be told."
 
 
 # Tables
@@ -374,7 +410,10 @@ def _circuit(record: Record, colour: str) -> Section:
         Heading("Which prompts are worse"),
         Text(worse_labels_text(record)),
         *(
-            Fold(group.name, (label_table(group),), is_open=group.has_worse)
+            Fold(
+                group.name,
+                (label_table(group),),
+            )
             for group in groups_of(record)
         ),
         *(block for found in heat_maps_of(record) for block in _map(found)),
@@ -527,22 +566,21 @@ class SearchPage(Page):
         drawings: Sequence[object] = (),
     ) -> list[Section]:
         """What was found; the worst pair and the climbs of every circuit; what was run."""
-        verdicts = [
-            Text(f"{label}: {best_text(record)[-1]}.", "verdict")
-            for record, label in zip(records, labels(records), strict=True)
-        ]
-        best = [
-            Section(f"The worst pair of {label}", tuple(map(Text, best_text(record)[:-1])))
-            for record, label in zip(records, labels(records), strict=True)
-        ]
-        return [
-            Section("", (*verdicts, *failures_text(failures), *warnings_notice(records))),
-            *best,
-            *(Section(table.title, (table,)) for table in self.tables(records, failures)),
-            Section("How to read this", (Terms(SEARCH_READING),)),
-            *facts_section(records),
-            *all_numbers(records),
-        ]
+        named = list(zip(records, labels(records), strict=True))
+        return framed(
+            records,
+            [Text(f"{label}: {best_text(record)[-1]}.", "verdict") for record, label in named],
+            [
+                *(
+                    Section(f"The worst pair of {label}", tuple(map(Text, best_text(record)[:-1])))
+                    for record, label in named
+                ),
+                *(Section(table.title, (table,)) for table in self.tables(records, failures)),
+            ],
+            failures=failures,
+            reading=SEARCH_READING,
+            values=[],
+        )
 
 
 def best_text(record: Record) -> list[str]:

@@ -43,9 +43,15 @@ from mechassay.adversarial.study import AdversarialStudy
 from mechassay.errors import BadUsage, MechassayError
 from mechassay.models.model import Model
 from mechassay.results.console import print_text
-from mechassay.results.page import NOTHING, Page, Section, TextTable
+from mechassay.results.page import (
+    NOTHING,
+    Page,
+    Section,
+    Text,
+    TextTable,
+)
 from mechassay.results.records import Failure, Record, Table
-from mechassay.results.sections import broken, table_sections
+from mechassay.results.sections import broken, framed, run_section
 from mechassay.results.text import nats, plain_number, summary
 from mechassay.runs.execute import Here, done, prepare
 from mechassay.runs.job import Bench, Cell, Job, Results, shown_model
@@ -238,7 +244,7 @@ class PaperPage(Page):
         failures: Sequence[Failure] = (),
         drawings: Sequence[object] = (),
     ) -> list[Section]:
-        """A section a table, how to read them, and each run with its own report."""
+        """What table 3 is closer to, and the tables; each run with its own report."""
         facts = [
             {
                 "run": name,
@@ -257,7 +263,19 @@ class PaperPage(Page):
             }
             for name, record in _by_run(records).items()
         ]
-        return table_sections(self.tables(records, failures), READING, facts)
+        answers = [
+            Text(verdict_text(task, distances), "verdict")
+            for task, distances in verdicts(records).items()
+        ]
+        return framed(
+            records,
+            answers,
+            [Section(table.title, (table,)) for table in self.tables(records, failures)],
+            failures=failures,
+            reading=READING,
+            facts=run_section(facts),
+            values=[],
+        )
 
 
 def _by_run(records: Sequence[Record]) -> dict[str, Record]:

@@ -19,6 +19,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -48,13 +49,15 @@ from mechassay.results.page import (
     Page,
     Row,
     Section,
-    Terms,
     Text,
     TextTable,
     templates,
 )
 from mechassay.results.records import Failure, Record, Scalar
-from mechassay.results.sections import all_numbers, facts_section, meanings, warnings_notice
+from mechassay.results.sections import (
+    framed,
+    meanings,
+)
 from mechassay.stats.intervals import FEW_GROUPS
 from mechassay.utils.display import interval, number, share
 from mechassay.utils.files import check_ending, write_text
@@ -101,23 +104,26 @@ class ClaimsPage(Page):
         drawings: Sequence[object] = (),
     ) -> list[Section]:
         """The verdict, all scores, and every claim with its criteria."""
+        if not records:
+            return framed(records, [], [], failures=failures)
         blocks: list[Block] = [
             *(Text(verdict_line(record), "verdict", record.cell["claim"]) for record in records),
             *_beside(records),
-            *lost_quotes(records),
-            *denied(records),
             *_beyond(records),
-            *warnings_notice(records),
             Text(_limits(records), "soft"),
         ]
-        return [
-            Section("", tuple(blocks)),
-            Section("Scores", (_scores(records), *_of_one_tier(records))),
-            *(_claim(record) for record in records),
-            Section("How to read this", (Terms({**READING, **_asks(records)}),)),
-            *facts_section(records),
-            *all_numbers(records),
-        ]
+        return framed(
+            records,
+            blocks,
+            [
+                Section("Scores", (_scores(records), *_of_one_tier(records))),
+                *(_claim(record) for record in records),
+            ],
+            wrong=[*lost_quotes(records), *denied(records)],
+            failures=failures,
+            reading={**READING, **_asks(records)},
+            values=[],
+        )
 
 
 def lost_quotes(records: Sequence[Record]) -> list[Block]:
@@ -363,7 +369,7 @@ def _claim(record: Record) -> Section:
         blocks.append(Text(f"{', '.join(lifted)}.", lead="YES for one of these raises the score:"))
     evidence = _evidence(record)
     if evidence.rows:
-        blocks.append(Fold(f"Evidence: {len(evidence.rows)}", (evidence,), is_open=True))
+        blocks.append(Fold(f"Evidence: {len(evidence.rows)}", (evidence,)))
     blocks += [*_limitations(record), *_steps(record)]
     return Section(f"Claim {record.cell['claim']}", tuple(blocks))
 
@@ -490,16 +496,20 @@ class ClaimsComparisonPage(Page):
     ) -> list[Section]:
         """Disagreements, agreement, how two raters differ on each criterion, what was compared."""
         first: list[Block] = [Text(_comparison_verdict(record), "verdict") for record in records]
-        return [
-            Section("", (*first, *warnings_notice(records))),
-            Section("Disagreements", tuple(map(_disagreements, records))),
-            Section("Agreement", tuple(map(_agreement, records))),
-            Section("Statuses", tuple(table for each in records for table in _confusions(each))),
-            Section("Criteria", tuple(map(_criteria_of_raters, records))),
-            Section("How to read this", (Terms(COMPARISON_READING),)),
-            *facts_section(records),
-            *all_numbers(records),
-        ]
+        return framed(
+            records,
+            first,
+            [
+                Section("Disagreements", tuple(map(_disagreements, records))),
+                Section("Agreement", tuple(map(_agreement, records))),
+            ],
+            folded=[
+                Section("Statuses", tuple(chain.from_iterable(map(_confusions, records)))),
+                Section("Criteria", tuple(map(_criteria_of_raters, records))),
+            ],
+            reading=COMPARISON_READING,
+            values=[],
+        )
 
 
 def _comparison_verdict(record: Record) -> str:

@@ -55,10 +55,15 @@ from mechassay.circuits.scores import (
 )
 from mechassay.errors import BadUsage, GraphMismatch, one_of
 from mechassay.models.graph import Graph
-from mechassay.results.page import NOTHING, TextTable, render
+from mechassay.results.page import NOTHING, Section, Text, TextTable, render
 from mechassay.results.page import Figure as PageFigure
-from mechassay.results.sections import parts, table_sections
-from mechassay.utils.display import number, shortened
+from mechassay.results.sections import framed, parts, run_section
+from mechassay.utils.display import (
+    counted,
+    number,
+    share,
+    shortened,
+)
 from mechassay.utils.files import write_text
 
 Held = Literal["both", "only-a", "only-b"]
@@ -132,8 +137,8 @@ def draw_comparison(
             held = "only-b"
         values = ", ".join(f"{name} {score_text(float(s.values[u, v]))}" for name, _, s in given)
         text = "; ".join(filter(None, (_held_text(held, names), values)))
-        share = max((each.get((u, v), 0.0) for each in shares), default=PLAIN_SHARE)
-        lines.append(Line.of(a.graph, u, v, max(THIN, line_width(share)), PAINTS[held], text))
+        largest = max((each.get((u, v), 0.0) for each in shares), default=PLAIN_SHARE)
+        lines.append(Line.of(a.graph, u, v, max(THIN, line_width(largest)), PAINTS[held], text))
         held_by[lines[-1].name] = held
 
     def counts(lines: list[Line]) -> str:
@@ -440,37 +445,38 @@ def _names(a: Cut, b: Cut) -> tuple[str, str]:
 
 
 def _page(cuts: Sequence[Cut], least: float) -> str:
-    sizes = [_sizes(cut) for cut in cuts]
-    drawn = [_figure(cut.drawing(least=least)) for cut in cuts]
-    facts = [_facts(cut) for cut in cuts]
+    drawings = [Section(cut.title, (_figure(cut.drawing(least=least)),)) for cut in cuts]
+    facts = run_section([_facts(cut) for cut in cuts])
     if len(cuts) == 1:
-        return render(f"Circuit of {cuts[0].name}", table_sections(sizes, READING, facts, drawn))
+        (cut,) = cuts
+        answer = [Text(_size_text(cut), "verdict")]
+        sections = framed((), answer, drawings, reading=READING, facts=facts)
+        return render(f"Circuit of {cut.name}", sections)
     a, b = cuts
     names = _names(a, b)
-    overlap = overlap_grid(overlap_of(a.circuit, b.circuit), names)
-    drawn = [_figure(_comparison(a, b)), *drawn]
-    return render(
-        f"Circuits of {names[0]} and {names[1]}",
-        table_sections([overlap, *sizes], READING_TWO | READING, facts, drawn),
+    overlap = overlap_of(a.circuit, b.circuit)
+    sections = framed(
+        (),
+        [Text(overlap_text(overlap, names), "verdict")],
+        [Section("", (overlap_grid(overlap, names),)), *drawings],
+        figure=[_figure(_comparison(a, b))],
+        reading=READING_TWO | READING,
+        facts=facts,
     )
+    return render(f"Circuits of {names[0]} and {names[1]}", sections)
+
+
+def _size_text(cut: Cut) -> str:
+    """The size of one circuit."""
+    graph, n = cut.circuit.graph, len(cut.circuit)
+    nodes = counted(int(nodes_of(cut.circuit).sum()), "head or MLP", "heads and MLPs")
+    part = share(n / graph.n_edges)
+    return f"{cut.name} has {n:,} of {graph.n_edges:,} edges ({part}), between {nodes}: {cut.how}."
 
 
 def _figure(drawing: object) -> PageFigure:
     svg, _, _ = parts(drawing)
     return PageFigure(svg, kind="drawing")
-
-
-def _sizes(cut: Cut) -> TextTable:
-    """The size of one circuit."""
-    graph, n = cut.circuit.graph, len(cut.circuit)
-    counts = (
-        f"{n:,}",
-        f"{graph.n_edges:,}",
-        f"{n / graph.n_edges:.2%}",
-        f"{int(nodes_of(cut.circuit).sum()):,}",
-    )
-    columns = ("", "edges", "in the graph", "share", "heads and MLPs")
-    return TextTable.of(cut.title, columns, ((cut.name, *counts),))
 
 
 def _facts(cut: Cut) -> dict[str, str]:

@@ -45,7 +45,6 @@ from mechassay.results.page import (
     Page,
     Row,
     Section,
-    Terms,
     Text,
     TextTable,
 )
@@ -57,11 +56,10 @@ from mechassay.results.plots import (
 )
 from mechassay.results.records import Failure, Measure, PairTokens, Record, Table
 from mechassay.results.sections import (
-    all_numbers,
     directions,
     facts_section,
     failure_row,
-    failures_text,
+    framed,
     meanings,
     measure_column,
     measured,
@@ -471,18 +469,38 @@ class CircuitsPage(Page):
         failures: Sequence[Failure] = (),
         drawings: Sequence[object] = (),
     ) -> list[Section]:
-        """Verdict, figures and table, a pair, drawings, how to read them, facts, values."""
+        """Verdicts and the faithfulness of circuits of all sizes; a table for each setting."""
         groups = settings(records)
-        return [
-            header(groups, failures, warnings_notice(records)),
-            *results(groups, failures),
-            *_first_pairs(groups),
-            *_drawings(drawings),
-            *reading(records),
-            *facts_section(records, _facets),
-            *_values(records),
-            *all_numbers(records),
+        alone = len(groups) == 1
+        shown = [
+            Section(
+                "Methods" if alone else setting_name(group[0]),
+                (
+                    *([] if alone else [faithfulness_chart(group)]),
+                    results_table(group, failures if alone else ()),
+                    Text(RANKS_SAY, "soft"),
+                ),
+            )
+            for group in groups
         ]
+        if failures and not alone:
+            shown.append(Section("Failed", (results_table((), failures),)))
+        areas = tuple(map(areas_chart, groups))
+        return framed(
+            records,
+            [block for group in groups for block in _said(group, alone)],
+            shown,
+            figure=[faithfulness_chart(groups[0])] if alone else [],
+            failures=failures,
+            folded=[
+                *([Section("CPR and CMD as a figure", areas)] if areas else []),
+                *_first_pairs(groups),
+                *_drawings(drawings),
+            ],
+            reading=reading(records),
+            facts=facts_section(records, _facets),
+            values=_values(records),
+        )
 
     def draw(
         self,
@@ -503,43 +521,33 @@ class CircuitsPage(Page):
         return draw_faithfulness(drawn) if drawn else None
 
 
-def header(
-    groups: Sequence[Sequence[Record]], failures: Sequence[Failure], notices: Sequence[Block]
-) -> Section:
-    """The verdicts on each setting, its m(N) and m(0), how many cells failed, and warnings."""
-    said: list[Block] = []
-    for group in groups:
-        lead = f"{setting_name(group[0])}." if len(groups) > 1 else ""
-        first, *more = verdicts(group)
-        said.append(Text(first, "verdict", lead))
-        said += [Text(text, "verdict") for text in more]
-        said += [Text(text, "soft") for text in filter(None, [ends_text(group[0])])]
-    nothing = [Text("There are no results.", "verdict")]
-    return Section("", (*(said or nothing), *failures_text(failures), *notices))
+RANKS_SAY = (
+    "Ranks are as far as paired differences are resolved: 2–4 is second to fourth. “Kept” are the"
+    " edges on a path from input to logits, of those asked for."
+)
 
 
-def results(groups: Sequence[Sequence[Record]], failures: Sequence[Failure]) -> list[Section]:
-    """Figures and table of each setting; failures stand in the table if there is only one."""
-    if not groups:
-        return [Section("Failed", (results_table((), failures),))] if failures else []
-    alone = len(groups) == 1
-    curves: list[Block] = []
-    areas: list[Block] = []
-    for group in groups:
-        name = [] if alone else [Heading(setting_name(group[0]))]
-        curves += [*name, faithfulness_chart(group)]
-        table = results_table(group, failures if alone else ())
-        areas += [*name, areas_chart(group), table]
-    areas.append(
-        Text(
-            "Ranks are as far as paired differences are resolved: 2–4 is second to fourth. “Kept”"
-            " are the edges on a path from input to logits, of those asked for.",
-            "soft",
-        )
-    )
-    if failures and not alone:
-        areas += [Heading("Failed"), results_table((), failures)]
-    return [Section("Faithfulness", tuple(curves)), Section("CPR and CMD", tuple(areas))]
+def _said(group: Sequence[Record], alone: bool) -> list[Block]:
+    """The verdicts on a setting, and its m(N) and m(0)."""
+    first, *more = verdicts(group)
+    return [
+        Text(first, "verdict", "" if alone else f"{setting_name(group[0])}."),
+        *(Text(text, "verdict") for text in more),
+        *(Text(text, "soft") for text in filter(None, [ends_text(group[0])])),
+    ]
+
+
+def details(group: Sequence[Record]) -> list[Block]:
+    """All of one setting in a fold: verdicts, warnings, figures, table and a pair."""
+    said = (*_said(group, alone=True), *warnings_notice(group))
+    pair = first_pair(group[0])
+    return [
+        *said,
+        faithfulness_chart(group),
+        areas_chart(group),
+        results_table(group),
+        *([Heading("An example pair"), *pair] if pair else []),
+    ]
 
 
 def faithfulness_chart(group: Sequence[Record]) -> Figure:
@@ -554,16 +562,16 @@ def areas_chart(group: Sequence[Record]) -> Figure:
     return Figure(draw_areas(group), name=name, about=areas_text(group))
 
 
-def reading(records: Sequence[Record], more: dict[str, str] | None = None) -> list[Section]:
+def reading(records: Sequence[Record]) -> dict[str, str]:
     """What words mean, of those that the page has."""
     if not records:
-        return []
+        return {}
     known = dict(READING)
     if not any(record.measure("log_cpr") for record in records):
         del known["log CPR, log CMD"]
     profiles = {str(record.metric.args.get("profile")) for record in records}
     known |= {f"Profile {name}": text for name, text in PROFILES.items() if name in profiles}
-    return [Section("How to read this", (Terms({**known, **meanings(records), **(more or {})}),))]
+    return {**known, **meanings(records)}
 
 
 # The table

@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import Any
 
 from markupsafe import Markup
@@ -24,20 +23,19 @@ from mechassay.circuits.evaluation.curve import area_measure, recomputed
 from mechassay.circuits.evaluation.differences import AreaName, Differences
 from mechassay.discovery.page import (
     CircuitsPage,
+    details,
     edge_text,
-    first_pair,
-    header,
     rank_text,
     ranked,
     reading,
     resolved_text,
-    results,
 )
 from mechassay.models.sources import truth_names
 from mechassay.results.curves import control_kinds, control_name, is_random
 from mechassay.results.page import (
     NOTHING,
     Block,
+    Figure,
     Fold,
     Heading,
     Page,
@@ -46,13 +44,18 @@ from mechassay.results.page import (
     Text,
     TextTable,
 )
-from mechassay.results.records import Failure, Measure, Record, Table
+from mechassay.results.plots import draw_points
+from mechassay.results.records import (
+    Failure,
+    Measure,
+    Record,
+    Table,
+    estimate_of,
+)
 from mechassay.results.sections import (
-    all_numbers,
-    failures_text,
+    framed,
     measured,
     shown_measures,
-    warnings_notice,
 )
 from mechassay.results.text import (
     CHANCE_DECIMALS,
@@ -61,8 +64,10 @@ from mechassay.results.text import (
     setting_name,
     settings,
 )
+from mechassay.utils.display import counted
 
 MOST_COLUMNS = 6
+WITHOUT = "Failed and skipped cells"
 TRUTHS = "ground truths"
 RANKS: dict[AreaName, str] = {"cmd": "Rank by CMD", "cpr": "Rank by CPR"}
 BY_CHANCE = "*"
@@ -188,7 +193,9 @@ class _Cells:
             last.append(NOTHING if differences is None else resolved_text(differences))
             if differences is not None:
                 for name, rank in zip(differences.names, differences.ranks(), strict=True):
-                    texts[column, name] = rank_text(rank) + self._by_chance(column, name, area)
+                    texts[column, name] = rank_text(rank) + BY_CHANCE * self.by_chance(
+                        column, name, area
+                    )
         rows = [
             Row((method, *(texts.get((column, method), NOTHING) for column in columns)))
             for method in self.methods
@@ -196,13 +203,13 @@ class _Cells:
         counts = Row(("differences resolved", *last), "control")
         return self._titled(title, columns, [*rows, counts])
 
-    def _by_chance(self, column: ModelTask, method: str, area: AreaName) -> str:
-        """A mark where a method cannot be called better than random rankings."""
+    def by_chance(self, column: ModelTask, method: str, area: AreaName) -> bool:
+        """Whether a method cannot be called better than random rankings."""
         records = [record for (place, _), record in self.records.items() if place == column]
         record = self.records[column, method]
-        unknown = is_random(record) or not control_kinds(record)
-        better = unknown or against_chance(record, area, n_methods(records)).verdict == "better"
-        return "" if better else BY_CHANCE
+        if is_random(record) or not control_kinds(record):
+            return False
+        return against_chance(record, area, n_methods(records)).verdict != "better"
 
     def differences(self, column: ModelTask, area: AreaName) -> Differences | None:
         """Differences between the methods of a column; None where they cannot be compared."""
@@ -245,7 +252,7 @@ class SuitePage(Page):
         if failures:
             columns = ("cell", "what", "methods", "reason")
             rows = list(_without_result(failures))
-            found.append(TextTable.of("Failed and skipped cells", columns, rows, words=True))
+            found.append(TextTable.of(WITHOUT, columns, rows, words=True))
         return found
 
     def sections(
@@ -254,34 +261,97 @@ class SuitePage(Page):
         failures: Sequence[Failure] = (),
         drawings: Sequence[object] = (),
     ) -> list[Section]:
-        """The tables, then each task and model, folded: its figures, a pair, the edges."""
+        """Which method is first where, and a table by CMD; the other tables and each task and model
+        are folded.
+        """
+        cells = _Cells(records, failures)
+        tables = self.tables(records, failures)
+        first = f"{area_measure('cmd', math.nan).heading}{BETTER['down']}, "
+        shown = [table for table in tables if table.title.startswith(first)]
+        # What has no result stands beside what has one.
+        shown += [table for table in tables if table.title == WITHOUT]
         groups = settings(records)
-        blocks: list[Block] = []
-        has_figures = len(groups) <= MANY_FIGURES
-        if not has_figures:
-            said = (
-                f"Figures of {len(groups)} tasks and models are left out: more than {MANY_FIGURES}."
-            )
-            blocks.append(Text(said, "soft"))
+        many = len(groups) > MANY_FIGURES
+        said = f"Figures of {len(groups)} tasks and models are left out: more than {MANY_FIGURES}."
+        blocks: list[Block] = [Text(said, "soft")] if many else []
         for group in groups:
-            inside: list[Block] = []
-            if has_figures:
-                parts = [header([group], (), warnings_notice(group)), *results([group], ())]
-                inside += chain.from_iterable(section.blocks for section in parts)
-            if pair := first_pair(group[0]):
-                inside += [Heading("An example pair"), *pair]
+            inside: list[Block] = [
+                block for block in details(group) if not (many and isinstance(block, Figure))
+            ]
             inside += _strongest_edges(ModelTask.of(group[0]), drawings)
-            if inside:
-                blocks.append(Fold(setting_name(group[0]), tuple(inside)))
-        details = [Section("Each task and model", tuple(blocks))] if groups else []
-        return [
-            Section("", (*failures_text(failures),)),
-            *(Section(table.title, (table,)) for table in self.tables(records, failures)),
-            *details,
-            *reading(records, READING),
-            *facts(records),
-            *all_numbers(records),
-        ]
+            blocks.append(Fold(setting_name(group[0]), tuple(inside)))
+        return framed(
+            records,
+            [Text(text, "verdict", f"{name}.") for name, text in _answers(cells)],
+            [Section(table.title, (table,)) for table in shown],
+            figure=_cmd_figure(cells),
+            failures=failures,
+            folded=[
+                *(Section(table.title, (table,)) for table in tables if table not in shown),
+                *([Section("Each task and model", tuple(blocks))] if groups else []),
+            ],
+            reading={**reading(records), **READING},
+            facts=facts(records),
+            values=[],
+        )
+
+
+def _answers(cells: _Cells) -> Iterator[tuple[str, str]]:
+    """Of each table's columns: which methods are first by CMD as far as paired differences tell,
+    and which are not better than random rankings.
+    """
+    for name, columns in cells.groups():
+        ranks: dict[str, list[tuple[int, int]]] = {}
+        weak: dict[str, int] = {}
+        for column in columns:
+            differences = cells.differences(column, "cmd")
+            if differences is None:
+                continue
+            for method, rank in zip(differences.names, differences.ranks(), strict=True):
+                if rank is not None and not is_random(cells.records[column, method]):
+                    ranks.setdefault(method, []).append(rank)
+                    weak[method] = weak.get(method, 0) + cells.by_chance(column, method, "cmd")
+        if not ranks:
+            yield name, "No two methods can be compared by CMD."
+            continue
+        perhaps = {method: sum(best == 1 for best, _ in own) for method, own in ranks.items()}
+        surely = {method: sum(last == 1 for _, last in own) for method, own in ranks.items()}
+        first = sorted(filter(perhaps.get, ranks), key=lambda m: (-surely[m], -perhaps[m]))
+        leaders = [f"{method} in {surely[method]}, perhaps {perhaps[method]}" for method in first]
+        losers = [f"{method} in {n}" for method, n in weak.items() if n]
+        chance = (
+            f"Not better than random rankings: {', '.join(losers)}."
+            if losers
+            else "All are better than random rankings in all."
+        )
+        sizes = [head.n for head in map(cells.head, columns) if head is not None]
+        pairs = " to ".join(f"{n:,}" for n in dict.fromkeys((min(sizes), max(sizes))))
+        where = counted(len(columns), "task" if name != TRUTHS else "ground truth")
+        yield (
+            name,
+            f"Of {counted(len(ranks), 'method')} on {where} ({pairs} test pairs each), first by CMD"
+            f" as far as paired differences tell: {'; '.join(leaders)}. {chance}",
+        )
+
+
+def _cmd_figure(cells: _Cells) -> list[Block]:
+    """CMD of every method in every column, if these are few."""
+    columns = [column for column in cells.columns if cells.head(column)]
+    if not columns or len(columns) > MANY_FIGURES:
+        return []
+    points = {
+        method: [estimate_of(_cmd_of(cells, column, method)) for column in columns]
+        for method in cells.methods
+        if any((column, method) in cells.records for column in columns)
+    }
+    drawn = draw_points(points, [column.name for column in columns], "CMD (lower is better)")
+    about = "CMD of each method with its interval; the tables have the numbers."
+    return [Figure(drawn, name="CMD of methods", about=about)]
+
+
+def _cmd_of(cells: _Cells, column: ModelTask, method: str) -> Measure | None:
+    record = cells.records.get((column, method))
+    return None if record is None else record.measure("cmd")
 
 
 def _measured(name: str, record: Record) -> str:

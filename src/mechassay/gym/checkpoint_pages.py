@@ -24,7 +24,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLo
 from mechassay.gym.names import FAMILIES, in_words
 from mechassay.gym.task_accuracy import ACCURACY_SAYS, LEAST_ACCURACY
 from mechassay.gym.task_odds import CELLS, ORIGINAL, RIGHT, SELECTIVITY
-from mechassay.interventions.heatmap import as_grid, draw_points, look_of_line
+from mechassay.interventions.heatmap import as_grid, look_of_line
 from mechassay.models.sources import AT
 from mechassay.results.page import (
     Block,
@@ -33,21 +33,23 @@ from mechassay.results.page import (
     Page,
     Row,
     Section,
-    Terms,
     Text,
     TextTable,
 )
 from mechassay.results.page import Figure as PageFigure
-from mechassay.results.plots import GREY, INK, SETTINGS, SIZE, Picture
+from mechassay.results.plots import GREY, INK, SETTINGS, SIZE, Picture, draw_points
 from mechassay.results.reading import means
-from mechassay.results.records import Failure, Measure, Record
+from mechassay.results.records import (
+    Failure,
+    Measure,
+    Record,
+    estimate_of,
+)
 from mechassay.results.sections import (
-    all_numbers,
     facts_section,
     failures_table,
+    framed,
     measured,
-    opening,
-    values_section,
 )
 from mechassay.stats.intervals import Estimate
 from mechassay.utils.display import shortened
@@ -296,17 +298,9 @@ def checkpoint_name(record: Record) -> str:
     return f"step {step:,}" if step is not None else str(record.model.args.get("revision", "last"))
 
 
-def estimate_of(measure: Measure | None) -> Estimate | None:
-    """A measure as an estimate; None if it is not there or undefined."""
-    if measure is None or np.isnan(measure.value):
-        return None
-    return Estimate(measure.value, measure.low, measure.high)
-
-
 def mean_of_tasks(records: Sequence[Record], name: str) -> float:
     """The mean of a measure over tasks; NaN where one has none."""
-    found = [estimate_of(record.measure(name)) for record in records]
-    values = [float("nan") if each is None else each.value for each in found]
+    values = [record.value(name) for record in records]
     return float(np.mean(values)) if values else float("nan")
 
 
@@ -333,10 +327,10 @@ def _accuracies(records: Sequence[Record], axis: Scale, place: Place, title: str
     for family in dict.fromkeys(families):
         tasks = panels.setdefault(family or "tasks", {})
         for record in records:
-            x, found = place(record), estimate_of(record.measure("accuracy"))
+            x, accuracy = place(record), estimate_of(record.measure("accuracy"))
             own = str(record.task.args.get("family", ""))
-            if own == family and x is not None and found is not None:
-                tasks.setdefault(record.task.name, []).append((x, found))
+            if own == family and x is not None and not np.isnan(accuracy.value):
+                tasks.setdefault(record.task.name, []).append((x, accuracy))
     there = {family: tasks for family, tasks in panels.items() if tasks}
     return PageFigure(
         draw_accuracies_by_scale(there, axis),
@@ -423,9 +417,9 @@ def _lines(
     lines: dict[str, list[tuple[float, Estimate]]] = {}
     for method in methods:
         for record in records:
-            step, found = place_of(record), estimate_of(record.measure(f"{of}_{method}"))
-            if step is not None and found is not None:
-                lines.setdefault(method, []).append((step, found))
+            step, odds = place_of(record), estimate_of(record.measure(f"{of}_{method}"))
+            if step is not None and not np.isnan(odds.value):
+                lines.setdefault(method, []).append((step, odds))
     return {method: points for method, points in lines.items() if len(points) > 1}
 
 
@@ -506,19 +500,18 @@ class GymCheckPage(Page):
         """What was found in words, the table, figures, how to read them, facts and values."""
         groups = by_model(records)
         said: list[Block] = [Text(text, "verdict") for text in _verdicts(records)]
-        shown: list[Block] = list(self.tables(records, failures))
-        if len(groups) == 1:
-            about = "Accuracy of each task with its interval; the table has the numbers."
-            shown.insert(0, PageFigure(_draw(records), name="Accuracy", about=about))
-        return [
-            opening(records, said, failures),
-            Section("Accuracy", tuple(shown)),
-            *accuracy_sections(records),
-            Section("How to read this", (Terms(READING),)),
-            *facts_section([group[0] for group in groups.values()]),
-            *values_section(records),
-            *all_numbers(records),
-        ]
+        about = "Accuracy of each task with its interval; the table has the numbers."
+        alone = len(groups) == 1
+        return framed(
+            records,
+            said,
+            [Section("Accuracy", tuple(self.tables(records, failures)))],
+            figure=[PageFigure(_draw(records), name="Accuracy", about=about)] if alone else [],
+            failures=failures,
+            folded=accuracy_sections(records),
+            reading=READING,
+            facts=facts_section([group[0] for group in groups.values()]),
+        )
 
     def draw(self, record: Record, ax: Axes | None = None) -> Figure:
         """The accuracy of one task."""
@@ -531,8 +524,7 @@ class GymCheckPage(Page):
 
 def _draw(records: Sequence[Record], ax: Axes | None = None) -> Figure:
     """The tasks of one model."""
-    found = [estimate_of(record.measure("accuracy")) for record in records]
-    points = [each or Estimate(float("nan")) for each in found]
+    points = [estimate_of(record.measure("accuracy")) for record in records]
     tasks = [record.task.name for record in records]
     return draw_points({records[0].model.name: points}, tasks, "accuracy", ax=ax)
 
@@ -582,8 +574,7 @@ def _dropped(record: Record) -> int:
 
 
 def _accuracy(record: Record) -> float:
-    found = estimate_of(record.measure("accuracy"))
-    return float("nan") if found is None else found.value
+    return record.value("accuracy")
 
 
 def _average(records: Sequence[Record]) -> str:
@@ -592,8 +583,8 @@ def _average(records: Sequence[Record]) -> str:
 
 def _surely(records: Sequence[Record]) -> str:
     """How many tasks are above 60 % with their whole interval: never those of a few sentences."""
-    lows = [estimate_of(record.measure("accuracy")) for record in records]
-    return f"{sum(found is not None and found.low > LEAST_ACCURACY for found in lows)}"
+    lows = [estimate_of(record.measure("accuracy")).low for record in records]
+    return f"{sum(low > LEAST_ACCURACY for low in lows)}"
 
 
 def _sentences(records: Sequence[Record]) -> str:

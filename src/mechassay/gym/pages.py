@@ -28,7 +28,6 @@ from mechassay.gym.checkpoint_pages import (
     checkpoint_name,
     checkpoints_of,
     draw_maps,
-    estimate_of,
     last_checkpoints,
     mean_of_tasks,
     training_figures,
@@ -62,7 +61,6 @@ from mechassay.gym.task_odds import (
     WHOLE_VECTOR,
 )
 from mechassay.gym.verdicts import Beside, done, methods_of, ranked, sentences, value_of
-from mechassay.interventions.heatmap import draw_points
 from mechassay.results.page import (
     Block,
     Column,
@@ -72,20 +70,23 @@ from mechassay.results.page import (
     Row,
     RowKind,
     Section,
-    Terms,
     Text,
     TextTable,
 )
+from mechassay.results.plots import draw_points
 from mechassay.results.reading import means
-from mechassay.results.records import Failure, Measure, Record
+from mechassay.results.records import (
+    Failure,
+    Measure,
+    Record,
+    estimate_of,
+)
 from mechassay.results.sections import (
-    all_numbers,
     facts_section,
     failures_table,
+    framed,
     measured,
-    opening,
     stored_table,
-    values_section,
 )
 from mechassay.stats.intervals import Estimate
 
@@ -119,21 +120,23 @@ class GymPage(Page):
         """What was found in words; a figure, methods beside controls, tasks; all else folded."""
         every, last = by_model(records), last_checkpoints(records)
         methods, tasks = _methods_table(last), _tasks_table(last)
-        shown: list[Block] = [*_headline_figure(records), *methods]
+        shown: list[Block] = [*methods]
         shown += [Fold(table.title, (table,)) if len(last) > 1 else table for table in tasks]
-        folds = tuple(_folds(records))
-        firsts = [group[0] for group in every.values()]
-        return [
-            opening([r for some in last.values() for r in some], _said(records), failures),
-            *([Section("Methods beside their controls", tuple(shown))] if shown else []),
-            *sweep_sections(every),
-            *([Section("Failures", tuple(failures_table(failures, "task")))] if failures else []),
-            *([Section("More tables and figures", folds)] if folds else []),
-            Section("How to read this", (Terms(READING),)),
-            *facts_section(firsts),
-            *values_section(records),
-            *all_numbers(records),
-        ]
+        failed = tuple(failures_table(failures, "task"))
+        return framed(
+            records,
+            _said(records),
+            [
+                *([Section("Methods beside their controls", tuple(shown))] if shown else []),
+                *sweep_sections(every),
+                *([Section("Failures", failed)] if failed else []),
+            ],
+            figure=_headline_figure(records),
+            failures=failures,
+            folded=list(_folds(records)),
+            reading=READING,
+            facts=facts_section([group[0] for group in every.values()]),
+        )
 
     def draw(self, record: Record, ax: Axes | None = None) -> MatplotlibFigure:
         """The heat map of a record's first method."""
@@ -295,7 +298,7 @@ def _headline_figure(records: Sequence[Record]) -> list[Figure]:
     if len(last) == 1:
         names = [record.task.name for record in some]
         points = {
-            label: [_estimate(record.measure(f"{ORIGINAL}_{name}")) for record in some]
+            label: [estimate_of(record.measure(f"{ORIGINAL}_{name}")) for record in some]
             for label, name in lines.items()
         }
     else:
@@ -306,10 +309,6 @@ def _headline_figure(records: Sequence[Record]) -> list[Figure]:
         }
     about = f"Odds of {', '.join(points)} in {', '.join(names)}."
     return [Figure(draw_points(points, names, "log odds-ratio, nats"), name="Odds", about=about)]
-
-
-def _estimate(measure: Measure | None) -> Estimate:
-    return estimate_of(measure) or Estimate(math.nan)
 
 
 def _folds(records: Sequence[Record]) -> Iterator[Fold]:
@@ -446,16 +445,14 @@ class DirectionsPage(Page):
         drawings: Sequence[object] = (),
     ) -> list[Section]:
         """What was found in words; the table; figures of every record; facts; values."""
-        said = [Text(_verdict(record), "verdict") for record in records]
-        return [
-            opening(records, said, failures),
-            Section("Odds beside controls", tuple(self.tables(records, failures))),
-            *_directions_figures(records),
-            Section("How to read this", (Terms(DIRECTIONS_READING),)),
-            *facts_section(records),
-            *values_section(records),
-            *all_numbers(records),
-        ]
+        return framed(
+            records,
+            [Text(_verdict(record), "verdict") for record in records],
+            [Section("Odds beside controls", tuple(self.tables(records, failures)))],
+            failures=failures,
+            folded=_directions_figures(records),
+            reading=DIRECTIONS_READING,
+        )
 
 
 def _directions_figures(records: Sequence[Record]) -> list[Section]:

@@ -120,7 +120,7 @@ class GymAccuracy(OneLine, Tabular):
 
     def plot(self, ax: Axes | None = None) -> Figure:
         """Accuracies of all sentences and of each type, with intervals."""
-        from mechassay.interventions.heatmap import draw_points
+        from mechassay.results.plots import draw_points
 
         columns = self.columns()
         numbers = zip(*(columns[name] for name in ("accuracy", "low", "high")), strict=True)

@@ -218,43 +218,6 @@ def look_of_line(number: int) -> dict[str, Any]:
     return {"color": PALETTE[place], "ls": style, "marker": marker, "ms": 3.5, "lw": 1.5}
 
 
-def draw_points(
-    points: Mapping[str, Sequence[Estimate]],
-    names: Sequence[str],
-    title: str,
-    *,
-    ax: Axes | None = None,
-) -> Figure:
-    """Estimates of named things with intervals, the first at the top; a colour for each label."""
-    with rc_context(SETTINGS):
-        apart = min(0.18, 0.8 / len(points))
-        size = (7.0, 1.3 + max(0.34, 0.15 * len(points)) * max(3, len(names)))
-        figure: Any = Picture(figsize=size, layout="constrained") if ax is None else ax.figure
-        ax = figure.subplots() if ax is None else ax
-        assert ax is not None
-        for number, (label, estimates) in enumerate(points.items()):
-            y = np.arange(len(names)) + apart * (number - (len(points) - 1) / 2)
-            colour = PALETTE[number % len(PALETTE)]
-            x = np.array([each.value for each in estimates])
-            ax.hlines(
-                y, [e.low for e in estimates], [e.high for e in estimates], colors=colour, lw=1.6
-            )
-            ax.plot(x, y, "o", color=colour, markersize=5, label=label)
-        ax.set_yticks(range(len(names)), names)
-        ax.set_ylim(len(names) - 0.5, -0.5)
-        ax.set_xlabel(title, color=INK)
-        for text in ax.get_yticklabels():
-            text.set_color(INK)
-            text.set_parse_math(False)
-        ax.spines[["top", "right"]].set_visible(False)
-        if len(points) > 1:
-            beside: dict[str, Any] = {}
-            if len(points) > 3:
-                beside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
-            ax.legend(frameon=False, labelcolor=INK, fontsize=SIZE - 1, **beside)
-        return figure
-
-
 def _hatch(ax: Axes, cells: Bool[np.ndarray, "layers columns"]) -> None:
     """Hatch cells; those above each other in a column as one box."""
     turns = np.diff(cells.T.astype(int), axis=1, prepend=0, append=0)

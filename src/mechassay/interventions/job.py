@@ -38,16 +38,13 @@ from mechassay.interventions.site import PARTS
 from mechassay.models.model import check_dtype
 from mechassay.models.objectives import load_objective
 from mechassay.results.console import print_text
-from mechassay.results.page import Block, Figure, Fold, Page, Section, Terms, Text, TextTable
+from mechassay.results.page import Block, Figure, Fold, Page, Section, Text, TextTable
 from mechassay.results.records import Failure, Record, Selection, Spec, Values
 from mechassay.results.report import print_report
 from mechassay.results.sections import (
-    all_numbers,
-    checks_table,
-    facts_section,
+    checks_section,
+    framed,
     measures_table,
-    opening,
-    values_section,
 )
 from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, made_by, shown_model
 from mechassay.tasks import Keep
@@ -211,17 +208,17 @@ class PatchPage(Page):
         said: list[Block] = [
             Text(text, "verdict", lead=f"{name}.") for name, text in _verdicts(records)
         ]
-        checks = checks_table(records)
-        return [
-            opening(records, said, failures),
-            *(Section(_name(record), tuple(_maps(record))) for record in records),
-            Section("Measures", (measures_table(records, failures),)),
-            *([Section("Controls", (checks,))] if checks.rows else []),
-            Section("How to read this", (Terms(READING),)),
-            *facts_section(records),
-            *values_section(records),
-            *all_numbers(records),
-        ]
+        return framed(
+            records,
+            said,
+            [Section(_name(record), tuple(_maps(record))) for record in records],
+            failures=failures,
+            folded=[
+                Section("Measures", (measures_table(records, failures),)),
+                *checks_section(records),
+            ],
+            reading=READING,
+        )
 
     def draw(self, record: Record, ax: Axes | None = None) -> MatplotlibFigure:
         """The first map of a record."""

@@ -61,13 +61,11 @@ from mechassay.results.plots import (
 )
 from mechassay.results.records import Failure, Record, Scalar
 from mechassay.results.sections import (
-    all_numbers,
-    facts_section,
     failures_table,
     failures_text,
+    framed,
     meanings,
     stored_table,
-    warnings_notice,
 )
 from mechassay.results.text import plain_number
 from mechassay.utils.display import interval, number, share, shortened
@@ -125,10 +123,14 @@ class AssessmentsPage(Page):
             first, *others = pages.ClaimsPage().sections(records)
             return [Section("", (*first.blocks, *failed)), table, *others, reading]
         systems = [own[0] for own in runs]
-        said: list[Block] = [*pages.lost_quotes(records), *pages.denied(records)]
-        said.append(Text(_apart(systems), "verdict"))
-        said += [*failed, *warnings_notice(systems)]
-        return [Section("", tuple(said)), table, reading, *facts_section(systems)]
+        return framed(
+            systems,
+            [Text(_apart(systems), "verdict"), *failed],
+            [table],
+            wrong=[*pages.lost_quotes(records), *pages.denied(records)],
+            reading=READING,
+            values=[],
+        )
 
 
 def _runs(records: Sequence[Record]) -> list[list[Record]]:
@@ -241,19 +243,23 @@ class ClaimsVotePage(Page):
     ) -> list[Section]:
         """Scores by every way, changes, what was rejected, matches, all statuses of all runs."""
         first: list[Block] = [Text(_vote_verdict(record), "verdict") for record in records]
-        return [
-            Section("", (*first, *warnings_notice(records))),
-            Section("Claims", tuple(map(_claims, records))),
-            Section("Changes", tuple(_changes(record) for record in records)),
-            *_stored(records, "rejected", "Objections that were rejected"),
-            *_stored(records, "matches", "Claims that were taken for one"),
-            *_stored(records, "scores", "Scores"),
-            *_stored(records, "statuses", "Statuses of every run"),
-            *_stored(records, "steps", "Steps"),
-            Section("How to read this", (Terms(VOTE_READING),)),
-            *facts_section(records),
-            *all_numbers(records),
-        ]
+        return framed(
+            records,
+            first,
+            [
+                Section("Claims", tuple(map(_claims, records))),
+                Section("Changes", tuple(_changes(record) for record in records)),
+            ],
+            folded=[
+                *_stored(records, "rejected", "Objections that were rejected"),
+                *_stored(records, "matches", "Claims that were taken for one"),
+                *_stored(records, "scores", "Scores"),
+                *_stored(records, "statuses", "Statuses of every run"),
+                *_stored(records, "steps", "Steps"),
+            ],
+            reading=VOTE_READING,
+            values=[],
+        )
 
 
 def _vote_verdict(record: Record) -> str:
@@ -496,11 +502,7 @@ class ClaimsEvaluationPage(Page):
     ) -> list[Section]:
         """The verdict, charts, papers, baselines, boundaries, criteria, and printed statements."""
         first: list[Block] = [Text(_evaluation_verdict(record), "verdict") for record in records]
-        made: list[Section] = [
-            Section("", (*first, *warnings_notice(records))),
-            Section("Agreement", tuple(map(_agreement, records))),
-            *(section for record in records for section in _charts(record)),
-        ]
+        others: list[Section] = [section for record in records for section in _charts(record)]
         for name, make in {
             "Papers": _papers,
             "Judges that know nothing": _baselines,
@@ -510,16 +512,18 @@ class ClaimsEvaluationPage(Page):
             "Printed statements": _checks,
         }.items():
             shown = [table for table in map(make, records) if table.rows]
-            made += [Section(name, tuple(shown))] if shown else []
+            others += [Section(name, tuple(shown))] if shown else []
         known = {
             name: text for name, text in meanings(records).items() if name not in EVALUATION_READING
         }
-        return [
-            *made,
-            Section("How to read this", (Terms({**EVALUATION_READING, **known}),)),
-            *facts_section(records),
-            *all_numbers(records),
-        ]
+        return framed(
+            records,
+            first,
+            [Section("Agreement", tuple(map(_agreement, records)))],
+            folded=others,
+            reading={**EVALUATION_READING, **known},
+            values=[],
+        )
 
     def draw(self, record: Record, ax: Axes | None = None) -> Figure:
         """Scores with labels and single runs."""

@@ -175,6 +175,8 @@ def _held(condition: Condition, values: np.ndarray) -> np.ndarray:
 
 
 KIND = "measure"
+NAMES: Mapping[VariantName, str] = {"repaired": "repaired", "page": "as published"}
+"""What variants are called."""
 PASSED = {True: "passes", False: "fails", None: "no verdict"}
 
 
@@ -280,7 +282,7 @@ class Measurement(OneLine, Tabular):
         table = html_table(("variant", "quantity", "value", "low", "high"), rows)
         facts = {
             "repaired": PASSED[self.repaired.passed],
-            "page": PASSED[self.page.passed],
+            "as published": PASSED[self.page.passed],
             "evidence for": f"{self.criterion} {self.criterion.name}",
         }
         notes = "".join(html_note(flag.says) for flag in self.flags)
@@ -331,7 +333,7 @@ class Measurement(OneLine, Tabular):
         about: dict[str, Any] = {"rubric": self.criterion.rubric, "criterion": str(self.criterion)}
         rates = () if self.null is None else (_table("rates", self.null.columns()),)
         undefined = [
-            f"{self.id}: {name} ({part.name}) is undefined: {each.reason}."
+            f"{self.id}: {name} ({NAMES[part.name]}) is undefined: {each.reason}."
             for part, name, each in self._quantities()
             if each.value is None
         ]

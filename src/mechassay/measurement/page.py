@@ -1,38 +1,50 @@
-"""Metrics of measurement: both variants side by side, thresholds with how often they err, readings.
+"""Metrics of measurement: what each says, and whether that can be trusted.
 
-The first table has a row a metric. Below it, each metric has its quantities, its conditions with
-false-alarm rate and power, what the published reading table says, and its details.
+The first sentence of a metric has its verdict, and how often simulated inputs of the same size pass
+that are worth nothing, and how often sound ones do. A pass is trusted if the 95 % interval of every
+worthless kind ends by `MOST_FALSE`; a failure if that of every sound kind begins at `LEAST_POWER`.
+
+The first table has a row a metric, by the repaired definition and as published. Each metric's
+quantities, conditions, the reading of the published table and details are folded.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 
-from mechassay.measurement.measurement import PassRate
+from mechassay.measurement.measurement import ALL, NAMES, PASSED, PassRate
 from mechassay.results.curves import labels
-from mechassay.results.page import Block, Column, Fold, Page, Row, Section, Terms, Text, TextTable
+from mechassay.results.page import Block, Column, Figure, Fold, Page, Row, Section, Text, TextTable
+from mechassay.results.plots import draw_points
 from mechassay.results.records import Failure, Measure, Record, Scalar, Table
 from mechassay.results.sections import (
-    all_numbers,
-    facts_section,
     failure_row,
+    framed,
     meanings,
-    opening,
     stored_table,
-    values_section,
 )
-from mechassay.utils.display import UNDEFINED, interval
+from mechassay.results.text import plain_number
+from mechassay.stats.intervals import Estimate
+from mechassay.utils.display import UNDEFINED, interval, share
 
 VARIANTS = {"repaired": "result", "page": "page"}
 """Variants, and what their measures are of."""
 SPREADS = ("_se", "_sd", "_sem", "standard_error", "minimum_difference", "relative_error")
 """What names of quantities end with that are themselves about how far numbers may be off."""
 OWN = ("verdicts", "conditions", "readings", "flags", "rates")
+MOST_FALSE, LEAST_POWER = 0.1, 0.8
 READING = {
-    "Repaired, page": (
-        "The repaired definition is what counts. That of the page is the published one to the"
-        " letter, with its defaults and all conditions of its text."
+    "Repaired, as published": (
+        "The repaired definition is what counts. The published one is beside it to the letter, with"
+        " its defaults and all conditions of its text."
+    ),
+    "Trusted": (
+        f"A pass can be trusted if at most {share(MOST_FALSE)} of simulated worthless inputs of the"
+        f" same size pass too, of the worst kind; a failure if at least {share(LEAST_POWER)} of"
+        " sound ones pass. By the end of the 95 % interval over simulations."
     ),
     "No verdict": "The metric only reports, or a quantity that decides is undefined.",
     "False alarm, power": (
@@ -41,10 +53,10 @@ READING = {
         " are. Real inputs may differ."
     ),
     "Reading": (
-        "What the published table says of the page's value. On an edge two bands meet; in a gap the"
-        " table says nothing."
+        "What the published table says of the published value. On an edge two bands meet; in a gap"
+        " the table says nothing."
     ),
-    "Evidence for": "The criterion of the rubric mv-27 that the repaired numbers speak about.",
+    "Evidence for": "The criterion of the rubric that the repaired numbers speak about.",
 }
 
 
@@ -68,18 +80,67 @@ class MeasurePage(Page):
         failures: Sequence[Failure] = (),
         drawings: Sequence[object] = (),
     ) -> list[Section]:
-        """Verdicts, a section a metric, how to read them, facts and values."""
-        said: list[Block] = [Text(_verdict(record), "verdict") for record in records]
-        named = zip(records, labels(records), strict=True)
-        return [
-            opening(records, said, failures),
-            Section("All metrics", (_verdicts(records, failures),)),
-            *(Section(name, tuple(_blocks(record))) for record, name in named),
-            Section("How to read this", (Terms({**READING, **meanings(records)}),)),
-            *facts_section(records),
-            *values_section(records),
-            *all_numbers(records),
-        ]
+        """What each metric says and whether to trust it; a table of all; each folded."""
+        named = list(zip(records, labels(records), strict=True))
+        return framed(
+            records,
+            [Text(_verdict(record), "verdict") for record in records],
+            [Section("Metrics", (_verdicts(records, failures),))],
+            figure=_rates_figure(named),
+            failures=failures,
+            folded=[Section(name, tuple(_blocks(record))) for record, name in named],
+            reading={**READING, **meanings(records)},
+        )
+
+
+@dataclass(frozen=True)
+class _Rates:
+    """How often inputs of a known worth pass a variant: of several kinds the worst.
+
+    Attributes:
+        worthless, sound: shares with their intervals; NaN where none was simulated.
+        n: the size of the simulated inputs.
+        n_simulations: of each kind; 0 where none was simulated.
+    """
+
+    worthless: Estimate
+    sound: Estimate
+    n: int
+    n_simulations: int
+
+    @staticmethod
+    def of(record: Record, variant: str) -> _Rates:
+        table = record.table("rates") if record.has_table("rates") else None
+        rows = [] if table is None else table.where(variant=variant, condition=ALL).rows()
+        by_kind: dict[str, list[Estimate]] = {"false alarm": [], "power": []}
+        for row in rows:
+            ends = (plain_number(row[name]) for name in ("share", "low", "high"))
+            by_kind[str(row["rate"])].append(Estimate(*ends))
+        nothing = Estimate(math.nan)
+        return _Rates(
+            max(by_kind["false alarm"], key=lambda rate: rate.high, default=nothing),
+            min(by_kind["power"], key=lambda rate: rate.low, default=nothing),
+            int(rows[0]["n"] or 0) if rows else 0,
+            int(rows[0]["simulations"] or 0) if rows else 0,
+        )
+
+
+def _rates_figure(named: Sequence[tuple[Record, str]]) -> list[Block]:
+    """How often worthless and sound inputs pass each metric, by both definitions."""
+    rates = {v: [_Rates.of(record, v) for record, _ in named] for v in NAMES}
+    if not any(each.n_simulations for each in chain.from_iterable(rates.values())):
+        return []
+    points = {
+        f"{kind}, {NAMES[v]}": [getattr(each, kind) for each in rates[v]]
+        for v in NAMES
+        for kind in ("worthless", "sound")
+    }
+    drawn = draw_points(points, [name for _, name in named], "share of simulated inputs that pass")
+    about = (
+        "How often simulated inputs of the same size pass: those that are worth nothing, and sound"
+        " ones; of several kinds the worst."
+    )
+    return [Figure(drawn, caption=about, name="How often metrics err", about=about)]
 
 
 def _of(record: Record, column: str) -> dict[str, str]:
@@ -89,15 +150,49 @@ def _of(record: Record, column: str) -> dict[str, str]:
 
 
 def _verdict(record: Record) -> str:
-    verdicts, about = _of(record, "verdict"), _of(record, "criterion")
+    """What a metric says of its subject, and whether that can be trusted."""
     title = _of(record, "title").get("repaired", "")
     roles = [role for role in ("model", "task", "corpus") if role in record.specs]
-    subject = ", ".join(record.specs[role].name for role in roles)
-    return (
-        f"{record.method.name} ({title}), {subject}: repaired"
-        f" {verdicts.get('repaired', UNDEFINED)}, page {verdicts.get('page', UNDEFINED)}; evidence"
-        f" for {about.get('repaired', UNDEFINED)}."
+    subject = ", ".join(dict.fromkeys(record.specs[role].name for role in roles))
+    passes = _of(record, "verdict")
+    said, published = passes.get("repaired", UNDEFINED), passes.get("page", UNDEFINED)
+    rates = _Rates.of(record, "repaired")
+    text = f"{record.method.name} ({title}) {IN_WORDS.get(said, said)} on {subject}"
+    beside = f"By the published definition it {IN_WORDS.get(published, published)}"
+    if false := _Rates.of(record, "page").worthless.value:
+        beside += "" if math.isnan(false) else f", and so do {share(false)} of worthless inputs"
+    return f"{text}{_trust(said, rates)} {beside}."
+
+
+IN_WORDS = {"no verdict": "gives no verdict"}
+
+
+def _trust(said: str, rates: _Rates) -> str:
+    """Whether a verdict can be trusted, by how often inputs of a known worth pass."""
+    if said not in (PASSED[True], PASSED[False]):
+        return "."
+    if not rates.n_simulations:
+        return "; how often it errs was not simulated."
+    worthless, sound = (
+        interval(each.value, each.low, each.high) for each in (rates.worthless, rates.sound)
     )
+    of = f"{rates.n_simulations:,} simulated inputs of this size ({rates.n:,})"
+    shares = (
+        f"of {of} that are worth nothing, a share of {worthless} passes, of sound ones {sound}."
+    )
+    if said == PASSED[True]:
+        if rates.worthless.high <= MOST_FALSE:
+            return f", which can be trusted: {shares}"
+        return f", which cannot be trusted: {shares}"
+    if rates.sound.low >= LEAST_POWER:
+        return f", which can be trusted: {shares}"
+    return f", which says little: {shares}"
+
+
+def _evidence_for(record: Record) -> str:
+    """The criterion in words: "Specificity (M4)"."""
+    code, _, name = _of(record, "criterion").get("repaired", "").partition(" ")
+    return f"{name} ({code.rpartition(':')[2]})" if name else code
 
 
 def _verdicts(records: Sequence[Record], failures: Sequence[Failure]) -> TextTable:
@@ -112,13 +207,13 @@ def _verdicts(records: Sequence[Record], failures: Sequence[Failure]) -> TextTab
                     verdicts.get("page", ""),
                     _headline(record, "repaired"),
                     _headline(record, "page"),
-                    _of(record, "criterion").get("repaired", ""),
+                    _evidence_for(record),
                     f"{record.n:,}",
                 )
             )
         )
     rows += [failure_row(each, "metric") for each in failures]
-    headings = ("metric", "repaired", "page", "repaired value", "page's value")
+    headings = ("metric", "repaired", "as published", "value", "value as published")
     columns = tuple(Column(name, numeric=False) for name in headings)
     about = Column("evidence for", numeric=False, optional=1)
     return TextTable("Metrics", (*columns, about, Column("n")), tuple(rows))
@@ -167,8 +262,8 @@ def _why_none(measure: Measure) -> str:
 
 def _blocks(record: Record) -> list[Block]:
     quantities = [
-        (variant, m.heading, *_number_and_interval(m), f"{m.n:,}" if m.n else "not said")
-        for variant, of in VARIANTS.items()
+        (name, m.heading, *_number_and_interval(m), f"{m.n:,}" if m.n else "not said")
+        for name, of in zip(NAMES.values(), VARIANTS.values(), strict=True)
         for m in record.measures
         if m.of == of
     ]
@@ -183,7 +278,7 @@ def _blocks(record: Record) -> list[Block]:
     ]
     readings = record.table("readings")
     if len(readings):
-        blocks.append(stored_table(readings, "What the page's reading table says"))
+        blocks.append(stored_table(readings, "What the published table of readings says"))
     blocks += [
         Fold(f"{record.method.name}: {table.name}", (stored_table(table),))
         for table in record.tables
@@ -197,7 +292,7 @@ def _conditions(record: Record) -> TextTable:
     table: Table = record.table("conditions")
     rows = [
         (
-            str(row["variant"]),
+            NAMES["repaired" if row["variant"] == "repaired" else "page"],
             str(row["condition"]),
             _decided(record, row),
             str(row["holds"]),
@@ -229,7 +324,7 @@ def rates_table(rates: Sequence[PassRate]) -> TextTable:
     """How often thresholds err: a row a condition and scenario."""
     rows = [
         (
-            each.variant,
+            NAMES[each.variant],
             each.condition,
             each.scenario,
             "false alarm" if each.worthless else "power",

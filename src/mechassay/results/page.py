@@ -374,7 +374,7 @@ def _lines(block: Block, title: str) -> Iterator[str]:
         case Command():
             yield from ("```bash", block.text, "```")
         case Fold(in_markdown=True):
-            for inner in block.blocks:
-                yield from (*_lines(inner, title), "")
+            lines = [line for part in block.blocks for line in (*_lines(part, block.title), "")]
+            yield from (f"### {block.title}", "", *lines) if any(lines) else ()
         case Figure() | Fold():
             return

@@ -637,3 +637,10 @@ def measured(
         title=title,
         meaning=meaning,
     )
+
+
+def estimate_of(measure: Measure | None) -> Estimate:
+    """The value and interval of a measure; NaN if it is not there."""
+    if measure is None:
+        return Estimate(math.nan)
+    return Estimate(measure.value, measure.low, measure.high)

@@ -33,7 +33,6 @@ from mechassay.results.page import (
     Page,
     Row,
     Section,
-    Terms,
     Text,
     TextTable,
     markdown,
@@ -42,18 +41,13 @@ from mechassay.results.page import (
 from mechassay.results.reading import read_record
 from mechassay.results.records import Failure, Measure, Record, page_of
 from mechassay.results.sections import (
-    all_numbers,
     broken,
-    broken_notice,
-    checks_table,
-    facts_section,
-    failures_text,
+    checks_section,
+    framed,
     meanings,
     measured,
     measures_table,
     tables_section,
-    values_section,
-    warnings_notice,
 )
 from mechassay.results.text import measure_text
 from mechassay.utils.display import counted, number
@@ -273,18 +267,14 @@ class GenericPage(Page):
         drawings: Sequence[object] = (),
     ) -> list[Section]:
         """Verdict, failing checks and warnings; measures, checks, tables; facts; values."""
-        checks, terms = checks_table(records), meanings(records)
-        said = [Text(_verdict(records), "verdict"), *failures_text(failures)]
-        return [
-            Section("", (*broken_notice(records), *said, *warnings_notice(records))),
-            Section("Measures", (measures_table(records, failures),)),
-            *([Section("Controls", (checks,))] if checks.rows else []),
-            *tables_section(records),
-            *([Section("How to read this", (Terms(terms),))] if terms else []),
-            *facts_section(records),
-            *values_section(records),
-            *all_numbers(records),
-        ]
+        return framed(
+            records,
+            [Text(_verdict(records), "verdict")],
+            [Section("Measures", (measures_table(records, failures),))],
+            failures=failures,
+            folded=[*checks_section(records), *tables_section(records)],
+            reading=meanings(records),
+        )
 
 
 def _verdict(records: Sequence[Record]) -> str:

@@ -13,7 +13,6 @@ from mechassay.results.page import (
     Block,
     Column,
     Facts,
-    Figure,
     Fold,
     Notice,
     Row,
@@ -32,6 +31,8 @@ MAX_RECORDS = 20
 """Records of which a page has the values of every example."""
 LONG = 12
 """Rows from which a table is folded."""
+MOST_TABLES = 6
+"""Tables that a page shows; sections beyond are folded."""
 
 Facets = Callable[[Record], Mapping[str, str]]
 
@@ -93,12 +94,52 @@ def failures_table(failures: Sequence[Failure], first: str) -> list[TextTable]:
     return [TextTable("Without a result", columns, rows)] if rows else []
 
 
-def opening(
-    records: Sequence[Record], said: Sequence[Block], failures: Sequence[Failure]
-) -> Section:
-    """What a page begins with: broken controls, what was found in words, failures, warnings."""
-    blocks = (*broken_notice(records), *said, *failures_text(failures), *warnings_notice(records))
-    return Section("", blocks)
+def framed(
+    records: Sequence[Record],
+    answer: Sequence[Block],
+    shown: Sequence[Section],
+    *,
+    figure: Sequence[Block] = (),
+    wrong: Sequence[Block] | None = None,
+    failures: Sequence[Failure] = (),
+    folded: Sequence[Section | Fold] = (),
+    reading: Mapping[str, str] | None = None,
+    facts: Sequence[Section] | None = None,
+    values: Sequence[Section] | None = None,
+) -> list[Section]:
+    """What every page is made of. First broken controls, the answer in words, a figure of it,
+    failures and warnings. Then the sections that are shown, of at most `MOST_TABLES` tables. Then,
+    folded: other sections, how to read the page, what was run on what, values, every measure.
+
+    Args:
+        wrong: what must not be overlooked; the controls that fail if None.
+        reading: what words mean.
+        facts, values: what was run and the values of every example; those of all records if None.
+    """
+    first = (
+        *(broken_notice(records) if wrong is None else wrong),
+        *(answer or [Text("There are no results.", "verdict")]),
+        *figure,
+        *failures_text(failures),
+        *warnings_notice(records),
+    )
+    n_tables, kept, beyond = 0, list[Section](), list[Section]()
+    for section in shown:
+        n_tables += sum(isinstance(block, TextTable) for block in section.blocks)
+        (kept if n_tables <= MOST_TABLES else beyond).append(section)
+    terms = [Section("How to read this", (Terms(reading),))] if reading else []
+    of_runs = facts_section(records) if facts is None else facts
+    of_examples = values_section(records) if values is None else values
+    numbers = [*of_examples, *_all_numbers(records)]
+    folds = [_folded(section, True) for section in (*beyond, *folded, *terms, *of_runs)]
+    folds += [_folded(section, False) for section in numbers]
+    return [Section("", first), *kept, *([Section("More", tuple(folds))] if folds else [])]
+
+
+def _folded(part: Section | Fold, in_markdown: bool) -> Fold:
+    if isinstance(part, Fold):
+        return part
+    return Fold(part.title, part.blocks, in_markdown=in_markdown)
 
 
 def checks_table(records: Sequence[Record]) -> TextTable:
@@ -113,6 +154,12 @@ def checks_table(records: Sequence[Record]) -> TextTable:
     heading = f"largest difference{f', {unit}' if unit else ''}"
     columns = ("control", "must be", heading, "n", "passed")
     return TextTable.of("Controls", columns, list(rows), words=True)
+
+
+def checks_section(records: Sequence[Record]) -> list[Section]:
+    """Every control with a known answer, if there is one."""
+    table = checks_table(records)
+    return [Section(table.title, (table,))] if table.rows else []
 
 
 # Measures
@@ -184,8 +231,8 @@ def measured(measure: Measure | None, *, least: int = 0) -> str:
     return interval(measure.value, measure.low, measure.high, least=least)
 
 
-def all_numbers(records: Sequence[Record]) -> list[Section]:
-    """Every measure of every record, of controls and differences too, folded."""
+def _all_numbers(records: Sequence[Record]) -> list[Section]:
+    """Every measure of every record, of controls and differences too."""
     rows = [
         (label, m.heading, m.of, _plain_measure(m), m.unit, f"{m.n:,}", f"{m.n_undefined:,}")
         for record, label in zip(records, labels(records), strict=True)
@@ -193,8 +240,7 @@ def all_numbers(records: Sequence[Record]) -> list[Section]:
     ]
     columns = ("record", "measure", "of", "value", "unit", "n", "undefined")
     table = TextTable.of("", columns, rows, words=True)
-    fold = Fold(f"{len(rows):,} numbers", (table,))
-    return [Section("All measures", (fold,))] if rows else []
+    return [Section(f"All {len(rows):,} numbers", (table,))] if rows else []
 
 
 def _plain_measure(measure: Measure) -> str:
@@ -355,24 +401,6 @@ def _values(label: str, record: Record, heading: Callable[[str], str | None]) ->
     table = TextTable.of("", ("id", *shown.values()), rows)
     notes = (Text(cut, "soft"),) if n > MAX_EXAMPLES else ()
     return Fold(f"{label}: {n:,} {record.values.unit}s", (*notes, table))
-
-
-def table_sections(
-    tables: Sequence[TextTable],
-    reading: Mapping[str, str],
-    facts: Sequence[Mapping[str, str]],
-    drawings: Sequence[Figure | None] = (),
-) -> list[Section]:
-    """A page that is mostly tables, with their drawings; how to read them; and what was run."""
-    figures = zip(tables, drawings or [None] * len(tables), strict=True)
-    return [
-        *(
-            Section(table.title, (figure, table) if figure else (table,))
-            for table, figure in figures
-        ),
-        Section("How to read this", (Terms(reading),)),
-        *run_section(facts),
-    ]
 
 
 def run_section(facts: Sequence[Mapping[str, str]]) -> list[Section]:

@@ -31,15 +31,13 @@ from mechassay.models.model import Model, check_dtype
 from mechassay.prompts.pairs import Example, Examples, content_hash
 from mechassay.results import page
 from mechassay.results.console import print_text
-from mechassay.results.page import NOTHING, Page, Section, Terms, TextTable
+from mechassay.results.page import NOTHING, Page, Section, TextTable
 from mechassay.results.plots import GREY, INK, MARKERS, PALETTE, SETTINGS, Picture
 from mechassay.results.records import Failure, Measure, Record, Selection, Spec, Values
 from mechassay.results.sections import (
-    all_numbers,
+    framed,
     measured,
     run_section,
-    values_section,
-    warnings_notice,
 )
 from mechassay.results.text import CHANCE_DECIMALS, chance_text
 from mechassay.runs.accuracy_plan import AccuracyPlan, AccuracyScoring
@@ -108,26 +106,24 @@ class AccuracyPage(Page):
         failures: Sequence[Failure] = (),
         drawings: Sequence[object] = (),
     ) -> list[Section]:
-        """A section for all tasks and one for each, with its figure."""
-        overall, *each = self.tables(records, failures) or [None]
-        groups = zip(each, _tasks(records).values(), strict=True)
-        shown = [
-            Section(
-                table.title,
-                (_chart(table.title, group), table) if _kinds(group[0]) else (table,),
-            )
-            for table, group in groups
-            if table
-        ]
-        return [
-            Section("", tuple(warnings_notice(records))),
-            *([Section(overall.title, (overall,))] if overall else []),
-            *shown,
-            Section("How to read this", (Terms(READING),)),
-            *run_section([_facts(record) for record in records]),
-            *values_section(records),
-            *all_numbers(records),
-        ]
+        """What each model does better than guessing; all tasks; each with its figure, folded."""
+        tables = self.tables(records, failures)
+        groups = list(_tasks(records).items())
+        figures = [[_chart(name, group)] if _kinds(group[0]) else [] for name, group in groups]
+        alone = len(groups) == 1
+        return framed(
+            records,
+            [page.Text(text, "verdict") for text in _answers(records)],
+            [Section(table.title, (table,)) for table in tables[:1]],
+            figure=figures[0] if alone else [],
+            failures=failures,
+            folded=[
+                Section(table.title, (*([] if alone else figure), table))
+                for table, figure in zip(tables[1:], figures, strict=True)
+            ],
+            reading=READING,
+            facts=run_section([_facts(record) for record in records]),
+        )
 
     def draw(self, record: Record, ax: Axes | None = None) -> Figure:
         """The figure of one record, see `draw_accuracy`."""
@@ -139,6 +135,31 @@ class AccuracyPage(Page):
         columns = {} if values is None else values.columns
         groups = [] if values is None else values.groups
         return [_measure(name, np.array(own), groups) for name, own in columns.items()]
+
+
+def _answers(records: Sequence[Record]) -> list[str]:
+    """Of each model which tasks it does better than guessing, and of free answers how many."""
+    by_model: dict[str, list[Record]] = {}
+    for record in records:
+        by_model.setdefault(record.model.name, []).append(record)
+    return [
+        f"{model}: {'; '.join(f'{_able(record)} on {record.task.name}' for record in own)}."
+        for model, own in by_model.items()
+    ]
+
+
+def _able(record: Record) -> str:
+    """Whether a model does a task, by its original prompts, beside chance."""
+    ranked, greedy, chance = (
+        record.measure(f"{name}@{ORIGINAL}") for name in ("ranked", "greedy", "chance")
+    )
+    if ranked is None or not ranked.n or chance is None or not chance.n:
+        n = 0 if greedy is None else greedy.n
+        return f"writes {measured(greedy, least=CHANCE_DECIMALS)} of {n:,} answers exactly"
+    beside = f"{measured(ranked, least=CHANCE_DECIMALS)} of {ranked.n:,}"
+    if ranked.low > chance.value:
+        return f"better than guessing ({beside}, chance {chance_text(chance.value)})"
+    return f"not better than guessing ({beside}, chance {chance_text(chance.value)})"
 
 
 def _chart(title: str, group: Sequence[Record]) -> page.Figure:

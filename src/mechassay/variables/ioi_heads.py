@@ -173,7 +173,7 @@ class HeadSubsets(OneLine, Tabular):
 
     def plot(self, ax: Axes | None = None) -> Figure:
         """Mean squared errors of subsets and controls on both splits, with intervals."""
-        from mechassay.interventions.heatmap import draw_points
+        from mechassay.results.plots import draw_points
 
         columns = self.columns()
         points = {

@@ -132,7 +132,7 @@ class HeadEffects(OneLine, Tabular):
 
     def plot(self, ax: Axes | None = None) -> Figure:
         """The effects of the lowest heads, with intervals."""
-        from mechassay.interventions.heatmap import draw_points
+        from mechassay.results.plots import draw_points
 
         names = self.columns()["site"][:ROWS]
         points = {"effect": [self.estimate(name) for name in names]}
@@ -330,7 +330,7 @@ class SquaredError(OneLine, Tabular):
 
     def plot(self, ax: Axes | None = None) -> Figure:
         """Mean squared errors of the features and their controls, a colour for each kind."""
-        from mechassay.interventions.heatmap import draw_points
+        from mechassay.results.plots import draw_points
 
         points = {kind: [self.estimate(of, kind) for of in self.measured] for kind in self.parts}
         return draw_points(points, list(self.measured), "mean squared error", ax=ax)

@@ -21,7 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
 
 from mechassay.features.probes import FullVector
-from mechassay.interventions.heatmap import draw_accuracies, draw_points
+from mechassay.interventions.heatmap import draw_accuracies
 from mechassay.results.page import (
     Block,
     Column,
@@ -30,21 +30,24 @@ from mechassay.results.page import (
     Page,
     Row,
     Section,
-    Terms,
     Text,
     TextTable,
 )
+from mechassay.results.plots import draw_points
 from mechassay.results.reading import means
-from mechassay.results.records import Failure, Measure, Record
+from mechassay.results.records import (
+    Failure,
+    Measure,
+    Record,
+    estimate_of,
+)
 from mechassay.results.sections import (
-    all_numbers,
-    checks_table,
+    checks_section,
     facts_section,
     failures_table,
+    framed,
     measured,
-    opening,
     stored_table,
-    values_section,
 )
 from mechassay.stats.intervals import FEW_GROUPS, Estimate
 from mechassay.variables.interchange_accuracy import FULL, NOTHING, RANDOM, RESULT
@@ -153,22 +156,19 @@ class VariablesPage(Page):
         them; facts; values.
         """
         said: list[Block] = [Text(text, "verdict") for text in _verdicts(records)]
-        checks = checks_table(records)
         reading = {**(READING if _of(records, IIA) else {})}
         reading |= READING_ERRORS if _of(records, MSE) else {}
         groups = [list(group) for _, group in groupby(records, _place)]
         failed = tuple(failures_table(failures, "variable"))
-        return [
-            opening(records, said, failures),
-            *(_task_section(group, number < MANY) for number, group in enumerate(groups)),
-            *([Section("Failures", failed)] if failed else []),
-            *_maps(records),
-            *([Section("Checks", (Fold("Checks", (checks,)),))] if checks.rows else []),
-            Section("How to read this", (Terms(reading),)),
-            *facts_section([group[0] for group in groups]),
-            *values_section(records),
-            *all_numbers(records),
-        ]
+        return framed(
+            records,
+            said,
+            [*map(_task_section, groups), *([Section("Failures", failed)] if failed else [])],
+            failures=failures,
+            folded=[*_maps(records), *checks_section(records)],
+            reading=reading,
+            facts=facts_section([group[0] for group in groups]),
+        )
 
     def draw(self, record: Record, ax: Axes | None = None) -> MatplotlibFigure:
         """The heat map of a record's sites, or the errors of its heads."""
@@ -247,7 +247,7 @@ def _control(record: Record | None, control: str, name: str = IIA) -> str:
     return "" if record is None else measured(record.measure(name, f"control:{control}"))
 
 
-def _task_section(records: Sequence[Record], is_open: bool) -> Section:
+def _task_section(records: Sequence[Record]) -> Section:
     """The figure and the table of one model and task, and folded the table in the form of MIB's."""
     model, task = _place(records[0])
     figure = Figure(
@@ -261,7 +261,7 @@ def _task_section(records: Sequence[Record], is_open: bool) -> Section:
     inner: tuple[Block, ...] = (figure, _of_task(records))
     if of_mib := _of(records, IIA):
         inner += (Fold("Means over layers, as in MIB's tables", (_accuracies(of_mib),)),)
-    return Section(f"{task}, {model}", inner if is_open else (Fold("Results", inner),))
+    return Section(f"{task}, {model}", inner)
 
 
 def _best_of(records: Sequence[Record]) -> list[Record]:
@@ -290,16 +290,10 @@ def _draw_best(records: Sequence[Record]) -> MatplotlibFigure:
     measured_of = {"result": "result"}
     measured_of |= {name: f"control:{name}" for name in _controls_of(records)}
     points = {
-        name: [_estimate(record.measure(measure_of(record), of)) for record in records]
+        name: [estimate_of(record.measure(measure_of(record), of)) for record in records]
         for name, of in measured_of.items()
     }
     return draw_points(points, [_named(record) for record in records], title)
-
-
-def _estimate(measure: Measure | None) -> Estimate:
-    if measure is None:
-        return Estimate(math.nan)
-    return Estimate(measure.value, measure.low, measure.high)
 
 
 def _of_task(records: Sequence[Record]) -> TextTable:

@@ -184,7 +184,7 @@ def invariance(x: Matrix, labels: Sequence[str]) -> Measurement:
     notes = [
         Flag(
             "dif_by_choice",
-            f"The page does not say when a circuit differs between groups: here,"
+            f"The published text does not say when a circuit differs between groups: here,"
             f" by more than {DIFFERS} spreads of its prompts.",
         )
     ]

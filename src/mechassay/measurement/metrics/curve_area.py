@@ -102,7 +102,7 @@ def curve_area(
         notes.append(
             Flag(
                 "nothing_at_small_sizes",
-                f"The page's CPR is above .5, and f below {LITTLE:g} at all sizes up to"
+                f"The published CPR is above .5, and f below {LITTLE:g} at all sizes up to"
                 f" {SMALL:g}: nine tenths of its area are of larger ones.",
             )
         )
@@ -120,7 +120,7 @@ def curve_area(
         REPAIRED,
         flags=notes,
         null=null(n or 40),
-        tables=[Table.of("page's faithfulness", ("size",), rows)],
+        tables=[Table.of("published faithfulness", ("size",), rows)],
     )
 
 
@@ -252,7 +252,8 @@ class FaithfulnessArea:
         }
         flag = Flag(
             "not_ranked",
-            "The page keeps edges in the order of layers: its curve is the same for all rankings.",
+            "The published definition keeps edges in the order of layers: its curve is the same"
+            " for all rankings.",
         )
         return curve_area(self._page(inputs), repaired, mib=mib, n=n, flags=[flag])
 

@@ -232,7 +232,7 @@ def differential_items(
         notes.append(
             Flag(
                 "few_prompts",
-                f"A group has {least} prompts: the page's threshold is met or not by chance.",
+                f"A group has {least} prompts: the published threshold is met or not by chance.",
             )
         )
     d = {pair: cohens_d(scores[pair[0]], scores[pair[1]]) for pair in pairs}

@@ -126,8 +126,8 @@ def dprime(
         notes.append(
             Flag(
                 "rate_of_0_or_1",
-                f"The {' and the '.join(extreme)} rate is 0 or 1, where Z is infinite; the page"
-                " names no correction.",
+                f"The {' and the '.join(extreme)} rate is 0 or 1, where Z is infinite; the"
+                " published text names no correction.",
             )
         )
     if float(np.mean(full > 0)) < 0.6:
@@ -299,7 +299,10 @@ class DPrime:
         flags: list[Flag] = []
         if not bool(heads.any()):
             flags.append(
-                Flag("no_heads", "No head is live in the circuit: the page ablates nothing.")
+                Flag(
+                    "no_heads",
+                    "No head is live in the circuit: the published definition ablates nothing.",
+                )
             )
         full = Circuit.full(graph)
         page = by_means(inputs, [full, without_heads(graph, heads)])

@@ -146,7 +146,7 @@ def convergence(
         notes.append(
             Flag(
                 "heads_without_score",
-                f"{missing} heads lack a score of some method; the page"
+                f"{missing} heads lack a score of some method; the published text"
                 " counts them as 0, on which methods agree.",
             )
         )

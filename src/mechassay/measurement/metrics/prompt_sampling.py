@@ -222,7 +222,7 @@ def seed_variance(
     }
     overlap = Flag(
         "subsets_overlap",
-        f"Subsets of {size} of {n} prompts share most of them: the page's variance is"
+        f"Subsets of {size} of {n} prompts share most of them: the published variance is"
         f" {1 - size / n:.2f} times that of separate samples.",
     )
     table = Table.of(

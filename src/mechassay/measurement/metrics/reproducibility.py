@@ -141,8 +141,8 @@ def reproducibility(
         *flags,
         Flag(
             "sampling_not_reproducibility",
-            f"The page's runs are subsamples ({share:.0%} of the prompts, which is our choice as it"
-            " names none): their deviation is sampling error.",
+            f"The published runs are subsamples ({share:.0%} of the prompts, which is our choice,"
+            " as the text names none): their deviation is sampling error.",
         ),
     ]
     near_zero = abs(value) < 1.96 * sampling_se

@@ -167,7 +167,7 @@ def safety_subspace(
         notes.append(
             Flag(
                 "shuffled_labels_pass",
-                f"With shuffled labels the page's SVE is below its threshold in {passing:.0%} of"
+                f"With shuffled labels the published SVE is below its threshold in {passing:.0%} of"
                 " draws.",
             )
         )
@@ -193,7 +193,7 @@ def _page(
         notes.append(
             Flag(
                 "always_compact",
-                f"{len(rows)} layers have an SVE of {most:.2f} at most: the page's threshold of"
+                f"{len(rows)} layers have an SVE of {most:.2f} at most: the published threshold of"
                 f" {limit:g} cannot be reached.",
             )
         )
@@ -203,7 +203,7 @@ def _page(
             Flag(
                 "norm_growth",
                 f"The longest direction is {lengths.max() / lengths.min():.3g} times the shortest:"
-                " the page's SVE is that of the longest ones.",
+                " the published SVE is that of the longest ones.",
             )
         )
     rank = effective_rank(rows)
