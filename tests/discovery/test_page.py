@@ -21,7 +21,8 @@ from mechassay.discovery.page import (
     verdicts,
 )
 from mechassay.discovery.suite_page import SuitePage, suite_differences
-from mechassay.results.records import Measure, Record, Table, Values
+from mechassay.results.page import Text
+from mechassay.results.records import Measure, Record, Spec, Table, Values
 
 Make = Callable[..., Record]
 FRACTIONS = (0.01, 0.1, 0.2, 1.0)
@@ -327,3 +328,25 @@ def test_the_whole_model_and_the_empty_circuit(make_record: Make) -> None:
         "The mean of tiny-model's logit difference is m(N) = 1.6 for the whole model and"
         " m(0) = 0.1 for the empty circuit; m(N) − m(0) = 1.5 [1.0, 2.0]."
     )
+
+
+def test_a_suite_says_who_is_nearest_and_what_has_too_few_pairs(records: list[Record]) -> None:
+    other = Spec(name="other", args={})
+    few = [
+        record.changed(task=other, cell={**record.cell, "task": "other"}, values=None)
+        for record in records
+    ]
+    left = "No verdict on 1 task with fewer than 20 independent groups of test pairs."
+    assert _said(few) == left
+    assert _said([*records, *few]) == (
+        "3 methods on 1 task, 24 test pairs each. Nearest to the model (CMD): a may be first in 1;"
+        f" b may be first in 1. Better than random rankings: a in 1, b in 1, c in 1. {left}"
+    )
+    assert "Nearest" not in _said(records[:1]), "one method has nobody to be nearer than"
+
+
+def _said(records: list[Record]) -> str:
+    """The first sentences of a suite's page."""
+    block = SuitePage().sections(records)[0].blocks[0]
+    assert isinstance(block, Text)
+    return block.text

@@ -260,6 +260,8 @@ OWN, ADVERSARIAL = "own", "adversarial"
 EX2_TASK = "ioi"
 SCALED, CONTROLS, SCALES, SCALED_ON = 6, 1, 31, 20
 """Heads of the circuit, and outside of it, that EX11 scales; the scales of each, and prompts."""
+SHOWN_FILES = 3
+"""Files that a warning names."""
 COMPOSED = 20.0
 """What products of all heads' weights cost, in runs of the model on a pair, about."""
 SMALL = 0.001
@@ -753,7 +755,8 @@ class Assay:
             told = f"{len(lacking)} of {counted(len(stored), 'record')}"
             warning = (
                 f"The numbers of {told} were not recomputed, as the records hold no values of"
-                f" single examples that give them: {', '.join(lacking)}."
+                f" single examples that give them: {', '.join(lacking[:SHOWN_FILES])}"
+                f"{f' and {n_more} more' if (n_more := len(lacking) - SHOWN_FILES) > 0 else ''}."
             )
             records = (
                 records[0].changed(warnings=[*records[0].warnings, warning]),

@@ -19,6 +19,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -107,7 +108,10 @@ class ClaimsPage(Page):
         if not records:
             return framed(records, [], [], failures=failures)
         blocks: list[Block] = [
-            *(Text(verdict_line(record), "verdict", record.cell["claim"]) for record in records),
+            *(
+                Text(verdict_line(record), "verdict", f"{record.cell['claim']}:")
+                for record in records
+            ),
             *_beside(records),
             *_beyond(records),
             Text(_limits(records), "soft"),
@@ -364,7 +368,11 @@ def _one(value: float) -> str:
 def _claim(record: Record) -> Section:
     lifted = [str(code) for code in record.table("upgrades").columns.get("criterion", [])]
     statement = str(record.specs["method"].args["statement"])
-    blocks: list[Block] = [Text(statement), *_predictions(record), _criteria(record)]
+    failing, others = _criteria(record, ["NO"]), _criteria(record, ORDER[1:])
+    blocks: list[Block] = [Text(statement), *_predictions(record)]
+    blocks += [replace(failing, title="Criteria that fail", caption="")] if failing.rows else []
+    title = f"The other {len(others.rows)} criteria" if failing.rows else "All criteria"
+    blocks.append(Fold(title, (replace(others, title=""),), in_markdown=True))
     if lifted and _score(record).n_judged:
         blocks.append(Text(f"{', '.join(lifted)}.", lead="YES for one of these raises the score:"))
     evidence = _evidence(record)
@@ -374,12 +382,12 @@ def _claim(record: Record) -> Section:
     return Section(f"Claim {record.cell['claim']}", tuple(blocks))
 
 
-def _criteria(record: Record) -> TextTable:
+def _criteria(record: Record, statuses: Sequence[str] = ORDER) -> TextTable:
+    """The criteria of some statuses, in the order of these."""
     rubric = rubric_of(record)
+    held = [row for row in record.table("criteria").rows() if row["status"] in statuses]
     rows: list[Row] = []
-    for row in sorted(
-        record.table("criteria").rows(), key=lambda row: ORDER.index(str(row["status"]))
-    ):
+    for row in sorted(held, key=lambda row: statuses.index(str(row["status"]))):
         status, lost = str(row["status"]), str(row["unsupported"] or "")
         told = f"{status} (unsupported)" if lost else status
         reason = " ".join(filter(None, [str(row["reason"] or ""), f"[{lost}]" if lost else ""]))

@@ -378,7 +378,7 @@ UNKNOWN = ("undefined", "few rankings", "few groups")
 STRONGEST = 10
 """Rows of a table of edges."""
 RANKED: tuple[AreaName, ...] = ("cpr", "cmd")
-SUPPORTING = {"cma": 5, "log_cpr": 6, "log_cmd": 6}
+SUPPORTING = {"cma": 5, "log_cpr": 8, "log_cmd": 8}
 """What a narrow console leaves out first: what says again what others say."""
 
 READING = {
@@ -585,7 +585,7 @@ def results_table(records: Sequence[Record], failures: Sequence[Failure] = ()) -
         columns.append(measure_column(measure, SUPPORTING.get(measure.name, 2)))
         if measure.name in RANKED:
             columns[-1] = measure_column(measure)
-            columns.append(Column(f"rank by {measure.heading}", optional=7))
+            columns.append(Column(f"rank by {measure.heading}", optional=6))
     columns += [Column("n", optional=1), Column("kept at 1 %", optional=8)]
     columns.insert(-2, Column("better than random", numeric=False, optional=3))
     columns.append(Column("seconds", optional=4))

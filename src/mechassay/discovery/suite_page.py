@@ -18,7 +18,7 @@ from typing import Any
 from markupsafe import Markup
 
 from mechassay.circuits.drawing import score_text
-from mechassay.circuits.evaluation.chance import against_chance, n_methods
+from mechassay.circuits.evaluation.chance import against_chance, n_groups, n_methods
 from mechassay.circuits.evaluation.curve import area_measure, recomputed
 from mechassay.circuits.evaluation.differences import AreaName, Differences
 from mechassay.discovery.page import (
@@ -64,6 +64,7 @@ from mechassay.results.text import (
     setting_name,
     settings,
 )
+from mechassay.stats.intervals import FEW_GROUPS
 from mechassay.utils.display import counted
 
 MOST_COLUMNS = 6
@@ -297,41 +298,64 @@ class SuitePage(Page):
 
 
 def _answers(cells: _Cells) -> Iterator[tuple[str, str]]:
-    """Of each table's columns: which methods are first by CMD as far as paired differences tell,
-    and which are not better than random rankings.
+    """Of each table's columns with enough pairs: which methods are first by CMD as far as paired
+    differences tell, and which are better than random rankings.
     """
     for name, columns in cells.groups():
-        ranks: dict[str, list[tuple[int, int]]] = {}
-        weak: dict[str, int] = {}
-        for column in columns:
-            differences = cells.differences(column, "cmd")
-            if differences is None:
-                continue
-            for method, rank in zip(differences.names, differences.ranks(), strict=True):
-                if rank is not None and not is_random(cells.records[column, method]):
-                    ranks.setdefault(method, []).append(rank)
-                    weak[method] = weak.get(method, 0) + cells.by_chance(column, method, "cmd")
-        if not ranks:
-            yield name, "No two methods can be compared by CMD."
+        kind = "ground truth" if name == TRUTHS else "task"
+        heads = {column: head for column in columns if (head := cells.head(column)) is not None}
+        judged = [column for column, head in heads.items() if n_groups(head) >= FEW_GROUPS]
+        n_left = len(heads) - len(judged)
+        left = (
+            f"No verdict on {counted(n_left, kind)} with fewer than {FEW_GROUPS} independent groups"
+            " of test pairs."
+        )
+        if not judged:
+            yield name, left if heads else "There are no results."
             continue
-        perhaps = {method: sum(best == 1 for best, _ in own) for method, own in ranks.items()}
-        surely = {method: sum(last == 1 for _, last in own) for method, own in ranks.items()}
-        first = sorted(filter(perhaps.get, ranks), key=lambda m: (-surely[m], -perhaps[m]))
-        leaders = [f"{method} in {surely[method]}, perhaps {perhaps[method]}" for method in first]
-        losers = [f"{method} in {n}" for method, n in weak.items() if n]
-        chance = (
-            f"Not better than random rankings: {', '.join(losers)}."
-            if losers
-            else "All are better than random rankings in all."
-        )
-        sizes = [head.n for head in map(cells.head, columns) if head is not None]
+        ranks: dict[str, list[tuple[int, int]]] = {}
+        n_better: dict[str, int] = {}
+        for column in judged:
+            differences = cells.differences(column, "cmd")
+            if differences is not None:
+                for method, rank in zip(differences.names, differences.ranks(), strict=True):
+                    if rank is not None:
+                        ranks.setdefault(method, []).append(rank)
+            for method in cells.methods:
+                record = cells.records.get((column, method))
+                if record is not None and not is_random(record):
+                    beyond = control_kinds(record) and not cells.by_chance(column, method, "cmd")
+                    n_better[method] = n_better.get(method, 0) + bool(beyond)
+        ranks = {method: own for method, own in ranks.items() if method in n_better}
+        on = counted(len(judged), kind)
+        sizes = [heads[column].n for column in judged]
         pairs = " to ".join(f"{n:,}" for n in dict.fromkeys((min(sizes), max(sizes))))
-        where = counted(len(columns), "task" if name != TRUTHS else "ground truth")
-        yield (
-            name,
-            f"Of {counted(len(ranks), 'method')} on {where} ({pairs} test pairs each), first by CMD"
-            f" as far as paired differences tell: {'; '.join(leaders)}. {chance}",
+        parts = [f"{counted(len(n_better), 'method')} on {on}, {pairs} test pairs each."]
+        if len(ranks) > 1:
+            parts.append(f"Nearest to the model (CMD): {_leaders(ranks)}.")
+        better = [f"{method} in {n}" for method, n in n_better.items() if n]
+        parts.append(
+            f"Better than random rankings: {', '.join(better)}."
+            if better
+            else "None is better than random rankings on any."
         )
+        yield name, " ".join([*parts, *([left] if n_left else [])])
+
+
+def _leaders(ranks: Mapping[str, Sequence[tuple[int, int]]]) -> str:
+    """Who is first in how many columns, and in how many more it may be."""
+    surely = {method: sum(last == 1 for _, last in own) for method, own in ranks.items()}
+    perhaps = {method: sum(first == 1 for first, _ in own) for method, own in ranks.items()}
+    leaders = sorted(filter(perhaps.get, ranks), key=lambda m: (-surely[m], -perhaps[m]))
+    parts: list[str] = []
+    for method in leaders:
+        more = perhaps[method] - surely[method]
+        if surely[method]:
+            also = f" and may be in {more} more" if more else ""
+            parts.append(f"{method} is first in {surely[method]}{also}")
+        else:
+            parts.append(f"{method} may be first in {more}")
+    return "; ".join(parts)
 
 
 def _cmd_figure(cells: _Cells) -> list[Block]:

@@ -82,6 +82,7 @@ from mechassay.results.records import (
     estimate_of,
 )
 from mechassay.results.sections import (
+    LONG,
     facts_section,
     failures_table,
     framed,
@@ -121,7 +122,12 @@ class GymPage(Page):
         every, last = by_model(records), last_checkpoints(records)
         methods, tasks = _methods_table(last), _tasks_table(last)
         shown: list[Block] = [*methods]
-        shown += [Fold(table.title, (table,)) if len(last) > 1 else table for table in tasks]
+        shown += [
+            Fold(table.title, (table,), in_markdown=True)
+            if len(last) > 1 or len(table.rows) > LONG
+            else table
+            for table in tasks
+        ]
         failed = tuple(failures_table(failures, "task"))
         return framed(
             records,

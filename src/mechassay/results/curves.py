@@ -138,7 +138,12 @@ def _of_cells(records: Sequence[RecordLike]) -> list[str]:
     cells: list[Mapping[str, str]] = [getattr(record, "cell", {}) for record in records]
     roles = dict.fromkeys(role for cell in cells for role in cell if role not in ROLES)
     telling = [role for role in roles if len({cell.get(role) for cell in cells}) > 1]
-    return [", ".join(cell[role] for role in telling if role in cell) for cell in cells]
+    return [
+        ", ".join(
+            cell[role] for role in telling if role in cell and cell[role] != record.method.name
+        )
+        for record, cell in zip(records, cells, strict=True)
+    ]
 
 
 def short_labels(records: Sequence[RecordLike]) -> list[str]:

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 
 NOTHING = "–"
+PAGE_LETTERS = 128
+"""Letters beside each other in the table of a page, with two between columns."""
+WRAPPED = 24
+"""Letters at which words of a cell go on in the next line."""
 
 RowKind = Literal["", "method", "control", "failure", "more"]
 
@@ -38,7 +42,8 @@ class Column:
     """A heading, and how its cells are set.
 
     Attributes:
-        optional: left out of a console that is too narrow, the highest number first.
+        optional: left out of a console that is too narrow, and hidden on a page that is, the
+            highest number first.
     """
 
     heading: str
@@ -106,6 +111,22 @@ class TextTable:
         """The cells of all rows."""
         return tuple(row.cells for row in self.rows)
 
+    @cached_property
+    def hidden(self) -> frozenset[int]:
+        """Places of the optional columns that a page shows when asked, as it is too narrow."""
+        whole = [row.cells for row in self.rows if len(row.cells) == len(self.columns)]
+        widths = [
+            _letters(column, [cells[place] for cells in whole])
+            for place, column in enumerate(self.columns)
+        ]
+        optional = [place for place, column in enumerate(self.columns) if column.optional]
+        optional.sort(key=lambda place: (self.columns[place].optional, place))
+        hidden = set[int]()
+        while optional and sum(widths) > PAGE_LETTERS:
+            hidden.add(optional[-1])
+            widths[optional.pop()] = 0
+        return frozenset(hidden)
+
     def markdown(self) -> list[str]:
         """The lines of the table in Markdown."""
         headings = [_one_line(heading) for heading in self.headings]
@@ -119,6 +140,18 @@ class TextTable:
 def plain_text(cell: str) -> str:
     """A cell without markup."""
     return cell.striptags() if isinstance(cell, Markup) else cell
+
+
+def _letters(column: Column, cells: Sequence[str]) -> int:
+    """About how wide a column is: numbers stay on a line, with their interval under them; words
+    wrap.
+    """
+    words = [len(word) for word in column.heading.split()]
+    if column.numeric:
+        parts = [len(part) for cell in cells for part in plain_text(cell).split(" [")]
+    else:
+        parts = [min(len(plain_text(cell)), WRAPPED) for cell in cells]
+    return max([*words, *parts], default=0) + 2
 
 
 def _one_line(cell: str) -> str:

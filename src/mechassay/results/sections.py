@@ -31,6 +31,8 @@ MAX_RECORDS = 20
 """Records of which a page has the values of every example."""
 LONG = 12
 """Rows from which a table is folded."""
+MOST_WARNINGS = 5
+"""Warnings that a page shows; others are folded."""
 MOST_TABLES = 6
 """Tables that a page shows; sections beyond are folded."""
 
@@ -69,7 +71,14 @@ def warnings_notice(records: Sequence[Record]) -> list[Block]:
                 about.setdefault(text, []).append(label)
     n = len(records)
     lines = [(text, "" if len(names) == n else "; ".join(names)) for text, names in about.items()]
-    return [Notice(f"Warning{'s' * (len(lines) > 1)}", tuple(lines))] if lines else []
+    if not lines:
+        return []
+    first, more = lines[:MOST_WARNINGS], lines[MOST_WARNINGS:]
+    shown: list[Block] = [Notice(f"Warning{'s' * (len(lines) > 1)}", tuple(first))]
+    if more:
+        title = f"{len(more)} more warning{'s' * (len(more) > 1)}"
+        shown.append(Fold(title, (Notice(title, tuple(more)),), in_markdown=True))
+    return shown
 
 
 def failures_text(failures: Sequence[Failure]) -> list[Block]:
