@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import io
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +13,9 @@ from rich.console import Console
 
 from mechassay.results.console import print_tables
 from mechassay.results.page import (
+    PAGE_LETTERS,
     Block,
+    Column,
     Facts,
     Figure,
     Fold,
@@ -26,8 +30,8 @@ from mechassay.results.page import (
     render,
 )
 from mechassay.results.records import PAGES, Check, Failure, Measure, Record, Spec, Table, page_of
-from mechassay.results.report import print_report, write_page
-from mechassay.results.sections import MOST_TABLES, framed
+from mechassay.results.report import print_report, write_page, write_tables
+from mechassay.results.sections import MOST_TABLES, MOST_WARNINGS, framed, warnings_notice
 
 Make = Callable[..., Record]
 HOSTILE = '<script>alert("1")</script>'
@@ -183,3 +187,46 @@ def test_a_page_of_nothing_says_so() -> None:
 def test_every_kind_of_page_begins_with_a_sentence(kind: str) -> None:
     first = page_of(kind).sections([])[0]
     assert any(isinstance(block, Text) and block.kind == "verdict" for block in first.blocks)
+
+
+def test_columns_that_do_not_fit_are_hidden_the_least_wanted_first() -> None:
+    wide = "0.123 [0.100, 0.150]"
+    columns = (Column("method", numeric=False), *(Column(f"c{i}", optional=i) for i in range(12)))
+    table = TextTable("T", columns, (Row(("a", *[wide] * 12)), Row(("b", "it failed"))))
+    # Each takes the 13 letters below its number and two between columns; the name takes 8.
+    n_fit = (PAGE_LETTERS - 8) // 15
+    assert table.hidden == frozenset(range(n_fit + 1, 13))
+    page = render("title", [Section("", (table,))])
+    assert page.count('class="numeric extra"') == 2 * len(table.hidden)
+    assert f"All columns: also {', '.join(f'c{i}' for i in range(n_fit, 12))}" in page
+    kept = TextTable("T", tuple(Column(column.heading) for column in columns), table.rows)
+    assert not kept.hidden, "columns that nobody may leave out stay"
+
+
+def test_words_with_an_interval_stay_in_one_piece_and_numbers_have_theirs_below() -> None:
+    table = TextTable.of("T", ("what", "why"), [("a", "f is 0.5 [0.4, 0.6] of 9")], words=True)
+    assert "f is 0.5 [0.4, 0.6] of 9" in render("title", [Section("", (table,))])
+    table = TextTable.of("T", ("what", "f"), [("a", "0.5 [0.4, 0.6]")])
+    assert '<span class="interval">[0.4, 0.6]</span>' in render("title", [Section("", (table,))])
+
+
+def test_many_warnings_fold_and_none_is_lost(make_record: Make) -> None:
+    warnings = [f"warning {number}" for number in range(MOST_WARNINGS + 2)]
+    first, *folds = warnings_notice([make_record().changed(warnings=warnings)])
+    assert isinstance(first, Notice) and len(first.lines) == MOST_WARNINGS
+    text = markdown([Section("", (first, *folds))])
+    assert all(warning in text for warning in warnings) and "2 more warnings" in text
+
+
+def test_every_measure_is_in_a_csv_file_beside_the_tables(
+    make_record: Make, tmp_path: Path
+) -> None:
+    records = [make_record("eap"), make_record("nap", cpr=(math.nan, math.nan, math.nan))]
+    write_tables(tmp_path / "tables.md", records)
+    with (tmp_path / "tables.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == sum(len(record.measures) for record in records)
+    first = records[0].measures[0]
+    assert rows[0]["method"] == "eap" and rows[0]["measure"] == first.name
+    assert float(rows[0]["value"]) == first.value and rows[0]["n"] == str(first.n)
+    assert any(row["method"] == "nap" and row["value"] == "" for row in rows), "undefined is empty"

@@ -50,7 +50,7 @@ from mechassay.models.objectives import load_objective
 from mechassay.models.sources import with_truths
 from mechassay.results.console import print_text
 from mechassay.results.records import Record
-from mechassay.results.report import print_report, write_markdown, write_page
+from mechassay.results.report import print_report, write_page, write_tables
 from mechassay.runs.execute import run
 from mechassay.runs.job import (
     Bench,
@@ -259,7 +259,7 @@ class CircuitsJob(CircuitsPlan, Job):
             target = page if len(groups) == 1 else folder / "pages" / f"{group}.html"
             write_page(target, part.records, drawings, part.failures, kind=KIND, command=command)
         records, failures = results.records, results.failures
-        write_markdown(folder / "tables.md", records, failures, SUITE)
+        write_tables(folder / "tables.md", records, failures, SUITE)
         differences = json.dumps(suite_differences(records), indent=1)
         write_text(folder / "differences.json", differences)
         if len(groups) > 1:

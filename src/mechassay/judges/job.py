@@ -31,7 +31,7 @@ from mechassay.judges.judge import Judge, load_judge
 from mechassay.judges.plan import AssessPlan, Steps
 from mechassay.results.reading import read_record
 from mechassay.results.records import Record, Spec
-from mechassay.results.report import print_report, write_markdown, write_page
+from mechassay.results.report import print_report, write_page, write_tables
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, command_line
 from mechassay.utils.files import file_hash
@@ -165,8 +165,8 @@ class AssessJob(AssessPlan, Job):
             for number in runs:
                 own = [record for record in records if record.cell["run"] == number]
                 write_page(folder / f"run-{number}.html", own, kind="claims")
-                write_markdown(folder / f"run-{number}.md", own, kind="claims")
-        write_markdown(folder / self.markdown, records, results.failures, self.kind)
+                write_tables(folder / f"run-{number}.md", own, kind="claims")
+        write_tables(folder / self.markdown, records, results.failures, self.kind)
         return write_page(
             folder / "report.html",
             records,

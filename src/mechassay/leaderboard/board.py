@@ -17,8 +17,6 @@ rows of one place are compared example by example (`paired_differences`).
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,6 +35,7 @@ from mechassay.results.records import Record, Values
 from mechassay.stats.intervals import Estimate, Resamples, percentile_interval
 from mechassay.truth.ground_truth import is_truth
 from mechassay.utils.display import OneLine, number
+from mechassay.utils.files import csv_text
 
 ScoreFormula = Literal["repaired", "mib-2025"]
 
@@ -132,8 +131,6 @@ def _lacking(numbers: Sequence[Estimate]) -> str:
 FORMAT = 1
 ModelKind = Literal["language models", "ground truths"]
 """What places are averaged together: models whose circuit is not known, or is."""
-FORMULA = ("=", "+", "-", "@", "\t", "\n")
-"""How a text begins that a spreadsheet may take for a formula."""
 
 
 @dataclass(frozen=True)
@@ -375,16 +372,15 @@ class Board(OneLine):
 
     def to_csv(self) -> str:
         """A line a cell; roles of places are columns."""
-        out = io.StringIO()
         head = ["row", *self.rules.place, "column", "version", "value", "low", "high", "n"]
         head += ["n_undefined", "origin", "conditions", "created", "sha256", "command", "source"]
         head += ["examples", "reason"]
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(head)
-        for cell in self.cells:
-            plain = {**cell.place, **cell.model_dump(), "conditions": cell.under}
-            writer.writerow([_csv_text(plain.get(name, "")) for name in head])
-        return out.getvalue()
+        rows = (
+            {**cell.place, **cell.model_dump(), "conditions": cell.under} for cell in self.cells
+        )
+            {**cell.place, **cell.model_dump(), "conditions": cell.under} for cell in self.cells
+        )
+        return csv_text(head, rows)
 
 
 def _conditions_of(under: str, cells: Sequence[BoardCell]) -> PlaceConditions:
@@ -397,15 +393,6 @@ def _shown_alike(values: Sequence[float | None]) -> bool:
     """Whether all are numbers that look the same on a page."""
     texts = {None if value is None else number(value) for value in values}
     return len(texts) == 1 and None not in texts
-
-
-def _csv_text(value: Any) -> str:
-    """A value as text; an apostrophe stands before what a spreadsheet would take for a formula."""
-    if isinstance(value, float):
-        return "" if math.isnan(value) else repr(value)
-    # Not every reader takes a lone carriage return for a part of a field.
-    text = str(value).replace("\r\n", "\n").replace("\r", "\n")
-    return f"'{text}" if text.startswith(FORMULA) else text
 
 
 AREAS = "areas"

@@ -13,9 +13,10 @@ Content-Security-Policy).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from markupsafe import Markup
@@ -51,7 +52,7 @@ from mechassay.results.sections import (
 )
 from mechassay.results.text import measure_text
 from mechassay.utils.display import counted, number
-from mechassay.utils.files import no_folder, write_text
+from mechassay.utils.files import csv_text, no_folder, write_text
 
 
 def _page_of_records(records: Sequence[Record], kind: str = "") -> Page:
@@ -98,11 +99,23 @@ def _with_command(sections: Sequence[Section], command: str) -> list[Section]:
     return [Section("", (again,)), *sections]
 
 
-def write_markdown(
+def write_tables(
     path: Path, records: Sequence[Record], failures: Sequence[Failure] = (), kind: str = ""
-) -> Path:
-    """Write the words and tables of the page as Markdown."""
-    return write_text(path, markdown(_page_of_records(records, kind).sections(records, failures)))
+) -> None:
+    """Write the words and tables of the page as Markdown, and beside it, as CSV, every measure
+    of every record, a line each.
+    """
+    write_text(path, markdown(_page_of_records(records, kind).sections(records, failures)))
+    rows: list[Mapping[str, Any]] = []
+    for record in records:
+        columns = record.columns()
+        columns = {"measure": columns.pop("name"), **columns}
+        rows += [
+            {**record.cell, **dict(zip(columns, values, strict=True))}
+            for values in zip(*columns.values(), strict=True)
+        ]
+    head = list(dict.fromkeys(name for row in rows for name in row))
+    write_text(path.with_suffix(".csv"), csv_text(head, rows))
 
 
 def print_report(

@@ -39,7 +39,7 @@ from mechassay.models.model import Model, load_model
 from mechassay.models.sources import AT, UNTRAINED, split_revision
 from mechassay.results.page import Text
 from mechassay.results.records import Failure, Provenance, Record, failure_of, page_of, provenance
-from mechassay.results.report import print_report, write_markdown, write_page
+from mechassay.results.report import print_report, write_page, write_tables
 from mechassay.runs import JOBS
 from mechassay.runs.folder import DEFINITIONS, RunFolder
 from mechassay.runs.options import Option, options_of
@@ -216,7 +216,7 @@ class Job(Protocol):
         """Write the pages and tables of all that there is; the path of the first page."""
         records, failures, folder = results.records, results.failures, results.folder.path
         if self.markdown:
-            write_markdown(folder / self.markdown, records, failures, self.kind)
+            write_tables(folder / self.markdown, records, failures, self.kind)
         return write_page(
             folder / "report.html",
             records,

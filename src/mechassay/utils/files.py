@@ -10,13 +10,16 @@ of it, and nothing in a file is executed. What is wrong with it is told all at o
 
 from __future__ import annotations
 
+import csv
 import errno
 import hashlib
+import io
 import json
+import math
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +38,10 @@ T = TypeVar("T")
 FORMAT = 1
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a disk that is full, or of which a user has no more."""
+
+
+FORMULA = ("=", "+", "-", "@", "\t", "\n")
+"""How a text begins that a spreadsheet may take for a formula."""
 
 
 def is_full(error: object) -> bool:
@@ -153,6 +160,25 @@ def parsed_json(path: str | Path, read: Callable[[Any], T]) -> T:
         raise BadFile(f"{path}: is not JSON ({first_line(error)}).") from error
     except MechassayError as error:
         raise BadFile(f"{path}: {first_line(error).rstrip('.')}.") from error
+
+
+def csv_text(head: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Rows as CSV, by the names of columns; what a row lacks, and NaN, is empty."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows([_csv_cell(row.get(name)) for name in head] for row in rows)
+    return out.getvalue()
+
+
+def _csv_cell(value: Any) -> str:
+    """A value as text; an apostrophe stands before what a spreadsheet would take for a formula."""
+    if value is None or isinstance(value, float):
+        return "" if value is None or math.isnan(value) else repr(value)
+    # Not every reader takes a lone carriage return for a part of a field.
+    text = str(value).replace("\r\n", "\n").replace("\r", "\n")
+    is_formula = text.startswith(FORMULA) and not isinstance(value, int)
+    return f"'{text}" if is_formula else text
 
 
 def write_text(path: Path, text: str) -> Path:
