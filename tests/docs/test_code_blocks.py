@@ -1,14 +1,16 @@
-"""Every code block of the documentation and the readme works.
+"""Every code block of the documentation and the readme works as a reader sees it.
 
-Python blocks of a page run in order in one namespace, in an empty folder. A comment before a block
-says more about it:
+Python blocks of a page run in order in one namespace, in an empty folder. Blocks under the comment
+`<!-- real -->` load a model that is large, and run only where it is fetched.
 
-    <!-- setup: tiny -->   `model` is a tiny random model that can do the IOI task's text
-    <!-- real -->          runs only where smollm2-135m is fetched; they share a namespace
+By default, pages that compute with smollm2-135m (`COSTLY`) get a tiny random model in its
+place, which can do the IOI task's text; what they print is another thing, what they do is the
+same. The slow tests run them with the model itself, on fewer pairs.
 
 A block that includes a file of examples/ is not run here: tests/docs/test_examples.py tests it.
 
 Of bash blocks, every `mechassay` command is looked up: its subcommands and options must exist.
+The slow tests run those whose models and files are at hand, on few pairs.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+import mechassay as ma
 from mechassay.cli.main import app_for
 from mechassay.models.model import make_model
 from mechassay.models.weight_files import is_fetched
@@ -32,9 +35,13 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md"] + [
     page for page in sorted((ROOT / "docs").rglob("*.md")) if "generated" not in page.parts
 ]
+COSTLY = [
+    ROOT / "docs" / f"{name}.md"
+    for name in ("circuits", "coming-from", "interchange", "tasks/index")
+]
 INCLUDED = "--8<--"
 LONG = {"areas.md", "adversarial-search.md"}
-MARKS = {"real", "setup: tiny"}
+MARKS = {"real"}
 REAL_MODEL = "smollm2-135m"
 
 _BLOCK = re.compile(
@@ -109,11 +116,16 @@ def test_the_code_of_a_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    wanted = python_blocks(page, real=False)
-    names: dict[str, Any] = {}
-    if any("setup: tiny" in block.marks for block in wanted):
-        names["model"] = make_model(*tiny.with_words(), name="tiny")
-    run(page, wanted, names)
+    load = ma.load_model
+
+    def tiny_or_load(source: Any, **settings: Any) -> ma.Model:
+        if source == REAL_MODEL:
+            return make_model(*tiny.with_words(), name="tiny")
+        return load(source, **settings)
+
+    if page in COSTLY:
+        monkeypatch.setattr(ma, "load_model", tiny_or_load)
+    run(page, python_blocks(page, real=False), {})
 
 
 @pytest.mark.slow
@@ -122,13 +134,20 @@ def test_the_code_of_a_page_runs(
     not is_fetched(REAL_MODEL),
     reason=f"{REAL_MODEL} is not fetched: mechassay models fetch {REAL_MODEL}",
 )
-@pytest.mark.parametrize("page", with_python(real=True))
+@pytest.mark.parametrize(
+    "page",
+    [
+        *with_python(real=True),
+        *(pytest.param(page, id=str(page.relative_to(ROOT))) for page in COSTLY),
+    ],
+)
 def test_the_code_of_a_page_runs_on_a_real_model(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    limit = None if request.config.getoption("--all") else 3
-    run(page, python_blocks(page, real=True), {}, limit)
+    limit = None if request.config.getoption("--all") and page not in COSTLY else 3
+    real = python_blocks(page, real=True)
+    run(page, real or python_blocks(page, real=False), {}, limit)
 
 
 # --- commands
@@ -218,7 +237,7 @@ def test_blocks_are_found_with_their_marks_and_lines() -> None:
     text = """one
 
 <!-- real -->
-<!-- setup: tiny -->
+<!-- other -->
 ```python
 a = 1
 ```
@@ -233,7 +252,7 @@ plain
 ```
 """
     assert blocks(text) == [
-        Block("python", frozenset({"real", "setup: tiny"}), "a = 1\n", 5),
+        Block("python", frozenset({"real"}), "a = 1\n", 5),
         Block("bash", frozenset(), "mechassay x \\\n  -y\n", 10),
     ]
 

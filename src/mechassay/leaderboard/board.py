@@ -378,8 +378,6 @@ class Board(OneLine):
         rows = (
             {**cell.place, **cell.model_dump(), "conditions": cell.under} for cell in self.cells
         )
-            {**cell.place, **cell.model_dump(), "conditions": cell.under} for cell in self.cells
-        )
         return csv_text(head, rows)
 
 
