@@ -10,6 +10,7 @@ import pytest
 from helpers.jobs import SMALL_JOBS
 from helpers.models import write_small_gpt2
 from mechassay.runs import JOBS
+from mechassay.runs.options import options_of
 from mechassay.testing import check_job
 
 LESS = {
@@ -38,3 +39,15 @@ def test_a_job_keeps_its_promises_in_other_processes(tmp_path: Path) -> None:
 
 def test_all_kinds_of_run_are_checked() -> None:
     assert set(SMALL_JOBS) == set(JOBS.built_in)
+
+
+@pytest.mark.parametrize("kind", list(JOBS.built_in))
+def test_no_number_of_examples_is_without_a_limit(kind: str) -> None:
+    """A number that was mistyped ends with a line, not with all memory."""
+    unlimited = [
+        name
+        for name, about in options_of(JOBS.load(kind)).items()
+        if name.endswith("limit") or name.startswith(("n_clean", "n_corrupted", "n_matched"))
+        if about.most is None
+    ]
+    assert not unlimited

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -212,6 +214,51 @@ def test_the_commands_of_the_documentation_exist() -> None:
     lines = sorted({line for page in PAGES for line in commands(page)})
     wrong = {line: mistake for line in lines if (mistake := mistakes(line)) is not None}
     assert lines and not wrong
+
+
+FEW = {
+    "--limit": "4",
+    "--train-limit": "4",
+    "--validation-limit": "4",
+    "--n-clean": "8",
+    "--n-corrupted": "8",
+    "--grid": "4",
+    "--left-out": "2",
+}
+"""On how few examples commands are run here."""
+
+
+def on_few(line: str) -> list[str]:
+    """The words of a command, on few examples."""
+    words = shlex.split(line, comments=True)[1:]
+    command, left = get_command(app_for(words)), list(words)
+    while left and left[0] in getattr(command, "commands", {}):
+        command = command.commands[left.pop(0)]
+    takes = {spelling for option in command.params for spelling in option.opts}
+    for option in FEW.keys() & takes:
+        if option in words:
+            words[words.index(option) + 1] = FEW[option]
+        elif option not in ("--grid", "--left-out"):
+            words += [option, FEW[option]]
+    return words
+
+
+@pytest.mark.slow
+@pytest.mark.real
+@pytest.mark.skipif(not is_fetched(REAL_MODEL), reason=f"{REAL_MODEL} is not fetched")
+def test_the_commands_of_the_readme_run_one_after_another(tmp_path: Path) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    lines = list(dict.fromkeys(commands(ROOT / "README.md")))
+    failed: dict[str, str] = {}
+    for line in lines:
+        # What is fetched stays; all ground truths, and all that a claim needs, take too long.
+        if re.search(r"^mechassay (models fetch|assay)|-m truth ", line):
+            continue
+        program = [sys.executable, "-m", "mechassay", *on_few(line)]
+        ended = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True)
+        if ended.returncode:
+            failed[line] = ended.stderr.strip().splitlines()[-1]
+    assert len(lines) >= 10 and not failed
 
 
 @pytest.mark.parametrize(

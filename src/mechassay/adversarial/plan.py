@@ -10,12 +10,15 @@ from typing import Annotated, ClassVar
 from mechassay.runs import options
 from mechassay.runs.options import option
 from mechassay.stats import DesignKind
+from mechassay.tasks import MOST_PAIRS
 
 SIDE = 64
 """Prompts of each pool that controls use of a grid; of pairs its square."""
 LEAST_EFFECT = 0.05
 """Least difference of the tested percentile called worse, as a share of the empty circuit's."""
 BUDGET = 20_000
+MOST_PROMPTS = 1_000_000
+"""Prompts of a side at most: as many as the paper's pairs."""
 STARTS, RESTARTS = 8, 8
 PAIRED = "counterfactual"
 """The only ablation that uses the corrupted prompt."""
@@ -59,9 +62,14 @@ class AdversarialPlan:
             " not given, matched with --enumerate."
         ),
     ] = None
-    n_clean: Annotated[int, option("Clean prompts.", first=True)] = 1000
+    n_clean: Annotated[int, option("Clean prompts.", least=1, most=MOST_PROMPTS, first=True)] = 1000
     n_corrupted: Annotated[
-        int | None, option("Corrupted prompts of a grid; as many as clean ones if not given.")
+        int | None,
+        option(
+            "Corrupted prompts of a grid; as many as clean ones if not given.",
+            least=1,
+            most=MOST_PROMPTS,
+        ),
     ] = None
     same: Annotated[
         tuple[str, ...],
@@ -80,7 +88,9 @@ class AdversarialPlan:
     split: Annotated[str, option("Split to evaluate on: train, validation or test.")] = "test"
     counterfactual: Annotated[str | None, options.COUNTERFACTUAL] = None
     ablation: Annotated[str, options.PAIR_ABLATION] = PAIRED
-    train_limit: Annotated[int, option("Pairs that methods find circuits on.")] = 100
+    train_limit: Annotated[
+        int, option("Pairs that methods find circuits on.", least=1, most=MOST_PAIRS)
+    ] = 100
     objective: Annotated[str | None, options.OBJECTIVE] = None
     pairing: Annotated[str, options.PAIRING] = "matched"
     dtype: Annotated[str, options.DTYPE] = "float32"
@@ -129,8 +139,12 @@ class SearchPlan:
     model: Annotated[str, options.MODEL]
     task: Annotated[str, options.TASK]
     circuits: Annotated[tuple[str, ...], option(CIRCUIT_HELP, "--circuit", "-c")]
-    n_clean: Annotated[int, option("Clean prompts that the search begins with.")] = 500
-    n_corrupted: Annotated[int, option("Corrupted prompts that the search begins with.")] = 500
+    n_clean: Annotated[
+        int, option("Clean prompts that the search begins with.", least=1, most=MOST_PROMPTS)
+    ] = 500
+    n_corrupted: Annotated[
+        int, option("Corrupted prompts that the search begins with.", least=1, most=MOST_PROMPTS)
+    ] = 500
     split: Annotated[str, option("Split of the prompts: train, validation or test.")] = "test"
     counterfactual: Annotated[str | None, options.COUNTERFACTUAL] = None
     budget: Annotated[int, option("Pairs to evaluate at the most.", first=True)] = BUDGET
@@ -139,7 +153,9 @@ class SearchPlan:
     compare: Annotated[
         bool, option("Also evaluate as many random pairs.", "--compare/--no-compare")
     ] = True
-    train_limit: Annotated[int, option("Pairs that a method finds the circuit on.")] = 100
+    train_limit: Annotated[
+        int, option("Pairs that a method finds the circuit on.", least=1, most=MOST_PAIRS)
+    ] = 100
     objective: Annotated[str | None, options.OBJECTIVE] = None
     pairing: Annotated[str, options.PAIRING] = "matched"
     dtype: Annotated[str, options.DTYPE] = "float32"
@@ -160,11 +176,19 @@ class PaperPlan:
         str | None,
         option("attn-only-4l (folder with its checkpoint); docstring is left out without it."),
     ] = None
-    n_clean: Annotated[int, option("Clean prompts of the grids.")] = 1000
-    n_corrupted: Annotated[int, option("Corrupted prompts of the grids.")] = 1000
+    n_clean: Annotated[int, option("Clean prompts of the grids.", least=1, most=MOST_PROMPTS)] = (
+        1000
+    )
+    n_corrupted: Annotated[
+        int, option("Corrupted prompts of the grids.", least=1, most=MOST_PROMPTS)
+    ] = 1000
     n_matched: Annotated[
         int,
-        option("Matched pairs; of greater-than, which has fewer than the paper's million, all."),
+        option(
+            "Matched pairs; of greater-than, which has fewer than the paper's million, all.",
+            least=1,
+            most=MOST_PROMPTS,
+        ),
     ] = 1_000_000
     worst: Annotated[
         int, option("How many of the worst pairs to show, each run again by itself.")
