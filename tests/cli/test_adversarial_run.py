@@ -143,9 +143,9 @@ def test_help_offers_only_ablations_that_can_be_run(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--n-clean", "0"), "n_clean must be 1 or more; got 0"),
-        (("--n-corrupted", "0"), "n_corrupted must be 1 or more; got 0"),
-        (("--n-matched", "-1"), "n_matched must be 1 or more; got -1"),
+        (("--n-clean", "0"), "n_clean must be between 1 and 1000000; got 0"),
+        (("--n-corrupted", "0"), "n_corrupted must be between 1 and 1000000; got 0"),
+        (("--n-matched", "-1"), "n_matched must be between 1 and 1000000; got -1"),
         (("--worst", "-1"), "worst must be 0 or more; got -1"),
     ],
 )

@@ -361,6 +361,17 @@ def test_a_cluster_gives_the_same_bits_and_survives_a_lost_node_and_a_lost_head(
     assert all(file.stat().st_mtime_ns == when for file, when in partly.items())
 
 
+@pytest.mark.guard
+@pytest.mark.usefixtures("ray_runs")
+def test_where_no_cluster_runs_a_local_one_is_started_and_said(tmp_path: Path) -> None:
+    words = ["circuits", "run", "-m", "truth-ioi", "-M", "random", "--limit", "20"]
+    program = [sys.executable, "-m", "mechassay", *words, "-o", "run", "--engine", "ray"]
+    ended = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert "No Ray cluster runs here: a local one is started." in ended.stderr
+    assert list((tmp_path / "run").glob("records/*/random.json"))
+
+
 def test_no_cluster_is_one_line(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     with pytest.raises(BadUsage, match="workers must be 1 or more"):

@@ -462,10 +462,20 @@ with BAR.track("eap", 4) as advance:
     for _ in range(4):
         time.sleep(0.2)
         advance(1)
+with BAR.track("short", 2) as advance:
+    advance(2)
+try:
+    with BAR.track("stopped", 9) as advance:
+        advance(3)
+        raise KeyboardInterrupt
+except KeyboardInterrupt:
+    pass
 """
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
     nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
-    (shown,) = notebook.cells[0].outputs
+    shown, short, stopped = notebook.cells[0].outputs
+    assert "short: 2 of 2" in short["data"]["text/plain"]
+    assert "stopped: 3 of 9" in stopped["data"]["text/plain"]
     assert shown["output_type"] == "display_data"
     assert "eap: 4 of 4" in shown["data"]["text/plain"]
     assert '<progress value="4" max="4"' in shown["data"]["text/html"]

@@ -40,7 +40,7 @@ from rich.console import Console
 from mechassay.adversarial.jobs import AdversarialJob
 from mechassay.adversarial.plan import PaperPlan
 from mechassay.adversarial.study import AdversarialStudy
-from mechassay.errors import BadUsage, MechassayError
+from mechassay.errors import MechassayError
 from mechassay.models.model import Model
 from mechassay.results.console import print_text
 from mechassay.results.page import (
@@ -375,9 +375,6 @@ class PaperJob(PaperPlan, Job):
 
     def check(self, bench: Bench) -> None:
         """See `Job.check`."""
-        for name in ("n_clean", "n_corrupted", "n_matched"):
-            if getattr(self, name) < 1:
-                raise BadUsage(f"{name} must be 1 or more; got {getattr(self, name)}.")
         for plan in self.plans().values():
             plan.refuse()
 

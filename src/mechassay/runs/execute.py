@@ -20,6 +20,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 import warnings
@@ -466,7 +467,8 @@ class Ray:
     """Workers on a cluster.
 
     Attributes:
-        address: "auto", the head's "host:port", or "local" for a cluster of this machine alone.
+        address: "auto", the head's "host:port", or "local" for a cluster of this machine alone,
+            which "auto" starts too where there is none.
         workers: how many actors.
         num_gpus: GPUs of each; 0.5 shares one between two.
         num_cpus: CPUs of each.
@@ -538,7 +540,8 @@ class Ray:
 
 
 def connected(address: str) -> Any:
-    """The module `ray`, with this process as a driver of the cluster at an address.
+    """The module `ray`, with this process as a driver of the cluster at an address; of one that is
+    started on this machine where "auto" finds none.
 
     Raises:
         MissingExtra: Ray is not installed.
@@ -552,7 +555,13 @@ def connected(address: str) -> Any:
         if host and port.isdecimal() and "://" not in host:
             # Where nothing listens, Ray waits for minutes and ends this process without a word.
             socket.create_connection((host.strip("[]"), int(port)), timeout=HEARD).close()
-        ray.init(address=address, log_to_driver=False, logging_level="error")
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level="error")
+        except ConnectionError:
+            if address != "auto":
+                raise
+            sys.stderr.write("No Ray cluster runs here: a local one is started.\n")
+            ray.init(address="local", log_to_driver=False, logging_level="error")
     except (OSError, ValueError, RuntimeError, SystemExit) as error:
         reason = "Ray gave up" if isinstance(error, SystemExit) else first_line(error)
         raise BadUsage(f"No Ray cluster at {address!r}: {reason}") from None

@@ -255,8 +255,9 @@ class Bar:
         display = notebook_display()
         if display is not None:
             shown: Any = display(_html(label, 0, total, 0.0), raw=True, display_id=True)
+            # What a notebook shows stays in it: a short bar too ends as it was left.
             with _counted(
-                label, total, 0.5, lambda *at: shown.update(_html(*at), raw=True)
+                label, total, 0.5, lambda *at: shown.update(_html(*at), raw=True), last=True
             ) as advance:
                 yield advance
             return
@@ -282,9 +283,15 @@ def notebook_display() -> Callable[..., Any] | None:
 
 @contextmanager
 def _counted(
-    label: str, total: int, seconds: float, show: Callable[[str, int, int, float], object]
+    label: str,
+    total: int,
+    seconds: float,
+    show: Callable[[str, int, int, float], object],
+    last: bool = False,
 ) -> Iterator[Advance]:
-    """Calls `show(label, done, total, elapsed)` every so many seconds, and at the end if before."""
+    """Calls `show(label, done, total, elapsed)` every so many seconds, and at the end if before
+    or if `last`, whatever ended it.
+    """
     begin = shown = time.monotonic()
     count = 0
 
@@ -296,9 +303,11 @@ def _counted(
             shown = now
             show(label, count, total, now - begin)
 
-    yield advance
-    if shown > begin:
-        show(label, count, total, time.monotonic() - begin)
+    try:
+        yield advance
+    finally:
+        if last or shown > begin:
+            show(label, count, total, time.monotonic() - begin)
 
 
 def _write(label: str, done: int, total: int, elapsed: float) -> None:
