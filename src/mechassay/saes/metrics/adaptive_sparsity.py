@@ -182,18 +182,20 @@ def _flags(
     if len(k) and np.ptp(k) == 0:
         yield Flag(
             "fixed_k",
-            f"Every value has {k[0]:g} active features: the page's fit is exact, and its mismatch"
+            f"Every value has {k[0]:g} active features: the published fit is exact, and its"
+            " mismatch"
             " rate is 0 by construction.",
         )
     if threshold >= 1:
         yield Flag(
             "under_unreachable",
-            f"At a threshold of {threshold:g} the page can flag no value for too few features.",
+            f"At a threshold of {threshold:g} the published definition can flag no value for too"
+            " few features.",
         )
     if len(k) and (below := int((expected_k(k, norms) <= 0).sum())):
         yield Flag(
             "nothing_expected",
-            f"The page's line expects 0 features or fewer of {below:,} values, and flags none.",
+            f"The published line expects 0 features or fewer of {below:,} values, and flags none.",
         )
     if none := int((k == 0).sum()):
         yield Flag("none_active", f"{none:,} of {len(k):,} values have no active feature.")

@@ -189,7 +189,8 @@ def core_stability(
         *_carried_over(mean),
         Flag(
             "bounded_fraction",
-            f"The page's core is {len(page_cores[0]):,} of {n_features:,} features by definition,"
+            f"The published core is {len(page_cores[0]):,} of {n_features:,} features by"
+            " definition,"
             f" so core_fraction is at most {len(page_cores[0]) / n_features:.3g}.",
         ),
     ]

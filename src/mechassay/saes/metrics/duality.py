@@ -125,12 +125,14 @@ def duality(
         *flags,
         Flag(
             "numbers_of_features",
-            "The page compares the numbers of active features, which say nothing of two different"
+            "The published definition compares the numbers of active features, which say nothing"
+            " of two different"
             " dictionaries.",
         ),
         Flag(
             "overlap_of_what",
-            "The page does not say whether the overlap is that of each value, as here, or of all"
+            "The published text does not say whether the overlap is that of each value, as here,"
+            " or of all"
             " values together (feature_overlap_of_all).",
         ),
     ]
@@ -138,7 +140,7 @@ def duality(
         notes.append(
             Flag(
                 "direction_by_chance",
-                f"The page's direction agreement is {direction:.2f}; random rows have"
+                f"The published direction agreement is {direction:.2f}; random rows have"
                 f" {random:.2f}.",
             )
         )
@@ -168,7 +170,7 @@ def duality(
     repaired["random_direction"] = quantity(
         random,
         n=len(read) + len(other_read),
-        meaning="The page's direction agreement, of random rows.",
+        meaning="The published direction agreement, of random rows.",
     )
     tables: list[Table] = []
     if matched is not None:

@@ -232,11 +232,12 @@ def nla_convergence(
     )
     proxy = Flag(
         "proxy",
-        "No natural language autoencoder takes part: the page's name is that of another method.",
+        "No natural language autoencoder takes part: the published name is that of another method.",
     )
     axis = Flag(
         "selection",
-        "The page chooses values by their projection on the direction, and then asks whether they"
+        "The published definition chooses values by their projection on the direction, and then"
+        " asks whether they"
         " vary along it: the true direction is rejected.",
     )
     return Measurement.of(

@@ -283,7 +283,7 @@ def _flags(
     if several and (cosine := float(np.mean([_cosine(x) for x in several]))) > 1 - DISTANCE:
         yield Flag(
             "all_alike",
-            f"Contexts of the page have a mean cosine of {cosine:.2f}, more than clusters are cut"
+            f"Published contexts have a mean cosine of {cosine:.2f}, more than clusters are cut"
             " at: unrelated contexts are one cluster.",
         )
     if len(pairs) and float((pairs <= LEVEL).mean()) < BLIND:

@@ -291,7 +291,8 @@ def _page(layers: Mapping[str, Moments]) -> tuple[dict[str, Quantity], Table, li
     notes = [
         Flag(
             "strong_unreachable",
-            "The page's packing is at most 1 and its axes are orthogonal: no activations whatever"
+            "The published packing is at most 1 and its axes are orthogonal: no activations"
+            " whatever"
             " are in its strong regime.",
         )
     ]

@@ -150,7 +150,8 @@ def weight_lens(
 def _flags(activating: IDS, k: int) -> Iterable[Flag]:
     yield Flag(
         "input_against_output",
-        "The page compares the tokens that a feature writes with those that it reads: a feature"
+        "The published definition compares the tokens that a feature writes with those that it"
+        " reads: a feature"
         " that reads one word and predicts another has 0.",
     )
     tokens = (activating >= 0).sum(axis=1)
@@ -159,7 +160,7 @@ def _flags(activating: IDS, k: int) -> Iterable[Flag]:
     if few := int(((tokens > 0) & (tokens < k)).sum()):
         yield Flag(
             "few_tokens",
-            f"{few:,} features are active on fewer than {k} distinct tokens: the page's overlap"
+            f"{few:,} features are active on fewer than {k} distinct tokens: the published overlap"
             " cannot reach 1.",
         )
 

@@ -258,14 +258,16 @@ def _flags(
             Flag(
                 "dead_features",
                 f"{codes.shape[1] - alive:,} narrow features are active in none of the"
-                f" {len(codes):,} values; for the page they all match the first wide one.",
+                f" {len(codes):,} values; for the published definition they all match the first"
+                " wide one.",
             )
         )
     if top_k > 2:
         found.append(
             Flag(
                 "unrelated_matches",
-                f"Most of the page's {top_k} best matches of a feature are unrelated to it, so that"
+                f"Most of the published {top_k} best matches of a feature are unrelated to it,"
+                " so that"
                 " identical dictionaries fail.",
             )
         )
