@@ -342,3 +342,39 @@ def test_the_best_rows_alone_are_compared(monkeypatch: pytest.MonkeyPatch) -> No
     page = BoardPages({"circuits": board}, lambda _: object()).board("circuits")  # pyright: ignore
     assert compared == [PAIRED] and f"only the {PAIRED} best of {PAIRED + 3}" in page
     assert data_of(page)[0]["pairs"] == [[["r0", "r1", 1.0, 0.5, 1.5, True]]]
+
+
+def test_a_board_begins_with_its_best_row_and_what_controls_have(
+    runs: Path, tmp_path: Path
+) -> None:
+    BoardsFolder.of(runs, tmp_path).write()
+    text = unescape((tmp_path / "circuits.html").read_text())
+    first = re.findall(r'<p class="verdict">(.*?)</p>', text)[0]
+    assert first.startswith("CPR: eap has the best average, ") and "over 1 place;" in first
+    assert "control: random " in first and "better than" not in first, "random is no rival"
+
+
+@pytest.mark.parametrize(("low", "n_better"), [(0.01, 2), (-0.01, 0)])
+def test_the_best_row_is_better_where_the_paired_difference_is_resolved(
+    monkeypatch: pytest.MonkeyPatch, low: float, n_better: int
+) -> None:
+    pairs = {("good", "next"): Estimate(0.1, low, 0.2)}
+    monkeypatch.setattr("mechassay.leaderboard.pages.paired_differences", lambda *_: pairs)
+    cells = [
+        made(row, model, value)
+        for row, value in (("good", 0.9), ("next", 0.8))
+        for model in ("one", "two")
+    ]
+    assert (
+        "CPR: good has the best average, 0.90 over 2 places; it is better than next (0.80) at"
+        f" {n_better} of the 2 where the two were compared example by example."
+    ) in page_of(*cells)
+
+
+def test_rows_that_were_not_compared_are_said_and_one_without_a_number_is_not_best() -> None:
+    cells = [made("good", "one", 0.9), made("half", "one", 0.95), made("good", "two", 0.8)]
+    assert "CPR: good has the best average, 0.85 over 2 places." in page_of(*cells)
+    both = [*cells, made("half", "two", 0.5)]
+    assert "half has 0.72, which nobody compared example by example." in page_of(*both)
+    alone = [made("half", "one", 0.95), made("other", "two", 0.8)]
+    assert "has the best average" not in page_of(*alone)

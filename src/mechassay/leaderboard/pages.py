@@ -58,7 +58,7 @@ from mechassay.results.page import (
 from mechassay.results.records import Record
 from mechassay.runs.job import cell_name
 from mechassay.stats.intervals import Estimate
-from mechassay.utils.display import counted, shortened
+from mechassay.utils.display import counted, interval, number, shortened
 
 TITLE = "Leaderboard"
 ROW_UP = "../../"
@@ -157,7 +157,7 @@ class BoardPages:
             UnknownName: there is no board of this name, or nothing in it.
         """
         board = self.boards[one_of("board", name, list(self.boards))]
-        sections = [Section("", _opening(board))]
+        sections, answers = list[Section](), list[str]()
         data: list[dict[str, object]] = []
         mixed = len({kind for column in board.columns for kind in board.kinds(column)}) > 1
         for column in map(board.rules.column, board.columns):
@@ -175,6 +175,8 @@ class BoardPages:
                 comparable = board.comparable(column.name, kind)
                 pairs, wrong = self._pairs(board, column, places, rows)
                 title = f"{column.title} on {kind}" if mixed else ""
+                at = dict(zip(places, pairs, strict=True))
+                answers.append(_answer(board, column, rows, comparable, at, kind if mixed else ""))
                 lines = tuple((text, "") for text in wrong)
                 blocks += [Notice("Not compared", lines)] if lines else []
                 blocks.append(self._table(board, column.name, kind, rows, title))
@@ -184,6 +186,7 @@ class BoardPages:
         if command := self._first_command(board):
             sections.append(Section("Compute a number again", (Text(AGAIN), Command(command))))
         top = controls(board, data)
+        sections = [Section("", _opening(board, answers)), *sections]
         return self._render(board.rules.title, sections, script=board_script(), top=top)
 
     def row(self, name: str, row: str) -> str:
@@ -347,8 +350,59 @@ def _named(name: Markup, about: str = "") -> Markup:
     return Markup('<span class="row-name">{}</span>{}').format(name, small)
 
 
-def _opening(board: Board) -> tuple[Block, ...]:
-    blocks: list[Block] = [Text(board.rules.asks, "verdict")]
+def _answer(
+    board: Board,
+    column: BoardColumn,
+    rows: Sequence[str],
+    comparable: Sequence[BoardPlace],
+    pairs: Mapping[BoardPlace, Pairs],
+    kind: str,
+) -> str:
+    """Which row has the best average, where it is better than the second, and what controls have;
+    nothing where no row has a number at all places.
+
+    Args:
+        rows: the best first.
+        comparable: the places of averages.
+        pairs: paired differences, the better of two rows first, of each place.
+        kind: of the models, if it is to be said.
+    """
+    shared = board.shared_controls(column.name)
+    averages = {row: board.summary(row, column.name, comparable).average for row in rows}
+    names = [row for row in rows if row not in shared and not math.isnan(averages[row].value)]
+    if not names:
+        return ""
+    texts = {
+        row: interval(average.value, average.low, average.high)
+        for row, average in averages.items()
+        if row in names
+    }
+    at = counted(len(comparable), "place")
+    on = f" on {kind}" if kind else ""
+    parts = [f"{column.title}{on}: {names[0]} has the best average, {texts[names[0]]} over {at}"]
+    if len(names) > 1:
+        first, second = names[:2]
+        compared = [pairs.get(place, {}).get((first, second)) for place in comparable]
+        known = [less for less in compared if less is not None]
+        n_better = sum(less.low > 0 if column.better == "up" else less.high < 0 for less in known)
+        parts.append(
+            f"it is better than {second} ({texts[second]}) at {n_better} of the {len(known)} where"
+            " the two were compared example by example"
+            if known
+            else f"{second} has {texts[second]}, which nobody compared example by example"
+        )
+    for control, values in shared.items():
+        numbers = [Estimate(values.get(place, math.nan)) for place in comparable]
+        tasks = [place.examples_of for place in comparable]
+        average = summarised(numbers, tasks, column.better).average.value
+        if not math.isnan(average):
+            parts.append(f"{control_row(control)} {number(average)}")
+    return f"{'; '.join(parts)}."
+
+
+def _opening(board: Board, answers: Sequence[str]) -> tuple[Block, ...]:
+    blocks: list[Block] = [Text(board.rules.asks, "soft")]
+    blocks += [Text(text, "verdict") for text in answers if text]
     failing = {
         f"{cell.row}, {', '.join(cell.place.values())}: {text}": ""
         for cell in board.cells
