@@ -188,8 +188,10 @@ def test_two_rows_are_compared(boards: BoardsFolder, page: Any) -> None:
 def test_numbers_stand_on_the_first_screen_of_a_phone(
     boards: BoardsFolder, look: Callable[..., Any]
 ) -> None:
-    top = "document.querySelector('tbody td').getBoundingClientRect().top"
-    assert look(page_text(boards), top, width=390) < 700
+    answer = "document.querySelector('p.verdict')"
+    where = f"[{answer}.getBoundingClientRect().bottom, {answer}.textContent]"
+    bottom, text = look(page_text(boards), where, width=390)
+    assert bottom < 700 and re.search(r"best average, -?[0-9.]+ \[", text)
 
 
 @pytest.mark.parametrize("width", [390, 800, 1400])

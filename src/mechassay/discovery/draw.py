@@ -458,7 +458,7 @@ def _page(cuts: Sequence[Cut], least: float) -> str:
     sections = framed(
         (),
         [Text(overlap_text(overlap, names), "verdict")],
-        [Section("", (overlap_grid(overlap, names),)), *drawings],
+        [Section("Overlap", (overlap_grid(overlap, names),)), *drawings],
         figure=[_figure(_comparison(a, b))],
         reading=READING_TWO | READING,
         facts=facts,
