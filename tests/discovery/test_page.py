@@ -26,6 +26,7 @@ from mechassay.results.records import Measure, Record, Spec, Table, Values
 
 Make = Callable[..., Record]
 FRACTIONS = (0.01, 0.1, 0.2, 1.0)
+RANDOM_GAPS = ("difference:random", "difference:random-paths")
 
 
 def with_values(record: Record, f: tuple[float, ...], seed: int) -> Record:
@@ -343,6 +344,32 @@ def test_a_suite_says_who_is_nearest_and_what_has_too_few_pairs(records: list[Re
         f" b may be first in 1. Better than random rankings: a in 1, b in 1, c in 1. {left}"
     )
     assert "Nearest" not in _said(records[:1]), "one method has nobody to be nearer than"
+
+
+def test_a_suite_says_what_was_not_compared_and_what_is_worth_nothing(make_record: Make) -> None:
+    f = (0.9, 0.95, 1.0, 1.0)
+    alone, few = (with_values(make_record("m", seeds=n), f, 7) for n in (0, 2))
+    assert "Without random rankings to compare with: m in 1." in _said([alone])
+    assert "Too few of these to tell: m in 1." in _said([few])
+    good = with_values(make_record("m"), f, 7)
+    # As far from the model as random rankings are.
+    ends = {"result": (0.79, 0.7, 0.9), **dict.fromkeys(RANDOM_GAPS, (0.0, -0.1, 0.1))}
+    worthless = good.changed(
+        measures=[
+            m.model_copy(update=dict(zip(("value", "low", "high"), ends[m.of], strict=True)))
+            if m.name == "cmd" and m.of in ends
+            else m
+            for m in good.measures
+        ]
+    )
+    assert "Better than random rankings: m in 1." in _said([good])
+    assert "None is better than random rankings." in _said([worthless])
+
+
+def test_a_random_method_that_is_nearest_is_named(records: list[Record], make_record: Make) -> None:
+    random = with_values(make_record("random"), (1.0, 1.0, 1.0, 1.0), 9)
+    said = _said([records[2], random])
+    assert "1 method on 1 task" in said and "(CMD): random is first in 1." in said
 
 
 def _said(records: list[Record]) -> str:

@@ -105,11 +105,12 @@ def with_rates(record: Record, verdict: str, false_alarm: float, power: float) -
     ("verdict", "false_alarm", "power", "says"),
     [
         ("passes", 0.0, 1.0, ", which can be trusted: of 400 simulated inputs"),
-        ("passes", 0.0, 0.0, ", which can be trusted: "),
+        # What passes nothing, and what passes all, tells nothing apart.
+        ("passes", 0.0, 0.0, ", which cannot be trusted: "),
         ("passes", 0.09, 1.0, ", which cannot be trusted: "),
         ("passes", 1.0, 1.0, ", which cannot be trusted: "),
         ("fails", 0.0, 1.0, ", which can be trusted: "),
-        ("fails", 1.0, 1.0, ", which can be trusted: "),
+        ("fails", 1.0, 1.0, ", which says little: "),
         ("fails", 0.0, 0.82, ", which says little: "),
         ("no verdict", 0.0, 1.0, "gives no verdict on m, t. "),
     ],

@@ -351,6 +351,13 @@ def test_labels_tell_records_apart(make_record: Make) -> None:
     assert len(set(labels([make_record("eap"), make_record("eap")]))) == 2
     sites = [make_record().changed(cell={"site": site}) for site in ("resid.4", "resid.15")]
     assert labels(sites) == ["eap, resid.4", "eap, resid.15"]
+    # What names the method already is not said again.
+    cells = [
+        make_record(name).changed(cell={"variable": variable, "featurizer": name})
+        for name in ("das", "dbm")
+        for variable in ("sum", "carry")
+    ]
+    assert labels(cells) == ["das, sum", "das, carry", "dbm, sum", "dbm, carry"]
 
 
 def test_missing_parts_are_blank(make_record: Make) -> None:

@@ -51,13 +51,7 @@ from mechassay.results.page import (
 )
 from mechassay.results.plots import PALETTE, draw_distribution, draw_histogram, draw_histograms
 from mechassay.results.records import Failure, Record
-from mechassay.results.sections import (
-    broken,
-    checks_section,
-    failure_row,
-    framed,
-    measures_table,
-)
+from mechassay.results.sections import broken, checks_section, failure_row, framed, measures_table
 from mechassay.results.text import ROUNDING, Numbers, nats, plain_number, summary, with_interval
 from mechassay.stats.bootstrap import LEAST
 from mechassay.utils.display import counted, share
@@ -409,13 +403,7 @@ def _circuit(record: Record, colour: str) -> Section:
         *worst_tables(record),
         Heading("Which prompts are worse"),
         Text(worse_labels_text(record)),
-        *(
-            Fold(
-                group.name,
-                (label_table(group),),
-            )
-            for group in groups_of(record)
-        ),
+        *(Fold(group.name, (label_table(group),)) for group in groups_of(record)),
         *(block for found in heat_maps_of(record) for block in _map(found)),
     ]
     return Section(record.method.name, tuple(blocks), colour)

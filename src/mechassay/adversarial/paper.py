@@ -43,13 +43,7 @@ from mechassay.adversarial.study import AdversarialStudy
 from mechassay.errors import MechassayError
 from mechassay.models.model import Model
 from mechassay.results.console import print_text
-from mechassay.results.page import (
-    NOTHING,
-    Page,
-    Section,
-    Text,
-    TextTable,
-)
+from mechassay.results.page import NOTHING, Page, Section, Text, TextTable
 from mechassay.results.records import Failure, Record, Table
 from mechassay.results.sections import broken, framed, run_section
 from mechassay.results.text import nats, plain_number, summary

@@ -10,7 +10,6 @@ from typing import Annotated, ClassVar
 from mechassay.runs import options
 from mechassay.runs.options import option
 from mechassay.stats import DesignKind
-from mechassay.tasks import MOST_PAIRS
 
 SIDE = 64
 """Prompts of each pool that controls use of a grid; of pairs its square."""
@@ -88,9 +87,7 @@ class AdversarialPlan:
     split: Annotated[str, option("Split to evaluate on: train, validation or test.")] = "test"
     counterfactual: Annotated[str | None, options.COUNTERFACTUAL] = None
     ablation: Annotated[str, options.PAIR_ABLATION] = PAIRED
-    train_limit: Annotated[
-        int, option("Pairs that methods find circuits on.", least=1, most=MOST_PAIRS)
-    ] = 100
+    train_limit: Annotated[int, options.limit("Pairs that methods find circuits on.")] = 100
     objective: Annotated[str | None, options.OBJECTIVE] = None
     pairing: Annotated[str, options.PAIRING] = "matched"
     dtype: Annotated[str, options.DTYPE] = "float32"
@@ -153,9 +150,7 @@ class SearchPlan:
     compare: Annotated[
         bool, option("Also evaluate as many random pairs.", "--compare/--no-compare")
     ] = True
-    train_limit: Annotated[
-        int, option("Pairs that a method finds the circuit on.", least=1, most=MOST_PAIRS)
-    ] = 100
+    train_limit: Annotated[int, options.limit("Pairs that a method finds the circuit on.")] = 100
     objective: Annotated[str | None, options.OBJECTIVE] = None
     pairing: Annotated[str, options.PAIRING] = "matched"
     dtype: Annotated[str, options.DTYPE] = "float32"

@@ -55,10 +55,7 @@ from mechassay.results.page import (
     templates,
 )
 from mechassay.results.records import Failure, Record, Scalar
-from mechassay.results.sections import (
-    framed,
-    meanings,
-)
+from mechassay.results.sections import framed, meanings
 from mechassay.stats.intervals import FEW_GROUPS
 from mechassay.utils.display import interval, number, share
 from mechassay.utils.files import check_ending, write_text

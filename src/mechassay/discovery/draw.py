@@ -58,12 +58,7 @@ from mechassay.models.graph import Graph
 from mechassay.results.page import NOTHING, Section, Text, TextTable, render
 from mechassay.results.page import Figure as PageFigure
 from mechassay.results.sections import framed, parts, run_section
-from mechassay.utils.display import (
-    counted,
-    number,
-    share,
-    shortened,
-)
+from mechassay.utils.display import counted, number, share, shortened
 from mechassay.utils.files import write_text
 
 Held = Literal["both", "only-a", "only-b"]

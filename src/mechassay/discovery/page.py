@@ -48,12 +48,7 @@ from mechassay.results.page import (
     Text,
     TextTable,
 )
-from mechassay.results.plots import (
-    colours,
-    draw_areas,
-    draw_faithfulness,
-    draw_ranking,
-)
+from mechassay.results.plots import colours, draw_areas, draw_faithfulness, draw_ranking
 from mechassay.results.records import Failure, Measure, PairTokens, Record, Table
 from mechassay.results.sections import (
     directions,

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from mechassay.circuits.profiles import Profile
 from mechassay.runs import options
 from mechassay.runs.options import option
-from mechassay.tasks import MOST_PAIRS, Keep
+from mechassay.tasks import Keep
 
 Stage = Literal["all", "localize"]
 
@@ -37,13 +37,10 @@ class CircuitsPlan:
     ablation: Annotated[str, options.ABLATION] = "counterfactual"
     pairing: Annotated[str, options.PAIRING] = "matched"
     train_split: Annotated[str, option("Split to find circuits on.")] = "train"
-    train_limit: Annotated[int, option("Pairs to find circuits on.", least=1, most=MOST_PAIRS)] = (
-        100
-    )
+    train_limit: Annotated[int, options.limit("Pairs to find circuits on.")] = 100
     test_split: Annotated[str, option("Split to measure circuits on.", "--split")] = "test"
     test_limit: Annotated[
-        int,
-        option("Pairs to measure circuits on.", "--limit", least=1, most=MOST_PAIRS, first=True),
+        int, options.limit("Pairs to measure circuits on.", "--limit", first=True)
     ] = 100
     profile: Annotated[Profile, options.PROFILE] = "strict"
     random_rankings: Annotated[

@@ -45,18 +45,8 @@ from mechassay.results.page import (
     TextTable,
 )
 from mechassay.results.plots import draw_points
-from mechassay.results.records import (
-    Failure,
-    Measure,
-    Record,
-    Table,
-    estimate_of,
-)
-from mechassay.results.sections import (
-    framed,
-    measured,
-    shown_measures,
-)
+from mechassay.results.records import Failure, Measure, Record, Table, estimate_of
+from mechassay.results.sections import framed, measured, shown_measures
 from mechassay.results.text import (
     CHANCE_DECIMALS,
     chance_text,
@@ -71,6 +61,13 @@ MOST_COLUMNS = 6
 WITHOUT = "Failed and skipped cells"
 TRUTHS = "ground truths"
 RANKS: dict[AreaName, str] = {"cmd": "Rank by CMD", "cpr": "Rank by CPR"}
+BESIDE_RANDOM = {
+    "better": "Better than random rankings",
+    "worse": "Worse than these",
+    "few rankings": "Too few of these to tell",
+    "none": "Without random rankings to compare with",
+}
+"""What is said of verdicts on methods; the others cannot be told from chance."""
 BY_CHANCE = "*"
 """Beside a rank: the method is not better than random rankings."""
 STRONGEST = 5
@@ -204,13 +201,18 @@ class _Cells:
         counts = Row(("differences resolved", *last), "control")
         return self._titled(title, columns, [*rows, counts])
 
-    def by_chance(self, column: ModelTask, method: str, area: AreaName) -> bool:
-        """Whether a method cannot be called better than random rankings."""
+    def chance(self, column: ModelTask, method: str, area: AreaName) -> str:
+        """The verdict on a method beside random rankings; "none" where there are none."""
         records = [record for (place, _), record in self.records.items() if place == column]
         record = self.records[column, method]
-        if is_random(record) or not control_kinds(record):
-            return False
-        return against_chance(record, area, n_methods(records)).verdict != "better"
+        if not control_kinds(record):
+            return "none"
+        return against_chance(record, area, n_methods(records)).verdict
+
+    def by_chance(self, column: ModelTask, method: str, area: AreaName) -> bool:
+        """Whether a method cannot be called better than random rankings."""
+        is_control = is_random(self.records[column, method])
+        return not is_control and self.chance(column, method, area) not in ("better", "none")
 
     def differences(self, column: ModelTask, area: AreaName) -> Differences | None:
         """Differences between the methods of a column; None where they cannot be compared."""
@@ -314,7 +316,7 @@ def _answers(cells: _Cells) -> Iterator[tuple[str, str]]:
             yield name, left if heads else "There are no results."
             continue
         ranks: dict[str, list[tuple[int, int]]] = {}
-        n_better: dict[str, int] = {}
+        verdicts: dict[str, list[str]] = {}
         for column in judged:
             differences = cells.differences(column, "cmd")
             if differences is not None:
@@ -324,22 +326,27 @@ def _answers(cells: _Cells) -> Iterator[tuple[str, str]]:
             for method in cells.methods:
                 record = cells.records.get((column, method))
                 if record is not None and not is_random(record):
-                    beyond = control_kinds(record) and not cells.by_chance(column, method, "cmd")
-                    n_better[method] = n_better.get(method, 0) + bool(beyond)
-        ranks = {method: own for method, own in ranks.items() if method in n_better}
+                    verdicts.setdefault(method, []).append(cells.chance(column, method, "cmd"))
         on = counted(len(judged), kind)
         sizes = [heads[column].n for column in judged]
         pairs = " to ".join(f"{n:,}" for n in dict.fromkeys((min(sizes), max(sizes))))
-        parts = [f"{counted(len(n_better), 'method')} on {on}, {pairs} test pairs each."]
+        parts = [f"{counted(len(verdicts), 'method')} on {on}, {pairs} test pairs each."]
         if len(ranks) > 1:
             parts.append(f"Nearest to the model (CMD): {_leaders(ranks)}.")
-        better = [f"{method} in {n}" for method, n in n_better.items() if n]
-        parts.append(
-            f"Better than random rankings: {', '.join(better)}."
-            if better
-            else "None is better than random rankings on any."
-        )
+        parts.append(_beside_random(verdicts))
         yield name, " ".join([*parts, *([left] if n_left else [])])
+
+
+def _beside_random(verdicts: Mapping[str, Sequence[str]]) -> str:
+    """In how many columns each method is better than random rankings, by its verdicts there."""
+    said: list[str] = []
+    for verdict, words in BESIDE_RANDOM.items():
+        n = {method: list(own).count(verdict) for method, own in verdicts.items()}
+        if methods := ", ".join(f"{method} in {some}" for method, some in n.items() if some):
+            said.append(f"{words}: {methods}.")
+        elif verdict == "better":
+            said.append("None is better than random rankings.")
+    return " ".join(said)
 
 
 def _leaders(ranks: Mapping[str, Sequence[tuple[int, int]]]) -> str:
@@ -347,7 +354,7 @@ def _leaders(ranks: Mapping[str, Sequence[tuple[int, int]]]) -> str:
     surely = {method: sum(last == 1 for _, last in own) for method, own in ranks.items()}
     perhaps = {method: sum(first == 1 for first, _ in own) for method, own in ranks.items()}
     leaders = sorted(filter(perhaps.get, ranks), key=lambda m: (-surely[m], -perhaps[m]))
-    parts: list[str] = []
+    parts = list[str]()
     for method in leaders:
         more = perhaps[method] - surely[method]
         if surely[method]:
@@ -364,18 +371,16 @@ def _cmd_figure(cells: _Cells) -> list[Block]:
     if not columns or len(columns) > MANY_FIGURES:
         return []
     points = {
-        method: [estimate_of(_cmd_of(cells, column, method)) for column in columns]
+        method: [
+            estimate_of(record.measure("cmd") if record else None)
+            for record in (cells.records.get((column, method)) for column in columns)
+        ]
         for method in cells.methods
         if any((column, method) in cells.records for column in columns)
     }
     drawn = draw_points(points, [column.name for column in columns], "CMD (lower is better)")
     about = "CMD of each method with its interval; the tables have the numbers."
     return [Figure(drawn, name="CMD of methods", about=about)]
-
-
-def _cmd_of(cells: _Cells, column: ModelTask, method: str) -> Measure | None:
-    record = cells.records.get((column, method))
-    return None if record is None else record.measure("cmd")
 
 
 def _measured(name: str, record: Record) -> str:

@@ -26,31 +26,12 @@ from mechassay.gym.task_accuracy import ACCURACY_SAYS, LEAST_ACCURACY
 from mechassay.gym.task_odds import CELLS, ORIGINAL, RIGHT, SELECTIVITY
 from mechassay.interventions.heatmap import as_grid, look_of_line
 from mechassay.models.sources import AT
-from mechassay.results.page import (
-    Block,
-    Column,
-    Fold,
-    Page,
-    Row,
-    Section,
-    Text,
-    TextTable,
-)
+from mechassay.results.page import Block, Column, Fold, Page, Row, Section, Text, TextTable
 from mechassay.results.page import Figure as PageFigure
 from mechassay.results.plots import GREY, INK, SETTINGS, SIZE, Picture, draw_points
 from mechassay.results.reading import means
-from mechassay.results.records import (
-    Failure,
-    Measure,
-    Record,
-    estimate_of,
-)
-from mechassay.results.sections import (
-    facts_section,
-    failures_table,
-    framed,
-    measured,
-)
+from mechassay.results.records import Failure, Measure, Record, estimate_of
+from mechassay.results.sections import facts_section, failures_table, framed, measured
 from mechassay.stats.intervals import Estimate
 from mechassay.utils.display import shortened
 

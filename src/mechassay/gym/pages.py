@@ -75,12 +75,7 @@ from mechassay.results.page import (
 )
 from mechassay.results.plots import draw_points
 from mechassay.results.reading import means
-from mechassay.results.records import (
-    Failure,
-    Measure,
-    Record,
-    estimate_of,
-)
+from mechassay.results.records import Failure, Measure, Record, estimate_of
 from mechassay.results.sections import (
     LONG,
     facts_section,
@@ -455,6 +450,7 @@ class DirectionsPage(Page):
             records,
             [Text(_verdict(record), "verdict") for record in records],
             [Section("Odds beside controls", tuple(self.tables(records, failures)))],
+            figure=_figures(records[0])[:1] if len(records) == 1 else [],
             failures=failures,
             folded=_directions_figures(records),
             reading=DIRECTIONS_READING,
@@ -472,7 +468,7 @@ def _directions_figures(records: Sequence[Record]) -> list[Section]:
     ]
     if len(folds) == 1:
         (record,) = records
-        blocks = (*_figures(record), Fold("Tables", tuple(_stored(record))))
+        blocks = (*_figures(record)[1:], Fold("Tables", tuple(_stored(record))))
         return [Section("Layers and regions", blocks)]
     return [Section("Layers and regions", tuple(folds))] if folds else []
 
@@ -502,7 +498,7 @@ def _verdict(record: Record) -> str:
         return f"{method} in {record.model.name}, {record.task.name}: it has no odds."
     above = "more than" if own.low > drawn else "not told apart from"
     return (
-        f"{method} in {record.model.name}, {record.task.name}: odds of {own.value:.2f},"
-        f" {above} random directions, the best of which have {drawn:.2f}; the whole vector has"
-        f" {whole.value:.2f}."
+        f"{method} in {record.model.name}, {record.task.name}: odds of {measured(own)} nats"
+        f" ({own.n:,} test items), {above} random directions, the best of which have {drawn:.2f};"
+        f" the whole vector has {measured(whole)}."
     )

@@ -8,7 +8,6 @@ from typing import Annotated, ClassVar, Literal, get_args
 from mechassay.gym.names import ALL_TASKS, PUBLISHED
 from mechassay.runs import options
 from mechassay.runs.options import option
-from mechassay.tasks import MOST_PAIRS
 
 PAPER_STEPS = "paper-steps"
 GymControl = Literal["labels", "shuffled", "untrained"]
@@ -84,12 +83,10 @@ class GymPlan:
     compat: Annotated[
         str, option("causalgym-2024: read and fit at the indices of the public code.")
     ] = ""
-    train_limit: Annotated[int, option("Interchanges to train on.", least=4, most=MOST_PAIRS)] = 400
-    validation_limit: Annotated[
-        int, option("Interchanges to choose on.", least=2, most=MOST_PAIRS)
-    ] = 100
+    train_limit: Annotated[int, options.limit("Interchanges to train on.", least=4)] = 400
+    validation_limit: Annotated[int, options.limit("Interchanges to choose on.", least=2)] = 100
     test_limit: Annotated[
-        int, option("Interchanges to report on.", "--limit", least=2, most=MOST_PAIRS, first=True)
+        int, options.limit("Interchanges to report on.", "--limit", least=2, first=True)
     ] = 100
     dtype: Annotated[str, options.DTYPE] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False
@@ -110,9 +107,7 @@ class GymCheckPlan:
     models: Annotated[tuple[str, ...], options.LOADED_MODELS]
     tasks: Annotated[tuple[str, ...], TASKS] = (ALL_TASKS,)
     revisions: Annotated[tuple[str, ...], REVISIONS] = ()
-    limit: Annotated[
-        int, option("Test sentences of each task.", least=2, most=MOST_PAIRS, first=True)
-    ] = 100
+    limit: Annotated[int, options.limit("Test sentences of each task.", least=2, first=True)] = 100
     dtype: Annotated[str, options.DTYPE] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False
     seed: Annotated[int, options.SEED] = 0
@@ -148,11 +143,9 @@ class DirectionsPlan:
         tuple[str, ...],
         option("Word for each type, with its space; dog and give by default.", "--control-label"),
     ] = ()
-    validation_limit: Annotated[
-        int, option("Interchanges to choose on.", least=2, most=MOST_PAIRS)
-    ] = 100
+    validation_limit: Annotated[int, options.limit("Interchanges to choose on.", least=2)] = 100
     test_limit: Annotated[
-        int, option("Interchanges to report on.", "--limit", least=2, most=MOST_PAIRS, first=True)
+        int, options.limit("Interchanges to report on.", "--limit", least=2, first=True)
     ] = 100
     dtype: Annotated[str, options.DTYPE] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False

@@ -41,11 +41,7 @@ from mechassay.results.console import print_text
 from mechassay.results.page import Block, Figure, Fold, Page, Section, Text, TextTable
 from mechassay.results.records import Failure, Record, Selection, Spec, Values
 from mechassay.results.report import print_report
-from mechassay.results.sections import (
-    checks_section,
-    framed,
-    measures_table,
-)
+from mechassay.results.sections import checks_section, framed, measures_table
 from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, made_by, shown_model
 from mechassay.tasks import Keep
 from mechassay.tasks.task import PRIVATE, settings_of

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal, get_args
 
 from mechassay.runs import options
 from mechassay.runs.options import option
-from mechassay.tasks import MOST_PAIRS, Keep
+from mechassay.tasks import Keep
 
 Direction = Literal["denoising", "noising"]
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
@@ -37,7 +37,7 @@ class PatchPlan:
     counterfactual: Annotated[str | None, options.COUNTERFACTUAL] = None
     keep: Annotated[Keep, options.KEEP] = "all"
     split: Annotated[str, option("Split to patch.")] = "test"
-    limit: Annotated[int, option("Pairs of each task.", least=1, most=MOST_PAIRS, first=True)] = 40
+    limit: Annotated[int, options.limit("Pairs of each task.", first=True)] = 40
     dtype: Annotated[str, options.DTYPE] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False
     seed: Annotated[int, options.SEED] = 0

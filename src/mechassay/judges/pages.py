@@ -60,13 +60,7 @@ from mechassay.results.plots import (
     plain_axes,
 )
 from mechassay.results.records import Failure, Record, Scalar
-from mechassay.results.sections import (
-    failures_table,
-    failures_text,
-    framed,
-    meanings,
-    stored_table,
-)
+from mechassay.results.sections import failures_table, failures_text, framed, meanings, stored_table
 from mechassay.results.text import plain_number
 from mechassay.utils.display import interval, number, share, shortened
 
@@ -118,10 +112,11 @@ class AssessmentsPage(Page):
         if not runs:
             return [Section("", (Text("Nothing was judged.", "verdict"), *failed))]
         table = Section(RUNS, (_runs_table(runs),))
-        reading = Section("How to read the runs", (Terms(READING),))
+        reading = Fold("How to read the runs", (Terms(READING),))
         if len(runs) == 1:
-            first, *others = pages.ClaimsPage().sections(records)
-            return [Section("", (*first.blocks, *failed)), table, *others, reading]
+            first, *others, more = pages.ClaimsPage().sections(records)
+            more = replace(more, blocks=(reading, *more.blocks))
+            return [Section("", (*first.blocks, *failed)), table, *others, more]
         systems = [own[0] for own in runs]
         return framed(
             systems,

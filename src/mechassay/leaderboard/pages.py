@@ -383,13 +383,13 @@ def _answer(
     if len(names) > 1:
         first, second = names[:2]
         compared = [pairs.get(place, {}).get((first, second)) for place in comparable]
-        known = [less for less in compared if less is not None]
+        known = [less for less in compared if less is not None and not math.isnan(less.low)]
         n_better = sum(less.low > 0 if column.better == "up" else less.high < 0 for less in known)
         parts.append(
             f"it is better than {second} ({texts[second]}) at {n_better} of the {len(known)} where"
             " the two were compared example by example"
             if known
-            else f"{second} has {texts[second]}, which nobody compared example by example"
+            else f"{second} has {texts[second]}; their examples were not compared"
         )
     for control, values in shared.items():
         numbers = [Estimate(values.get(place, math.nan)) for place in comparable]

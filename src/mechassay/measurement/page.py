@@ -3,6 +3,8 @@
 The first sentence of a metric has its verdict, and how often simulated inputs of the same size pass
 that are worth nothing, and how often sound ones do. A pass is trusted if the 95 % interval of every
 worthless kind ends by `MOST_FALSE`; a failure if that of every sound kind begins at `LEAST_POWER`.
+Both need sound inputs to pass more often than worthless ones: what passes all, or nothing, tells
+nothing apart.
 
 The first table has a row a metric, by the repaired definition and as published. Each metric's
 quantities, conditions, the reading of the published table and details are folded.
@@ -20,12 +22,7 @@ from mechassay.results.curves import labels
 from mechassay.results.page import Block, Column, Figure, Fold, Page, Row, Section, Text, TextTable
 from mechassay.results.plots import draw_points
 from mechassay.results.records import Failure, Measure, Record, Scalar, Table
-from mechassay.results.sections import (
-    failure_row,
-    framed,
-    meanings,
-    stored_table,
-)
+from mechassay.results.sections import failure_row, framed, meanings, stored_table
 from mechassay.results.text import plain_number
 from mechassay.stats.intervals import Estimate
 from mechassay.utils.display import UNDEFINED, interval, share
@@ -44,7 +41,8 @@ READING = {
     "Trusted": (
         f"A pass can be trusted if at most {share(MOST_FALSE)} of simulated worthless inputs of the"
         f" same size pass too, of the worst kind; a failure if at least {share(LEAST_POWER)} of"
-        " sound ones pass. By the end of the 95 % interval over simulations."
+        " sound ones pass. By the end of the 95 % interval over simulations; and only where sound"
+        " inputs pass more often than worthless ones."
     ),
     "No verdict": "The metric only reports, or a quantity that decides is undefined.",
     "False alarm, power": (
@@ -159,8 +157,10 @@ def _verdict(record: Record) -> str:
     rates = _Rates.of(record, "repaired")
     text = f"{record.method.name} ({title}) {IN_WORDS.get(said, said)} on {subject}"
     beside = f"By the published definition it {IN_WORDS.get(published, published)}"
-    if false := _Rates.of(record, "page").worthless.value:
-        beside += "" if math.isnan(false) else f", and so do {share(false)} of worthless inputs"
+    false = _Rates.of(record, "page").worthless
+    if false.value > 0:
+        beside += f"; a share of {interval(false.value, false.low, false.high)} of worthless inputs"
+        beside += " passes that"
     return f"{text}{_trust(said, rates)} {beside}."
 
 
@@ -180,13 +180,12 @@ def _trust(said: str, rates: _Rates) -> str:
     shares = (
         f"of {of} that are worth nothing, a share of {worthless} passes, of sound ones {sound}."
     )
+    tells_apart = rates.sound.low > rates.worthless.high
     if said == PASSED[True]:
-        if rates.worthless.high <= MOST_FALSE:
-            return f", which can be trusted: {shares}"
-        return f", which cannot be trusted: {shares}"
-    if rates.sound.low >= LEAST_POWER:
-        return f", which can be trusted: {shares}"
-    return f", which says little: {shares}"
+        trusted, otherwise = rates.worthless.high <= MOST_FALSE, "cannot be trusted"
+    else:
+        trusted, otherwise = rates.sound.low >= LEAST_POWER, "says little"
+    return f", which {'can be trusted' if trusted and tells_apart else otherwise}: {shares}"
 
 
 def _evidence_for(record: Record) -> str:

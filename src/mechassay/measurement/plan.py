@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 from mechassay.features import Architecture
 from mechassay.runs import options
 from mechassay.runs.options import option
-from mechassay.tasks import MOST_PAIRS, Keep
+from mechassay.tasks import Keep
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class MeasurePlan:
     objective: Annotated[str, option("What prompts are measured by.")] = "logit_diff"
     keep: Annotated[Keep, options.KEEP] = "all"
     train_split: Annotated[str, option("Split to find rankings, means and probes on.")] = "train"
-    train_limit: Annotated[int, option("Pairs to find them on.", least=2, most=MOST_PAIRS)] = 100
+    train_limit: Annotated[int, options.limit("Pairs to find them on.", least=2)] = 100
     split: Annotated[str, option("Split to measure on.")] = "test"
     n_prompts: Annotated[
         int | None,

@@ -245,7 +245,6 @@ class Fold:
 
     title: str
     blocks: tuple[Block, ...]
-    is_open: bool = False
     in_markdown: bool = False
 
 

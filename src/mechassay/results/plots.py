@@ -528,9 +528,6 @@ def _forest(
     ax.grid(axis="x", color=INK, alpha=0.1, lw=0.7)
 
 
-# Files
-
-
 def draw_points(
     points: Mapping[str, Sequence[Estimate]],
     names: Sequence[str],
@@ -566,6 +563,9 @@ def draw_points(
                 beside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
             ax.legend(frameon=False, labelcolor=INK, fontsize=SIZE - 1, **beside)
         return figure
+
+
+# Files
 
 
 def svg(figure: Figure) -> str:

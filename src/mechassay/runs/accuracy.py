@@ -17,6 +17,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, ClassVar, get_args
 
 import numpy as np
@@ -32,17 +33,13 @@ from mechassay.prompts.pairs import Example, Examples, content_hash
 from mechassay.results import page
 from mechassay.results.console import print_text
 from mechassay.results.page import NOTHING, Page, Section, TextTable
-from mechassay.results.plots import GREY, INK, MARKERS, PALETTE, SETTINGS, Picture
-from mechassay.results.records import Failure, Measure, Record, Selection, Spec, Values
-from mechassay.results.sections import (
-    framed,
-    measured,
-    run_section,
-)
+from mechassay.results.plots import GREY, INK, MARKERS, PALETTE, SETTINGS, Picture, draw_points
+from mechassay.results.records import Failure, Measure, Record, Selection, Spec, Values, estimate_of
+from mechassay.results.sections import framed, measured, run_section
 from mechassay.results.text import CHANCE_DECIMALS, chance_text
 from mechassay.runs.accuracy_plan import AccuracyPlan, AccuracyScoring
 from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, made_by, shown_model
-from mechassay.stats.intervals import proportion_interval
+from mechassay.stats.intervals import Estimate, proportion_interval
 from mechassay.tasks import TASKS, Task
 from mechassay.tasks.accuracy import mib_scores, score_prompts
 from mechassay.tasks.hub_datasets import PublicTask
@@ -115,7 +112,7 @@ class AccuracyPage(Page):
             records,
             [page.Text(text, "verdict") for text in _answers(records)],
             [Section(table.title, (table,)) for table in tables[:1]],
-            figure=figures[0] if alone else [],
+            figure=figures[0] if alone else _all_tasks(records) if records else [],
             failures=failures,
             folded=[
                 Section(table.title, (*([] if alone else figure), table))
@@ -159,7 +156,29 @@ def _able(record: Record) -> str:
     beside = f"{measured(ranked, least=CHANCE_DECIMALS)} of {ranked.n:,}"
     if ranked.low > chance.value:
         return f"better than guessing ({beside}, chance {chance_text(chance.value)})"
-    return f"not better than guessing ({beside}, chance {chance_text(chance.value)})"
+    said = "worse than guessing" if ranked.high < chance.value else "not told from guessing"
+    return f"{said} ({beside}, chance {chance_text(chance.value)})"
+
+
+def _all_tasks(records: Sequence[Record]) -> list[page.Figure]:
+    """Greedy and ranked accuracy of every model on the original prompts of every task."""
+    tasks, models = (
+        list(dict.fromkeys(getattr(record, role).name for record in records))
+        for role in ("task", "model")
+    )
+    at = {(record.model.name, record.task.name): record for record in records}
+    points: dict[str, list[Estimate]] = {}
+    for model, (name, words) in product(models, SCORES.items()):
+        held = [at.get((model, task)) for task in tasks]
+        points[f"{model}, {words}"] = [
+            estimate_of(record.measure(f"{name}@{ORIGINAL}") if record else None) for record in held
+        ]
+    points["chance"] = [
+        estimate_of(next(r for r in records if r.task.name == task).measure(f"chance@{ORIGINAL}"))
+        for task in tasks
+    ]
+    about = "Accuracy on original prompts with intervals, and chance; the table has the numbers."
+    return [page.Figure(draw_points(points, tasks, "accuracy"), name="Accuracy", about=about)]
 
 
 def _chart(title: str, group: Sequence[Record]) -> page.Figure:

@@ -9,7 +9,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from mechassay.runs import options
 from mechassay.runs.options import option
-from mechassay.tasks import MOST_PAIRS
 
 AccuracyScoring = Literal["exact", "mib-2025"]
 
@@ -29,13 +28,7 @@ class AccuracyPlan:
     split: Annotated[str, option("Split to score.")] = "test"
     limit: Annotated[
         int | None,
-        option(
-            "Examples of each task, or `all` of the split.",
-            least=1,
-            most=MOST_PAIRS,
-            none="all",
-            first=True,
-        ),
+        options.limit("Examples of each task, or `all` of the split.", none="all", first=True),
     ] = None
     dtype: Annotated[str, options.DTYPE] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_type_hints
 
 from mechassay.errors import BadUsage
+from mechassay.tasks import MOST_PAIRS
 
 Role = Literal["planned", "free", "secret"]
 
@@ -43,6 +44,11 @@ class Option:
 def option(help: str, *flags: str, **more: Any) -> Option:
     """An `Option` in one line, for `Annotated`."""
     return Option(help, flags, **more)
+
+
+def limit(help: str, *flags: str, least: int = 1, **more: Any) -> Option:
+    """A number of examples: a mistyped one ends with a line, and not with all memory."""
+    return Option(help, flags, least=least, most=MOST_PAIRS, **more)
 
 
 def options_of(job: Any) -> dict[str, Option]:

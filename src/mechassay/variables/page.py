@@ -22,25 +22,10 @@ from matplotlib.figure import Figure as MatplotlibFigure
 
 from mechassay.features.probes import FullVector
 from mechassay.interventions.heatmap import draw_accuracies
-from mechassay.results.page import (
-    Block,
-    Column,
-    Figure,
-    Fold,
-    Page,
-    Row,
-    Section,
-    Text,
-    TextTable,
-)
+from mechassay.results.page import Block, Column, Figure, Fold, Page, Row, Section, Text, TextTable
 from mechassay.results.plots import draw_points
 from mechassay.results.reading import means
-from mechassay.results.records import (
-    Failure,
-    Measure,
-    Record,
-    estimate_of,
-)
+from mechassay.results.records import Failure, Measure, Record, estimate_of
 from mechassay.results.sections import (
     checks_section,
     facts_section,
@@ -79,8 +64,6 @@ IN_WORDS = {
 }
 """Controls in a sentence, and their order in tables."""
 WHOLE = FullVector.name
-MANY = 5
-"""Models and tasks whose tables stand open."""
 READING = {
     "Accuracy": (
         "The share of test pairs in which the model writes the whole label that the causal model"

@@ -7,7 +7,6 @@ from typing import Annotated, ClassVar, Literal, get_args
 
 from mechassay.runs import options
 from mechassay.runs.options import option
-from mechassay.tasks import MOST_PAIRS
 
 Featurizers = Literal["full-vector", "das", "boundless-das", "dbm", "dbm+pca", "dbm+svd", "dbm+sae"]
 FEATURIZERS: tuple[Featurizers, ...] = get_args(Featurizers)
@@ -74,15 +73,10 @@ class VariablesPlan:
         None
     )
     lr: Annotated[float | None, option("Learning rate; that of the profile if not given.")] = None
-    train_limit: Annotated[
-        int, option("Answered examples to train on.", least=1, most=MOST_PAIRS)
-    ] = 160
-    validation_limit: Annotated[
-        int, option("Answered examples to choose on.", least=1, most=MOST_PAIRS)
-    ] = 60
+    train_limit: Annotated[int, options.limit("Answered examples to train on.")] = 160
+    validation_limit: Annotated[int, options.limit("Answered examples to choose on.")] = 60
     test_limit: Annotated[
-        int,
-        option("Answered examples to report on.", "--limit", least=1, most=MOST_PAIRS, first=True),
+        int, options.limit("Answered examples to report on.", "--limit", first=True)
     ] = 100
     test_split: Annotated[str, option("Split to report on.", "--split")] = "test"
     saes: Annotated[
@@ -126,15 +120,10 @@ class AlignmentsPlan:
     layers: Annotated[
         str, option("Of IOI: layers whose heads the coefficients are fitted with, such as ::3.")
     ] = "all"
-    train_limit: Annotated[
-        int, option("Answered examples to fit coefficients on.", least=1, most=MOST_PAIRS)
-    ] = 160
-    validation_limit: Annotated[
-        int, option("Answered examples to choose a site on.", least=1, most=MOST_PAIRS)
-    ] = 60
+    train_limit: Annotated[int, options.limit("Answered examples to fit coefficients on.")] = 160
+    validation_limit: Annotated[int, options.limit("Answered examples to choose a site on.")] = 60
     test_limit: Annotated[
-        int,
-        option("Answered examples to report on.", "--limit", least=1, most=MOST_PAIRS, first=True),
+        int, options.limit("Answered examples to report on.", "--limit", first=True)
     ] = 100
     test_split: Annotated[str, option("Split to report on.", "--split")] = "test"
     dtype: Annotated[str, options.DTYPE] = "float32"

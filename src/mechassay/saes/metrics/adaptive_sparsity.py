@@ -183,8 +183,7 @@ def _flags(
         yield Flag(
             "fixed_k",
             f"Every value has {k[0]:g} active features: the published fit is exact, and its"
-            " mismatch"
-            " rate is 0 by construction.",
+            " mismatch rate is 0 by construction.",
         )
     if threshold >= 1:
         yield Flag(

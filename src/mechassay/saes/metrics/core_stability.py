@@ -190,8 +190,7 @@ def core_stability(
         Flag(
             "bounded_fraction",
             f"The published core is {len(page_cores[0]):,} of {n_features:,} features by"
-            " definition,"
-            f" so core_fraction is at most {len(page_cores[0]) / n_features:.3g}.",
+            f" definition, so core_fraction is at most {len(page_cores[0]) / n_features:.3g}.",
         ),
     ]
     table = (

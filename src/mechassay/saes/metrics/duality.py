@@ -126,14 +126,12 @@ def duality(
         Flag(
             "numbers_of_features",
             "The published definition compares the numbers of active features, which say nothing"
-            " of two different"
-            " dictionaries.",
+            " of two different dictionaries.",
         ),
         Flag(
             "overlap_of_what",
             "The published text does not say whether the overlap is that of each value, as here,"
-            " or of all"
-            " values together (feature_overlap_of_all).",
+            " or of all values together (feature_overlap_of_all).",
         ),
     ]
     if direction <= random + NEAR:

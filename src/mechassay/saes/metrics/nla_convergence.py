@@ -237,8 +237,7 @@ def nla_convergence(
     axis = Flag(
         "selection",
         "The published definition chooses values by their projection on the direction, and then"
-        " asks whether they"
-        " vary along it: the true direction is rejected.",
+        " asks whether they vary along it: the true direction is rejected.",
     )
     return Measurement.of(
         ID,

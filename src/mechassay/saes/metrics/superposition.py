@@ -292,8 +292,7 @@ def _page(layers: Mapping[str, Moments]) -> tuple[dict[str, Quantity], Table, li
         Flag(
             "strong_unreachable",
             "The published packing is at most 1 and its axes are orthogonal: no activations"
-            " whatever"
-            " are in its strong regime.",
+            " whatever are in its strong regime.",
         )
     ]
     if n < d:

@@ -151,8 +151,7 @@ def _flags(activating: IDS, k: int) -> Iterable[Flag]:
     yield Flag(
         "input_against_output",
         "The published definition compares the tokens that a feature writes with those that it"
-        " reads: a feature"
-        " that reads one word and predicts another has 0.",
+        " reads: a feature that reads one word and predicts another has 0.",
     )
     tokens = (activating >= 0).sum(axis=1)
     if dead := int((tokens == 0).sum()):

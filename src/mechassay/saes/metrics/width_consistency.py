@@ -267,8 +267,7 @@ def _flags(
             Flag(
                 "unrelated_matches",
                 f"Most of the published {top_k} best matches of a feature are unrelated to it,"
-                " so that"
-                " identical dictionaries fail.",
+                " so that identical dictionaries fail.",
             )
         )
     n = len(rows)
