@@ -30,16 +30,18 @@ from functools import cache
 from hashlib import blake2b
 from importlib.resources import files
 from itertools import accumulate, islice
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from jaxtyping import Float, UInt64
 
 from mechassay.errors import BadPairs, BadUsage, one_of
 from mechassay.prompts.pairs import ABSENT, Example, Examples, Pairs, Unreadable, align_pairs
 from mechassay.prompts.tokenization import Aligned, Misaligned, encode, tokenizer_of
 from mechassay.tasks import KEEP, MOST_PAIRS, Keep
 from mechassay.utils.display import html_facts
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, UInt64
 
 PRIVATE = "private"
 """The split whose prompts are never stored."""
