@@ -248,10 +248,11 @@ NOT_RUN = {
     r"gpt2|EleutherAI|microsoft|gemma|attn-only": "needs a model of the hub",
     r"/shared|--judge|check-change|--steps per-crit": "needs a cluster, a server or a history",
     r"-M eap-corrupted|agreement:| agreement |build results": "needs what the page adds",
-    r"seeds\.txt|submission|drawn/| alignment|saes/|runs/paper|scores/scores": "needs a reader's file",
-    r"\.pdf|ann\.json|run1|voted|ioi\.json|judgments\.json": "needs a reader's file",
-    r"^mechassay assay.*(assay|50)$|-m truth |--model truth |saes train|train -o|truth train|mine": "long",
-    r"table-2b|null EX2|run all|/cmd |runs/board|--task all|licensing|--paper": "long",
+    r"seeds\.txt|submission|drawn/| alignment|saes/|runs/paper": "needs a file of the reader",
+    r"\.pdf|ann\.json|run1|voted|ioi\.json|judgments\.json|es/scores": "needs a file of the reader",
+    r"^mechassay assay.*(assay|50)$|-m truth |--model truth ": "takes long",
+    r"saes train|train -o|truth train|mine": "takes long",
+    r"table-2b|null EX2|run all|/cmd |runs/board|--task all|licensing|--paper": "takes long",
 }
 """Commands that are looked up only, and why."""
 

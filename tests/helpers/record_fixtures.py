@@ -14,7 +14,6 @@ from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.drawing import Drawing
 from mechassay.circuits.evaluation.curve import Controls, FaithfulnessCurve, area_measure
 from mechassay.circuits.scores import EdgeScores
-from mechassay.circuits.series import AreaRule
 from mechassay.models.graph import Graph
 from mechassay.results.records import Measure, Provenance, Record, Spec, Table, Values
 from mechassay.stats.intervals import Interval
@@ -200,27 +199,17 @@ def curve() -> FaithfulnessCurve:
     ids, kept = ("x", "y"), (0, 90, 200, 1000)
     values = np.array([[0.0, 0.0], [0.4, 0.6], [0.7, 0.9], [1.0, 1.0]])
     empty, full = np.zeros(2), np.ones(2)
-    rule = AreaRule("strict", FRACTIONS, N_EDGES, empty, full, ids)
-    sweeps = {
-        by: rule.sweep(by, (10, 100, 200, 1000), kept, values) for by in ("value", "magnitude")
-    }
     drawn = {0: (kept, values)}
     return FaithfulnessCurve(
         label="my-<method>",
         profile="strict",
-        objective="logit_diff",
         n_edges=N_EDGES,
-        fractions=tuple(FRACTIONS),
-        sweeps=sweeps,
-        controls=Controls("logit_diff", ids, tuple(FRACTIONS), empty, full, drawn, drawn),
-        random={0: sweeps["value"]},
-        random_paths={0: sweeps["value"]},
-        ids=ids,
         groups=ids,
-        denominator=rule.denominator,
-        n_undefined=0,
+        controls=Controls("logit_diff", ids, tuple(FRACTIONS), empty, full, drawn, drawn),
+        kept={"value": kept, "magnitude": kept},
+        values={"value": values, "magnitude": values},
         warnings=("Only 2 examples: intervals are rough.",),
-        notes={"method": "eap", "model": "tiny-model"},
+        model="tiny-model",
     )
 
 

@@ -13,7 +13,6 @@ import pytest
 
 from helpers.edits import sealed, unnoticed
 from mechassay.circuits.evaluation.curve import Controls, FaithfulnessCurve
-from mechassay.circuits.series import AreaRule
 from mechassay.errors import BadFile
 from mechassay.results.reading import means, read_record, recomputed
 from mechassay.results.records import Measure, Record, Spec, Values, provenance
@@ -125,14 +124,15 @@ def wide(curve: FaithfulnessCurve) -> FaithfulnessCurve:
     values[-1] = full
     kept = (8, 90, 200, 1000)
     drawn = {seed: (kept, rng.permutation(values, axis=1)) for seed in (0, 1)}
-    rule = AreaRule("strict", curve.fractions, curve.n_edges, empty, full, groups, 7)
-    controls = Controls("logit_diff", ids, curve.fractions, empty, full, drawn, drawn)
-    return FaithfulnessCurve.of(
-        rule,
-        controls,
-        {"value": kept, "magnitude": kept},
-        {"value": values, "magnitude": values[:, ::-1]},
+    return FaithfulnessCurve(
         label="eap",
+        profile="strict",
+        n_edges=curve.n_edges,
+        groups=groups,
+        controls=Controls("logit_diff", ids, curve.fractions, empty, full, drawn, drawn),
+        kept={"value": kept, "magnitude": kept},
+        values={"value": values, "magnitude": values[:, ::-1]},
+        seed=7,
     )
 
 

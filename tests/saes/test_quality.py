@@ -145,7 +145,7 @@ def test_seeds_initialisation_and_the_untrained_model(
 
 def test_a_record_holds_all_of_it(store: ActivationStore) -> None:
     found = measured(store, exact(word_model().decoder.d_model))
-    record = found.record(model="tiny", site="resid.0")
+    record = found.record(cell={"model": "tiny", "site": "resid.0"})
     check_record(record)
     assert record.measures == list(found.measures) and record.kind == "saes"
     assert any("No other seed" in each for each in record.warnings)

@@ -38,7 +38,7 @@ from mechassay.utils.display import (
     progress_line,
     rate,
 )
-from mechassay.utils.files import write_tensors
+from mechassay.utils.files import read_tensors, write_tensors
 
 NAME = "truth-ioi"
 LONGEST_LINE = 420
@@ -317,9 +317,12 @@ def test_a_whole_curve_is_stored(held: dict[str, Any], tmp_path: Path) -> None:
     again = FaithfulnessCurve.load(file)
     told = {"exclude": {"provenance"}}
     assert again.record().model_dump_json(**told) == curve.record().model_dump_json(**told)
-    assert (again.label, again.notes, again.seed) == (curve.label, curve.notes, curve.seed)
-    for seed, sweep in curve.random_paths.items():
-        np.testing.assert_array_equal(again.random_paths[seed].per_example, sweep.per_example)
+    assert (again.label, again.model, again.seed) == (curve.label, curve.model, curve.seed)
+    assert again.drawn.keys() == curve.drawn.keys() == {"random", "random-paths"}
+    for seed, sweep in curve.drawn["random-paths"].items():
+        np.testing.assert_array_equal(
+            again.drawn["random-paths"][seed].per_example, sweep.per_example
+        )
     assert again.random_cmd == pytest.approx(curve.random_cmd, nan_ok=True)
     np.testing.assert_array_equal(
         ma.circuits.differences_of([again, curve]).values, np.zeros((2, 2))
@@ -329,7 +332,7 @@ def test_a_whole_curve_is_stored(held: dict[str, Any], tmp_path: Path) -> None:
 def test_a_curve_is_not_read_from_other_files(held: dict[str, Any], tmp_path: Path) -> None:
     curve = held["curve"]
     record = curve.save(tmp_path / "curve.json")
-    with pytest.raises(BadFile, match="a record of a curve; `read_record` reads it"):
+    with pytest.raises(BadFile, match="a record of a faithfulness curve; `read_record` reads it"):
         FaithfulnessCurve.load(record)
     with pytest.raises(BadUsage, match=r"ends in \.safetensors or \.json"):
         curve.save(tmp_path / "curve.csv")
@@ -337,9 +340,19 @@ def test_a_curve_is_not_read_from_other_files(held: dict[str, Any], tmp_path: Pa
     held["scores"].save(scores)
     with pytest.raises(BadFile, match="holds 'edge_scores'; expected 'faithfulness curve'"):
         FaithfulnessCurve.load(scores)
-    tensors, header = curve.controls.stored()
-    write_tensors(scores, tensors, {"kind": "faithfulness curve", **header})
-    with pytest.raises(BadFile, match="not a curve of this version"):
+    tensors, header = read_tensors(curve.save(tmp_path / "other.safetensors"), curve.file_kind)
+    for broken, reason in (
+        ({"fields": {}}, "it lacks 'label'"),
+        ({"fields": [1]}, "the whole is no JSON object"),
+        ({"fields": {**header["fields"], "seed": "7"}}, "seed is no int: '7'"),
+        ({"fields": {**header["fields"], "profile": "x"}}, "Unknown profile 'x'"),
+    ):
+        write_tensors(scores, tensors, {**header, **broken})
+        with pytest.raises(BadFile, match=f"holds no faithfulness curve of this version .{reason}"):
+            FaithfulnessCurve.load(scores)
+    flat = {**tensors, "controls.empty": tensors["controls.empty"][None]}
+    write_tensors(scores, flat, header)
+    with pytest.raises(BadFile, match="controls.empty is an array of another type or shape"):
         FaithfulnessCurve.load(scores)
 
 

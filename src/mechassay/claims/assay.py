@@ -69,7 +69,7 @@ from mechassay.discovery.job import CircuitsJob
 from mechassay.discovery.study import forward_seconds
 from mechassay.errors import BadFile, BadUsage, DiskFull, MechassayError, MissingExtra
 from mechassay.measurement.job import MeasureJob
-from mechassay.measurement.measurement import KIND as MEASURE
+from mechassay.measurement.measurement import Measurement
 from mechassay.models.graph import Graph
 from mechassay.models.model import Model, load_model
 from mechassay.models.sources import ALL_TRUTHS
@@ -821,7 +821,7 @@ def _with_warnings(
         file = part.base / each.file
         step = next((name for folder, name in steps.items() if file.is_relative_to(folder)), "")
         own = each.record.model.name == record_name(part.claim.model)
-        if step and own and each.record.kind != MEASURE:
+        if step and own and each.record.kind != Measurement.kind:
             for warning in each.record.warnings:
                 told.setdefault(warning, {})[step] = None
     order = list(steps.values())

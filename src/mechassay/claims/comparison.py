@@ -33,9 +33,9 @@ from scipy.stats import binomtest
 from mechassay.claims.judgments import JudgedClaim, Judgment, Judgments, Rater, now, rater_names
 from mechassay.claims.rubric import JUDGED, STATUSES, Status
 from mechassay.errors import BadUsage
-from mechassay.results.records import Measure, Record, Spec, Table, provenance
+from mechassay.results.records import Measure, Spec, Table
+from mechassay.results.result import Contents, Result
 from mechassay.stats.intervals import LEVEL, N_RESAMPLES, Interval, percentile_interval
-from mechassay.utils.display import OneLine
 
 
 def confusion(
@@ -132,7 +132,6 @@ def kappas_by_chance(
     return weighted_kappa(draws.astype(float))
 
 
-KIND = "claims-comparison"
 K = len(JUDGED)
 TRUE_KAPPA = 0.5
 BETTER: dict[str, Literal["up", "down", ""]] = {"difference": "", "distance": "down"}
@@ -175,7 +174,7 @@ class AgreementMeasure:
 
 
 @dataclass(frozen=True, repr=False)
-class RaterComparison(OneLine):
+class RaterComparison(Result, kind="claims-comparison"):
     """Raters, item by item.
 
     Attributes:
@@ -264,8 +263,7 @@ class RaterComparison(OneLine):
             claims=tuple(settled),
         )
 
-    def record(self) -> Record:
-        """The comparison as a record."""
+    def contents(self) -> Contents:
         measures = [
             Measure(
                 name=each.name if each.name == "alpha" else f"{each.name} {each.between}",
@@ -286,22 +284,20 @@ class RaterComparison(OneLine):
         if aside:
             warnings.append(f"Of another model, beside the others: {', '.join(aside)}.")
         identifier, _, version = self.rubric.partition("@")
-        return Record(
-            kind=KIND,
-            cell={"raters": raters},
-            specs={
+        return {
+            "cell": {"raters": raters},
+            "specs": {
                 "method": Spec(name=raters),
                 "rubric": Spec(name=identifier, version=int(version)),
             },
-            measures=measures,
-            tables=[
+            "measures": measures,
+            "tables": [
                 Table.of("disagreements", ("claim", "criterion"), self._rows()),
                 Table.of("confusion", ("raters", "first", "second"), self._confusions()),
                 Table.of("criteria", ("criterion", "raters"), self._by_criterion()),
             ],
-            warnings=warnings,
-            provenance=provenance(device="cpu", dtype="float64", seed=0),
-        )
+            "warnings": warnings,
+        }
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         for item in self.disagreements():

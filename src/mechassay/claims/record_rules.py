@@ -34,7 +34,7 @@ from mechassay.circuits.scores import SCORES_SHA256
 from mechassay.claims.claim import Claim
 from mechassay.claims.rubric import JUDGED, RecordTest, Status
 from mechassay.errors import BadFile
-from mechassay.measurement.measurement import KIND as MEASURE
+from mechassay.measurement.measurement import Measurement
 from mechassay.models.objectives import least_size
 from mechassay.models.sources import UNTRAINED
 from mechassay.prompts.rows import FILES
@@ -65,7 +65,7 @@ class StoredRecord:
     @property
     def ranking(self) -> str:
         """What ranked the edges of its circuits; of measurement the circuit itself."""
-        if self.record.kind == MEASURE:
+        if self.record.kind == Measurement.kind:
             circuit = self.record.specs.get("circuit")
             return circuit.name if circuit else ""
         return self.record.cell.get("method", self.record.method.name)

@@ -303,24 +303,22 @@ class Study:
             seed=job.seed,
             progress=self.bench.progress,
         )
+        data = self.bench.folder.selections(self.group)
+        record = curve.record(
+            self._specs(cell, scores),
+            made_by(self.model, job.seed, data["test"].hash),
+            preference=self.preference,
+            cell=dict(cell.of),
+            data=data,
+        )
+        # After the record, whose intervals are a good part of the time.
         realised = {
             "localize_seconds": _seconds(scores),
             "evaluate_seconds": round(time.perf_counter() - begin, 3),
             "peak_memory_gb": round(_peak_memory() / 2**30, 3),
             "shared_controls_s": controls.seconds,
         }
-        data = self.bench.folder.selections(self.group)
-        about = made_by(self.model, job.seed, data["test"].hash)
-        record = curve.record(
-            cell=cell.of,
-            **self._specs(cell, scores),
-            device=about.device,
-            dtype=about.dtype,
-            data_hash=about.data_hash,
-            realised=realised,
-            data=data,
-            preference=self.preference,
-        )
+        record = record.changed(realised=realised)
         return self._with_metrics(record, scores, batch)
 
     def _bare(self, cell: Cell, scores: Ranked, batch: Batch) -> Record:

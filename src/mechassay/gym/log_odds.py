@@ -12,7 +12,6 @@ Figures have layers from the bottom up, and regions along the axis.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,22 +30,20 @@ from mechassay.interventions.sweep import mean_estimates, sweep, token_logits
 from mechassay.models.model import Model
 from mechassay.prompts.batch import NO_TOKEN
 from mechassay.prompts.interchange_batch import InterchangeBatch, InterchangesLike
-from mechassay.results.records import Measure, Record, Spec, Table, Values, provenance
+from mechassay.results.records import Measure, Spec, Table, Values
+from mechassay.results.result import Contents, Result
 from mechassay.stats.intervals import Estimate
-from mechassay.utils.display import BAR, OneLine, Progress, Tabular, html_facts, html_table
+from mechassay.utils.display import BAR, Progress
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-KIND = "odds"
-ROWS = 30
-"""Sites that a notebook shows."""
 SAYS = "How far an interchange at the site moves the log-odds from the base's label to the new one."
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LogOddsRatios(OneLine, Tabular):
+class LogOddsRatios(Result, kind="odds"):
     """Log odds-ratios of n items at each of k sites alone; `ratios[site]` are those of one.
 
     Attributes:
@@ -122,20 +119,7 @@ class LogOddsRatios(OneLine, Tabular):
         columns = self.columns()
         return draw_odds(columns["layer"], columns["position"], columns["odds"], ax=ax)
 
-    def _repr_html_(self) -> str:
-        columns = self.columns()
-        rows = [
-            (site, f"{value:.3f}", "–" if math.isnan(low) else f"{low:.3f} to {high:.3f}")
-            for site, value, low, high in zip(
-                *(columns[name] for name in ("site", "odds", "low", "high")), strict=True
-            )
-        ]
-        more = f"{len(rows) - ROWS:,} more sites" if len(rows) > ROWS else ""
-        table = html_table(("site", "log odds-ratio, nats", "95 % interval"), rows[:ROWS], more)
-        return html_facts("Log odds-ratios", {"items": len(self)}, table)
-
-    def record(self, **more: Any) -> Record:
-        """The mean at every site as a record, with the values of every item."""
+    def contents(self) -> Contents:
         names = [str(site) for site in self.sites]
         measures = [
             Measure(
@@ -149,24 +133,20 @@ class LogOddsRatios(OneLine, Tabular):
             )
             for name in names
         ]
-        about = provenance(device="", dtype="", seed=self.seed)
-        specs = {
-            "model": Spec(name=self.model),
-            "task": Spec(name=""),
-            "method": Spec(name=self.finder),
-            "metric": Spec(name="log odds-ratio"),
-        }
         columns = {name: self.values[:, i].tolist() for i, name in enumerate(names)}
-        given: dict[str, Any] = {"specs": specs, "provenance": about, **more}
-        return Record(
-            kind=KIND,
-            measures=measures,
-            tables=[Table(name="sites", keys=("site",), columns=self.columns())],
-            values=Values(
+        return {
+            "specs": {
+                "model": Spec(name=self.model),
+                "task": Spec(name=""),
+                "method": Spec(name=self.finder),
+                "metric": Spec(name="log odds-ratio"),
+            },
+            "measures": measures,
+            "tables": [Table(name="sites", keys=("site",), columns=self.columns())],
+            "values": Values(
                 unit="pair", ids=list(self.ids), groups=list(self.groups), columns=columns
             ),
-            **given,
-        )
+        }
 
 
 def odds(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -22,24 +22,11 @@ from mechassay.gym.interchanges import tokens_of_labels
 from mechassay.gym.pairs import GymPairs
 from mechassay.interventions.sweep import token_logits
 from mechassay.models.model import Model
-from mechassay.results.records import Measure, Provenance, Record, Spec, Table, Values, provenance
+from mechassay.results.records import Measure, Spec, Table, Values
+from mechassay.results.result import Contents, Result
 from mechassay.stats.intervals import Estimate, proportion_interval
-from mechassay.utils.display import (
-    SILENT,
-    OneLine,
-    Progress,
-    Tabular,
-    html_facts,
-    html_note,
-    html_table,
-)
+from mechassay.utils.display import SILENT, Progress
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-
-KIND = "gym-check"
 ALL_TYPES = "all"
 LEAST_ACCURACY = 0.6
 """The paper greys tasks that a model does no better than this."""
@@ -47,7 +34,7 @@ ACCURACY_SAYS = "Share of test sentences whose own label is more probable than t
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class GymAccuracy(OneLine, Tabular):
+class GymAccuracy(Result, kind="gym-check"):
     """The labels of a task's sentences in a model.
 
     Attributes:
@@ -118,73 +105,31 @@ class GymAccuracy(OneLine, Tabular):
             "dropped": sum(self.dropped.values()),
         }
 
-    def plot(self, ax: Axes | None = None) -> Figure:
-        """Accuracies of all sentences and of each type, with intervals."""
-        from mechassay.results.plots import draw_points
-
-        columns = self.columns()
-        numbers = zip(*(columns[name] for name in ("accuracy", "low", "high")), strict=True)
-        points = [Estimate(*row) for row in numbers]
-        return draw_points({"accuracy": points}, columns["type"], "accuracy", ax=ax)
-
-    def _repr_html_(self) -> str:
-        columns = self.columns()
-        rows = [
-            (kind, f"{value:.2f}", f"{low:.2f} to {high:.2f}", f"{n:,}")
-            for kind, value, low, high, n in zip(
-                *(columns[name] for name in ("type", "accuracy", "low", "high", "n")), strict=True
-            )
-        ]
-        facts = {f"dropped: {reason}": f"{n:,}" for reason, n in self.dropped.items()}
-        names = ("type", "accuracy", "95 % interval", "n")
-        notes = map(html_note, self.warnings())
-        return html_facts(f"{self.task}, {self.model}", facts, html_table(names, rows), *notes)
-
     def warnings(self) -> list[str]:
         """What a reader has to know."""
         if self.does_it:
             return []
         return [no_behaviour(self.model, self.task, self.estimate.value)]
 
-    def record(
-        self, specs: Mapping[str, Spec] | None = None, made: Provenance | None = None, **more: Any
-    ) -> Record:
-        """The accuracy as a record, with the margin of every sentence.
-
-        Args:
-            specs: more of model and task than their names.
-            made: how it came about.
-            more: other fields of the record.
-        """
-        named = {
-            "model": Spec(name=self.model),
-            "task": Spec(name=self.task),
-            "method": Spec(name="behaviour"),
-            "metric": Spec(name="accuracy"),
-        }
+    def contents(self) -> Contents:
         values = {"right": self.right.astype(float).tolist(), "margin": self.margins.tolist()}
-        given: dict[str, Any] = {
-            "provenance": made or provenance(device="", dtype="", seed=0),
-            **more,
-        }
-        return Record(
-            kind=KIND,
-            specs={**named, **(specs or {})},
-            measures=[
-                Measure(
-                    name="accuracy",
-                    n=len(self),
-                    better="up",
-                    meaning=ACCURACY_SAYS,
-                    **vars(self.estimate),
-                )
-            ],
-            tables=[Table(name="types", keys=("type",), columns=self.columns())],
-            values=Values(
+        accuracy = Measure(
+            name="accuracy", n=len(self), better="up", meaning=ACCURACY_SAYS, **vars(self.estimate)
+        )
+        return {
+            "specs": {
+                "model": Spec(name=self.model),
+                "task": Spec(name=self.task),
+                "method": Spec(name="behaviour"),
+                "metric": Spec(name="accuracy"),
+            },
+            "measures": [accuracy],
+            "tables": [Table(name="types", keys=("type",), columns=self.columns())],
+            "values": Values(
                 unit="sentence", ids=list(self.ids), groups=list(self.groups), columns=values
             ),
-            **given,
-        )
+            "warnings": self.warnings(),
+        }
 
 
 def no_behaviour(model: str, task: str, accuracy: float) -> str:

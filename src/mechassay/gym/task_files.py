@@ -51,7 +51,11 @@ def read_gym_tasks(path: str | Path) -> dict[str, GymTask]:
     """
     file = Path(path)
     try:
-        data = yaml.load(file.read_text("utf-8"), Loader=SafeLoader)
+        text = file.read_text("utf-8")
+        try:
+            data = yaml.load(text, Loader=SafeLoader)
+        except yaml.YAMLError:
+            data = yaml.safe_load(text)  # Its error names the line of the mistake.
     except OSError as error:
         raise BadFile(f"{path}: {error.strerror or type(error).__name__}.") from error
     except UnicodeDecodeError as error:

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,18 +36,10 @@ from mechassay.features.training import fall_of, still_falling
 from mechassay.gym.interchanges import CAUSALGYM_2024
 from mechassay.gym.names import RANDOM, VANILLA, is_control, shuffled_of
 from mechassay.gym.task_accuracy import ACCURACY_SAYS, LEAST_ACCURACY, no_behaviour
-from mechassay.results.records import (
-    Measure,
-    Provenance,
-    Record,
-    Spec,
-    Table,
-    Values,
-    measured,
-    provenance,
-)
+from mechassay.results.records import Measure, Spec, Table, Values, measured
+from mechassay.results.result import Contents, Result
 from mechassay.stats.intervals import Estimate, Resamples, percentile_interval, proportion_interval
-from mechassay.utils.display import OneLine, Tabular, html_facts, html_note, html_table
+from mechassay.utils.display import OneLine
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -191,7 +182,6 @@ def means_of(
     return [Estimate(float(x), *end) for x, end in zip(means, ends, strict=True)]
 
 
-KIND = "gym"
 METHODS_TABLE, CANDIDATES, CELLS = "methods", "candidates", "cells"
 WHOLE_VECTOR, RANDOM_DIRECTIONS = "whole vector", "random directions"
 """Controls of directions that others found."""
@@ -215,7 +205,7 @@ BIASED = (
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TaskOdds(OneLine, Tabular):
+class TaskOdds(Result, kind="gym"):
     """The odds of a task's methods in a model; see the module.
 
     Attributes:
@@ -429,48 +419,31 @@ class TaskOdds(OneLine, Tabular):
 
     # --- as a record ------------------------------------------------------------------------------
 
-    def record(
-        self, specs: Mapping[str, Spec] | None = None, made: Provenance | None = None, **more: Any
-    ) -> Record:
-        """The evaluation as a record, with tables of methods, of their candidates and of
-        all cells.
-
-        Args:
-            specs: more of model and task than their names.
-            made: how it came about.
-            more: other fields of the record.
-        """
-        settings: dict[str, Any] = {"seeds": max(each.seeds for each in self.methods.values())}
+    def contents(self) -> Contents:
+        settings: dict[str, Any] = {"seeds": max(odds.seeds for odds in self.methods.values())}
         settings |= {} if self.compat is None else {"compat": self.compat}
-        named = {
-            "model": Spec(name=self.model),
-            "task": Spec(name=self.task),
-            "method": Spec(name="", args=settings),
-            "metric": Spec(name="log odds-ratio"),
-        }
         values = {method: self.items(method).mean(axis=0).tolist() for method in self.methods}
-        given: dict[str, Any] = {
-            "provenance": made or provenance(device="", dtype="", seed=self.seed),
-            **more,
-        }
-        return Record(
-            kind=KIND,
-            specs={**named, **(specs or {})},
-            measures=list(self._measures()),
-            tables=[
+        return {
+            "specs": {
+                "model": Spec(name=self.model),
+                "task": Spec(name=self.task),
+                "method": Spec(name="", args=settings),
+                "metric": Spec(name="log odds-ratio"),
+            },
+            "measures": list(self._measures()),
+            "tables": [
                 Table(name=METHODS_TABLE, keys=("method",), columns=self.columns()),
                 Table(name=CANDIDATES, keys=("method", "setting"), columns=self.candidates()),
                 Table(name=CELLS, keys=("method", "layer", "region"), columns=self.cells()),
             ],
-            values=Values(
+            "values": Values(
                 unit="pair",
                 ids=list(self.ids),
                 groups=list(self.groups),
                 columns={RIGHT: self.right.astype(float).tolist(), **values},
             ),
-            warnings=self.warnings(),
-            **given,
-        )
+            "warnings": self.warnings(),
+        }
 
     def warnings(self) -> list[str]:
         """What a reader has to know."""
@@ -531,31 +504,26 @@ class TaskOdds(OneLine, Tabular):
             less = self.difference(method, control, of)
             yield _measure(name, method, f"difference:{control}", less, n, SAYS[of])
 
-    def to_html(self, path: str | Path) -> Path:
-        """Write the evaluation as one self-contained HTML file with its figures."""
-        from mechassay.results.report import write_page
-
-        return write_page(Path(path), [self.record()])
-
     # --- how it shows itself ----------------------------------------------------------------------
 
     def shown(self) -> dict[str, Any]:
         about = {"model": self.model, "task": self.task, "accuracy": self.accuracy.value}
         return {**about, **{method: self.estimate(method).value for method in self.methods}}
 
-    def plot(self, method: str | None = None, ax: Axes | None = None) -> Figure:
-        """Mean odds of test items as a heat map of layers and regions.
+    def plot(self, ax: Axes | None = None, *, method: str | None = None) -> Figure:
+        """Mean odds of test items as a heat map of layers and regions, of the first method if none
+        is named.
 
         Raises:
             UnknownName: no such method.
         """
         from mechassay.gym.log_odds import draw_odds
 
-        found = self[method or next(iter(self.methods))]
-        means = found.odds(ORIGINAL).mean(axis=(0, 1))
+        odds = self[method or next(iter(self.methods))]
+        means = odds.odds(ORIGINAL).mean(axis=(0, 1))
         places = [(layer, region) for layer in self.layers for region in self.regions]
         layers, regions = zip(*places, strict=True)
-        return draw_odds(layers, regions, means.ravel().tolist(), title=found.method, ax=ax)
+        return draw_odds(layers, regions, means.ravel().tolist(), title=odds.method, ax=ax)
 
     def plot_layers(self, ax: Axes | None = None) -> Figure:
         """Odds against layers, each at its region, a line each method."""
@@ -563,22 +531,6 @@ class TaskOdds(OneLine, Tabular):
 
         lines = {method: list(self.by_layer(method).items()) for method in self.methods}
         return draw_lines(lines, "log odds-ratio, nats", ax=ax)
-
-    def _repr_html_(self) -> str:
-        columns = self.columns()
-        names = ("method", "odds", "selectivity", "control", f"{ORIGINAL}_2024")
-        rows = [
-            (row[0], *(f"{x:.2f}" for x in row[1:]))
-            for row in zip(*(columns[name] for name in names), strict=True)
-        ]
-        facts = {
-            "accuracy": f"{self.accuracy.value:.2f}",
-            "test items": f"{len(self):,}",
-            "layers": len(self.layers),
-            "regions": ", ".join(self.regions),
-        }
-        notes = map(html_note, self.warnings())
-        return html_facts(f"{self.task}, {self.model}", facts, html_table(names, rows), *notes)
 
 
 def _training(found: MethodOdds) -> dict[str, float | bool | None]:

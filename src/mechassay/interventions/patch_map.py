@@ -14,31 +14,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float
 from scipy.stats import norm
 
-from mechassay.errors import BadFile, BadUsage, UnknownName, first_line, one_of
+from mechassay.errors import BadUsage, one_of
 from mechassay.interventions.patch_verdict import ALL_PROMPTS, COLUMNS, EXACT, verdict
-from mechassay.interventions.plan import DIRECTIONS, Direction
-from mechassay.interventions.site import PARTS, Part
+from mechassay.interventions.plan import Direction
+from mechassay.interventions.site import Part
 from mechassay.models.objectives import least_size
-from mechassay.results.records import (
-    Check,
-    Measure,
-    Provenance,
-    Record,
-    Spec,
-    Table,
-    measured,
-    provenance,
-)
+from mechassay.results.records import Check, Measure, Spec, Table, measured
+from mechassay.results.result import Contents, Result
 from mechassay.stats.intervals import (
     LEVEL,
     Estimate,
@@ -47,22 +37,18 @@ from mechassay.stats.intervals import (
     resolved_difference,
     widening,
 )
-from mechassay.utils.display import OneLine, Tabular, html_facts
-from mechassay.utils.files import read_tensors, write_tensors
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-KIND = "patch"
 HIDDEN = "·"
 ENDS = ("share", "low", "high", "joint_low", "joint_high")
-_ARRAYS = ("values", "base", "source", "known")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PatchMap(OneLine, Tabular):
+class PatchMap(Result, kind="patch"):
     """The objective after each patch, for every pair: layers x tokens, or layers x heads.
 
     Attributes:
@@ -324,91 +310,24 @@ class PatchMap(OneLine, Tabular):
         """What the map says, in sentences; see `interventions.patch_verdict`."""
         return verdict((self.whole or self.of(self.templates[0])).record())
 
-    def _repr_html_(self) -> str:
-        from mechassay.results.plots import svg
-
-        facts = {
-            "pairs": len(self.ids),
-            "direction": self.direction,
-            "objective": self.objective,
-            "base, source": f"{self.base.mean():.4g}, {self.source.mean():.4g}",
-        }
-        title = f"Patching of {self.part}: {self.verdict}"
-        return html_facts(title, facts, svg(self.plot()))
-
-    def save(self, path: str | Path) -> Path:
-        """Write the map as a safetensors file; `load` reads it."""
-        arrays = {name: getattr(self, name) for name in _ARRAYS}
-        header = {each.name: getattr(self, each.name) for each in fields(self)}
-        tensors = {name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in arrays.items()}
-        about = {name: x for name, x in header.items() if name not in arrays}
-        write_tensors(Path(path), tensors, {"kind": KIND, **about})
-        return Path(path)
-
-    @staticmethod
-    def load(path: str | Path) -> PatchMap:
-        """A map written by `save`.
-
-        Raises:
-            BadFile: missing, truncated or foreign.
-        """
-        tensors, header = read_tensors(Path(path), KIND)
-        try:
-            return PatchMap(
-                one_of("part of a site", header["part"], PARTS),
-                one_of("direction of patching", header["direction"], DIRECTIONS),
-                str(header["objective"]),
-                *(tensors[name].numpy() for name in _ARRAYS),
-                layers=tuple(map(int, header["layers"])),
-                tokens=tuple(tuple(map(str, texts)) for texts in header["tokens"]),
-                variants=tuple(map(str, header["variants"])),
-                ids=tuple(map(str, header["ids"])),
-                groups=tuple(map(str, header["groups"])),
-                parts={name: tuple(map(int, at)) for name, at in header["parts"].items()},
-                last_layer=int(header["last_layer"]),
-                higher_is_better=bool(header["higher_is_better"]),
-                seed=int(header["seed"]),
-                model=str(header["model"]),
-                task=str(header["task"]),
-            )
-        except (AttributeError, KeyError, TypeError, ValueError, UnknownName) as error:
-            raise BadFile(f"{path}: not a map of patching ({first_line(error)}).") from None
-
-    def record(
-        self, specs: Mapping[str, Spec] | None = None, made: Provenance | None = None, **more: Any
-    ) -> Record:
-        """The map as a record: the largest share, both ends, checks, and a table of all cells.
-
-        Args:
-            specs: more of model and task than their names.
-            made: how it came about.
-            more: other fields of the record.
-        """
-        names = {"model": Spec(name=self.model), "task": Spec(name=self.task)}
-        method = Spec(
-            name=self.part, args={"direction": self.direction, "last_layer": self.last_layer}
-        )
+    def contents(self) -> Contents:
+        args: dict[str, Any] = {"direction": self.direction, "last_layer": self.last_layer}
         keys = ("template", "layer", "column")
-        about = made or provenance(device="", dtype="", seed=self.seed)
-        return Record(
-            kind=KIND,
-            specs={**names, **(specs or {}), "method": method, "metric": Spec(name=self.objective)},
-            measures=list(self._measures()),
-            tables=[
+        return {
+            "specs": {
+                "model": Spec(name=self.model),
+                "task": Spec(name=self.task),
+                "method": Spec(name=self.part, args=args),
+                "metric": Spec(name=self.objective),
+            },
+            "measures": list(self._measures()),
+            "tables": [
                 Table(name="patches", keys=keys, columns=self.columns()),
                 Table.of("maps", keys[:1], [one._facts() for one in self.maps]),
             ],
-            checks=self._checks(),
-            warnings=self._warnings(),
-            provenance=about,
-            **more,
-        )
-
-    def to_html(self, path: str | Path) -> Path:
-        """Write the map as one self-contained HTML file with its figures."""
-        from mechassay.results.report import write_page
-
-        return write_page(Path(path), [self.record()])
+            "checks": self._checks(),
+            "warnings": self._warnings(),
+        }
 
     def _facts(self) -> dict[str, Any]:
         """Of how many pairs a map is, and by how much clean prompts do better in the objective."""

@@ -43,7 +43,8 @@ from mechassay.claims.comparison import (
 from mechassay.claims.judgments import rank
 from mechassay.claims.rubric import JUDGED, Rubric, Status, Tier, attainable, tier_of
 from mechassay.errors import BadUsage, one_of
-from mechassay.results.records import Measure, Record, Spec, Table, provenance
+from mechassay.results.records import Measure, Spec, Table
+from mechassay.results.result import Contents, Result
 from mechassay.stats.intervals import Interval, clopper_pearson
 from mechassay.utils.display import OneLine
 
@@ -309,7 +310,6 @@ class PublishedCheck:
     holds: bool | None
 
 
-KIND = "claims-evaluation"
 SMALL = 30
 """Papers below which the width of intervals is pointed out."""
 
@@ -340,7 +340,7 @@ class MatchedCriteria(OneLine):
 
 
 @dataclass(frozen=True, repr=False)
-class JudgeEvaluation(OneLine):
+class JudgeEvaluation(Result, kind="claims-evaluation"):
     """A judge against labels.
 
     Attributes:
@@ -388,18 +388,16 @@ class JudgeEvaluation(OneLine):
             "one attainable score": boundary_shifts(self.rubric, self.papers, None),
         }
 
-    def record(self) -> Record:
-        """The evaluation as a record."""
-        return Record(
-            kind=KIND,
-            cell={"judge": self.judge, "labels": self.labels},
-            specs={
+    def contents(self) -> Contents:
+        return {
+            "cell": {"judge": self.judge, "labels": self.labels},
+            "specs": {
                 "method": Spec(name=self.judge),
                 "labels": Spec(name=self.labels),
                 "rubric": Spec(name=self.rubric.id, version=self.rubric.version),
             },
-            measures=[*self._measures(), *self._criteria_measures()],
-            tables=[
+            "measures": [*self._measures(), *self._criteria_measures()],
+            "tables": [
                 Table.of("papers", ("paper",), self._papers()),
                 Table.of("baselines", ("judge",), self._baselines()),
                 Table.of("sources", ("source",), self._sources()),
@@ -411,9 +409,8 @@ class JudgeEvaluation(OneLine):
                 Table.of("constants", ("status",), self._constants()),
                 Table.of("checks", ("number",), self._checks()),
             ],
-            warnings=self._warnings(),
-            provenance=provenance(device="cpu", dtype="float64", seed=0),
-        )
+            "warnings": self._warnings(),
+        }
 
     # Numbers
 

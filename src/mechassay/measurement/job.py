@@ -196,13 +196,12 @@ class MeasureJob(MeasurePlan, Job):
         inputs = study.inputs(pairs)
         found = gauge.measure(inputs)
         specs, data = study.named(gauge.needs, pairs)
+        specs["method"] = Spec(name=gauge.id, version=gauge.version, args=dataclasses.asdict(gauge))
+        specs["metric"] = Spec(name="" if pairs is None else inputs.objective.name)
         return found.record(
             specs,
             made_by(study.model, self.seed, data["test"].hash if data else ""),
             cell=dict(cell.of),
-            version=gauge.version,
-            settings=dataclasses.asdict(gauge),
-            objective="" if pairs is None else inputs.objective.name,
             realised={"seconds": round(time.perf_counter() - begin, 3)},
             data=data,
         )

@@ -35,9 +35,10 @@ from mechassay.measurement.catalogue import (
     page_metric,
     variant,
 )
-from mechassay.results.records import Measure, Provenance, Record, Selection, Spec, Table, Values
+from mechassay.results.records import Measure, Spec, Table, Values
+from mechassay.results.result import Contents, Result
 from mechassay.stats.intervals import clopper_pearson
-from mechassay.utils.display import OneLine, Tabular, html_facts, html_note, html_table
+from mechassay.utils.display import Tabular, html_facts, html_table
 
 ALL = "all conditions"
 N_SIMULATIONS = 400
@@ -174,14 +175,13 @@ def _held(condition: Condition, values: np.ndarray) -> np.ndarray:
             return values == condition.threshold
 
 
-KIND = "measure"
 NAMES: Mapping[VariantName, str] = {"repaired": "repaired", "page": "as published"}
 """What variants are called."""
 PASSED = {True: "passes", False: "fails", None: "no verdict"}
 
 
 @dataclass(frozen=True, repr=False)
-class Measurement(OneLine, Tabular):
+class Measurement(Result, kind="measure"):
     """A metric's result.
 
     Attributes:
@@ -271,23 +271,6 @@ class Measurement(OneLine, Tabular):
             "reason": [each.reason for _, _, each in rows],
         }
 
-    def _repr_html_(self) -> str:
-        columns = self.columns()
-        rows = [
-            [_briefly(x) for x in row]
-            for row in zip(
-                *(columns[x] for x in ("variant", "quantity", "value", "low", "high")), strict=True
-            )
-        ]
-        table = html_table(("variant", "quantity", "value", "low", "high"), rows)
-        facts = {
-            "repaired": PASSED[self.repaired.passed],
-            "as published": PASSED[self.page.passed],
-            "evidence for": f"{self.criterion} {self.criterion.name}",
-        }
-        notes = "".join(html_note(flag.says) for flag in self.flags)
-        return html_facts(f"{self.id}: {self.title}", facts, table, notes)
-
     def _quantities(self) -> Iterator[tuple[Variant, str, Quantity]]:
         for part in (self.repaired, self.page):
             for name, each in part.quantities.items():
@@ -310,58 +293,36 @@ class Measurement(OneLine, Tabular):
                     "power": math.nan if null is None else null.power(part.name, each),
                 }
 
-    def record(
-        self,
-        specs: Mapping[str, Spec],
-        made: Provenance,
-        *,
-        cell: Mapping[str, str],
-        version: int = 1,
-        settings: Mapping[str, Any] | None = None,
-        objective: str = "",
-        realised: Mapping[str, float] | None = None,
-        data: Mapping[str, Selection] | None = None,
-    ) -> Record:
-        """The result as a record: quantities as measures (of "result" the repaired ones, of "page"
-        the published ones), conditions, readings, flags and rates as tables.
-
-        Args:
-            specs: the model, the task and whatever else took part.
-            version, settings: of the metric's definition.
-            objective: what prompts are measured by, if they are.
+    def contents(self) -> Contents:
+        """Quantities as measures (of "result" the repaired ones, of "page" the published ones);
+        conditions, readings, flags and rates as tables.
         """
         about: dict[str, Any] = {"rubric": self.criterion.rubric, "criterion": str(self.criterion)}
         rates = () if self.null is None else (_table("rates", self.null.columns()),)
         undefined = [
-            f"{self.id}: {name} ({NAMES[part.name]}) is undefined: {each.reason}."
-            for part, name, each in self._quantities()
-            if each.value is None
+            f"{self.id}: {name} ({NAMES[part.name]}) is undefined: {quantity.reason}."
+            for part, name, quantity in self._quantities()
+            if quantity.value is None
         ]
-        return Record(
-            kind=KIND,
-            cell=dict(cell),
-            specs={
-                **specs,
-                "method": Spec(name=self.id, version=version, args=dict(settings or {})),
-                "metric": Spec(name=objective, args=about),
-            },
-            measures=[self._measure(part, name, each) for part, name, each in self._quantities()],
-            tables=[
+        flags = ({"flag": flag.name, "says": flag.says} for flag in self.flags)
+        contents: Contents = {
+            "specs": {"method": Spec(name=self.id), "metric": Spec(name="", args=about)},
+            "measures": [
+                self._measure(part, name, quantity) for part, name, quantity in self._quantities()
+            ],
+            "tables": [
                 self._verdicts(),
                 self.conditions(),
                 Table.of("readings", ("of",), self._readings()),
-                Table.of(
-                    "flags", ("flag",), ({"flag": x.name, "says": x.says} for x in self.flags)
-                ),
+                Table.of("flags", ("flag",), flags),
                 *rates,
                 *self.tables,
             ],
-            values=self.values,
-            warnings=[*(f"{self.id}: {flag.says}" for flag in self.flags), *undefined],
-            realised=dict(realised or {}),
-            data=dict(data or {}),
-            provenance=made,
-        )
+            "warnings": [*(f"{self.id}: {flag.says}" for flag in self.flags), *undefined],
+        }
+        if self.values is not None:
+            contents["values"] = self.values
+        return contents
 
     def _measure(self, part: Variant, name: str, each: Quantity) -> Measure:
         own = part.name == "repaired"
@@ -396,11 +357,3 @@ class Measurement(OneLine, Tabular):
 def _table(name: str, columns: Mapping[str, Sequence[Any]]) -> Table:
     keys = ("variant", "condition", "scenario")
     return Table(name=name, keys=keys, columns={key: list(x) for key, x in columns.items()})
-
-
-def _briefly(value: Any) -> str:
-    if value is None:
-        return "undefined"
-    if isinstance(value, float):
-        return "" if math.isnan(value) else f"{value:.4g}"
-    return str(value)

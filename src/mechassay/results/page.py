@@ -300,6 +300,12 @@ class Page(ABC):
             drawings: of circuits, see `mechassay.results.report.write_page`.
         """
 
+    def answers(self, records: Sequence[Record]) -> list[str]:
+        """The sentences that the page begins with."""
+        blocks = self.sections(records)[0].blocks
+        texts = (block for block in blocks if isinstance(block, Text))
+        return [text.text for text in texts if text.kind == "verdict"]
+
     def draw(self, record: Record, ax: Axes | None = None) -> MatplotlibFigure | None:
         """The figure of one record, on `ax` if it is given; None if it has none."""
         return None

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
+from html import escape
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from traceback import format_exception
@@ -446,11 +447,16 @@ class Record(Stored):
     def html(self) -> str:
         """What a notebook shows: measures with intervals, warnings, and the figure if any."""
         names = {role: spec.name for role, spec in self.specs.items() if spec.name}
-        own = [m for m in self.measures if m.of == "result"]
-        rows = [[m.heading, _told(m), m.n] for m in own]
-        table = html_table(("measure", "value [interval]", "n"), rows)
+        numbers = [m for m in self.measures if m.of == "result" or m.of.startswith("control:")]
+        rows = [
+            [m.heading, "" if m.of == "result" else m.of.removeprefix("control:"), _told(m), m.n]
+            for m in numbers[:ROWS]
+        ]
+        more = f"{len(numbers) - ROWS:,} more: see to_pandas()" if len(numbers) > ROWS else ""
+        table = html_table(("measure", "control", "value [interval]", "n"), rows, more)
         notes = "".join(map(html_note, self.warnings))
-        return html_facts(self.kind, names, table, notes, self._picture())
+        answer = f"<p>{escape(' '.join(page_of(self.kind).answers([self])))}</p>"
+        return answer + html_facts(self.kind, names, table, notes, self._picture())
 
     def _picture(self) -> str:
         from mechassay.results.plots import svg

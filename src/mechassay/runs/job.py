@@ -37,7 +37,6 @@ from rich.console import Console
 from mechassay.errors import BadFile, BadUsage, MechassayError
 from mechassay.models.model import Model, load_model
 from mechassay.models.sources import AT, UNTRAINED, split_revision
-from mechassay.results.page import Text
 from mechassay.results.records import Failure, Provenance, Record, failure_of, page_of, provenance
 from mechassay.results.report import print_report, write_page, write_tables
 from mechassay.runs import JOBS
@@ -321,11 +320,11 @@ class Results(OneLine, Tabular):
     def says(self) -> list[str]:
         """The sentences that the page begins with; none where nothing was done."""
         kinds = dict.fromkeys(record.kind for record in self.records)
-        opening = [
-            page_of(kind).sections([r for r in self.records if r.kind == kind])[0] for kind in kinds
+        return [
+            sentence
+            for kind in kinds
+            for sentence in page_of(kind).answers([r for r in self.records if r.kind == kind])
         ]
-        blocks = [block for section in opening for block in section.blocks]
-        return [b.text for b in blocks if isinstance(b, Text) and b.kind == "verdict"]
 
     def __str__(self) -> str:
         """The first of these sentences, or why there is none, and where the page is."""

@@ -107,12 +107,10 @@ class SAEJob(SAEPlan, Job):
             seed=self.seed,
             progress=bench.progress,
         )
-        record = found.record(**cell.of)
-        return record.model_copy(
-            update={
-                "realised": {"seconds": round(time.perf_counter() - begin, 3)},
-                "provenance": made_by(model, self.seed, store.key),
-            }
+        return found.record(
+            made=made_by(model, self.seed, store.key),
+            cell=dict(cell.of),
+            realised={"seconds": round(time.perf_counter() - begin, 3)},
         )
 
     def _store(self, model: Model, site: str, bench: Bench) -> ActivationStore:

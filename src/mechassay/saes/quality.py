@@ -37,7 +37,8 @@ from mechassay.features.sae import SAE
 from mechassay.interventions.site import Site
 from mechassay.models.forward import Place, forward
 from mechassay.models.model import Model
-from mechassay.results.records import Measure, Record, Selection, Spec, provenance
+from mechassay.results.records import Measure, Selection, Spec
+from mechassay.results.result import Contents, Result
 from mechassay.saes.activations import ActivationStore, Windows, weights_hash
 from mechassay.saes.feature_matching import (
     SHARED,
@@ -49,15 +50,9 @@ from mechassay.saes.feature_matching import (
 from mechassay.stats.intervals import LEVEL, Resamples, percentile_interval, resolved_difference
 from mechassay.utils.display import (
     BAR,
-    OneLine,
     Progress,
-    Tabular,
-    html_facts,
-    html_table,
-    interval,
 )
 
-KIND = "saes"
 RESULT = "result"
 Control = Literal["random", "permuted"]
 CONTROLS: tuple[Control, ...] = get_args(Control)
@@ -111,7 +106,7 @@ TITLES = {
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SAEQuality(OneLine, Tabular):
+class SAEQuality(Result, kind="saes"):
     """Measures of an SAE and of its controls.
 
     Attributes:
@@ -144,38 +139,22 @@ class SAEQuality(OneLine, Tabular):
         names = ("name", "of", "value", "low", "high", "n", "n_undefined")
         return {name: [getattr(m, name) for m in self.measures] for name in names}
 
-    def _repr_html_(self) -> str:
-        kinds = list(dict.fromkeys(m.of for m in self.measures))
-        told = {(m.name, m.of): interval(m.value, m.low, m.high) for m in self.measures}
-        names = list(dict.fromkeys(m.name for m in self.measures))
-        rows = [[TITLES[x][0], *(told.get((x, kind), "") for kind in kinds)] for x in names]
-        facts = {"site": self.store.site, "features": f"{self.sae.n_features:,}"}
-        notes = html_table(("warning",), [[x] for x in self.warnings]) if self.warnings else ""
-        return html_facts("Quality of an SAE", facts, html_table(("", *kinds), rows), notes)
-
-    def record(self, **cell: str) -> Record:
-        """The measures as what a run stores."""
+    def contents(self) -> Contents:
         store = self.store
-        chosen = Selection(hash=store.key, task=store.corpus, kept=store.n_rows("test"))
-        args = asdict(store.settings)
-        return Record(
-            kind=KIND,
-            cell=cell,
-            specs={
+        return {
+            "specs": {
                 "model": Spec(name=store.model),
                 "site": Spec(name=str(store.site)),
-                "corpus": Spec(name=store.corpus, args=args),
+                "corpus": Spec(name=store.corpus, args=asdict(store.settings)),
                 "method": Spec(name="sae", args=_plain(self.about)),
                 "metric": Spec(name="sae-quality"),
             },
-            measures=list(self.measures),
-            data={"test": chosen},
-            realised={"seconds": float(self.about.get("seconds", math.nan))},
-            warnings=list(self.warnings),
-            provenance=provenance(
-                device="cpu", dtype="float32", seed=store.settings.seed, data_hash=store.key
-            ),
-        )
+            "measures": self.measures,
+            "data": {
+                "test": Selection(hash=store.key, task=store.corpus, kept=store.n_rows("test"))
+            },
+            "warnings": self.warnings,
+        }
 
 
 def _plain(about: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,21 +38,12 @@ from mechassay.interventions.site import ALL, Site, SiteLike, load_site
 from mechassay.interventions.sweep import logit_differences, mean_estimates
 from mechassay.models.model import Model
 from mechassay.prompts.interchange_batch import InterchangesLike
-from mechassay.results.records import (
-    Measure,
-    Provenance,
-    Record,
-    Spec,
-    Table,
-    Values,
-    measured,
-    provenance,
-)
+from mechassay.results.records import Measure, Spec, Table, Values, measured
+from mechassay.results.result import Contents, Result
 from mechassay.stats.intervals import Estimate
 from mechassay.utils.display import BAR, OneLine, Progress, Tabular, html_facts, html_table
 from mechassay.variables.data import VariablePairs
 from mechassay.variables.featurizers import SIZED, FeaturizerSettings, fit_featurizer
-from mechassay.variables.localization import KIND
 from mechassay.variables.logit_difference import (
     CONSTANT,
     FULL,
@@ -295,7 +286,7 @@ MSE_SAYS = (
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class HeadLocalization(OneLine, Tabular):
+class HeadLocalization(Result, kind="variables"):
     """A variable of IOI in the features of a subset of heads; see the module.
 
     Attributes:
@@ -368,47 +359,34 @@ class HeadLocalization(OneLine, Tabular):
         """Errors by kind of counterfactual and control."""
         return self.error.columns()
 
-    def plot(self, ax: Axes | None = None) -> Figure:
-        """Errors of the features and their controls, by kind of counterfactual."""
-        return self.error.plot(ax)
-
-    def record(
-        self, specs: Mapping[str, Spec] | None = None, made: Provenance | None = None, **more: Any
-    ) -> Record:
-        """The result as a record; see `Localization.record` for arguments."""
+    def contents(self) -> Contents:
         about: dict[str, Any] = {"causal_model": self.causal_model}
         if self.linear is not None:
             about |= {f"linear {name}": value for name, value in self.linear.shown().items()}
-        names = {
-            "model": Spec(name=self.model),
-            "task": Spec(name=self.causal_model),
-            "variable": Spec(name=self.variable, args=about),
-            "metric": Spec(name="squared error of the logit difference"),
-        }
         args: dict[str, Any] = {"heads": named_heads(self.heads)}
         args |= {} if self.k is None else {"k": self.k}
         args |= training_args(self.fit)
-        method = Spec(name=self.featurizer, args=args)
-        given = dict(specs or {})
-        if "variable" in given:
-            wider = {**about, **given["variable"].args}
-            given["variable"] = given["variable"].model_copy(update={"args": wider})
         error = self.error
-        columns = {of: error.errors(of).tolist() for of in error.measured}
         tables = [Table(name=KINDS_TABLE, keys=("kind", "of"), columns=error.columns())]
         if self.subsets is not None:
             tables.insert(0, Table(name=SUBSETS, keys=("heads",), columns=self.subsets.columns()))
-        return Record(
-            kind=KIND,
-            specs={**names, "method": method, **given},
-            measures=list(self._measures()),
-            tables=tables,
-            values=Values(
-                unit="pair", ids=list(error.ids), groups=list(error.groups), columns=columns
+        return {
+            "specs": {
+                "model": Spec(name=self.model),
+                "task": Spec(name=self.causal_model),
+                "variable": Spec(name=self.variable, args=about),
+                "method": Spec(name=self.featurizer, args=args),
+                "metric": Spec(name="squared error of the logit difference"),
+            },
+            "measures": list(self._measures()),
+            "tables": tables,
+            "values": Values(
+                unit="pair",
+                ids=list(error.ids),
+                groups=list(error.groups),
+                columns={of: error.errors(of).tolist() for of in error.measured},
             ),
-            provenance=made or provenance(device="", dtype="", seed=error.seed),
-            **more,
-        )
+        }
 
     def _measures(self) -> Iterator[Measure]:
         for of in self.error.measured:

@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,16 +42,8 @@ from mechassay.interventions.site import Site, SiteLike, load_site
 from mechassay.interventions.sweep import mean_estimates, sweep_all
 from mechassay.models.model import Model
 from mechassay.prompts.interchange_batch import InterchangeBatch
-from mechassay.results.records import (
-    Measure,
-    Provenance,
-    Record,
-    Spec,
-    Table,
-    Values,
-    measured,
-    provenance,
-)
+from mechassay.results.records import Measure, Spec, Table, Values, measured
+from mechassay.results.result import Contents, Result
 from mechassay.stats.intervals import (
     LEVEL,
     Estimate,
@@ -59,7 +51,7 @@ from mechassay.stats.intervals import (
     percentile_interval,
     proportion_interval,
 )
-from mechassay.utils.display import BAR, OneLine, Progress, Tabular, html_facts, html_table
+from mechassay.utils.display import BAR, OneLine, Progress
 from mechassay.variables.data import VariablePairs
 from mechassay.variables.featurizers import SIZED, FeaturizerSettings, fit_featurizer
 from mechassay.variables.interchange_accuracy import (
@@ -84,12 +76,6 @@ from mechassay.variables.verdicts import (
     verdict,
 )
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-
-KIND = "variables"
 SITES, KINDS_TABLE = "sites", "kinds"
 IIA_SAYS = (
     "Interchange intervention accuracy: the share of test pairs whose whole label is written."
@@ -131,7 +117,7 @@ class ScoredFit(OneLine):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Localization(OneLine, Tabular):
+class Localization(Result, kind="variables"):
     """Where a featurizer locates a variable, and how well; see the module.
 
     Attributes:
@@ -344,53 +330,32 @@ class Localization(OneLine, Tabular):
 
     # --- as a record ------------------------------------------------------------------------------
 
-    def record(
-        self, specs: Mapping[str, Spec] | None = None, made: Provenance | None = None, **more: Any
-    ) -> Record:
-        """The result and its controls as a record, with tables of all sites and of kinds.
-
-        Args:
-            specs: more of model and task than their names.
-            made: how it came about.
-            more: other fields of the record.
-        """
+    def contents(self) -> Contents:
         args: dict[str, Any] = {"choose_on": self.choose_on, "site": str(self.site)}
         args |= {} if self.chosen.k is None else {"k": self.chosen.k}
         args |= training_args(self.chosen_fit)
-        names = {
-            "model": Spec(name=self.model),
-            "task": Spec(name=self.causal_model),
-            "variable": Spec(name=self.variable, args={"causal_model": self.causal_model}),
-            "method": Spec(name=self.featurizer, args=args),
-            "metric": Spec(name="interchange intervention accuracy"),
-        }
-        about = made or provenance(device="", dtype="", seed=self.chosen.test.seed)
         test = self.chosen.test
-        values = Values(
-            unit="pair",
-            ids=list(test.ids),
-            groups=list(test.groups),
-            columns={of: right.tolist() for of, right in self.right.items()},
-        )
-        return Record(
-            kind=KIND,
-            specs={**names, **(specs or {})},
-            measures=list(self._measures()),
-            tables=[
+        return {
+            "specs": {
+                "model": Spec(name=self.model),
+                "task": Spec(name=self.causal_model),
+                "variable": Spec(name=self.variable, args={"causal_model": self.causal_model}),
+                "method": Spec(name=self.featurizer, args=args),
+                "metric": Spec(name="interchange intervention accuracy"),
+            },
+            "measures": list(self._measures()),
+            "tables": [
                 Table(name=SITES, keys=("site", "k"), columns=self.columns()),
                 Table(name=KINDS_TABLE, keys=("kind",), columns=self.by_kind()),
             ],
-            values=values,
-            warnings=self._warnings(),
-            provenance=about,
-            **more,
-        )
-
-    def to_html(self, path: str | Path) -> Path:
-        """Write the result as one self-contained HTML file with its figures."""
-        from mechassay.results.report import write_page
-
-        return write_page(Path(path), [self.record()])
+            "values": Values(
+                unit="pair",
+                ids=list(test.ids),
+                groups=list(test.groups),
+                columns={of: right.tolist() for of, right in self.right.items()},
+            ),
+            "warnings": self._warnings(),
+        }
 
     def _warnings(self) -> list[str]:
         """What a reader has to know of the pairs and of the training at the chosen site."""
@@ -436,28 +401,6 @@ class Localization(OneLine, Tabular):
         told = {of: round(self.estimate(of).value, 3) for of in self.right}
         about = {"variable": self.variable, "featurizer": self.featurizer, "site": str(self.site)}
         return {**about, "verdict": self.verdict, **told}
-
-    def plot(self, ax: Axes | None = None) -> Figure:
-        """Test accuracies as a heat map of layers and positions."""
-        from mechassay.interventions.heatmap import draw_accuracies
-
-        cells = shown_cells(self.columns(), self.choose_on)
-        return draw_accuracies(cells["layer"], cells["place"], cells["test"], ax=ax)
-
-    def _repr_html_(self) -> str:
-        rows = [
-            (of, f"{e.value:.3f}", "–" if math.isnan(e.low) else f"{e.low:.3f} to {e.high:.3f}")
-            for of in self.right
-            for e in [self.estimate(of)]
-        ]
-        facts = {
-            "site": str(self.site),
-            "features": str(self.n_features),
-            "chosen on": self.choose_on,
-            "test pairs": f"{len(self.groups):,}",
-        }
-        title = f"{self.causal_model}: {self.variable} by {self.featurizer}: {self.verdict}"
-        return html_facts(title, facts, html_table(("of", "accuracy", "95 % interval"), rows))
 
 
 def shown_cells(columns: Mapping[str, Sequence[Any]], choose_on: str) -> dict[str, list[Any]]:

@@ -87,10 +87,7 @@ def test_a_difference_is_resampled_as_by_hand(curves: list[FaithfulnessCurve]) -
 
 
 def test_records_give_what_curves_give(curves: list[FaithfulnessCurve]) -> None:
-    records = [
-        each.record(model=Spec(name="m"), task=Spec(name="t"), method=Spec(name=each.label))
-        for each in curves
-    ]
+    records = [each.record({"model": Spec(name="m"), "task": Spec(name="t")}) for each in curves]
     for area in ("cpr", "cmd"):
         ours, theirs = differences_of(curves, area), differences_of(records, area)
         assert ours.names == theirs.names == ("eap", "clean-corrupted", "eap-ig-inputs", "random")
@@ -110,10 +107,10 @@ def test_a_method_that_finds_the_circuit_is_better_than_random(
 def test_other_examples_are_refused(curves: list[FaithfulnessCurve]) -> None:
     from dataclasses import replace
 
+    names = tuple(f"x{name}" for name in curves[1].ids)
+    other = replace(curves[1], controls=replace(curves[1].controls, ids=names))
     with pytest.raises(BadUsage, match="same examples"):
-        differences_of(
-            [curves[0], replace(curves[1], ids=tuple(f"x{name}" for name in curves[1].ids))]
-        )
+        differences_of([curves[0], other])
     with pytest.raises(BadUsage, match="at least one"):
         differences_of([])
 

@@ -95,7 +95,7 @@ def test_controls_may_be_shared(case: Subject, scores: EdgeScores, tmp_path: Pat
     assert alone.cpr == shared.cpr
     assert alone.cpr_interval == shared.cpr_interval
     assert alone.random_cpr == shared.random_cpr
-    assert set(alone.random) == {0, 1, 2, 3, 4}
+    assert set(alone.drawn["random"]) == {0, 1, 2, 3, 4}
 
 
 def test_controls_of_other_examples_are_refused(case: Subject, scores: EdgeScores) -> None:
@@ -117,8 +117,10 @@ def test_in_sample_evaluation_is_named(case: Subject, scores: EdgeScores) -> Non
 def test_record_of_a_curve_survives_json(case: Subject, scores: EdgeScores) -> None:
     curve = faithfulness_curve(case.model, scores, case.batch)
     record = curve.record(
-        model=Spec(name="tiny"), task=Spec(name="none"), method=Spec(name="eap-ig-inputs")
+        {"model": Spec(name="tiny", args={"family": "x"}), "method": Spec(name="eap-ig-inputs")}
     )
+    assert record.model.args == {"family": "x", "n_edges": case.model.graph.n_edges}
+    assert (record.method.name, record.task.name) == ("eap-ig-inputs", curve.task)
     again = Record.model_validate_json(record.model_dump_json())
     assert again.model_dump_json() == record.model_dump_json()
     assert again.values is not None

@@ -11,10 +11,10 @@ the task that its circuits are to explain: at chance there is no behaviour to ex
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -23,22 +23,20 @@ from jaxtyping import Float
 from mechassay.circuits.profiles import VERSIONS, Profile
 from mechassay.circuits.scores import By
 from mechassay.circuits.series import AreaRule, Sweep
-from mechassay.errors import BadFile, BadUsage, first_line
+from mechassay.errors import BadUsage
 from mechassay.models.memory import token_budget, trace_bytes
 from mechassay.models.model import Model
 from mechassay.models.objectives import Accuracy
 from mechassay.prompts.batch import NO_TOKEN, Batch
-from mechassay.prompts.pairs import EMPTY
-from mechassay.results.records import Measure, Record, Selection, Spec, Table, Values, provenance
+from mechassay.results.records import Measure, Provenance, Record, Spec, Table, Values, provenance
+from mechassay.results.result import Contents, Result, StoredByFields
 from mechassay.stats.chance import FEW_DRAWS
 from mechassay.stats.intervals import Interval, mean_estimate, proportion_interval
 from mechassay.utils.display import OneLine, Told, interval, number
-from mechassay.utils.files import check_ending, read_tensors, write_tensors
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
 
 ACCURACY = Accuracy()
 
@@ -118,8 +116,8 @@ TITLES: dict[str, tuple[str, Literal["up", "down"]]] = {
 """The areas: what they are called, and which way is better."""
 
 
-@dataclass(frozen=True, repr=False)
-class Controls(OneLine):
+@dataclass(frozen=True, eq=False, repr=False)
+class Controls(OneLine, StoredByFields):
     """Per-example values of the empty and the full circuit, and of random rankings.
 
     Attributes:
@@ -128,6 +126,8 @@ class Controls(OneLine):
         random_paths: rankings of random paths: circuits as large after pruning as before.
         seconds: that they took.
     """
+
+    file_kind: ClassVar[str] = "controls"
 
     objective: str
     ids: tuple[str, ...]
@@ -143,57 +143,6 @@ class Controls(OneLine):
         """Both kinds of random rankings that were run, by name."""
         kinds = {"random": self.random, "random-paths": self.random_paths}
         return {name: drawn for name, drawn in kinds.items() if drawn}
-
-    def save(self, path: Path) -> None:
-        """Keep the controls, so that other scores can be evaluated beside them."""
-        tensors, header = self.stored()
-        write_tensors(path, tensors, {"kind": "controls", **header})
-
-    @staticmethod
-    def load(path: Path) -> Controls:
-        """Controls written by `save`.
-
-        Raises:
-            BadFile: truncated, foreign, or of a version without random paths.
-        """
-        try:
-            return Controls.read(*read_tensors(path, "controls"))
-        except KeyError as error:
-            raise BadFile(
-                f"{path}: these controls lack {error}; remove the file, and they are run again."
-            ) from None
-
-    def stored(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """What a file holds of them: tensors and a header."""
-        tensors = {"empty": torch.from_numpy(self.empty), "full": torch.from_numpy(self.full)}
-        kept: dict[str, dict[str, list[int]]] = {}
-        for kind, drawn in (("random", self.random), ("random_paths", self.random_paths)):
-            tensors |= {
-                f"{kind}{seed}": torch.from_numpy(values) for seed, (_, values) in drawn.items()
-            }
-            kept[kind] = {str(seed): list(sizes) for seed, (sizes, _) in drawn.items()}
-        header = {"objective": self.objective, "ids": list(self.ids), "kept": kept}
-        return tensors, {**header, "fractions": list(self.fractions), "seconds": self.seconds}
-
-    @staticmethod
-    def read(tensors: Mapping[str, torch.Tensor], header: Mapping[str, Any]) -> Controls:
-        """Controls from what `stored` gave; a KeyError names what is missing."""
-        drawn = {
-            kind: {
-                int(seed): (tuple(sizes), tensors[f"{kind}{seed}"].numpy())
-                for seed, sizes in header["kept"][kind].items()
-            }
-            for kind in ("random", "random_paths")
-        }
-        return Controls(
-            header["objective"],
-            tuple(header["ids"]),
-            tuple(header["fractions"]),
-            tensors["empty"].numpy(),
-            tensors["full"].numpy(),
-            **drawn,
-            seconds=math.nan if header["seconds"] is None else header["seconds"],
-        )
 
 
 AGREES, SLACK = 0.9, 0.1
@@ -251,100 +200,91 @@ class SmallestCircuit:
         return SmallestCircuit(target, fraction, *ends, float(fractions[-2]), n, split)
 
 
-@dataclass(frozen=True, repr=False)
-class FaithfulnessCurve(OneLine):
-    """Faithfulness of one set of scores at all sizes, its areas, intervals and controls.
+@dataclass(frozen=True, eq=False, repr=False)
+class FaithfulnessCurve(Result, kind="faithfulness", file_kind="faithfulness curve"):
+    """Faithfulness of one set of scores at all sizes; areas, intervals and controls follow.
 
     `cpr` comes from the ranking by value, `cmd` from the ranking by magnitude, as in MIB; `cma`
     from that by magnitude too.
 
     Attributes:
-        random, random_paths: the first `FEW_DRAWS` rankings of each kind.
-        random_areas: the areas of all, by kind and seed: what chance may reach.
+        kept: edges that are left at each size after pruning, by ranking.
+        values: the objective of each size's circuit, by ranking.
+        model, task, dtype: what the scores were found on, by their own word.
         chosen: the smallest circuit that was chosen on other pairs, if one was asked for.
         complement: the objective of each pair when that circuit's edges alone are ablated.
+        seed: of the bootstrap.
     """
 
     label: str
     profile: Profile
-    objective: str
     n_edges: int
-    fractions: tuple[float, ...]
-    sweeps: Mapping[By, Sweep]
-    controls: Controls
-    random: Mapping[int, Sweep]
-    random_paths: Mapping[int, Sweep]
-    ids: tuple[str, ...]
     groups: tuple[str, ...]
-    denominator: Interval
-    n_undefined: int
+    controls: Controls
+    kept: Mapping[By, tuple[int, ...]]
+    values: Mapping[By, Float[np.ndarray, "sizes n"]]
     warnings: tuple[str, ...] = ()
-    notes: Mapping[str, str] = field(default_factory=dict)
-    seed: int = 0
-    random_areas: Mapping[str, Mapping[int, Mapping[str, float]]] = field(default_factory=dict)
+    model: str = ""
+    task: str = ""
+    dtype: str = ""
     chosen: SmallestCircuit | None = None
     complement: Float[np.ndarray, "n"] | None = None
-    without: tuple[float, Interval] = (math.nan, Interval(math.nan, math.nan))
+    seed: int = 0
 
-    @staticmethod
-    def of(
-        rule: AreaRule,
-        controls: Controls,
-        kept: Mapping[By, tuple[int, ...]],
-        values: Mapping[By, Float[np.ndarray, "sizes n"]],
-        *,
-        label: str,
-        warnings: Sequence[str] = (),
-        notes: Mapping[str, str] = EMPTY,
-        chosen: SmallestCircuit | None = None,
-        complement: Float[np.ndarray, "n"] | None = None,
-    ) -> FaithfulnessCurve:
-        """The curve of values that circuits were found to have.
+    @cached_property
+    def rule(self) -> AreaRule:
+        """The arithmetic of its areas."""
+        empty, full = self.controls.empty, self.controls.full
+        return AreaRule(
+            self.profile,
+            self.fractions,
+            self.n_edges,
+            empty,
+            full,
+            self.groups,
+            self.seed,
+            objective=self.objective,
+        )
 
-        Args:
-            kept: edges that are left at each size after pruning, by ranking.
-            values: the objective of each size's circuit, by ranking.
-            chosen: a circuit of the ranking by magnitude, chosen on other pairs.
-            complement: the objective of all edges but its own.
-        """
-        asked = tuple(int(p * rule.n_edges) for p in rule.fractions)
-        sweeps: dict[By, Sweep] = {
-            by: rule.sweep(by, asked, kept[by], rows) for by, rows in values.items()
-        }
-        random, paths = (
-            {
-                seed: rule.sweep("value", asked, sizes, rows)
-                for seed, (sizes, rows) in sorted(drawn.items())[:FEW_DRAWS]
+    @cached_property
+    def sweeps(self) -> Mapping[By, Sweep]:
+        """Circuits of all sizes with their areas, by ranking."""
+        return {by: self._sweep(by, self.kept[by], self.values[by]) for by in RANKINGS}
+
+    @cached_property
+    def drawn(self) -> dict[str, dict[int, Sweep]]:
+        """The first `FEW_DRAWS` random rankings of each kind that was run, by kind and seed."""
+        return {
+            kind: {
+                seed: self._sweep("value", *drawn)
+                for seed, drawn in sorted(rankings.items())[:FEW_DRAWS]
             }
-            for drawn in (controls.random, controls.random_paths)
-        )
-        areas = {
-            kind: {seed: rule.areas(sizes, rows) for seed, (sizes, rows) in sorted(drawn.items())}
-            for kind, drawn in controls.drawn.items()
+            for kind, rankings in self.controls.drawn.items()
         }
-        undefined = rule.profile == "strict" and not rule.defined
-        return FaithfulnessCurve(
-            label=label,
-            profile=rule.profile,
-            objective=controls.objective,
-            n_edges=rule.n_edges,
-            fractions=rule.fractions,
-            sweeps=sweeps,
-            controls=controls,
-            random=random,
-            random_paths=paths,
-            random_areas=areas,
-            ids=controls.ids,
-            groups=rule.groups,
-            denominator=rule.denominator,
-            n_undefined=len(rule.fractions) if undefined else 0,
-            warnings=tuple(warnings),
-            notes=notes,
-            seed=rule.seed,
-            chosen=chosen,
-            complement=complement,
-            **({} if complement is None else {"without": rule.faithfulness_of(complement)}),
-        )
+
+    @cached_property
+    def random_areas(self) -> dict[str, dict[int, dict[str, float]]]:
+        """The areas of all random rankings, by kind and seed: what chance may reach."""
+        return {
+            kind: {seed: self.rule.areas(*drawn) for seed, drawn in sorted(rankings.items())}
+            for kind, rankings in self.controls.drawn.items()
+        }
+
+    def _sweep(self, by: By, kept: tuple[int, ...], values: np.ndarray) -> Sweep:
+        asked = tuple(int(p * self.n_edges) for p in self.fractions)
+        return self.rule.sweep(by, asked, kept, values)
+
+    @property
+    def objective(self) -> str:
+        return self.controls.objective
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return self.controls.ids
+
+    @property
+    def fractions(self) -> tuple[float, ...]:
+        return self.controls.fractions
 
     @property
     def cpr(self) -> float:
@@ -394,88 +334,77 @@ class FaithfulnessCurve(OneLine):
         return SmallestCircuit.of(self.fractions, self.sweeps["magnitude"], agreement)
 
     @property
+    def n_undefined(self) -> int:
+        """Sizes at which f is undefined: all, where it may be that ablation changes nothing."""
+        undefined = self.profile == "strict" and not self.rule.defined
+        return len(self.fractions) if undefined else 0
+
+    @property
     def random_cpr(self) -> float:
         """Mean CPR of the random rankings of edges drawn one by one."""
-        return mean_estimate([sweep.cpr for sweep in self.random.values()]).value
+        return mean_estimate([sweep.cpr for sweep in self._random]).value
 
     @property
     def random_cmd(self) -> float:
         """Mean CMD of the random rankings of edges drawn one by one."""
-        return mean_estimate([sweep.cmd for sweep in self.random.values()]).value
+        return mean_estimate([sweep.cmd for sweep in self._random]).value
 
     @property
-    def drawn(self) -> dict[str, Mapping[int, Sweep]]:
-        """The first rankings of both kinds that were run, by name."""
-        kinds = {"random": self.random, "random-paths": self.random_paths}
-        return {name: sweeps for name, sweeps in kinds.items() if sweeps}
+    def _random(self) -> Iterable[Sweep]:
+        return self.drawn.get("random", {}).values()
 
-    def record(
-        self,
-        *,
-        model: Spec | None = None,
-        task: Spec | None = None,
-        method: Spec | None = None,
-        cell: Mapping[str, str] | None = None,
-        device: str = "",
-        dtype: str = "",
-        data_hash: str = "",
-        realised: Mapping[str, float] | None = None,
-        data: Mapping[str, Selection] | None = None,
-        preference: Preference | None = None,
-    ) -> Record:
-        """The curve as plain data; what is not given is what its scores say of themselves."""
-        notes = dict(self.notes)
-        named = {key: notes.pop(key, "") for key in ("model", "task", "method")}
-        model, task = model or Spec(name=named["model"]), task or Spec(name=named["task"])
-        origin = {f"scores' {key}": text for key, text in notes.items()}
-        method = method or Spec(name=self.label, args={**origin})
-        about_model, warnings = list[Measure](), list(self.warnings)
-        if preference is not None:
-            about_model = preference.measures()
-            warnings = [*preference.warnings(), *warnings]
-        return Record(
-            kind="faithfulness",
-            cell=dict(cell or {}),
-            specs={
-                "model": model.model_copy(update={"args": {**model.args, "n_edges": self.n_edges}}),
-                "task": task,
-                "method": method,
-                "metric": Spec(
-                    name=self.objective,
-                    version=VERSIONS[self.profile],
-                    args={"profile": self.profile},
-                ),
+    def contents(self) -> Contents:
+        values = {
+            f"{by}@{p:g}": row.tolist()
+            for by, rows in self.values.items()
+            for p, row in zip(self.fractions, rows, strict=True)
+        }
+        ends = {"clean": self.controls.full.tolist(), "empty": self.controls.empty.tolist()}
+        rest = {} if self.complement is None else {COMPLEMENT: self.complement.tolist()}
+        args: dict[str, Any] = {"profile": self.profile}
+        return {
+            "specs": {
+                "model": Spec(name=self.model, args={"n_edges": self.n_edges}),
+                "task": Spec(name=self.task),
+                "method": Spec(name=self.label),
+                "metric": Spec(name=self.objective, version=VERSIONS[self.profile], args=args),
             },
-            measures=[*self.measures(), *about_model, *self.control_measures()],
-            tables=[
+            "measures": [*self.measures(), *self.control_measures()],
+            "tables": [
                 self.table(),
                 Table.of("random areas", ("of", "seed"), self._random_areas()),
                 *self.smallest_tables(),
             ],
-            values=Values(
+            "values": Values(
                 unit="pair",
                 ids=list(self.ids),
                 groups=list(self.groups),
-                columns={
-                    "clean": self.controls.full.tolist(),
-                    "empty": self.controls.empty.tolist(),
-                    **{
-                        f"{by}@{p:g}": row.tolist()
-                        for by, sweep in self.sweeps.items()
-                        for p, row in zip(self.fractions, sweep.per_example, strict=True)
-                    },
-                    **({} if self.complement is None else {COMPLEMENT: self.complement.tolist()}),
-                },
+                columns={**ends, **values, **rest},
             ),
-            realised=dict(realised or {}),
-            data=dict(data or {}),
-            warnings=warnings,
-            provenance=provenance(
-                device=device,
-                dtype=dtype or notes.get("dtype", ""),
-                seed=self.seed,
-                data_hash=data_hash,
-            ),
+            "warnings": list(self.warnings),
+        }
+
+    def record(
+        self,
+        specs: Mapping[str, Spec] | None = None,
+        made: Provenance | None = None,
+        *,
+        preference: Preference | None = None,
+        **more: Any,
+    ) -> Record:
+        """The curve as plain data; see `Result.record`.
+
+        Args:
+            preference: whether the model does the task at all; it becomes part of the record.
+        """
+        made = made or provenance(device="", dtype=self.dtype, seed=self.seed)
+        record = super().record(specs, made, **more)
+        if preference is None:
+            return record
+        n = sum(1 for _ in self.measures())
+        return record.changed(
+            measures=[*record.measures[:n], *preference.measures(), *record.measures[n:]],
+            warnings=[*preference.warnings(), *record.warnings],
         )
 
     def shown(self) -> dict[str, Any]:
@@ -489,9 +418,6 @@ class FaithfulnessCurve(OneLine):
         }
         return {"label": self.label, **told, "n": len(self.ids), "profile": self.profile}
 
-    def _repr_html_(self) -> str:
-        return self.record().html()
-
     def plot(self, ax: Axes | None = None, *, ranking: By = "value") -> Figure:
         """The figure of faithfulness over size, with its interval and controls.
 
@@ -500,77 +426,6 @@ class FaithfulnessCurve(OneLine):
             ranking: the one that is drawn on `ax`.
         """
         return self.record().plot(ax, ranking=ranking)
-
-    def columns(self) -> dict[str, list[Any]]:
-        """Every circuit that was run as columns: its sizes, f, the interval; controls too."""
-        return {name: list(column) for name, column in self.table().columns.items()}
-
-    def to_pandas(self) -> Any:
-        """The columns as a pandas DataFrame.
-
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
-        return self.table().to_pandas()
-
-    def save(self, path: str | Path) -> Path:
-        """Write the curve, in the form that the ending of `path` names.
-
-        `.safetensors` is the whole curve, which `load` reads; `.json` is its record, plain data
-        without the values of random circuits, which `read_record` reads.
-
-        Raises:
-            BadUsage: another ending.
-        """
-        path = check_ending(path, ".safetensors", ".json")
-        if path.suffix == ".json":
-            return self.record().save(path)
-        tensors, about = self.controls.stored()
-        tensors |= {by: torch.from_numpy(sweep.per_example) for by, sweep in self.sweeps.items()}
-        if self.complement is not None:
-            tensors[COMPLEMENT] = torch.from_numpy(self.complement)
-        header = {name: getattr(self, name) for name in HELD}
-        header["chosen"] = None if self.chosen is None else vars(self.chosen)
-        header |= {"groups": list(self.groups), "warnings": list(self.warnings)}
-        header |= {"sizes": {by: list(sweep.kept) for by, sweep in self.sweeps.items()}}
-        notes = [list(note) for note in self.notes.items()]  # In their order.
-        write_tensors(path, tensors, {"kind": CURVE, **about, **header, "notes": notes})
-        return path
-
-    @staticmethod
-    def load(path: str | Path) -> FaithfulnessCurve:
-        """Read a curve that `save` wrote as `.safetensors`; no model is run.
-
-        Raises:
-            BadFile: missing, truncated, foreign, or of another definition of the areas.
-        """
-        path = Path(path)
-        if path.suffix == ".json":
-            raise BadFile(f"{path}: a record of a curve; `read_record` reads it.")
-        tensors, header = read_tensors(path, CURVE)
-        try:
-            controls = Controls.read(tensors, header)
-            rule = AreaRule(
-                header["profile"],
-                controls.fractions,
-                header["n_edges"],
-                controls.empty,
-                controls.full,
-                header["groups"],
-                header["seed"],
-                objective=controls.objective,
-            )
-            kept: dict[By, tuple[int, ...]] = {by: tuple(header["sizes"][by]) for by in RANKINGS}
-            values: dict[By, np.ndarray] = {by: tensors[by].numpy() for by in RANKINGS}
-            about = {name: header[name] for name in ("label", "warnings")}
-            notes = dict(header["notes"])
-            if header["chosen"] is not None:
-                about["chosen"] = SmallestCircuit(**header["chosen"])
-            if COMPLEMENT in tensors:
-                about["complement"] = tensors[COMPLEMENT].numpy()
-            return FaithfulnessCurve.of(rule, controls, kept, values, notes=notes, **about)
-        except (KeyError, ValueError, TypeError, AttributeError, BadUsage) as error:
-            raise BadFile(f"{path}: not a curve of this version ({first_line(error)}).") from None
 
     def table(self) -> Table:
         """Every circuit that was run, a row each."""
@@ -582,7 +437,7 @@ class FaithfulnessCurve(OneLine):
         areas = {"cpr": value.cpr, "cmd": magnitude.cmd, "cma": magnitude.cma}
         areas |= {"log_cpr": value.log_cpr, "log_cmd": magnitude.log_cmd}
         n = len(self.ids)
-        n_undefined = {**dict.fromkeys(areas, self.n_undefined)}
+        n_undefined = dict.fromkeys(areas, self.n_undefined)
         n_undefined["cma"] = int(np.isnan(magnitude.agreement).sum())
         for name, area in areas.items():
             if area is not None:
@@ -602,7 +457,7 @@ class FaithfulnessCurve(OneLine):
             title="full less empty circuit",
             value=full - empty,
             n=n,
-            **self.denominator._asdict(),
+            **self.rule.denominator._asdict(),
         )
         magnitude = self.sweeps["magnitude"]
         own = {"cpr": self.sweeps["value"].cpr, "cmd": magnitude.cmd, "cma": magnitude.cma}
@@ -648,7 +503,10 @@ class FaithfulnessCurve(OneLine):
             place, sweep = self.fractions.index(chosen.fraction), self.sweeps["magnitude"]
             share, interval = float(sweep.agreement[place]), sweep.agreement_intervals[place]
             rows["result"] = share, interval, len(self.ids)
-            rows["without"] = *self.without, len(self.ids)
+            without = (math.nan, Interval(math.nan, math.nan))
+            if self.complement is not None:
+                without = self.rule.faithfulness_of(self.complement)
+            rows["without"] = *without, len(self.ids)
             kept = sweep.kept[place]
         about = {"target": chosen.target, "fraction": chosen.fraction, "kept": kept}
         about |= {"largest": chosen.largest, "split": chosen.split}
@@ -657,12 +515,6 @@ class FaithfulnessCurve(OneLine):
             for of, (value, ends, n) in rows.items()
         )
         yield Table.of(SMALLEST, ("of",), told)
-
-    def to_html(self, path: str | Path) -> Path:
-        """Write the curve as one self-contained HTML file with figures."""
-        from mechassay.results.report import write_page
-
-        return write_page(Path(path), [self.record()])
 
 
 def area_measure(
@@ -709,25 +561,25 @@ def recomputed(record: Record) -> list[Measure | Table]:
     lines: dict[By, Table] = {by: points.where(ranking=by) for by in RANKINGS}
     fractions = tuple(lines["value"].numbers("fraction").tolist())
     columns = {name: np.array(column) for name, column in values.columns.items()}
-    empty, full = columns["empty"], columns["clean"]
-    rule = AreaRule(
-        cast("Profile", profile),
-        fractions,
-        int(str(record.model.args["n_edges"])),
-        empty,
-        full,
-        values.groups,
-        record.provenance.seed,
-        objective=record.metric.name,
-    )
-    curve = FaithfulnessCurve.of(
-        rule,
-        Controls(record.metric.name, tuple(values.ids), fractions, empty, full, {}, {}),
-        {by: tuple(map(int, line.numbers("kept"))) for by, line in lines.items()},
-        {by: np.array([columns[f"{by}@{p:g}"] for p in fractions]) for by in RANKINGS},
+    curve = FaithfulnessCurve(
         label="",
+        profile=cast("Profile", profile),
+        n_edges=int(str(record.model.args["n_edges"])),
+        groups=tuple(values.groups),
+        controls=Controls(
+            record.metric.name,
+            tuple(values.ids),
+            fractions,
+            columns["empty"],
+            columns["clean"],
+            {},
+            {},
+        ),
+        kept={by: tuple(map(int, line.numbers("kept"))) for by, line in lines.items()},
+        values={by: np.array([columns[f"{by}@{p:g}"] for p in fractions]) for by in RANKINGS},
         chosen=_chosen(record),
         complement=columns.get(COMPLEMENT),
+        seed=record.provenance.seed,
     )
     again = [*curve.measures(), *curve.control_measures(), curve.table()]
     again += curve.smallest_tables()

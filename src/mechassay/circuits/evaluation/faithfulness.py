@@ -247,17 +247,22 @@ def faithfulness_curve(
     kept: dict[By, tuple[int, ...]] = {
         by: tuple(round(circuit.weighted_edge_count()) for circuit in wanted[by]) for by in RANKINGS
     }
-    rows = dict(zip(RANKINGS, np.split(values[:n_ranked], len(RANKINGS)), strict=True))
-    return FaithfulnessCurve.of(
-        rule,
-        controls,
-        kept,
-        rows,
-        label=label or str(scores.provenance.get("method", "scores")),
+    origin = scores.provenance
+    return FaithfulnessCurve(
+        label=label or str(origin.get("method", "scores")),
+        profile=profile,
+        n_edges=model.graph.n_edges,
+        groups=batch.groups,
+        controls=controls,
+        kept=kept,
+        values=dict(zip(RANKINGS, np.split(values[:n_ranked], len(RANKINGS)), strict=True)),
         warnings=(*_warnings(scores, batch, rule, kept["value"]), *torn),
-        notes={str(key): str(x) for key, x in scores.provenance.items() if key != "prompts"},
+        model=str(origin.get("model", "")),
+        task=str(origin.get("task", "")),
+        dtype=str(origin.get("dtype", "")),
         chosen=chosen,
         complement=values[n_ranked] if len(values) > n_ranked else None,
+        seed=seed,
     )
 
 
