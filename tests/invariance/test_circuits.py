@@ -201,7 +201,7 @@ def test_scores_of_a_writers_edges_sum_to_its_first_order_change(name: str) -> N
     x = model.decoder.add_positions(embeds, contrast.ctx, contrast.start)
     taps = tapped_forward(model.decoder, x, contrast.ctx, start=contrast.start, past=contrast.clean)
     total = LogitDiff()(taps.readout, batch).sum()
-    outputs = [out for out in taps.mlp_out if out is not None]
+    outputs = [layer.mlp for layer in taps.layers if layer.mlp is not None]
     at_input, *at_mlps = torch.autograd.grad(total, [embeds, *outputs])
     assert float(scores[0].sum()) == pytest.approx(
         -float((change * at_input).sum()) / len(batch), rel=1e-5, abs=1e-6

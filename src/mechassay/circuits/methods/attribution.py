@@ -47,27 +47,47 @@ TAPPED: tuple[Place, ...] = ("stream", "q", "k", "v", "middle", "mlp_in", "mlp")
 Gradients = TypeVar("Gradients")
 
 
-@dataclass(frozen=True, eq=False)
-class Taps:
-    """Where a forward pass is to be differentiated, layer by layer, and what the pull-back needs.
+@dataclass(eq=False)
+class TappedLayer:
+    """One layer's activations at which a pass is differentiated, called as in `forward`.
 
-    `stream` is the residual stream at the end; `before` and `middle` are the streams entering a
-    layer and after its heads, `mlp_out` what its MLP wrote.
+    None where the pass did not run that part. The leading axis is steps times batch. In the last
+    layer q and the MLP have the last column only.
 
-    Lists are indexed by layer; None where the pass did not run that part. The leading axis is
-    steps times batch. In the last layer q, the MLP and the logits have the last column only.
+    Attributes:
+        q, k, v: projected, a key and a value for each query head.
+        norm, post: statistics of the norm before, and of the post-norm after its heads.
     """
 
-    qkv: list[tuple[Tensor, Tensor, Tensor] | None]
-    norm: list[NormStatistics | None]
-    mlp: list[Tensor | None]
-    post: list[NormStatistics | None]
+    stream: Tensor | None = None
+    q: Tensor | None = None
+    k: Tensor | None = None
+    v: Tensor | None = None
+    middle: Tensor | None = None
+    mlp_in: Tensor | None = None
+    mlp: Tensor | None = None
+    norm: NormStatistics | None = None
+    post: NormStatistics | None = None
+
+    @property
+    def readers(self) -> list[Tensor]:
+        """What its heads and its MLP read: all or none of q, k and v, then the MLP's stream."""
+        return [x for x in (self.q, self.k, self.v, self.mlp_in) if x is not None]
+
+
+@dataclass(frozen=True, eq=False)
+class Taps:
+    """Where a forward pass is to be differentiated, and what the pull-back needs.
+
+    Attributes:
+        final: the stream that the logits read, at the last column.
+        stream: the residual stream at the end.
+    """
+
+    layers: tuple[TappedLayer, ...]
     final: Tensor
     readout: Readout
     stream: Tensor
-    before: list[Tensor | None]
-    middle: list[Tensor | None]
-    mlp_out: list[Tensor | None]
 
 
 def tapped_forward(
@@ -85,10 +105,7 @@ def tapped_forward(
 
     `keep` is filled with the run's trace, for which the last layer is computed at all columns.
     """
-    n_layers, layers = len(decoder.layers), list[LayerTrace]()
-    seen: dict[Place, list[Tensor | None]] = {place: [None] * n_layers for place in TAPPED}
-    norm: list[NormStatistics | None] = [None] * n_layers
-    post: list[NormStatistics | None] = [None] * n_layers
+    layers, taps = list[LayerTrace](), tuple(TappedLayer() for _ in decoder.layers)
 
     def edit(place: Place, index: int, value: Tensor) -> Tensor:
         attention = decoder.layers[index].attention
@@ -98,12 +115,12 @@ def tapped_forward(
             value = value.repeat_interleave(attention.group, dim=2)
         elif place == "stream":
             with torch.no_grad():
-                norm[index] = attention.norm.statistics(value)
+                taps[index].norm = attention.norm.statistics(value)
         elif place == "attended" and attention.post_norm is not None:
             with torch.no_grad():
-                post[index] = attention.post_norm.statistics(value)
-        if place in seen:
-            seen[place][index] = value
+                taps[index].post = attention.post_norm.statistics(value)
+        if place in TAPPED:
+            setattr(taps[index], place, value)
         return value
 
     stream = forward(
@@ -119,26 +136,11 @@ def tapped_forward(
         keep=None if keep is None else layers,
     )
     if keep is None:
-        post[-1] = _pad_statistics(post[-1], x.shape[1])
+        taps[-1].post = _pad_statistics(taps[-1].post, x.shape[1])
     else:
         keep += [_detached(layer, decoder.layers[0].attention.group) for layer in layers]
-    qkv = [
-        None if q is None or k is None or v is None else (q, k, v)
-        for q, k, v in zip(seen["q"], seen["k"], seen["v"], strict=True)
-    ]
     final = stream[:, -1].view_as(stream[:, -1])
-    return Taps(
-        qkv,
-        norm,
-        seen["mlp_in"],
-        post,
-        final,
-        decoder.readout(final),
-        stream,
-        seen["stream"],
-        seen["middle"],
-        seen["mlp"],
-    )
+    return Taps(taps, final, decoder.readout(final), stream)
 
 
 def _detached(layer: LayerTrace, group: int) -> LayerTrace:
@@ -169,8 +171,7 @@ class ReaderGradients:
 
     decoder: Decoder
     taps: Taps
-    qkv: list[tuple[Tensor, Tensor, Tensor] | None]
-    mlp: list[Tensor | None]
+    layers: list[list[Tensor]]
     final: Tensor
     entry: Tensor | None
     times: int
@@ -187,36 +188,29 @@ class ReaderGradients:
         entry: Tensor | None = None,
     ) -> ReaderGradients:
         """Differentiate `total`, a sum over stacked examples, at all taps (and at `entry`)."""
-        wanted = (
-            [t for part in taps.qkv if part is not None for t in part]
-            + [t for t in taps.mlp if t is not None]
-            + [taps.final]
-        )
+        readers = [layer.readers for layer in taps.layers]
+        wanted = [x for part in readers for x in part] + [taps.final]
         wanted += [] if entry is None else [entry]
         # A cotangent put in below the top leaves what is above it without a gradient: zeros.
-        found = iter(torch.autograd.grad(total, wanted, allow_unused=True, materialize_grads=True))
-        qkv = [
-            None if part is None else (next(found), next(found), next(found)) for part in taps.qkv
-        ]
-        mlp = [None if part is None else next(found) for part in taps.mlp]
-        return ReaderGradients(
-            decoder, taps, qkv, mlp, next(found), next(found, None), times, columns
-        )
+        grads = iter(torch.autograd.grad(total, wanted, allow_unused=True, materialize_grads=True))
+        layers = [[next(grads) for _ in part] for part in readers]
+        final = next(grads)
+        return ReaderGradients(decoder, taps, layers, final, next(grads, None), times, columns)
 
     def heads(
         self, layer: int, block: slice, keep_steps: bool, out: Float[Tensor, "slots tokens d_model"]
     ) -> None:
         """Gradients at a layer's q, k and v readers, in graph order, for a block of tokens."""
-        tapped, grads, at = self.taps.qkv[layer], self.qkv[layer], self.taps.norm[layer]
-        if tapped is None or grads is None or at is None:
+        tapped, grads = self.taps.layers[layer], self.layers[layer]
+        if tapped.q is None or tapped.norm is None:
             out.zero_()
             return
         attention = self.decoder.layers[layer].attention
         norm, n_heads = attention.norm, attention.n_heads
         d_model = out.shape[-1]
-        xhat, rscale = (self._tokens(part, block) for part in at)
+        xhat, rscale = (self._tokens(part, block) for part in tapped.norm)
         weights = norm.weight.to(out.dtype)
-        for slot, (value, grad) in enumerate(zip(tapped, grads, strict=True)):
+        for slot, (value, grad) in enumerate(zip(tapped.readers[:3], grads[:3], strict=True)):
             projection = (attention.q, attention.k, attention.v)[slot]
             folded = at_least_fp32(projection.weight) * weights
             constant = _constant(projection.weight, projection.bias, norm.bias)
@@ -245,8 +239,9 @@ class ReaderGradients:
 
     def mlp_at(self, layer: int, block: slice, keep_steps: bool) -> Tensor | None:
         """Gradient at a layer's MLP reader for a block of tokens, or None where it was not run."""
-        grad = self.mlp[layer]
-        return None if grad is None else self._stream(grad, block, keep_steps)
+        if self.taps.layers[layer].mlp_in is None:
+            return None
+        return self._stream(self.layers[layer][-1], block, keep_steps)
 
     def final_at(self, block: slice, keep_steps: bool) -> Tensor:
         """Gradient at the logits reader for a block of tokens."""
@@ -254,7 +249,7 @@ class ReaderGradients:
 
     def post_at(self, layer: int, block: slice) -> NormStatistics | None:
         """Statistics of a layer's post-norm, steps kept, for a block of tokens."""
-        at = self.taps.post[layer]
+        at = self.taps.layers[layer].post
         if at is None:
             return None
         return NormStatistics(*(self._tokens(part, block).flatten(0, 1) for part in at))
@@ -531,24 +526,24 @@ class WriterGradients:
         decoder: Decoder, taps: Taps, total: Tensor, *, times: int, columns: int
     ) -> WriterGradients:
         """Differentiate `total`, a sum over `times` stacked copies of the batch, at all writers."""
-        wanted = [x for x in (taps.before[0], *taps.middle, *taps.mlp_out) if x is not None]
-        found = iter(torch.autograd.grad(total, wanted))
+        layers = taps.layers
+        streams = (layers[0].stream, *(x.middle for x in layers), *(x.mlp for x in layers))
+        grads = iter(torch.autograd.grad(total, [x for x in streams if x is not None]))
 
         def summed(x: Tensor) -> Tensor:
             return x.unflatten(0, (times, -1)).sum(0)
 
         with torch.no_grad():
-            embed = summed(at_least_fp32(next(found))[:, -columns:])
+            embed = summed(at_least_fp32(next(grads))[:, -columns:])
             heads: list[Tensor] = []
-            for layer, post in zip(decoder.layers, taps.post, strict=True):
-                gradient = at_least_fp32(next(found))[:, -columns:]
-                if post is not None and layer.attention.post_norm is not None:
-                    at = NormStatistics(*(part[:, -gradient.shape[1] :] for part in post))
+            for layer, tapped in zip(decoder.layers, layers, strict=True):
+                gradient = at_least_fp32(next(grads))[:, -columns:]
+                if tapped.post is not None and layer.attention.post_norm is not None:
+                    at = NormStatistics(*(part[:, -gradient.shape[1] :] for part in tapped.post))
                     gradient = pull_back(layer.attention.post_norm, gradient, at)
                 heads.append(summed(gradient))
-            return WriterGradients(
-                embed, tuple(heads), tuple(summed(at_least_fp32(x)[:, -columns:]) for x in found)
-            )
+            mlp = tuple(summed(at_least_fp32(gradient)[:, -columns:]) for gradient in grads)
+            return WriterGradients(embed, tuple(heads), mlp)
 
 
 def pull_back(

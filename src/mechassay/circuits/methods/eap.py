@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args
 
@@ -348,32 +348,30 @@ def _runs(
                 decoder, taps, total, times=times, columns=columns, entry=entry
             )
         at = None if post is None else post.statistics(points)
-        taps = _with_post_norms(decoder, contrast, taps, times, sublayer.layer, at)
-        yield sublayer, replace(gradients, taps=taps)
+        _add_post_norms(decoder, contrast, taps, times, sublayer.layer, at)
+        yield sublayer, gradients
 
 
-def _with_post_norms(
+def _add_post_norms(
     decoder: Decoder,
     contrast: Contrast,
     taps: Taps,
     times: int,
     layer: int,
     at: NormStatistics | None,
-) -> Taps:
+) -> None:
     """Post-norms of layers that were not run: clean, except the interpolated one's own (`at`)."""
-    post = list(taps.post)
-    for index, part in enumerate(decoder.layers):
+    for index, (part, tapped) in enumerate(zip(decoder.layers, taps.layers, strict=True)):
         norm, attended = part.attention.post_norm, contrast.clean.layers[index].attended
-        if norm is None or attended is None or post[index] is not None:
+        if norm is None or attended is None or tapped.post is not None:
             continue
         if index == layer and at is not None:
-            post[index] = at
+            tapped.post = at
         else:
             clean = norm.statistics(attended[:, contrast.start :])
-            post[index] = NormStatistics(
-                clean.xhat.repeat(times, 1, 1), clean.rscale.repeat(times, 1, 1)
+            tapped.post = NormStatistics(
+                *(part.repeat(times, *[1] * (part.ndim - 1)) for part in clean)
             )
-    return replace(taps, post=post)
 
 
 def _own_runs(
@@ -423,11 +421,11 @@ def _all_runs(
 
 def _around(decoder: Decoder, taps: Taps, sublayer: Sublayer) -> Tensor:
     """The stream after a sublayer without what it wrote, in a pass that is being differentiated."""
-    layer = sublayer.layer
-    before, middle, mlp = taps.before[layer], taps.middle[layer], taps.mlp_out[layer]
-    assert before is not None and middle is not None
+    tapped = taps.layers[sublayer.layer]
+    before, mlp = tapped.stream, tapped.mlp
+    assert before is not None and tapped.middle is not None
     if sublayer.kind == "mlp":
-        return middle
+        return tapped.middle
     return before[:, -mlp.shape[1] :] + mlp if decoder.parallel and mlp is not None else before
 
 
