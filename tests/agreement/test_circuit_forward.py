@@ -170,9 +170,7 @@ def test_only_live_nodes_are_compiled(case: Case) -> None:
     assert (plan.n_live_heads, plan.n_live_mlps) == (2, 1)
     assert compile_circuit(graph, graph.legal, post_norm=post_norm).final is None
     assert (
-        compile_circuit(
-            graph, graph.legal, case.neurons["no neurons"], post_norm=post_norm
-        ).rows_last
+        compile_circuit(graph, graph.legal, case.neurons["no neurons"], post_norm=post_norm).rows[1]
         == 0
     )
     # Up to the MLP with a neuron out everything comes from the clean run.
@@ -180,4 +178,4 @@ def test_only_live_nodes_are_compiled(case: Case) -> None:
         graph, graph.legal, case.neurons["all but one neuron"], post_norm=post_norm
     )
     assert (late.n_live_heads, late.n_live_mlps) == (graph.n_heads, 1)
-    assert compile_circuit(graph, case.masks["disconnected"], post_norm=post_norm).rows_last == 0
+    assert compile_circuit(graph, case.masks["disconnected"], post_norm=post_norm).rows[1] == 0

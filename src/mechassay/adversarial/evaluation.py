@@ -235,7 +235,7 @@ class Schedule:
             OutOfMemory: one does not fit.
         """
         length, decoder = self.clean.shape[1], self.model.decoder
-        rows = max((run.plan.rows_wide for run in self.runs if run.plan is not None), default=0)
+        rows = max((run.plan.rows[0] for run in self.runs if run.plan is not None), default=0)
         # A run keeps four streams and as much in queries, keys, values and mixes a layer; a circuit
         # its writers' differences.
         vectors = 8 * self.model.graph.n_layers + rows

@@ -24,6 +24,7 @@ are those of what enters the stream, after its own post-norm.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, cast
 
@@ -92,45 +93,43 @@ class HeadGroup:
 
 @dataclass(frozen=True, eq=False)
 class LayerPlan:
-    """What one layer has to do.
+    """What one layer has to do. Pairs are of what is read at all columns, and at the last alone.
 
     Attributes:
-        wide, narrow: sums for all columns and for the last one.
+        streams: the sums that heads read at all columns, and those read at the last one.
         groups: heads to compute.
-        patterns: for post-norm layers, sets of heads (rows over `order`) seen as one; wide ones
-            cover the leading heads of `order`. None elsewhere: each head is its own writer.
-        order: heads in buffer order, those read at all columns first; `n_wide` of them.
+        heads: in the order of their rows; at the last column those of both are read.
+        patterns: for post-norm layers, sets of heads that are seen as one writer: rows over the
+            heads that are read there. None elsewhere: each head is its own writer.
         mlp_from_clean: the MLP's output is the clean run's.
         mlp_level: columns at which the MLP is read.
         mlp: the sum the MLP reads.
-        heads_keep, mlp_keep: neurons that are in, of the heads in buffer order and of the MLP; None
-            where all are.
+        heads_keep, mlp_keep: neurons that are in, of `heads` and of the MLP; None where all are.
     """
 
-    wide: Mix | None
-    narrow: Mix | None
+    streams: tuple[Mix | None, Mix | None]
     groups: tuple[HeadGroup, ...]
-    order: Tensor
-    n_wide: int
-    wide_patterns: Float[Tensor, "wide_sets wide_heads"] | None
-    last_patterns: Float[Tensor, "last_sets heads"] | None
+    heads: tuple[Tensor, Tensor]
+    patterns: tuple[Float[Tensor, "all_sets all_heads"], Float[Tensor, "sets heads"]] | None
     mlp_level: int
     mlp_from_clean: bool
     mlp: Mix | None
-    heads_keep: Bool[Tensor, "heads d_model"] | None
+    heads_keep: tuple[Bool[Tensor, "_ d_model"] | None, Bool[Tensor, "_ d_model"] | None]
     mlp_keep: Bool[Tensor, "d_model"] | None
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A compiled circuit. `final` is None where the logits are the clean run's."""
+    """A compiled circuit. `final` is None where the logits are the clean run's.
+
+    `rows` are writers whose changes are read at all columns, and at the last one.
+    """
 
     input_level: int
     input_keep: Bool[Tensor, "d_model"] | None
     layers: tuple[LayerPlan, ...]
     final: Mix | None
-    rows_wide: int
-    rows_last: int
+    rows: tuple[int, int]
     n_live_heads: int
     n_live_mlps: int
     device: torch.device = CPU
@@ -148,7 +147,7 @@ def _moved(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
     if isinstance(value, Tensor):
         return value.to(device, dtype if value.is_floating_point() else value.dtype)
     if isinstance(value, tuple):
-        return tuple(_moved(each, device, dtype) for each in cast("tuple[Any, ...]", value))
+        return tuple(_moved(part, device, dtype) for part in cast("tuple[Any, ...]", value))
     if isinstance(value, Mix | SlotPlan | HeadGroup | LayerPlan | Plan):
         parts = {field.name: getattr(value, field.name) for field in fields(value)}
         return replace(value, **{name: _moved(x, device, dtype) for name, x in parts.items()})
@@ -181,9 +180,8 @@ def compile_circuit(
     mlps = [graph.mlp_writer(layer) for layer in range(graph.n_layers)] if graph.mlp else []
     n_mlps = int(computed[mlps].sum())
     n_heads = int(computed[1:].sum()) - n_mlps
-    return Plan(
-        input_level, keep.of(0), tuple(layers), final, rows.n_wide, rows.n_last, n_heads, n_mlps
-    )
+    at_all, at_last = rows.n
+    return Plan(input_level, keep.of(0), tuple(layers), final, (at_all, at_last), n_heads, n_mlps)
 
 
 class _Keep:
@@ -235,45 +233,39 @@ def _levels(
 
 
 class _BufferRows:
-    """Which row of the wide and of the last-column buffer holds what each writer adds."""
+    """Which row holds what each writer adds: at all columns, and at the last one."""
 
     def __init__(self, n_writers: int, post_norm: bool) -> None:
         self.post_norm = post_norm
-        self.wide_of = np.full(n_writers, -1)
-        self.last_of = np.full(n_writers, -1)
-        self.patterns: list[tuple[np.ndarray, dict[bytes, int], dict[bytes, int]]] = []
-        self.n_wide = 0
-        self.n_last = 0
+        self.n = [0, 0]
+        self.row_of = np.full((2, n_writers), -1)
+        self.patterns: list[tuple[np.ndarray, list[dict[bytes, int]]]] = []
 
     def add(self, writers: np.ndarray, level: np.ndarray) -> None:
         """Give rows to writers, in the order given; those not read get none."""
-        wide, last = writers[level[writers] == ALL], writers[level[writers] > NONE]
-        self.wide_of[wide] = self.n_wide + np.arange(len(wide))
-        self.last_of[last] = self.n_last + np.arange(len(last))
-        self.n_wide += len(wide)
-        self.n_last += len(last)
+        for last, least in enumerate((ALL, LAST)):
+            read = writers[level[writers] >= least]
+            self.row_of[last, read] = self.n[last] + np.arange(len(read))
+            self.n[last] += len(read)
 
-    def add_patterns(
-        self, writers: np.ndarray, n_wide: int, wide_sets: np.ndarray, last_sets: np.ndarray
-    ) -> None:
+    def add_patterns(self, writers: np.ndarray, sets: Sequence[np.ndarray]) -> None:
         """Give rows to the distinct sets of a post-norm layer's heads (rows over `writers`)."""
-        wide = {row.tobytes(): self.n_wide + i for i, row in enumerate(wide_sets)}
-        last = {row.tobytes(): self.n_last + i for i, row in enumerate(last_sets)}
-        self.patterns.append((writers, wide, last))
-        self.n_wide += len(wide_sets)
-        self.n_last += len(last_sets)
+        rows: list[dict[bytes, int]] = []
+        for last, patterns in enumerate(sets):
+            rows.append({row.tobytes(): self.n[last] + i for i, row in enumerate(patterns)})
+            self.n[last] += len(patterns)
+        self.patterns.append((writers, rows))
 
     def combine(self, columns: np.ndarray, level: int) -> np.ndarray:
         """Coefficients [readers, buffer rows] of readers, as mask columns [writers, readers]."""
-        place = self.wide_of if level == ALL else self.last_of
-        out = np.zeros((columns.shape[1], self.n_wide if level == ALL else self.n_last), dtype=bool)
-        plain = np.flatnonzero(place >= 0)
-        out[:, place[plain]] = columns[plain].T
-        for writers, wide, last in self.patterns:
-            rows = wide if level == ALL else last
+        last = int(level == LAST)
+        row_of, out = self.row_of[last], np.zeros((columns.shape[1], self.n[last]), dtype=bool)
+        plain = np.flatnonzero(row_of >= 0)
+        out[:, row_of[plain]] = columns[plain].T
+        for writers, rows in self.patterns:
             for reader, seen in enumerate(columns[writers].T):
                 if seen.any():
-                    out[reader, rows[np.ascontiguousarray(seen).tobytes()]] = True
+                    out[reader, rows[last][np.ascontiguousarray(seen).tobytes()]] = True
         return out
 
 
@@ -289,23 +281,20 @@ def _plan_layer(
 ) -> LayerPlan:
     heads = np.arange(graph.heads(layer).start, graph.heads(layer).stop)
     by_slot = np.arange(graph.slots(layer).start, graph.slots(layer).stop).reshape(3, -1)
-    at_all, at_last = (np.flatnonzero(level[heads] == kind) for kind in (ALL, LAST))
-    order, n_wide = np.concatenate((at_all, at_last)), len(at_all)
-    halves = [order[:n_wide], order[n_wide:]]
-    places = [np.flatnonzero(~clean_writer[heads[half]]) for half in halves]
-    computed = [half[place] for half, place in zip(halves, places, strict=True)]
+    read = [np.flatnonzero(level[heads] == kind) for kind in (ALL, LAST)]
+    writers = heads[np.concatenate(read)]
+    places = [np.flatnonzero(~clean_writer[heads[some]]) for some in read]
+    computed = [some[place] for some, place in zip(read, places, strict=True)]
 
     def from_sums(slot: int, group: np.ndarray) -> np.ndarray:
         readers = by_slot[slot, group]
         return readers[mask[:, readers].any(axis=0) & ~clean_reader[readers]]
 
-    wide_readers = np.concatenate(
-        [from_sums(0, computed[0])]
-        + [from_sums(slot, group) for slot in (1, 2) for group in computed]
-    )
-    last_readers = from_sums(0, computed[1])
-    wide, wide_row = _unique(rows, mask, wide_readers, ALL)
-    narrow, narrow_row = _unique(rows, mask, last_readers, LAST)
+    # Keys and values are read at all columns, whichever head's they are.
+    keys_values = [from_sums(slot, group) for slot in (1, 2) for group in computed]
+    readers_at_all = np.concatenate([from_sums(0, computed[0]), *keys_values])
+    stream_at_all, row_at_all = _unique(rows, mask, readers_at_all, ALL)
+    stream_at_last, row_at_last = _unique(rows, mask, from_sums(0, computed[1]), LAST)
     groups: list[HeadGroup] = []
     for last, group in enumerate(computed):
         if not len(group):
@@ -313,7 +302,7 @@ def _plan_layer(
         slots: list[SlotPlan] = []
         for slot in range(3):
             readers = by_slot[slot, group]
-            row = narrow_row if slot == 0 and last else wide_row
+            row = row_at_last if slot == 0 and last else row_at_all
             summed = np.isin(readers, from_sums(slot, group))
             rows_read = np.array([row[reader] for reader in readers[summed]], dtype=int)
             sums = tuple(
@@ -325,16 +314,17 @@ def _plan_layer(
         q, k, v = slots
         groups.append(HeadGroup(_index(group), _index(places[last]), bool(last), (q, k, v)))
 
-    wide_patterns = last_patterns = None
+    patterns = None
     if rows.post_norm:
         below = _readers_below(graph, layer, level, clean_reader, clean_writer)
-        writers = heads[order]
-        wide_sets, last_sets = (_sets(mask, writers, below[kind]) for kind in (ALL, LAST))
-        rows.add_patterns(writers, n_wide, wide_sets, last_sets)
-        wide_patterns = torch.from_numpy(wide_sets[:, :n_wide].astype(np.float32))
-        last_patterns = torch.from_numpy(last_sets.astype(np.float32))
+        at_all, at_last = (_sets(mask, writers, below[kind]) for kind in (ALL, LAST))
+        rows.add_patterns(writers, (at_all, at_last))
+        patterns = (
+            torch.from_numpy(at_all[:, : len(read[0])].astype(np.float32)),
+            torch.from_numpy(at_last.astype(np.float32)),
+        )
     else:
-        rows.add(heads[order], level)
+        rows.add(writers, level)
 
     mlp_level, mlp_from_clean, mlp, mlp_keep = NONE, False, None, None
     if graph.mlp:
@@ -345,17 +335,14 @@ def _plan_layer(
             mlp = Mix.of(rows.combine(mask[:, [reader]], mlp_level))
         rows.add(np.array([writer]), level)
     return LayerPlan(
-        wide,
-        narrow,
+        (stream_at_all, stream_at_last),
         tuple(groups),
-        _index(order),
-        n_wide,
-        wide_patterns,
-        last_patterns,
+        (_index(read[0]), _index(read[1])),
+        patterns,
         mlp_level,
         mlp_from_clean,
         mlp,
-        keep.of(heads[order]),
+        (keep.of(heads[read[0]]), keep.of(heads[read[1]])),
         mlp_keep,
     )
 

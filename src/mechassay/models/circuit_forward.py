@@ -14,7 +14,7 @@ both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -24,6 +24,7 @@ from torch import Tensor
 
 from mechassay.models.circuit_compiler import (
     ALL,
+    LAST,
     HeadGroup,
     LayerPlan,
     Mix,
@@ -214,10 +215,42 @@ def run_prefix(
     return Prefix(contrast.start + run.n_columns, run.parts, rows)
 
 
-class _CircuitRun:
-    """One circuit on one batch: two buffers of differences, filled layer by layer.
+class _Changes:
+    """What writers change in the stream, a row a writer: at all columns, or at the last alone."""
 
-    A prefix has no answer: nothing is done for its last column alone, and keys and values are kept.
+    def __init__(self, n: int, like: Float[Tensor, "batch pos d_model"]) -> None:
+        self.rows = like.new_empty((n, *like.shape))
+        self.filled = 0
+
+    def room(self, n: int) -> Float[Tensor, "n batch pos d_model"]:
+        """The next rows, to be filled."""
+        begin, self.filled = self.filled, self.filled + n
+        return self.rows[begin : self.filled]
+
+    def columns(self, x: Float[Tensor, "*lead columns d"]) -> Float[Tensor, "*lead pos d"]:
+        """Of a run's values those at the columns of the rows; runs may be longer."""
+        return x[..., -self.rows.shape[2] :, :]
+
+    def stream(
+        self, mix: Mix, reference: Float[Tensor, "batch columns d_model"]
+    ) -> Float[Tensor, "sums batch pos d_model"]:
+        """The stream with each sum of changes."""
+        reference = self.columns(reference)
+        if not len(self.rows):
+            return reference.expand(mix.n, *reference.shape)
+        return mix(self.rows.flatten(1)).view(mix.n, *reference.shape).add_(reference)
+
+
+Streams = tuple[Tensor | None, Tensor | None]
+"""What a layer's heads read at all columns, and at the last one [sums, batch, pos, d_model]."""
+
+
+class _CircuitRun:
+    """One circuit on one batch: the changes of its writers, filled layer by layer.
+
+    They are kept twice, for readers at all columns and for readers at the last one; `last` says
+    which. A prefix has no answer: nothing is done for its last column alone, and keys and values
+    are kept.
     """
 
     def __init__(
@@ -235,154 +268,129 @@ class _CircuitRun:
         self.parts: dict[tuple[int, bool, int], Tensor] = {}
         self.reference, self.start = contrast.other, contrast.start
         embed = contrast.other.embed
-        self.n_batch, self.n_columns, self.d_model = embed.shape
-        self.wide = embed.new_empty((plan.rows_wide, self.n_batch, self.n_columns, self.d_model))
-        self.last = embed.new_empty((plan.rows_last, self.n_batch, 1, self.d_model))
-        self.filled_wide = self.filled_last = 0
+        self.n_columns = embed.shape[1]
+        self.changes = (
+            _Changes(plan.rows[False], embed),
+            _Changes(plan.rows[True], embed[:, -1:]),
+        )
 
     def readout(self) -> Readout:
         self.layers()
         assert self.plan.final is not None
-        final = self._stream(self.plan.final, self.reference.final, last=True)
+        final = self.changes[True].stream(self.plan.final, self.reference.final)
         return self.decoder.readout(final[0, :, 0])
 
     def layers(self) -> None:
         """Everything below the logits."""
         plan, clean, reference = self.plan, self.contrast.clean, self.reference
         if plan.input_level:
-            wide = plan.input_level == ALL
-            self._difference(clean.embed, reference.embed, plan.input_keep, wide=wide)
+            last = plan.input_level == LAST
+            self._change(clean.embed, reference.embed, plan.input_keep, last=last)
         for index, layer in enumerate(plan.layers):
             self._heads(index, layer)
             if layer.mlp_level == ALL or (layer.mlp_level and not self.is_prefix):
                 self._mlp(index, layer)
 
-    def _suffix(self, x: Tensor) -> Tensor:
-        """The columns of a clean tensor [..., columns, d] that the reference run has."""
-        return x[..., -self.n_columns :, :]
-
-    def _room(self, n: int, *, wide: bool) -> Float[Tensor, "n batch read d_model"]:
-        """The next rows of the buffer of all columns, or of that of the last one."""
-        if wide:
-            begin, self.filled_wide = self.filled_wide, self.filled_wide + n
-            return self.wide[begin : self.filled_wide]
-        begin, self.filled_last = self.filled_last, self.filled_last + n
-        return self.last[begin : self.filled_last]
-
-    def _copy_last(self, difference: Float[Tensor, "n batch pos d_model"]) -> None:
+    def _copy_last(self, change: Float[Tensor, "n batch pos d_model"]) -> None:
         """What is read at all columns is read at the last one, too."""
         if not self.is_prefix:
-            self._room(len(difference), wide=False)[:] = difference[:, :, -1:]
+            self.changes[True].room(len(change))[:] = change[:, :, -1:]
 
-    def _difference(
-        self, after: Tensor, before: Tensor, keep: Bool[Tensor, "d_model"] | None, *, wide: bool
+    def _change(
+        self, after: Tensor, before: Tensor, keep: Bool[Tensor, "d_model"] | None, *, last: bool
     ) -> None:
-        """What one writer changes, at all columns or at the last one; runs may be longer."""
-        room = self._room(1, wide=wide)
-        torch.sub(after[:, -room.shape[2] :], before[:, -room.shape[2] :], out=room[0])
+        """What one writer changes; runs may be longer."""
+        changes = self.changes[last]
+        room = changes.room(1)
+        torch.sub(changes.columns(after), changes.columns(before), out=room[0])
         _mask(room, keep)
-        if wide:
+        if not last:
             self._copy_last(room)
 
-    def _stream(
-        self, mix: Mix, reference: Float[Tensor, "batch pos d_model"], *, last: bool
-    ) -> Float[Tensor, "sums batch read d_model"]:
-        buffer = self.last if last else self.wide
-        if last:
-            reference = reference[:, -1:]
-        if not len(buffer):
-            return reference.expand(mix.n, *reference.shape)
-        return mix(buffer.flatten(1)).view(mix.n, *reference.shape).add_(reference)
-
     def _heads(self, index: int, layer: LayerPlan) -> None:
-        if not len(layer.order):
+        if not any(map(len, layer.heads)):
             return
         attention, reference = self.decoder.layers[index].attention, self.reference.layers[index]
-        wide = narrow = None
-        if layer.wide is not None:
-            wide = attention.norm(self._stream(layer.wide, reference.before, last=False))
+        read = (False,) if self.is_prefix else (False, True)
+
+        def normed(last: bool) -> Tensor | None:
+            mix = layer.streams[last] if last in read else None
+            if mix is None:
+                return None
+            return attention.norm(self.changes[last].stream(mix, reference.before))
+
+        streams = normed(False), normed(True)
         if self.is_prefix:
             for group in layer.groups:
                 if group.last:
-                    self._keys_and_values(index, group, wide)
-        elif layer.narrow is not None:
-            narrow = attention.norm(self._stream(layer.narrow, reference.before, last=True))
-        n_wide, n_last = layer.n_wide, 0 if self.is_prefix else len(layer.order) - layer.n_wide
-        if attention.post_norm is None:
-            if n_wide:
-                room = self._room(n_wide, wide=True)
-                self._head_changes(index, layer, wide, narrow, room, last=False)
-                self._copy_last(room)
-            if n_last:
-                room = self._room(n_last, wide=False)
-                self._head_changes(index, layer, wide, narrow, room, last=True)
+                    self._keys_and_values(index, group, streams)
+        if attention.post_norm is not None:
+            self._heads_as_sets(index, layer, streams, read)
             return
-        at_all, at_last = (
-            buffer.new_empty((n, *buffer.shape[1:]))
-            for n, buffer in ((n_wide, self.wide), (n_last, self.last))
-        )
-        for last, changes in enumerate((at_all, at_last)):
-            if len(changes):
-                self._head_changes(index, layer, wide, narrow, changes, last=bool(last))
-        base, patterns = reference.attended, (layer.wide_patterns, layer.last_patterns)
-        assert base is not None and patterns[0] is not None and patterns[1] is not None
-        self._place(index, patterns[0], at_all, base, wide=True)
-        if not self.is_prefix:
-            changes = torch.cat((at_all[:, :, -1:], at_last))
-            self._place(index, patterns[1], changes, base[:, -1:], wide=False)
+        for last in read:
+            if len(layer.heads[last]):
+                room = self.changes[last].room(len(layer.heads[last]))
+                self._head_changes(index, layer, streams, room, last=last)
+                if not last:
+                    self._copy_last(room)
+
+    def _heads_as_sets(
+        self, index: int, layer: LayerPlan, streams: Streams, read: Sequence[bool]
+    ) -> None:
+        """Virtual writers after a post-norm: other ones at all columns than at the last."""
+        post_norm = self.decoder.layers[index].attention.post_norm
+        attended = self.reference.layers[index].attended
+        assert post_norm is not None and attended is not None and layer.patterns is not None
+        of_heads: list[Tensor] = []
+        for last in read:
+            rows = self.changes[last].rows
+            of_heads.append(rows.new_empty((len(layer.heads[last]), *rows.shape[1:])))
+            if len(layer.heads[last]):
+                self._head_changes(index, layer, streams, of_heads[last], last=last)
+        for last in read:
+            if not len(layer.patterns[last]):
+                continue
+            base, change = self.changes[last].columns(attended), of_heads[last]
+            if last:
+                change = torch.cat((of_heads[False][:, :, -1:], change))
+            mixed = torch.einsum("ph,hbtd->pbtd", layer.patterns[last], change) + base
+            room = self.changes[last].room(len(layer.patterns[last]))
+            torch.sub(post_norm(mixed), post_norm(base), out=room)
 
     def _head_changes(
         self,
         index: int,
         layer: LayerPlan,
-        wide: Tensor | None,
-        narrow: Tensor | None,
-        out: Float[Tensor, "n batch read d_model"],
+        streams: Streams,
+        out: Float[Tensor, "n batch pos d_model"],
         *,
         last: bool,
     ) -> None:
-        """Into `out`: what heads read at all columns, or the last alone, change there."""
+        """Into `out`: what heads that are read at all columns, or at the last, change there."""
         reference, clean = self.reference.layers[index], self.contrast.clean.layers[index]
-        chosen = slice(layer.n_wide, None) if last else slice(None, layer.n_wide)
-        heads, columns = layer.order[chosen], slice(-1, None) if last else slice(None)
-        change = (self._suffix(clean.z)[:, heads] - reference.z[:, heads])[:, :, columns]
+        heads, columns = layer.heads[last], self.changes[last].columns
+        change = columns(clean.z)[:, heads] - columns(reference.z)[:, heads]
         for group in layer.groups:
             if group.last is last:
-                z = self._attend(index, group, wide, narrow)
-                change[:, group.places] = z - reference.z[:, group.heads][:, :, columns]
+                z = self._attend(index, group, streams)
+                change[:, group.places] = z - columns(reference.z)[:, group.heads]
         self.decoder.head_outputs(index, change, heads, out=out)
-        if layer.heads_keep is not None:
-            _mask(out, layer.heads_keep[chosen])
-
-    def _place(
-        self,
-        index: int,
-        patterns: Float[Tensor, "sets heads"],
-        change: Float[Tensor, "heads batch read d_model"],
-        base: Float[Tensor, "batch read d_model"],
-        *,
-        wide: bool,
-    ) -> None:
-        """Virtual writers after a post-norm: the two buffers hold different ones."""
-        if len(patterns):
-            post_norm = self.decoder.layers[index].attention.post_norm
-            assert post_norm is not None
-            mixed = torch.einsum("ph,hbtd->pbtd", patterns, change) + base
-            torch.sub(post_norm(mixed), post_norm(base), out=self._room(len(patterns), wide=wide))
+        _mask(out, layer.heads_keep[last])
 
     def _attend(
-        self, index: int, group: HeadGroup, wide: Tensor | None, narrow: Tensor | None
+        self, index: int, group: HeadGroup, streams: Streams
     ) -> Float[Tensor, "batch n pos d_head"]:
         reference, clean = self.reference.layers[index], self.contrast.clean.layers[index]
-        heads, columns = group.heads, slice(-1, None) if group.last else slice(None)
-        old, new = (x[:, heads][:, :, columns] for x in (reference.q, self._suffix(clean.q)))
-        streams, projection = narrow if group.last else wide, self.decoder.layers[index].attention.q
-        q = self._slot(group.slots[0], projection, heads, old, new, streams, index)
-        k, v = self._keys_and_values(index, group, wide)
+        columns, attention = self.changes[group.last].columns, self.decoder.layers[index].attention
+        old, new = (columns(x)[:, group.heads] for x in (reference.q, clean.q))
+        q = self._slot(
+            group.slots[0], attention.q, group.heads, old, new, streams[group.last], index
+        )
+        k, v = self._keys_and_values(index, group, streams)
         return self.decoder.attend(index, q, k, v, self.contrast.ctx)
 
     def _keys_and_values(
-        self, index: int, group: HeadGroup, wide: Tensor | None
+        self, index: int, group: HeadGroup, streams: Streams
     ) -> tuple[Tensor, Tensor]:
         """Both [batch, n, all columns, d_head]."""
         attention = self.decoder.layers[index].attention
@@ -395,7 +403,7 @@ class _CircuitRun:
                 shared,
                 old[:, shared],
                 new[:, shared],
-                wide,
+                streams[False],
                 index,
                 part=(index, group.last, slot),
             )
@@ -453,14 +461,14 @@ class _CircuitRun:
 
     def _mlp(self, index: int, layer: LayerPlan) -> None:
         reference, clean = self.reference.layers[index], self.contrast.clean.layers[index]
-        mlp, wide = self.decoder.layers[index].mlp, layer.mlp_level == ALL
+        mlp, last = self.decoder.layers[index].mlp, layer.mlp_level == LAST
         assert mlp is not None and reference.mlp is not None and clean.mlp is not None
         if layer.mlp_from_clean:
             after = clean.mlp
         else:
             assert layer.mlp is not None
-            after = mlp(self._stream(layer.mlp, reference.middle, last=not wide)[0])
-        self._difference(after, reference.mlp, layer.mlp_keep, wide=wide)
+            after = mlp(self.changes[last].stream(layer.mlp, reference.middle)[0])
+        self._change(after, reference.mlp, layer.mlp_keep, last=last)
 
 
 def _mask(
