@@ -35,12 +35,12 @@ class UnknownName(BadUsage):
         known = sorted(set(allowed))
         close = get_close_matches(name, known, n=1, cutoff=0.5)
         hint = f" Did you mean {close[0]!r}?" if close else ""
-        told = ", ".join(known) or "none"
+        names = ", ".join(known) or "none"
         if len(known) > self.MANY:
             near = get_close_matches(name, known, n=self.FEW, cutoff=0.0)
-            told = f"{', '.join(near)}, and {len(known) - len(near):,} others"
+            names = f"{', '.join(near)}, and {len(known) - len(near):,} others"
         more = f" {note}" if note else ""
-        super().__init__(f"Unknown {kind} {name!r}.{hint} Known: {told}.{more}")
+        super().__init__(f"Unknown {kind} {name!r}.{hint} Known: {names}.{more}")
 
 
 def first_line(error: object) -> str:

@@ -129,7 +129,7 @@ def test_equals_one_run_a_token(family: str) -> None:
                 generated(model, begin, len(ids(model, a))) == ids(model, a) for a in prompt.answers
             )
             assert model.tokenizer is not None
-            assert found.said[row] == model.tokenizer.decode(generated(model, begin, 1))
+            assert found.predicted[row] == model.tokenizer.decode(generated(model, begin, 1))
 
 
 def test_greedy_is_what_would_be_generated(model: Model) -> None:
@@ -148,7 +148,7 @@ def test_greedy_is_what_would_be_generated(model: Model) -> None:
             [Prompt(text, (answer,)), Prompt(text, (almost,)), Prompt(text, (almost, answer))],
         )
         assert found.greedy.tolist() == [1, 0, 1]
-        assert found.said == (model.tokenizer.decode([said[0]]),) * 3
+        assert found.predicted == (model.tokenizer.decode([said[0]]),) * 3
         assert np.isnan(found.ranked).all() and np.isnan(found.chance).all()
     assert tried >= 5
 

@@ -86,8 +86,8 @@ def worse_labels_text(record: Record) -> str:
     alone = _alone(groups)
     if not worse:
         below = f" {small} {has} p ≤ {ALPHA}, by less than {least}." if small else ""
-        said = f"No label of any of {len(groups)} fields is found to be worse than the rest"
-        return f"{said} of its strata.{below}{alone}"
+        sentence = f"No label of any of {len(groups)} fields is found to be worse than the rest"
+        return f"{sentence} of its strata.{below}{alone}"
     listed = "; ".join(map(_worse_label, worse[:SHOWN_LABELS]))
     more = f"; and {len(worse) - SHOWN_LABELS} more" if len(worse) > SHOWN_LABELS else ""
     below = f" {small} more {has} p ≤ {ALPHA}, but by less than {least}." if small else ""
@@ -105,15 +105,15 @@ def _worse_label(label: Mapping[str, Any]) -> str:
 
 def _alone(groups: Sequence[Group]) -> str:
     """How many prompts could not be compared, where a field has some."""
-    told: list[str] = []
+    sentences: list[str] = []
     for group in groups:
         inputs = sum(label["inputs"] for label in group.labels)
         left_out = inputs - sum(label["compared"] for label in group.labels)
         if left_out:
             strata = group.strata - group.used
-            told.append(f"{group.name}: {left_out:,} of {inputs:,} prompts in {strata} strata")
-    said = "Not compared, as no other label is in their stratum"
-    return f" {said}: {'; '.join(told)}." if told else ""
+            sentences.append(f"{group.name}: {left_out:,} of {inputs:,} prompts in {strata} strata")
+    sentence = "Not compared, as no other label is in their stratum"
+    return f" {sentence}: {'; '.join(sentences)}." if sentences else ""
 
 
 def label_table(group: Group) -> TextTable:
@@ -136,8 +136,8 @@ def label_table(group: Group) -> TextTable:
     ]
     if len(order) > SHOWN_LABELS:
         n = len(order) - SHOWN_LABELS
-        said = f"{n} more labels, none with a smaller p; the record has them all."
-        rows.append(Row(("", said), "more"))
+        note = f"{n} more labels, none with a smaller p; the record has them all."
+        rows.append(Row(("", note), "more"))
     heads = (group.name, "prompts", "99%", "99% of the rest", "more", "of the empty circuit's")
     heads += ("means differ by", "99.9%", "max", "p, adjusted")
     return TextTable.of(group.name, heads, rows)
@@ -199,12 +199,12 @@ def template_text(records: Sequence[Record]) -> str:
 
 def halves(record: Record) -> list[dict[Any, Any]]:
     """What is known of pairs of one template, and of two: rows by what and which statistic."""
-    found: dict[str, dict[Any, Any]] = {}
+    cells: dict[str, dict[Any, Any]] = {}
     for row in record.table("templates").rows():
         pairs = str(row["pairs"])
-        half = found.setdefault(pairs, {"pairs": pairs, "n": row["n"]})
+        half = cells.setdefault(pairs, {"pairs": pairs, "n": row["n"]})
         half[row["of"], row["statistic"]] = [row[key] for key in ENDS]
-    return list(found.values())
+    return list(cells.values())
 
 
 def _row(name: str, half: Mapping[Any, Any], of: str, left: str) -> tuple[str, ...]:
@@ -212,12 +212,12 @@ def _row(name: str, half: Mapping[Any, Any], of: str, left: str) -> tuple[str, .
     return (name, half["pairs"], f"{half['n']:,}", *cells, left)
 
 
-def _cell(found: Sequence[Any]) -> str:
-    return with_interval(dict(zip(ENDS, map(plain_number, found), strict=True)))
+def _cell(values: Sequence[Any]) -> str:
+    return with_interval(dict(zip(ENDS, map(plain_number, values), strict=True)))
 
 
-def _percent(found: Sequence[Any]) -> str:
-    value, low, high = map(plain_number, found)
+def _percent(values: Sequence[Any]) -> str:
+    value, low, high = map(plain_number, values)
     if math.isnan(value):
         return NOTHING
     if abs(value) < ROUNDED:
@@ -264,7 +264,7 @@ def heat_maps_of(record: Record) -> list[HeatMap]:
     empty = record.table("empty circuit in heat maps")
     numbers = {str(row["statistic"]): plain_number(row["value"]) for row in empty.rows()}
     places = dict.fromkeys((str(row["rows"]), str(row["columns"])) for row in cells.rows())
-    found: list[HeatMap] = []
+    maps: list[HeatMap] = []
     for fields in places:
         part, rest = (table.where(rows=fields[0], columns=fields[1]) for table in (cells, left_out))
         rows, columns = (
@@ -276,59 +276,59 @@ def heat_maps_of(record: Record) -> list[HeatMap]:
             (str(row["field"]), int(plain_number(row["count"])), plain_number(row["largest"]))
             for row in rest.rows()
         )
-        found.append(HeatMap(fields, (rows, columns), panels, numbers, others))
-    return found
+        maps.append(HeatMap(fields, (rows, columns), panels, numbers, others))
+    return maps
 
 
-def draw_heat_map(found: HeatMap) -> Figure:
+def draw_heat_map(heat: HeatMap) -> Figure:
     """The panels of a heat map."""
-    n_rows, n_columns = (len(labels) for labels in found.labels)
+    n_rows, n_columns = (len(labels) for labels in heat.labels)
     beside = n_columns <= BESIDE
     with rc_context({**SETTINGS, "hatch.linewidth": 0.5}):
         panel = max(ROW * n_rows, 0.9) + 0.35
-        names = 0.065 * max(map(len, map(_cut, found.labels[1])), default=1)
+        names = 0.065 * max(map(len, map(_cut, heat.labels[1])), default=1)
         height = (panel if beside else panel * len(MAP_NAMES)) + names + 0.75
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         shape = (1, len(MAP_NAMES)) if beside else (len(MAP_NAMES), 1)
         axes = figure.subplots(*shape, sharex=True, sharey=True, squeeze=False).ravel()
-        cells = found.cells
+        cells = heat.cells
         finite = [values for values in cells.values() if np.isfinite(values).any()]
         top = max((float(np.nanmax(values)) for values in finite), default=1.0)
         top = top if top >= ROUNDING else 1.0
         images: list[Any] = []
         for ax, name in zip(axes, MAP_NAMES, strict=True):
-            images.append(_panel(ax, found, name, cells[name], top))
+            images.append(_panel(ax, heat, name, cells[name], top))
             if n_columns <= (BESIDE if beside else WRITTEN):
                 _write(ax, cells[name], top)
         shrink = 0.9 if beside else 0.4
         bar = figure.colorbar(images[0], ax=list(axes), shrink=shrink, pad=0.02, aspect=24)
         bar.ax.tick_params(colors=INK, labelsize=SIZE - 2)
         bar.set_label("KL, nats", color=INK, fontsize=SIZE - 1)
-        mean = found.empty["mean"]
+        mean = heat.empty["mean"]
         if 0 < mean < top:
             bar.ax.axhline(mean, color="#ffffff", lw=3)
             bar.ax.axhline(mean, color="#d55e00", lw=1.6)
-        _explain(figure, found, mean, top)
+        _explain(figure, heat, mean, top)
         return figure
 
 
-def map_words(found: HeatMap) -> str:
+def map_words(heat: HeatMap) -> str:
     """Which labels a heat map leaves out; nothing if it has them all."""
-    said = [
+    sentences = [
         f"{count:,} more of {name}, whose largest value is {nats(largest)}"
-        for name, count, largest in found.left_out
+        for name, count, largest in heat.left_out
         if count
     ]
     order = "Labels are in the order of their 99.9th percentiles, the largest first."
-    return f"{order} Not drawn: {'; '.join(said)} nats." if said else ""
+    return f"{order} Not drawn: {'; '.join(sentences)} nats." if sentences else ""
 
 
-def _panel(ax: Axes, found: HeatMap, name: str, values: np.ndarray, top: float) -> Any:
-    rows, columns = found.labels
+def _panel(ax: Axes, heat: HeatMap, name: str, values: np.ndarray, top: float) -> Any:
+    rows, columns = heat.labels
     ax.patch.set(facecolor="#ffffff", edgecolor="#c4c4c4", hatch="//////")
-    shown, colours = np.ma.masked_invalid(values), matplotlib.colormaps["viridis"]
-    image = ax.imshow(shown, cmap=colours, aspect="auto", interpolation="none", vmin=0.0, vmax=top)
-    title = f"{name.replace('%', ' %')} (empty circuit {nats(found.empty[name])})"
+    cells, colours = np.ma.masked_invalid(values), matplotlib.colormaps["viridis"]
+    image = ax.imshow(cells, cmap=colours, aspect="auto", interpolation="none", vmin=0.0, vmax=top)
+    title = f"{name.replace('%', ' %')} (empty circuit {nats(heat.empty[name])})"
     ax.set_title(title, fontsize=SIZE - 0.5, loc="left", color=INK)
     size = SIZE - 2.5
     ax.set_xticks(range(len(columns)), list(map(_cut, columns)), rotation=90, fontsize=size)
@@ -348,15 +348,15 @@ def _write(ax: Axes, values: np.ndarray, top: float) -> None:
             ax.text(column, row, nats(value), color=colour, **look)
 
 
-def _explain(figure: Figure, found: HeatMap, mean: float, top: float) -> None:
+def _explain(figure: Figure, heat: HeatMap, mean: float, top: float) -> None:
     """The names of the fields, and what marks mean."""
-    rows, columns = found.fields
+    rows, columns = heat.fields
     for text in (figure.supylabel(rows, fontsize=SIZE), figure.supxlabel(columns, fontsize=SIZE)):
         text.set_parse_math(False)
         text.set_color(INK)
     beyond = "" if mean < top else ", beyond the scale"
     marks: list[Any] = [Patch(color="#d55e00", label=f"empty circuit's mean, {nats(mean)}{beyond}")]
-    if any(np.isnan(values).any() for values in found.cells.values()):
+    if any(np.isnan(values).any() for values in heat.cells.values()):
         marks.append(Patch(facecolor="#ffffff", edgecolor=GREY, hatch="//////", label="no pairs"))
     look: dict[str, Any] = {"frameon": False, "labelcolor": INK, "fontsize": SIZE - 2}
     figure.legend(handles=marks, loc="outside upper right", ncols=2, **look)

@@ -163,7 +163,7 @@ class AdversarialJob(AdversarialPlan, Job):
                 f" {self.ablation} ablation."
             )
         if (self.objective or self.pairing != "matched") and not any(
-            CircuitSpec.parse(each).kind == "method" for each in self.circuits
+            CircuitSpec.parse(circuit).kind == "method" for circuit in self.circuits
         ):
             raise BadUsage(
                 "--objective and --pairing are of circuits that a method finds, METHOD@SIZE; none"
@@ -239,7 +239,7 @@ class SearchJob(SearchPlan, Job):
         """
         begin = time.perf_counter()
         model, task = self._model(bench), bench.task(self.task)
-        found = self._circuit(cell.of["circuit"], model, task, bench)
+        circuit = self._circuit(cell.of["circuit"], model, task, bench)
         pools = draw_pools(
             task,
             model,
@@ -251,7 +251,7 @@ class SearchJob(SearchPlan, Job):
         )
         result = search(
             model,
-            found.circuit,
+            circuit.circuit,
             *pools,
             budget=self.budget,
             starts=self.starts,
@@ -264,7 +264,7 @@ class SearchJob(SearchPlan, Job):
             file = bench.folder.path / "interrupted" / f"{cell.name}.json"
             write_text(file, json.dumps(result.as_dict(), indent=1, ensure_ascii=False))
             raise Interrupted(f"{result}, see {file}. The same command begins this search anew.")
-        return self._record(cell, model, task, found, pools, result, time.perf_counter() - begin)
+        return self._record(cell, model, task, circuit, pools, result, time.perf_counter() - begin)
 
     def show(self, results: Results, console: Console) -> None:
         """See `Job.show`."""
@@ -300,7 +300,7 @@ class SearchJob(SearchPlan, Job):
         cell: Cell,
         model: Model,
         task: Task,
-        found: FoundCircuit,
+        circuit: FoundCircuit,
         pools: tuple[Pool, Pool],
         result: SearchResult,
         seconds: float,
@@ -311,11 +311,13 @@ class SearchJob(SearchPlan, Job):
         random = Measure(name=BOUND, of="control:random", unit="nats", value=result.random.kl)
         return Record(
             kind=SEARCH_KIND,
-            cell={**cell.of, "model": model.name, "method": found.text},
+            cell={**cell.of, "model": model.name, "method": circuit.text},
             specs={
                 "model": model.spec(n_edges=model.graph.n_edges),
                 "task": Spec(name=task.name, version=task.version, args=settings_of(task)),
-                "method": Spec(name=found.text, args={"edges": len(found.circuit), **found.about}),
+                "method": Spec(
+                    name=circuit.text, args={"edges": len(circuit.circuit), **circuit.about}
+                ),
                 "search": Spec(
                     name="search",
                     args={

@@ -284,14 +284,14 @@ def overview_table(records: Sequence[Record], *, short: bool = False) -> TextTab
     circuits = [record.method.name for record in records]
 
     def numbers(record: Record, of: str = "result") -> list[str]:
-        found = summary(record, of)
-        return [nats(found[name]["value"]) for name in names]
+        divergences = summary(record, of)
+        return [nats(divergences[name]["value"]) for name in names]
 
     rows: list[Row] = []
-    for shown, record in zip(short_names(circuits) if short else circuits, records, strict=True):
+    for label, record in zip(short_names(circuits) if short else circuits, records, strict=True):
         edges, live = (f"{record.method.args[name]:,}" for name in ("edges", "live edges"))
         part = share(record.value("worse than empty"))
-        rows.append(Row((shown, edges, live, *numbers(record), part), "method"))
+        rows.append(Row((label, edges, live, *numbers(record), part), "method"))
     rows.append(Row(("empty circuit", "0", "0", *numbers(records[0], EMPTY), NOTHING), "control"))
     for of, called in RANDOM.items():
         drawn = {int(plain_number(_random(r)[of]["edges"])): r for r in records}
@@ -315,22 +315,22 @@ def short_names(names: Sequence[str]) -> list[str]:
     Different names stay different: those that are alike are shown from where they begin to differ,
     and numbered if that does not help.
     """
-    shown = [_without_middle(FILE_ENDING.sub("", name)) for name in names]
-    for alike in _same(shown, names):
+    short_ones = [_without_middle(FILE_ENDING.sub("", name)) for name in names]
+    for alike in _same(short_ones, names):
         letters = enumerate(zip_longest(*(names[place] for place in alike)))
         begin = next(i for i, some in letters if len(set(some)) > 1)
         for place in alike:
-            shown[place] = _without_middle(f"…{names[place][begin:]}")
-    for alike in _same(shown, names):
+            short_ones[place] = _without_middle(f"…{names[place][begin:]}")
+    for alike in _same(short_ones, names):
         for number, place in enumerate(alike, 1):
-            shown[place] = f"{shown[place]} ({number})"
-    return shown
+            short_ones[place] = f"{short_ones[place]} ({number})"
+    return short_ones
 
 
-def _same(shown: Sequence[str], names: Sequence[str]) -> list[list[int]]:
+def _same(displayed: Sequence[str], names: Sequence[str]) -> list[list[int]]:
     """Places of different names that are shown alike."""
     places: dict[str, list[int]] = {}
-    for place, text in enumerate(shown):
+    for place, text in enumerate(displayed):
         places.setdefault(text, []).append(place)
     return [alike for alike in places.values() if len({names[place] for place in alike}) > 1]
 
@@ -404,19 +404,19 @@ def _circuit(record: Record, colour: str) -> Section:
         Heading("Which prompts are worse"),
         Text(worse_labels_text(record)),
         *(Fold(group.name, (label_table(group),)) for group in groups_of(record)),
-        *(block for found in heat_maps_of(record) for block in _map(found)),
+        *(block for heat in heat_maps_of(record) for block in _map(heat)),
     ]
     return Section(record.method.name, tuple(blocks), colour)
 
 
-def _map(found: HeatMap) -> tuple[Block, Block]:
-    heading = Heading(f"By {' and '.join(found.fields)}")
-    if found.is_flat:
+def _map(heat: HeatMap) -> tuple[Block, Block]:
+    heading = Heading(f"By {' and '.join(heat.fields)}")
+    if heat.is_flat:
         return heading, Text("No heat map: every cell is ≈ 0, which is rounding.")
     figure = Figure(
-        draw_heat_map(found),
-        caption=map_words(found),
-        name=f"Divergences by {' and '.join(found.fields)}",
+        draw_heat_map(heat),
+        caption=map_words(heat),
+        name=f"Divergences by {' and '.join(heat.fields)}",
         about="A heat map for each percentile; the tables of labels have the largest values.",
     )
     return heading, figure
@@ -455,17 +455,17 @@ def _cases(record: Record, name: str, cases: Sequence[Mapping[str, Any]]) -> Tex
             marked(case[f"{side} prompt"], parts.get((side, case[side]), {})) for side in sides
         ]
         pair, both = (case["clean"], case["corrupted"]), ("model", "circuit")
-        said = [_tokens(tokens.get((*pair, of), [])) for of in both]
-        cells = (*prompts, nats(case["value"]), nats(case["empty"]), *said)
+        texts = [_tokens(tokens.get((*pair, of), [])) for of in both]
+        cells = (*prompts, nats(case["value"]), nats(case["empty"]), *texts)
         rows.append(Row(cells, "" if case["agrees"] else "failure"))
     marks = "Parts of the prompts are marked; point at one for its name."
     caption = f"The most likely next tokens with their logits. {marks}"
     return TextTable(name, tuple(columns), tuple(rows), caption)
 
 
-def _tokens(found: Sequence[tuple[str, float]]) -> Markup:
+def _tokens(weighted: Sequence[tuple[str, float]]) -> Markup:
     line = Markup('<div class="token"><code>{}</code> <span class="soft">{:.2f}</span></div>')
-    return Markup("").join(line.format(text, logit) for text, logit in found)
+    return Markup("").join(line.format(text, logit) for text, logit in weighted)
 
 
 def marked(text: str, parts: Mapping[str, tuple[int, int]]) -> Markup:
@@ -578,10 +578,10 @@ def best_text(record: Record) -> list[str]:
     bound, random = record.measure(BOUND), record.measure(BOUND, "control:random")
     assert bound is not None
     other, n = (random.value, random.n) if random else (math.nan, 0)
-    said = bound_text(bound.value, bound.n, other, n)
+    text = bound_text(bound.value, bound.n, other, n)
     return [
         f"clean      {climb['clean']}",
         f"corrupted  {climb['corrupted']}",
         *(f"  {step['kl']:.6g}  {step['change'] or 'start'}" for step in steps),
-        said[0].upper() + said[1:],
+        text[0].upper() + text[1:],
     ]

@@ -129,16 +129,20 @@ def closeness(
     shares = [PERCENTILES[name] for name in names]
     table = np.array([printed[name] for name in names])
     points = [
-        _distance(np.quantile(each[~np.isnan(each)].astype(float), shares)[None], table)[0]
-        for each in (values, empty)
+        _distance(
+            np.quantile(divergences[~np.isnan(divergences)].astype(float), shares)[None], table
+        )[0]
+        for divergences in (values, empty)
     ]
     # The same seed draws the same prompts for both.
     draws = [
         _distance(
-            two_way_draws(each, np.random.default_rng(seed), shares, (), n_resamples).percentiles,
+            two_way_draws(
+                divergences, np.random.default_rng(seed), shares, (), n_resamples
+            ).percentiles,
             table,
         )
-        for each in (values, empty)
+        for divergences in (values, empty)
     ]
     low, high, _ = percentile_interval(draws[0] - draws[1])
     if math.isnan(low):
@@ -147,11 +151,11 @@ def closeness(
 
 
 def _distance(
-    found: Float[np.ndarray, "draws p"], printed: Float[np.ndarray, "p"]
+    percentiles: Float[np.ndarray, "draws p"], printed: Float[np.ndarray, "p"]
 ) -> Float[np.ndarray, "draws"]:
-    return np.abs(np.log(np.maximum(found, LEAST_NATS) / np.maximum(printed, LEAST_NATS))).mean(
-        axis=1
-    )
+    return np.abs(
+        np.log(np.maximum(percentiles, LEAST_NATS) / np.maximum(printed, LEAST_NATS))
+    ).mean(axis=1)
 
 
 def other_model(model: Model, task: str) -> str:
@@ -225,12 +229,14 @@ class PaperPage(Page):
         """What failed; our distributions beside the printed ones; the verdict."""
         by_run = _by_run(records)
         made = [table for pairs in TITLES if (table := paper_table(by_run, pairs)).columns[1:]]
-        said = [(failure.cell["run"], failure.message) for failure in failures]
-        said += [(name, text) for name, record in by_run.items() for text in broken(record)]
-        if said:
-            made.insert(0, TextTable.of("What failed", ("run", "why"), said, words=True))
-        found = verdicts(records)
-        return [*made, verdict_table(found)] if found else made
+        failures_text = [(failure.cell["run"], failure.message) for failure in failures]
+        failures_text += [
+            (name, text) for name, record in by_run.items() for text in broken(record)
+        ]
+        if failures_text:
+            made.insert(0, TextTable.of("What failed", ("run", "why"), failures_text, words=True))
+        closeness_of = verdicts(records)
+        return [*made, verdict_table(closeness_of)] if closeness_of else made
 
     def sections(
         self,
@@ -293,18 +299,18 @@ def paper_table(records: Mapping[str, Record], pairs: str) -> TextTable:
 
 def verdicts(records: Sequence[Record]) -> dict[str, Closeness]:
     """What table 3 is closer to, by task."""
-    found: dict[str, Closeness] = {}
+    by_task: dict[str, Closeness] = {}
     for record in records:
         for row in record.table(VERDICT).rows() if record.has_table(VERDICT) else ():
             numbers = {
                 name: plain_number(row[name]) for name in ("circuit", "empty", "low", "high")
             }
             names = tuple(str(row["compared"]).split())
-            found[str(row["task"])] = Closeness(str(row["why_not"]), **numbers, compared=names)
-    return found
+            by_task[str(row["task"])] = Closeness(str(row["why_not"]), **numbers, compared=names)
+    return by_task
 
 
-def verdict_table(found: Mapping[str, Closeness]) -> TextTable:
+def verdict_table(by_task: Mapping[str, Closeness]) -> TextTable:
     """For each task what table 3 is closer to."""
     columns = (
         "task",
@@ -315,30 +321,30 @@ def verdict_table(found: Mapping[str, Closeness]) -> TextTable:
         "percentiles",
     )
     rows = [
-        (task, each.closer_to, *[NOTHING] * 4)
-        if not each.compared
+        (task, one.closer_to, *[NOTHING] * 4)
+        if not one.compared
         else (
             task,
-            each.closer_to,
-            f"{each.circuit:.2f}",
-            f"{each.empty:.2f}",
-            f"[{each.low:.2f}, {each.high:.2f}]",
-            ", ".join(each.compared),
+            one.closer_to,
+            f"{one.circuit:.2f}",
+            f"{one.empty:.2f}",
+            f"[{one.low:.2f}, {one.high:.2f}]",
+            ", ".join(one.compared),
         )
-        for task, each in found.items()
+        for task, one in by_task.items()
     ]
     return TextTable.of("Verdict on table 3, by distances", columns, rows, words=True)
 
 
-def verdict_text(task: str, found: Closeness) -> str:
+def verdict_text(task: str, how_close: Closeness) -> str:
     """The verdict on one task in a line."""
-    what = "what " if found.closer_to.startswith("cannot") else ""
-    said = f"{task}: {what}table 3 is closer to {found.closer_to}"
-    if not found.compared:
-        return f"{said}."
+    what = "what " if how_close.closer_to.startswith("cannot") else ""
+    sentence = f"{task}: {what}table 3 is closer to {how_close.closer_to}"
+    if not how_close.compared:
+        return f"{sentence}."
     return (
-        f"{said}; its distance is {found.circuit:.2f} from the circuit and {found.empty:.2f} from"
-        " the empty circuit."
+        f"{sentence}; its distance is {how_close.circuit:.2f} from the circuit and"
+        f" {how_close.empty:.2f} from the empty circuit."
     )
 
 
@@ -401,8 +407,8 @@ class PaperJob(PaperPlan, Job):
         task, _, pairs = cell.name.rpartition("-")
         tables = list(record.tables)
         if pairs == "unmatched":
-            found = _verdict(AdversarialStudy(plan, inner), task)
-            row = {"task": task, **asdict(found), "compared": " ".join(found.compared)}
+            outcome = _verdict(AdversarialStudy(plan, inner), task)
+            row = {"task": task, **asdict(outcome), "compared": " ".join(outcome.compared)}
             tables.append(Table.of(VERDICT, ("task",), [row]))
         assert record.values is not None
         file = f"{cell.name}/{record.values.file}"
@@ -412,10 +418,10 @@ class PaperJob(PaperPlan, Job):
     def show(self, results: Results, console: Console) -> None:
         """See `Job.show`."""
         super().show(results, console)
-        said = [verdict_text(*found) for found in verdicts(results.records).items()]
+        sentences = [verdict_text(*verdict) for verdict in verdicts(results.records).items()]
         if self.docstring_model is None:
-            said.append("Skipped: docstring needs attn-only-4l, --docstring-model.")
-        for line in said:
+            sentences.append("Skipped: docstring needs attn-only-4l, --docstring-model.")
+        for line in sentences:
             print_text(line, console)
 
     def plans(self) -> dict[str, AdversarialJob]:

@@ -47,15 +47,15 @@ def summary_table(parts: Mapping[str, Sequence[Rows]]) -> Table:
     """Statistics of the circuit and of its controls."""
     rows = [
         {"of": of, "statistic": row["name"], **{key: row[key] for key in row if key != "name"}}
-        for of, found in parts.items()
-        for row in found
+        for of, part_rows in parts.items()
+        for row in part_rows
     ]
     return Table.of("summary", ("of", "statistic"), rows)
 
 
 def exceedance_table(parts: Mapping[str, Sequence[Rows]]) -> Table:
     """Shares of pairs above thresholds."""
-    rows = [{"of": of, **row} for of, found in parts.items() for row in found]
+    rows = [{"of": of, **row} for of, part_rows in parts.items() for row in part_rows]
     return Table.of("exceedance", ("of", "above"), rows)
 
 
@@ -64,14 +64,14 @@ def histograms(ranges: Mapping[str, Rows]) -> Table:
     rows = [
         {
             "range": name,
-            "low": found["edges"][place],
-            "high": found["edges"][place + 1],
+            "low": bounds["edges"][place],
+            "high": bounds["edges"][place + 1],
             "circuit": count,
-            "empty": found["corrupted"][place],
-            "random-paths": found["random_paths"][place],
+            "empty": bounds["corrupted"][place],
+            "random-paths": bounds["random_paths"][place],
         }
-        for name, found in ranges.items()
-        for place, count in enumerate(found["circuit"])
+        for name, bounds in ranges.items()
+        for place, count in enumerate(bounds["circuit"])
     ]
     return Table.of("histogram", ("range", "low"), rows)
 
@@ -123,7 +123,7 @@ def _parts(pairs: Any, prompts: Mapping[str, Pool]) -> Iterator[Rows]:
             yield {"side": side, "prompt": number, "part": part, "begin": begin, "end": end}
 
 
-def halves_table(found: Sequence[Half]) -> Table:
+def halves_table(halves: Sequence[Half]) -> Table:
     """A grid's pairs of one template, and of two."""
     rows = [
         {
@@ -133,7 +133,7 @@ def halves_table(found: Sequence[Half]) -> Table:
             "n": half.n,
             **dict(zip(ENDS, numbers, strict=True)),
         }
-        for half in found
+        for half in halves
         for of, statistics in (
             (RESULT, half.circuit),
             (EMPTY, half.empty),
@@ -171,22 +171,22 @@ def heat_maps(maps: Sequence[Rows]) -> list[Table]:
     """The cells of each map, what is left out of it, and the empty circuit's numbers."""
     cells: list[Rows] = []
     left_out: list[Rows] = []
-    for found in maps:
-        fields = dict(zip(("rows", "columns"), found["fields"], strict=True))
+    for heat in maps:
+        fields = dict(zip(("rows", "columns"), heat["fields"], strict=True))
         cells += [
             {
                 **fields,
                 "row": row,
                 "column": column,
-                **{name: found[name][i][j] for name in MAP_NAMES},
+                **{name: heat[name][i][j] for name in MAP_NAMES},
             }
-            for i, row in enumerate(found["labels"][0])
-            for j, column in enumerate(found["labels"][1])
+            for i, row in enumerate(heat["labels"][0])
+            for j, column in enumerate(heat["labels"][1])
         ]
         left_out += [
             {**fields, "field": field, "count": count, "largest": largest}
             for field, count, largest in zip(
-                found["fields"], found["left_out"], found["largest_left_out"], strict=True
+                heat["fields"], heat["left_out"], heat["largest_left_out"], strict=True
             )
         ]
     empty = maps[0]["empty"] if maps else {}
@@ -238,10 +238,12 @@ class RecordMaker:
         """The record of the circuit that was asked for at that place."""
         begin = time.perf_counter()
         run, empty = self.study.run, self.study.values.corrupted
-        each, values = self.study.circuits[number], self.study.values.circuits[number]
+        circuit, values = self.study.circuits[number], self.study.values.circuits[number]
         # Each circuit has its own stream, so that what is done already changes nothing.
         rng = np.random.default_rng((run.seed, number))
-        alone = self._alone(each, values, np.random.default_rng((run.seed, number, RANDOM_CASES)))
+        alone = self._alone(
+            circuit, values, np.random.default_rng((run.seed, number, RANDOM_CASES))
+        )
         summary, exceedance = self._summary(values, rng)
         fields = self._fields(values)
         # What is rounding is no difference between labels.
@@ -252,15 +254,15 @@ class RecordMaker:
             for two in chosen_maps(fields, groups, values.ndim, self.study.heat_maps)
         ]
         halves, templates = self._split(values, empty)
-        random, sizes = self._random_circuits(each)
-        model, chosen, n = self.study.model, self.study.folder.selections(), len(each.circuit)
-        checks = self._checks(each, alone)
+        random, sizes = self._random_circuits(circuit)
+        model, chosen, n = self.study.model, self.study.folder.selections(), len(circuit.circuit)
+        checks = self._checks(circuit, alone)
         broken = dict.fromkeys(check.says for check in checks if not check.passed)
         measures = _measures(summary, exceedance, values, empty, Tolerance.of(model.dtype))
         seconds = round(time.perf_counter() - begin, 3)
         return Record(
             kind=KIND,
-            cell={"model": model.name, "task": self.study.task.name, "method": each.text},
+            cell={"model": model.name, "task": self.study.task.name, "method": circuit.text},
             specs={
                 "model": model.spec(n_edges=model.graph.n_edges),
                 "task": Spec(
@@ -269,8 +271,8 @@ class RecordMaker:
                     args={**self._task(), "templates": templates},
                 ),
                 "method": Spec(
-                    name=each.text,
-                    args={"edges": n, "live edges": len(each.circuit.pruned()), **each.about},
+                    name=circuit.text,
+                    args={"edges": n, "live edges": len(circuit.circuit.pruned()), **circuit.about},
                 ),
                 "metric": Spec(
                     name="kl", args={"of": "model from circuit", "unit": "nats", "position": "last"}
@@ -281,7 +283,7 @@ class RecordMaker:
                 summary_table({RESULT: summary, EMPTY: self.empty[0], **random}),
                 exceedance_table({RESULT: exceedance, EMPTY: self.empty[1]}),
                 sizes,
-                self._histogram(each, values),
+                self._histogram(circuit, values),
                 *worst({"all": alone.worst, "distinct": alone.distinct}, empty, self._prompts()),
                 halves_table(halves),
                 *labels(groups),
@@ -295,7 +297,7 @@ class RecordMaker:
             ),
             realised={"evaluate_seconds": self.study.seconds, "analyse_seconds": seconds},
             data=chosen,
-            warnings=[*broken, *self._cautions(each)],
+            warnings=[*broken, *self._cautions(circuit)],
             provenance=made_by(model, run.seed, chosen["prompts"].hash),
         )
 
@@ -307,10 +309,10 @@ class RecordMaker:
         fields = fields_of(pools[0], corrupted, tokenizer, grid=values.ndim == 2)
         return [self._within(field) for field in fields]
 
-    def _histogram(self, each: FoundCircuit, values: Float[np.ndarray, "*pairs"]) -> Table:
+    def _histogram(self, circuit: FoundCircuit, values: Float[np.ndarray, "*pairs"]) -> Table:
         """In the range of the circuit's own values, and in that of all."""
         empty = self.study.values.corrupted
-        paths = self.study.controls.paths[len(each.circuit.pruned())]
+        paths = self.study.controls.paths[len(circuit.circuit.pruned())]
         own = float(max(np.nanmax(values), 0.0))
         most = float(max(own, np.nanmax(empty), np.nanmax(paths)))
         ranges = {"own": own, "all": most}
@@ -354,20 +356,20 @@ class RecordMaker:
         halves = split_by(values, empty, sides[0], sides[1], run.seed, run.n_resamples)
         return halves, len({*sides[0], *sides[1]})
 
-    def _cautions(self, each: FoundCircuit) -> list[str]:
+    def _cautions(self, circuit: FoundCircuit) -> list[str]:
         """What makes a sound record say less than it seems to."""
-        found: list[str] = []
-        if not len(each.circuit.pruned()):
-            found.append("No path leads from input to logits: this is the empty circuit.")
+        lines: list[str] = []
+        if not len(circuit.circuit.pruned()):
+            lines.append("No path leads from input to logits: this is the empty circuit.")
         split = self.study.run.split
-        if each.about.get("split") == split:
-            found.append(f"The circuit was found on the split {split} that it is evaluated on.")
+        if circuit.about.get("split") == split:
+            lines.append(f"The circuit was found on the split {split} that it is evaluated on.")
         if not any(pool.fields for pool in self.study.pools):
-            found.append(NO_FIELDS_TEXT.format(self.study.task.name))
-        return found
+            lines.append(NO_FIELDS_TEXT.format(self.study.task.name))
+        return lines
 
     def _alone(
-        self, each: FoundCircuit, values: Float[np.ndarray, "*pairs"], rng: np.random.Generator
+        self, circuit: FoundCircuit, values: Float[np.ndarray, "*pairs"], rng: np.random.Generator
     ) -> _Alone:
         """The worst pairs, those of different prompts, and random ones, each run again alone."""
         job = self.study
@@ -381,11 +383,11 @@ class RecordMaker:
 
         def cases(places: Int[np.ndarray, "k"]) -> tuple[WorstCase, ...]:
             pools = job.pools
-            return cases_at(job.model, each.circuit, *pools, values, places, ablated=ablated)
+            return cases_at(job.model, circuit.circuit, *pools, values, places, ablated=ablated)
 
         places = np.unique(np.concatenate([worst, distinct]))
-        found = dict(zip(places.tolist(), cases(places), strict=True))
-        of_all, apart = ([found[place] for place in own.tolist()] for own in (worst, distinct))
+        by_place = dict(zip(places.tolist(), cases(places), strict=True))
+        of_all, apart = ([by_place[place] for place in own.tolist()] for own in (worst, distinct))
         return _Alone(of_all, apart, cases(random))
 
     def _within(self, field: Field) -> Field:
@@ -400,12 +402,16 @@ class RecordMaker:
             strata=tuple(f"{code} {stratum}" for code, stratum in zip(codes, own, strict=True)),
         )
 
-    def _random_circuits(self, each: FoundCircuit) -> tuple[dict[str, Sequence[Rows]], Table]:
+    def _random_circuits(self, circuit: FoundCircuit) -> tuple[dict[str, Sequence[Rows]], Table]:
         """The distributions of random circuits of the circuit's size, and what was run of them."""
-        found, n, live = self.study.controls, len(each.circuit), len(each.circuit.pruned())
+        controls, n, live = self.study.controls, len(circuit.circuit), len(circuit.circuit.pruned())
         drawn = {
-            "control:random": (n, found.n_live[n], found.random[n]),
-            "control:random-paths": (found.n_edges[live], found.n_edges[live], found.paths[live]),
+            "control:random": (n, controls.n_live[n], controls.random[n]),
+            "control:random-paths": (
+                controls.n_edges[live],
+                controls.n_edges[live],
+                controls.paths[live],
+            ),
         }
         sizes = [
             {
@@ -434,7 +440,7 @@ class RecordMaker:
         )
         return statistics.table(part, np.random.default_rng(self.study.run.seed))
 
-    def _checks(self, each: FoundCircuit, alone: _Alone) -> list[Check]:
+    def _checks(self, circuit: FoundCircuit, alone: _Alone) -> list[Check]:
         """Every control with a known answer, and what it means if it fails."""
         cases = list(
             {
@@ -451,8 +457,8 @@ class RecordMaker:
         )
         return [
             *(self._known(check) for check in self.study.controls.checks),
-            _alone_check(f"worst pairs of {each.text}", alone.worst, cases, again),
-            _alone_check(f"random pairs of {each.text}", alone.drawn, alone.drawn, again),
+            _alone_check(f"worst pairs of {circuit.text}", alone.worst, cases, again),
+            _alone_check(f"random pairs of {circuit.text}", alone.drawn, alone.drawn, again),
             self._corruption(),
         ]
 
@@ -464,7 +470,7 @@ class RecordMaker:
             if self.study.run.paired
             else "its values in the run"
         )
-        said = (
+        sentence = (
             f"The {check.name} circuit does not give {answers[check.name]}: {check.n_wrong:,} of"
             f" {check.n:,} pairs differ, by up to {check.largest:.3g} nats. The divergences cannot"
             " be trusted."
@@ -476,7 +482,7 @@ class RecordMaker:
             n=check.n,
             n_wrong=check.n_wrong,
             unit="nats",
-            says="" if check.passed else said,
+            says="" if check.passed else sentence,
         )
 
     def _corruption(self) -> Check:
@@ -484,7 +490,7 @@ class RecordMaker:
         values = self.study.values.corrupted
         n, largest = int((~np.isnan(values)).sum()), float(np.nanmax(values))
         same = largest <= Tolerance.of(self.study.model.dtype).absolute
-        said = (
+        sentence = (
             f"Without any circuit the divergence is at most {max(largest, 0.0):.1g} nats, on all"
             " pairs: the model says the same after clean and corrupted prompts, and every circuit"
             " would pass."
@@ -496,18 +502,18 @@ class RecordMaker:
             n=n,
             n_wrong=n if same else 0,
             unit="nats",
-            says=said if same else "",
+            says=sentence if same else "",
         )
 
 
 def _alone_check(
-    name: str, shown: Sequence[WorstCase], cases: Sequence[WorstCase], says: str
+    name: str, listed: Sequence[WorstCase], cases: Sequence[WorstCase], says: str
 ) -> Check:
     n_wrong = len(disagreements(cases))
     return Check(
         name=f"{name}, each run alone",
         must_be="the stored value",
-        largest=max((abs(case.value - case.again) for case in shown), default=0.0),
+        largest=max((abs(case.value - case.again) for case in listed), default=0.0),
         n=len(cases),
         n_wrong=n_wrong,
         unit="nats",

@@ -242,15 +242,18 @@ def heat_map(
         np.argsort(-np.nan_to_num(table.percentiles[:, 0], nan=-math.inf), kind="stable")
         for table in tables
     ]
-    shown, rest = [labels[:LABELS] for labels in order], [labels[LABELS:] for labels in order]
-    table, place = by_fields(values, two), np.ix_(*shown)
+    shown_labels, rest = (
+        [labels[:LABELS] for labels in order],
+        [labels[LABELS:] for labels in order],
+    )
+    table, place = by_fields(values, two), np.ix_(*shown_labels)
     cells = [*np.moveaxis(table.percentiles, -1, 0), table.max]
     of_empty = np.nanquantile(empty, (*MAP_PERCENTILES, 1.0)).tolist()
     return {
         "fields": [field.name for field in two],
         "labels": [
             [own.labels[0][label] for label in kept]
-            for own, kept in zip(tables, shown, strict=True)
+            for own, kept in zip(tables, shown_labels, strict=True)
         ],
         "left_out": [len(labels) for labels in rest],
         "largest_left_out": [

@@ -127,7 +127,7 @@ class AdversarialStudy:
     def finder(self) -> Study:
         """What finds circuits on the train split, and has the constants of ablated edges."""
         run, name = self.run, self.task.name
-        methods = tuple(dict.fromkeys(each.name for each in self.named if each.kind == "method"))
+        methods = tuple(dict.fromkeys(spec.name for spec in self.named if spec.kind == "method"))
         job = CircuitsJob(
             models=(run.model,),
             tasks=(name,),
@@ -158,18 +158,23 @@ class AdversarialStudy:
         run = self.run
         graph, truth = self.model.graph, partial(truth_circuit, run.model, run.ablation)
         scores = self._scores()
-        found = [spec.find(graph, seed=run.seed, scores=scores, truth=truth) for spec in self.named]
+        circuits = [
+            spec.find(graph, seed=run.seed, scores=scores, truth=truth) for spec in self.named
+        ]
         digest = hashlib.sha256()
-        for each in found:
-            edges, neurons = each.circuit.edges, each.circuit.neurons
+        for circuit in circuits:
+            edges, neurons = circuit.circuit.edges, circuit.circuit.neurons
             digest.update(
                 edges.numpy().tobytes() + (b"" if neurons is None else neurons.numpy().tobytes())
             )
         self.folder.save_data(
             "circuits",
-            {"hash": digest.hexdigest(), "edges": {each.text: len(each.circuit) for each in found}},
+            {
+                "hash": digest.hexdigest(),
+                "edges": {circuit.text: len(circuit.circuit) for circuit in circuits},
+            },
         )
-        return found
+        return circuits
 
     def _scores(self) -> Mapping[str, Scores]:
         """Scores of the methods that are to find circuits, by their text."""
@@ -180,8 +185,8 @@ class AdversarialStudy:
             try:
                 scores[text] = self.finder.found(cell)
             except Exception as error:
-                said = failure_of({"method": name}, error).message
-                raise MechassayError(f"{name} found no circuit: {said}") from error
+                message = failure_of({"method": name}, error).message
+                raise MechassayError(f"{name} found no circuit: {message}") from error
         return scores
 
     @property
@@ -276,12 +281,12 @@ class AdversarialStudy:
     @cached_property
     def values(self) -> DivergenceFile:
         """The divergences: those in the folder, or made now."""
-        names = tuple(each.text for each in self.circuits)
+        names = tuple(circuit.text for circuit in self.circuits)
         if self.values_file.is_file():
             return DivergenceFile.load(self.values_file, names)
         # A field that there is not is refused before anything is run.
         (clean, corrupted), _ = self.pools, self.heat_maps
-        circuits = [each.circuit for each in self.circuits]
+        circuits = [own_circuit.circuit for own_circuit in self.circuits]
         begin, store = time.perf_counter(), self.folder.path / "values"
         goes_on = store.exists()
         if self.run.paired:
@@ -297,8 +302,8 @@ class AdversarialStudy:
             )
             values = DivergenceFile(names, np.array(done.circuits), np.array(done.corrupted))
         else:
-            found = self._by_constants([Circuit.empty(self.model.graph), *circuits])
-            values = DivergenceFile(names, found[1:], found[0], paired=False)
+            by_constant = self._by_constants([Circuit.empty(self.model.graph), *circuits])
+            values = DivergenceFile(names, by_constant[1:], by_constant[0], paired=False)
         if not goes_on:
             self.seconds = round(time.perf_counter() - begin, 3)
         values.save(self.values_file)
@@ -327,11 +332,15 @@ class AdversarialStudy:
     @cached_property
     def controls(self) -> ControlResults:
         """Controls with a known answer, and random circuits of the same sizes."""
-        circuits, model, seed = [each.circuit for each in self.circuits], self.model, self.run.seed
+        circuits, model, seed = (
+            [own_circuit.circuit for own_circuit in self.circuits],
+            self.model,
+            self.run.seed,
+        )
         if self.run.paired:
             store = self.folder.path / "controls"
             side, part, main = self.run.controls, self.part, self.values.corrupted
-            found = run_controls(
+            controls = run_controls(
                 model,
                 circuits,
                 *self.pools,
@@ -343,7 +352,7 @@ class AdversarialStudy:
                 progress=self.progress,
             )
             shutil.rmtree(store, ignore_errors=True)
-            return found
+            return controls
         drawn = ControlCircuits.of(circuits, model.graph, seed)
         values = self._by_constants(drawn.with_checks(model.graph))
         return controls_of(drawn, values, self.values.corrupted, Tolerance.of(model.dtype))

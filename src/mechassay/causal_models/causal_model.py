@@ -104,9 +104,9 @@ class Variable(OneLine):
     def allowed(self) -> str:
         """Its values in words."""
         if isinstance(self.values, tuple):
-            shown = ", ".join(map(repr, self.values[:4]))
+            text = ", ".join(map(repr, self.values[:4]))
             more = len(self.values) - 4
-            return f"{shown}, … {self.values[-1]!r}" if more > 0 else shown
+            return f"{text}, … {self.values[-1]!r}" if more > 0 else text
         if isinstance(self.values, type):
             return f"a {self.values.__name__}"
         return "what its predicate allows"
@@ -150,7 +150,7 @@ class CausalModel(OneLine):
             for name, given in self.variables.items()
         }
         object.__setattr__(self, "variables", MappingProxyType(made))
-        parents = {name: self._parents(name, each) for name, each in made.items()}
+        parents = {name: self._parents(name, variable) for name, variable in made.items()}
         for name, its in parents.items():
             for parent in its:
                 if parent not in made:
@@ -172,7 +172,9 @@ class CausalModel(OneLine):
     @property
     def inputs(self) -> tuple[str, ...]:
         """Variables without a mechanism, in the order given."""
-        return tuple(name for name, each in self.variables.items() if each.mechanism is None)
+        return tuple(
+            name for name, variable in self.variables.items() if variable.mechanism is None
+        )
 
     @property
     def inner(self) -> tuple[str, ...]:
@@ -182,10 +184,10 @@ class CausalModel(OneLine):
     @cached_property
     def depths(self) -> Mapping[str, int]:
         """The longest way from an input to each variable."""
-        found: dict[str, int] = {}
+        levels: dict[str, int] = {}
         for name, parents in self.parents.items():
-            found[name] = 1 + max((found[parent] for parent in parents), default=-1)
-        return MappingProxyType(found)
+            levels[name] = 1 + max((levels[parent] for parent in parents), default=-1)
+        return MappingProxyType(levels)
 
     @property
     def unchecked(self) -> tuple[str, ...]:
@@ -261,9 +263,9 @@ class CausalModel(OneLine):
             UnknownName, BadUsage, Undecided: as `run`.
         """
         needed = self.before(name)
-        for each, value in inputs.items():
-            if each in needed:
-                self._check_value(each, value)
+        for input_name, value in inputs.items():
+            if input_name in needed:
+                self._check_value(input_name, value)
         return self._setting(inputs, {}, needed)[name]
 
     def renamed(self, name: str) -> CausalModel:
@@ -277,13 +279,13 @@ class CausalModel(OneLine):
             UnknownName: there is no such variable.
         """
         self.variable(name)
-        found, waiting = set[str](), [name]
+        ancestors, waiting = set[str](), [name]
         while waiting:
-            each = waiting.pop()
-            if each not in found:
-                found.add(each)
-                waiting += self.parents[each]
-        return frozenset(found)
+            last = waiting.pop()
+            if last not in ancestors:
+                ancestors.add(last)
+                waiting += self.parents[last]
+        return frozenset(ancestors)
 
     def _setting(
         self, inputs: Inputs, values: Mapping[str, Any], needed: Collection[str]
@@ -355,18 +357,19 @@ class CausalModel(OneLine):
             return ()
         if variable.parents is not None:
             return variable.parents
-        found = inspect.signature(variable.mechanism).parameters.values()
+        parameters = inspect.signature(variable.mechanism).parameters.values()
         odd = [
-            str(each)
-            for each in found
-            if each.kind is not each.POSITIONAL_OR_KEYWORD or each.default is not each.empty
+            str(parameter)
+            for parameter in parameters
+            if parameter.kind is not parameter.POSITIONAL_OR_KEYWORD
+            or parameter.default is not parameter.empty
         ]
         if odd:
             raise BadUsage(
                 f"The parents of {name!r} in {self.name!r} cannot be read from its mechanism, which"
                 f" has the parameter {odd[0]!r}: pass Variable(..., parents=(...))."
             )
-        return tuple(each.name for each in found)
+        return tuple(parameter.name for parameter in parameters)
 
     def _check_output(self) -> None:
         if self.output:
@@ -387,30 +390,30 @@ class CausalModel(OneLine):
 
     def _combinations(self, name: str) -> list[tuple[Any, ...]] | None:
         """The values of a variable's parents, if they are listed and at most `MOST`."""
-        found: list[tuple[Any, ...]] = []
+        values: list[tuple[Any, ...]] = []
         for parent in self.parents[name]:
             listed = self.variables[parent].listed
             if listed is None:
                 return None
-            found.append(listed)
-        return found if prod(map(len, found)) <= MOST else None
+            values.append(listed)
+        return values if prod(map(len, values)) <= MOST else None
 
     def _check_mechanism(self, name: str) -> None:
         combinations = self._combinations(name)
         if self.variables[name].mechanism is None or combinations is None:
             return
-        for each in product(*combinations):
+        for combination in product(*combinations):
             try:
-                self._value(name, each)
+                self._value(name, combination)
             except Undecided as error:
                 raise BadUsage(
                     f"The mechanism of {name!r} in {self.name!r} is not total:"
-                    f" {self._told(name, each)} is undecided ({error.reason})."
+                    f" {self._told(name, combination)} is undecided ({error.reason})."
                 ) from None
 
     # --- shown ------------------------------------------------------------------------------------
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         return {"name": self.name, "inputs": self.inputs, "variables": self.inner}
 
     def _repr_html_(self) -> str:
@@ -446,7 +449,7 @@ class CausalModel(OneLine):
 
     def _fixed(self, setting: Mapping[str, Any]) -> set[str]:
         """Variables of a setting that have another value than their mechanism gives."""
-        found: set[str] = set()
+        descendants: set[str] = set()
         for name in self.inner:
             mechanism, parents = self.variables[name].mechanism, self.parents[name]
             if mechanism is None or not {name, *parents} <= setting.keys():
@@ -454,8 +457,8 @@ class CausalModel(OneLine):
             try:
                 natural = mechanism(*(setting[parent] for parent in parents))
             except Undecided:
-                found.add(name)
+                descendants.add(name)
                 continue
             if natural != setting[name]:
-                found.add(name)
-        return found
+                descendants.add(name)
+        return descendants

@@ -107,8 +107,8 @@ def _text(title: str, name: str, values: Mapping[str, Any]) -> str:
     if name not in values:
         return title
     value = values[name]
-    told = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return f"{title} =\n{shortened(told, LONGEST)}"
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{title} =\n{shortened(text, LONGEST)}"
 
 
 def _curve(way: Sequence[float], bottom: float) -> Path:

@@ -177,9 +177,9 @@ def hypotheses(task: str) -> dict[str, Hypothesis]:
     """
     model = load_causal_model(task)
     if task in _WRONG:
-        found = {name: Hypothesis(model, name, True) for name in HOMES[task + _TRAINED]}
+        hypotheses = {name: Hypothesis(model, name, True) for name in HOMES[task + _TRAINED]}
         make, wrong = _WRONG[task]
-        return {**found, wrong: Hypothesis(make(), wrong, False)}
+        return {**hypotheses, wrong: Hypothesis(make(), wrong, False)}
     default = defaults_of(task).variables or model.inner
     # A logit difference is what is measured, not what is exchanged.
     names = [name for name in model.inner if name != model.output or model.contrast is None]
@@ -219,7 +219,7 @@ class Distinction(OneLine, Tabular):
         """The same by kind."""
         return {kind: self.different[kind] / n for kind, n in self.decided.items()}
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         return {
             "first": self.first,
             "second": self.second,
@@ -242,9 +242,9 @@ class Distinction(OneLine, Tabular):
             (kind, f"{n:,}", f"{k:,}", percent(share))
             for kind, n, k, share in zip(*columns.values(), strict=True)
         ]
-        told = {f"dropped: {reason}": f"{n:,}" for reason, n in self.dropped.items()}
+        dropped = {f"dropped: {reason}": f"{n:,}" for reason, n in self.dropped.items()}
         title = f"{self.first} or {self.second}: {percent(self.share)} of pairs tell"
-        return html_facts(title, told, html_table(tuple(columns), rows))
+        return html_facts(title, dropped, html_table(tuple(columns), rows))
 
 
 def distinguish(
@@ -272,7 +272,7 @@ def distinguish(
         if variable is not None:
             model.variable(variable)
     decided, different, dropped = Counter[str](), Counter[str](), Counter[str]()
-    if all(isinstance(each, Example) for each in pairs):
+    if all(isinstance(pair, Example) for pair in pairs):
         examples = cast("Sequence[Example]", pairs)
         for model, _ in (first, second):
             if model.read is None:

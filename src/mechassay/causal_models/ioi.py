@@ -91,8 +91,8 @@ class SignalRows(tuple[InterchangePair, ...]):
         rows, lost = alignable(self, model, equal_lengths=True)
         dropped = Counter(self.dropped) + lost
         if not rows:
-            told = ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items()))
-            raise BadPairs(f"No signals of {len(self)} pairs are left; dropped: {told}.")
+            reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items()))
+            raise BadPairs(f"No signals of {len(self)} pairs are left; dropped: {reasons}.")
         kept = self._take(rows, dropped)
         return kept, InterchangeBatch.from_pairs(list(kept), model)
 
@@ -127,8 +127,8 @@ def ioi_signals(examples: Sequence[Example], kinds: Sequence[str] = FLIPS) -> Si
         first, second = people_of(row.example.prompt)
         pairs.append(interchange_pair(row, second, first))
     if not pairs:
-        told = ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items()))
-        raise BadPairs(f"No signals of {len(examples)} examples; dropped: {told or 'none'}.")
+        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items()))
+        raise BadPairs(f"No signals of {len(examples)} examples; dropped: {reasons or 'none'}.")
     return SignalRows(pairs, [p for p, _ in signals], [t for _, t in signals], dropped)
 
 
@@ -164,23 +164,25 @@ class LogitDifference(OneLine):
         """The logit differences of signals."""
         return self.bias + self.position * position + self.token * token
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         names = ("bias", "position", "token", "r2", "n")
         return {name: getattr(self, name) for name in names}
 
     def _repr_html_(self) -> str:
-        facts = {name: f"{value:.4g}" for name, value in self.shown().items()}
+        facts = {name: f"{value:.4g}" for name, value in self.repr_fields().items()}
         means = {
-            f"signals {name}": f"{each['mean']:.3g} measured, {each['predicted']:.3g} predicted"
-            for name, each in self.conditions.items()
+            f"signals {name}": (
+                f"{condition['mean']:.3g} measured, {condition['predicted']:.3g} predicted"
+            )
+            for name, condition in self.conditions.items()
         }
         return html_facts("linear logit difference", facts | means)
 
     def save(self, path: str | Path) -> Path:
         """Write the fit as JSON."""
-        told = {"kind": KIND, "format": FORMAT, **asdict(self)}
-        told["r2"] = None if np.isnan(self.r2) else self.r2
-        return write_text(Path(path), json.dumps(told, indent=1, sort_keys=True) + "\n")
+        stored = {"kind": KIND, "format": FORMAT, **asdict(self)}
+        stored["r2"] = None if np.isnan(self.r2) else self.r2
+        return write_text(Path(path), json.dumps(stored, indent=1, sort_keys=True) + "\n")
 
     @staticmethod
     def load(path: str | Path) -> LogitDifference:
@@ -190,11 +192,11 @@ class LogitDifference(OneLine):
             BadFile: missing, truncated or foreign.
         """
         try:
-            told = json.loads(Path(path).read_text("utf-8"))
-            if told.pop("kind") != KIND or told.pop("format") != FORMAT:
+            stored = json.loads(Path(path).read_text("utf-8"))
+            if stored.pop("kind") != KIND or stored.pop("format") != FORMAT:
                 raise BadFile(f"{path}: holds no logit difference of this version.")
-            told["r2"] = float("nan") if told["r2"] is None else told["r2"]
-            return LogitDifference(**told)
+            stored["r2"] = float("nan") if stored["r2"] is None else stored["r2"]
+            return LogitDifference(**stored)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadFile(f"{path}: no fit of a logit difference ({first_line(error)}).") from None
 
@@ -228,14 +230,14 @@ def fit_logit_difference(
     x = np.stack((np.ones_like(position), position, token), axis=1)
     rank = int(np.linalg.matrix_rank(x)) if len(x) else 0
     if rank < 3:
-        found = sorted({f"({p:+.0f}, {t:+.0f})" for p, t in zip(position, token, strict=True)})
+        corners = sorted({f"({p:+.0f}, {t:+.0f})" for p, t in zip(position, token, strict=True)})
         raise BadPairs(
             "Bias, position and token need signals (position, token) of three combinations or"
-            f" more; got {', '.join(found) or 'none'}."
+            f" more; got {', '.join(corners) or 'none'}."
         )
     y = values.astype(np.float64)
-    found, *_ = np.linalg.lstsq(x, y, rcond=None)
-    fitted = x @ found
+    corners, *_ = np.linalg.lstsq(x, y, rcond=None)
+    fitted = x @ corners
     total = float(((y - y.mean()) ** 2).sum())
     varies = float(resolved_difference(y.std(), 0.0, y)) > 0
     r2 = 1 - float(((y - fitted) ** 2).sum()) / total if varies else float("nan")
@@ -247,7 +249,7 @@ def fit_logit_difference(
             "mean": float(y[rows].mean()),
             "predicted": float(fitted[rows][0]),
         }
-    bias, of_position, of_token = map(float, found)
+    bias, of_position, of_token = map(float, corners)
     return LogitDifference(bias, of_position, of_token, r2, len(y), conditions, dict(source or {}))
 
 

@@ -163,17 +163,17 @@ class ExpectedLabels(Tabular, tuple[InterchangePair, ...]):
         }
 
     def __repr__(self) -> str:
-        shown = {
+        columns = {
             "model": self.model,
             "variable": self.variable,
             "n": len(self),
             "changed": int(self.changed.sum()),
             "dropped": sum(self.dropped.values()),
         }
-        return line("ExpectedLabels", shown)
+        return line("ExpectedLabels", columns)
 
     def _repr_html_(self) -> str:
-        told = {
+        facts = {
             "changed": f"{int(self.changed.sum()):,} of {len(self):,}",
             **{f"dropped: {reason}": f"{n:,}" for reason, n in self.dropped.items()},
         }
@@ -182,7 +182,7 @@ class ExpectedLabels(Tabular, tuple[InterchangePair, ...]):
         rows = list(zip(*(columns[name][:ROWS] for name in names), strict=True))
         more = html_note(f"{len(self) - ROWS:,} more" if len(self) > ROWS else "")
         title = f"{self.model}: {self.variable or 'nothing exchanged'}"
-        return html_facts(title, told, html_table(names, rows), more)
+        return html_facts(title, facts, html_table(names, rows), more)
 
 
 def alignable(
@@ -272,7 +272,7 @@ def bases_and_sources(
     Raises:
         UnknownName: a kind that no example has.
     """
-    known = dict.fromkeys(kind for each in examples for kind in each.counterfactuals)
+    known = dict.fromkeys(kind for one_example in examples for kind in one_example.counterfactuals)
     wanted = tuple(known) if kinds is None else tuple(one_of("kind", k, known) for k in kinds)
     for example in examples:
         for kind in wanted:
@@ -339,11 +339,11 @@ def _interchange(
 def _none_left(
     model: str, variable: str | None, n_examples: int, dropped: Mapping[str, int]
 ) -> str:
-    told = ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items()))
+    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items()))
     what = "without an interchange" if variable is None else f"for the variable {variable!r}"
     return (
         f"The causal model {model!r} gives no label {what} to {n_examples} examples; dropped:"
-        f" {told or 'none'}."
+        f" {reasons or 'none'}."
     )
 
 

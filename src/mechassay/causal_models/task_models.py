@@ -127,14 +127,14 @@ def with_other_years(examples: Sequence[Example]) -> Examples:
     An example that is alone in its century has none.
     """
     years: dict[str, list[tuple[int, str]]] = {}
-    for number, each in enumerate(examples):
-        years.setdefault(each.tags["century"], []).append((number, each.tags["year"]))
+    for number, example in enumerate(examples):
+        years.setdefault(example.tags["century"], []).append((number, example.tags["year"]))
     made: list[Example] = []
-    for number, each in enumerate(examples):
-        after = sorted(years[each.tags["century"]], key=lambda x: (x[0] <= number, x[0]))
-        other = next((year for _, year in after if year != each.tags["year"]), None)
-        more = {} if other is None else {OTHER_YEAR: _with_year(each.prompt, other)}
-        made.append(replace(each, counterfactuals={**each.counterfactuals, **more}))
+    for number, example in enumerate(examples):
+        after = sorted(years[example.tags["century"]], key=lambda x: (x[0] <= number, x[0]))
+        other = next((year for _, year in after if year != example.tags["year"]), None)
+        more = {} if other is None else {OTHER_YEAR: _with_year(example.prompt, other)}
+        made.append(replace(example, counterfactuals={**example.counterfactuals, **more}))
     return Examples(made, getattr(examples, "dropped", {}))
 
 
@@ -344,14 +344,14 @@ def with_shifts(examples: Sequence[Example]) -> Examples:
     """
     made = [
         replace(
-            each,
+            example,
             counterfactuals={
-                **each.counterfactuals,
-                SHIFTED: _described(each.prompt, SHIFTS[number % len(SHIFTS)], 1),
-                REORDERED: _described(each.prompt, REORDERINGS[number % len(REORDERINGS)], -1),
+                **example.counterfactuals,
+                SHIFTED: _described(example.prompt, SHIFTS[number % len(SHIFTS)], 1),
+                REORDERED: _described(example.prompt, REORDERINGS[number % len(REORDERINGS)], -1),
             },
         )
-        for number, each in enumerate(examples)
+        for number, example in enumerate(examples)
     ]
     return Examples(made, getattr(examples, "dropped", {}))
 

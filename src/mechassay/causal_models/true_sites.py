@@ -112,7 +112,7 @@ class VerifiedHomes(OneLine, Tabular):
         outside = [share for _, share in self.elsewhere.values()]
         return min(inside) >= LEAST and max(outside) <= MOST
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         return {"truth": self.truth, "variables": tuple(self.shares), "holds": self.holds}
 
     def columns(self) -> dict[str, list[Any]]:
@@ -140,7 +140,7 @@ class VerifiedHomes(OneLine, Tabular):
 
     def save(self, path: str | Path) -> Path:
         """Write it as JSON."""
-        told = {
+        stored = {
             "format": FORMAT,
             "truth": self.truth,
             "split": self.split,
@@ -155,7 +155,7 @@ class VerifiedHomes(OneLine, Tabular):
                 for name in self.shares
             },
         }
-        return write_text(Path(path), json.dumps(told, indent=2) + "\n")
+        return write_text(Path(path), json.dumps(stored, indent=2) + "\n")
 
     @staticmethod
     def load(path: str | Path) -> VerifiedHomes:
@@ -165,22 +165,22 @@ class VerifiedHomes(OneLine, Tabular):
             BadFile: missing, truncated or foreign.
         """
         try:
-            told = json.loads(Path(path).read_text("utf-8"))
-            if told["format"] != FORMAT:
-                raise BadFile(f"{path}: format must be {FORMAT}; got {told['format']!r}.")
-            of: Mapping[str, Any] = told["variables"]
+            stored = json.loads(Path(path).read_text("utf-8"))
+            if stored["format"] != FORMAT:
+                raise BadFile(f"{path}: format must be {FORMAT}; got {stored['format']!r}.")
+            of: Mapping[str, Any] = stored["variables"]
             return VerifiedHomes(
-                told["truth"],
-                told["split"],
-                int(told["seed"]),
-                int(told["n"]),
-                MappingProxyType({name: int(each["pairs"]) for name, each in of.items()}),
-                MappingProxyType({name: each["shares"] for name, each in of.items()}),
+                stored["truth"],
+                stored["split"],
+                int(stored["seed"]),
+                int(stored["n"]),
+                MappingProxyType({name: int(numbers["pairs"]) for name, numbers in of.items()}),
+                MappingProxyType({name: numbers["shares"] for name, numbers in of.items()}),
                 MappingProxyType(
                     {
                         name: (str(at), float(x))
-                        for name, each in of.items()
-                        for at, x in [each["elsewhere"]]
+                        for name, numbers in of.items()
+                        for at, x in [numbers["elsewhere"]]
                     }
                 ),
             )
@@ -221,14 +221,14 @@ def verify_homes(
     elsewhere: dict[str, tuple[str, float]] = {}
     for variable, its in known.items():
         labels = telling(causal, variable, tuple(known), examples)
-        found = share_by_site(truth.model, labels)
+        by_site = share_by_site(truth.model, labels)
         inside = dict.fromkeys(
             str(site) for home in its for site in _sites(home, len(truth.model.decoder.layers))
         )
-        rest = {site: share for site, share in found.items() if site not in inside}
+        rest = {site: share for site, share in by_site.items() if site not in inside}
         best = max(rest, key=rest.__getitem__)
         pairs[variable] = len(labels)
-        shares[variable] = {site: found[site] for site in inside}
+        shares[variable] = {site: by_site[site] for site in inside}
         elsewhere[variable] = (best, rest[best])
     return VerifiedHomes(truth.name, split, seed, len(examples), pairs, shares, elsewhere)
 
@@ -288,11 +288,11 @@ def share_by_site(model: Model, labels: ExpectedLabels) -> dict[str, float]:
 
 def _positions(batch: InterchangeBatch) -> list[str]:
     """Parts of the prompt, "last" among them; one of those that are the same tokens in all rows."""
-    found: dict[bytes, str] = {}
+    names: dict[bytes, str] = {}
     for name in sorted(batch.names, key=lambda name: (name != LAST, batch.names.index(name))):
         base, source = batch.column(name)
-        found.setdefault(base.numpy().tobytes() + source.numpy().tobytes(), name)
-    return list(found.values())
+        names.setdefault(base.numpy().tobytes() + source.numpy().tobytes(), name)
+    return list(names.values())
 
 
 def _logits(model: Model, batch: InterchangeBatch, site: Site) -> np.ndarray:

@@ -199,8 +199,8 @@ def odd_place_model() -> CausalModel:
 def _comparing(name: str, variables: Mapping[str, Any]) -> CausalModel:
     def read(prompt: Prompt) -> Mapping[str, Any]:
         digit = _part(prompt, "digit")
-        found = {"written": int(digit), "place": prompt.text.split().index(digit)}
-        return {name: value for name, value in found.items() if name in known}
+        values = {"written": int(digit), "place": prompt.text.split().index(digit)}
+        return {name: value for name, value in values.items() if name in known}
 
     known = {"written": DIGIT, **variables}
     return CausalModel(
@@ -253,8 +253,8 @@ def _counting(name: str, variables: Mapping[str, Any]) -> CausalModel:
         letters = prompt.text.split()[1:-1]
         if not set(letters) <= set(LETTERS) or not 1 <= letters.count(LETTERS[0]) <= len(COUNTS):
             raise Undecided("a prompt of other words than letters")
-        found = {"count": letters.count(LETTERS[0]), "on_odd": letters[::2].count(LETTERS[0])}
-        return {name: value for name, value in found.items() if name in known}
+        values = {"count": letters.count(LETTERS[0]), "on_odd": letters[::2].count(LETTERS[0])}
+        return {name: value for name, value in values.items() if name in known}
 
     known = {"count": range(1, 8), **variables}
     return CausalModel(name, known, read=read, write=_word)
@@ -309,11 +309,11 @@ def _copying(name: str, variables: Mapping[str, Variable]) -> CausalModel:
         right, words = _part(prompt, "answer"), prompt.text.split()
         if not set(words) & set(TREES):
             raise Undecided("a prompt of other words than trees")
-        found = tuple(word for word in words if word in TREES)
-        return {"words": found, "place": found.index(right)}
+        trees = tuple(word for word in words if word in TREES)
+        return {"words": trees, "place": trees.index(right)}
 
     inputs = {"words": lambda value: isinstance(value, tuple), "place": range(8)}
-    needed = {parent for each in variables.values() for parent in each.parents or ()}
+    needed = {parent for variable in variables.values() for parent in variable.parents or ()}
     kept = inputs if "place" in needed else {"words": inputs["words"]}
 
     def read_kept(prompt: Prompt) -> Mapping[str, Any]:
@@ -382,12 +382,12 @@ class Home(NamedTuple):
         """The writer's own site; of the input, the stream before the first block."""
         from mechassay.interventions.site import Site
 
-        found = _WRITER.fullmatch(self.writer)
-        assert found is not None
-        if found["head"] is not None:
-            return Site(int(found["layer"]), self.position, "heads", (int(found["head"]),))
-        if found["mlp"] is not None:
-            return Site(int(found["mlp"]), self.position, "mlp")
+        match = _WRITER.fullmatch(self.writer)
+        assert match is not None
+        if match["head"] is not None:
+            return Site(int(match["layer"]), self.position, "heads", (int(match["head"]),))
+        if match["mlp"] is not None:
+            return Site(int(match["mlp"]), self.position, "mlp")
         return Site(-1, self.position)
 
     def stream(self, n_layers: int) -> tuple[Site, ...]:

@@ -152,7 +152,7 @@ class Circuit(OneLine, Tabular):
         _check_mask("neurons", neurons, (graph.n_writers, "d_model"))
         return Circuit(graph, graph.legal & neurons.any(dim=1)[:, None], neurons)
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         graph, carried = self.graph, {} if self.neurons is None else {"neurons": self._n_neurons()}
         sizes = {"edges": len(self), "of": graph.n_edges, "nodes": int(self.live().sum())}
         return {**sizes, **carried, "layers": graph.n_layers, "heads": graph.n_heads}
@@ -225,10 +225,13 @@ class Circuit(OneLine, Tabular):
     ) -> Circuit:
         if self.graph != other.graph:
             raise GraphMismatch(f"{sign} needs circuits of one graph; got {self!r} and {other!r}.")
-        for each in (self, other):
-            if each.neurons is not None and not bool(each.neurons[each.edges.any(dim=1)].all()):
+        for circuit in (self, other):
+            if circuit.neurons is not None and not bool(
+                circuit.neurons[circuit.edges.any(dim=1)].all()
+            ):
                 raise BadUsage(
-                    f"{sign} is of whole edges; {each!r} carries some neurons of its writers alone."
+                    f"{sign} is of whole edges; {circuit!r} carries some neurons of its writers"
+                    " alone."
                 )
         return Circuit(self.graph, join(self.edges, other.edges))
 

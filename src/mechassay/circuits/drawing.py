@@ -332,12 +332,12 @@ class _Canvas:
             first = self.row_of[line.writer]
             for step, (x, next_x) in enumerate(pairwise(xs)):
                 moving[first + step + 1] += abs(next_x - x) > 20
-        y, found = MARGIN + (TITLE if self.titled else 0.0) + BOX_HEIGHT / 2, [0.0] * self.n_rows
+        y, tops = MARGIN + (TITLE if self.titled else 0.0) + BOX_HEIGHT / 2, [0.0] * self.n_rows
         for row in reversed(range(self.n_rows)):
-            found[row] = y
+            tops[row] = y
             same = row > 0 and self.layer_of_row.get(row) == self.layer_of_row.get(row - 1, -1)
             y += BOX_HEIGHT + (GAP_WITHIN if same else GAP_BETWEEN) + min(1.5 * moving[row], 40.0)
-        return found
+        return tops
 
     def bands(self) -> list[str]:
         """A faint band and a number for every layer drawn."""

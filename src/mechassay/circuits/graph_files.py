@@ -234,7 +234,7 @@ def _json_pieces(file: GraphFile) -> Iterator[str]:
         return
     graph = file.graph
     writers, readers = node_names(graph)
-    values, flags = (each.flatten().numpy() for each in _edge_values(file))
+    values, flags = (tensor.flatten().numpy() for tensor in _edge_values(file))
     between = ""
     for run in edge_runs(graph):
         places = run.places(graph.n_readers)
@@ -315,7 +315,7 @@ def write_graph_file(
         GraphMismatch: scores and circuit are about different graphs.
         BadUsage, NonFinite: see `GraphFile.write`.
     """
-    given = [each.graph for each in (scores, circuit) if each is not None]
+    given = [graph_of.graph for graph_of in (scores, circuit) if graph_of is not None]
     if not given:
         raise BadUsage("A graph file needs scores, a circuit or both; got neither.")
     if given[0] != given[-1]:
@@ -357,9 +357,9 @@ def _refuse(path: Path, names: Iterable[str], wrong: Iterable[bool], what: str) 
     """Refuse a file for what is wrong with some of the names in it."""
     bad = list(compress(names, wrong))
     if bad:
-        shown = ", ".join(name[:80] for name in bad[:NAMED])
+        bad_names = ", ".join(name[:80] for name in bad[:NAMED])
         more = f" and {len(bad) - NAMED} more" if len(bad) > NAMED else ""
-        raise BadFile(f"{path}: {len(bad)} {what}: {shown}{more}.")
+        raise BadFile(f"{path}: {len(bad)} {what}: {bad_names}{more}.")
 
 
 def _graph_file(
@@ -597,10 +597,10 @@ def load_scores(path: str | Path, graph: Graph | None = None) -> Scores:
         BadFile: truncated, foreign, or no scores. GraphMismatch: of another graph than `graph`.
     """
     if Path(path).suffix in ENDINGS:
-        found = scores_of(read_graph_file(Path(path), graph))
-        if found is None:
+        scores = scores_of(read_graph_file(Path(path), graph))
+        if scores is None:
             raise BadFile(f"{path}: holds no scores, from which circuits of all sizes are cut.")
-        return found
+        return scores
     kinds: dict[str, type[EdgeScores] | type[NodeScores] | type[NeuronScores]] = {
         "node_scores": NodeScores,
         "neuron_scores": NeuronScores,

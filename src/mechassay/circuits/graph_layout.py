@@ -120,9 +120,9 @@ class _Grid:
             upward = sweep % 2 == 0
             for row in range(1, self.n_rows) if upward else range(self.n_rows - 2, -1, -1):
                 self._sort_row(row, upward)
-            found = self.crossings()
-            if found < fewest:
-                best, fewest = [list(row) for row in self.order], found
+            crossings = self.crossings()
+            if crossings < fewest:
+                best, fewest = [list(row) for row in self.order], crossings
         self.order = [list(row) for row in best]
 
     def _sort_row(self, row: int, upward: bool) -> None:

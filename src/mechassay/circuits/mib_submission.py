@@ -120,25 +120,25 @@ def write_submission(
     folder = Path(folder)
     one_of("form of a submission", form, FORMS)
     one_of("ending of graph files", ending, ENDINGS)
-    for (task, name), each in scores.items():
-        _check_scores(folder, task, name, each, track)
-        if not isinstance(each, EdgeScores) and (form != "importances" or ending != ".json"):
+    for (task, name), held in scores.items():
+        _check_scores(folder, task, name, held, track)
+        if not isinstance(held, EdgeScores) and (form != "importances" or ending != ".json"):
             raise BadUsage(
-                f"{task} on {name}: scores of {each.unit}s are written as importances in .json"
+                f"{task} on {name}: scores of {held.unit}s are written as importances in .json"
                 f" files; got {form} in {ending} files."
             )
     written: list[Path] = []
     sizes = [None] if form == "importances" else track.sizes
-    for (task, name), each in scores.items():
+    for (task, name), held in scores.items():
         inside, d_model = folder / f"{task}_{name}", track.models[name].d_model
         for size in sizes:
             path = inside / f"{'importances' if size is None else size_name(size)}{ending}"
-            if not isinstance(each, EdgeScores):
-                _node_file(each, d_model).write(path)
+            if not isinstance(held, EdgeScores):
+                _node_file(held, d_model).write(path)
             elif size is None:
-                write_graph_file(path, each, d_model=d_model)
+                write_graph_file(path, held, d_model=d_model)
             else:
-                write_graph_file(path, circuit=each.top(size, by=by).pruned(), d_model=d_model)
+                write_graph_file(path, circuit=held.top(size, by=by).pruned(), d_model=d_model)
             written.append(path)
     return written
 
@@ -235,8 +235,8 @@ def _problems(folder: Path, track: Track) -> Iterator[Problem]:
     for place, kind in enumerate(("tasks", "models")):
         names = sorted({pair[place] for pair in covered})
         if len(names) < track.least:
-            said = f"{len(names)} {kind} ({', '.join(names) or 'none'})"
-            yield Problem(".", f"{said}; at least {track.least} are needed.")
+            text = f"{len(names)} {kind} ({', '.join(names) or 'none'})"
+            yield Problem(".", f"{text}; at least {track.least} are needed.")
 
 
 def _folder_problems(

@@ -150,8 +150,8 @@ def _curve(text: str) -> Curve:
             codes += [Curve.LINETO]
             continue
         points += zip(numbers[::2], numbers[1::2], strict=True)
-        each = {"M": [Curve.MOVETO], "L": [Curve.LINETO], "C": [Curve.CURVE4] * 3}[command]
-        codes += each
+        segment = {"M": [Curve.MOVETO], "L": [Curve.LINETO], "C": [Curve.CURVE4] * 3}[command]
+        codes += segment
     return Curve(points, codes)
 
 

@@ -127,7 +127,7 @@ class UnitScores(OneLine, ABC, Tabular):
         """True where there is a unit."""
         return torch.ones(shape, dtype=torch.bool)
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         about = {key: self.provenance[key] for key in SHOWN if key in self.provenance}
         n, total = int(self.scored().sum()), int(self._places(self.graph, self._shape).sum())
         return {**about, f"{self.unit}s": total, **({"scored": n} if n < total else {})}
@@ -453,7 +453,7 @@ def largest_drawable(
             low = middle
         else:
             high = middle - 1
-    found = scores.top(low, by=by).pruned()
-    if len(found) or not isinstance(scores, EdgeScores):
-        return found
+    pruned = scores.top(low, by=by).pruned()
+    if len(pruned) or not isinstance(scores, EdgeScores):
+        return pruned
     return scores.greedy(min(n_edges, scores.graph.n_edges), by=by).pruned()

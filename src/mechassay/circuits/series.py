@@ -63,9 +63,9 @@ def check_fractions(fractions: Sequence[float]) -> tuple[float, ...]:
     sizes = tuple(map(float, fractions))
     rising = all(a < b for a, b in zip((0.0, *sizes), sizes, strict=False))
     if len(sizes) < 2 or not rising or sizes[-1] != 1:
-        shown = ", ".join(f"{size:g}" for size in sizes) or "none"
+        text = ", ".join(f"{size:g}" for size in sizes) or "none"
         raise BadUsage(
-            f"fractions must be at least two sizes, rising from above 0 to 1; got {shown}."
+            f"fractions must be at least two sizes, rising from above 0 to 1; got {text}."
         )
     return sizes
 
@@ -368,7 +368,7 @@ class CircuitSeries(OneLine):
         if self.names:
             object.__setattr__(self, "names", tuple(self.names[i] for i in order))
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         counts = [circuit.weighted_edge_count() for circuit in self.circuits]
         return {"circuits": len(counts), "smallest": counts[0], "largest": counts[-1]}
 
@@ -377,7 +377,7 @@ class CircuitSeries(OneLine):
         """Name and circuit of each without what is on no path, the smallest first."""
         names = self.names or ("",) * len(self.circuits)
         held = [(name, c.pruned()) for name, c in zip(names, self.circuits, strict=True)]
-        return tuple(sorted(held, key=lambda each: each[1].weighted_edge_count()))
+        return tuple(sorted(held, key=lambda member: member[1].weighted_edge_count()))
 
     @cached_property
     def pruned(self) -> tuple[Circuit, ...]:
@@ -393,7 +393,11 @@ class CircuitSeries(OneLine):
     def named_within(self, n: int | float) -> tuple[str, Circuit]:
         """The circuit of `within`, and its name; "" if it has none, or if all are larger."""
         allowed = n * self.graph.n_edges if isinstance(n, float) else n
-        fit = [each for each in self._pruned if each[1].weighted_edge_count() <= allowed + SLACK]
+        fit = [
+            circuit
+            for circuit in self._pruned
+            if circuit[1].weighted_edge_count() <= allowed + SLACK
+        ]
         return fit[-1] if fit else ("", Circuit.empty(self.graph))
 
     def cut(self, fractions: Sequence[float], profile: Profile = "strict") -> list[Circuit]:

@@ -210,23 +210,25 @@ def write_alternative(claim: Claim, file: Path, load: Callable[[], Model]) -> No
     other = claim.model_copy(
         update={"circuit": claim.alternative.circuit, "scores": "", "components": ()}
     )
-    found = claimed_circuit(other, file, load)
-    if found.by_method:
+    other_circuit = claimed_circuit(other, file, load)
+    if other_circuit.by_method:
         raise BadUsage(
             f"The alternative of {claim.id} is {other.circuit}, which a method finds: name it as"
-            f" method: {found.claim.ranking}; it gets as many edges as the claim's circuit."
+            f" method: {other_circuit.claim.ranking}; it gets as many edges as the claim's circuit."
         )
     graph = load().graph
     every = EdgeScores.of(graph, graph.legal.float())
-    n, n_claimed = (every.size(number_or_share(each.size)) for each in (found.claim, claim))
+    n, n_claimed = (
+        every.size(number_or_share(claimed.size)) for claimed in (other_circuit.claim, claim)
+    )
     if n != n_claimed:
         raise BadUsage(
             f"The alternative of {claim.id} has {n:,} edges and the claim's circuit {n_claimed:,}:"
             " name one of as many."
         )
-    if Path(found.claim.scores) != file:
+    if Path(other_circuit.claim.scores) != file:
         file.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(found.claim.scores, file)
+        shutil.copyfile(other_circuit.claim.scores, file)
 
 
 def _circuit(claim: Claim, spec: CircuitSpec | None, model: Model) -> Circuit:
@@ -247,13 +249,13 @@ def circuit_of_components(graph: Graph, names: Sequence[str]) -> Circuit:
     """
     edges = [name for name in names if "->" in name]
     nodes = [name for name in names if "->" not in name]
-    found = Circuit.from_names(graph, edges)
+    circuit = Circuit.from_names(graph, edges)
     if not nodes:
-        return found
+        return circuit
     mask = torch.zeros(graph.n_writers, dtype=torch.bool)
     for name in ("input", *nodes):
         mask[graph.writer(name)] = True
-    return found | Circuit.of_nodes(graph, mask)
+    return circuit | Circuit.of_nodes(graph, mask)
 
 
 OWN, ADVERSARIAL = "own", "adversarial"
@@ -347,9 +349,9 @@ class ClaimSteps:
     @cached_property
     def _circuit(self) -> Any:
         file = self.folder / f"{cell_name(self.asked.id)}.safetensors"
-        found = claimed_circuit(self.asked, file, lambda: self.loaded)
-        check_claim(found.claim)
-        return found
+        circuit = claimed_circuit(self.asked, file, lambda: self.loaded)
+        check_claim(circuit.claim)
+        return circuit
 
     @property
     def claim(self) -> Claim:
@@ -369,19 +371,19 @@ class ClaimSteps:
     @cached_property
     def steps(self) -> list[AssayStep]:
         """What there is to run, in order."""
-        found = [self._own(), *self._again(), *self._alternative()]
+        steps = [self._own(), *self._again(), *self._alternative()]
         if self.by_method:
-            found.append(self._truth())
+            steps.append(self._truth())
         graded = (f"EX11:most={SCALED},controls={CONTROLS}",)
-        found += [self._adversarial(), self._measure("graded", graded, ("E2",))]
-        found.append(self._measure("composition", ("B10",), ("C2",)))
+        steps += [self._adversarial(), self._measure("graded", graded, ("E2",))]
+        steps.append(self._measure("composition", ("B10",), ("C2",)))
         if task_name(self.claim.task) == EX2_TASK:
-            found.append(self._measure("invariance", ("EX2",), ("M2",)))
+            steps.append(self._measure("invariance", ("EX2",), ("M2",)))
         if self.settings.other_method and self.by_method:
-            found.append(self._measure("convergence", ("F03",), ("C5",)))
+            steps.append(self._measure("convergence", ("F03",), ("C5",)))
         if self.claim.other_model and self.by_method:
-            found.append(self._other_family())
-        return found
+            steps.append(self._other_family())
+        return steps
 
     # What circuits are measured by
 
@@ -437,18 +439,20 @@ class ClaimSteps:
 
     def _again(self) -> list[AssayStep]:
         other, seed = other_ablation(self.claim), self.settings.seed
-        found = [
+        predictions = [
             self._circuits(other, "I1 I5", ablation=other),
             self._circuits("validation", "I4 M1", test_split="validation"),
         ]
         if load_task(self.claim.task).seeded:
-            found.append(self._circuits("another-seed", "I4 M1", seed=seed + 1))
+            predictions.append(self._circuits("another-seed", "I4 M1", seed=seed + 1))
         if self.claim.other_task:
-            found.append(self._circuits("other-task", "I3 C3 E3", tasks=(self.claim.other_task,)))
+            predictions.append(
+                self._circuits("other-task", "I3 C3 E3", tasks=(self.claim.other_task,))
+            )
         copy = (self.claim.untrained_copy,)
         # A ground truth has its task by name; its copy is a model like any other.
-        found.append(self._circuits("untrained", "M3", models=copy))
-        return found
+        predictions.append(self._circuits("untrained", "M3", models=copy))
+        return predictions
 
     @property
     def alternative_file(self) -> Path:
@@ -476,8 +480,8 @@ class ClaimSteps:
         folder = self.folder / "alternative-found"
         forwards = METHODS.make(method).forwards(self.graph, self.settings.train_limit)
         scores = RunFolder(folder).scores_file(job.cells()[0].name.removesuffix(".scores"))
-        found = AssayStep(folder.name, folder, job, tuple(criteria.split()), float(forwards))
-        return [found, replace(beside, copied=(scores, file))]
+        step = AssayStep(folder.name, folder, job, tuple(criteria.split()), float(forwards))
+        return [step, replace(beside, copied=(scores, file))]
 
     def _truth(self) -> AssayStep:
         job = replace(self._base, models=(ALL_TRUTHS,), tasks=(), metrics=(), dtype="float32")
@@ -565,10 +569,10 @@ class Assayed(OneLine):
         if self.scope == "other model":
             return []
         return [
-            f"{name}: {each.prediction} ({each.found})"
-            for name, found in self.predictions.items()
-            for each in found
-            if each.outcome == "fails"
+            f"{name}: {prediction.prediction} ({prediction.measured})"
+            for name, own_predictions in self.predictions.items()
+            for prediction in own_predictions
+            if prediction.outcome == "fails"
         ]
 
 
@@ -710,10 +714,10 @@ class Assay:
     def _do(self, step: AssayStep) -> str:
         """Run a step; why it left no record, if it did."""
         if step.copied is not None:
-            found, file = step.copied
-            if not found.is_file():
-                return f"{found} is not there, as no step found it."
-            shutil.copyfile(found, file)
+            folder, file = step.copied
+            if not folder.is_file():
+                return f"{folder} is not there, as no step found it."
+            shutil.copyfile(folder, file)
         try:
             bench = prepare(
                 step.job, step.folder, device=self.device, progress=self.progress, here=True
@@ -727,7 +731,7 @@ class Assay:
         except MechassayError as error:
             return str(error)
         step.job.report(results)
-        lacking = [each for each in results.failures if each.status == "failed"]
+        lacking = [failure for failure in results.failures if failure.status == "failed"]
         return lacking[0].message if lacking else ""
 
     def _spend(self, step: AssayStep, seconds: float) -> None:
@@ -746,15 +750,17 @@ class Assay:
         stored = records_below(self.folder)
         predicted = {part.claim.id: outcomes(part.claim, stored) for part in self.parts}
         # Another model says nothing of what was predicted of the claim's own.
-        shown = predicted if executed.scope == "claim" else {}
+        predictions = predicted if executed.scope == "claim" else {}
         records = tuple(
-            self._with_tables(each, shown.get(each.cell["claim"]), stored)
-            for each in scored.records()
+            self._with_tables(record, predictions.get(record.cell["claim"]), stored)
+            for record in scored.records()
         )
-        if lacking := [each.file for each in stored if not recomputed(each.record)]:
-            told = f"{len(lacking)} of {counted(len(stored), 'record')}"
+        if lacking := [
+            stored_record.file for stored_record in stored if not recomputed(stored_record.record)
+        ]:
+            count_text = f"{len(lacking)} of {counted(len(stored), 'record')}"
             warning = (
-                f"The numbers of {told} were not recomputed, as the records hold no values of"
+                f"The numbers of {count_text} were not recomputed, as the records hold no values of"
                 f" single examples that give them: {', '.join(lacking[:SHOWN_FILES])}"
                 f"{f' and {n_more} more' if (n_more := len(lacking) - SHOWN_FILES) > 0 else ''}."
             )
@@ -784,7 +790,9 @@ class Assay:
         """The record with what became of predictions and of an alternative, if any, and with what
         was run for it.
         """
-        part = next(each for each in self.parts if each.claim.id == record.cell["claim"])
+        part = next(
+            claim_part for claim_part in self.parts if claim_part.claim.id == record.cell["claim"]
+        )
         file = self.folder / SECONDS
         known = read_json(file, "times of steps", dict) if file.is_file() else {}
         rows = [
@@ -798,10 +806,10 @@ class Assay:
             for step in part.steps
         ]
         steps = Table.of("steps", ("step",), rows)
-        told = [] if predicted is None else [outcome_table(predicted)]
+        tables = [] if predicted is None else [outcome_table(predicted)]
         if beside := beside_alternative(part.claim, stored):
-            told.append(Table.of("alternative", ("says",), [{"says": beside}]))
-        return record.changed(tables=[*record.tables, *told, steps])
+            tables.append(Table.of("alternative", ("says",), [{"says": beside}]))
+        return record.changed(tables=[*record.tables, *tables, steps])
 
 
 def _with_warnings(
@@ -816,18 +824,18 @@ def _with_warnings(
         for folder, name in steps.items()
         if str(folder) in failed
     ]
-    told: dict[str, dict[str, None]] = {}
-    for each in stored:
-        file = part.base / each.file
+    by_warning: dict[str, dict[str, None]] = {}
+    for stored_record in stored:
+        file = part.base / stored_record.file
         step = next((name for folder, name in steps.items() if file.is_relative_to(folder)), "")
-        own = each.record.model.name == record_name(part.claim.model)
-        if step and own and each.record.kind != Measurement.kind:
-            for warning in each.record.warnings:
-                told.setdefault(warning, {})[step] = None
+        own = stored_record.record.model.name == record_name(part.claim.model)
+        if step and own and stored_record.record.kind != Measurement.kind:
+            for warning in stored_record.record.warnings:
+                by_warning.setdefault(warning, {})[step] = None
     order = list(steps.values())
     lines += [
         f"{warning} (in {', '.join(sorted(names, key=order.index))})"
-        for warning, names in told.items()
+        for warning, names in by_warning.items()
     ]
     return record.changed(warnings=[*record.warnings, *lines])
 

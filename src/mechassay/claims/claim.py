@@ -52,8 +52,8 @@ def read_plain(path: Path) -> Any:
         raise BadFile(f"{path}: cannot be read ({first_line(error)}).") from None
     except (ValueError, yaml.YAMLError) as error:
         kind = "JSON" if path.suffix == ".json" else "YAML"
-        said = " ".join(str(error).split())
-        raise BadFile(f"{path}: is not {kind} ({said}).") from None
+        message = " ".join(str(error).split())
+        raise BadFile(f"{path}: is not {kind} ({message}).") from None
 
 
 def fault(error: ValidationError, kind: type[BaseModel]) -> str:
@@ -89,7 +89,7 @@ def _fields(kind: type[BaseModel], place: list[str]) -> list[str]:
             )
         while "$ref" in node or "anyOf" in node:
             ref = node.get("$ref") or next(
-                (each["$ref"] for each in node["anyOf"] if "$ref" in each), ""
+                (option["$ref"] for option in node["anyOf"] if "$ref" in option), ""
             )
             if not ref:
                 break
@@ -250,13 +250,13 @@ def claims_of(plain: Any, name: str = "claims") -> ClaimFile:
             f" holds {holds}."
         )
     try:
-        found = ClaimFile.model_validate(plain)
-        check_claims(found.rubric, found.claims)
+        claim_file = ClaimFile.model_validate(plain)
+        check_claims(claim_file.rubric, claim_file.claims)
     except ValidationError as error:
         raise BadFile(f"{name}: {fault(error, ClaimFile)}") from None
     except BadUsage as error:
         raise BadFile(f"{name}: {error}") from None
-    return found
+    return claim_file
 
 
 def check_claims(rubric: str, claims: Sequence[Claim]) -> None:
@@ -307,5 +307,5 @@ def names_system(claim: Claim) -> bool:
 
 def component_name(text: str) -> str:
     """A head as this package names it: "9.9 (Name Mover)" and "L9H9" are "a9.h9"; others as is."""
-    found = _HEAD.match(text.strip())
-    return f"a{int(found[1])}.h{int(found[2])}" if found and "->" not in text else text.strip()
+    match = _HEAD.match(text.strip())
+    return f"a{int(match[1])}.h{int(match[2])}" if match and "->" not in text else text.strip()

@@ -34,7 +34,7 @@ from mechassay.claims.judgments import JudgedClaim, Judgment, Judgments, Rater, 
 from mechassay.claims.rubric import JUDGED, STATUSES, Status
 from mechassay.errors import BadUsage
 from mechassay.results.records import Measure, Spec, Table
-from mechassay.results.result import Contents, Result
+from mechassay.results.result import RecordContents, Result
 from mechassay.stats.intervals import LEVEL, N_RESAMPLES, Interval, percentile_interval
 
 
@@ -87,11 +87,11 @@ def coincidences(ratings: Int[np.ndarray, "raters units"], k: int) -> Float[np.n
 
     A unit with m ratings counts m: each of its ordered pairs is 1 / (m - 1). One rating is no pair.
     """
-    said = (ratings[..., None] == np.arange(k)).sum(axis=0).astype(float)
-    said = said[said.sum(axis=1) > 1]
-    pairs = said[:, :, None] * said[:, None, :]
-    pairs[:, np.arange(k), np.arange(k)] -= said
-    return (pairs / (said.sum(axis=1) - 1)[:, None, None]).sum(axis=0)
+    votes = (ratings[..., None] == np.arange(k)).sum(axis=0).astype(float)
+    votes = votes[votes.sum(axis=1) > 1]
+    pairs = votes[:, :, None] * votes[:, None, :]
+    pairs[:, np.arange(k), np.arange(k)] -= votes
+    return (pairs / (votes.sum(axis=1) - 1)[:, None, None]).sum(axis=0)
 
 
 def ordinal_alpha(counts: Float[np.ndarray, "*lead k k"]) -> Float[np.ndarray, "*lead"]:
@@ -109,9 +109,9 @@ def ordinal_alpha(counts: Float[np.ndarray, "*lead k k"]) -> Float[np.ndarray, "
 def ratio(top: Any, bottom: Any) -> Float[np.ndarray, "*lead"]:
     """One by the other; NaN where the other is not above 0."""
     top, bottom = np.asarray(top, dtype=float), np.asarray(bottom, dtype=float)
-    found = np.full(bottom.shape, np.nan)
-    np.divide(top, bottom, out=found, where=bottom > 0)
-    return found
+    ratios = np.full(bottom.shape, np.nan)
+    np.divide(top, bottom, out=ratios, where=bottom > 0)
+    return ratios
 
 
 def kappas_by_chance(
@@ -198,12 +198,12 @@ class RaterComparison(Result, kind="claims-comparison"):
     @property
     def n_judged(self) -> int:
         """Items that two raters of the statistics judged, of the two that have most."""
-        return max((each.n for each in self.measures if each.name == "exact"), default=0)
+        return max((measure.n for measure in self.measures if measure.name == "exact"), default=0)
 
     def disagreements(self) -> list[JudgedItem]:
         """Items on which raters differ, the farthest apart first."""
-        found = [item for item in self.items if item.differs]
-        return sorted(found, key=lambda item: -item.distance)
+        differing = [item for item in self.items if item.differs]
+        return sorted(differing, key=lambda item: -item.distance)
 
     def measure(self, name: str, between: str = "") -> AgreementMeasure:
         """A statistic; of the first two raters, or of all, if it is not said.
@@ -211,9 +211,9 @@ class RaterComparison(Result, kind="claims-comparison"):
         Raises:
             BadUsage: there is none.
         """
-        for each in self.measures:
-            if each.name == name and between in ("", each.between):
-                return each
+        for measure in self.measures:
+            if measure.name == name and between in ("", measure.between):
+                return measure
         raise BadUsage(f"There is no {name} of {between or 'these raters'}.")
 
     def confusion(self, first: int, second: int, criterion: str = "") -> Int[np.ndarray, "5 5"]:
@@ -231,12 +231,12 @@ class RaterComparison(Result, kind="claims-comparison"):
         n, claims = self.n_judged, len(self.claims)
         if not n:
             return "No criterion was judged by two raters: there is no agreement to speak of."
-        said = (
+        sentence = (
             f"{n} criteria of {claims} {'claim' if claims == 1 else 'claims'}: raters whose kappa"
             f" is {TRUE_KAPPA:g} would show {low:.2f} to {high:.2f} here."
         )
         alone = " One paper cannot validate a rater." if claims == 1 else ""
-        return said + alone
+        return sentence + alone
 
     def adjudication(self, judgments: Sequence[Judgments]) -> Judgments:
         """Judgments to settle: what all agree on stands; the rest is NOT TESTED, with what each
@@ -254,7 +254,7 @@ class RaterComparison(Result, kind="claims-comparison"):
             )
             for name in self.claims
         ]
-        documents = {each.sha256: each for one in judgments for each in one.documents}
+        documents = {document.sha256: document for one in judgments for document in one.documents}
         return Judgments(
             rubric=self.rubric,
             rater=Rater(kind="human", id="adjudication"),
@@ -263,18 +263,20 @@ class RaterComparison(Result, kind="claims-comparison"):
             claims=tuple(settled),
         )
 
-    def contents(self) -> Contents:
+    def contents(self) -> RecordContents:
         measures = [
             Measure(
-                name=each.name if each.name == "alpha" else f"{each.name} {each.between}",
-                title=f"{each.name.capitalize()}, {each.between}",
-                value=each.value,
-                low=each.interval.low,
-                high=each.interval.high,
-                n=each.n,
-                better=BETTER.get(each.name, "up"),
+                name=measure.name
+                if measure.name == "alpha"
+                else f"{measure.name} {measure.between}",
+                title=f"{measure.name.capitalize()}, {measure.between}",
+                value=measure.value,
+                low=measure.interval.low,
+                high=measure.interval.high,
+                n=measure.n,
+                better=BETTER.get(measure.name, "up"),
             )
-            for each in self.measures
+            for measure in self.measures
         ]
         raters = "; ".join(self.names)
         warnings = [self.reading()]
@@ -301,14 +303,14 @@ class RaterComparison(Result, kind="claims-comparison"):
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         for item in self.disagreements():
-            said = dict(zip(self.names, item.statuses, strict=True))
+            statuses = dict(zip(self.names, item.statuses, strict=True))
             reasons = [
-                f"{name}: {each.reason}"
-                for name, each in zip(self.names, item.judgments, strict=True)
-                if each.reason
+                f"{name}: {judgment.reason}"
+                for name, judgment in zip(self.names, item.judgments, strict=True)
+                if judgment.reason
             ]
             place = {"claim": item.claim, "criterion": item.criterion, "distance": item.distance}
-            yield {**place, **said, "reasons": " | ".join(reasons)}
+            yield {**place, **statuses, "reasons": " | ".join(reasons)}
 
     def _pairs(self) -> list[tuple[int, int, str]]:
         return [
@@ -330,7 +332,7 @@ class RaterComparison(Result, kind="claims-comparison"):
                 judged = counts[:K, :K]
                 off = int(counts.sum() - np.trace(counts))
                 apart = {f"{x} – {y}": (x, y) for x in STATUSES for y in STATUSES if x != y}
-                told = {
+                shares = {
                     name: int(counts[STATUSES.index(x), STATUSES.index(y)])
                     for name, (x, y) in apart.items()
                 }
@@ -340,7 +342,7 @@ class RaterComparison(Result, kind="claims-comparison"):
                     "n": int(judged.sum()),
                     "exact": float(exact_share(judged.astype(float))),
                     "differ": off,
-                    "how": ", ".join(f"{name}: {n}" for name, n in told.items() if n),
+                    "how": ", ".join(f"{name}: {n}" for name, n in shares.items() if n),
                 }
 
 
@@ -359,24 +361,27 @@ def compare(
     """
     if len(judgments) < 2:
         raise BadUsage(f"A comparison takes at least two files of judgments; got {len(judgments)}.")
-    rubrics = list(dict.fromkeys(each.rubric for each in judgments))
+    rubrics = list(dict.fromkeys(judgment.rubric for judgment in judgments))
     if len(rubrics) > 1:
         raise BadUsage(f"Judgments by different rubrics cannot be compared; got {rubrics}.")
-    ids = [[judged.claim.id for judged in each.claims] for each in judgments]
+    ids = [[judged.claim.id for judged in judgment.claims] for judgment in judgments]
     shared = tuple(name for name in ids[0] if all(name in other for other in ids))
     if not shared:
         raise BadUsage(f"No claim is in all files; they have {[sorted(own) for own in ids]}.")
     items = [
-        JudgedItem(name, code, tuple(each.claim(name).criteria[code] for each in judgments))
+        JudgedItem(name, code, tuple(judgment.claim(name).criteria[code] for judgment in judgments))
         for name in shared
         for code in judgments[0].criteria.codes
     ]
-    names, compared = rater_names(judgments), tuple(each.scope == "claim" for each in judgments)
+    names, compared = (
+        rater_names(judgments),
+        tuple(judgment.scope == "claim" for judgment in judgments),
+    )
     rng = np.random.default_rng(0) if rng is None else rng
     left = sorted({name for own in ids for name in own} - set(shared))
     draws = rng.multinomial(len(shared), [1 / len(shared)] * len(shared), size=n_resamples)
     measures = tuple(_measures(items, shared, names, compared, draws.astype(float)))
-    n_judged = max((each.n for each in measures if each.name == "exact"), default=0)
+    n_judged = max((measure.n for measure in measures if measure.name == "exact"), default=0)
     chance = kappas_by_chance(n_judged, TRUE_KAPPA, np.array(SHARES), rng)
     defined = chance[~np.isnan(chance)]
     by_chance = percentile_interval(defined) if len(defined) else Interval(math.nan, math.nan)
@@ -443,13 +448,15 @@ def mean_distance(counts: Float[np.ndarray, "*lead k k"]) -> Float[np.ndarray, "
 
 
 def _to_settle(item: JudgedItem, names: Sequence[str]) -> Judgment:
-    evidence = tuple(each for judgment in item.judgments for each in judgment.evidence)
-    unique = tuple({each.model_dump_json(): each for each in evidence}.values())
+    evidence = tuple(quote for judgment in item.judgments for quote in judgment.evidence)
+    unique = tuple({quote.model_dump_json(): quote for quote in evidence}.values())
     if not item.differs:
-        reasons = dict.fromkeys(each.reason for each in item.judgments if each.reason)
+        reasons = dict.fromkeys(judgment.reason for judgment in item.judgments if judgment.reason)
         return Judgment(status=item.statuses[0], reason=" | ".join(reasons), evidence=unique)
-    said = [
-        f"{name}: {each.status}{f', {each.reason}' if each.reason else ''}"
-        for name, each in zip(names, item.judgments, strict=True)
+    reasons_given = [
+        f"{name}: {judgment.status}{f', {judgment.reason}' if judgment.reason else ''}"
+        for name, judgment in zip(names, item.judgments, strict=True)
     ]
-    return Judgment(status="NOT TESTED", reason=f"To settle. {' | '.join(said)}", evidence=unique)
+    return Judgment(
+        status="NOT TESTED", reason=f"To settle. {' | '.join(reasons_given)}", evidence=unique
+    )

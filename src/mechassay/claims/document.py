@@ -66,15 +66,15 @@ def hidden(reason: str, text: str, page: int = 1) -> HiddenText:
     return HiddenText(reason, shortened(words, SHOWN, SHOWN - 1), len(words), page)
 
 
-def merged(found: Sequence[HiddenText]) -> tuple[HiddenText, ...]:
+def merged(hidden_texts: Sequence[HiddenText]) -> tuple[HiddenText, ...]:
     """The same, pieces of one page and reason that follow each other as one."""
     kept: list[HiddenText] = []
-    for each in found:
-        if kept and (kept[-1].page, kept[-1].reason) == (each.page, each.reason):
+    for part in hidden_texts:
+        if kept and (kept[-1].page, kept[-1].reason) == (part.page, part.reason):
             last = kept.pop()
-            text = shortened(f"{last.text} {each.text}".strip(), SHOWN, SHOWN - 1)
-            each = replace(each, text=text, n=last.n + each.n)
-        kept.append(each)
+            text = shortened(f"{last.text} {part.text}".strip(), SHOWN, SHOWN - 1)
+            part = replace(part, text=text, n=last.n + part.n)
+        kept.append(part)
     return tuple(kept)
 
 
@@ -85,13 +85,13 @@ def same_colour(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
 
 def without_shapeless(text: str, page: int = 1) -> tuple[str, tuple[HiddenText, ...]]:
     """A text without characters that have no shape, and those, spelled out where they spell."""
-    cut = [each for each in text if _shapeless(each)]
+    cut = [character for character in text if _shapeless(character)]
     if not cut:
         return text, ()
-    spelled = "".join(chr(ord(each) - 0xE0000) for each in cut if ord(each) in _TAGS)
-    kept = "".join(each for each in text if not _shapeless(each))
-    told = spelled or " ".join(f"U+{ord(each):04X}" for each in cut)
-    return kept, (replace(hidden("characters without a shape", told, page), n=len(cut)),)
+    spelled = "".join(chr(ord(character) - 0xE0000) for character in cut if ord(character) in _TAGS)
+    kept = "".join(character for character in text if not _shapeless(character))
+    spelling = spelled or " ".join(f"U+{ord(character):04X}" for character in cut)
+    return kept, (replace(hidden("characters without a shape", spelling, page), n=len(cut)),)
 
 
 def _shapeless(character: str) -> bool:
@@ -105,8 +105,8 @@ BREAK = "\ue000"
 LINE_END_HYPHENS = re.compile(r"[-‐\u00ad\ufffe]\s*\n\s*|[\ufffe\u00ad]")
 """Hyphens at the ends of lines, with what follows; U+FFFE is pdfium's, U+00AD one that is soft."""
 _HYPHENS = str.maketrans(dict.fromkeys("‐‑‒–−", "-"))
-_RAISED = {each: f"^{digit}" for digit, each in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}
-_LOWERED = {each: f"_{digit}" for digit, each in enumerate("₀₁₂₃₄₅₆₇₈₉")}
+_RAISED = {character: f"^{digit}" for digit, character in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}
+_LOWERED = {character: f"_{digit}" for digit, character in enumerate("₀₁₂₃₄₅₆₇₈₉")}
 _DIGITS = str.maketrans(_RAISED | _LOWERED)
 # A hyphen is a sign where nothing that it could join or subtract from stands before it.
 _NUMBERS = re.compile(r"(?:(?<![\w)\].,%^-])-)?\d+(?:[.,]\d+)*")
@@ -201,10 +201,10 @@ def order_patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
     text = files("mechassay.claims").joinpath("data/reviewer-orders.yaml").read_text("utf-8")
     return tuple(
         (
-            each["id"],
-            re.compile(each["pattern"].replace(" ", r"\s+").replace(r"\s+?", r"\s*"), re.I),
+            rule["id"],
+            re.compile(rule["pattern"].replace(" ", r"\s+").replace(r"\s+?", r"\s*"), re.I),
         )
-        for each in yaml.safe_load(text)
+        for rule in yaml.safe_load(text)
     )
 
 
@@ -280,7 +280,7 @@ def _on_pages(
 def _sentence(text: str, begin: int, end: int) -> tuple[int, int]:
     """A match with the rest of its sentence."""
     least, most = max(0, begin - REACH), min(len(text), end + REACH)
-    before = [each.end() for each in _END.finditer(text, least, begin)]
+    before = [match.end() for match in _END.finditer(text, least, begin)]
     # What a match ends with may end its sentence.
     after = _END.search(text, end - 1, most)
     return (before[-1] if before else least), (max(after.start(), end) if after else most)
@@ -323,37 +323,37 @@ class PagedDocument(OneLine):
     @cached_property
     def pieces(self) -> tuple[tuple[str, ...], ...]:
         """Of each page, the parts between its flagged passages, which support something."""
-        found: list[tuple[str, ...]] = []
+        blocks: list[tuple[str, ...]] = []
         for number, page in enumerate(self.pages, start=1):
             begin, parts = 0, list[str]()
             for order in self.orders:
                 if order.page == number:
                     parts.append(page[begin : order.begin])
                     begin = order.end
-            found.append((*parts, page[begin:]))
-        return tuple(found)
+            blocks.append((*parts, page[begin:]))
+        return tuple(blocks)
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What a reader should know of it, a line each."""
-        said: list[str] = []
+        warnings: list[str] = []
         if self.n_pages > len(self.pages):
-            said.append(f"{len(self.pages)} of {self.n_pages} pages were read")
+            warnings.append(f"{len(self.pages)} of {self.n_pages} pages were read")
         if self.title_agrees is False:
-            said.append(title_fault(self))
+            warnings.append(title_fault(self))
         if self.hidden:
-            n = sum(each.n for each in self.hidden)
+            n = sum(hidden_text.n for hidden_text in self.hidden)
             first = self.hidden[0]
-            said.append(
+            warnings.append(
                 f"{n:,} hidden characters were cut, first on page {first.page} ({first.reason}):"
                 f" {first.text!r}"
             )
-        said += [
-            f"page {each.page} gives a reader orders ({each.kind}); quotes from there support"
-            f" nothing: {' '.join(each.text.split())!r}"
-            for each in self.orders
+        warnings += [
+            f"page {order.page} gives a reader orders ({order.kind}); quotes from there support"
+            f" nothing: {' '.join(order.text.split())!r}"
+            for order in self.orders
         ]
-        return tuple(f"{self.name}: {each}" for each in said)
+        return tuple(f"{self.name}: {warning}" for warning in warnings)
 
     def to_json(self) -> dict[str, Any]:
         """What a judge reads, and what it does not, as plain values."""
@@ -368,8 +368,8 @@ class PagedDocument(OneLine):
             "title_agrees": self.title_agrees,
             "n_pages": self.n_pages,
             "n_pages_read": len(self.pages),
-            "hidden": [vars(each) for each in self.hidden],
-            "orders": [vars(each) for each in self.orders],
+            "hidden": [vars(hidden_text) for hidden_text in self.hidden],
+            "orders": [vars(order) for order in self.orders],
             "pages": list(self.pages),
         }
 

@@ -142,7 +142,7 @@ def command_for(name: str, claim: Claim, runs: Path, records: Sequence[Record]) 
     evaluate = f"mechassay circuits evaluate {file}"
     again = f"{evaluate} -m {claim.model}"
     method = f"mechassay circuits run -m {claim.model} -t {claim.task} --method {claim.ranking}"
-    told = COMMANDS[name].substitute(
+    command = COMMANDS[name].substitute(
         first=f"{again} -t {claim.task}" if claim.scores else method,
         again=again,
         evaluate=evaluate,
@@ -157,7 +157,7 @@ def command_for(name: str, claim: Claim, runs: Path, records: Sequence[Record]) 
         circuit=f"{claim.scores}@{claim.size}" if claim.scores else claim.circuit,
         ablation=other_ablation(claim),
     )
-    return f"To make it: `{told}` ({cost(name, claim, records)})."
+    return f"To make it: `{command}` ({cost(name, claim, records)})."
 
 
 def other_ablation(claim: Claim) -> str:
@@ -169,7 +169,7 @@ def cost(name: str, claim: Claim, records: Sequence[Record]) -> str:
     """What a command costs, by what is known."""
     if name in COSTS:
         return COSTS[name]
-    taken = [_seconds(each) for each in records if each.model.name == claim.model]
+    taken = [_seconds(record) for record in records if record.model.name == claim.model]
     known = [seconds for seconds in taken if seconds > 0]
     if known and name != "truth":
         return f"a record of {claim.model} took {max(known):,.0f} s"
@@ -200,32 +200,32 @@ class PredictionOutcome(OneLine):
     """A prediction, what was measured, and what that says.
 
     Attributes:
-        found: the measure with its interval; "" if nothing was measured.
+        measured: the measure with its interval; "" if nothing was measured.
         could_fail: whether the prediction fails for random circuits of the same records: what
             these meet says nothing of the claim. None where there are none.
     """
 
     prediction: Prediction
     outcome: Outcome
-    found: str = ""
+    measured: str = ""
     could_fail: bool | None = None
 
 
 def outcomes(claim: Claim, records: Sequence[StoredRecord]) -> list[PredictionOutcome]:
     """What became of each prediction of a claim."""
-    return [_outcome(each, claim, records) for each in claim.predictions]
+    return [_outcome(prediction, claim, records) for prediction in claim.predictions]
 
 
-def outcome_table(found: Sequence[PredictionOutcome]) -> Table:
+def outcome_table(measured_outcomes: Sequence[PredictionOutcome]) -> Table:
     """A row for each prediction."""
     rows = [
         {
-            "prediction": str(each.prediction),
-            "outcome": each.outcome,
-            "found": each.found,
-            "could_fail": each.could_fail,
+            "prediction": str(outcome.prediction),
+            "outcome": outcome.outcome,
+            "found": outcome.measured,
+            "could_fail": outcome.could_fail,
         }
-        for each in found
+        for outcome in measured_outcomes
     ]
     return Table.of("predictions", ("prediction",), rows)
 
@@ -243,16 +243,20 @@ def _outcome(
     sized = prediction.measure in SIZED and claim.size
     name = f"{prediction.measure}@{claim.size}" if sized else prediction.measure
     measures = [stored.record.measure(name, prediction.of) for stored in own]
-    said = [(each, _said(prediction, each)) for each in measures if each is not None]
-    known = [(WORST.index(outcome), each) for each, outcome in said if outcome in WORST]
+    outcomes_of = [(value, _said(prediction, value)) for value in measures if value is not None]
+    known = [
+        (WORST.index(outcome), outcome_measure)
+        for outcome_measure, outcome in outcomes_of
+        if outcome in WORST
+    ]
     if not known:
         return PredictionOutcome(prediction, "not measured")
     place, measure = min(known, key=lambda row: row[0])
     by_chance = [
-        _said(prediction, each)
+        _said(prediction, own_measure)
         for stored in own
-        for each in stored.record.measures
-        if each.name == name and fnmatchcase(each.of, RANDOM)
+        for own_measure in stored.record.measures
+        if own_measure.name == name and fnmatchcase(own_measure.of, RANDOM)
     ]
     return PredictionOutcome(
         prediction,
@@ -330,7 +334,7 @@ def link(
                 claim=own,
                 criteria=criteria,
                 n_groups=min(dossier.n_groups, default=None),
-                beyond=beyond_records(claim, [each.record for each in records]),
+                beyond=beyond_records(claim, [record.record for record in records]),
                 is_whole=dossier.is_whole(),
             )
         )
@@ -363,21 +367,21 @@ def beyond_records(claim: Claim, records: Sequence[Record]) -> dict[str, str]:
     Simple rules: words for everything there is, and names of models and tasks that were not run.
     They miss much, and what they find a reader may find harmless.
     """
-    run = {_letters(each.model.name) for each in records} | {_letters(claim.model)}
-    found: dict[str, str] = {}
+    run = {_letters(record.model.name) for record in records} | {_letters(claim.model)}
+    beyond: dict[str, str] = {}
     for match in UNIVERSAL.finditer(claim.statement):
-        found[match[0]] = "it speaks of more than any number of runs can show"
+        beyond[match[0]] = "it speaks of more than any number of runs can show"
     for match in MODELS.finditer(claim.statement):
         if not any(_letters(match[0]) in name for name in run):
-            found[match[0]] = "this model was not run"
-    tasks = {task_name(each.task.name) for each in records} | {claim.task, claim.model}
+            beyond[match[0]] = "this model was not run"
+    tasks = {task_name(record.task.name) for record in records} | {claim.task, claim.model}
     for name in TASKS.names():
         words = name.replace("-", " ")
         pattern = rf"\b{re.escape(words)}\b"
         named = re.search(pattern, claim.statement.replace("-", " "), re.IGNORECASE)
-        if named and not any(name in each for each in tasks):
-            found[words] = "this task was not run"
-    return found
+        if named and not any(name in task for task in tasks):
+            beyond[words] = "this task was not run"
+    return beyond
 
 
 def _letters(name: str) -> str:
@@ -404,19 +408,19 @@ def _registered(runs: Path, records: Sequence[StoredRecord]) -> dict[str, Claim]
     if not file.is_file():
         return {}
     held = read_claims(file)
-    created = [_time(each.record.provenance.created) for each in records]
-    if not held.registered or any(_time(held.registered) > each for each in created):
+    created = [_time(record.record.provenance.created) for record in records]
+    if not held.registered or any(_time(held.registered) > time for time in created):
         return {}
-    return {each.id: each for each in held.claims}
+    return {claim.id: claim for claim in held.claims}
 
 
 def _time(text: str) -> datetime:
     """A time that a file states; one without a zone is UTC."""
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         raise BadFile(f"{text!r} is no time; expected one such as {now()}.") from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _is_same(claim: Claim, before: Claim | None) -> bool:
@@ -424,29 +428,29 @@ def _is_same(claim: Claim, before: Claim | None) -> bool:
     if before is None:
         return False
 
-    def fixed(each: Claim) -> list[object]:
-        plain = each.model_copy(update={"scores": Path(each.scores).name})
+    def fixed(own_claim: Claim) -> list[object]:
+        plain = own_claim.model_copy(update={"scores": Path(own_claim.scores).name})
         return [getattr(plain, name) for name in FIXED]
 
     return fixed(claim) == fixed(before)
 
 
 def _refuse_edited(runs: Path, records: Sequence[StoredRecord], before: Judgments | None) -> None:
-    known = {each.file: each.sha256 for each in records}
+    known = {record.file: record.sha256 for record in records}
     rows = before.claims if before else ()
     held = [
-        each.record
+        quote.record
         for judged in rows
         for judgment in judged.criteria.values()
-        for each in judgment.evidence
-        if each.record
+        for quote in judgment.evidence
+        if quote.record
     ]
-    for each in held:
-        if known.get(each.file, each.sha256) != each.sha256:
+    for record in held:
+        if known.get(record.file, record.sha256) != record.sha256:
             raise BadFile(
-                f"{runs / each.file}: was edited after it was judged (SHA-256"
-                f" {known[each.file][:12]}, judged {each.sha256[:12]}); remove the judgments if the"
-                " record was made again."
+                f"{runs / record.file}: was edited after it was judged (SHA-256"
+                f" {known[record.file][:12]}, judged {record.sha256[:12]}); remove the judgments if"
+                " the record was made again."
             )
 
 
@@ -468,7 +472,7 @@ class _Dossier:
 
     def criteria(self) -> dict[str, Judgment]:
         """The judgment of every criterion; those that need others come last."""
-        ruled = [each for each in self.rubric.criteria if each.rule is not None]
+        ruled = [by_rule for by_rule in self.rubric.criteria if by_rule.rule is not None]
         ruled.sort(key=_needs_others)
         for criterion in ruled:
             self.judged[criterion.code] = self._judgment(criterion)
@@ -489,8 +493,8 @@ class _Dossier:
 
         def of_all(status: Callable[[Answer], Status]) -> Status:
             """What is optional makes no NO better."""
-            least = combined([status(each) for each in required])
-            return least if least == "NO" else combined([status(each) for each in counted])
+            least = combined([status(code) for code in required])
+            return least if least == "NO" else combined([status(code) for code in counted])
 
         statuses: list[Status] = [
             of_all(lambda answer: answer.status),
@@ -511,10 +515,13 @@ class _Dossier:
             statuses = ["NOT TESTED"] * 3
             reasons.append(why)
         if rule.command and any(answer.status == "NOT TESTED" for answer in counted):
-            held = [each.record for each in self.records]
+            held = [record.record for record in self.records]
             reasons.append(command_for(rule.command, self.claim, self.runs, held))
         evidence = [
-            *self._records(criterion.code, [each for each in answers if each.status in JUDGED]),
+            *self._records(
+                criterion.code,
+                [own_answer for own_answer in answers if own_answer.status in JUDGED],
+            ),
             *self._declared(rule.parts, answers),
             *self._borrowed(rule.parts, answers),
         ]
@@ -568,40 +575,52 @@ class _Dossier:
             return Answer("NOT TESTED", f"The claim has no {field}.")
         if field != "predictions":
             return Answer("YES", f"The claim has {field}.")
-        told = ", ".join(map(str, self.claim.predictions))
-        found = outcomes(self.claim, self.records) if self.records else []
-        known = [each for each in found if each.outcome != "not measured"]
-        if known and all(each.could_fail is False for each in known):
-            return Answer("NOT TESTED", f"It predicts {told}, which random circuits meet too.")
-        if failed := [str(each.prediction) for each in found if each.outcome == "fails"]:
+        predictions = ", ".join(map(str, self.claim.predictions))
+        measured_outcomes = outcomes(self.claim, self.records) if self.records else []
+        known = [outcome for outcome in measured_outcomes if outcome.outcome != "not measured"]
+        if known and all(outcome.could_fail is False for outcome in known):
+            return Answer(
+                "NOT TESTED", f"It predicts {predictions}, which random circuits meet too."
+            )
+        if failed := [
+            str(outcome.prediction) for outcome in measured_outcomes if outcome.outcome == "fails"
+        ]:
             return Answer("PARTIAL", f"It predicts {', '.join(failed)}, and is refuted by it.")
         if not self.stood:
-            said = (
-                f"It predicts {told}. The folder does not show that it did, as it is now, before"
-                " the first record of this circuit."
+            sentence = (
+                f"It predicts {predictions}. The folder does not show that it did, as it is now,"
+                " before the first record of this circuit."
             )
-            return Answer("PARTIAL", said)
-        lacking = [str(each.prediction) for each in found if each.outcome == "not measured"]
+            return Answer("PARTIAL", sentence)
+        lacking = [
+            str(outcome.prediction)
+            for outcome in measured_outcomes
+            if outcome.outcome == "not measured"
+        ]
         if lacking:
             return Answer("PARTIAL", f"It predicts {', '.join(lacking)}; no record has that.")
-        if known and not any(each.could_fail for each in known):
-            said = f"It predicts {told}; no record says whether a random circuit would meet it."
-            return Answer("PARTIAL", said)
-        return Answer("YES", f"It predicts {told}, and did before the first record.")
+        if known and not any(outcome.could_fail for outcome in known):
+            sentence = (
+                f"It predicts {predictions}; no record says whether a random circuit would meet it."
+            )
+            return Answer("PARTIAL", sentence)
+        return Answer("YES", f"It predicts {predictions}, and did before the first record.")
 
     def _by_needs(self) -> Answer:
         mode = self.claim.description_mode
         asked = self.rubric.asked.get(mode, ())
         if not asked:
-            said = (
+            sentence = (
                 f"No criteria are asked of the mode {mode}." if mode else "The claim has no mode."
             )
-            return Answer("NOT TESTED", said)
+            return Answer("NOT TESTED", sentence)
         statuses: list[Status] = [self.judged[code].status for code in asked]
-        told = ", ".join(f"{code} {status}" for code, status in zip(asked, statuses, strict=True))
+        answers_text = ", ".join(
+            f"{code} {status}" for code, status in zip(asked, statuses, strict=True)
+        )
         if "NOT TESTED" in statuses:
-            return Answer("NOT TESTED", f"{mode}: {told}.")
-        return Answer(combined(statuses), f"{mode}: {told}.")
+            return Answer("NOT TESTED", f"{mode}: {answers_text}.")
+        return Answer(combined(statuses), f"{mode}: {answers_text}.")
 
     def _records(self, code: str, answers: Sequence[Answer]) -> list[Evidence]:
         read: dict[str, tuple[StoredRecord, list[Measure]]] = {}
@@ -636,8 +655,8 @@ class _Dossier:
             if part.test == NEEDS and answer.status in JUDGED
         ]
         asked = self.rubric.asked.get(self.claim.description_mode, ()) if tested else ()
-        found = [each for code in asked for each in self.judged[code].evidence]
-        return [each for place, each in enumerate(found) if each not in found[:place]]
+        quotes = [quote for code in asked for quote in self.judged[code].evidence]
+        return [quote for place, quote in enumerate(quotes) if quote not in quotes[:place]]
 
 
 def _needs_others(criterion: Criterion) -> bool:
@@ -671,15 +690,15 @@ def completed(executed: Judgments, read: Judgments) -> Judgments:
     if executed.scope == "other model":
         return read
     judged: list[JudgedClaim] = []
-    for each in executed.claims:
-        other = read.claim(each.claim.id)
-        _check_same(each.claim, other.claim)
+    for claim in executed.claims:
+        other = read.claim(claim.claim.id)
+        _check_same(claim.claim, other.claim)
         theirs: Mapping[str, Judgment] = other.criteria
         criteria = {
             code: theirs[code] if _is_open(executed.criteria, code, own, theirs[code]) else own
-            for code, own in each.criteria.items()
+            for code, own in claim.criteria.items()
         }
-        judged.append(each.model_copy(update={"criteria": criteria}))
+        judged.append(claim.model_copy(update={"criteria": criteria}))
     rater = Rater(kind="execution", id=f"{executed.rater.id}, the rest by {read.rater.id}")
     return executed.model_copy(
         update={"claims": tuple(judged), "rater": rater, "documents": read.documents}

@@ -108,7 +108,7 @@ class _Stretch:
     @cached_property
     def places(self) -> list[int]:
         """Of each letter of `bones`, its place in `normal`."""
-        return [place for place, each in enumerate(self.normal) for _ in skeleton(each)]
+        return [place for place, letter in enumerate(self.normal) for _ in skeleton(letter)]
 
 
 def find_quote(document: PagedDocument, exact: str) -> QuoteMatch:
@@ -127,11 +127,11 @@ def find_quote(document: PagedDocument, exact: str) -> QuoteMatch:
     """
     if not skeleton(normalised(exact)):
         return QuoteMatch("none")
-    found = _found(_stretches(document.pieces), exact)
-    if found.match == "none" and document.orders:
-        found = _found(_stretches(tuple((page,) for page in document.pages)), exact)
-        return replace(found, flagged=found.match != "none")
-    return found
+    matches = _found(_stretches(document.pieces), exact)
+    if matches.match == "none" and document.orders:
+        matches = _found(_stretches(tuple((page,) for page in document.pages)), exact)
+        return replace(matches, flagged=matches.match != "none")
+    return matches
 
 
 def is_short(exact: str) -> bool:
@@ -205,8 +205,8 @@ def _exactly(stretch: _Stretch, exact: str) -> Iterator[str]:
 
 
 def _normally(stretch: _Stretch, exact: str) -> Iterator[str]:
-    for found in _pattern(exact).finditer(stretch.normal):
-        before, after = cut_words(stretch.normal, found.start(), found.end())
+    for match in _pattern(exact).finditer(stretch.normal):
+        before, after = cut_words(stretch.normal, match.start(), match.end())
         # Its line ends are read as the quote reads them.
         yield before + exact + after
 
@@ -292,8 +292,8 @@ class EvidenceChecks(OneLine):
         if code not in self.unsupported[claim]:
             return ""
         own = [row for row in self.rows if (row.claim, row.criterion) == (claim, code)]
-        said = [row.against for row in own if row.against]
-        return said[0] if said else own[0].state if own else "no quote"
+        lines = [row.against for row in own if row.against]
+        return lines[0] if lines else own[0].state if own else "no quote"
 
 
 def check_evidence(
@@ -311,28 +311,32 @@ def check_evidence(
         BadFile: a record is not there, has no hash of its content, or was edited since it was read.
     """
 
-    def state(each: Evidence, judged: JudgedClaim, code: str) -> tuple[State, int]:
-        if each.quote is not None:
-            return _quote_state(each.quote, documents)
+    def state(evidence: Evidence, judged: JudgedClaim, code: str) -> tuple[State, int]:
+        if evidence.quote is not None:
+            return _quote_state(evidence.quote, documents)
         codes = read_by(judgments.criteria, code, judged.claim)
-        if each.record is not None:
-            return _record_state(each.record, judgments.criteria, codes, runs), 0
+        if evidence.record is not None:
+            return _record_state(evidence.record, judgments.criteria, codes, runs), 0
         executed = judgments.rater.kind == "execution"
-        return _declared_state(each.declared, judged.claim, judgments.criteria, codes, executed), 0
+        return _declared_state(
+            evidence.declared, judged.claim, judgments.criteria, codes, executed
+        ), 0
 
     rows: list[CheckedEvidence] = []
     missing: dict[str, tuple[str, ...]] = {}
     unsupported: dict[str, tuple[str, ...]] = {}
-    limits = tuple(each for document in documents for each in find_limitations(document))
-    letters = "\n".join(skeleton(normalised("\n".join(each.pages))) for each in documents)
+    limits = tuple(
+        limitation for document in documents for limitation in find_limitations(document)
+    )
+    letters = "\n".join(skeleton(normalised("\n".join(document.pages))) for document in documents)
     for judged in judgments.claims:
         name = judged.claim.id
         own = _with_objections(
             judged,
             [
-                CheckedEvidence(name, code, each, *state(each, judged, code))
+                CheckedEvidence(name, code, quote, *state(quote, judged, code))
                 for code, judgment in judged.criteria.items()
-                for each in judgment.evidence
+                for quote in judgment.evidence
             ],
             limits,
             letters,
@@ -340,9 +344,9 @@ def check_evidence(
         rows += own
         exists = {row.criterion for row in own if row.state in HOLDS}
         supports = {row.criterion for row in own if row.supports}
-        said = [code for code, judgment in judged.criteria.items() if _says_something(judgment)]
-        missing[name] = tuple(code for code in said if code not in exists)
-        unsupported[name] = tuple(code for code in said if code not in supports)
+        codes = [code for code, judgment in judged.criteria.items() if _says_something(judgment)]
+        missing[name] = tuple(code for code in codes if code not in exists)
+        unsupported[name] = tuple(code for code in codes if code not in supports)
     return EvidenceChecks(tuple(rows), missing, unsupported, limits)
 
 
@@ -358,8 +362,8 @@ def _with_objections(
         for place, row in enumerate(rows)
         if row.evidence.quote is not None and row.state in HOLDS
     }
-    said = objections(judged.claim, judged.statuses, list(quotes.values()), limits, letters)
-    against = dict(zip(quotes, said, strict=True))
+    reasons = objections(judged.claim, judged.statuses, list(quotes.values()), limits, letters)
+    against = dict(zip(quotes, reasons, strict=True))
     return [replace(row, against=against.get(place, "")) for place, row in enumerate(rows)]
 
 
@@ -402,14 +406,14 @@ def _declared_state(
 
 
 def _quote_state(quote: Quote, documents: Sequence[PagedDocument]) -> tuple[State, int]:
-    wanted = [each for each in documents if quote.document in ("", each.sha256)]
+    wanted = [document for document in documents if quote.document in ("", document.sha256)]
     if not wanted:
         return "not checked", 0
     matches = [find_quote(document, quote.exact) for document in wanted]
-    for found in matches:
-        if found.match != "none" and not found.flagged:
-            return ("too short" if is_short(quote.exact) else found.match), found.page
-    flagged = next((found for found in matches if found.flagged), None)
+    for match in matches:
+        if match.match != "none" and not match.flagged:
+            return ("too short" if is_short(quote.exact) else match.match), match.page
+    flagged = next((match for match in matches if match.flagged), None)
     return ("flagged", flagged.page) if flagged else ("not found", 0)
 
 
@@ -549,8 +553,13 @@ class ScoredJudgments(OneLine):
             )
 
         levels = [
-            measure(each.name.lower(), each.name, float(score.dimensions[each.code]), each.asks)
-            for each in rubric.dimensions
+            measure(
+                dimension.name.lower(),
+                dimension.name,
+                float(score.dimensions[dimension.code]),
+                dimension.asks,
+            )
+            for dimension in rubric.dimensions
         ]
         return [
             measure("cvs", "CVS", score.cvs, "Claim Validity Score of the statuses as judged."),
@@ -599,13 +608,15 @@ def score_judgments(
     rubric = judgments.criteria
     evidence = check_evidence(judgments, documents, runs)
     own = {judged.claim.id: judged for judged in judgments.claims}
-    paper = {name: claim_score(rubric, each.statuses) for name, each in own.items()}
-    lenient = {name: claim_score(rubric, each.statuses, "lenient") for name, each in own.items()}
+    paper = {name: claim_score(rubric, judged.statuses) for name, judged in own.items()}
+    lenient = {
+        name: claim_score(rubric, judged.statuses, "lenient") for name, judged in own.items()
+    }
     exists, supported = (
-        {name: claim_score(rubric, evidence.statuses(each, way)) for name, each in own.items()}
+        {name: claim_score(rubric, evidence.statuses(judged, way)) for name, judged in own.items()}
         for way in get_args(Profile)
     )
-    system, why = system_claim([each.claim for each in judgments.claims])
+    system, why = system_claim([claim.claim for claim in judgments.claims])
     return ScoredJudgments(
         judgments,
         evidence,
@@ -635,25 +646,25 @@ def _criteria(rubric: Rubric, judged: JudgedClaim, evidence: EvidenceChecks) -> 
     worst, best = judged.ends
     rows = [
         {
-            "criterion": each.code,
-            "name": each.name,
-            "dimension": each.dimension,
-            "status": judged.criteria[each.code].status,
-            "quote_exists": exists[each.code],
-            "supported": supported[each.code],
-            "unsupported": evidence.why(judged.claim.id, each.code),
-            "at_worst": worst[each.code],
-            "at_best": best[each.code],
-            "reason": judged.criteria[each.code].told,
-            "n_evidence": len(judged.criteria[each.code].evidence),
+            "criterion": criterion.code,
+            "name": criterion.name,
+            "dimension": criterion.dimension,
+            "status": judged.criteria[criterion.code].status,
+            "quote_exists": exists[criterion.code],
+            "supported": supported[criterion.code],
+            "unsupported": evidence.why(judged.claim.id, criterion.code),
+            "at_worst": worst[criterion.code],
+            "at_best": best[criterion.code],
+            "reason": judged.criteria[criterion.code].told,
+            "n_evidence": len(judged.criteria[criterion.code].evidence),
         }
-        for each in rubric.criteria
+        for criterion in rubric.criteria
     ]
     return Table.of("criteria", ("criterion",), rows)
 
 
 def _evidence(rows: Sequence[CheckedEvidence]) -> Table:
-    told = [
+    found_rows = [
         {
             "criterion": row.criterion,
             "number": place,
@@ -664,23 +675,23 @@ def _evidence(rows: Sequence[CheckedEvidence]) -> Table:
         }
         for place, row in enumerate(rows)
     ]
-    return Table.of("evidence", ("criterion", "number"), told)
+    return Table.of("evidence", ("criterion", "number"), found_rows)
 
 
 def _limitations(judged: JudgedClaim, limits: Sequence[Limitation]) -> Table:
     rows = [
         {
             "number": place,
-            "page": each.page,
-            "kind": each.kind,
-            "text": each.text,
-            "denies": ", ".join([*each.denies, *each.denies_yes]),
-            "doubts": ", ".join(each.doubts),
+            "page": limit.page,
+            "kind": limit.kind,
+            "text": limit.text,
+            "denies": ", ".join([*limit.denies, *limit.denies_yes]),
+            "doubts": ", ".join(limit.doubts),
             "contradicts": ", ".join(
-                code for code, status in judged.statuses.items() if each.contradicts(code, status)
+                code for code, status in judged.statuses.items() if limit.contradicts(code, status)
             ),
         }
-        for place, each in enumerate(limits)
+        for place, limit in enumerate(limits)
     ]
     return Table.of("limitations", ("number",), rows)
 
@@ -689,12 +700,12 @@ def _record_text(row: CheckedEvidence) -> str:
     record = row.evidence.record
     if record is None:
         return f"the claim's {row.evidence.declared}"
-    told = ", ".join(
-        f"{each.name} {number(each.value, each.low, each.high)}"
-        + (f" [{each.low:.3g}, {each.high:.3g}]" if math.isfinite(each.low) else "")
-        for each in record.measures
+    names = ", ".join(
+        f"{measure.name} {number(measure.value, measure.low, measure.high)}"
+        + (f" [{measure.low:.3g}, {measure.high:.3g}]" if math.isfinite(measure.low) else "")
+        for measure in record.measures
     )
-    return f"{record.file} ({record.sha256[:12]}): {told}"
+    return f"{record.file} ({record.sha256[:12]}): {names}"
 
 
 def _checks(rows: Sequence[CheckedEvidence]) -> list[Check]:
@@ -703,9 +714,9 @@ def _checks(rows: Sequence[CheckedEvidence]) -> list[Check]:
     if not looked:
         return []
     n, short = (sum(row.state == state for row in lost) for state in ("flagged", "too short"))
-    said = f"{len(lost) - n - short} of {len(looked)} quotes are not in their document"
-    said += f"; {n} only where it gives a reader orders" if n else ""
-    said += f"; {short} are too short to show anything." if short else "."
+    sentence = f"{len(lost) - n - short} of {len(looked)} quotes are not in their document"
+    sentence += f"; {n} only where it gives a reader orders" if n else ""
+    sentence += f"; {short} are too short to show anything." if short else "."
     return [
         Check(
             name="quotes",
@@ -713,6 +724,6 @@ def _checks(rows: Sequence[CheckedEvidence]) -> list[Check]:
             largest=float(len(lost)),
             n=len(looked),
             n_wrong=len(lost),
-            says=said if lost else "",
+            says=sentence if lost else "",
         )
     ]

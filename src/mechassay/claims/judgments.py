@@ -283,9 +283,9 @@ class Judgments(Stored, Tabular):
     def columns(self) -> dict[str, list[Any]]:
         """A row for each criterion of each claim."""
         rows = [
-            (judged.claim.id, code, each.status, each.reason, len(each.evidence))
+            (judged.claim.id, code, judgment.status, judgment.reason, len(judgment.evidence))
             for judged in self.claims
-            for code, each in judged.criteria.items()
+            for code, judgment in judged.criteria.items()
         ]
         names = ("claim", "criterion", "status", "reason", "n_evidence")
         return {name: [row[place] for row in rows] for place, name in enumerate(names)}
@@ -300,7 +300,10 @@ class Judgments(Stored, Tabular):
 
     def _repr_html_(self) -> str:
         rows = [
-            [judged.claim.id, *(list(judged.statuses.values()).count(each) for each in STATUSES)]
+            [
+                judged.claim.id,
+                *(list(judged.statuses.values()).count(status) for status in STATUSES),
+            ]
             for judged in self.claims
         ]
         facts = {"rater": f"{self.rater.kind}: {self.rater.id}", "scope": self.scope}
@@ -338,13 +341,13 @@ def judgments_of(plain: Any, name: str = "judgments") -> Judgments:
             " for judging them."
         )
     try:
-        found = Judgments.model_validate(plain)
-        check_judgments(found)
+        judgments = Judgments.model_validate(plain)
+        check_judgments(judgments)
     except ValidationError as error:
         raise BadFile(f"{name}: {fault(error, Judgments)}") from None
     except BadUsage as error:
         raise BadFile(f"{name}: {error}") from None
-    return found
+    return judgments
 
 
 def _is_claims(plain: Any) -> bool:
@@ -354,7 +357,7 @@ def _is_claims(plain: Any) -> bool:
             return False
         plain = plain.get("claims", [plain])
     return isinstance(plain, list) and any(
-        isinstance(each, dict) and "statement" in each for each in plain
+        isinstance(entry, dict) and "statement" in entry for entry in plain
     )
 
 
@@ -385,7 +388,7 @@ def rank(status: Status) -> int:
 
 def rater_names(judgments: Sequence[Judgments]) -> tuple[str, ...]:
     """Raters by their ids, with numbers where several share one."""
-    ids = [each.rater.id for each in judgments]
+    ids = [own.rater.id for own in judgments]
     return tuple(
         name if ids.count(name) == 1 else f"{name} {ids[: place + 1].count(name)}"
         for place, name in enumerate(ids)

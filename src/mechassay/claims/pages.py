@@ -137,7 +137,7 @@ def lost_quotes(records: Sequence[Record]) -> list[Block]:
         "too short": "These quotes are too short to show anything; what rests on them alone is"
         " unsupported.",
     }
-    found: list[Block] = []
+    blocks: list[Block] = []
     for state, title in titles.items():
         lines = [
             (f"{record.cell['claim']}, {row['criterion']}: “{row['text']}”", "")
@@ -145,8 +145,8 @@ def lost_quotes(records: Sequence[Record]) -> list[Block]:
             for row in record.table("evidence").rows()
             if row["state"] == state
         ]
-        found += [Notice(title, tuple(lines), "broken")] if lines else []
-    return found
+        blocks += [Notice(title, tuple(lines), "broken")] if lines else []
+    return blocks
 
 
 def denied(records: Sequence[Record]) -> list[Block]:
@@ -170,8 +170,8 @@ def rubric_of(record: Record) -> Rubric:
 
 def statuses_of(record: Record, column: str = "status") -> dict[str, Status]:
     """The status of each criterion: as judged, "quote_exists", or "supported"."""
-    found = record.table("criteria").columns
-    pairs = zip(found["criterion"], found[column], strict=True)
+    criteria = record.table("criteria").columns
+    pairs = zip(criteria["criterion"], criteria[column], strict=True)
     return {str(code): cast("Status", status) for code, status in pairs}
 
 
@@ -193,13 +193,13 @@ def verdict_line(record: Record) -> str:
         return f"{lead}Nothing else of it was judged: it has no score."
     statuses = statuses_of(record)
     failed = [
-        rubric.criterion(code).name.lower() for code, each in statuses.items() if each == "NO"
+        rubric.criterion(code).name.lower() for code, status in statuses.items() if status == "NO"
     ]
-    said = f"NO on {len(failed) or 'none'} of {len(statuses)}"
-    said += f": {', '.join(failed)}" if failed else ""
+    sentence = f"NO on {len(failed) or 'none'} of {len(statuses)}"
+    sentence += f": {', '.join(failed)}" if failed else ""
     open_ones = score.counts["NOT TESTED"] + score.counts["NA"]
-    said += f"; {open_ones} not tested. " if open_ones else ". "
-    return f"{lead}{said}{_scored(record)}"
+    sentence += f"; {open_ones} not tested. " if open_ones else ". "
+    return f"{lead}{sentence}{_scored(record)}"
 
 
 def _predicted(record: Record) -> str:
@@ -252,10 +252,10 @@ def _scored(record: Record) -> str:
     exists, supported = _score(record, "quote_exists"), _score(record, "supported")
     if supported.cvs == score.cvs:
         return f"Score {score.cvs:.1f}{within}: {tier}{unread}"
-    said = f"Supported: {_one(supported.cvs)}, {supported.gated_tier}. "
+    sentence = f"Supported: {_one(supported.cvs)}, {supported.gated_tier}. "
     if exists.cvs != supported.cvs:
-        said += f"Quotes exist for {_one(exists.cvs)}, whatever they are about. "
-    return f"{said}As judged: {score.cvs:.1f}{within}, {tier}{unread}"
+        sentence += f"Quotes exist for {_one(exists.cvs)}, whatever they are about. "
+    return f"{sentence}As judged: {score.cvs:.1f}{within}, {tier}{unread}"
 
 
 def _of_one_tier(records: Sequence[Record]) -> list[Block]:
@@ -264,28 +264,31 @@ def _of_one_tier(records: Sequence[Record]) -> list[Block]:
     for record in records:
         if _score(record).n_judged:
             tiers.setdefault(_score(record).gated_tier, []).append(record)
-    found: list[Block] = []
+    blocks: list[Block] = []
     for tier, group in tiers.items():
         if len(group) < 2:
             continue
         names, statuses = [record.cell["claim"] for record in group], list(map(statuses_of, group))
         rubric = rubric_of(group[0])
         rows = [
-            (f"{each.name} ({each.code})", *(status[each.code] for status in statuses))
-            for each in rubric.criteria
-            if len({status[each.code] for status in statuses}) > 1
+            (
+                f"{criterion.name} ({criterion.code})",
+                *(status[criterion.code] for status in statuses),
+            )
+            for criterion in rubric.criteria
+            if len({status[criterion.code] for status in statuses}) > 1
         ]
         if rows:
             title = f"Claims that end as {tier}: the criteria that differ"
-            found.append(TextTable.of(title, ("criterion", *names), rows, words=True))
+            blocks.append(TextTable.of(title, ("criterion", *names), rows, words=True))
         else:
-            found.append(
+            blocks.append(
                 Text(
                     f"{', '.join(names)} end as {tier}, and no criterion differs: nothing that was"
                     " run tells them apart."
                 )
             )
-    return found
+    return blocks
 
 
 def _beside(records: Sequence[Record]) -> list[Block]:
@@ -329,7 +332,7 @@ def _scores(records: Sequence[Record]) -> TextTable:
     headings += [Column("lenient", optional=2), Column("highest", optional=3)]
     headings += [Column("tier", numeric=False), Column("gated tier", numeric=False)]
     headings += [Column("supported tier", numeric=False)]
-    headings += [Column(each.code, optional=4) for each in rubric.dimensions]
+    headings += [Column(dimension.code, optional=4) for dimension in rubric.dimensions]
     headings += [Column("not tested", optional=1)]
     rows: list[Row] = []
     for record in records:
@@ -342,12 +345,14 @@ def _scores(records: Sequence[Record]) -> TextTable:
                     tier_of(rubric, score.cvs) or NOTHING,
                     score.gated_tier or NOTHING,
                     supported_tier(record) or NOTHING,
-                    *(str(score.dimensions[each.code]) for each in rubric.dimensions),
+                    *(str(score.dimensions[dimension.code]) for dimension in rubric.dimensions),
                     str(score.counts["NOT TESTED"] + score.counts["NA"]),
                 )
             )
         )
-    dimensions = ", ".join(f"{each.code} {each.name.lower()}" for each in rubric.dimensions)
+    dimensions = ", ".join(
+        f"{dimension.code} {dimension.name.lower()}" for dimension in rubric.dimensions
+    )
     caption = f"Dimensions from 0 to 3: {dimensions}. The paper's score is that of the first claim."
     return TextTable("Scores", tuple(headings), tuple(rows), caption)
 
@@ -386,10 +391,10 @@ def _criteria(record: Record, statuses: Sequence[str] = ORDER) -> TextTable:
     rows: list[Row] = []
     for row in sorted(held, key=lambda row: statuses.index(str(row["status"]))):
         status, lost = str(row["status"]), str(row["unsupported"] or "")
-        told = f"{status} (unsupported)" if lost else status
+        status_text = f"{status} (unsupported)" if lost else status
         reason = " ".join(filter(None, [str(row["reason"] or ""), f"[{lost}]" if lost else ""]))
         name = f"{row['name']} ({row['criterion']})"
-        cells = (name, told, reason, str(row["n_evidence"] or ""))
+        cells = (name, status_text, reason, str(row["n_evidence"] or ""))
         rows.append(Row(cells, "more" if status in ("NOT TESTED", "NA") else ""))
     columns = (
         Column("criterion", numeric=False),
@@ -555,7 +560,7 @@ def _confusions(record: Record) -> list[TextTable]:
         counts = {
             (row["first"], row["second"]): row["n"] for row in table.where(raters=raters).rows()
         }
-        used = [each for each in STATUSES if any(each in pair for pair in counts)]
+        used = [status for status in STATUSES if any(status in pair for pair in counts)]
         rows = [
             Row((first, *(str(counts.get((first, second), 0)) for second in used)))
             for first in used
@@ -606,7 +611,8 @@ def form_page(
         "codes": rubric.codes,
         "claims": _claims(claims, documents),
         "documents": [
-            {**each.source.model_dump(), "pages": list(each.pages)} for each in documents
+            {**document.source.model_dump(), "pages": list(document.pages)}
+            for document in documents
         ],
         "initial": initial.model_dump(mode="json") if initial else None,
         # The claim that stands for one that is still to be written.

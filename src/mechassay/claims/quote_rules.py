@@ -59,7 +59,7 @@ class QuoteRule(Stored):
     @field_validator("can", mode="before")
     @classmethod
     def _one_pattern(cls, plain: Any) -> Any:
-        return [[each] if isinstance(each, str) else each for each in plain]
+        return [[part] if isinstance(part, str) else part for part in plain]
 
 
 class LimitationRule(Stored):
@@ -92,8 +92,8 @@ class QuoteRules(Stored):
     def pattern(self, text: str, *more: Mapping[str, str]) -> re.Pattern[str]:
         """A pattern with the words that it names."""
         named = {"model": "|".join(self.models.values())}
-        for each in (self.words, *more):
-            named |= each
+        for words in (self.words, *more):
+            named |= words
         while (filled := _NAME.sub(lambda name: f"(?:{named[name[1]]})", text)) != text:
             text = filled
         return re.compile(text, re.IGNORECASE)
@@ -110,13 +110,15 @@ class QuoteRules(Stored):
     def limit_patterns(self) -> tuple[tuple[LimitationRule, tuple[re.Pattern[str], ...]], ...]:
         """Every kind of limitation with its patterns."""
         return tuple(
-            (rule, tuple(self.pattern(each, self.limit_words) for each in rule.any))
+            (rule, tuple(self.pattern(words, self.limit_words) for words in rule.any))
             for rule in self.limitations
         )
 
     def families(self, text: str) -> set[str]:
         """Families of models that a text names."""
-        return {name for name, each in self.models.items() if re.search(each, text, re.IGNORECASE)}
+        return {
+            name for name, pattern in self.models.items() if re.search(pattern, text, re.IGNORECASE)
+        }
 
 
 @cache
@@ -139,7 +141,9 @@ def can_be_about(code: str, exact: str, claim: Claim | None = None) -> bool:
         named = rules.families(text)
         if len(named) > 1 or (own and named - own):
             return True
-    return any(all(each.search(text) for each in needed) for needed in rules.quote_patterns[code])
+    return any(
+        all(pattern.search(text) for pattern in needed) for needed in rules.quote_patterns[code]
+    )
 
 
 @dataclass(frozen=True)
@@ -171,18 +175,18 @@ def find_limitations(document: PagedDocument) -> tuple[Limitation, ...]:
     rules, flat = quote_rules(), flat_text(document.pages)
     others = rules.pattern(rules.others)
     ends = [match.end() for match in _SENTENCE.finditer(flat.text)]
-    found: list[Limitation] = []
+    limitations: list[Limitation] = []
     for begin, end in zip([0, *ends], [*ends, len(flat.text)], strict=True):
         sentence = flat.text[begin:end].strip()
         for rule, patterns in rules.limit_patterns:
-            matches = [match for each in patterns if (match := each.search(sentence))]
+            matches = [match for pattern in patterns if (match := pattern.search(sentence))]
             before = sentence[: min((match.start() for match in matches), default=0)]
             if matches and (_OWN.search(before) or not others.search(before)):
                 page = flat.places[begin][0] + 1
-                told = shortened(sentence, SHOWN, SHOWN - 1)
+                shown_sentence = shortened(sentence, SHOWN, SHOWN - 1)
                 denied = rule.denies, rule.denies_yes, rule.doubts
-                found.append(Limitation(rule.id, page, told, *denied))
-    return tuple(found)
+                limitations.append(Limitation(rule.id, page, shown_sentence, *denied))
+    return tuple(limitations)
 
 
 def objections(
@@ -200,27 +204,29 @@ def objections(
         quotes: criterion and words.
         letters: of the documents (`skeleton`), in which quotes may overlap.
     """
-    said, rules = [""] * len(quotes), quote_rules()
+    reasons, rules = [""] * len(quotes), quote_rules()
     passages = _passages([exact for _, exact in quotes], letters)
     wanted: dict[str, list[int]] = {}
     for place, (code, exact) in enumerate(quotes):
         status = statuses[code]
         if status not in ("YES", "PARTIAL"):
             continue
-        denied = next((each for each in limitations if each.contradicts(code, status)), None)
+        denied = next(
+            (limitation for limitation in limitations if limitation.contradicts(code, status)), None
+        )
         if denied is not None:
-            said[place] = f"the document denies it: “{denied.text}”"
+            reasons[place] = f"the document denies it: “{denied.text}”"
         elif not can_be_about(code, exact, claim):
             takes = rules.criteria[code].takes
-            said[place] = f"the quote is not about it: {code} takes {takes}"
+            reasons[place] = f"the quote is not about it: {code} takes {takes}"
         else:
             wanted.setdefault(code, []).append(passages[place])
     owner = _owners({code: wanted[code] for code in statuses if code in wanted})
     for place, (code, _) in enumerate(quotes):
         held = owner.get(passages[place], code)
-        if not said[place] and held != code and statuses[code] in ("YES", "PARTIAL"):
-            said[place] = f"the passage is counted for {held}, and counts once"
-    return said
+        if not reasons[place] and held != code and statuses[code] in ("YES", "PARTIAL"):
+            reasons[place] = f"the passage is counted for {held}, and counts once"
+    return reasons
 
 
 def _owners(wanted: Mapping[str, Sequence[int]]) -> dict[int, str]:
@@ -249,7 +255,7 @@ def _passages(quotes: Sequence[str], letters: str) -> list[int]:
         for before in range(place):
             if number[before] != number[place] and is_one_passage(unique[before], quote, letters):
                 low, high = sorted((number[before], number[place]))
-                number = [low if each == high else each for each in number]
+                number = [low if end == high else end for end in number]
     return [number[unique.index(quote)] for quote in quotes]
 
 
@@ -259,7 +265,7 @@ def is_one_passage(one: str, other: str, letters: str = "") -> bool:
     if bones[0] in bones[1] or bones[1] in bones[0]:
         return True
     words = [[skeleton(word) for word in normalised(text).split()] for text in (one, other)]
-    first, second = ([word for word in each if word] for each in words)
+    first, second = ([word for word in spaced if word] for spaced in words)
     for begin, end in ((first, second), (second, first)):
         for n in range(1, min(len(begin), len(end))):
             if begin[-n:] == end[:n] and "".join([*begin, *end[n:]]) in letters:

@@ -89,21 +89,23 @@ def records_below(runs: Path) -> list[StoredRecord]:
     """
     if not runs.is_dir():
         raise BadFile(f"{runs}: {no_folder(runs)}; expected one of runs.")
-    found: list[StoredRecord] = []
+    records: list[StoredRecord] = []
     for file in sorted(runs.rglob("*.json")):
         parts = file.relative_to(runs).parts
         if "records" not in (runs.name, *parts[:-1]):
             continue
         record = read_record(file)
         _check_values(file, record)
-        found.append(StoredRecord(file.relative_to(runs).as_posix(), file_hash(file), record))
-    return found
+        records.append(StoredRecord(file.relative_to(runs).as_posix(), file_hash(file), record))
+    return records
 
 
 def _check_values(file: Path, record: Record) -> None:
     if record.values is None or not record.values.file or not record.values.sha256:
         return
-    folder = next((each for each in file.parents if (each / "plan.json").is_file()), file.parent)
+    folder = next(
+        (parent for parent in file.parents if (parent / "plan.json").is_file()), file.parent
+    )
     beside = folder / record.values.file
     if beside.is_file() and file_hash(beside) != record.values.sha256:
         raise BadFile(f"{beside}: was edited after {file.name} was made of it.")
@@ -211,8 +213,10 @@ def answering(
         where: "own", "other task", "held out", "truth", "other family" or "untrained".
     """
     rows = list(records)
-    own = {each.family for each in rows if _of_model(each, claim, "own", set())} - {""}
-    found: list[StoredRecord] = []
+    own = {
+        own_record.family for own_record in rows if _of_model(own_record, claim, "own", set())
+    } - {""}
+    taken: list[StoredRecord] = []
     for stored in rows:
         if kind_of(stored) != part.kind or not _of_circuit(stored, claim):
             continue
@@ -224,23 +228,23 @@ def answering(
             continue
         if where == "held out" and not _held_out(stored):
             continue
-        found.append(stored)
-    return found
+        taken.append(stored)
+    return taken
 
 
 def _held_out(stored: StoredRecord) -> bool:
     """Whether the circuit was found on another split; a record that does not say it is not."""
-    tried, found = stored.setting("split"), stored.setting("train_split")
-    return bool(tried) and bool(found) and tried != found
+    tried, trained = stored.setting("split"), stored.setting("train_split")
+    return bool(tried) and bool(trained) and tried != trained
 
 
 def measured(
-    part: RecordTest, claim: Claim, found: Iterable[StoredRecord], of: str = "result"
+    part: RecordTest, claim: Claim, taken: Iterable[StoredRecord], of: str = "result"
 ) -> list[tuple[StoredRecord, Measure]]:
     """The measure of each record that has it, defined or not."""
     sized = part.measure in SIZED and claim.size
     name = f"{part.measure}@{claim.size}" if sized else part.measure
-    rows = [(stored, stored.record.measure(name, of)) for stored in found]
+    rows = [(stored, stored.record.measure(name, of)) for stored in taken]
     return [(stored, measure) for stored, measure in rows if measure is not None]
 
 
@@ -353,12 +357,12 @@ def _worst(answers: Sequence[Answer]) -> Answer:
 
 def _against(part: RecordTest, stored: StoredRecord, measure: Measure) -> Answer:
     """A bound against `least`."""
-    found, least = _bounds(part, measure), part.least or 0.0
-    if math.isnan(found.value) or math.isnan(found.low):
-        lacking = "is undefined" if math.isnan(found.value) else "has no interval"
+    ends, least = _bounds(part, measure), part.least or 0.0
+    if math.isnan(ends.value) or math.isnan(ends.low):
+        lacking = "is undefined" if math.isnan(ends.value) else "has no interval"
         return Answer("NOT TESTED", f"{_what(part)} {lacking} in {stored.file}.")
-    reason = f"{_what(part)} is {found}, with {least:g} needed."
-    return _decided(found.low >= least, found.high < least, reason, ((stored, measure),))
+    reason = f"{_what(part)} is {ends}, with {least:g} needed."
+    return _decided(ends.low >= least, ends.high < least, reason, ((stored, measure),))
 
 
 def by_interval(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
@@ -380,7 +384,7 @@ def by_conditions(part: RecordTest, claim: Claim, records: Sequence[StoredRecord
     tested = {key: answer for key, answer in worst.items() if answer.status in JUDGED}
     if not tested:
         return next(iter(worst.values()))
-    said = "; ".join(f"{', '.join(key)}: {answer.reason}" for key, answer in tested.items())
+    reasons = "; ".join(f"{', '.join(key)}: {answer.reason}" for key, answer in tested.items())
 
     def under(statuses: list[Status]) -> Status:
         some = any(status != "NO" for status in statuses)
@@ -389,9 +393,12 @@ def by_conditions(part: RecordTest, claim: Claim, records: Sequence[StoredRecord
     answers = list(tested.values())
     met = sum(answer.status == "YES" for answer in answers)
     read = tuple(row for answer in answers for row in answer.read)
-    ends = under([each.at_worst for each in answers]), under([each.at_best for each in answers])
-    status = under([each.status for each in answers])
-    return Answer(status, f"Met under {met} of {part.n} needed. {said}", read, ends)
+    ends = (
+        under([answer.at_worst for answer in answers]),
+        under([tested_answer.at_best for tested_answer in answers]),
+    )
+    status = under([answer.status for answer in answers])
+    return Answer(status, f"Met under {met} of {part.n} needed. {reasons}", read, ends)
 
 
 def by_spread(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
@@ -412,14 +419,14 @@ def by_spread(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -
     spread = float(np.std([_bounds(part, measure).value for _, measure in defined], ddof=1))
     degrees, most = len(defined) - 1, part.most or 0.0
     low, high = spread * np.sqrt(degrees / chi2.ppf([(1 + LEVEL) / 2, (1 - LEVEL) / 2], degrees))
-    said = (
+    sentence = (
         f"Standard deviation {number(spread, low, high)} [{number(low)}, {number(high)}] over"
         f" {len(defined)} samples, with {most:g} allowed."
     )
     if len(defined) < part.n:
         status: Status = "NO" if low > most else "PARTIAL"
-        return Answer(status, f"{said} {part.n} samples are needed.", tuple(defined))
-    return _decided(high <= most, low > most, said, tuple(defined))
+        return Answer(status, f"{sentence} {part.n} samples are needed.", tuple(defined))
+    return _decided(high <= most, low > most, sentence, tuple(defined))
 
 
 def _sample(stored: StoredRecord) -> str:
@@ -436,8 +443,8 @@ def by_width(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) ->
         if math.isnan(width):
             return Answer("NOT TESTED", f"{_what(part)} has no interval in {stored.file}.")
         status: Status = "YES" if width <= (part.most or 0.0) else "NO"
-        said = f"The interval of {_what(part)} is {width:.3f} wide, with {part.most:g} allowed."
-        return Answer(status, said, ((stored, measure),))
+        sentence = f"The interval of {_what(part)} is {width:.3f} wide, with {part.most:g} allowed."
+        return Answer(status, sentence, ((stored, measure),))
 
     return _of_each(part, measured(part, claim, answering(part, claim, records)), one)
 
@@ -457,8 +464,8 @@ def by_ratio(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) ->
         met = a.low > 0 and a.low >= least * max(b.high, 0.0)
         missed = a.high <= 0 or a.high < least * max(b.low, 0.0)
         task = other[0].record.task.name
-        said = f"{_what(part)} is {a}, and {b} on {task}; {least:g} times is needed."
-        return _decided(met, missed, said, (mine, other))
+        sentence = f"{_what(part)} is {a}, and {b} on {task}; {least:g} times is needed."
+        return _decided(met, missed, sentence, (mine, other))
 
     return _worst([one(mine, other) for mine in own for other in others])
 
@@ -483,7 +490,7 @@ def by_margin(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -
         controls = {
             stored.file: [
                 (stored, measure)
-                for of in dict.fromkeys(each.of for each in stored.record.measures)
+                for of in dict.fromkeys(measure.of for measure in stored.record.measures)
                 if fnmatchcase(of, part.control)
                 for _, measure in measured(part, claim, [stored], of)
             ]
@@ -506,8 +513,8 @@ def by_margin(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -
             lacking = f"{_what(part)} is undefined, or has no interval, beside {what}."
             return Answer("NOT TESTED", lacking)
         met, missed = a.low - b.high >= least, a.high - b.low < least
-        said = f"{_what(part)} is {a}, of {what} {b}; {least:g} more is needed."
-        return _decided(met, missed, said, (mine, other))
+        text = f"{_what(part)} is {a}, of {what} {b}; {least:g} more is needed."
+        return _decided(met, missed, text, (mine, other))
 
     return _worst([one(*row) for row in pairs])
 
@@ -544,9 +551,9 @@ def _behaviour(stored: StoredRecord) -> Bounds:
         return Bounds(math.nan, math.nan, math.nan)
     ends = np.array([columns["clean"], columns["empty"]], dtype=float)
     groups = tuple(values.groups or values.ids)
-    each, least = ends[0] - ends[1], least_size(stored.record.metric.name)
-    drawn = resampled_means(each[None], groups, np.random.default_rng(0))[:, 0]
-    gaps = resolved_difference(np.append(drawn, each.mean()), 0.0, ends, least=least)
+    gap, least = ends[0] - ends[1], least_size(stored.record.metric.name)
+    drawn = resampled_means(gap[None], groups, np.random.default_rng(0))[:, 0]
+    gaps = resolved_difference(np.append(drawn, gap.mean()), 0.0, ends, least=least)
     low, high, _ = percentile_interval(gaps[:-1], n_groups=len(set(groups)))
     return Bounds(float(gaps[-1]), low, high)
 
@@ -564,8 +571,8 @@ def by_alternative(part: RecordTest, claim: Claim, records: Sequence[StoredRecor
     """
     stated = claim.alternative
     if stated is None or bool(stated.task) != (part.against == "other task"):
-        said = "" if part.optional else "The claim names no alternative on its own task."
-        return Answer("NOT TESTED", said)
+        text = "" if part.optional else "The claim names no alternative on its own task."
+        return Answer("NOT TESTED", text)
     other = claim.model_copy(
         update={"circuit": f"{alternative_name(claim)}@{claim.size}", "scores": ""}
     )
@@ -616,25 +623,25 @@ def _beside(
     difference, room = _paired(part, own, theirs)
     alternative, name = _bounds(part, theirs[1]), theirs[1].name
     if any(map(math.isnan, (*difference, *room, *alternative))):
-        said = f"{_what(part)} beside the alternative is undefined, or has no interval, in"
-        return Answer("NOT TESTED", f"{said} {theirs[0].file}.")
+        text = f"{_what(part)} beside the alternative is undefined, or has no interval, in"
+        return Answer("NOT TESTED", f"{text} {theirs[0].file}.")
     read = (own, theirs)
-    said = _in_words(part, claim, difference, alternative)
+    text = _in_words(part, claim, difference, alternative)
     if difference == (0.0, 0.0, 0.0):
         same = "That is none: it does the same on every pair."
-        return Answer("NOT TESTED", f"{said} {same}", read)
+        return Answer("NOT TESTED", f"{text} {same}", read)
     if not room.low > 0:
-        return _decided(False, False, f"{said} Which of them is nearer to 1 is open.", read)
+        return _decided(False, False, f"{text} Which of them is nearer to 1 is open.", read)
     by_chance = [
-        _bounds(part, each).high
-        for each in theirs[0].record.measures
-        if each.name == name and fnmatchcase(each.of, RANDOM)
+        _bounds(part, measure).high
+        for measure in theirs[0].record.measures
+        if measure.name == name and fnmatchcase(measure.of, RANDOM)
     ]
     chance = max(by_chance, default=math.nan)
     if difference.high >= 0 and not alternative.low > chance:
         none = f"That is none: random circuits of its size may reach {number(chance)}."
-        return Answer("NOT TESTED", f"{said} {none}", read)
-    return _decided(difference.low > 0, difference.high < 0, said, read)
+        return Answer("NOT TESTED", f"{text} {none}", read)
+    return _decided(difference.low > 0, difference.high < 0, text, read)
 
 
 def _in_words(part: RecordTest, claim: Claim, difference: Bounds, alternative: Bounds) -> str:
@@ -662,7 +669,9 @@ def _paired(
     name, wanted = own[1].name, ("clean", "empty", own[1].name)
     if not set(wanted) <= set(values.columns) or name not in other.columns:
         return nothing, nothing
-    runs = np.array([*(values.columns[each] for each in wanted), other.columns[name]], dtype=float)
+    runs = np.array(
+        [*(values.columns[own_name] for own_name in wanted), other.columns[name]], dtype=float
+    )
     if part.loss:
         runs[2:] = runs[0] + runs[1] - runs[2:]
     groups, least = tuple(values.groups or values.ids), least_size(own[0].record.metric.name)
@@ -683,8 +692,8 @@ def _paired(
 
 def by_above(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
     """The number lies above its control's; neither needs an interval."""
-    found = answering(part, claim, records, where=part.where or "own")
-    controls = {stored.file: row for stored, row in measured(part, claim, found, part.control)}
+    answers = answering(part, claim, records, where=part.where or "own")
+    controls = {stored.file: row for stored, row in measured(part, claim, answers, part.control)}
 
     def one(stored: StoredRecord, measure: Measure) -> Answer:
         control = controls[stored.file]
@@ -692,10 +701,10 @@ def by_above(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) ->
         if math.isnan(margin):
             return Answer("NOT TESTED", f"{_what(part)} is undefined in {stored.file}.")
         status: Status = "YES" if margin > (part.least or 0.0) else "NO"
-        said = f"{_what(part)} is {number(measure.value)}, by chance {number(control.value)}."
-        return Answer(status, said, ((stored, measure), (stored, control)))
+        sentence = f"{_what(part)} is {number(measure.value)}, by chance {number(control.value)}."
+        return Answer(status, sentence, ((stored, measure), (stored, control)))
 
-    rows = [row for row in measured(part, claim, found) if row[0].file in controls]
+    rows = [row for row in measured(part, claim, answers) if row[0].file in controls]
     return _of_each(part, rows, one)
 
 
@@ -706,18 +715,18 @@ def by_share(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) ->
         if math.isnan(measure.value) or measure.n < 1 or math.isnan(measure.low):
             return Answer("NOT TESTED", f"{_what(part)} is undefined in {stored.file}.")
         most, share = part.most or 0.0, interval(measure.value, measure.low, measure.high)
-        said = (
+        sentence = (
             f"{_what(part)} is {share} of {measure.n} parts, with {most:g} allowed.{_dead(stored)}"
         )
-        return _decided(measure.high <= most, measure.low > most, said, ((stored, measure),))
+        return _decided(measure.high <= most, measure.low > most, sentence, ((stored, measure),))
 
     return _of_each(part, measured(part, claim, answering(part, claim, records)), one)
 
 
 def _dead(stored: StoredRecord) -> str:
     """How many edges of the circuit are on no path, in a sentence; "" if all are."""
-    rows = [each for each in stored.record.measures if each.name.partition("@")[0] == DEAD]
-    own = [each for each in rows if each.of == "result" and each.value > 0]
+    rows = [measure for measure in stored.record.measures if measure.name.partition("@")[0] == DEAD]
+    own = [row for row in rows if row.of == "result" and row.value > 0]
     return f" {own[0].value:.0f} of {own[0].n} edges carry nothing." if own else ""
 
 
@@ -733,11 +742,11 @@ def by_value(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) ->
         most, n = part.most or 0.0, _independent(stored, measure)
         low, high, _ = clopper_pearson(measure.value * n, n)
         share = interval(measure.value, low, high)
-        said = f"{_what(part)} is {share} of {n:.0f} independent pairs, with {most:g} allowed."
+        sentence = f"{_what(part)} is {share} of {n:.0f} independent pairs, with {most:g} allowed."
         needed = math.ceil(math.log((1 - LEVEL) / 2) / math.log(1 - most)) if most > 0 else 0
         if n < needed:
-            said += f" With none, {needed} are needed."
-        return _decided(high <= most, low > most, said, ((stored, measure),))
+            sentence += f" With none, {needed} are needed."
+        return _decided(high <= most, low > most, sentence, ((stored, measure),))
 
     return _of_each(part, measured(part, claim, answering(part, claim, records)), one)
 
@@ -745,7 +754,7 @@ def by_value(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) ->
 def _independent(stored: StoredRecord, measure: Measure) -> float:
     """Pairs of a measure that share no prompt: as many as a grid's shorter side."""
     counts = [chosen.counts for chosen in stored.record.data.values()]
-    sides = [each[side] for each in counts for side in GRID if side in each]
+    sides = [count_of[side] for count_of in counts for side in GRID if side in count_of]
     return float(min([measure.n, *sides]))
 
 
@@ -762,8 +771,10 @@ def by_most(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> 
         whole = stored.record.value(f"{part.measure}_left_out") == 0
         low, high, _ = clopper_pearson(own * measure.n, float(measure.n))
         low, high = (own, own) if whole else (low, high)
-        said = f"{_what(part)} is {interval(own, low, high)} of {measure.n}, with {least:g} needed."
-        return _decided(low >= least, high < least, said, ((stored, measure),))
+        sentence = (
+            f"{_what(part)} is {interval(own, low, high)} of {measure.n}, with {least:g} needed."
+        )
+        return _decided(low >= least, high < least, sentence, ((stored, measure),))
 
     return _of_each(part, measured(part, claim, answering(part, claim, records)), one)
 
@@ -772,25 +783,25 @@ def by_known(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) ->
     """Where a known circuit is found as a whole, it recovers 1 and the rest 0, nearly."""
 
     def one(stored: StoredRecord) -> Answer:
-        found = [stored.record.measure(name) for name in ("circuit", "complement")]
-        measures = [each for each in found if each is not None]
-        if len(measures) < 2 or any(math.isnan(each.low) for each in measures):
+        ends = [stored.record.measure(name) for name in ("circuit", "complement")]
+        measures = [measure for measure in ends if measure is not None]
+        if len(measures) < 2 or any(math.isnan(measure.low) for measure in measures):
             return Answer("NOT TESTED", f"circuit and complement are undefined in {stored.file}.")
         expected = {"circuit": 1.0, "complement": 0.0}
         far, near = (
-            max(side(each, expected[each.name]) for each in measures)
+            max(side(measure, expected[measure.name]) for measure in measures)
             for side in (_farthest, _nearest)
         )
         most = part.most or 0.0
-        said = f"Known effects are met within {near:.3f} to {far:.3f}, with {most:g} allowed."
-        read = tuple((stored, each) for each in measures)
-        return _decided(far <= most, near > most, said, read)
+        sentence = f"Known effects are met within {near:.3f} to {far:.3f}, with {most:g} allowed."
+        read = tuple((stored, measure) for measure in measures)
+        return _decided(far <= most, near > most, sentence, read)
 
-    found = answering(part, claim, records, where=part.where or "truth")
-    whole = [stored for stored in found if stored.record.value("r_precision") == 1]
+    answers = answering(part, claim, records, where=part.where or "truth")
+    whole = [stored for stored in answers if stored.record.value("r_precision") == 1]
     if not whole:
-        said = "No record has a known circuit that the method finds as a whole."
-        return Answer("NOT TESTED", said)
+        sentence = "No record has a known circuit that the method finds as a whole."
+        return Answer("NOT TESTED", sentence)
     return _worst([one(stored) for stored in whole])
 
 
@@ -815,18 +826,18 @@ def by_verdict(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) 
             return Answer("NOT TESTED", f"{part.measure} compared methods of one family.")
         rows = record.table("verdicts").rows() if record.has_table("verdicts") else []
         verdict = next((row["verdict"] for row in rows if row["variant"] == "repaired"), None)
-        read = tuple((stored, each) for each in record.measures if each.of == "result")
+        read = tuple((stored, measure) for measure in record.measures if measure.of == "result")
         if verdict not in ("passes", "fails"):
             return Answer("NOT TESTED", f"{part.measure} has no verdict in {stored.file}.")
         status: Status = "YES" if verdict == "passes" else "NO"
         return Answer(status, f"{part.measure} {verdict}.", read)
 
-    found = [
+    measures = [
         stored
         for stored in answering(part, claim, records)
         if stored.record.method.name == part.measure
     ]
-    return _worst([one(stored) for stored in found]) if found else _nothing(part)
+    return _worst([one(stored) for stored in measures]) if measures else _nothing(part)
 
 
 TESTS: Mapping[str, Callable[[RecordTest, Claim, Sequence[StoredRecord]], Answer]] = {

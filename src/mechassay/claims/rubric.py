@@ -255,24 +255,27 @@ class Rubric(Stored):
 
     def of(self, dimension: str) -> tuple[Criterion, ...]:
         """The criteria of a dimension."""
-        return tuple(each for each in self.criteria if each.dimension == dimension)
+        return tuple(criterion for criterion in self.criteria if criterion.dimension == dimension)
 
     @property
     def unused(self) -> tuple[str, ...]:
         """Criteria that no level of a dimension names: they never change a score by themselves."""
         named = " ".join(
-            part for each in self.dimensions for level in each.levels.values() for part in level
+            part
+            for dimension in self.dimensions
+            for level in dimension.levels.values()
+            for part in level
         )
-        summed = {each.code for each in self.dimensions if "sum" in str(each.levels)}
+        summed = {dimension.code for dimension in self.dimensions if "sum" in str(dimension.levels)}
         return tuple(
-            each.code
-            for each in self.criteria
-            if each.code not in named and each.dimension not in summed
+            criterion.code
+            for criterion in self.criteria
+            if criterion.code not in named and criterion.dimension not in summed
         )
 
     def warnings(self, code: str) -> tuple[str, ...]:
         """The pitfalls of a criterion, in words."""
-        return tuple(each.text for each in self.pitfalls if code in each.about)
+        return tuple(pitfall.text for pitfall in self.pitfalls if code in pitfall.about)
 
 
 class Rung(Stored):
@@ -424,7 +427,8 @@ def claim_score(rubric: Rubric, statuses: Statuses, conjuncts: Conjuncts = "stri
     check_statuses(rubric, statuses)
     levels = dimension_levels(rubric, statuses, conjuncts)
     counts: dict[Status, int] = {
-        each: sum(status == each for status in statuses.values()) for each in STATUSES
+        one_status: sum(status == one_status for status in statuses.values())
+        for one_status in STATUSES
     }
     if not any(counts[status] for status in JUDGED):
         return ClaimScore(math.nan, "", "", (), levels, math.nan, counts, conjuncts)
@@ -443,8 +447,8 @@ def without_reader(rubric: Rubric) -> float:
     a part alone gives PARTIAL.
     """
     statuses: Statuses = {
-        each.code: "NOT TESTED" if each.rule is None else each.rule.at_most
-        for each in rubric.criteria
+        criterion.code: "NOT TESTED" if criterion.rule is None else criterion.rule.at_most
+        for criterion in rubric.criteria
     }
     return claim_score(rubric, statuses).cvs
 
@@ -474,7 +478,10 @@ def dimension_levels(
     rubric: Rubric, statuses: Statuses, conjuncts: Conjuncts = "strict"
 ) -> dict[str, int]:
     """The level of each dimension, 0 to 3."""
-    return {each.code: _level(rubric, each, statuses, conjuncts) for each in rubric.dimensions}
+    return {
+        dimension.code: _level(rubric, dimension, statuses, conjuncts)
+        for dimension in rubric.dimensions
+    }
 
 
 def _level(rubric: Rubric, dimension: Dimension, statuses: Statuses, conjuncts: Conjuncts) -> int:
@@ -496,15 +503,15 @@ def _level(rubric: Rubric, dimension: Dimension, statuses: Statuses, conjuncts: 
 @cache
 def _atoms(part: str, conjuncts: str) -> tuple[tuple[str, tuple[str, ...], str], ...]:
     """What a conjunct needs, any of: a criterion with the statuses that meet it, or a sum."""
-    found: list[tuple[str, tuple[str, ...], str]] = []
+    rows: list[tuple[str, tuple[str, ...], str]] = []
     for text in part.split(" | "):
         atom = _ATOM.fullmatch(text)
         if atom is None:
             raise BadUsage(f"{text!r} is no conjunct of a dimension's level.")
         strict = atom["how"] == "=YES" or (atom["how"] is None and conjuncts == "strict")
         enough = ("YES",) if strict else ("YES", "PARTIAL")
-        found.append((atom["code"] or "", enough, atom["least"] or ""))
-    return tuple(found)
+        rows.append((atom["code"] or "", enough, atom["least"] or ""))
+    return tuple(rows)
 
 
 # Score and tiers
@@ -513,7 +520,7 @@ def _atoms(part: str, conjuncts: str) -> tuple[tuple[str, tuple[str, ...], str],
 def cvs(rubric: Rubric, levels: Mapping[str, int]) -> float:
     """The Claim Validity Score of dimension levels, from 0 to 10."""
     weights = _weights(rubric)
-    return _cvs(weights, [levels[each.code] for each in rubric.dimensions])
+    return _cvs(weights, [levels[dimension.code] for dimension in rubric.dimensions])
 
 
 def attainable(rubric: Rubric) -> tuple[float, ...]:
@@ -522,7 +529,7 @@ def attainable(rubric: Rubric) -> tuple[float, ...]:
 
 
 def _weights(rubric: Rubric) -> tuple[float, ...]:
-    return tuple(each.weight for each in rubric.dimensions)
+    return tuple(dimension.weight for dimension in rubric.dimensions)
 
 
 def _cvs(weights: Sequence[float], levels: Sequence[int]) -> float:

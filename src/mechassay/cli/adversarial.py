@@ -47,13 +47,13 @@ def bound(
     ranks = {} if n is None else {kind: smallest_rank(n, p, delta, kind) for kind in KINDS}
     if n is not None:
         at = f"confidence at rank {margin_rank(n, p, epsilon):,}"
-        said = [
+        sentences = [
             (kind, f"{confidence(n, p, epsilon, kind):.6g}", f"{rank:,}" if rank else NOTHING)
             for kind, rank in ranks.items()
         ]
         grids.append(
             TextTable.of(
-                f"With {n:,} pairs", ("bound", at, f"smallest rank for {delta:g}"), tuple(said)
+                f"With {n:,} pairs", ("bound", at, f"smallest rank for {delta:g}"), tuple(sentences)
             )
         )
     typer.echo(f"Upper bound of percentile {100 * p:g}, confidence {delta:g}, epsilon {epsilon:g}")

@@ -90,9 +90,9 @@ def text(
         again=again,
     )
     for words in quote or ():
-        found = find_quote(document, words)
-        where = f"{found.match}, page {found.page}" + ", in an order" * found.flagged
-        if found.match == "none":
+        passage = find_quote(document, words)
+        where = f"{passage.match}, page {passage.page}" + ", in an order" * passage.flagged
+        if passage.match == "none":
             near = nearest_passage(document, words)
             nearest = (
                 near and f"nearest, page {near.page}, {near.likeness:.0f} % alike: {near.text}"
@@ -176,15 +176,15 @@ def score(
     page = None if output is None else check_ending(output, ".html")
     file = None if json is None else check_ending(json, ".json")
     documents = [read_paper(name, force=True, local=local) for name in document or ()]
-    found = score_judgments(read_judgments(judgments), documents, runs)
-    records = found.records()
+    score = score_judgments(read_judgments(judgments), documents, runs)
+    records = score.records()
     print_report(records)
-    source = found.source
+    source = score.source
     typer.echo(
         f"Score of the paper: {_told(source.cvs, source.gated_tier)}, of {source.system}"
         f" ({source.why}); highest {_told(source.highest)}, median {_told(source.median)}"
     )
-    exists, supported = found.source_quote_exists, found.source_supported
+    exists, supported = score.source_quote_exists, score.source_supported
     typer.echo(f"Supported: {_told(supported.cvs, supported.gated_tier)}")
     typer.echo(f"Quotes exist for: {_told(exists.cvs, exists.gated_tier)}, whatever they are about")
     for warning in dict.fromkeys(text for record in records for text in record.warnings):
@@ -196,8 +196,8 @@ def score(
 
 
 def _told(value: float, tier: str = "") -> str:
-    told = "none" if value != value else f"{value:.1f}"
-    return f"{told}, {tier}" if tier else told
+    text = "none" if value != value else f"{value:.1f}"
+    return f"{text}, {tier}" if tier else text
 
 
 @app.command("compare")
@@ -222,8 +222,8 @@ def compare(
     file = None if json is None else check_ending(json, ".json")
     settle = None if adjudicate is None else check_ending(adjudicate, ".json")
     read = [read_judgments(path) for path in judgments]
-    found = compared(read)
-    record = found.record()
+    comparison = compared(read)
+    record = comparison.record()
     print_report([record])
     for warning in record.warnings:
         typer.echo(warning)
@@ -232,8 +232,8 @@ def compare(
     if file is not None:
         typer.echo(f"Written: {record.save(file)}")
     if settle is not None:
-        n = len(found.disagreements())
-        typer.echo(f"Written: {found.adjudication(read).save(settle)}, {n} criteria to settle")
+        n = len(comparison.disagreements())
+        typer.echo(f"Written: {comparison.adjudication(read).save(settle)}, {n} criteria to settle")
 
 
 PageOption = Annotated[Path | None, typer.Option("--page", help="Page to write, .html.")]
@@ -295,7 +295,7 @@ def vote(
 
     file = check_ending(output, ".json")
     html = None if page is None else check_ending(page, ".html")
-    found = debias(
+    debiased = debias(
         [read_judgments(path) for path in runs],
         None if claims is None else read_claims(claims),
         like=like,
@@ -306,7 +306,7 @@ def vote(
         advocate=None if advocate is None else read_judgments(advocate),
         calibration=one_of("calibration of an advocate", calibration, CALIBRATIONS),
     )
-    _tell_steps(found, file, html)
+    _tell_steps(debiased, file, html)
 
 
 @app.command("audit")
@@ -349,10 +349,10 @@ def audit(
         text = dumps(audit_request(read, spare=chosen), indent=1, ensure_ascii=False) + "\n"
         typer.echo(f"Written: {write_text(asked, text)}")
     if file is not None:
-        found = audited(read, None if auditor is None else read_judgments(auditor), spare=chosen)
+        audit = audited(read, None if auditor is None else read_judgments(auditor), spare=chosen)
         if advocate is not None:
-            found = challenge(found, read_judgments(advocate), how)
-        _tell_steps(found, file, html)
+            audit = challenge(audit, read_judgments(advocate), how)
+        _tell_steps(audit, file, html)
 
 
 def _tell_steps(judgments: Judgments, file: Path, page: Path | None) -> None:
@@ -416,15 +416,15 @@ def evaluate(
     if paper == bool(judgments) or paper == bool(reference):
         raise BadUsage("An evaluation takes judgments and their --reference, or --paper alone.")
     if paper:
-        found = published_evaluation()
+        evaluation = published_evaluation()
     else:
         read: dict[str, Judgments] = {}
         for path in judgments or ():
             if path.stem in read:
                 raise BadUsage(f"Two files of judgments are of the paper {path.stem!r}.")
             read[path.stem] = read_judgments(path)
-        found = evaluated(read, read_labels(reference), like=like, shift=shift)
-    record = found.record()
+        evaluation = evaluated(read, read_labels(reference), like=like, shift=shift)
+    record = evaluation.record()
     print_report([record])
     for warning in record.warnings:
         typer.echo(f"warning: {warning}", err=True)
@@ -460,9 +460,9 @@ def link(
 
     file = check_ending(output, ".json")
     before = read_judgments(file) if file.is_file() else None
-    found = linked(read_claims(claims), runs, model=model, before=before)
-    print_report(score_judgments(found, runs=runs).records())
-    typer.echo(f"Written: {found.save(file)}")
+    links = linked(read_claims(claims), runs, model=model, before=before)
+    print_report(score_judgments(links, runs=runs).records())
+    typer.echo(f"Written: {links.save(file)}")
 
 
 MODEL_HELP = "Model to run, if not the claims' own; the judgments are then of another model."
@@ -542,23 +542,25 @@ def assay(
         _show_plan(plan)
         return
     documents = [read_paper(name, force=True) for name in document or ()]
-    found = plan.run(read, say=lambda text: typer.echo(text, err=True), documents=documents)
-    print_report(list(found.records))
-    for name, predicted in found.predictions.items():
-        for each in predicted:
-            measured = f" ({each.found})" if each.found else ""
-            where = f", in {model}" if found.scope == "other model" else ""
-            typer.echo(f"{name} predicts {each.prediction}{where}: {each.outcome}{measured}")
-    for record in found.records:
+    assayed = plan.run(read, say=lambda text: typer.echo(text, err=True), documents=documents)
+    print_report(list(assayed.records))
+    for name, predicted in assayed.predictions.items():
+        for prediction in predicted:
+            measured = f" ({prediction.measured})" if prediction.measured else ""
+            where = f", in {model}" if assayed.scope == "other model" else ""
+            typer.echo(
+                f"{name} predicts {prediction.prediction}{where}: {prediction.outcome}{measured}"
+            )
+    for record in assayed.records:
         typer.echo(f"{record.cell['claim']}: {verdict_line(record)}")
         if record.has_table("alternative"):
             for row in record.table("alternative").rows():
                 typer.echo(f"{record.cell['claim']}, beside its alternative: {row['says']}")
-    for path in (output / "judgments.json", output / "score.json", found.page, found.form):
+    for path in (output / "judgments.json", output / "score.json", assayed.page, assayed.form):
         typer.echo(f"Written: {path}")
-    for folder, reason in found.failed.items():
+    for folder, reason in assayed.failed.items():
         typer.echo(f"mechassay: {folder}: {reason}", err=True)
-    if found.failed:
+    if assayed.failed:
         raise typer.Exit(1)
 
 
@@ -568,13 +570,13 @@ def _show_plan(plan: object) -> None:
     from mechassay.results.page import TextTable
 
     assert isinstance(plan, Assay)
-    each = plan.seconds_per_forward()
+    forward_seconds = plan.seconds_per_forward()
     rows = [
         (
             step.name,
             " ".join(step.criteria),
             "done" if step.is_done else f"{step.forwards:,.0f}",
-            "" if step.is_done else f"{step.forwards * each / 60:.1f}",
+            "" if step.is_done else f"{step.forwards * forward_seconds / 60:.1f}",
         )
         for step in plan.steps
     ]
@@ -583,4 +585,4 @@ def _show_plan(plan: object) -> None:
     left = sum(step.forwards for step in plan.steps if not step.is_done)
     for step in plan.steps:
         typer.echo(f"{step.name}: {step.command}")
-    typer.echo(f"About {left:,.0f} runs of a pair, {left * each / 60:.0f} minutes here.")
+    typer.echo(f"About {left:,.0f} runs of a pair, {left * forward_seconds / 60:.0f} minutes here.")

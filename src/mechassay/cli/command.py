@@ -131,7 +131,7 @@ def command(
     described = help or inspect.cleandoc(plan.__doc__ or "").split("\n\n")[0]
     run.__doc__ = described.replace("\n", " ")
     run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
-    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 
@@ -219,7 +219,7 @@ def _typed(base: Any) -> tuple[Any, tuple[Any, ...]]:
 
 def _plain(value: Any, base: Any) -> Any:
     if isinstance(value, list):
-        return tuple(_plain(each, get_args(base)[0]) for each in value)
+        return tuple(_plain(part, get_args(base)[0]) for part in value)
     if isinstance(value, str) and {int, float} <= set(get_args(base)):
         from mechassay.circuits.methods.spec import number_or_share
 
@@ -247,7 +247,7 @@ def _offered(kind: str, choices: tuple[Any, ...]) -> Callable[[str], list[str]] 
     """What shells offer for the beginning of a word."""
     if choices:
         return lambda incomplete: [
-            str(each) for each in choices if str(each).startswith(incomplete)
+            str(choice) for choice in choices if str(choice).startswith(incomplete)
         ]
     if kind not in ("models", "tasks", "methods", "metrics"):
         return None

@@ -40,10 +40,10 @@ def execute(
     if here:
         check_device(device)
     output = output or default_folder(job)
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         bench = prepare(job, output, device=device, here=here)
-    for warning in said:
+    for warning in caught:
         typer.echo(f"note: {warning.message}", err=True)
     for note in job.notes():
         typer.echo(f"note: {note}", err=True)

@@ -36,10 +36,10 @@ def validate(
     from mechassay.models.model import load_model
     from mechassay.utils.files import Problems
 
-    regions, found = load_gym_task(task).tested, Problems()
+    regions, problems = load_gym_task(task).tested, Problems()
     shape = None if model is None else ModelShape.of(load_model(model))
-    read_directions(folder, regions, shape, model or "", found)
-    tell(folder, found, json, what="folder")
+    read_directions(folder, regions, shape, model or "", problems)
+    tell(folder, problems, json, what="folder")
 
 
 @app.command("list")
@@ -68,12 +68,12 @@ def show_task(
     from mechassay.gym.causalgym import load_gym_task
     from mechassay.models.model import load_model
 
-    found = load_gym_task(task)
+    gym_task = load_gym_task(task)
     loaded = None if model is None else load_model(model)
-    pairs = found.interchanges(split, loaded, limit=limit, seed=seed)
+    pairs = gym_task.interchanges(split, loaded, limit=limit, seed=seed)
     if not json:
-        say(f"{found.name} ({found.family}): {found.about}")
-        say(f"regions: {', '.join(found.tested)}; lengths: {found.lengths}")
+        say(f"{gym_task.name} ({gym_task.family}): {gym_task.about}")
+        say(f"regions: {', '.join(gym_task.tested)}; lengths: {gym_task.lengths}")
     show_columns(pairs.columns(), json)
 
 

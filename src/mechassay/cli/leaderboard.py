@@ -274,10 +274,10 @@ def recompute(
     if not cells:
         typer.echo("The board has no submission with a public cell.")
     differing = [
-        each.full_id
-        for each in cells
+        board_cell.full_id
+        for board_cell in cells
         if not _recompute_one(
-            each.board, each.full_id, runs, output, anew, device, static, exits=False
+            board_cell.board, board_cell.full_id, runs, output, anew, device, static, exits=False
         ).agrees
     ]
     if differing:

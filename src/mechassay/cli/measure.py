@@ -45,8 +45,8 @@ def null(
     from mechassay.measurement.page import rates_table
     from mechassay.results.console import print_tables, standard_output
 
-    found = null_table(metric, n, n_simulations=simulations, seed=seed)
+    rates = null_table(metric, n, n_simulations=simulations, seed=seed)
     if not json:
-        print_tables([rates_table(found)], standard_output(), "--json")
+        print_tables([rates_table(rates)], standard_output(), "--json")
         return
-    show_columns(found.columns(), json)
+    show_columns(rates.columns(), json)

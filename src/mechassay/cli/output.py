@@ -52,23 +52,23 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
-        return ", ".join(f"{name}={each}" for name, each in value.items())
+        return ", ".join(f"{name}={part}" for name, part in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def tell(folder: Path, found: Sequence[Problem], as_json: bool, what: str = "submission") -> None:
+def tell(folder: Path, every: Sequence[Problem], as_json: bool, what: str = "submission") -> None:
     """Write all problems, and end the command with 1 if one of them is no warning."""
-    problems = [problem for problem in found if not problem.warning]
+    problems = [problem for problem in every if not problem.warning]
     if as_json:
-        told = {"valid": not problems, "problems": [asdict(problem) for problem in found]}
-        typer.echo(encoder.dumps(told, indent=1, ensure_ascii=False))
+        summary = {"valid": not problems, "problems": [asdict(problem) for problem in every]}
+        typer.echo(encoder.dumps(summary, indent=1, ensure_ascii=False))
     else:
-        for problem in found:
+        for problem in every:
             kind = "warning: " if problem.warning else ""
             typer.echo(f"{kind}{problem.path}: {problem.message}", err=True)
         if problems:
-            said = f"{len(problems)} problem{'s' * (len(problems) > 1)} in {folder}"
-            typer.echo(said, err=True)
+            heading = f"{len(problems)} problem{'s' * (len(problems) > 1)} in {folder}"
+            typer.echo(heading, err=True)
         else:
             typer.echo(f"{folder}: a valid {what}")
     if problems:

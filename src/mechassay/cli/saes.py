@@ -28,7 +28,7 @@ def show_sae(
     from mechassay.features.sae import load_sae
 
     sae = load_sae(path, norm_scale=norm_scale)
-    told = {
+    facts = {
         "numbers of a value": sae.d_in,
         "features": sae.n_features,
         "activation": sae.activation,
@@ -38,7 +38,7 @@ def show_sae(
         "site": sae.hook or "not said",
         "model": sae.model or "not said",
     }
-    show([{"": name, "value": str(value)} for name, value in told.items()], json)
+    show([{"": name, "value": str(value)} for name, value in facts.items()], json)
 
 
 @app.command("fetch")

@@ -156,34 +156,34 @@ def check_task(
     from mechassay.utils.files import write_text
 
     loaded = load_model(model) if model else None
-    found = check_pairs(name, loaded, counterfactual=counterfactual, limit=limit, progress=BAR)
-    print_tables([_counts(found)], standard_output(), "--output")
-    for title, findings in (("dropped", found.total.dropped), ("note", found.total.notes)):
-        for reason, each in findings.items():
-            rows = ", ".join(each.ids) + (", ..." if each.count > len(each.ids) else "")
-            say(f"{title}: {each.count:,} {reason} ({rows}): {each.message}")
-    for name_of, text in found.remarks.items():
+    check = check_pairs(name, loaded, counterfactual=counterfactual, limit=limit, progress=BAR)
+    print_tables([_counts(check)], standard_output(), "--output")
+    for title, findings in (("dropped", check.total.dropped), ("note", check.total.notes)):
+        for reason, counts in findings.items():
+            rows = ", ".join(counts.ids) + (", ..." if counts.count > len(counts.ids) else "")
+            say(f"{title}: {counts.count:,} {reason} ({rows}): {counts.message}")
+    for name_of, text in check.remarks.items():
         say(f"{name_of}: {text}")
-    fields = ", ".join(f"{each} ({count:,})" for each, count in found.total.fields.items())
+    fields = ", ".join(f"{field} ({count:,})" for field, count in check.total.fields.items())
     say(f"fields: {fields or 'none; no value of a column is a word of its prompt'}")
     if loaded is None:
         say("Without --model nothing is said about tokens.")
     if output is not None:
-        write_text(output, json.dumps(found.as_dict(), indent=1, ensure_ascii=False))
+        write_text(output, json.dumps(check.as_dict(), indent=1, ensure_ascii=False))
 
 
-def _counts(found: PairsCheck) -> TextTable:
+def _counts(check: PairsCheck) -> TextTable:
     from mechassay.results.page import TextTable
 
     rows: list[tuple[str, ...]] = []
-    for split, each in (*found.splits.items(), ("all", found.total)):
+    for split, counts in (*check.splits.items(), ("all", check.total)):
         lengths = (
-            "" if each.lengths is None else ", ".join(f"{length:g}" for length in each.lengths)
+            "" if counts.lengths is None else ", ".join(f"{length:g}" for length in counts.lengths)
         )
-        dropped = each.rows - each.usable
-        rows.append((split, f"{each.rows:,}", f"{each.usable:,}", f"{dropped:,}", lengths))
+        dropped = counts.rows - counts.usable
+        rows.append((split, f"{counts.rows:,}", f"{counts.usable:,}", f"{dropped:,}", lengths))
     headings = ("split", "rows", "usable", "dropped", "tokens (least, median, most)")
-    return TextTable.of(f"{found.task}, {found.counterfactual}", headings, rows)
+    return TextTable.of(f"{check.task}, {check.counterfactual}", headings, rows)
 
 
 app.command("score")(command(AccuracyPlan, defaults=AccuracyPlan.typed))
@@ -222,8 +222,8 @@ SHOWN = 6
 def _texts(texts: tuple[str, ...]) -> str:
     from rich.markup import escape
 
-    shown = ", ".join(map(repr, texts[:SHOWN]))
-    return escape(shown + (f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""))
+    text = ", ".join(map(repr, texts[:SHOWN]))
+    return escape(text + (f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""))
 
 
 def _plain(text: str) -> str:
@@ -245,7 +245,7 @@ def _side_by_side(model: Model, clean: list[int], other: list[int]) -> tuple[str
     """Both prompts as tokens with a bar between, those that differ shown in reverse."""
     tokenizer = model.tokenizer
     assert tokenizer is not None
-    shown = [
+    facts = [
         [_plain(str(tokenizer.decode([token]))) for token in tokens] for tokens in (clean, other)
     ]
     marked = [
@@ -253,6 +253,6 @@ def _side_by_side(model: Model, clean: list[int], other: list[int]) -> tuple[str
             text if a == b else f"[reverse]{text}[/reverse]"
             for text, a, b in zip(line, clean, other, strict=True)
         ]
-        for line in shown
+        for line in facts
     ]
     return "|".join(marked[0]), "|".join(marked[1])

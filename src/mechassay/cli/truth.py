@@ -67,12 +67,12 @@ def verify_truth(
         raise UnknownName("ablation", ablation, truth.circuits)
     pairs = truth.task.pairs(split, truth.model, limit=limit, seed=seed)
     wanted = [ablation] if ablation else list(truth.circuits)
-    found = {
-        each: verify(truth.model, pairs, truth.circuits[each], each, data=truth.pairs())
-        for each in wanted
+    verifications = {
+        how: verify(truth.model, pairs, truth.circuits[how], how, data=truth.pairs())
+        for how in wanted
     }
-    _say(found)
-    if not all(each.holds for each in found.values()):
+    _say(verifications)
+    if not all(verification.holds for verification in verifications.values()):
         raise typer.Exit(1)
 
 
@@ -103,9 +103,9 @@ def verify_truth_homes(
     from mechassay.truth.ground_truth import load_truth
 
     homes_of(like or name)
-    found = verify_homes(load_truth(name), like or name, split=split, seed=seed, limit=limit)
-    show_columns(found.columns(), json)
-    if not found.holds:
+    verified = verify_homes(load_truth(name), like or name, split=split, seed=seed, limit=limit)
+    show_columns(verified.columns(), json)
+    if not verified.holds:
         typer.echo(f"mechassay: {name}: the homes do not hold.", err=True)
         raise typer.Exit(1)
 
@@ -151,17 +151,19 @@ def train_truth(
 
     causal = CAUSAL.make(name)
     training = Training(steps=steps, batch_size=batch_size, pool=pool, rate=rate, seed=seed)
-    losses, found = make_truth(causal, training, output, limit=limit, start=start)
+    losses, verifications = make_truth(causal, training, output, limit=limit, start=start)
     typer.echo(f"loss: first {losses[0]:.3g}, last {losses[-1]:.2g} (mean squared error of logits)")
-    _say(found)
+    _say(verifications)
     advice = "try more --steps or another --seed, in another --output"
-    if not found["counterfactual"].holds:
+    if not verifications["counterfactual"].holds:
         typer.echo(
             f"mechassay: {name}: the circuit is not clear; no truth.json was written: {advice}.",
             err=True,
         )
         raise typer.Exit(1)
-    without = [ablation for ablation, each in found.items() if not each.holds]
+    without = [
+        ablation for ablation, verification in verifications.items() if not verification.holds
+    ]
     if without:
         typer.echo(
             f"mechassay: {name}: no truth for {', '.join(without)} ablation; {advice}.", err=True
@@ -169,17 +171,21 @@ def train_truth(
     typer.echo(f"Written: {output}; `mechassay truth verify {output}` verifies it on other pairs.")
 
 
-def _say(found: Mapping[str, Verification]) -> None:
-    for ablation, each in found.items():
-        verdict = "holds" if each.holds else "does not hold"
+def _say(verifications: Mapping[str, Verification]) -> None:
+    for ablation, verification in verifications.items():
+        verdict = "holds" if verification.holds else "does not hold"
         outside = (
-            f"largest outside {each.largest_outside:.2g}, all outside at once {each.together:.2g}"
+            f"largest outside {verification.largest_outside:.2g},"
+            f" all outside at once {verification.together:.2g}"
         )
-        effects = f"smallest effect inside {each.smallest_inside:.3g}, {outside}"
-        size = f"{len(each.claimed)} of {each.claimed.graph.n_edges} edges"
-        clear = f"margin {each.margin:,.0f}, {each.joint_margin:,.0f} over all outside at once"
-        say(f"{ablation}: {verdict}; {size}, {effects}, {clear}, {each.n_pairs} pairs")
-        rare = _rarest(each)
+        effects = f"smallest effect inside {verification.smallest_inside:.3g}, {outside}"
+        size = f"{len(verification.claimed)} of {verification.claimed.graph.n_edges} edges"
+        clear = (
+            f"margin {verification.margin:,.0f},"
+            f" {verification.joint_margin:,.0f} over all outside at once"
+        )
+        say(f"{ablation}: {verdict}; {size}, {effects}, {clear}, {verification.n_pairs} pairs")
+        rare = _rarest(verification)
         if rare:
             say(f"  rarest edge: {rare}")
 

@@ -25,7 +25,7 @@ def list_hypotheses(json: JsonOption = False) -> None:
     rows: list[dict[str, Any]] = []
     for task in CAUSAL_MODELS.names():
         known, defaults = hypotheses(task), defaults_of(task)
-        wrong = [name for name, each in known.items() if each.right is False]
+        wrong = [name for name, hypothesis in known.items() if hypothesis.right is False]
         rows.append(
             {
                 "name": task,
@@ -67,5 +67,5 @@ def validate(
     from mechassay.variables.mib_submission import validate as problems_of
 
     loaded = None if model is None else load_model(model)
-    found = problems_of(folder, model=loaded, ignore_code=ignore_code)
-    tell(folder, found, json, what="folder")
+    problems = problems_of(folder, model=loaded, ignore_code=ignore_code)
+    tell(folder, problems, json, what="folder")

@@ -132,7 +132,7 @@ def draw_comparison(
             held = "only-b"
         values = ", ".join(f"{name} {score_text(float(s.values[u, v]))}" for name, _, s in given)
         text = "; ".join(filter(None, (_held_text(held, names), values)))
-        largest = max((each.get((u, v), 0.0) for each in shares), default=PLAIN_SHARE)
+        largest = max((share_of.get((u, v), 0.0) for share_of in shares), default=PLAIN_SHARE)
         lines.append(Line.of(a.graph, u, v, max(THIN, line_width(largest)), PAINTS[held], text))
         held_by[lines[-1].name] = held
 
@@ -162,8 +162,10 @@ def draw_comparison(
 
 def _shares(circuit: Circuit, scores: EdgeScores) -> dict[tuple[int, int], float]:
     """score| of each of the circuit's edges as a share of the largest; 0 without a score."""
-    found = {(u, v): abs(float(scores.values[u, v])) for u, v in circuit.edges.nonzero().tolist()}
-    known = {edge: 0.0 if math.isnan(score) else score for edge, score in found.items()}
+    strength = {
+        (u, v): abs(float(scores.values[u, v])) for u, v in circuit.edges.nonzero().tolist()
+    }
+    known = {edge: 0.0 if math.isnan(score) else score for edge, score in strength.items()}
     largest = max(known.values(), default=0.0)
     return {edge: score / largest for edge, score in known.items()} if largest else known
 
@@ -319,9 +321,11 @@ def cut_circuits(
 
 
 def _of_name(spec: CircuitSpec, graph: Graph | None) -> Cut:
-    found = spec.find(graph)
-    how = "; ".join(f"{key} {value}" for key, value in found.about.items()) or "every edge or none"
-    return Cut(spec, found.circuit, None, how, {})
+    circuit = spec.find(graph)
+    how = (
+        "; ".join(f"{key} {value}" for key, value in circuit.about.items()) or "every edge or none"
+    )
+    return Cut(spec, circuit.circuit, None, how, {})
 
 
 def _of_file(spec: CircuitSpec, n_edges: int | None, by: By, greedy: bool) -> Cut:
@@ -329,24 +333,24 @@ def _of_file(spec: CircuitSpec, n_edges: int | None, by: By, greedy: bool) -> Cu
     size = n_edges if spec.size is None else spec.size
     sized = replace(spec, size=size, greedy=greedy or spec.greedy)
     if isinstance(scores, EdgeScores):
-        how, found = _cut_edges(sized, scores, by)
-        return Cut(spec, found, scores, how, scores.provenance)
+        how, drawn = _cut_edges(sized, scores, by)
+        return Cut(spec, drawn, scores, how, scores.provenance)
     if sized.greedy:
         raise BadUsage(
             f"{spec.text}: greedy grows edges by their scores; the file has none of edges."
         )
     if scores is not None and spec.size is None:
-        how, found = _cut_nodes(spec, scores, DRAWN_EDGES if n_edges is None else n_edges, by)
-        return Cut(spec, found, None, how, scores.provenance)
-    found = sized.chosen(scores, circuit, by)
-    if found.neurons is not None:
+        how, drawn = _cut_nodes(spec, scores, DRAWN_EDGES if n_edges is None else n_edges, by)
+        return Cut(spec, drawn, None, how, scores.provenance)
+    drawn = sized.chosen(scores, circuit, by)
+    if drawn.neurons is not None:
         # Edges out of a writer without a neuron carry nothing.
-        edges = found.edges & found.neurons.any(dim=1)[:, None]
-        found = Circuit(found.graph, edges, found.neurons)
+        edges = drawn.edges & drawn.neurons.any(dim=1)[:, None]
+        drawn = Circuit(drawn.graph, edges, drawn.neurons)
     if scores is None:
-        return Cut(spec, found, None, "the circuit in the file", {})
+        return Cut(spec, drawn, None, "the circuit in the file", {})
     room = f"{size:,} edges" if isinstance(size, int) else f"{size:g} of the edges"
-    return Cut(spec, found, None, f"the best nodes by {by} within {room}", scores.provenance)
+    return Cut(spec, drawn, None, f"the best nodes by {by} within {room}", scores.provenance)
 
 
 def _cut_edges(spec: CircuitSpec, scores: EdgeScores, by: By) -> tuple[str, Circuit]:
@@ -372,8 +376,8 @@ def _cut_nodes(
             f"{path}: a circuit's size must be between 0 and {graph.n_edges} edges; got {n_edges}."
         )
     scores = given.nodes() if isinstance(given, NeuronScores) else given
-    found = largest_drawable(scores, n_edges, by)
-    if n_edges and not len(found):
+    circuit = largest_drawable(scores, n_edges, by)
+    if n_edges and not len(circuit):
         ranked = len(scores.ranking(by))
         first = bisect_left(range(ranked + 1), 1, key=lambda n: len(scores.top(n, by=by).pruned()))
         if first > ranked:
@@ -384,7 +388,7 @@ def _cut_nodes(
             f" one by {by} has {size:,} edges, more than {n_edges:,}: give --edges {size}."
         )
     summed = ", their neurons summed" if isinstance(given, NeuronScores) else ""
-    return f"the best nodes by {by}{summed}, pruned", found
+    return f"the best nodes by {by}{summed}, pruned", circuit
 
 
 def write_drawing(output: Path, cuts: Sequence[Cut], *, least: float = LEAST_SHARE) -> None:
@@ -486,7 +490,7 @@ def _facts(cut: Cut) -> dict[str, str]:
 
 def _shown(value: Any) -> str:
     return (
-        ", ".join(f"{key}={each}" for key, each in value.items())
+        ", ".join(f"{key}={part}" for key, part in value.items())
         if isinstance(value, Mapping)
         else str(value)
     )

@@ -81,12 +81,12 @@ class CircuitsJob(CircuitsPlan, Job):
 
     def words(self) -> tuple[Sequence[str], Sequence[str]]:
         """See `Job.words`."""
-        said = ("scores", "stage")
+        asked_about = ("scores", "stage")
         if self.scores and self.methods:
-            return (), said
+            return (), asked_about
         if not self.scores:
-            return ("circuits", "run" if self.stage == "all" else self.stage), said
-        return ("circuits", "evaluate", *self.scores), said
+            return ("circuits", "run" if self.stage == "all" else self.stage), asked_about
+        return ("circuits", "evaluate", *self.scores), asked_about
 
     def versions(self, bench: Bench) -> dict[str, int]:
         """Versions of definitions, which are part of the plan."""
@@ -97,8 +97,8 @@ class CircuitsJob(CircuitsPlan, Job):
         methods = [METHODS.make(text) for text in self.methods]
         metrics = [METRICS.make(text) for text in self.metrics]
         return {
-            **{f"method {each.name}": each.version for each in methods},
-            **{f"metric {each.name}": each.version for each in metrics},
+            **{f"method {method.name}": method.version for method in methods},
+            **{f"metric {metric.name}": metric.version for metric in metrics},
         }
 
     def check(self, bench: Bench) -> None:
@@ -304,11 +304,11 @@ def score_files(given: Sequence[Path]) -> tuple[str, ...]:
     """
     files: list[Path] = []
     for path in given:
-        found = (path / "scores").is_dir()
-        if not found and is_series(path):
+        has_scores = (path / "scores").is_dir()
+        if not has_scores and is_series(path):
             files.append(path)
             continue
-        folder = path / "scores" if found else path
+        folder = path / "scores" if has_scores else path
         held = sorted(folder.rglob("*.safetensors")) if folder.is_dir() else [path]
         if not held:
             raise BadFile(

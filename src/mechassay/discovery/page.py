@@ -104,8 +104,10 @@ def verdicts(records: Sequence[Record]) -> list[str]:
             " pairs do, not what others will."
         ]
     areas: tuple[AreaName, ...] = ("cpr", "cmd")
-    said = [verdict(records, area) for area in areas]
-    return list(dict.fromkeys(filter(None, [smallest_text(records), *said, *_cautions(records)])))
+    sentences = [verdict(records, area) for area in areas]
+    return list(
+        dict.fromkeys(filter(None, [smallest_text(records), *sentences, *_cautions(records)]))
+    )
 
 
 def smallest_text(records: Sequence[Record]) -> str:
@@ -276,20 +278,20 @@ def _overshoot(record: Record, area: AreaName) -> str:
 
 
 def _denominator(record: Record) -> tuple[float, float]:
-    found = record.measure("denominator", "control:full")
-    return (math.nan, math.nan) if found is None else (found.low, found.high)
+    denominator = record.measure("denominator", "control:full")
+    return (math.nan, math.nan) if denominator is None else (denominator.low, denominator.high)
 
 
 def _cautions(records: Sequence[Record]) -> list[str]:
     """What warns against the numbers of a setting."""
-    said = [text for record in _tried(records) if (text := _collapse(record, records))]
+    sentences = [text for record in _tried(records) if (text := _collapse(record, records))]
     low, high = _denominator(records[0])
     if low <= 0 <= high and not all(math.isnan(record.value("cpr")) for record in records):
-        said.append(
+        sentences.append(
             "These numbers mean little: the full model cannot be told from the empty circuit"
             f" (difference [{low:.3g}, {high:.3g}])."
         )
-    return said
+    return sentences
 
 
 def _collapse(record: Record, records: Sequence[Record]) -> str:
@@ -363,9 +365,9 @@ def ranked(
     return differences_of(records, area, names=names) if comparable(records) else None
 
 
-def resolved_text(found: Differences) -> str:
+def resolved_text(differences: Differences) -> str:
     """How many differences are resolved: "60 of 91"."""
-    return f"{found.n_resolved:,} of {found.n_pairs:,}"
+    return f"{differences.n_resolved:,} of {differences.n_pairs:,}"
 
 
 UNKNOWN = ("undefined", "few rankings", "few groups")
@@ -467,7 +469,7 @@ class CircuitsPage(Page):
         """Verdicts and the faithfulness of circuits of all sizes; a table for each setting."""
         groups = settings(records)
         alone = len(groups) == 1
-        shown = [
+        rows = [
             Section(
                 "Methods" if alone else setting_name(group[0]),
                 (
@@ -479,12 +481,12 @@ class CircuitsPage(Page):
             for group in groups
         ]
         if failures and not alone:
-            shown.append(Section("Failed", (results_table((), failures),)))
+            rows.append(Section("Failed", (results_table((), failures),)))
         areas = tuple(map(areas_chart, groups))
         return framed(
             records,
             [block for group in groups for block in _said(group, alone)],
-            shown,
+            rows,
             figure=[faithfulness_chart(groups[0])] if alone else [],
             failures=failures,
             folded=[
@@ -534,10 +536,10 @@ def _said(group: Sequence[Record], alone: bool) -> list[Block]:
 
 def details(group: Sequence[Record]) -> list[Block]:
     """All of one setting in a fold: verdicts, warnings, figures, table and a pair."""
-    said = (*_said(group, alone=True), *warnings_notice(group))
+    blocks = (*_said(group, alone=True), *warnings_notice(group))
     pair = first_pair(group[0])
     return [
-        *said,
+        *blocks,
         faithfulness_chart(group),
         areas_chart(group),
         results_table(group),
@@ -602,14 +604,14 @@ def _without_empty(table: TextTable) -> TextTable:
     """The table without columns in which no row has anything; messages need two."""
     whole = [row for row in table.rows if len(row.cells) == len(table.columns)]
     n = len(table.columns)
-    shown = [place for place in range(n) if place == 0 or any(row.cells[place] for row in whole)]
-    if len(shown) == 1:
-        shown.append(n - 1)
+    places = [place for place in range(n) if place == 0 or any(row.cells[place] for row in whole)]
+    if len(places) == 1:
+        places.append(n - 1)
     rows = tuple(
-        replace(row, cells=tuple(row.cells[place] for place in shown)) if row in whole else row
+        replace(row, cells=tuple(row.cells[place] for place in places)) if row in whole else row
         for row in table.rows
     )
-    columns = tuple(table.columns[place] for place in shown)
+    columns = tuple(table.columns[place] for place in places)
     return TextTable(table.title, columns, rows, table.caption if whole else "")
 
 
@@ -639,7 +641,11 @@ def _ranks(group: Sequence[Record]) -> list[dict[str, str]]:
     """The ranks of the methods of a setting, by both areas, as far as differences are resolved."""
     by_area = {area: ranked(group, area) for area in RANKED}
     return [
-        {area: rank_text(found.ranks()[place]) for area, found in by_area.items() if found}
+        {
+            area: rank_text(differences.ranks()[place])
+            for area, differences in by_area.items()
+            if differences
+        }
         for place in range(len(group))
     ]
 
@@ -676,16 +682,16 @@ def _control_rows(group: Sequence[Record], measures: Sequence[Measure]) -> list[
 
 
 def _facets(record: Record) -> dict[str, str]:
-    told: list[str] = []
+    texts: list[str] = []
     for kind in control_kinds(record):
         if n := against_chance(record, "cpr").n_drawn.get(kind):
-            told.append(f"{n} rankings of {control_name(kind)}")
+            texts.append(f"{n} rankings of {control_name(kind)}")
     if seconds := record.realised.get("shared_controls_s"):
-        told.append(f"{seconds:,.1f} s, shared by all methods")
+        texts.append(f"{seconds:,.1f} s, shared by all methods")
     return {
         "objective": objective(record),
         "profile": str(record.metric.args.get("profile", "")),
-        "random control": "; ".join(told) or "none",
+        "random control": "; ".join(texts) or "none",
     }
 
 
@@ -703,17 +709,17 @@ def _drawings(drawings: Sequence[object]) -> list[Section]:
 
 
 def _strongest(name: str, edges: Sequence[tuple[str, float]]) -> TextTable:
-    shown, largest = edges[:STRONGEST], abs(edges[0][1])
+    strongest, largest = edges[:STRONGEST], abs(edges[0][1])
     rows = [
         (
             edge_text(edge),
             score_text(score),
             share(abs(score) / largest) if largest else NOTHING,
         )
-        for edge, score in shown
+        for edge, score in strongest
     ]
-    cut = len(shown) < len(edges)
-    caption = f"The {len(shown):,} strongest of the {len(edges):,} edges drawn." if cut else ""
+    cut = len(strongest) < len(edges)
+    caption = f"The {len(strongest):,} strongest of the {len(edges):,} edges drawn." if cut else ""
     columns = ("edge", "score", "|score|, of the largest")
     title = f"Strongest edges of {name.partition(':')[0]}"
     return TextTable.of(title, columns, rows, caption=caption)
@@ -728,9 +734,9 @@ def _first_pairs(groups: Sequence[Sequence[Record]]) -> list[Section]:
     """The first test pair of each setting, where the record holds it."""
     blocks: list[Block] = []
     for group in groups:
-        if shown := first_pair(group[0]):
+        if pair := first_pair(group[0]):
             blocks += [] if len(groups) == 1 else [Heading(setting_name(group[0]))]
-            blocks += shown
+            blocks += pair
     return [Section("An example pair", tuple(blocks))] if blocks else []
 
 
@@ -760,11 +766,11 @@ def pair_table(pair: PairTokens, kept: int) -> TextTable:
 
 def _tokens(tokens: Sequence[str], marked: Sequence[bool] = ()) -> Markup:
     """Tokens one after another, with their spaces."""
-    shown = [
+    columns = [
         Markup("<mark>{}</mark>").format(token) if differs else escape(token)
         for token, differs in zip(tokens, marked or [False] * len(tokens), strict=True)
     ]
-    return Markup(" ").join(Markup("<code>{}</code>").format(token) for token in shown)
+    return Markup(" ").join(Markup("<code>{}</code>").format(token) for token in columns)
 
 
 def _values(records: Sequence[Record]) -> list[Section]:

@@ -131,10 +131,10 @@ class _Cells:
     def groups(self) -> Iterator[tuple[str, list[ModelTask]]]:
         """Columns of one table and what they share: each model's tasks, then all ground truths."""
         truths = set(truth_names())
-        found: dict[str, list[ModelTask]] = {}
+        places: dict[str, list[ModelTask]] = {}
         for column in sorted(self.columns, key=lambda column: column.model in truths):
-            found.setdefault(TRUTHS if column.model in truths else column.model, []).append(column)
-        for name, columns in found.items():
+            places.setdefault(TRUTHS if column.model in truths else column.model, []).append(column)
+        for name, columns in places.items():
             n, n_parts = len(columns), math.ceil(len(columns) / MOST_COLUMNS)
             for part in range(n_parts):
                 some = columns[part * n // n_parts : (part + 1) * n // n_parts]
@@ -216,8 +216,8 @@ class _Cells:
 
     def differences(self, column: ModelTask, area: AreaName) -> Differences | None:
         """Differences between the methods of a column; None where they cannot be compared."""
-        found = ((method, self.records.get((column, method))) for method in self.methods)
-        held = {method: record for method, record in found if record is not None}
+        records = ((method, self.records.get((column, method))) for method in self.methods)
+        held = {method: record for method, record in records if record is not None}
         return ranked(list(held.values()), area, names=list(held))
 
     def _cell(self, column: ModelTask, method: str, text: Callable[[Record], str]) -> str:
@@ -237,26 +237,26 @@ class SuitePage(Page):
     ) -> list[TextTable]:
         """The tables, which a console shows too."""
         cells = _Cells(records, failures)
-        found: list[TextTable] = []
+        tables: list[TextTable] = []
         for name, columns in cells.groups():
             heads = [head for head in map(cells.head, columns) if head is not None]
             for m in _measures(heads):
                 way = OVERSHOOT if m.name == "cpr" else BETTER[m.better]
                 title = f"{m.heading}{way}, {name}"
-                found.append(cells.table(title, columns, partial(_measured, m.name), m.name))
+                tables.append(cells.table(title, columns, partial(_measured, m.name), m.name))
             for area, title in RANKS.items():
-                found.append(cells.ranks(f"{title}, {name}", columns, area))
+                tables.append(cells.ranks(f"{title}, {name}", columns, area))
             took = f"Seconds (localize + evaluate) and peak memory, {name}"
-            found.append(cells.table(took, columns, _took))
+            tables.append(cells.table(took, columns, _took))
         named = [(column.name, cells.head(column)) for column in cells.columns]
         able = [(name, *_ability(head)) for name, head in named if head is not None]
         columns = ("cell", "accuracy", "chance", "test pairs")
-        found.append(TextTable.of("Accuracy of the model itself", columns, able))
+        tables.append(TextTable.of("Accuracy of the model itself", columns, able))
         if failures:
             columns = ("cell", "what", "methods", "reason")
             rows = list(_without_result(failures))
-            found.append(TextTable.of(WITHOUT, columns, rows, words=True))
-        return found
+            tables.append(TextTable.of(WITHOUT, columns, rows, words=True))
+        return tables
 
     def sections(
         self,
@@ -270,13 +270,13 @@ class SuitePage(Page):
         cells = _Cells(records, failures)
         tables = self.tables(records, failures)
         first = f"{area_measure('cmd', math.nan).heading}{BETTER['down']}, "
-        shown = [table for table in tables if table.title.startswith(first)]
+        unfolded = [table for table in tables if table.title.startswith(first)]
         # What has no result stands beside what has one.
-        shown += [table for table in tables if table.title == WITHOUT]
+        unfolded += [table for table in tables if table.title == WITHOUT]
         groups = settings(records)
         many = len(groups) > MANY_FIGURES
-        said = f"Figures of {len(groups)} tasks and models are left out: more than {MANY_FIGURES}."
-        blocks: list[Block] = [Text(said, "soft")] if many else []
+        note = f"Figures of {len(groups)} tasks and models are left out: more than {MANY_FIGURES}."
+        blocks: list[Block] = [Text(note, "soft")] if many else []
         for group in groups:
             inside: list[Block] = [
                 block for block in details(group) if not (many and isinstance(block, Figure))
@@ -286,11 +286,11 @@ class SuitePage(Page):
         return framed(
             records,
             [Text(text, "verdict", f"{name}.") for name, text in _answers(cells)],
-            [Section(table.title, (table,)) for table in shown],
+            [Section(table.title, (table,)) for table in unfolded],
             figure=_cmd_figure(cells),
             failures=failures,
             folded=[
-                *(Section(table.title, (table,)) for table in tables if table not in shown),
+                *(Section(table.title, (table,)) for table in tables if table not in unfolded),
                 *([Section("Each task and model", tuple(blocks))] if groups else []),
             ],
             reading={**reading(records), **READING},
@@ -339,14 +339,14 @@ def _answers(cells: _Cells) -> Iterator[tuple[str, str]]:
 
 def _beside_random(verdicts: Mapping[str, Sequence[str]]) -> str:
     """In how many columns each method is better than random rankings, by its verdicts there."""
-    said: list[str] = []
+    sentences: list[str] = []
     for verdict, words in BESIDE_RANDOM.items():
         n = {method: list(own).count(verdict) for method, own in verdicts.items()}
         if methods := ", ".join(f"{method} in {some}" for method, some in n.items() if some):
-            said.append(f"{words}: {methods}.")
+            sentences.append(f"{words}: {methods}.")
         elif verdict == "better":
-            said.append("None is better than random rankings.")
-    return " ".join(said)
+            sentences.append("None is better than random rankings.")
+    return " ".join(sentences)
 
 
 def _leaders(ranks: Mapping[str, Sequence[tuple[int, int]]]) -> str:
@@ -389,8 +389,8 @@ def _measured(name: str, record: Record) -> str:
 
 def _measures(records: Sequence[Record]) -> list[Measure]:
     """Measures that have a table: the areas last, and also where no cell has any."""
-    found = [m for m in shown_measures(records) if m.name not in LEFT_OUT]
-    others = [m for m in found if m.name not in RANKS]
+    measures = [m for m in shown_measures(records) if m.name not in LEFT_OUT]
+    others = [m for m in measures if m.name not in RANKS]
     return [*others, *(area_measure(area, math.nan) for area in RANKS)]
 
 
@@ -436,11 +436,11 @@ def _strongest_edges(column: ModelTask, drawings: Sequence[object]) -> list[Bloc
         of: Mapping[str, str] = getattr(drawing, "of", {})
         strongest: tuple[tuple[str, float], ...] = getattr(drawing, "strongest", ())
         if strongest and ModelTask(of.get("model", ""), of.get("task", "")) == column:
-            shown = [
+            headings = [
                 Markup("{} {}").format(edge_text(edge), score_text(score))
                 for edge, score in strongest[:STRONGEST]
             ]
-            rows.append((of.get("method", ""), Markup(", ").join(shown)))
+            rows.append((of.get("method", ""), Markup(", ").join(headings)))
     if not rows:
         return []
     caption = "Of each method's largest connected circuit that can be drawn, by |score|."
@@ -470,8 +470,8 @@ def _took(record: Record) -> str:
     spent = [
         record.realised.get(name, math.nan) for name in ("localize_seconds", "evaluate_seconds")
     ]
-    shown = [f"{seconds:.2g}" if seconds < 10 else f"{seconds:,.0f}" for seconds in spent]
-    return f"{' + '.join(shown)} s, {record.realised.get('peak_memory_gb', math.nan):.1f} GB"
+    texts = [f"{seconds:.2g}" if seconds < 10 else f"{seconds:,.0f}" for seconds in spent]
+    return f"{' + '.join(texts)} s, {record.realised.get('peak_memory_gb', math.nan):.1f} GB"
 
 
 def _ability(record: Record) -> tuple[str, str, str]:
@@ -492,8 +492,8 @@ def _without_result(failures: Sequence[Failure]) -> Iterator[tuple[str, ...]]:
     for (column, what), members in groups.items():
         methods = [failure.cell.get("method", "all methods") for failure in members]
         reasons = [failure.message for failure in members]
-        each = "; ".join(map(": ".join, zip(methods, reasons, strict=True)))
-        yield column, what, ", ".join(methods), reasons[0] if len(set(reasons)) == 1 else each
+        reason = "; ".join(map(": ".join, zip(methods, reasons, strict=True)))
+        yield column, what, ", ".join(methods), reasons[0] if len(set(reasons)) == 1 else reason
 
 
 def facts(records: Sequence[Record]) -> list[Section]:
@@ -506,11 +506,11 @@ def facts(records: Sequence[Record]) -> list[Section]:
     if not rows:
         return []
     columns = ("cell", *next(iter(rows.values())))
-    told: list[tuple[str, ...]] = []
+    lines: list[tuple[str, ...]] = []
     for name, row in rows.items():
         joints = {key: ", " if key == "methods" else "; " for key in row}
-        told.append((name, *(joints[key].join(dict.fromkeys(row[key])) for key in row)))
-    return [Section("What was run on what", (TextTable.of("", columns, told, words=True),))]
+        lines.append((name, *(joints[key].join(dict.fromkeys(row[key])) for key in row)))
+    return [Section("What was run on what", (TextTable.of("", columns, lines, words=True),))]
 
 
 def _facts_of(record: Record) -> dict[str, str]:

@@ -96,8 +96,8 @@ def paper_source(named: str | Path, registries: Registries | None = None) -> Pap
 
 def _arxiv(text: str, at: Registries) -> PaperSource:
     name = text.strip().removesuffix(".pdf")
-    found = _ARXIV.fullmatch(name)
-    if not found:
+    match = _ARXIV.fullmatch(name)
+    if not match:
         raise BadUsage(f"arXiv has no id {name!r}: they are like 2211.00593, 2211.00593v1.")
     return PaperSource(
         "arxiv",
@@ -178,8 +178,8 @@ def addresses_of(host: str, port: int) -> list[str]:
     Raises:
         OSError: none is known.
     """
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(place[0]) for *_, place in found))
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(place[0]) for *_, place in addresses))
 
 
 def is_public(address: str) -> bool:
@@ -283,8 +283,8 @@ class Web:
         except httpx.TimeoutException:
             raise BadFile(f"{address}: no answer within {self.seconds:g} s.") from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            said = first_line(error).rstrip(".")
-            raise BadFile(f"{address}: cannot be reached ({said}).") from None
+            reason = first_line(error).rstrip(".")
+            raise BadFile(f"{address}: cannot be reached ({reason}).") from None
 
     def _followed(
         self, httpx: Any, address: str, kinds: tuple[str, ...], end: float
@@ -300,8 +300,8 @@ class Web:
                     continue
                 if answer.status_code in BUSY and waits < 2:
                     waits += 1
-                    told = answer.headers.get("retry-after", "")
-                    pause = min(float(told) if told.isdigit() else 2.0 * waits, PATIENCE)
+                    delay = answer.headers.get("retry-after", "")
+                    pause = min(float(delay) if delay.isdigit() else 2.0 * waits, PATIENCE)
                 else:
                     _check_status(address, answer.status_code)
                     return self._read(address, answer, kinds, end)
@@ -312,11 +312,11 @@ class Web:
     def _answer(self, httpx: Any, at: str, address: str) -> Iterator[Any]:
         """What an address answers, from one of the numbers that its host was looked up to have."""
         url = httpx.URL(at)
-        told = at if at == address else f"{address}: leads to {at}"
+        place = at if at == address else f"{address}: leads to {at}"
         if url.scheme not in ("http", "https") or not url.host:
-            raise BadUsage(f"{told}: only addresses of http and https are downloaded.")
+            raise BadUsage(f"{place}: only addresses of http and https are downloaded.")
         host, proxied = url.raw_host.decode("ascii"), is_proxied(url.scheme, url.host)
-        places = self._places(host, url.port or PORTS[url.scheme], told, proxied=proxied)
+        places = self._places(host, url.port or PORTS[url.scheme], place, proxied=proxied)
         # A client of its own, so that no cookie and no connection is shared by hosts of a number.
         direct = {} if proxied else {"mounts": {"http://": None, "https://": None}}
         agent = {"User-Agent": f"mechassay/{__version__}"}
@@ -328,7 +328,7 @@ class Web:
             with closing(answer):
                 yield answer
 
-    def _places(self, host: str, port: int, told: str, *, proxied: bool) -> Sequence[str]:
+    def _places(self, host: str, port: int, address_text: str, *, proxied: bool) -> Sequence[str]:
         """The addresses of a host, all of which may be asked.
 
         Raises:
@@ -344,8 +344,8 @@ class Web:
         for place in () if self.local else places:
             if not is_public(place):
                 raise BadUsage(
-                    f"{told}: is an address of this machine or its network ({place}); allow it"
-                    " with --local."
+                    f"{address_text}: is an address of this machine or its network ({place});"
+                    " allow it with --local."
                 )
         return places
 
@@ -370,7 +370,7 @@ class Web:
         if kind not in kinds:
             raise BadFile(
                 f"{address}: is {media or 'of no declared kind'}; expected one of"
-                f" {', '.join(name for name, each in KINDS.items() if each in kinds)}."
+                f" {', '.join(name for name, kind in KINDS.items() if kind in kinds)}."
             )
         if kind == ".pdf" and not is_pdf:
             raise BadFile(

@@ -54,8 +54,8 @@ class _Layers:
         default = _plain(properties.get("/D")) or {}
         self.groups = _items(properties, "/OCGs")
         self.base_off = default.get("/BaseState") == "/OFF"
-        self.on = {_number(each) for each in _items(default, "/ON")}
-        self.off = {_number(each) for each in _items(default, "/OFF")}
+        self.on = {_number(group) for group in _items(default, "/ON")}
+        self.off = {_number(group) for group in _items(default, "/OFF")}
         self.seen: set[int] = set()
 
     def any_off(self) -> bool:
@@ -77,12 +77,12 @@ class _Layers:
             return not self._holds(own.raw_get("/VE"))
         groups = own.get("/OCGs")
         one = [own.raw_get("/OCGs")] if isinstance(groups, dict) else _items(own, "/OCGs")
-        off = [self._is_off(each) for each in one if _plain(each) is not None]
+        off = [self._is_off(group) for group in one if _plain(group) is not None]
         if not off:
             return False
         policy = own.get("/P", "/AnyOn")
-        shown = {"/AllOn": not any(off), "/AnyOff": any(off), "/AllOff": all(off)}
-        return not shown.get(policy, not all(off))
+        visible = {"/AllOn": not any(off), "/AnyOff": any(off), "/AllOff": all(off)}
+        return not visible.get(policy, not all(off))
 
     def _holds(self, expression: Any) -> bool:
         """Whether an expression of a membership dictionary is true."""
@@ -90,7 +90,7 @@ class _Layers:
         if isinstance(plain, dict):
             return not self._is_off(expression)
         how, *parts = plain
-        values = [self._holds(each) for each in parts]
+        values = [self._holds(operand) for operand in parts]
         return {"/Not": not any(values), "/Or": any(values)}.get(how, all(values))
 
     def mark(self, resources: Any, pypdf: Any) -> None:

@@ -107,7 +107,9 @@ def between_columns(lines: Sequence[PageLine]) -> tuple[float, ...]:
     wide_enough = [line for line in lines if line.text.strip()]
     if len(wide_enough) < 2 * SIDE_BY_SIDE:
         return ()
-    box = np.array([(each.left, each.right, each.bottom, each.top) for each in wide_enough])
+    box = np.array(
+        [(letter.left, letter.right, letter.bottom, letter.top) for letter in wide_enough]
+    )
     left, right, bottom, top = box.T
     width = right.max() - left.min()
     wide = right - left >= WIDE * width
@@ -166,19 +168,19 @@ def title_of(lines: Sequence[PageLine]) -> str:
 
     The stamp of arXiv, written upwards, is left out, as are single letters.
     """
-    shown = [
+    visible = [
         line
         for line in lines
-        if sum(each.isalpha() for each in line.text) >= 3
+        if sum(character.isalpha() for character in line.text) >= 3
         and line.right - line.left > line.top - line.bottom
         and not line.text.lstrip().startswith("arXiv:")
     ]
-    if not shown:
+    if not visible:
         return ""
-    largest = max(line.size for line in shown)
-    parts = [line.text.strip() for line in shown if line.size > 0.95 * largest]
+    largest = max(line.size for line in visible)
+    parts = [line.text.strip() for line in visible if line.size > 0.95 * largest]
     # A page in letters of one size has no title that could be told.
-    return " ".join(parts) if len(parts) < min(6, len(shown)) else ""
+    return " ".join(parts) if len(parts) < min(6, len(visible)) else ""
 
 
 WHITE = (255, 255, 255)
@@ -254,7 +256,7 @@ class PdfPage:
         """The lines of the page without its hidden text, in the order in which they were drawn."""
         # Marks may go with what they say in the place of letters: layers come first.
         layered = {owner for owner, shape in self._shapes().items() if self._is_layered(shape)}
-        said = self._without_stand_ins()
+        stand_ins = self._without_stand_ins()
         # PDFium leaves out a text that lies on its copy: with one gone, the other may appear.
         while True:
             textpage = self.page.get_textpage()
@@ -267,8 +269,8 @@ class PdfPage:
                 if not letter.generated:
                     words[letter.owner] = words.get(letter.owner, "") + _character(letter.code)
             textpage.close()
-            self._tell_stand_ins(said, words)
-            said = []
+            self._tell_stand_ins(stand_ins, words)
+            stand_ins = []
             if not reasons:
                 return lines_of(self._reached(letters, shapes, words))
             for owner, reason in reasons.items():
@@ -278,14 +280,14 @@ class PdfPage:
 
     def _without_stand_ins(self) -> list[tuple[str, int]]:
         """Take ActualText from the page; what it said, and of which text objects."""
-        shapes, found = self._shapes(), list[tuple[str, int]]()
+        shapes, marks = self._shapes(), list[tuple[str, int]]()
         for owner, shape in shapes.items():
             if shape.kind == self.raw.FPDF_PAGEOBJ_TEXT:
-                found += [(self._stand_in(mark), owner) for mark in self._marks(shape)]
+                marks += [(self._stand_in(mark), owner) for mark in self._marks(shape)]
         for shape in shapes.values():  # Text objects share marks: all are read before one goes.
             for mark in self._marks(shape):
                 self.raw.FPDFPageObj_RemoveMark(shape.handle.raw, mark)
-        return found
+        return marks
 
     def _marks(self, shape: PdfShape) -> list[Any]:
         """The marked content of an object that declares ActualText."""
@@ -319,13 +321,13 @@ class PdfPage:
         get(mark, ACTUAL.encode(), None, 0, n)
         text = (ctypes.c_ubyte * (n.value + 1))()
         get(mark, ACTUAL.encode(), text, n.value, n)
-        said = bytes(text)[: n.value]
-        wide = said[:2] in (codecs.BOM_UTF16_BE, codecs.BOM_UTF16_LE)
-        return said.decode("utf-16" if wide else "utf-8", "replace")
+        letters = bytes(text)[: n.value]
+        wide = letters[:2] in (codecs.BOM_UTF16_BE, codecs.BOM_UTF16_LE)
+        return letters.decode("utf-16" if wide else "utf-8", "replace")
 
-    def _tell_stand_ins(self, said: list[tuple[str, int]], words: dict[int, str]) -> None:
+    def _tell_stand_ins(self, stand_ins: list[tuple[str, int]], words: dict[int, str]) -> None:
         """Report what ActualText said where the letters are others."""
-        for text, pieces in groupby(said, key=itemgetter(0)):
+        for text, pieces in groupby(stand_ins, key=itemgetter(0)):
             drawn = "".join(words.get(owner, "") for _, owner in pieces)
             plain = skeleton(normalised(text))
             if plain and plain != skeleton(normalised(drawn)):
@@ -337,26 +339,26 @@ class PdfPage:
         """Letters without those of text objects that cannot be looked at."""
         for owner in words.keys() - shapes.keys():
             self.cut.append(hidden("in too many forms", words[owner], self.number))
-        reached = [each for each in letters if each.generated or each.owner in shapes]
+        reached = [letter for letter in letters if letter.generated or letter.owner in shapes]
         return self._inside(reached, shapes)
 
     def _inside(self, letters: list[PdfLetter], shapes: dict[int, PdfShape]) -> list[PdfLetter]:
         """Letters without those that the page or a clip path cuts off a text object."""
         paper: Box = self.page.get_bbox()
-        owners = {each.owner for each in letters if not each.generated}
+        owners = {letter.owner for letter in letters if not letter.generated}
         clips = {owner: self._clip(shapes[owner].handle) for owner in owners}
         kept, lost = list[PdfLetter](), dict[tuple[int, str], str]()
-        for each in letters:
+        for letter in letters:
             reason = ""
-            if not each.generated:
-                off = not _holds(paper, _middle(each.box))
-                clipped = not _holds(clips[each.owner], _middle(each.box))
+            if not letter.generated:
+                off = not _holds(paper, _middle(letter.box))
+                clipped = not _holds(clips[letter.owner], _middle(letter.box))
                 reason = OFF if off else CLIPPED if clipped else ""
             if reason:
-                key = each.owner, reason
-                lost[key] = lost.get(key, "") + _character(each.code)
+                key = letter.owner, reason
+                lost[key] = lost.get(key, "") + _character(letter.code)
             else:
-                kept.append(each)
+                kept.append(letter)
         self.cut += [hidden(reason, text, self.number) for (_, reason), text in lost.items()]
         return kept
 
@@ -369,15 +371,15 @@ class PdfPage:
                 yield PdfLetter(code, nowhere, 0, True)
                 continue
             owner = _address(raw.FPDFText_GetTextObject(textpage, place))
-            found = raw.FPDFText_GetLooseCharBox(textpage, place, rect)
-            box = (rect.left, rect.bottom, rect.right, rect.top) if found else nowhere
+            has_box = raw.FPDFText_GetLooseCharBox(textpage, place, rect)
+            box = (rect.left, rect.bottom, rect.right, rect.top) if has_box else nowhere
             yield PdfLetter(code, box, owner, False)
 
     def _shapes(self) -> dict[int, PdfShape]:
         """Everything on the page by its address, in the order of drawing."""
         return {
-            _address(each.raw): PdfShape(place, each.type, each, self._box(each))
-            for place, each in enumerate(self.page.get_objects(max_depth=DEEPEST))
+            _address(object.raw): PdfShape(place, object.type, object, self._box(object))
+            for place, object in enumerate(self.page.get_objects(max_depth=DEEPEST))
         }
 
     def _box(self, shape: Any) -> Box:
@@ -441,17 +443,17 @@ class PdfPage:
                 heights[letter.owner] = max(heights.get(letter.owner, 0.0), side)
         paper: Box = self.page.get_bbox()
         others = [
-            each
-            for owner, each in shapes.items()
-            if each.kind != self.raw.FPDF_PAGEOBJ_TEXT and owner not in layered
+            shape
+            for owner, shape in shapes.items()
+            if shape.kind != self.raw.FPDF_PAGEOBJ_TEXT and owner not in layered
         ]
-        found = {
+        owners = {
             owner: LAYER
             if owner in layered
             else self._reason(shapes[owner], box, heights[owner], paper, others)
             for owner, box in boxes.items()
         }
-        return {owner: reason for owner, reason in found.items() if reason}
+        return {owner: reason for owner, reason in owners.items() if reason}
 
     def _reason(
         self, text: PdfShape, box: Box, height: float, paper: Box, others: list[PdfShape]
@@ -466,8 +468,8 @@ class PdfPage:
             return CLIPPED
         if height * self._narrowness(text.handle) < SMALLEST:
             return f"smaller than {SMALLEST:g} points"
-        for each in others:
-            if each.place > text.place and self._covers(each, box):
+        for other_shape in others:
+            if other_shape.place > text.place and self._covers(other_shape, box):
                 return "covered"
         stroked = mode in (raw.FPDF_TEXTRENDERMODE_STROKE, raw.FPDF_TEXTRENDERMODE_STROKE_CLIP)
         colour = self._colour(text.handle, stroked)
@@ -503,7 +505,7 @@ class PdfPage:
         get = raw.FPDFPageObj_GetStrokeColor if stroked else raw.FPDFPageObj_GetFillColor
         if not get(shape, *parts):
             return None
-        red, green, blue, opacity = (each.value for each in parts)
+        red, green, blue, opacity = (channel.value for channel in parts)
         return red, green, blue, opacity
 
     def _behind(
@@ -512,14 +514,16 @@ class PdfPage:
         """The colour behind a text; None if it is a picture's."""
         middle = ((box[0] + box[2]) / 2, (box[1] + box[3]) / 2)
         behind: tuple[int, ...] | None = WHITE
-        for each in others:
-            if each.place > text.place or not _holds(each.box, (*middle, *middle)):
+        for other_shape in others:
+            if other_shape.place > text.place or not _holds(other_shape.box, (*middle, *middle)):
                 continue
-            if each.kind == self.raw.FPDF_PAGEOBJ_PATH:
-                colour = self._colour(each.handle) if self._filled(each) else (0, 0, 0, 0)
+            if other_shape.kind == self.raw.FPDF_PAGEOBJ_PATH:
+                colour = (
+                    self._colour(other_shape.handle) if self._filled(other_shape) else (0, 0, 0, 0)
+                )
                 if colour is None or colour[3] > FAINTEST:
                     behind = colour
-            elif each.kind in (self.raw.FPDF_PAGEOBJ_IMAGE, self.raw.FPDF_PAGEOBJ_SHADING):
+            elif other_shape.kind in (self.raw.FPDF_PAGEOBJ_IMAGE, self.raw.FPDF_PAGEOBJ_SHADING):
                 behind = None
         return behind  # pyright: ignore[reportReturnType] - three or four numbers
 
@@ -703,8 +707,8 @@ def _by_pypdf(content: bytes, name: str, most: int | None) -> FileText:
         raise BadFile(f"{name}: {SCANNED}.")
     if skeleton(normalised(title)) not in skeleton(normalised(pages[0])):
         title = ""  # No reader sees it.
-    told = f"pypdf {pypdf.__version__}, first {most} pages" + " (Tower 2026)" * (most == 50)
-    return FileText(pages, n_pages, title, told)
+    how = f"pypdf {pypdf.__version__}, first {most} pages" + " (Tower 2026)" * (most == 50)
+    return FileText(pages, n_pages, title, how)
 
 
 # pypdfium2
@@ -743,7 +747,7 @@ def _by_pdfium(content: bytes, name: str, most: int | None) -> FileText:
 
 
 def _nothing_visible(cut: list[HiddenText]) -> str:
-    n = sum(each.n for each in cut)
+    n = sum(hidden_text.n for hidden_text in cut)
     if not n:
         return SCANNED
     return (

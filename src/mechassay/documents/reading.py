@@ -83,14 +83,14 @@ def markdown_text(text: str) -> tuple[str, tuple[HiddenText, ...]]:
     text = text.replace("\r\n", "\n")
     comments = tuple(
         hidden("comment", words)
-        for each in _COMMENT.finditer(text)
-        if (words := each[1] or each[2] or "").strip()
+        for match in _COMMENT.finditer(text)
+        if (words := match[1] or match[2] or "").strip()
     )
     text = _COMMENT.sub("", text)
     elements = _Elements(text)
     text = elements.seen()
     definitions = tuple(
-        hidden("definition of a link", each[1]) for each in _DEFINITION.finditer(text)
+        hidden("definition of a link", match[1]) for match in _DEFINITION.finditer(text)
     )
     text = _DEFINITION.sub("", text)
     return _EMPTY.sub("\n\n", text), (*comments, *elements.found, *definitions)
@@ -112,7 +112,7 @@ class _Elements(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=False)
         self.text = text
-        self.starts = [0, *(each.end() for each in re.finditer("\n", text))]
+        self.starts = [0, *(match.end() for match in re.finditer("\n", text))]
         self.open = [_Open("", [TextLook()], {}, "")]
         self.kept: list[str] = []
         self.found: list[HiddenText] = []
@@ -162,7 +162,7 @@ class _Elements(HTMLParser):
         line, column = self.getpos()
         begin = self.starts[line - 1] + column
         self._upto(begin)
-        tags = [each.tag for each in self.open]
+        tags = [element.tag for element in self.open]
         self.at = (self.text.find(">", begin) + 1) or len(self.text)
         if not self.open[-1].reason:
             self.kept.append(self.text[begin : self.at])
@@ -176,13 +176,15 @@ class _Elements(HTMLParser):
         for name, meant in (("color", "color"), ("bgcolor", "background-color")):
             value = attributes.get(name, "").strip().lower()
             styles.insert(0, {meant: f"#{value}" if re.fullmatch("[0-9a-f]{6}", value) else value})
-        given, values = with_values([each for each in styles if any(each.values())], outer.values)
+        given, values = with_values(
+            [style for style in styles if any(style.values())], outer.values
+        )
         looks = looks_within(outer.looks, given)
         closed = tag in ("details", "dialog") and "open" not in attributes
         reason = "not shown" if tag in NEVER else unseen_because(attributes, given)
         # Text of a closed element is hidden, and its summary is not.
-        shown = tag == "summary" and outer.closed
-        gone = outer.reason if outer.reason not in _LOOKS and not shown else ""
+        is_open = tag == "summary" and outer.closed
+        gone = outer.reason if outer.reason not in _LOOKS and not is_open else ""
         reason = gone or reason or reason_of(looks) or ("closed" if closed else "")
         return _Open(tag, looks, values, reason, closed and not gone)
 
@@ -235,8 +237,8 @@ def read_document(
     except OSError as error:
         raise BadFile(f"{path}: cannot be read ({first_line(error)}).") from None
     name = path.name if source.kind == "file" else source.id
-    told = str(path) if source.kind == "file" else source.id
-    read = _text(content, path.suffix, told, most, extractor)
+    label = str(path) if source.kind == "file" else source.id
+    read = _text(content, path.suffix, label, most, extractor)
     document = PagedDocument(
         name,
         hashlib.sha256(content).hexdigest(),
@@ -267,7 +269,9 @@ def _text(
     pages = tuple(page for page, _ in split)
     if not any(page.strip() for page in pages):
         raise BadFile(f"{name}: {NO_TEXT}.")
-    cut = merged([*unseen, *(each for _, found in split for each in found)])
+    cut = merged(
+        [*unseen, *(hidden_text for _, hidden_texts in split for hidden_text in hidden_texts)]
+    )
     return FileText(pages, len(pages), hidden=cut)
 
 

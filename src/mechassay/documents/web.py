@@ -72,7 +72,7 @@ def declared(text: str, important: bool = False) -> tuple[Mapping[str, str], ...
 
 def for_paper(query: str) -> bool:
     """Whether a media query holds for paper or speech alone."""
-    return bool(query.strip()) and all(_PAPER.match(each.strip()) for each in query.split(","))
+    return bool(query.strip()) and all(_PAPER.match(part.strip()) for part in query.split(","))
 
 
 def sheet_rules(text: str, condition: str = "") -> list[SheetRule]:
@@ -109,7 +109,7 @@ def sheet_rules(text: str, condition: str = "") -> list[SheetRule]:
             for declares in _declared(inside, important)
             for selector in selectors
         ]
-        ahead += [(each, selectors, condition) for each in reversed(inside)]
+        ahead += [(rule, selectors, condition) for rule in reversed(inside)]
     return rules
 
 
@@ -225,17 +225,17 @@ _WHOLE = ("none", "initial", "unset", "auto", "border-box", "margin-box", "paddi
 def with_values(styles: Iterable[Style], outer: Style) -> tuple[list[Style], Style]:
     """Styles with values in the place of variables (`--a`), and those inside it."""
     styles = list(styles)
-    own = {name: value for each in styles for name, value in each.items() if name[:2] == "--"}
+    own = {name: value for style in styles for name, value in style.items() if name[:2] == "--"}
     values = {**outer, **own} if own else outer
 
     def put(value: str) -> str:
         for _ in range(8):
             if "var(" not in value:
                 break
-            value = _VARIABLE.sub(lambda found: values.get(found[1], found[2] or ""), value)
+            value = _VARIABLE.sub(lambda match: values.get(match[1], match[2] or ""), value)
         return value
 
-    return [{name: put(value) for name, value in each.items()} for each in styles], values
+    return [{name: put(value) for name, value in style.items()} for style in styles], values
 
 
 def ways(styles: Sequence[Style]) -> list[Style]:
@@ -246,22 +246,22 @@ def ways(styles: Sequence[Style]) -> list[Style]:
     gone with all that is in it (`unseen_because`). A length given as a share is taken of what
     it is a share of.
     """
-    last = {name: value for each in styles for name, value in each.items()}
-    found: list[Style] = [last]
-    for each in styles:
-        won = {**last, **each}
-        if won not in found:
-            found.append(won)
-    return found
+    last = {name: value for style in styles for name, value in style.items()}
+    looks: list[Style] = [last]
+    for style in styles:
+        won = {**last, **style}
+        if won not in looks:
+            looks.append(won)
+    return looks
 
 
 def _pixels(value: str, whole: float) -> float | None:
     """A length in pixels, of a whole for shares of it; None if it is none."""
-    found = _NUMBER.match(value)
-    if not found:
+    number = _NUMBER.match(value)
+    if not number:
         return None
     scale = {"pt": 4 / 3, "em": whole, "rem": 16.0, "%": whole / 100, "vw": 12.0, "vh": 8.0}
-    return float(found[1]) * scale.get(found[2] or "px", 1.0)
+    return float(number[1]) * scale.get(number[2] or "px", 1.0)
 
 
 @dataclass(frozen=True)
@@ -288,8 +288,10 @@ class TextLook:
             look = replace(look, fill=colour_in(fill))
         look = replace(look, behind=look._behind(style))
         short = _SIZE.findall(re.sub(r"\s*/\s*", "/", style.get("font", "")))
-        sizes = [_pixels(each, look.size) for each in (style.get("font-size", ""), *short[-1:])]
-        known = [each for each in sizes if each is not None]
+        sizes = [
+            _pixels(size_text, look.size) for size_text in (style.get("font-size", ""), *short[-1:])
+        ]
+        known = [size for size in sizes if size is not None]
         if known:
             look = replace(look, size=min(known))
         opacity = _pixels(style.get("opacity", ""), 1.0)
@@ -325,7 +327,7 @@ class TextLook:
 
 
 def _same(one: Colour, other: Colour) -> bool:
-    first, second = (tuple(round(part) for part in each[:3]) for each in (one, other))
+    first, second = (tuple(round(part) for part in colour[:3]) for colour in (one, other))
     return same_colour(first, second)
 
 
@@ -334,15 +336,15 @@ def looks_within(looks: Sequence[TextLook], styles: Sequence[Style]) -> list[Tex
     if not styles:
         return list(looks)
     every = [look.within(style) for look in looks for style in ways(styles)]
-    smallest = min(each.size for each in every)
-    return list(dict.fromkeys(replace(each, size=smallest) for each in every))[: MOST_LOOKS + 1]
+    smallest = min(look.size for look in every)
+    return list(dict.fromkeys(replace(look, size=smallest) for look in every))[: MOST_LOOKS + 1]
 
 
 def reason_of(looks: Sequence[TextLook]) -> str:
     """Why text of these looks is hidden in one of them; "" if it is in none."""
     if len(looks) > MOST_LOOKS:
         return "more styles than are looked at"
-    return next((each.reason for each in looks if each.reason), "")
+    return next((look.reason for look in looks if look.reason), "")
 
 
 def unseen_because(attributes: Mapping[str, str], styles: Sequence[Style]) -> str:
@@ -352,7 +354,7 @@ def unseen_because(attributes: Mapping[str, str], styles: Sequence[Style]) -> st
             return name
     if (attributes.get("aria-hidden") or "").lower() == "true":
         return "aria-hidden"
-    return next((reason for each in ways(styles) if (reason := _unseen(each))), "")
+    return next((reason for check in ways(styles) if (reason := _unseen(check))), "")
 
 
 def _unseen(style: Style) -> str:
@@ -395,7 +397,7 @@ def _off(value: str) -> bool:
         if pixels <= -OFF or pixels >= FAR:
             return True
     return bool(re.search(r"calc|min|max|clamp", value)) and any(
-        abs(float(each.rstrip("%"))) >= FAR for each in _FLOAT.findall(value)
+        abs(float(match.rstrip("%"))) >= FAR for match in _FLOAT.findall(value)
     )
 
 
@@ -403,13 +405,13 @@ def _flat(style: Style) -> bool:
     """Whether letters are scaled to nothing, or turned so that they are seen from the side."""
     move = style.get("transform", "")
     scaled = [*_SCALE.findall(move), style.get("scale", ""), style.get("zoom", "")]
-    for each in scaled:
-        for number in _FLOAT.findall(each):
+    for value in scaled:
+        for number in _FLOAT.findall(value):
             share = float(number.rstrip("%")) / (100 if number.endswith("%") else 1)
             if abs(share) < FLATTEST:
                 return True
-    for each in _MATRIX.findall(move):
-        a, b, c, d, *_ = (*(float(part.rstrip("%")) for part in _FLOAT.findall(each)), 0, 0, 0, 0)
+    for value in _MATRIX.findall(move):
+        a, b, c, d, *_ = (*(float(part.rstrip("%")) for part in _FLOAT.findall(value)), 0, 0, 0, 0)
         if abs(a * d - b * c) < FLATTEST:
             return True
     turned = style.get("rotate", "")
@@ -437,7 +439,7 @@ def web_text(content: bytes, name: str) -> FileText:
         MissingExtra: what reads it is not installed.
     """
     modules = ("lxml.html", "trafilatura", "lxml.cssselect")
-    html, trafilatura, select = (needed(each, name, "papers") for each in modules)
+    html, trafilatura, select = (needed(package, name, "papers") for package in modules)
     try:
         root = html.document_fromstring(_decoded(content))
     except (ValueError, import_module("lxml.etree").LxmlError) as error:
@@ -447,11 +449,11 @@ def web_text(content: bytes, name: str) -> FileText:
     heading = " ".join("".join(root.xpath("(//h1)[1]//text()")).split())
     every = "\n".join(root.itertext())
     article = _article(trafilatura, root)
-    told = f"trafilatura {trafilatura.__version__}" if article else f"lxml {_version()}, all text"
+    reader = f"trafilatura {trafilatura.__version__}" if article else f"lxml {_version()}, all text"
     text, shapeless = without_shapeless(_spaced(article or every))
     if not text:
         raise BadFile(f"{name}: {NO_TEXT}{' that can be seen' * bool(cut)}.")
-    return FileText((text,), 1, heading or title, told, merged([*cut, *shapeless]))
+    return FileText((text,), 1, heading or title, reader, merged([*cut, *shapeless]))
 
 
 def _article(trafilatura: Any, root: Any) -> str:
@@ -509,11 +511,11 @@ def _selected(root: Any, select: Any, selector: str) -> tuple[list[Any], tuple[i
     States and parts of elements (`a:hover`, `p::before`) select nothing.
     """
     wider = _ANY_CASE.sub("]", _CLASSES.sub("", selector))
-    for each in (selector, wider):
+    for selector_text in (selector, wider):
         with suppress(select.SelectorError):
-            found = select.CSSSelector(each, translator="html")(root)
+            elements = select.CSSSelector(selector_text, translator="html")(root)
             parse = import_module("cssselect").parse
-            return found, (0, *max(one.specificity() for one in parse(each)))
+            return elements, (0, *max(one.specificity() for one in parse(selector_text)))
     return [], (0, 0, 0, 0)
 
 
@@ -543,7 +545,7 @@ class _Unseen:
 
     def cut(self, root: Any) -> list[HiddenText]:
         """Cut it; what it was, in the order of the page for each condition."""
-        conditions = [each for each in self.conditions if each]
+        conditions = [condition for condition in self.conditions if condition]
         for self.holding in ("", *conditions, *([None] if len(conditions) > 1 else [])):
             self._walk(root, self._styles(root), [TextLook()], {})
         for element in root.iter():
@@ -583,7 +585,7 @@ class _Unseen:
         """The styles of an element under the conditions that hold, the strongest last."""
         inline = element.get("style", "")
         own = ((1, 0, 0, 0), 0, "")
-        found = [
+        applied = [
             *self.matched.get(element, []),
             *(
                 _Matched(important, *own, style)
@@ -594,13 +596,18 @@ class _Unseen:
         holding = ("", self.holding) if self.holding is not None else self.conditions
         ordered = sorted(
             (
-                each
-                for each in found
-                if each.style and (not each.condition or each.condition in holding)
+                declaration
+                for declaration in applied
+                if declaration.style
+                and (not declaration.condition or declaration.condition in holding)
             ),
-            key=lambda each: each[:3],
+            key=lambda declaration: declaration[:3],
         )
-        return [each for each in (_hints(element), *(each.style for each in ordered)) if each]
+        return [
+            style
+            for style in (_hints(element), *(declaration.style for declaration in ordered))
+            if style
+        ]
 
     def _own(self, element: Any, reason: str) -> None:
         """Cut an element's own text, and what stands between its children, if it is not seen."""
@@ -633,8 +640,12 @@ def _hints(element: Any) -> Style:
     """What the attributes of an element say of its style."""
     names = {"bgcolor": "background-color"}
     names["text" if element.tag == "body" else "color"] = "color"
-    values = {names[each]: element.get(each).strip().lower() for each in names if element.get(each)}
-    return {name: f"#{each}" if _HEX.match(each) else each for name, each in values.items()}
+    values = {
+        names[attribute]: element.get(attribute).strip().lower()
+        for attribute in names
+        if element.get(attribute)
+    }
+    return {name: f"#{value}" if _HEX.match(value) else value for name, value in values.items()}
 
 
 def _joined(before: str, after: str) -> str:

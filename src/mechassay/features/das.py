@@ -180,7 +180,7 @@ class TrainedFinder(ABC):
             about = provenance_of(self, model, batch, chosen) | {"steps": plan.steps}
             if together:
                 about["together"] = True
-            start = [t for each in trainables for t, _ in each.parameters()]
+            start = [t for trainable in trainables for t, _ in trainable.parameters()]
             description = {**about, "sites": list(map(str, chosen)), "init": digest_of(start)}
             with progress.track(self.name, plan.steps) as advance:
                 losses = train(
@@ -196,22 +196,22 @@ class TrainedFinder(ABC):
                     key=key_of(description),
                     checkpoint=checkpoint,
                 )
-        said = {
+        stored = {
             str(chosen[number]): warning
             for bundle, trainable in zip(data.bundles, trainables, strict=True)
             for place, number in enumerate(bundle)
             if (warning := trainable.warning(place, plan.progress(plan.steps - 1)))
         }
-        if said:
-            about["warnings"] = said
-        found = {
+        if stored:
+            about["warnings"] = stored
+        tensors = {
             number: trainable.found(place)
             for bundle, trainable in zip(data.bundles, trainables, strict=True)
             for place, number in enumerate(bundle)
         }
-        masks = {s: found[i][1] for i, s in enumerate(chosen)}
+        masks = {s: tensors[i][1] for i, s in enumerate(chosen)}
         return Fit(
-            MappingProxyType({site: found[i][0] for i, site in enumerate(chosen)}),
+            MappingProxyType({site: tensors[i][0] for i, site in enumerate(chosen)}),
             MappingProxyType({site: mask for site, mask in masks.items() if mask is not None}),
             losses,
             MappingProxyType(about),
@@ -361,7 +361,7 @@ def bases(
     shared = random_basis(width, generator, dtype).to(device)
     if not any(site in init for site in sites):
         return shared[None]
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     for site in sites:
         start = init.get(site, shared)
         if isinstance(start, Directions):
@@ -371,8 +371,8 @@ def bases(
                 f"{who} begins with a basis [{width}, {width}]; init at {site} is a"
                 f" {type(start).__name__}."
             )
-        found.append(check_basis(f"{who} at {site}", start, width).to(device, dtype))
-    return torch.stack(found)
+        tensors.append(check_basis(f"{who} at {site}", start, width).to(device, dtype))
+    return torch.stack(tensors)
 
 
 class Rotation(Trainable):

@@ -108,7 +108,7 @@ class FeatureMasks(Trainable):
         self, featurizers: Sequence[Featurizer], sizes: Sequence[int], finder: DBM, probe: Tensor
     ) -> None:
         self.featurizers, self.sizes, self.finder = list(featurizers), list(sizes), finder
-        self.plain = all(isinstance(each, Identity) for each in featurizers)
+        self.plain = all(isinstance(featurizer, Identity) for featurizer in featurizers)
         self.raw = probe.new_zeros(len(sizes), max(sizes)).requires_grad_()
         places = torch.arange(max(sizes), device=probe.device)
         self.real = places < torch.tensor(sizes, device=probe.device)[:, None]
@@ -116,9 +116,12 @@ class FeatureMasks(Trainable):
 
     def _matrices(self, probe: Tensor) -> Float[Tensor, "sites k d"] | None:
         """The decoders of all sites, where all are linear and of one shape."""
-        found = [None if self.plain else decoder_of(each) for each in self.featurizers]
-        linear = [x.to(probe) for x in found if x is not None]
-        if len(linear) < len(found) or len({tuple(x.shape) for x in linear}) > 1:
+        decoders = [
+            None if self.plain else decoder_of(own_featurizer)
+            for own_featurizer in self.featurizers
+        ]
+        linear = [x.to(probe) for x in decoders if x is not None]
+        if len(linear) < len(decoders) or len({tuple(x.shape) for x in linear}) > 1:
             return None
         return torch.stack(linear)
 
@@ -140,14 +143,16 @@ class FeatureMasks(Trainable):
             with torch.set_grad_enabled(values.base.requires_grad):
                 moved = torch.stack(
                     [
-                        each.encode(theirs) - each.encode(ours)
-                        for each, ours, theirs in zip(self.featurizers, base, source, strict=True)
+                        featurizer.encode(theirs) - featurizer.encode(ours)
+                        for featurizer, ours, theirs in zip(
+                            self.featurizers, base, source, strict=True
+                        )
                     ]
                 )
             return torch.baddbmm(base, moved * gates[:, None], self.matrices)
         parts = zip(self.featurizers, base, source, gates, self.sizes, strict=True)
         return torch.stack(
-            [exchanged(each, ours, theirs, gate=gate[:k]) for each, ours, theirs, gate, k in parts]
+            [exchanged(part, ours, theirs, gate=gate[:k]) for part, ours, theirs, gate, k in parts]
         )
 
     def warning(self, number: int, progress: float) -> str:

@@ -90,7 +90,7 @@ class Fit(OneLine, Tabular):
         return isinstance(site, Site | str) and load_site(site) in self.featurizers
 
     def _site(self, site: SiteLike) -> Site:
-        names = {str(each): each for each in self.featurizers}
+        names = {str(own_site): own_site for own_site in self.featurizers}
         return names[one_of("site of the fit", str(load_site(site)), names)]
 
     def featurizer(self, site: SiteLike) -> Featurizer:
@@ -122,16 +122,18 @@ class Fit(OneLine, Tabular):
             BadUsage: features that are no coordinates along orthonormal directions.
         """
         at = self._site(site)
-        found, chosen = self.featurizers[at], self.chosen.get(at)
-        if isinstance(found, Identity) and (chosen is not None or found.width is not None):
-            every = torch.eye(found.width or len(chosen if chosen is not None else ()))
-        elif isinstance(found, Directions):
-            every = found.vectors
-        elif isinstance(found, PrincipalAxes):
-            every = found.axes
+        featurizer, chosen = self.featurizers[at], self.chosen.get(at)
+        if isinstance(featurizer, Identity) and (
+            chosen is not None or featurizer.width is not None
+        ):
+            every = torch.eye(featurizer.width or len(chosen if chosen is not None else ()))
+        elif isinstance(featurizer, Directions):
+            every = featurizer.vectors
+        elif isinstance(featurizer, PrincipalAxes):
+            every = featurizer.axes
         else:
             raise BadUsage(
-                f"Features of a {type(found).__name__} at {at} are no coordinates along"
+                f"Features of a {type(featurizer).__name__} at {at} are no coordinates along"
                 " orthonormal directions."
             )
         return every if chosen is None else every[:, chosen]
@@ -139,21 +141,21 @@ class Fit(OneLine, Tabular):
     def n_features(self, site: SiteLike) -> int | None:
         """How many features are exchanged; None where the featurizer does not say."""
         at = self._site(site)
-        found, chosen = self.featurizers[at], self.chosen.get(at)
+        featurizer, chosen = self.featurizers[at], self.chosen.get(at)
         if chosen is not None:
             return int(chosen.sum())
-        return n_features_of(found)
+        return n_features_of(featurizer)
 
     # --- how it shows itself ----------------------------------------------------------------------
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         about = {name: self.provenance[name] for name in SHOWN if name in self.provenance}
-        told: dict[str, Any] = {"sites": len(self), **about}
+        facts: dict[str, Any] = {"sites": len(self), **about}
         if self.together:
-            told["together"] = True
+            facts["together"] = True
         if len(self.losses):
-            told |= {"steps": len(self.losses), "last_loss": float(self.losses[-1].mean())}
-        return told
+            facts |= {"steps": len(self.losses), "last_loss": float(self.losses[-1].mean())}
+        return facts
 
     def columns(self) -> dict[str, list[Any]]:
         """The sites as columns: where they are, their features, first and last losses."""
@@ -214,27 +216,27 @@ class Fit(OneLine, Tabular):
             BadUsage: a featurizer of another package; `STORED` are those that files may name.
         """
         tensors: dict[str, Tensor] = {"losses": self.losses}
-        told: list[dict[str, Any]] = []
-        for number, (site, found) in enumerate(self.featurizers.items()):
-            if type(found) not in STORED.values():
+        stored: list[dict[str, Any]] = []
+        for number, (site, featurizer) in enumerate(self.featurizers.items()):
+            if type(featurizer) not in STORED.values():
                 raise BadUsage(
                     f"A file of features holds {', '.join(STORED)}; {site} has a"
-                    f" {type(found).__name__}."
+                    f" {type(featurizer).__name__}."
                 )
             settings: dict[str, Any] = {}
-            for each in fields(found):  # pyright: ignore[reportArgumentType]
-                value = getattr(found, each.name)
+            for option in fields(featurizer):  # pyright: ignore[reportArgumentType]
+                value = getattr(featurizer, option.name)
                 if isinstance(value, Tensor):
                     # A copy: two sites may share a tensor, which a file does not.
-                    tensors[f"{number}.{each.name}"] = value.detach().cpu().clone()
+                    tensors[f"{number}.{option.name}"] = value.detach().cpu().clone()
                 else:
-                    settings[each.name] = value
+                    settings[option.name] = value
             if site in self.chosen:
                 tensors[f"{number}.chosen"] = self.chosen[site].cpu()
-            told.append({"site": str(site), "featurizer": type(found).__name__, **settings})
+            stored.append({"site": str(site), "featurizer": type(featurizer).__name__, **settings})
         header: dict[str, Any] = {
             "kind": KIND,
-            "sites": told,
+            "sites": stored,
             "together": self.together,
             "provenance": dict(self.provenance),
         }
@@ -257,8 +259,8 @@ class Fit(OneLine, Tabular):
         featurizers: dict[Site, Featurizer] = {}
         chosen: dict[Site, Tensor] = {}
         try:
-            for number, told in enumerate(header["sites"]):
-                settings = dict(told)
+            for number, stored in enumerate(header["sites"]):
+                settings = dict(stored)
                 site = load_site(settings.pop("site"))
                 kind = STORED[one_of("featurizer", settings.pop("featurizer"), STORED)]
                 arrays = {
@@ -267,9 +269,9 @@ class Fit(OneLine, Tabular):
                     if name.startswith(f"{number}.")
                 }
                 mask = arrays.pop("chosen", None)
-                featurizers[site] = found = kind(**settings, **arrays)
+                featurizers[site] = featurizer = kind(**settings, **arrays)
                 if mask is not None:
-                    _check_mask(found, mask)
+                    _check_mask(featurizer, mask)
                     chosen[site] = mask
             losses, provenance = tensors["losses"], header["provenance"]
             together = header.get("together", False)
@@ -292,8 +294,8 @@ def _file(path: Path) -> Path:
     return path if path.suffix == ".safetensors" else path / "fit.safetensors"
 
 
-def _check_mask(found: Featurizer, mask: Tensor) -> None:
-    known = n_features_of(found)
+def _check_mask(featurizer: Featurizer, mask: Tensor) -> None:
+    known = n_features_of(featurizer)
     if mask.dtype != torch.bool or mask.ndim != 1 or (known is not None and known != len(mask)):
         raise BadUsage(f"a mask of {tuple(mask.shape)} for {known} features")
 
@@ -364,11 +366,11 @@ def init_of(init: Init | None, sites: Sequence[Site]) -> dict[Site, Tensor | Fea
     if init is None:
         return {}
     given = init.featurizers if isinstance(init, Fit) else init
-    found = {load_site(cast("SiteLike", site)): start for site, start in given.items()}
-    strange = None if isinstance(init, Fit) else next((s for s in found if s not in sites), None)
+    starts = {load_site(cast("SiteLike", site)): start for site, start in given.items()}
+    strange = None if isinstance(init, Fit) else next((s for s in starts if s not in sites), None)
     if strange is not None:
         raise BadUsage(f"init has {strange}, which is not among the {len(sites)} sites of the fit.")
-    return {site: start for site, start in found.items() if site in sites}
+    return {site: start for site, start in starts.items() if site in sites}
 
 
 def classes_of(who: str, batch: InterchangeBatch) -> Int[Tensor, "n"]:
@@ -469,8 +471,8 @@ class ValueFinder(ABC):
                 if not bool(torch.isfinite(ours).all()):
                     raise NonFinite(f"{self.name}: values at {site} are NaN or infinite.")
                 wide = None if theirs is None else theirs.double().cpu()
-                found = Found(site, ours.double().cpu(), wide, classes[at.row].cpu())
-                featurizers[site] = self.find(found)
+                direction = Found(site, ours.double().cpu(), wide, classes[at.row].cpu())
+                featurizers[site] = self.find(direction)
                 advance(1)
         return Fit(
             MappingProxyType(featurizers),

@@ -92,9 +92,9 @@ def leading(who: str, rows: Float[Tensor, "classes d"], k: int) -> Directions:
     least = torch.finfo(rows.dtype).eps * max(rows.shape) * float(rows.norm())
     if float(sizes[k - 1]) <= least:
         raise BadUsage(f"{who}: the classes differ along fewer than k={k} directions.")
-    found = axes[:k].mT
-    sense = torch.sign((rows[-1] - rows[0]) @ found)
-    return Directions((found * torch.where(sense == 0, 1.0, sense)).contiguous())
+    directions = axes[:k].mT
+    sense = torch.sign((rows[-1] - rows[0]) @ directions)
+    return Directions((directions * torch.where(sense == 0, 1.0, sense)).contiguous())
 
 
 @dataclass(frozen=True)

@@ -85,11 +85,11 @@ class SAE(OneLine, Featurizer):
         one_of("activation of an SAE", self.activation, get_args(Activation))
         one_of("normalization of an SAE", self.normalization, get_args(Normalization))
         d, k = self.w_enc.shape
-        found = [tuple(x.shape) for x in (self.w_dec, self.b_enc, self.b_dec)]
-        if found != [(k, d), (k,), (d,)]:
+        shapes = [tuple(x.shape) for x in (self.w_dec, self.b_enc, self.b_dec)]
+        if shapes != [(k, d), (k,), (d,)]:
             raise BadUsage(
                 f"An SAE with W_enc of shape {(d, k)} has W_dec, b_enc and b_dec of shapes"
-                f" {(k, d)}, {(k,)}, {(d,)}; got {', '.join(map(str, found))}."
+                f" {(k, d)}, {(k,)}, {(d,)}; got {', '.join(map(str, shapes))}."
             )
         if (self.threshold is None) == (self.activation == "jumprelu"):
             raise BadUsage("An SAE has thresholds if and only if its activation is 'jumprelu'.")
@@ -121,13 +121,13 @@ class SAE(OneLine, Featurizer):
         """The matrix by which features change values; None where that depends on the value."""
         return self.w_dec if self.normalization == "none" else None
 
-    def shown(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"d": self.d_in, "n_features": self.n_features}
-        told["activation"] = self.activation
+    def repr_fields(self) -> dict[str, Any]:
+        facts: dict[str, Any] = {"d": self.d_in, "n_features": self.n_features}
+        facts["activation"] = self.activation
         more = {"k": self.k, "hook": self.hook, "model": self.model}
         if self.normalization != "none":
             more["normalization"] = self.normalization
-        return told | {name: value for name, value in more.items() if value}
+        return facts | {name: value for name, value in more.items() if value}
 
     def check_site(self, site: SiteLike) -> SAE:
         """The SAE, if it may be used at the site: its hook is that of the site, or not known.
@@ -333,8 +333,8 @@ def _check_scale(folder: Path, weights: str, norm_scale: float | None) -> None:
 def _refuse(path: Path, folder: Path, held: set[str], name: str) -> None:
     if held:
         raise BadFile(f"{path}: has files of several SAEs ({', '.join(sorted(held))}); name one.")
-    found = [name] if name else sorted(x.name for x in folder.iterdir())
-    some = ", ".join(found[:5]) + (f" and {len(found) - 5:,} more" if len(found) > 5 else "")
+    names = [name] if name else sorted(x.name for x in folder.iterdir())
+    some = ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
     raise BadFile(
         f"{path}: no SAE: there is {some or 'nothing'}; what is read is {', '.join(READERS)}, with"
         " cfg.json or config.json beside it, and .safetensors or .npz files of bare arrays."
@@ -481,8 +481,8 @@ def _arrays(path: Path) -> dict[str, Tensor]:
     """Arrays by the names of SAELens, in fp32."""
     if not path.is_file():
         raise BadFile(f"{path}: there is no such file.")
-    found = read_arrays(path)
-    return {name: _plain(x) for name, x in found.items()}
+    arrays = read_arrays(path)
+    return {name: _plain(x) for name, x in arrays.items()}
 
 
 def _plain(x: Tensor) -> Tensor:

@@ -68,11 +68,11 @@ class SiteTokens:
     @staticmethod
     def together(batch: InterchangeBatch, sites: Sequence[Site]) -> list[SiteTokens]:
         """The tokens of sites that are changed in one run; those that stay as they are left out."""
-        found: list[SiteTokens] = []
-        for each in place_together(batch, dict.fromkeys(sites, Interchange())):
-            assert each.source is not None
-            found.append(SiteTokens(each.row, each.base, each.source))
-        return found
+        tokens: list[SiteTokens] = []
+        for placed in place_together(batch, dict.fromkeys(sites, Interchange())):
+            assert placed.source is not None
+            tokens.append(SiteTokens(placed.row, placed.base, placed.source))
+        return tokens
 
     def __len__(self) -> int:
         return len(self.row)
@@ -215,10 +215,10 @@ class TrainingData:
 
 def _bundles(sites: Sequence[Site], widths: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """Sites by number that have equally many values, of equally many numbers."""
-    found: dict[tuple[int, bool], list[int]] = {}
+    bundles: dict[tuple[int, bool], list[int]] = {}
     for number, (site, width) in enumerate(zip(sites, widths, strict=True)):
-        found.setdefault((width, site.position == ALL), []).append(number)
-    return tuple(map(tuple, found.values()))
+        bundles.setdefault((width, site.position == ALL), []).append(number)
+    return tuple(map(tuple, bundles.values()))
 
 
 def _picked(
@@ -381,9 +381,11 @@ def train(
         for group in optimiser.param_groups:
             group["lr"] = group["whole"] * plan.factor(step)
         with torch.enable_grad():
-            found = leave(data, trainables, data.step(rows[step]), plan.progress(step), loss)
-        losses[step] = found
-        strange = (~torch.isfinite(found)).nonzero()
+            leave_gradients = leave(
+                data, trainables, data.step(rows[step]), plan.progress(step), loss
+            )
+        losses[step] = leave_gradients
+        strange = (~torch.isfinite(leave_gradients)).nonzero()
         if len(strange):
             site = data.sites[int(strange[0])]
             raise NonFinite(f"The loss at {site} is NaN or infinite in step {step}.")
@@ -434,17 +436,19 @@ def step_gradients(
     for part in _stacks(step.run, [branches[i] for i in seen], held):
         some = [seen[i] for i in part]
         finals = step.run.run([branches[i] for i in some], read=read)
-        each = row_losses(weights, torch.stack(finals), step, loss).mean(dim=1)
-        losses[some] = each.detach().double().cpu()
-        if each.requires_grad:
-            each.sum().backward()
+        row_means = row_losses(weights, torch.stack(finals), step, loss).mean(dim=1)
+        losses[some] = row_means.detach().double().cpu()
+        if row_means.requires_grad:
+            row_means.sum().backward()
     roots, gradients = list[Tensor](), list[Tensor]()
     for bundle, values in zip(data.bundles, new, strict=True):
         # A site that nothing is read behind has no gradient.
-        found = [leaves[i].grad for i in bundle]
+        leaf_gradients = [leaves[i].grad for i in bundle]
         roots.append(values)
         gradients.append(
-            torch.stack([torch.zeros_like(leaves[bundle[0]]) if x is None else x for x in found])
+            torch.stack(
+                [torch.zeros_like(leaves[bundle[0]]) if x is None else x for x in leaf_gradients]
+            )
         )
     for trainable in trainables:
         penalty = trainable.penalty(progress)
@@ -475,8 +479,8 @@ def row_losses(
     if loss == "cross-entropy":
         targets = step.targets[read].repeat(runs)
         logits = decoder.readout(finals[:, read].flatten(0, 1)).all()
-        each = F.cross_entropy(logits, targets, reduction="none").unflatten(0, (runs, -1))
-        return each.new_zeros(runs, n).index_add(1, read.nonzero()[:, 0], each)
+        losses = F.cross_entropy(logits, targets, reduction="none").unflatten(0, (runs, -1))
+        return losses.new_zeros(runs, n).index_add(1, read.nonzero()[:, 0], losses)
     assert step.own is not None
     # The first token of a label is predicted in the last column of its prompt.
     first = step.targets.shape[1] - read.sum(dim=1)
@@ -621,11 +625,11 @@ def joint_gradients(
             if len(at)
         ]
         [finals] = step.run.run([Branch(some.prompts, tuple(changes))], read=read)
-        each = row_losses(decoder, finals[None], some, loss).sum() / n
-        total += float(each.detach())
+        share = row_losses(decoder, finals[None], some, loss).sum() / n
+        total += float(share.detach())
         # Where nothing is read behind the sites there is no gradient.
-        if each.requires_grad:
-            each.backward()
+        if share.requires_grad:
+            share.backward()
     for trainable in trainables:
         penalty = trainable.penalty(progress)
         if penalty is not None:

@@ -109,8 +109,8 @@ def _task(name: str, data: Mapping[str, Any]) -> GymTask:
     variables = _object(data["variables"], f"{name}.variables")
     space = " " if data.get("result_prepend_space") else ""
     labels = {
-        kind: tuple(space + text for text in _texts(said, f"{name}.labels.{kind}"))
-        for kind, said in _object(data["labels"], f"{name}.labels").items()
+        kind: tuple(space + text for text in _texts(texts, f"{name}.labels.{kind}"))
+        for kind, texts in _object(data["labels"], f"{name}.labels").items()
     }
     template = _texts(data["templates"], f"{name}.templates")[0]
     spans: list[str] = _SPANS.findall(template)
@@ -138,15 +138,15 @@ def _task(name: str, data: Mapping[str, Any]) -> GymTask:
     for head, parts in together.items():
         lists = [_texts(variables[key], f"{name}.variables.{key}") for _, _, key in parts]
         if len(set(map(len, lists))) > 1:
-            told = ", ".join(str(len(each)) for each in lists)
-            raise BadUsage(f"{name}.variables.{head}.* must be equally long; got {told}")
+            lengths = ", ".join(str(len(options)) for options in lists)
+            raise BadUsage(f"{name}.variables.{head}.* must be equally long; got {lengths}")
         rows = tuple(
             tuple(
                 _written(span, key, text) for (_, span, key), text in zip(parts, row, strict=True)
             )
             for row in zip(*lists, strict=True)
         )
-        choices.append(Choice(tuple(each for each, _, _ in parts), {EVERY: rows}))
+        choices.append(Choice(tuple(text for text, _, _ in parts), {EVERY: rows}))
     if not any(choice.typed for choice in choices):
         raise BadUsage(f"{name}.variables must have one whose options are listed by type; none is")
     empty = any(choice.empty(region) for choice in choices for region in choice.regions)
@@ -200,7 +200,7 @@ def read_causalgym_rows(path: str | Path, *, split: str = "") -> dict[str, GymPa
         MissingExtra: parquet without `pyarrow`.
     """
     file = Path(path)
-    found: dict[str, list[InterchangePair]] = {}
+    pairs: dict[str, list[InterchangePair]] = {}
     names: dict[str, tuple[str, ...]] = {}
     groups: dict[frozenset[str], str] = {}
     mistakes: list[tuple[int, Mistake]] = []
@@ -212,11 +212,11 @@ def read_causalgym_rows(path: str | Path, *, split: str = "") -> dict[str, GymPa
             if len(regions) != len(texts[0]):
                 detail = f"{len(texts[0])} for {len(regions)}"
                 raise Mistake("another number of spans than the task's first row", detail, BadPairs)
-            found.setdefault(task, []).append(_pair(row, texts, regions, place, groups))
+            pairs.setdefault(task, []).append(_pair(row, texts, regions, place, groups))
         except Mistake as mistake:
             mistakes.append((place, mistake))
     raise_mistakes(path, mistakes)
-    if not found:
+    if not pairs:
         raise BadFile(f"{path}: there are no rows.")
     return {
         task: GymPairs(
@@ -226,7 +226,7 @@ def read_causalgym_rows(path: str | Path, *, split: str = "") -> dict[str, GymPa
             seed=None,
             tested=_tested(names[task], pairs),
         )
-        for task, pairs in found.items()
+        for task, pairs in pairs.items()
     }
 
 
@@ -252,7 +252,7 @@ def _pair(
     place: int,
     groups: dict[frozenset[str], str],
 ) -> InterchangePair:
-    base, source = (joined(each) for each in texts)
+    base, source = (joined(parts) for parts in texts)
     name = f"{row['task']}-{place:06d}"
     group = groups.setdefault(frozenset((row["task"], base, source)), name)
     return InterchangePair(
@@ -272,7 +272,7 @@ def _pair(
 def _spans(row: Mapping[str, Any], side: str) -> list[str]:
     """The spans of a sentence, without the token at its beginning."""
     spans: Any = row[side]
-    if not isinstance(spans, list) or not all(isinstance(each, str) for each in spans):
+    if not isinstance(spans, list) or not all(isinstance(name, str) for name in spans):
         raise Mistake(f"{side!r} must be a list of texts", f"got {short(spans)}")
     spans = list(spans)
     if spans and spans[0].startswith(BEGIN):
@@ -317,7 +317,7 @@ def _object(value: Any, at: str) -> Mapping[str, Any]:
 
 
 def _texts(value: Any, at: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not value or not all(isinstance(each, str) for each in value):
+    if not isinstance(value, list) or not value or not all(isinstance(part, str) for part in value):
         raise BadUsage(f"{at} must be a list of texts; got {short(value)}")
     return tuple(value)
 
@@ -332,7 +332,9 @@ class GymTaskList(Tabular, tuple[GymTask, ...]):
             "family": [task.family for task in self],
             "types": [" | ".join(task.types) for task in self],
             "labels": [
-                " | ".join(",".join(text.strip() for text in said) for said in task.labels.values())
+                " | ".join(
+                    ",".join(text.strip() for text in texts) for texts in task.labels.values()
+                )
                 for task in self
             ],
             "regions": [len(task.tested) for task in self],

@@ -119,16 +119,16 @@ def draw_maps(maps: Sequence[OddsMap], top: float) -> Figure:
     with rc_context(SETTINGS):
         rows = -(-len(maps) // ACROSS)
         across = -(-len(maps) // rows)
-        columns = max(len(set(each.regions)) for each in maps)
-        height = max(len(set(each.layers)) for each in maps)
+        columns = max(len(set(odds_map.regions)) for odds_map in maps)
+        height = max(len(set(odds_map.layers)) for odds_map in maps)
         wide = min(max(1.5, 0.2 * columns + 0.3), 2.6)
         size = (wide * across + 1.6, rows * (0.6 + max(1.2, 0.11 * height)) + 1.1)
         figure = Picture(figsize=size, layout="constrained")
         places: Any = figure.subplots(rows, across, squeeze=False, sharex=True, sharey=True)
         cmap = colormaps["RdBu_r"].with_extremes(bad="#d9d9d9")
         image: Any = None
-        for place, each in zip(places.ravel(), maps, strict=False):
-            cells, layers, regions = as_grid(each.layers, each.regions, each.values)
+        for place, odds_map in zip(places.ravel(), maps, strict=False):
+            cells, layers, regions = as_grid(odds_map.layers, odds_map.regions, odds_map.values)
             image = place.imshow(
                 np.ma.masked_invalid(cells),
                 cmap=cmap,
@@ -138,14 +138,14 @@ def draw_maps(maps: Sequence[OddsMap], top: float) -> Figure:
                 origin="lower",
                 interpolation="nearest",
             )
-            place.set_title(each.title, fontsize=SIZE - 1.5, loc="left", color=INK)
+            place.set_title(odds_map.title, fontsize=SIZE - 1.5, loc="left", color=INK)
             place.title.set_parse_math(False)
-            told = [f" {shortened(name, 18)}" for name in regions]
+            labels = [f" {shortened(name, 18)}" for name in regions]
             look: dict[str, Any] = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"}
-            place.set_xticks(range(len(regions)), told, fontsize=SIZE - 3, **look)
+            place.set_xticks(range(len(regions)), labels, fontsize=SIZE - 3, **look)
             step = max(1, -(-len(layers) // 8))
-            shown = range(0, len(layers), step)
-            place.set_yticks(shown, [str(layers[i]) for i in shown], fontsize=SIZE - 3)
+            ticks = range(0, len(layers), step)
+            place.set_yticks(ticks, [str(layers[i]) for i in ticks], fontsize=SIZE - 3)
             place.spines[:].set_color(GREY)
             place.tick_params(length=2, colors=GREY, labelcolor=INK)
             for text in place.get_xticklabels():
@@ -267,10 +267,10 @@ def last_checkpoints(records: Sequence[Record]) -> dict[str, list[Record]]:
 
 def checkpoints_of(records: Sequence[Record]) -> dict[str, list[list[Record]]]:
     """Of every model with several checkpoints the records of each, by their steps."""
-    found: dict[str, list[list[Record]]] = {}
+    columns: dict[str, list[list[Record]]] = {}
     for group in by_model(records).values():
-        found.setdefault(base_of(group[0]), []).append(group)
-    return {base: groups for base, groups in found.items() if len(groups) > 1}
+        columns.setdefault(base_of(group[0]), []).append(group)
+    return {base: groups for base, groups in columns.items() if len(groups) > 1}
 
 
 def checkpoint_name(record: Record) -> str:
@@ -360,29 +360,29 @@ def _of_task(
     for of, title in ((ORIGINAL, "Odds"), (SELECTIVITY, "Selectivity")):
         if lines := _lines(records, methods, of):
             yield _by_step(lines, f"{title} by training step", base, task)
-    shown = _spread(records)
-    cells = [record.table(CELLS) for record in shown]
-    top = max(float(np.nanmax(np.abs(each.numbers("odds")), initial=1e-9)) for each in cells)
+    chosen = _spread(records)
+    cells = [record.table(CELLS) for record in chosen]
+    top = max(float(np.nanmax(np.abs(cell.numbers("odds")), initial=1e-9)) for cell in cells)
     for method in methods if every else methods[:FIRST]:
         panels: list[OddsMap] = []
-        for record, table in zip(shown, cells, strict=True):
+        for record, table in zip(chosen, cells, strict=True):
             some = table.where(method=method)
-            found = record.measure("accuracy")
-            told = "" if found is None else f", accuracy {found.value:.2f}"
+            accuracy = record.measure("accuracy")
+            text = "" if accuracy is None else f", accuracy {accuracy.value:.2f}"
             layers = [int(x) for x in some.numbers("layer")]
             regions = [str(x) for x in some.columns.get("region", [])]
             values = some.numbers("odds").tolist()
             if layers:
-                title = f"{checkpoint_name(record)}{told}"
+                title = f"{checkpoint_name(record)}{text}"
                 panels.append(OddsMap(title, layers, regions, values))
         if panels:
             name = in_words(method)
             about = f"{task}, {base}, {name}: mean odds by layer and region, a panel a checkpoint"
             picture, title = draw_maps(panels, top), f"{name}, by checkpoint"
             yield PageFigure(picture, title=title, name=about, about=about)
-    if len(records) > len(shown):
-        told = f"Maps are of {len(shown)} of {len(records)} checkpoints; the records have all."
-        yield Text(told, "soft")
+    if len(records) > len(chosen):
+        text = f"Maps are of {len(chosen)} of {len(records)} checkpoints; the records have all."
+        yield Text(text, "soft")
 
 
 def _spread(records: Sequence[Record]) -> list[Record]:
@@ -453,7 +453,7 @@ class GymCheckPage(Page):
         """A row a task, a column a model."""
         groups = by_model(records)
         tasks = dict.fromkeys(record.task.name for record in records)
-        found = {
+        by_task = {
             task: [
                 next((record for record in some if record.task.name == task), None)
                 for some in groups.values()
@@ -461,7 +461,7 @@ class GymCheckPage(Page):
             for task in tasks
         }
         alone = len(groups) == 1
-        rows = [_row(task, row, alone) for task, row in found.items()]
+        rows = [_row(task, row, alone) for task, row in by_task.items()]
         if len(tasks) > 1:
             for name, says in (("average", _average), ("tasks above 60 %", _above)):
                 rows.append(Row((name, "", "", "", *map(says, groups.values()), *[""] * alone)))
@@ -480,12 +480,12 @@ class GymCheckPage(Page):
     ) -> list[Section]:
         """What was found in words, the table, figures, how to read them, facts and values."""
         groups = by_model(records)
-        said: list[Block] = [Text(text, "verdict") for text in _verdicts(records)]
+        blocks: list[Block] = [Text(text, "verdict") for text in _verdicts(records)]
         about = "Accuracy of each task with its interval; the table has the numbers."
         alone = len(groups) == 1
         return framed(
             records,
-            said,
+            blocks,
             [Section("Accuracy", tuple(self.tables(records, failures)))],
             figure=[PageFigure(_draw(records), name="Accuracy", about=about)] if alone else [],
             failures=failures,
@@ -513,11 +513,11 @@ def _draw(records: Sequence[Record], ax: Axes | None = None) -> Figure:
 def _verdicts(records: Sequence[Record]) -> list[str]:
     """How many tasks each model does, and at its first and last checkpoint."""
     checkpoints = checkpoints_of(records)
-    said: list[str] = []
+    sentences: list[str] = []
     for model, some in last_checkpoints(records).items():
         groups = checkpoints.get(base_of(some[0]))
         if not groups:
-            said.append(
+            sentences.append(
                 f"{model} does {_above(some)} tasks better than 60 %, {_surely(some)} of them with"
                 f" their whole 95 % interval; its mean accuracy is {_average(some)}, on"
                 f" {_sentences(some)} test sentences of each."
@@ -526,20 +526,22 @@ def _verdicts(records: Sequence[Record]) -> list[str]:
         ends = (groups[0], groups[-1])
         names = " to ".join(checkpoint_name(group[0]) for group in ends)
         tasks, means = (" to ".join(map(says, ends)) for says in (_above, _average))
-        said.append(
+        sentences.append(
             f"{base_of(some[0])}, {len(groups)} checkpoints, {names}: it does {tasks} tasks better"
             f" than 60 %; its mean accuracy goes from {means}."
         )
-    return said
+    return sentences
 
 
-def _row(task: str, found: Sequence[Record | None], alone: bool) -> Row:
-    there = [record for record in found if record is not None]
-    values = [measured(None if record is None else record.measure("accuracy")) for record in found]
+def _row(task: str, records: Sequence[Record | None], alone: bool) -> Row:
+    there = [record for record in records if record is not None]
+    values = [
+        measured(None if record is None else record.measure("accuracy")) for record in records
+    ]
     sizes = dict.fromkeys(f"{record.n:,}" for record in there)
     dropped = dict.fromkeys(f"{_dropped(record):,}" for record in there)
     types = [_by_type(there[0])] if alone else []
-    counts = (" / ".join(each) for each in (sizes, dropped))
+    counts = (" / ".join(numbers) for numbers in (sizes, dropped))
     cells = (task, str(there[0].task.args.get("family", "")), *counts, *values, *types)
     grey = all(_accuracy(record) <= LEAST_ACCURACY for record in there)
     return Row(cells, "control" if grey else "")

@@ -126,9 +126,9 @@ def given_directions(
     Raises:
         BadFile: what is wrong first, and how many mistakes there are.
     """
-    found = Problems()
-    read = read_directions(Path(folder), regions, shape, model, found)
-    found.refuse(Path(folder), "mechassay gym validate")
+    problems = Problems()
+    read = read_directions(Path(folder), regions, shape, model, problems)
+    problems.refuse(Path(folder), "mechassay gym validate")
     return read
 
 
@@ -137,7 +137,7 @@ def read_directions(
     regions: Sequence[str],
     shape: ModelShape | None,
     model: str,
-    found: Problems,
+    problems: Problems,
     most: int | None = None,
 ) -> list[GivenDirections]:
     """The directions of every method in a folder; what is wrong with it is added to `found`.
@@ -146,16 +146,16 @@ def read_directions(
         most: directions at a site; None: any number.
     """
     if not folder.is_dir():
-        found.note(".", f"{no_folder(folder)}: {folder}.")
+        problems.note(".", f"{no_folder(folder)}: {folder}.")
         return []
     held: dict[str, dict[str, dict[int, Path]]] = {}
-    for path, method, seed, kind in _named(folder, found):
+    for path, method, seed, kind in _named(folder, problems):
         seeds = held.setdefault(method, {}).setdefault(kind, {})
         if seed in seeds:
-            found.note(path.name, f"is of the same seed as {seeds[seed].name}.")
+            problems.note(path.name, f"is of the same seed as {seeds[seed].name}.")
         seeds[seed] = path
-    if not held and not found.errors:
-        found.note(".", f"holds no directions: no files {FORM}.")
+    if not held and not problems.errors:
+        problems.note(".", f"holds no directions: no files {FORM}.")
     made: list[GivenDirections] = []
     for method, kinds in held.items():
         files = {
@@ -165,30 +165,30 @@ def read_directions(
         }
         first = next(iter(files.values()))[0].name
         if set(kinds.get(CONTROL, kinds.get(ORIGINAL, {}))) != set(kinds.get(ORIGINAL, {})):
-            found.note(
+            problems.note(
                 first,
                 f"{method} has the seeds {_listed(kinds.get(ORIGINAL, {}))} for original labels and"
                 f" {_listed(kinds[CONTROL])} for control labels; they have to be the same.",
             )
-        _check_fits(files, regions, shape, model, found, most)
+        _check_fits(files, regions, shape, model, problems, most)
         made.append(GivenDirections(folder, method, MappingProxyType(files)))
     return made
 
 
-def _named(folder: Path, found: Problems) -> Iterator[tuple[Path, str, int, str]]:
+def _named(folder: Path, problems: Problems) -> Iterator[tuple[Path, str, int, str]]:
     """The files that may be opened, with their method, seed and kind of labels."""
     for path in sorted(folder.iterdir()):
         name = _NAME.fullmatch(path.stem)
         if leads_out(path, folder):
-            found.note(path.name, LEADS_OUT)
+            problems.note(path.name, LEADS_OUT)
         elif path.suffix == ".py":
-            found.note(path.name, CODE)
+            problems.note(path.name, CODE)
         elif path.name in BESIDE:
             continue
         elif path.suffix != ".safetensors" or name is None or not path.is_file():
-            found.note(path.name, f"is no file of directions ({FORM}).")
+            problems.note(path.name, f"is no file of directions ({FORM}).")
         elif name["method"] in TAKEN:
-            found.note(path.name, f"a method cannot be called {name['method']!r} here.")
+            problems.note(path.name, f"a method cannot be called {name['method']!r} here.")
         else:
             kind = CONTROL if name["control"] else ORIGINAL
             yield path, name["method"], int(name["seed"]), kind
@@ -203,29 +203,33 @@ def _check_fits(
     regions: Sequence[str],
     shape: ModelShape | None,
     model: str,
-    found: Problems,
+    problems: Problems,
     most: int | None,
 ) -> None:
     """Note everything that is wrong with the files of a method."""
     first: tuple[str, Mapping[Site, int | None]] | None = None
     for path in (path for paths in files.values() for path in paths):
-        before = len(found)
-        found.tried(path.name, partial(_check_numbers, path, found), path)
-        fit = None if len(found) > before else found.tried(path.name, partial(Fit.load, path), path)
+        before = len(problems)
+        problems.tried(path.name, partial(_check_numbers, path, problems), path)
+        fit = (
+            None
+            if len(problems) > before
+            else problems.tried(path.name, partial(Fit.load, path), path)
+        )
         if fit is None:
             continue
         for fault in _faults(fit, regions, shape, model):
-            found.note(path.name, fault)
+            problems.note(path.name, fault)
         sizes = {site: fit.n_features(site) for site in fit.sites}
         for fault in _too_many(sizes, most):
-            found.note(path.name, fault)
+            problems.note(path.name, fault)
         if first is None:
             first = path.name, sizes
         elif set(sizes) != set(first[1]):
-            found.note(path.name, f"has other sites than {first[0]}.")
+            problems.note(path.name, f"has other sites than {first[0]}.")
         else:
             for fault in _other_sizes(sizes, *first):
-                found.note(path.name, fault)
+                problems.note(path.name, fault)
 
 
 def _too_many(sizes: Mapping[Site, int | None], most: int | None) -> Iterator[str]:
@@ -249,25 +253,25 @@ def _other_sizes(
         )
 
 
-def _check_numbers(path: Path, found: Problems) -> None:
+def _check_numbers(path: Path, problems: Problems) -> None:
     """Note what is no number, and what is no direction, site by site."""
     tensors, header = read_tensors(path, KIND)
-    told = header.get("sites")
-    if not isinstance(told, list):
+    stored = header.get("sites")
+    if not isinstance(stored, list):
         return  # Whoever reads the fit says what is wrong with it.
-    sites = [each.get("site") if isinstance(each, dict) else None for each in told]
+    sites = [entry.get("site") if isinstance(entry, dict) else None for entry in stored]
     places = {str(number): site for number, site in enumerate(sites)}
     if len(set(map(str, sites))) < len(sites):
-        found.note(path.name, "names a site twice.")
+        problems.note(path.name, "names a site twice.")
     for name, tensor in tensors.items():
         number, _, part = name.partition(".")
         site = places.get(number)
         if site is None:
             continue
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            found.note(path.name, f"{site}: numbers that are NaN or infinite.")
+            problems.note(path.name, f"{site}: numbers that are NaN or infinite.")
         elif part in _AXES and _has_zero(tensor):
-            found.note(path.name, f"{site}: a direction that is zero.")
+            problems.note(path.name, f"{site}: a direction that is zero.")
 
 
 def _has_zero(axes: Tensor) -> bool:
@@ -361,8 +365,8 @@ def measure_directions(
         ]
     # In a layer without any, each region is as good as the others: their odds are 0.
     offered = held | ~held.any(axis=1, keepdims=True)
-    found = replace(measured, offered=offered).result(arms, (WHOLE_VECTOR, RANDOM_DIRECTIONS))
-    return found if given.has_control else replace(found, undefined=NO_CONTROL)
+    odds = replace(measured, offered=offered).result(arms, (WHOLE_VECTOR, RANDOM_DIRECTIONS))
+    return odds if given.has_control else replace(odds, undefined=NO_CONTROL)
 
 
 def best_draw(record: Record) -> float:
@@ -385,9 +389,9 @@ def _along(fit: Fit, site: Site) -> Featurizer:
     """The directions that are meant at a site, without mean and scale: huge ones round all that is
     exchanged away.
     """
-    found = fit.featurizers[site]
-    if isinstance(found, Identity) and site not in fit.chosen:
-        return found  # The whole vector, exactly.
+    featurizer = fit.featurizers[site]
+    if isinstance(featurizer, Identity) and site not in fit.chosen:
+        return featurizer  # The whole vector, exactly.
     return Directions(fit.directions(site))
 
 

@@ -92,8 +92,8 @@ class BaseValues:
         """
         tokens = [SiteTokens.of(batch, site) for site in sites]
         with torch.no_grad():
-            found = values_at(model, batch, list(sites), tokens)
-        values = {site: x.double().cpu() for site, x in zip(sites, found, strict=True)}
+            patched = values_at(model, batch, list(sites), tokens)
+        values = {site: x.double().cpu() for site, x in zip(sites, patched, strict=True)}
         for site, x in values.items():
             if not bool(torch.isfinite(x).all()):
                 raise NonFinite(f"Values at {site} are NaN or infinite.")
@@ -194,9 +194,15 @@ class TaskItems:
         return TaskItems(
             first.task,
             first.tested,
-            {split: model.interchanges(each.intervened) for split, each in made.items()},
-            {split: model.interchanges(each) for split, each in of_control.items()},
-            {split: model.interchanges(each.fitted) for split, each in made.items()},
+            {
+                split: model.interchanges(split_pairs.intervened)
+                for split, split_pairs in made.items()
+            },
+            {
+                split: model.interchanges(control_pairs)
+                for split, control_pairs in of_control.items()
+            },
+            {split: model.interchanges(split_pairs.fitted) for split, split_pairs in made.items()},
             MappingProxyType(labels),
         )
 
@@ -307,10 +313,10 @@ class ArmMeasurement:
         if self.data.control:
             batches.append(self.data.control[split])
         tokens = tokens_of_labels(*batches)
-        found = token_logits(self.model, batches[0], plans, tokens, progress=self.progress)
+        logits = token_logits(self.model, batches[0], plans, tokens, progress=self.progress)
         odds: dict[tuple[int, str], Odds] = {}
         for number, kind in enumerate(self.kinds):
-            ratios = _ratios(found, 2 * number)
+            ratios = _ratios(logits, 2 * number)
             for arm in arms:
                 fit = arm.fits[kind]
                 made = np.zeros((len(self.sites), len(batches[0])))
@@ -319,20 +325,20 @@ class ArmMeasurement:
                         made[row] = ratios[place[id(fit), site]]
                 shape = (1, len(self.layers), len(self.data.regions), len(batches[0]))
                 odds[id(arm), kind] = made.reshape(shape).transpose(0, 3, 1, 2)
-        return odds, found.base[:, 0] - found.base[:, 1]
+        return odds, logits.base[:, 0] - logits.base[:, 1]
 
     def _scores(
         self, arms: Sequence[Arm], odds: Mapping[tuple[int, str], Odds]
     ) -> Mapping[str, float]:
         """Of each candidate the overall odds on the items that they were measured on."""
-        found: dict[str, float] = {}
+        scores: dict[str, float] = {}
         for candidate in dict.fromkeys(arm.candidate for arm in arms):
             every = [odds[id(arm), ORIGINAL] for arm in arms if arm.candidate == candidate]
             own = np.concatenate(every)
-            found[candidate] = best_mean(
+            scores[candidate] = best_mean(
                 own if self.offered is None else np.where(self.offered, own, -np.inf)
             )
-        return found
+        return scores
 
     def _of_method(
         self,
@@ -348,11 +354,11 @@ class ArmMeasurement:
             )
 
         scores = self._scores(arms, validation)
-        found: dict[str, MethodOdds] = {}
+        odds: dict[str, MethodOdds] = {}
         for candidate in scores:
             own = [arm for arm in arms if arm.candidate == candidate]
             fits = {kind: tuple(arm.fits[kind] for arm in own) for kind in self.kinds}
-            found[candidate] = MethodOdds(
+            odds[candidate] = MethodOdds(
                 own[0].method,
                 candidate,
                 MappingProxyType(dict(scores)),
@@ -362,14 +368,14 @@ class ArmMeasurement:
                 MappingProxyType({str(site): why for site, why in own[0].lacking.items()}),
                 offered=self.offered,
             )
-        best = found.pop(max(scores, key=lambda candidate: scores[candidate]))
-        return replace(best, others=MappingProxyType(found))
+        best = odds.pop(max(scores, key=lambda candidate: scores[candidate]))
+        return replace(best, others=MappingProxyType(odds))
 
 
-def _ratios(found: TokenLogits, first: int) -> np.ndarray:
+def _ratios(logits: TokenLogits, first: int) -> np.ndarray:
     """Log odds-ratios [plans, n] of the base label and the label in two columns."""
-    base = found.base[:, first] - found.base[:, first + 1]
-    return base - (found.after[..., first] - found.after[..., first + 1])
+    base = logits.base[:, first] - logits.base[:, first + 1]
+    return base - (logits.after[..., first] - logits.after[..., first + 1])
 
 
 SPLITS = ("train", "validation", "test")
@@ -427,15 +433,15 @@ def evaluate(
     of_train = torch.tensor([numbers[pair.tags.get("type", "")] for pair in pairs["train"]])
     measured = ArmMeasurement(model, data, blocks(model, layers), seed, progress, compat)
     runs = _GymEvaluation(measured, of_train, chosen, tuple(seeds), folder)
-    found = runs.result()
+    odds = runs.result()
     if untrained is None:
-        return found
+        return odds
     there = None if folder is None else folder / "untrained"
     plain = replace(data.on(untrained), control={}, labels={})
     elsewhere = replace(measured, model=untrained, data=plain)
     own = [method for method in chosen if not method.shuffled]
     other = replace(runs, measured=elsewhere, methods=own, folder=there)
-    return replace(found, untrained=other.result())
+    return replace(odds, untrained=other.result())
 
 
 @dataclass(frozen=True, eq=False)

@@ -133,13 +133,13 @@ def spans_of(names: Sequence[str], texts: Sequence[str]) -> dict[str, Span]:
     """
     whole = "".join(texts)
     shift = len(whole.lstrip()) - len(whole)
-    found: dict[str, Span] = {}
+    spans: dict[str, Span] = {}
     for name, text in zip(names, texts, strict=True):
         begin, stop = shift + len(text) - len(text.lstrip()), shift + len(text.rstrip())
         if begin < stop:
-            found[name] = (begin, stop)
+            spans[name] = (begin, stop)
         shift += len(text)
-    return found
+    return spans
 
 
 Row = tuple[str, ...]
@@ -258,7 +258,7 @@ class GymTask(OneLine, Task):
         """The regions at which interventions are tried: from the first in which base and source
         differ, without those that may be empty.
         """
-        empty = {name for each in self.choices for name in each.regions if each.empty(name)}
+        empty = {name for choice in self.choices for name in choice.regions if choice.empty(name)}
         begin = self.regions.index(self.varied[0])
         return tuple(name for name in self.regions[begin:] if name not in empty)
 
@@ -304,9 +304,9 @@ class GymTask(OneLine, Task):
         split = split_named(split) or split
         examples = self.examples(split, model, limit=limit, seed=seed)
         if not examples:
-            told = ", ".join(f"{n} {reason}" for reason, n in sorted(examples.dropped.items()))
+            reasons = ", ".join(f"{n} {reason}" for reason, n in sorted(examples.dropped.items()))
             raise BadPairs(
-                f"Split {split!r} of {self.name} has no pair; dropped: {told or 'none'}. It has"
+                f"Split {split!r} of {self.name} has no pair; dropped: {reasons or 'none'}. It has"
                 f" {self.n_sentences} sentences in all."
             )
         return GymPairs(
@@ -335,9 +335,9 @@ class GymTask(OneLine, Task):
         }
 
     def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
-        for each in self.readings(split, seed, tokenizer):
-            if isinstance(each, Example):
-                yield each
+        for reading in self.readings(split, seed, tokenizer):
+            if isinstance(reading, Example):
+                yield reading
 
     def readings(
         self, split: str, seed: int, tokenizer: Any = None
@@ -388,10 +388,10 @@ class GymTask(OneLine, Task):
                 # Most draws end here, before the source is made.
                 if sentence in seen or share_of(sentence) != split:
                     break
-                said = self.labels[kind]
-                pair.append(Drawn(kind, tuple(texts), sentence, said[int(label * len(said))]))
+                of_type = self.labels[kind]
+                pair.append(Drawn(kind, tuple(texts), sentence, of_type[int(label * len(of_type))]))
             if len(pair) == 2 and pair[0].sentence != pair[1].sentence:
-                seen |= {each.sentence for each in pair}
+                seen |= {side.sentence for side in pair}
                 misses = 0
                 yield pair[0], pair[1]
 
@@ -411,8 +411,8 @@ class GymTask(OneLine, Task):
             sentence = joined(texts)
             misses += 1
             if share_of(sentence) == split:
-                misses, said = 0, self.labels[name]
-                yield Drawn(name, tuple(texts), sentence, said[int(label * len(said))])
+                misses, labels = 0, self.labels[name]
+                yield Drawn(name, tuple(texts), sentence, labels[int(label * len(labels))])
         raise BadPairs(f"Split {split!r} of {self.name} has no sentence in {TRIES:,} draws.")
 
     def _texts(self, kind: str, own: Sequence[float], common: Sequence[float]) -> list[str]:
@@ -430,13 +430,13 @@ class GymTask(OneLine, Task):
         """Of each choice the places of its regions, whether it is typed, and its rows."""
         index = {name: place for place, name in enumerate(self.regions)}
         return [
-            (tuple(index[name] for name in each.regions), each.typed, each.rows)
-            for each in self.choices
+            (tuple(index[name] for name in choice.regions), choice.typed, choice.rows)
+            for choice in self.choices
         ]
 
     # --- as people see it -------------------------------------------------------------------------
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         """What a line says of it."""
         return {
             "name": self.name,
@@ -450,8 +450,8 @@ class GymTask(OneLine, Task):
     def _repr_html_(self) -> str:
         examples = Examples(islice(self.generate("train", 0), 6), {})
         rows = [
-            (each.tags["type"], each.prompt.text, each.prompt.answers[0].strip())
-            for each in examples
+            (example.tags["type"], example.prompt.text, example.prompt.answers[0].strip())
+            for example in examples
         ]
         facts = {
             "family": self.family,

@@ -70,7 +70,7 @@ class RegionLengths(OneLine, Tabular):
             "shifted": self.shifted.mean(axis=0).tolist(),
         }
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         """What a line says of it."""
         return {"n": len(self.base), "regions": self.regions, "shifted": self.share}
 
@@ -98,12 +98,14 @@ def region_lengths(batch: InterchangeBatch, regions: Sequence[str] | None = None
     names = tuple(every if regions is None else regions)
     if not names:
         raise BadPairs("The batch has no regions: its prompts have no spans.")
-    ends = [[each.cpu().numpy() for each in batch.column(f"{name}.last")] for name in names]
-    firsts = [[each.cpu().numpy() for each in batch.column(f"{name}.first")] for name in names]
-    begins = tuple(each.cpu().numpy() for each in batch.starts)
+    ends = [[columns.cpu().numpy() for columns in batch.column(f"{name}.last")] for name in names]
+    firsts = [
+        [columns.cpu().numpy() for columns in batch.column(f"{name}.first")] for name in names
+    ]
+    begins = tuple(columns.cpu().numpy() for columns in batch.starts)
     counts, places = (
-        [np.stack([found[side] for found in each], axis=1) for side in (0, 1)]
-        for each in (
+        [np.stack([tokens[side] for tokens in sides], axis=1) for side in (0, 1)]
+        for sides in (
             [
                 [b - a + 1 for a, b in zip(*both, strict=True)]
                 for both in zip(firsts, ends, strict=True)
@@ -133,14 +135,19 @@ def control_labels(
     Raises:
         BadUsage: not one different label for each type; more than two types and none given.
     """
-    said = DOG_GIVE if given is None else given
-    found = dict(said) if isinstance(said, Mapping) else dict(zip(types, said, strict=False))
-    right = len(said) == len(types) and set(found) == set(types)
-    if not right or len(set(found.values())) < len(types):
+    labels_given = DOG_GIVE if given is None else given
+    labels = (
+        dict(labels_given)
+        if isinstance(labels_given, Mapping)
+        else dict(zip(types, labels_given, strict=False))
+    )
+    right = len(labels_given) == len(types) and set(labels) == set(types)
+    if not right or len(set(labels.values())) < len(types):
         raise BadUsage(
-            f"Control labels are a word of its own for each of {', '.join(types)}; got {said!r}."
+            f"Control labels are a word of its own for each of {', '.join(types)};"
+            f" got {labels_given!r}."
         )
-    return found
+    return labels
 
 
 def with_control_labels(

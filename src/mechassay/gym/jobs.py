@@ -66,10 +66,10 @@ class GymJob(GymPlan, Job):
     def __post_init__(self) -> None:
         object.__setattr__(self, "models", with_revisions(self.models, self.revisions))
         object.__setattr__(self, "revisions", ())
-        told = {"steps": self.steps, "epochs": self.epochs, "lr": self.lr}
-        settings = {name: value for name, value in told.items() if value is not None}
+        training = {"steps": self.steps, "epochs": self.epochs, "lr": self.lr}
+        settings = {name: value for name, value in training.items() if value is not None}
         object.__setattr__(self, "methods", with_training(self.methods, settings))
-        for name in told:
+        for name in training:
             object.__setattr__(self, name, None)
 
     @property
@@ -85,7 +85,7 @@ class GymJob(GymPlan, Job):
             for text in self._every_method
             for finder in gym_method(text, WIDTH).candidates.values()
         ]
-        return {f"method {each.name}": each.version for each in finders}
+        return {f"method {finder.name}": finder.version for finder in finders}
 
     def check(self, bench: Bench) -> None:
         """See `Job.check`."""
@@ -122,7 +122,7 @@ class GymJob(GymPlan, Job):
             split: at_most(task, model, split, size, self.seed) for split, size in limits.items()
         }
         folder = bench.folder.path
-        found = evaluate(
+        odds = evaluate(
             model,
             pairs,
             self._every_method,
@@ -135,9 +135,9 @@ class GymJob(GymPlan, Job):
             folder=folder / "training" / cell.name,
             progress=bench.progress,
         )
-        save_fits(found, folder / "features" / cell.name)
-        chosen = {split: selection(each, model) for split, each in pairs.items()}
-        return found.record(
+        save_fits(odds, folder / "features" / cell.name)
+        chosen = {split: selection(split_pairs, model) for split, split_pairs in pairs.items()}
+        return odds.record(
             {"model": model_spec(model, cell), "task": task_spec(task)},
             made_by(model, self.seed, chosen["test"].hash),
             cell=dict(cell.of),
@@ -166,7 +166,9 @@ def with_revisions(models: Sequence[str], revisions: Sequence[str]) -> tuple[str
     if not revisions:
         return tuple(models)
     paper = tuple(f"step{step}" for step in STEPS)
-    every = [each for name in revisions for each in (paper if name == PAPER_STEPS else (name,))]
+    every = [
+        revision for name in revisions for revision in (paper if name == PAPER_STEPS else (name,))
+    ]
     for name in models:
         if split_revision(name)[1]:
             raise BadUsage(
@@ -225,12 +227,12 @@ def selection(pairs: GymPairs, model: Model) -> Selection:
     )
 
 
-def save_fits(found: TaskOdds, folder: Path) -> None:
+def save_fits(odds: TaskOdds, folder: Path) -> None:
     """Write what methods found: a file for each method and seed, of DAS also of control labels."""
-    for method, each in found.methods.items():
+    for method, method_odds in odds.methods.items():
         name = cell_name(method.replace(":", " "))
-        for kind, fits in each.fits.items():
-            if kind != "odds" and fits[0] is each.fits["odds"][0]:
+        for kind, fits in method_odds.fits.items():
+            if kind != "odds" and fits[0] is method_odds.fits["odds"][0]:
                 continue
             for number, fit in enumerate(fits):
                 more = "" if kind == "odds" else f"-{kind}"
@@ -265,8 +267,8 @@ class GymCheckJob(GymCheckPlan, Job):
         task = load_gym_task(cell.typed["task"])
         pairs = at_most(task, model, "test", self.limit, self.seed)
         spec, chosen = model_spec(model, cell), selection(pairs, model)
-        found = replace(accuracy(model, pairs, progress=bench.progress), model=spec.name)
-        return found.record(
+        behaviour = replace(accuracy(model, pairs, progress=bench.progress), model=spec.name)
+        return behaviour.record(
             {"model": spec, "task": task_spec(task)},
             made_by(model, self.seed, chosen.hash),
             cell=dict(cell.of),
@@ -309,7 +311,7 @@ class DirectionsJob(DirectionsPlan, Job):
 
     def versions(self, bench: Bench) -> dict[str, Any]:
         """See `Job.versions`: what was measured is a part of the plan."""
-        return {"files": {each.typed: each.sha256 for each in self.given}}
+        return {"files": {directions.typed: directions.sha256 for directions in self.given}}
 
     def check(self, bench: Bench) -> None:
         """See `Job.check`."""
@@ -318,32 +320,32 @@ class DirectionsJob(DirectionsPlan, Job):
         if self.control_labels:
             control_labels(self._task.types, self.control_labels)
         names: dict[str, str] = {}
-        for each in self.given:
-            if each.method in names:
+        for directions in self.given:
+            if directions.method in names:
                 raise BadUsage(
-                    f"{names[each.method]} and {each.typed} are both {each.method!r}: name their"
-                    " methods differently."
+                    f"{names[directions.method]} and {directions.typed} are both"
+                    f" {directions.method!r}: name their methods differently."
                 )
-            names[each.method] = each.typed
+            names[directions.method] = directions.typed
 
     def cells(self) -> list[Cell]:
         """See `Job.cells`."""
         (whole,) = gym_cells((self.model,), (self.task,))
         return [
             Cell(
-                f"{whole.name}/{cell_name(each.method)}",
-                {**whole.of, "method": each.method},
+                f"{whole.name}/{cell_name(directions.method)}",
+                {**whole.of, "method": directions.method},
                 whole.name,
-                {**whole.typed, "method": each.typed},
+                {**whole.typed, "method": directions.typed},
             )
-            for each in self.given
+            for directions in self.given
         ]
 
     def run(self, cell: Cell, bench: Bench) -> Record:
         """See `Job.run`."""
         begin = time.perf_counter()
         typed = cell.typed["method"]
-        (given,) = (each for each in self.given if each.typed == typed)
+        (given,) = (directions for directions in self.given if directions.typed == typed)
         model = bench.model(cell.typed["model"], dtype=self.dtype, prepend_bos=self.prepend_bos)
         given_directions(given.folder, self._task.tested, ModelShape.of(model), model.name)
         limits = dict(zip(SPLITS, (self.validation_limit, self.test_limit), strict=True))
@@ -351,7 +353,7 @@ class DirectionsJob(DirectionsPlan, Job):
             split: at_most(self._task, model, split, size, self.seed)
             for split, size in limits.items()
         }
-        found = measure_directions(
+        odds = measure_directions(
             model,
             pairs,
             given,
@@ -362,15 +364,15 @@ class DirectionsJob(DirectionsPlan, Job):
             seed=self.seed,
             progress=bench.progress,
         )
-        chosen = {split: selection(each, model) for split, each in pairs.items()}
-        fits = found[given.method].fits[ORIGINAL]
+        chosen = {split: selection(split_pairs, model) for split, split_pairs in pairs.items()}
+        fits = odds[given.method].fits[ORIGINAL]
         k = max(fit.directions(site).shape[1] for fit in fits for site in fit.sites)
         about: dict[str, Any] = {
-            "seeds": found[given.method].seeds,
+            "seeds": odds[given.method].seeds,
             "k": k,
             FEATURES_SHA256: given.sha256,
         }
-        record = found.record(
+        record = odds.record(
             {
                 "model": model_spec(model, cell),
                 "task": task_spec(self._task),

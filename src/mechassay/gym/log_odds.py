@@ -31,7 +31,7 @@ from mechassay.models.model import Model
 from mechassay.prompts.batch import NO_TOKEN
 from mechassay.prompts.interchange_batch import InterchangeBatch, InterchangesLike
 from mechassay.results.records import Measure, Spec, Table, Values
-from mechassay.results.result import Contents, Result
+from mechassay.results.result import RecordContents, Result
 from mechassay.stats.intervals import Estimate
 from mechassay.utils.display import BAR, Progress
 
@@ -74,7 +74,7 @@ class LogOddsRatios(Result, kind="odds"):
         Raises:
             UnknownName: it is none of them.
         """
-        names = [str(each) for each in self.sites]
+        names = [str(own_site) for own_site in self.sites]
         return names.index(one_of("site of the fit", str(load_site(site)), names))
 
     @property
@@ -99,13 +99,13 @@ class LogOddsRatios(Result, kind="odds"):
             "site": [str(site) for site in self.sites],
             "layer": [site.layer for site in self.sites],
             "position": [str(site.position) for site in self.sites],
-            "odds": [each.value for each in means],
-            "low": [each.low for each in means],
-            "high": [each.high for each in means],
+            "odds": [mean.value for mean in means],
+            "low": [mean.low for mean in means],
+            "high": [mean.high for mean in means],
             "n": [len(self)] * len(self.sites),
         }
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         best = self.best
         return {
             "n": len(self),
@@ -119,7 +119,7 @@ class LogOddsRatios(Result, kind="odds"):
         columns = self.columns()
         return draw_odds(columns["layer"], columns["position"], columns["odds"], ax=ax)
 
-    def contents(self) -> Contents:
+    def contents(self) -> RecordContents:
         names = [str(site) for site in self.sites]
         measures = [
             Measure(
@@ -182,9 +182,9 @@ def odds(
     if own.shape[1] == ready.labels.shape[1] == 1:
         tokens = torch.cat((own, ready.labels), dim=1)
         plans = [{site: how} for site, how in changes.items()]
-        found = token_logits(model, ready, plans, tokens, progress=progress)
-        base = found.base[:, 0] - found.base[:, 1]
-        values = base[:, None] - (found.after[..., 0] - found.after[..., 1]).T
+        logits = token_logits(model, ready, plans, tokens, progress=progress)
+        base = logits.base[:, 0] - logits.base[:, 1]
+        values = base[:, None] - (logits.after[..., 0] - logits.after[..., 1]).T
     else:
         swept = sweep(model, ready, fit.sites, changes, seed=seed, progress=progress)
         base, values = swept.other_base_log_probs - swept.base_log_probs, swept.log_odds

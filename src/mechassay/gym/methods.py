@@ -75,7 +75,7 @@ class GymMethod(OneLine):
     @property
     def seeded(self) -> bool:
         """Whether a seed changes what it finds."""
-        return self.shuffled or any(has_seed(each) for each in self.candidates.values())
+        return self.shuffled or any(has_seed(candidate) for candidate in self.candidates.values())
 
 
 def with_training(methods: Sequence[str], settings: Mapping[str, float | int]) -> tuple[str, ...]:
@@ -90,29 +90,29 @@ def with_training(methods: Sequence[str], settings: Mapping[str, float | int]) -
     """
     if not settings:
         return tuple(methods)
-    told: list[str] = []
+    texts: list[str] = []
     for method in methods:
         name, _, own = method.partition(":")
         kind = None if method in SWEEPS or method in SWEPT else FINDERS.load(name.strip())
         if isinstance(kind, type) and issubclass(kind, TrainedFinder):
             given = {part.partition("=")[0].strip() for part in own.split(",")}
             more = [f"{key}={value:.12g}" for key, value in settings.items() if key not in given]
-            told.append(f"{name}:{','.join([*filter(None, [own]), *more])}" if more else method)
+            texts.append(f"{name}:{','.join([*filter(None, [own]), *more])}" if more else method)
         else:
-            told.append(method)
-    if tuple(told) == tuple(methods):
+            texts.append(method)
+    if tuple(texts) == tuple(methods):
         raise BadUsage(
             f"{' and '.join(f'--{key}' for key in settings)}: for methods that are trained, such as"
             f" das, where their own settings do not say it; got {', '.join(methods)}."
         )
-    return tuple(told)
+    return tuple(texts)
 
 
 def has_seed(finder: Finder) -> bool:
     """Whether a finder has a seed among its settings, other than the published one of k-means and
     of the SAGA solver, on which little hangs.
     """
-    names = [each.name for each in fields(cast(Any, finder))]
+    names = [field.name for field in fields(cast(Any, finder))]
     return "seed" in names and finder.name not in ("k-means", "probe-saga")
 
 
@@ -122,10 +122,10 @@ def spelled_methods(names: Sequence[str]) -> tuple[str, ...]:
     Raises:
         BadUsage: none.
     """
-    found = [text for name in names for text in SWEEPS.get(name, (name,))]
-    if not found:
+    texts = [text for name in names for text in SWEEPS.get(name, (name,))]
+    if not texts:
         raise BadUsage(f"Name a method, such as {', '.join(METHODS)}; got none.")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(texts))
 
 
 def gym_method(text: str, width: int) -> GymMethod:
@@ -144,8 +144,8 @@ def gym_method(text: str, width: int) -> GymMethod:
     for preset in _presets(name.strip(), width):
         other = {"steps"} if "epochs" in given else set[str]()
         rest = {key: value for key, value in preset.items() if key not in given | other}
-        told = {key: value for key, value in rest.items() if key in ("l2",)}
-        label = ", ".join(f"{key}={value:g}" for key, value in told.items())
+        held = {key: value for key, value in rest.items() if key in ("l2",)}
+        label = ", ".join(f"{key}={value:g}" for key, value in held.items())
         candidates[label] = FINDERS.make(text, **rest)
     return GymMethod(text, MappingProxyType(candidates), name.strip().endswith(SHUFFLED))
 
@@ -181,8 +181,8 @@ class AveragedAxes(ValueFinder):
             raise BadUsage(f"{self.name} needs components of at least 1; got {self.components}.")
 
     def find(self, values: Found) -> Featurizer:
-        found: Any = PCA(k=self.components).find(values)
-        axes = found.axes
+        components: Any = PCA(k=self.components).find(values)
+        axes = components.axes
         largest = axes.gather(0, axes.abs().argmax(dim=0)[None])
         return Directions.of((axes * torch.sign(largest)).mean(dim=1))
 

@@ -164,8 +164,8 @@ def in_words(method: str) -> str:
     """A method as pages call it: "DAS (k=4)" for das:k=4."""
     name, _, settings = method.partition(":")
     own = name.strip().removesuffix(SHUFFLED)
-    told = _WORDS.get(own, own) + (f" ({settings})" if settings else "")
-    return f"{told}, shuffled labels" if name.strip().endswith(SHUFFLED) else told
+    text = _WORDS.get(own, own) + (f" ({settings})" if settings else "")
+    return f"{text}, shuffled labels" if name.strip().endswith(SHUFFLED) else text
 
 
 def task_names(tasks: Sequence[str]) -> tuple[str, ...]:

@@ -93,8 +93,8 @@ class GymPage(Page):
     def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
         """What the page is called."""
         tasks = list(dict.fromkeys(record.task.name for record in records))
-        told = ", ".join(tasks) if len(tasks) < 4 else f"{len(tasks)} tasks"
-        return f"Gym tasks{f': {told}' if tasks else ''}{indices(records)}"
+        names = ", ".join(tasks) if len(tasks) < 4 else f"{len(tasks)} tasks"
+        return f"Gym tasks{f': {names}' if tasks else ''}{indices(records)}"
 
     def tables(
         self, records: Sequence[Record], failures: Sequence[Failure] = ()
@@ -116,8 +116,8 @@ class GymPage(Page):
         """What was found in words; a figure, methods beside controls, tasks; all else folded."""
         every, last = by_model(records), last_checkpoints(records)
         methods, tasks = _methods_table(last), _tasks_table(last)
-        shown: list[Block] = [*methods]
-        shown += [
+        blocks: list[Block] = [*methods]
+        blocks += [
             Fold(table.title, (table,), in_markdown=True)
             if len(last) > 1 or len(table.rows) > LONG
             else table
@@ -128,7 +128,7 @@ class GymPage(Page):
             records,
             _said(records),
             [
-                *([Section("Methods beside their controls", tuple(shown))] if shown else []),
+                *([Section("Methods beside their controls", tuple(blocks))] if blocks else []),
                 *sweep_sections(every),
                 *([Section("Failures", failed)] if failed else []),
             ],
@@ -157,15 +157,15 @@ def _tables_in(section: Section) -> list[TextTable]:
 
 def _said(records: Sequence[Record]) -> list[Block]:
     """Of every model its first sentence, what may mislead in it, and how far training went."""
-    said: list[Block] = []
+    blocks: list[Block] = []
     checkpoints = checkpoints_of(records)
     for some in last_checkpoints(records).values():
         first, *more = sentences(some)
-        said.append(Text(first, "verdict"))
+        blocks.append(Text(first, "verdict"))
         if groups := checkpoints.get(base_of(some[0])):
             more.append(_of_training(groups))
-        said += [Text(" ".join(more))] if more else []
-    return said
+        blocks += [Text(" ".join(more))] if more else []
+    return blocks
 
 
 def _of_training(groups: Sequence[Sequence[Record]]) -> str:
@@ -177,10 +177,10 @@ def _of_training(groups: Sequence[Sequence[Record]]) -> str:
         " to ".join(f"{mean_of_tasks(some, name):.2f}" for some in ends)
         for name in ("accuracy", f"{ORIGINAL}_{best[0].method if best else ''}")
     )
-    told = f", and the mean odds of {best[0].name} from {odds}" if best else ""
+    odds_text = f", and the mean odds of {best[0].name} from {odds}" if best else ""
     return (
         f"Over {len(groups)} checkpoints, {names}, the mean accuracy of all tasks goes from"
-        f" {accuracy}{told}."
+        f" {accuracy}{odds_text}."
     )
 
 
@@ -191,11 +191,14 @@ def _methods_table(last: Mapping[str, Sequence[Record]]) -> list[TextTable]:
     several = any(len(records) > 1 for records in last.values())
     for model, records in last.items():
         some = done(records)
-        found = ranked(some)
+        ranking = ranked(some)
         controls = [Beside(name, some) for name in (RANDOM, VANILLA)]
-        for each in (*found, *(each for each in controls if not math.isnan(each.mean()))):
-            rows.append([model, each.name, *_beside(each, counted=several)])
-            kinds.append("" if each in found else "control")
+        for method in (
+            *ranking,
+            *(control for control in controls if not math.isnan(control.mean())),
+        ):
+            rows.append([model, method.name, *_beside(method, counted=several)])
+            kinds.append("" if method in ranking else "control")
     labels = "better in tasks" if several else "less shuffled"
     headings = ("odds", "shuffled labels", labels, "control labels", "selectivity", "untrained")
     numbers = tuple(map(Column, headings))
@@ -204,8 +207,8 @@ def _methods_table(last: Mapping[str, Sequence[Record]]) -> list[TextTable]:
     counted = [f"{len(done(some))} of {len(some)} tasks" for some in last.values()]
     every = [record for records in last.values() for record in records]
     over = f"Means over tasks that are done better than 60 %, {', '.join(counted)}"
-    told = f"{over}. {MEANS}" if several else INTERVALS
-    caption = f"Nats; {_items(every)}; the best method first. Grey: controls. {told}"
+    note = f"{over}. {MEANS}" if several else INTERVALS
+    caption = f"Nats; {_items(every)}; the best method first. Grey: controls. {note}"
     where = {(record.task.name if not several else "", record.model.name) for record in every}
     one = f", {', '.join(filter(None, where.pop()))}" if len(where) == 1 else ""
     title = f"Odds beside those of controls{one}{indices(every)}"
@@ -217,19 +220,19 @@ def _items(records: Sequence[Record]) -> str:
     return f"{' to '.join(map(str, sizes[:1] + sizes[1:][-1:]))} test items of a task"
 
 
-def _beside(each: Beside, *, counted: bool = False) -> tuple[str, ...]:
+def _beside(method: Beside, *, counted: bool = False) -> tuple[str, ...]:
     """The numbers of a method in the table of methods."""
-    shuffled = Beside(each.shuffled, each.records).text() if each.shuffled else ""
-    less = each.text(f"difference:{each.shuffled}") if each.shuffled else ""
-    n = len(each.records)
+    shuffled = Beside(method.shuffled, method.records).text() if method.shuffled else ""
+    less = method.text(f"difference:{method.shuffled}") if method.shuffled else ""
+    n = len(method.records)
     return (
-        each.text(),
+        method.text(),
         shuffled,
-        f"{each.better} of {n}" if each.shuffled and counted else less,
-        each.text("result", CONTROL),
-        each.text("result", SELECTIVITY),
-        each.text(f"control:{UNTRAINED}"),
-        "" if each.falls is None else "yes" if each.falls else "no",
+        f"{method.better} of {n}" if method.shuffled and counted else less,
+        method.text("result", CONTROL),
+        method.text("result", SELECTIVITY),
+        method.text(f"control:{UNTRAINED}"),
+        "" if method.falls is None else "yes" if method.falls else "no",
     )
 
 
@@ -263,12 +266,12 @@ def _tasks_table(last: Mapping[str, Sequence[Record]]) -> list[TextTable]:
         rows: list[list[str]] = []
         kinds: list[RowKind] = []
         for record in records:
-            found = ranked([record])
-            if len(records) == 1 or not found:
+            ranking = ranked([record])
+            if len(records) == 1 or not ranking:
                 continue
-            odds, shuffled, _, control, _, untrained, _ = _beside(found[0])
+            odds, shuffled, _, control, _, untrained, _ = _beside(ranking[0])
             accuracy, whole = record.measure("accuracy"), Beside(VANILLA, [record]).text()
-            cells = (measured(accuracy), found[0].name, odds, shuffled, control, untrained, whole)
+            cells = (measured(accuracy), ranking[0].name, odds, shuffled, control, untrained, whole)
             rows.append([record.task.name, *cells])
             kinds.append("control" if value_of(accuracy) <= LEAST_ACCURACY else "")
         if rows:
@@ -283,15 +286,15 @@ def _headline_figure(records: Sequence[Record]) -> list[Figure]:
     of a single model, or by model.
     """
     last = last_checkpoints(records)
-    best = {model: found[0] for model, some in last.items() if (found := ranked(done(some)))}
+    best = {model: ranking[0] for model, some in last.items() if (ranking := ranked(done(some)))}
     if not best:
         return []
     first = next(iter(best.values()))
-    shown = [first.method, *filter(None, [first.shuffled]), RANDOM, VANILLA]
-    if over := training_figures(records, shown):
+    methods = [first.method, *filter(None, [first.shuffled]), RANDOM, VANILLA]
+    if over := training_figures(records, methods):
         return over[:1]
     some = next(iter(last.values()))
-    lines = {in_words(name): name for name in shown if name in methods_of(some[0])}
+    lines = {in_words(name): name for name in methods if name in methods_of(some[0])}
     if len(last) == 1 and len(some) == 1:
         about = f"{some[0].task.name}, {some[0].model.name}: odds by layer, each at its region."
         drawn = draw_layers({label: _layers(some[0], name) for label, name in lines.items()})
@@ -305,7 +308,7 @@ def _headline_figure(records: Sequence[Record]) -> list[Figure]:
     else:
         names = list(best)
         points = {
-            label: [Estimate(Beside(name, each.records).mean()) for each in best.values()]
+            label: [Estimate(Beside(name, method.records).mean()) for method in best.values()]
             for label, name in lines.items()
         }
     about = f"Odds of {', '.join(points)} in {', '.join(names)}."
@@ -476,7 +479,7 @@ def _directions_figures(records: Sequence[Record]) -> list[Section]:
 def _cells(record: Record) -> tuple[str, ...]:
     method = record.method.name
     odds, selectivity = f"{ORIGINAL}_{method}", f"{SELECTIVITY}_{method}"
-    found = (
+    measures = (
         record.measure("accuracy"),
         record.measure(odds),
         record.measure(odds, f"control:{WHOLE_VECTOR}"),
@@ -485,7 +488,7 @@ def _cells(record: Record) -> tuple[str, ...]:
         record.measure(selectivity),
     )
     k = str(record.method.args.get("k", ""))
-    return (method, record.task.name, record.model.name, k, *map(measured, found))
+    return (method, record.task.name, record.model.name, k, *map(measured, measures))
 
 
 def _verdict(record: Record) -> str:

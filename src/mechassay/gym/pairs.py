@@ -80,25 +80,25 @@ class GymPairs(Tabular, tuple[InterchangePair, ...]):
         }
 
     def __repr__(self) -> str:
-        shown = {
+        fields = {
             "task": self.task,
             "split": self.split,
             "n": len(self),
             "sentences": len(self.sentences()),
             "dropped": sum(self.dropped.values()),
         }
-        return line("GymPairs", shown)
+        return line("GymPairs", fields)
 
     def _repr_html_(self) -> str:
         columns = self.columns()
         names = ("type", "base", "base_label", "source", "label")
         rows = list(zip(*(columns[name][:ROWS] for name in names), strict=True))
         more = html_note(f"{len(self) - ROWS:,} more" if len(self) > ROWS else "")
-        told = {
+        facts = {
             "interchanges": f"{len(self):,}",
             "sentences": f"{len(self.sentences()):,}",
             "regions": ", ".join(self.tested),
             **{f"dropped: {reason}": f"{n:,}" for reason, n in self.dropped.items()},
         }
         title = f"{self.task}, {self.split}"
-        return html_facts(title, told, html_table(names, rows), more)
+        return html_facts(title, facts, html_table(names, rows), more)

@@ -117,11 +117,11 @@ def chosen_table(records: Sequence[Record], methods: Sequence[str], model: str) 
         for record in records:
             for row in candidates_of(record, method):
                 settings.setdefault(str(row["setting"]), []).append(row)
-        for setting, found in settings.items():
-            chosen = sum(bool(row["chosen"]) for row in found)
-            before = [odds_on_validation(row) for row in found]
-            after = [[number_of(row, name) for row in found] for name in _NUMBERS]
-            counted = f"{chosen} of {len(found)}"
+        for setting, measures in settings.items():
+            chosen = sum(bool(row["chosen"]) for row in measures)
+            before = [odds_on_validation(row) for row in measures]
+            after = [[number_of(row, name) for row in measures] for name in _NUMBERS]
+            counted = f"{chosen} of {len(measures)}"
             texts = (mean_text(before), *map(mean_text, after))
             rows.append(Row((in_words(method), setting, *texts, counted)))
             n_validation += before
@@ -143,10 +143,10 @@ def chosen_table(records: Sequence[Record], methods: Sequence[str], model: str) 
 _NUMBERS = (ORIGINAL, SELECTIVITY)
 
 
-def sizes_text(found: Sequence[Measure | None]) -> str:
+def sizes_text(measures: Sequence[Measure | None]) -> str:
     """How many items a number is of: the least and the most of the tasks."""
-    sizes = [each.n for each in found if each is not None and each.n]
-    if len(sizes) < len(found) or not sizes:
+    sizes = [measure.n for measure in measures if measure is not None and measure.n]
+    if len(sizes) < len(measures) or not sizes:
         return ""
     least, most = min(sizes), max(sizes)
     return f"{least:,}" if least == most else f"{least:,}–{most:,}"
@@ -173,14 +173,14 @@ def sweep_sections(groups: Mapping[str, Sequence[Record]]) -> list[Section]:
 
 def _scores(records: Sequence[Record]) -> dict[str, tuple[float, str]]:
     """Mean odds on validation items of every swept method that all tasks have, and their text."""
-    found: dict[str, tuple[float, str]] = {}
+    means: dict[str, tuple[float, str]] = {}
     for method in SWEPT:
         rows = [row for record in records for row in candidates_of(record, method)]
         every = [odds_on_validation(row) for row in rows]
-        values = [each.value for each in every]
+        values = [measure.value for measure in every]
         if rows and len(rows) == len(records) and np.isfinite(values).all():
-            found[method] = float(np.mean(values)), mean_text(every)
-    return found
+            means[method] = float(np.mean(values)), mean_text(every)
+    return means
 
 
 def _settings_in_name(method: str) -> dict[str, str]:
@@ -201,19 +201,19 @@ def _table(
     """A row a model and setting, a column a value of another one."""
     settings = {method: _settings_in_name(method) for method in SWEEPS[sweep]}
     method_name = in_words(SWEEPS[sweep][0].partition(":")[0])
-    shown = list(dict.fromkeys(column_of(each) for each in settings.values()))
+    in_table = list(dict.fromkeys(column_of(setting) for setting in settings.values()))
     rows: list[Row] = []
-    for model, found in scores.items():
-        some = {method: found[method] for method in settings if method in found}
+    for model, by_setting in scores.items():
+        some = {method: by_setting[method] for method in settings if method in by_setting}
         best = max((value for value, _ in some.values()), default=0.0)
         cells: dict[tuple[str, ...], dict[float | str, str]] = {}
         for method, (value, text) in some.items():
-            told = Markup("<strong>{}</strong>").format(text) if value == best else text
-            cells.setdefault(row_of(settings[method]), {})[column_of(settings[method])] = told
+            cell = Markup("<strong>{}</strong>").format(text) if value == best else text
+            cells.setdefault(row_of(settings[method]), {})[column_of(settings[method])] = cell
         for name, values in cells.items():
-            numbers = (values.get(each, "") for each in shown)
+            numbers = (values.get(column, "") for column in in_table)
             rows.append(Row((model, method_name, *name, *numbers)))
-    headings = [each if isinstance(each, str) else f"{each:,g}" for each in shown]
+    headings = [column if isinstance(column, str) else f"{column:,g}" for column in in_table]
     columns = tuple(Column(name, False) for name in ("model", "method", *names))
     return TextTable(title, (*columns, *map(Column, headings)), tuple(rows), CAPTION)
 
@@ -224,8 +224,11 @@ def _probes(scores: Scores) -> TextTable:
         "table-2a",
         "Probes, by penalty and its weight (table 2a)",
         ("penalty", "intercept"),
-        lambda each: (PENALTIES[each["penalty"]], "yes" if each["intercept"] == "True" else "no"),
-        lambda each: float(each["l2"]) if "l2" in each else NOTHING_HELD,
+        lambda setting: (
+            PENALTIES[setting["penalty"]],
+            "yes" if setting["intercept"] == "True" else "no",
+        ),
+        lambda setting: float(setting["l2"]) if "l2" in setting else NOTHING_HELD,
     )
 
 
@@ -236,7 +239,7 @@ def _axes(scores: Scores) -> TextTable:
         "Principal axes, by how many are averaged (table 2b)",
         (),
         lambda _: (),
-        lambda each: float(each["components"]),
+        lambda setting: float(setting["components"]),
     )
 
 
@@ -246,8 +249,8 @@ def _trainings(scores: Scores) -> TextTable:
         "table-2c",
         "DAS, by learning rate and step (table 2c)",
         ("learning rate",),
-        lambda each: (each["lr"],),
-        lambda each: float(each["stop"]) - 1,
+        lambda setting: (setting["lr"],),
+        lambda setting: float(setting["stop"]) - 1,
     )
 
 
@@ -276,8 +279,8 @@ def main_methods(records: Sequence[Record]) -> list[str]:
 def _settings(records: Sequence[Record], method: str) -> list[str]:
     """The settings of a method, if there are several."""
     tried = [row["setting"] for record in records for row in candidates_of(record, method)]
-    found = list(dict.fromkeys(map(str, tried)))
-    return found if len(found) > 1 else []
+    tasks = list(dict.fromkeys(map(str, tried)))
+    return tasks if len(tasks) > 1 else []
 
 
 def by_tasks(records: Sequence[Record], model: str) -> list[TextTable]:
@@ -289,22 +292,22 @@ def by_tasks(records: Sequence[Record], model: str) -> list[TextTable]:
 def _by_task(records: Sequence[Record], of: str, model: str) -> TextTable:
     """A row a task, a column a method and each of its settings; the average of tasks below."""
     columns = [Column("task", False), Column("n", optional=1), Column("accuracy")]
-    found = [[record.measure("accuracy") for record in records]]
+    groups = [[record.measure("accuracy") for record in records]]
     for method in main_methods(records):
         columns.append(Column(in_words(method)))
-        found.append([record.measure(f"{of}_{method}") for record in records])
+        groups.append([record.measure(f"{of}_{method}") for record in records])
         for setting in _settings(records, method):
             columns.append(Column(f"{in_words(method)}, {setting}"))
-            found.append([_of_setting(record, method, setting, of) for record in records])
+            groups.append([_of_setting(record, method, setting, of) for record in records])
     rows = [
         Row(
             (record.task.name, f"{record.n:,}", *map(measured, numbers)),
             "control" if value_of(numbers[0]) <= LEAST_ACCURACY else "",
         )
-        for record, *numbers in zip(records, *found, strict=True)
+        for record, *numbers in zip(records, *groups, strict=True)
     ]
     if len(records) > 1:
-        rows.append(Row(("average", "", *map(_average, found))))
+        rows.append(Row(("average", "", *map(_average, groups))))
     caption = f"{READING[HEADINGS[of]]} Grey: an accuracy of at most 60 %."
     if len(records) > 1:
         caption += " The average has no interval: tasks are not a sample."
@@ -342,9 +345,9 @@ def means_table(records: Sequence[Record]) -> list[TextTable]:
     return made
 
 
-def _average(found: Sequence[Measure | None]) -> str:
+def _average(measures: Sequence[Measure | None]) -> str:
     """The mean over tasks; tasks are not a sample, so it has no interval."""
-    values = list(map(value_of, found))
+    values = list(map(value_of, measures))
     return f"{np.mean(values):.2f}" if np.isfinite(values).all() else ""
 
 
@@ -366,11 +369,17 @@ def rules_table(records: Sequence[Record], model: str) -> list[TextTable]:
     columns = (Column("method", False), *map(Column, known), Column("n", optional=1))
     rows: list[Row] = []
     for method in methods:
-        found = [
+        measures = [
             [record.measure(f"{start}{method}") for record in records] for start in known.values()
         ]
         rows.append(
-            Row((in_words(method), *map(mean_text, found), sizes_text(found[0] if found else [])))
+            Row(
+                (
+                    in_words(method),
+                    *map(mean_text, measures),
+                    sizes_text(measures[0] if measures else []),
+                )
+            )
         )
     caption = (
         f"As published ({CAUSALGYM_2024}), regions are chosen on the test items themselves, not on"

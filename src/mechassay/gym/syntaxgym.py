@@ -128,39 +128,39 @@ class _FormulaReader:
             at = match.end()
 
     def whole(self) -> Truths:
-        found = self._formula()
+        holds = self._formula()
         if self.tokens:
             raise self._wrong(f"{self.tokens[0][0].strip()!r} comes after its end")
-        if found.dtype != np.bool_:
+        if holds.dtype != np.bool_:
             raise self._wrong("it compares nothing")
-        return found
+        return holds
 
     def _formula(self) -> np.ndarray:
-        found = self._relation()
+        truth = self._relation()
         while (sign := self._sign("&|")) is not None:
             other = self._relation()
-            if found.dtype != np.bool_ or other.dtype != np.bool_:
+            if truth.dtype != np.bool_ or other.dtype != np.bool_:
                 raise self._wrong(f"{sign!r} joins comparisons")
-            found = _TRUTHS[sign](found, other)
-        return found
+            truth = _TRUTHS[sign](truth, other)
+        return truth
 
     def _relation(self) -> np.ndarray:
-        found = self._sum()
+        total = self._sum()
         if (sign := self._sign("<>=")) is None:
-            return found
+            return total
         other = self._sum()
-        if found.dtype == np.bool_ or other.dtype == np.bool_:
+        if total.dtype == np.bool_ or other.dtype == np.bool_:
             raise self._wrong(f"{sign!r} compares numbers")
-        return _RELATIONS[sign](found, other)
+        return _RELATIONS[sign](total, other)
 
     def _sum(self) -> np.ndarray:
-        found = self._term()
+        total = self._term()
         while (sign := self._sign("+-")) is not None:
             other = self._term()
-            if found.dtype == np.bool_ or other.dtype == np.bool_:
+            if total.dtype == np.bool_ or other.dtype == np.bool_:
                 raise self._wrong(f"{sign!r} adds numbers")
-            found = _SUMS[sign](found, other)
-        return found
+            total = _SUMS[sign](total, other)
+        return total
 
     def _term(self) -> np.ndarray:
         if not self.tokens:
@@ -177,11 +177,11 @@ class _FormulaReader:
         self.depth += 1
         if self.depth > DEEPEST:
             raise self._wrong(f"it has more than {DEEPEST} brackets within each other")
-        found = self._formula()
+        formula = self._formula()
         if self._sign(_CLOSES[opened]) is None:
             raise self._wrong(f"{opened!r} is not closed")
         self.depth -= 1
-        return found
+        return formula
 
     def _sign(self, signs: str) -> str | None:
         """The next token, if it is one of some signs."""
@@ -226,7 +226,7 @@ class SuiteAccuracy(OneLine, Tabular):
         """A row for each prediction."""
         return {"prediction": list(self.predictions), "accuracy": self.accuracy.tolist()}
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         """What a line says of it."""
         return {
             "suite": self.suite,
@@ -260,7 +260,7 @@ class Suite(OneLine):
     items: tuple[int, ...]
     contents: tuple[tuple[tuple[str, ...], ...], ...]
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         """What a line says of it."""
         return {
             "name": self.name,
@@ -272,13 +272,13 @@ class Suite(OneLine):
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The regions' names, each once: a second "np" is "np_2"."""
-        found: list[str] = []
+        lines: list[str] = []
         for name in self.regions.values():
             number = 1
-            while (new := name if number == 1 else f"{name}_{number}") in found:
+            while (new := name if number == 1 else f"{name}_{number}") in lines:
                 number += 1
-            found.append(new)
-        return tuple(found)
+            lines.append(new)
+        return tuple(lines)
 
     def prompt(self, item: int, condition: str) -> Prompt:
         """A sentence, with its regions as spans.
@@ -318,9 +318,9 @@ class Suite(OneLine):
         """
         shape = len(self.items), len(self.conditions), len(self.regions)
         if surprisals.shape != shape:
-            told = "items, conditions and regions"
+            known = "items, conditions and regions"
             raise BadUsage(
-                f"{self.name} needs surprisals of {shape} {told}; got {surprisals.shape}."
+                f"{self.name} needs surprisals of {shape} {known}; got {surprisals.shape}."
             )
         if not self.predictions:
             raise BadUsage(f"{self.name} has no predictions.")
@@ -331,9 +331,11 @@ class Suite(OneLine):
         }
         for column, condition in enumerate(self.conditions):
             values[ALL, condition] = surprisals[:, column].sum(axis=1)
-        holds = [each.holds(values) for each in self.predictions]
+        holds = [prediction.holds(values) for prediction in self.predictions]
         return SuiteAccuracy(
-            self.name, tuple(each.text for each in self.predictions), np.stack(holds, axis=1)
+            self.name,
+            tuple(prediction.text for prediction in self.predictions),
+            np.stack(holds, axis=1),
         )
 
     def interchanges(self, first: str, second: str, region: int) -> tuple[InterchangePair, ...]:
@@ -352,9 +354,9 @@ class Suite(OneLine):
         at = [*self.regions].index(region)
         pairs: list[InterchangePair] = []
         for item in self.items:
-            texts = [self._texts(item, each) for each in (first, second)]
-            prompts = [self._prompt(each[:at]) for each in texts]
-            labels = [spaced(each[at].strip()) for each in texts]
+            texts = [self._texts(item, condition) for condition in (first, second)]
+            prompts = [self._prompt(texts_of[:at]) for texts_of in texts]
+            labels = [spaced(texts_of[at].strip()) for texts_of in texts]
             if not all([*labels, *(prompt.text for prompt in prompts)]) or (
                 labels[0] == labels[1] or prompts[0].text == prompts[1].text
             ):
@@ -414,19 +416,20 @@ def _suite(data: Any, stem: str) -> Suite:
     for place, item in enumerate(items):
         at = f"items[{place}]"
         number = _of(int, _of(dict, item, at).get("item_number", place + 1), f"{at}.item_number")
-        found = {
-            str(each.get("condition_name")): _contents(each, regions, f"{at}.conditions[{column}]")
-            for column, each in enumerate(_of(list, item.get("conditions"), f"{at}.conditions"))
+        filled = {
+            str(one.get("condition_name")): _contents(one, regions, f"{at}.conditions[{column}]")
+            for column, one in enumerate(_of(list, item.get("conditions"), f"{at}.conditions"))
         }
-        conditions = conditions or tuple(found)
-        if set(found) != set(conditions):
+        conditions = conditions or tuple(filled)
+        if set(filled) != set(conditions):
             raise BadUsage(
-                f"{at}.conditions must be {', '.join(conditions)}; got {', '.join(found) or 'none'}"
+                f"{at}.conditions must be {', '.join(conditions)};"
+                f" got {', '.join(filled) or 'none'}"
             )
         if number in numbers:
             raise BadUsage(f"{at}.item_number must be its own; got {number} again")
         numbers.append(number)
-        contents.append(tuple(found[condition] for condition in conditions))
+        contents.append(tuple(filled[condition] for condition in conditions))
     predictions = _predictions(data, meta)
     for formula in predictions:
         for region, condition in formula.regions:
@@ -439,12 +442,16 @@ def _suite(data: Any, stem: str) -> Suite:
 def _contents(condition: Any, regions: Mapping[int, str], at: str) -> tuple[str, ...]:
     """The texts of a condition's regions, in order."""
     texts: dict[int, str] = {}
-    for row, each in enumerate(_of(list, _of(dict, condition, at).get("regions"), f"{at}.regions")):
+    for row, region in enumerate(
+        _of(list, _of(dict, condition, at).get("regions"), f"{at}.regions")
+    ):
         where = f"{at}.regions[{row}]"
-        number = int(_digits(_of(dict, each, where).get("region_number"), f"{where}.region_number"))
-        texts[number] = _of(str, each.get("content"), f"{where}.content")
+        number = int(
+            _digits(_of(dict, region, where).get("region_number"), f"{where}.region_number")
+        )
+        texts[number] = _of(str, region.get("content"), f"{where}.content")
     if set(texts) != set(regions):
-        wanted, got = (", ".join(map(str, sorted(each))) for each in (regions, texts))
+        wanted, got = (", ".join(map(str, sorted(names))) for names in (regions, texts))
         raise BadUsage(f"{at}.regions must be those of region_meta, {wanted}; got {got or 'none'}")
     return tuple(texts[number] for number in regions)
 
@@ -452,7 +459,8 @@ def _contents(condition: Any, regions: Mapping[int, str], at: str) -> tuple[str,
 def _predictions(data: Mapping[str, Any], meta: Mapping[str, Any]) -> tuple[Formula, ...]:
     given = _of(list, data.get("predictions", []), "predictions")
     formulas = [
-        _of(dict, each, f"predictions[{row}]").get("formula") for row, each in enumerate(given)
+        _of(dict, prediction, f"predictions[{row}]").get("formula")
+        for row, prediction in enumerate(given)
     ]
     formulas = formulas or _of(list, meta.get("string_predictions", []), "meta.string_predictions")
     return tuple(

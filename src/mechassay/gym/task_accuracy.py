@@ -23,7 +23,7 @@ from mechassay.gym.pairs import GymPairs
 from mechassay.interventions.sweep import token_logits
 from mechassay.models.model import Model
 from mechassay.results.records import Measure, Spec, Table, Values
-from mechassay.results.result import Contents, Result
+from mechassay.results.result import RecordContents, Result
 from mechassay.stats.intervals import Estimate, proportion_interval
 from mechassay.utils.display import SILENT, Progress
 
@@ -83,20 +83,20 @@ class GymAccuracy(Result, kind="gym-check"):
         types = np.array(self.types)
         for kind in (ALL_TYPES, *sorted(set(self.types))):
             some = np.ones(len(self), dtype=bool) if kind == ALL_TYPES else types == kind
-            found = self._estimate(some)
+            estimate = self._estimate(some)
             rows.append(
                 {
                     "type": kind,
-                    "accuracy": found.value,
-                    "low": found.low,
-                    "high": found.high,
+                    "accuracy": estimate.value,
+                    "low": estimate.low,
+                    "high": estimate.high,
                     "margin": float(self.margins[some].mean()),
                     "n": int(some.sum()),
                 }
             )
         return {name: [row[name] for row in rows] for name in rows[0]}
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         return {
             "model": self.model,
             "task": self.task,
@@ -111,7 +111,7 @@ class GymAccuracy(Result, kind="gym-check"):
             return []
         return [no_behaviour(self.model, self.task, self.estimate.value)]
 
-    def contents(self) -> Contents:
+    def contents(self) -> RecordContents:
         values = {"right": self.right.astype(float).tolist(), "margin": self.margins.tolist()}
         accuracy = Measure(
             name="accuracy", n=len(self), better="up", meaning=ACCURACY_SAYS, **vars(self.estimate)
@@ -163,8 +163,8 @@ def accuracy(
     if isinstance(task, GymPairs):
         pairs = task
     else:
-        found = load_gym_task(task) if isinstance(task, str) else task
-        pairs = found.interchanges(split, model, limit=limit, seed=seed)
+        gym_task = load_gym_task(task) if isinstance(task, str) else task
+        pairs = gym_task.interchanges(split, model, limit=limit, seed=seed)
     batch = model.interchanges(pairs.batch(model))
     logits = token_logits(model, batch, [], tokens_of_labels(batch), progress=progress).base
     return GymAccuracy(

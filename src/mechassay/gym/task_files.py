@@ -119,13 +119,13 @@ class _TaskReader:
             regions=tuple(region.name for region in regions),
             labels=labels,
             choices=choices,
-            lengths=next(each for each in LENGTHS if each == self._said(lengths, choices)),
+            lengths=next(known for known in LENGTHS if known == self._said(lengths, choices)),
             filler=filler,
         )
 
     def _said(self, lengths: str, choices: Iterable[Choice]) -> str:
         """The lengths, checked against the options."""
-        empty = [name for each in choices for name in each.regions if each.empty(name)]
+        empty = [name for choice in choices for name in choice.regions if choice.empty(name)]
         if empty and lengths != "unequal":
             raise BadUsage(
                 f"{self.at}.options.{empty[0]} has an empty option, so {self.at}.lengths must be"
@@ -140,9 +140,12 @@ class _TaskReader:
             raise BadUsage(f"{at} must have two types or more; got {len(by_type)}")
         labels = {
             kind: tuple(
-                map(spaced, _list([said] if isinstance(said, str) else said, f"{at}.{kind}"))
+                map(
+                    spaced,
+                    _list([options] if isinstance(options, str) else options, f"{at}.{kind}"),
+                )
             )
-            for kind, said in by_type.items()
+            for kind, options in by_type.items()
         }
         owner: dict[str, str] = {}
         for kind, texts in labels.items():
@@ -180,9 +183,9 @@ class _TaskReader:
                 f"{self.at}.{key} must fill {', '.join(fields)}; there is no {lacking[0]!r}"
             )
         fixed = [
-            Choice((each.name,), {EVERY: ((each.text,),)})
-            for each in regions
-            if each.text is not None
+            Choice((region_name.name,), {EVERY: ((region_name.text,),)})
+            for region_name in regions
+            if region_name.text is not None
         ]
         made |= {choice.regions[0]: choice for choice in fixed}
         in_order = tuple(dict.fromkeys(id(made[region.name]) for region in regions))
@@ -206,27 +209,27 @@ class _TaskReader:
             self._check_types(by_type, at)
         names: Texts = ()
         rows: dict[str, tuple[Row, ...]] = {}
-        for kind, each in by_type.items():
+        for kind, options in by_type.items():
             where = f"{at}.{kind}" if kind else at
-            if not each:
+            if not options:
                 raise BadUsage(f"{where} must have a row; got none")
-            keys = tuple(_named(each[0], f"{where}[0]"))
+            keys = tuple(_named(options[0], f"{where}[0]"))
             names = names or tuple(name for name in fields if name in keys)
             if set(keys) - set(fields):
                 key = next(key for key in keys if key not in fields)
                 _told(one_of, f"{where}[0]", "field", key, fields)
-            found: list[Row] = []
-            for number, row in enumerate(each):
+            filled: list[Row] = []
+            for number, row in enumerate(options):
                 if set(row) != set(names):
-                    said = f"{where}[{number}] must fill {', '.join(names)}"
-                    raise BadUsage(f"{said}; got {', '.join(map(str, row)) or 'nothing'}")
-                found.append(
+                    message = f"{where}[{number}] must fill {', '.join(names)}"
+                    raise BadUsage(f"{message}; got {', '.join(map(str, row)) or 'nothing'}")
+                filled.append(
                     tuple(
                         fields[name].written(_text(row[name], f"{where}[{number}].{name}"))
                         for name in names
                     )
                 )
-            rows[kind] = tuple(found)
+            rows[kind] = tuple(filled)
         return Choice(names, rows)
 
     def _filler(
@@ -253,13 +256,13 @@ class _TaskReader:
             return {EVERY: _list(value, at)}
         if isinstance(value, dict):
             self._check_types(value, at)
-            found: dict[str, Texts] = {}
-            for kind, each in value.items():
-                inner = self.resolved(each, f"{at}.{kind}", within)
+            by_kind: dict[str, Texts] = {}
+            for kind, options in value.items():
+                inner = self.resolved(options, f"{at}.{kind}", within)
                 if EVERY not in inner:
                     raise BadUsage(f"{at}.{kind} must be options of one type; got a list by type")
-                found[kind] = inner[EVERY]
-            return found
+                by_kind[kind] = inner[EVERY]
+            return by_kind
         if isinstance(value, str):
             return self._pattern(value, at, within)
         raise BadUsage(
@@ -279,19 +282,19 @@ class _TaskReader:
             return parts[0]
         fixed = _FIELD.split(value)[::2]
         types = self.types if any(EVERY not in part for part in parts) else (EVERY,)
-        found: dict[str, Texts] = {}
+        by_kind: dict[str, Texts] = {}
         for kind in types:
             lists = [part[EVERY] if EVERY in part else part[kind] for part in parts]
             size = 1
-            for each in lists:
-                size *= len(each)
+            for options in lists:
+                size *= len(options)
             if size > MOST:
                 raise BadUsage(f"{at} must stand for at most {MOST:,} options; got {size:,}")
-            found[kind] = tuple(
+            by_kind[kind] = tuple(
                 fixed[0] + "".join(a + b for a, b in zip(row, fixed[1:], strict=True))
                 for row in product(*lists)
             )
-        return found
+        return by_kind
 
     def _check_types(self, data: Mapping[Any, Any], at: str) -> None:
         if set(data) != set(self.types):
@@ -308,13 +311,13 @@ def _told(read: Any, at: str, *args: Any) -> Any:
 
 
 def _mapping(data: Any, at: str, allowed: Texts, needed: Texts) -> dict[str, Any]:
-    found = _named(data, at)
-    for key in found:
+    named = _named(data, at)
+    for key in named:
         _told(one_of, at, "key", key, allowed)
     for key in needed:
-        if key not in found:
+        if key not in named:
             raise BadUsage(f"{at} must have {', '.join(needed)}; there is no {key!r}")
-    return found
+    return named
 
 
 def _named(data: Any, at: str) -> dict[str, Any]:
@@ -331,7 +334,7 @@ def _list(data: Any, at: str) -> Texts:
     """Different texts."""
     if not isinstance(data, list) or not data:
         raise BadUsage(f"{at} must be a list of texts; got {short(data)}")
-    texts = tuple(_text(each, f"{at}[{number}]") for number, each in enumerate(data))
+    texts = tuple(_text(text, f"{at}[{number}]") for number, text in enumerate(data))
     twice = next((text for text in texts if texts.count(text) > 1), None)
     if twice is not None:
         raise BadUsage(f"{at} must have every option once; {twice!r} comes again")
@@ -351,5 +354,5 @@ def _quoted(value: Any) -> str:
 
 def _where(error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
-    said = str(getattr(error, "problem", None) or first_line(error))
-    return f"line {mark.line + 1}: {said}" if mark is not None else said
+    reason = str(getattr(error, "problem", None) or first_line(error))
+    return f"line {mark.line + 1}: {reason}" if mark is not None else reason

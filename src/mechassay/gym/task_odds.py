@@ -37,7 +37,7 @@ from mechassay.gym.interchanges import CAUSALGYM_2024
 from mechassay.gym.names import RANDOM, VANILLA, is_control, shuffled_of
 from mechassay.gym.task_accuracy import ACCURACY_SAYS, LEAST_ACCURACY, no_behaviour
 from mechassay.results.records import Measure, Spec, Table, Values, measured
-from mechassay.results.result import Contents, Result
+from mechassay.results.result import RecordContents, Result
 from mechassay.stats.intervals import Estimate, Resamples, percentile_interval, proportion_interval
 from mechassay.utils.display import OneLine
 
@@ -119,8 +119,8 @@ class MethodOdds(OneLine):
         """Odds of items: original, control, or the first less the second. Those of validation
         items, by which regions are chosen, are minus infinity where none may be.
         """
-        found = self.test if split == "test" else self.validation
-        made = found[ORIGINAL] - found[CONTROL] if of == SELECTIVITY else found[of]
+        by_label = self.test if split == "test" else self.validation
+        made = by_label[ORIGINAL] - by_label[CONTROL] if of == SELECTIVITY else by_label[of]
         return made if split == "test" else self._offered(made)
 
     def regions(self, of: str, rule: str = VALIDATION) -> Int[np.ndarray, "seeds layers"]:
@@ -140,16 +140,16 @@ class MethodOdds(OneLine):
             return np.zeros((self.seeds, 0))
         # Sites are all regions of the first layer, then of the next.
         sites = self.regions(ORIGINAL) + odds.shape[3] * np.arange(odds.shape[2])
-        found = [
+        means = [
             fit.losses.double().numpy()[:, own].mean(axis=1)
             for fit, own in zip(fits, sites, strict=True)
         ]
-        return np.stack(found)
+        return np.stack(means)
 
     def _offered(self, odds: Odds) -> Odds:
         return odds if self.offered is None else np.where(self.offered, odds, -np.inf)
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         return {
             "method": self.method,
             "setting": self.setting,
@@ -178,7 +178,7 @@ def means_of(
     shares = rng.multinomial(n_seeds, np.full(n_seeds, 1 / n_seeds), size=len(draws)) / n_seeds
     mixed = np.einsum("bsk,bs->bk", draws, shares)
     means = values.mean(axis=(0, 1))
-    ends = [percentile_interval(each, n_groups=resamples.n_groups)[:2] for each in mixed.T]
+    ends = [percentile_interval(column, n_groups=resamples.n_groups)[:2] for column in mixed.T]
     return [Estimate(float(x), *end) for x, end in zip(means, ends, strict=True)]
 
 
@@ -260,10 +260,10 @@ class TaskOdds(Result, kind="gym"):
         return self._items(self[method], of, rule)
 
     def _items(
-        self, found: MethodOdds, of: str, rule: str = VALIDATION
+        self, method_odds: MethodOdds, of: str, rule: str = VALIDATION
     ) -> Float[np.ndarray, "seeds n"]:
         one_of("number of a method", of, self.of)
-        return by_item(found.odds(of), found.regions(of, rule))
+        return by_item(method_odds.odds(of), method_odds.regions(of, rule))
 
     def estimate(self, method: str, of: str = ORIGINAL, rule: str = VALIDATION) -> Estimate:
         """The overall number of a method with its 95 % interval over groups and seeds.
@@ -301,9 +301,9 @@ class TaskOdds(Result, kind="gym"):
 
     def by_layer(self, method: str, of: str = ORIGINAL) -> dict[int, Estimate]:
         """The mean of every layer at its region, with its interval."""
-        found = self[method]
-        regions = found.regions(of)
-        picked = np.take_along_axis(found.odds(of), regions[:, None, :, None], axis=3)[..., 0]
+        method_odds = self[method]
+        regions = method_odds.regions(of)
+        picked = np.take_along_axis(method_odds.odds(of), regions[:, None, :, None], axis=3)[..., 0]
         return {
             layer: mean_of(picked[..., number], self.groups, self.seed)
             for number, layer in enumerate(self.layers)
@@ -319,11 +319,15 @@ class TaskOdds(Result, kind="gym"):
         return {name: [row[name] for row in rows] for name in rows[0]}
 
     def _row(self, method: str) -> dict[str, Any]:
-        found = self.methods[method]
-        row: dict[str, Any] = {"method": method, "setting": found.setting, "seeds": found.seeds}
+        method_odds = self.methods[method]
+        row: dict[str, Any] = {
+            "method": method,
+            "setting": method_odds.setting,
+            "seeds": method_odds.seeds,
+        }
         for of in OF:
-            each = self.estimate(method, of) if of in self.of else Estimate(float("nan"))
-            row |= {of: each.value, f"{of}_low": each.low, f"{of}_high": each.high}
+            estimate = self.estimate(method, of) if of in self.of else Estimate(float("nan"))
+            row |= {of: estimate.value, f"{of}_low": estimate.low, f"{of}_high": estimate.high}
         means = self.items(method).mean(axis=1)
         row |= {"seed_low": float(means.min()), "seed_high": float(means.max())}
         for of in (ORIGINAL, SELECTIVITY):
@@ -334,8 +338,8 @@ class TaskOdds(Result, kind="gym"):
         other = self.untrained
         known = other is not None and method in other.methods
         row["untrained"] = other.estimate(method).value if known and other else float("nan")
-        row |= _training(found)
-        row |= {"sites_without": len(found.lacking), "n": len(self)}
+        row |= _training(method_odds)
+        row |= {"sites_without": len(method_odds.lacking), "n": len(self)}
         return row
 
     def candidates(self) -> dict[str, list[Any]]:
@@ -348,30 +352,34 @@ class TaskOdds(Result, kind="gym"):
         rows: list[dict[str, Any]] = []
         for method, best in self.methods.items():
             for setting, score in best.candidates.items():
-                found = best if setting == best.setting else best.others[setting]
-                looked_at = self._on_validation(found)
+                candidate = best if setting == best.setting else best.others[setting]
+                looked_at = self._on_validation(candidate)
                 row: dict[str, Any] = {
                     "method": method,
                     "setting": setting,
                     "validation": score,
                     "validation_low": looked_at.low,
                     "validation_high": looked_at.high,
-                    "chosen": found is best,
+                    "chosen": candidate is best,
                 }
                 for of in (ORIGINAL, SELECTIVITY):
-                    each = Estimate(float("nan"))
+                    estimate = Estimate(float("nan"))
                     if of in self.of:
-                        each = mean_of(self._items(found, of), self.groups, self.seed)
-                    row |= {of: each.value, f"{of}_low": each.low, f"{of}_high": each.high}
+                        estimate = mean_of(self._items(candidate, of), self.groups, self.seed)
+                    row |= {
+                        of: estimate.value,
+                        f"{of}_low": estimate.low,
+                        f"{of}_high": estimate.high,
+                    }
                 rows.append({**row, "n_validation": len(self.validation_groups), "n": len(self)})
         return {name: [row[name] for row in rows] for name in rows[0]}
 
-    def _on_validation(self, found: MethodOdds) -> Estimate:
+    def _on_validation(self, candidate: MethodOdds) -> Estimate:
         """The overall odds of the items that regions are chosen on, if it is known which these are
         and every layer has a region that may be chosen.
         """
-        odds, regions = found.validation[ORIGINAL], found.regions(ORIGINAL)
-        may = np.ones(odds.shape[2:], bool) if found.offered is None else found.offered
+        odds, regions = candidate.validation[ORIGINAL], candidate.regions(ORIGINAL)
+        may = np.ones(odds.shape[2:], bool) if candidate.offered is None else candidate.offered
         if not self.validation_groups or not may.any(axis=1).all():
             return Estimate(float("nan"))
         return mean_of(by_item(odds, regions), self.validation_groups, self.seed)
@@ -381,24 +389,24 @@ class TaskOdds(Result, kind="gym"):
         labels, and selectivity, with intervals.
         """
         rows: list[dict[str, Any]] = []
-        for method, found in self.methods.items():
+        for method, method_odds in self.methods.items():
             chosen = self.chosen(method)
-            means = {of: self._of_cells(found.odds(of), self.groups) for of in self.of}
+            means = {of: self._of_cells(method_odds.odds(of), self.groups) for of in self.of}
             # Regions that may not be chosen have odds of minus infinity there, and no interval.
-            validation = found.odds(ORIGINAL, "validation").mean(axis=(0, 1)).ravel()
-            looked_at = self._of_cells(found.validation[ORIGINAL], self.validation_groups)
+            validation = method_odds.odds(ORIGINAL, "validation").mean(axis=(0, 1)).ravel()
+            looked_at = self._of_cells(method_odds.validation[ORIGINAL], self.validation_groups)
             nothing = [Estimate(float("nan"))] * len(validation)
             places = [(layer, region) for layer in self.layers for region in self.regions]
             for number, (layer, region) in enumerate(places):
-                each, before = means[ORIGINAL][number], looked_at[number]
+                estimate, before = means[ORIGINAL][number], looked_at[number]
                 may = bool(np.isfinite(validation[number]))
                 row: dict[str, Any] = {
                     "method": method,
                     "layer": layer,
                     "region": region,
-                    "odds": each.value,
-                    "low": each.low,
-                    "high": each.high,
+                    "odds": estimate.value,
+                    "low": estimate.low,
+                    "high": estimate.high,
                     "validation": float(validation[number]),
                     "validation_low": before.low if may else float("nan"),
                     "validation_high": before.high if may else float("nan"),
@@ -419,7 +427,7 @@ class TaskOdds(Result, kind="gym"):
 
     # --- as a record ------------------------------------------------------------------------------
 
-    def contents(self) -> Contents:
+    def contents(self) -> RecordContents:
         settings: dict[str, Any] = {"seeds": max(odds.seeds for odds in self.methods.values())}
         settings |= {} if self.compat is None else {"compat": self.compat}
         values = {method: self.items(method).mean(axis=0).tolist() for method in self.methods}
@@ -447,37 +455,37 @@ class TaskOdds(Result, kind="gym"):
 
     def warnings(self) -> list[str]:
         """What a reader has to know."""
-        said: list[str] = []
-        for method, found in self.methods.items():
-            if found.lacking and method not in self.controls and not is_control(method):
+        sentences: list[str] = []
+        for method, method_odds in self.methods.items():
+            if method_odds.lacking and method not in self.controls and not is_control(method):
                 n = len(self.layers) * len(self.regions)
-                first = next(iter(found.lacking.values()))
-                said.append(
-                    f"{method} finds nothing at {len(found.lacking)} of {n} sites, where its odds"
-                    f" are 0; the first: {first}"
+                first = next(iter(method_odds.lacking.values()))
+                sentences.append(
+                    f"{method} finds nothing at {len(method_odds.lacking)} of {n} sites, where its"
+                    f" odds are 0; the first: {first}"
                 )
         if self.undefined:
-            said.append(self.undefined)
+            sentences.append(self.undefined)
         if self.accuracy.value <= LEAST_ACCURACY:
-            said.append(no_behaviour(self.model, self.task, self.accuracy.value))
-        return said
+            sentences.append(no_behaviour(self.model, self.task, self.accuracy.value))
+        return sentences
 
     def _measures(self) -> Iterator[Measure]:
         n = len(self)
-        found = self.accuracy
-        yield _measure("accuracy", "accuracy", "result", found, n, ACCURACY_SAYS, "")
+        estimate = self.accuracy
+        yield _measure("accuracy", "accuracy", "result", estimate, n, ACCURACY_SAYS, "")
         for method in self.methods:
             if method in self.controls:
                 continue
             for of in self.of:
                 name, title = f"{of}_{method}", method if of == ORIGINAL else f"{of}: {method}"
-                found = self.estimate(method, of)
-                yield _measure(name, title, "result", found, n, SAYS[of])
+                estimate = self.estimate(method, of)
+                yield _measure(name, title, "result", estimate, n, SAYS[of])
                 if of != CONTROL:
-                    found = self.estimate(method, of, CAUSALGYM_2024)
+                    estimate = self.estimate(method, of, CAUSALGYM_2024)
                     named = f"{CAUSALGYM_2024}_{name}"
                     title = f"{CAUSALGYM_2024}, {title}"
-                    yield _measure(named, title, "result", Estimate(found.value), n, BIASED)
+                    yield _measure(named, title, "result", Estimate(estimate.value), n, BIASED)
                     yield from self._beside(method, of)
             if self.undefined:
                 name, title = f"{SELECTIVITY}_{method}", f"{SELECTIVITY}: {method}"
@@ -491,22 +499,22 @@ class TaskOdds(Result, kind="gym"):
                     yield _measure(name, method, f"difference:{other}", less, n, SAYS[ORIGINAL])
             elsewhere = self.untrained
             if elsewhere is not None and method in elsewhere.methods:
-                name, found = f"{ORIGINAL}_{method}", elsewhere.estimate(method)
-                yield _measure(name, method, f"control:{UNTRAINED}", found, n, SAYS[ORIGINAL])
+                name, estimate = f"{ORIGINAL}_{method}", elsewhere.estimate(method)
+                yield _measure(name, method, f"control:{UNTRAINED}", estimate, n, SAYS[ORIGINAL])
 
     def _beside(self, method: str, of: str) -> Iterator[Measure]:
         """What the controls give, and the method less each of them."""
         name, n = f"{of}_{method}", len(self)
         own = shuffled_of(method)
         for control in (*self.controls, *([own] if own in self.methods else [])):
-            found = self.estimate(control, of)
-            yield _measure(name, method, f"control:{control}", found, n, SAYS[of])
+            estimate = self.estimate(control, of)
+            yield _measure(name, method, f"control:{control}", estimate, n, SAYS[of])
             less = self.difference(method, control, of)
             yield _measure(name, method, f"difference:{control}", less, n, SAYS[of])
 
     # --- how it shows itself ----------------------------------------------------------------------
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         about = {"model": self.model, "task": self.task, "accuracy": self.accuracy.value}
         return {**about, **{method: self.estimate(method).value for method in self.methods}}
 
@@ -533,14 +541,14 @@ class TaskOdds(Result, kind="gym"):
         return draw_lines(lines, "log odds-ratio, nats", ax=ax)
 
 
-def _training(found: MethodOdds) -> dict[str, float | bool | None]:
+def _training(method_odds: MethodOdds) -> dict[str, float | bool | None]:
     """The mean loss of the first and of the last tenth of a training, how much it still falls, and
     whether it does (`features.training`); NaN and None where nothing was trained.
     """
-    losses, nan = found.losses(), float("nan")
+    losses, nan = method_odds.losses(), float("nan")
     first, last, fall, falls = nan, nan, Estimate(nan), None
     if tenth := -(-losses.shape[1] // 10):
-        about = found.fits[ORIGINAL][0].provenance
+        about = method_odds.fits[ORIGINAL][0].provenance
         steps_of_epoch = -(-about["n_examples"] // about["settings"]["batch_size"])
         mean = losses.mean(axis=0)
         fall, falls = fall_of(mean, steps_of_epoch), still_falling(mean, steps_of_epoch)
@@ -550,6 +558,6 @@ def _training(found: MethodOdds) -> dict[str, float | bool | None]:
 
 
 def _measure(
-    name: str, title: str, of: str, found: Estimate, n: int, says: str, unit: str = "nats"
+    name: str, title: str, of: str, estimate: Estimate, n: int, says: str, unit: str = "nats"
 ) -> Measure:
-    return measured(name, title, of, found, n, says, unit=unit)
+    return measured(name, title, of, estimate, n, says, unit=unit)

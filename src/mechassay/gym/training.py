@@ -106,8 +106,8 @@ class GymCorpus(OneLine):
             for drawn in islice(task.sentences(SPLIT, rng), size)
         ]
         ids = np.full((len(rows), max(map(len, rows))), PAD)
-        for row, found in zip(ids, rows, strict=True):
-            row[: len(found)] = found
+        for row, tokens in zip(ids, rows, strict=True):
+            row[: len(tokens)] = tokens
         return cls(tuple(words), torch.from_numpy(ids), tuple(task.name for task in tasks))
 
     def __len__(self) -> int:
@@ -116,10 +116,11 @@ class GymCorpus(OneLine):
     def texts(self) -> list[str]:
         """The rows as words with spaces between them."""
         return [
-            " ".join(self.words[each] for each in row if each != PAD) for row in self.ids.tolist()
+            " ".join(self.words[token] for token in row if token != PAD)
+            for row in self.ids.tolist()
         ]
 
-    def shown(self) -> dict[str, object]:
+    def repr_fields(self) -> dict[str, object]:
         """What a line says of it."""
         tokens = int((self.ids != PAD).sum())
         return {

@@ -53,12 +53,12 @@ def methods_of(record: Record) -> list[str]:
     return [str(name) for name in record.table(METHODS_TABLE).columns["method"]]
 
 
-def mean_text(found: Sequence[Measure | None]) -> str:
+def mean_text(measures: Sequence[Measure | None]) -> str:
     """The mean over tasks, which has no interval; of a single task its number and interval."""
-    if len(found) == 1:
-        (one,) = found
+    if len(measures) == 1:
+        (one,) = measures
         return "" if one is None or math.isnan(one.value) else measured(one)
-    values = [value_of(each) for each in found]
+    values = [value_of(measure) for measure in measures]
     return f"{np.mean(values):.2f}" if np.isfinite(values).all() else ""
 
 
@@ -101,7 +101,7 @@ class Beside:
 
     def mean(self, of: str = "result", what: str = ORIGINAL) -> float:
         """The mean over tasks; NaN where one has none."""
-        return float(np.mean([value_of(each) for each in self.measures(of, what)]))
+        return float(np.mean([value_of(measure) for measure in self.measures(of, what)]))
 
     def text(self, of: str = "result", what: str = ORIGINAL) -> str:
         """The mean, of a single task with its interval; "" where it is not known."""
@@ -111,7 +111,7 @@ class Beside:
     def better(self) -> int:
         """In how many tasks it is better than its control on shuffled labels."""
         less = self.measures(f"difference:{self.shuffled}")
-        return sum(each is not None and each.low > 0 for each in less)
+        return sum(difference is not None and difference.low > 0 for difference in less)
 
     @property
     def gain(self) -> float:
@@ -129,16 +129,16 @@ class Beside:
     @property
     def falls(self) -> bool | None:
         """Whether the loss of its training still falls in some task; None if it is not trained."""
-        found = [training_falls(record, self.method) for record in self.records]
-        return None if all(each is None for each in found) else any(found)
+        still_falling = [training_falls(record, self.method) for record in self.records]
+        return None if all(falls is None for falls in still_falling) else any(still_falling)
 
 
 def on_validation(record: Record, method: str) -> float:
     """The odds on validation items that choose; NaN where the record has none."""
     if not record.has_table(CANDIDATES):
         return math.nan
-    found = record.table(CANDIDATES).where(method=method, chosen=True).numbers("validation")
-    return float(found[0]) if len(found) else math.nan
+    scores = record.table(CANDIDATES).where(method=method, chosen=True).numbers("validation")
+    return float(scores[0]) if len(scores) else math.nan
 
 
 def training_falls(record: Record, method: str) -> bool | None:
@@ -154,11 +154,11 @@ def ranked(records: Sequence[Record]) -> list[Beside]:
     """
     names = dict.fromkeys(method for record in records for method in methods_of(record))
     every = [Beside(name, records) for name in names if not is_control(name) and name not in SWEPT]
-    here = [each for each in every if not math.isnan(each.mean())]
+    here = [method for method in every if not math.isnan(method.mean())]
 
-    def place(each: Beside) -> tuple[bool, bool, float]:
-        gain = each.gain
-        return not each.reads_labels, not each.shuffled, math.inf if math.isnan(gain) else -gain
+    def place(method: Beside) -> tuple[bool, bool, float]:
+        gain = method.gain
+        return not method.reads_labels, not method.shuffled, math.inf if math.isnan(gain) else -gain
 
     return sorted(here, key=place)
 
@@ -169,17 +169,17 @@ def ranked(records: Sequence[Record]) -> list[Beside]:
 def sentences(records: Sequence[Record]) -> list[str]:
     """What the records of one model say: the best method first, then what may mislead."""
     some = done(records)
-    found = ranked(some)
+    ranking = ranked(some)
     head = _head(records, some)
-    if not found:
+    if not ranking:
         return [f"{head}: {_controls_alone(some)}"]
-    best = found[0]
+    best = ranking[0]
     few, verdict = min(record.n_groups for record in some), ""
     if few < FEW_GROUPS:
         pairs = "pair" if few == 1 else "pairs"
         verdict = f" No verdict: {few} independent {pairs}, fewer than {FEW_GROUPS}."
     first = f"{head}: {_of_best(best)}{verdict}"
-    return [first, *_of_controls(best), *_of_others(found)]
+    return [first, *_of_controls(best), *_of_others(ranking)]
 
 
 def _head(records: Sequence[Record], some: Sequence[Record]) -> str:
@@ -189,8 +189,8 @@ def _head(records: Sequence[Record], some: Sequence[Record]) -> str:
     items = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
     does = value_of(accuracy[0]) > LEAST_ACCURACY
     if len(records) == 1:
-        told = "accuracy" if does else "which it does not do: accuracy"
-        return f"{model}, {some[0].task.name} ({told} {mean_text(accuracy)}; {items} test items)"
+        does_it = "accuracy" if does else "which it does not do: accuracy"
+        return f"{model}, {some[0].task.name} ({does_it} {mean_text(accuracy)}; {items} test items)"
     counted = f"(accuracy {mean_text(accuracy)}; {items} test items each)"
     if not does:
         return (
@@ -213,8 +213,8 @@ def _controls_alone(records: Sequence[Record]) -> str:
             f"of {len(swept)} settings the best on validation items is {best.name}, {best.text()}"
             " nats on test items; no control was measured."
         )
-    told = [f"{in_words(m)} {Beside(m, records).text()}" for m in methods_of(records[0])]
-    return f"only controls were measured: {', '.join(told)}."
+    texts = [f"{in_words(m)} {Beside(m, records).text()}" for m in methods_of(records[0])]
+    return f"only controls were measured: {', '.join(texts)}."
 
 
 def _of_best(best: Beside) -> str:
@@ -224,17 +224,22 @@ def _of_best(best: Beside) -> str:
     above = best.measures(f"difference:{VANILLA}")
     if math.isnan(whole.mean()):
         ceiling = ", the whole vector was not measured"
-    elif all(each is not None and each.low > 0 for each in above) and best.mean() > whole.mean():
+    elif (
+        all(difference is not None and difference.low > 0 for difference in above)
+        and best.mean() > whole.mean()
+    ):
         ceiling = f", more than the whole vector has ({whole.text()})"
     elif best.mean() >= whole.mean():
         ceiling = f", as much as the whole vector has ({whole.text()})"
-    said = f"{best.name} {own} nats{ceiling}"
+    sentence = f"{best.name} {own} nats{ceiling}"
     if not best.reads_labels:
         random = Beside(RANDOM, best.records).text()
-        return f"{said}; it reads no labels{f', a random direction has {random}' * bool(random)}."
+        return (
+            f"{sentence}; it reads no labels{f', a random direction has {random}' * bool(random)}."
+        )
     if not best.shuffled:
-        return f"{said}; its control with shuffled labels was not measured."
-    control = f"{said}; with shuffled labels {Beside(best.shuffled, best.records).text()}"
+        return f"{sentence}; its control with shuffled labels was not measured."
+    control = f"{sentence}; with shuffled labels {Beside(best.shuffled, best.records).text()}"
     n = len(best.records)
     if n > 1:
         return f"{control}, and better than that in {best.better} of {n} tasks."
@@ -256,52 +261,53 @@ def _of_controls(best: Beside) -> Iterator[str]:
         )
 
 
-def _of_others(found: Sequence[Beside]) -> Iterator[str]:
+def _of_others(methods: Sequence[Beside]) -> Iterator[str]:
     """Methods that labels help not at all or little; those above the whole vector; what needs no
     labels; and trainings that had not levelled off.
     """
-    best, n = found[0], len(found[0].records)
-    against = [each for each in found if each.shuffled]
-    worse = [each for each in against if each.better < n]
+    best, n = methods[0], len(methods[0].records)
+    against = [method for method in methods if method.shuffled]
+    worse = [method for method in against if method.better < n]
     if worse and not (n == 1 and worse[0] is best):
-        told = [
-            f"{_pair(each)}{f', in {n - each.better} of {n} tasks' if n > 1 else ''}"
-            for each in worse
+        texts = [
+            f"{_pair(method)}{f', in {n - method.better} of {n} tasks' if n > 1 else ''}"
+            for method in worse
         ]
-        yield f"Not better than its own control with shuffled labels: {'; '.join(told)}."
-    if untrained := [each.name for each in worse if each.falls]:
+        yield f"Not better than its own control with shuffled labels: {'; '.join(texts)}."
+    if untrained := [method.name for method in worse if method.falls]:
         yield (
             f"Not trained: {', '.join(untrained)}. The loss still falls; train longer (--steps)"
             " before you say that nothing is there."
         )
     most = [
-        each
-        for each in against
-        if each not in worse and Beside(each.shuffled, each.records).mean() > MOST * each.mean()
+        method
+        for method in against
+        if method not in worse
+        and Beside(method.shuffled, method.records).mean() > MOST * method.mean()
     ]
     if most:
         yield f"Most of its odds with shuffled labels too: {'; '.join(map(_pair, most))}."
     whole = Beside(VANILLA, best.records).mean()
-    if above := [each for each in found[1:] if _overshoots(each)]:
-        told = [f"{each.name} {each.text()}" for each in above]
-        yield f"More than the whole vector ({whole:.2f}): {', '.join(told)}."
-    plain = [each for each in found if not each.reads_labels and each is not best]
+    if above := [method for method in methods[1:] if _overshoots(method)]:
+        texts = [f"{method.name} {method.text()}" for method in above]
+        yield f"More than the whole vector ({whole:.2f}): {', '.join(texts)}."
+    plain = [method for method in methods if not method.reads_labels and method is not best]
     if plain:
-        told = [f"{each.name} {each.text()}" for each in plain]
-        yield f"Without any labels: {', '.join(told)}."
-    if falling := [each.name for each in found if each.falls and each not in worse]:
+        texts = [f"{method.name} {method.text()}" for method in plain]
+        yield f"Without any labels: {', '.join(texts)}."
+    if falling := [method.name for method in methods if method.falls and method not in worse]:
         yield (
             f"The training loss of {', '.join(falling)} still falls: with more steps (--steps) the"
             " odds may be higher."
         )
 
 
-def _pair(each: Beside) -> str:
-    control = Beside(each.shuffled, each.records)
-    return f"{each.name} {each.text()}, with shuffled labels {control.text()}"
+def _pair(method: Beside) -> str:
+    control = Beside(method.shuffled, method.records)
+    return f"{method.name} {method.text()}, with shuffled labels {control.text()}"
 
 
-def _overshoots(each: Beside) -> bool:
+def _overshoots(method: Beside) -> bool:
     """Whether it has more than the whole vector, in every task beyond its interval."""
-    less = each.measures(f"difference:{VANILLA}")
+    less = method.measures(f"difference:{VANILLA}")
     return all(one is not None and one.low > 0 for one in less)

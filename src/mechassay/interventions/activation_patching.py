@@ -196,15 +196,15 @@ class _PatchRun:
 
     def _objective(self, final: Tensor, rows: Tensor) -> Float[np.ndarray, "n"]:
         """The objective of final streams [n, d_model] of some pairs."""
-        found: list[np.ndarray] = []
+        arrays: list[np.ndarray] = []
         for begin in range(0, len(rows), READOUTS):
             part = rows[begin : begin + READOUTS]
             batch = self.batch.select(part.tolist())
             decoder = self.model.decoder
             clean = decoder.readout(self.clean[part]) if self.objective.needs_clean else None
             readout = decoder.readout(final[begin : begin + READOUTS])
-            found.append(self.objective(readout, batch, clean).double().cpu().numpy())
-        return np.concatenate(found) if found else np.zeros(0)
+            arrays.append(self.objective(readout, batch, clean).double().cpu().numpy())
+        return np.concatenate(arrays) if arrays else np.zeros(0)
 
     def values(
         self,
@@ -224,8 +224,8 @@ class _PatchRun:
         finals = self.base.run([patch.branch for patch in patches], advance=advance)
         if finals:
             every = torch.cat([patch.branch.prompts for patch in patches])
-            told = self._objective(torch.cat(finals)[:, 0], every)
-            for patch, part in zip(patches, _split(told, patches), strict=True):
+            objectives = self._objective(torch.cat(finals)[:, 0], every)
+            for patch, part in zip(patches, _split(objectives, patches), strict=True):
                 values[patch.rows, layers.index(patch.layer), patch.column] = part
         if self.part != "heads":
             missing = ~self.batch.mask.cpu().numpy()
@@ -279,10 +279,10 @@ def _tokens(model: Model, batch: Batch) -> tuple[tuple[str, ...], ...]:
     tokenizer = model.tokenizer
     rows: list[tuple[str, ...]] = []
     for ids, mask in zip(batch.clean.tolist(), batch.mask.tolist(), strict=True):
-        told = (
+        sentences = (
             map(str, ids) if tokenizer is None else (str(tokenizer.decode([x])) or " " for x in ids)
         )
-        rows.append(tuple(t if real else "" for t, real in zip(told, mask, strict=True)))
+        rows.append(tuple(t if real else "" for t, real in zip(sentences, mask, strict=True)))
     return tuple(rows)
 
 

@@ -150,13 +150,13 @@ def draw_cells(
             origin="lower",
             interpolation="nearest",
         )
-        told = [_label(text) for text in headings]
+        labels = [_label(text) for text in headings]
         ax.set_xticks(
-            range(n_columns), told, rotation=rotation, ha="right" if rotation else "center"
+            range(n_columns), labels, rotation=rotation, ha="right" if rotation else "center"
         )
         step = max(1, -(-n_layers // 32))
-        shown = range(0, n_layers, step)
-        ax.set_yticks(shown, ["embed" if layers[i] < 0 else str(layers[i]) for i in shown])
+        ticks = range(0, n_layers, step)
+        ax.set_yticks(ticks, ["embed" if layers[i] < 0 else str(layers[i]) for i in ticks])
         ax.set_xlabel(axis, color=INK)
         ax.set_ylabel("layer", color=INK)
         if title:

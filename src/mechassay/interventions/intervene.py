@@ -291,11 +291,11 @@ def site_values(
                 site, row, column = wanted[number]
                 at = where[row] - begin
                 inside = ((at >= 0) & (at < len(value))).nonzero()[:, 0]
-                found = _site_of(site, value, at[inside], column[inside])
+                values_of = _site_of(site, value, at[inside], column[inside])
                 out = outs[number]
                 if out is None:
-                    out = outs[number] = found.new_zeros((len(row), found.shape[1]))
-                out.index_copy_(0, inside, found)
+                    out = outs[number] = values_of.new_zeros((len(row), values_of.shape[1]))
+                out.index_copy_(0, inside, values_of)
             return value
 
         ctx = decoder.context(mask[some])
@@ -354,14 +354,14 @@ def score_labels(
     streams, tokens = final[real], targets[real]
     log_probs = final.new_zeros(targets.shape, dtype=torch.float64)
     best = torch.ones_like(real)
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     right: list[Tensor] = []
     for part, token in zip(streams.split(LOGIT_ROWS), tokens.split(LOGIT_ROWS), strict=True):
         logits = decoder.readout(part).all()
-        found.append(logits.gather(1, token[:, None])[:, 0] - logits.logsumexp(dim=1))
+        tensors.append(logits.gather(1, token[:, None])[:, 0] - logits.logsumexp(dim=1))
         right.append(logits.argmax(dim=1) == token)
-    if found:
-        log_probs[real] = torch.cat(found).double()
+    if tensors:
+        log_probs[real] = torch.cat(tensors).double()
         best[real] = torch.cat(right)
     some = real.any(dim=1)
     total = log_probs.sum(dim=1).masked_fill(~some, float("nan"))
@@ -372,11 +372,11 @@ def divergences(
     decoder: Decoder, base: Float[Tensor, "n d_model"], other: Float[Tensor, "n d_model"]
 ) -> Float[Tensor, "n"]:
     """KL(P_base || P_other) of next tokens, in nats, of final streams."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     for ours, theirs in zip(base.split(LOGIT_ROWS), other.split(LOGIT_ROWS), strict=True):
         p, q = (decoder.readout(x).all().log_softmax(dim=1) for x in (ours, theirs))
-        found.append((p.exp() * (p - q)).sum(dim=1).double())
-    return torch.cat(found) if found else base.new_zeros(0, dtype=torch.float64)
+        tensors.append((p.exp() * (p - q)).sum(dim=1).double())
+    return torch.cat(tensors) if tensors else base.new_zeros(0, dtype=torch.float64)
 
 
 ROWS = 10
@@ -413,7 +413,7 @@ class Intervened(OneLine, Tabular):
     def __len__(self) -> int:
         return len(self.ids)
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         share = float(self.written.double().mean())
         return {"n": len(self), "sites": self.sites, "labels_written": share}
 
@@ -445,8 +445,8 @@ class Intervened(OneLine, Tabular):
             "label_written": self.written,
             "label_written_without": self.base_written,
         }
-        told = {name: x.detach().cpu().tolist() for name, x in tensors.items()}
-        return {"id": list(self.ids), "group": list(self.groups), **told}
+        plain = {name: x.detach().cpu().tolist() for name, x in tensors.items()}
+        return {"id": list(self.ids), "group": list(self.groups), **plain}
 
     def _repr_html_(self) -> str:
         columns = self.columns()
@@ -576,16 +576,16 @@ def joint_branch(
     """The changes of several sites as one branch of those rows that something is done to; None if
     there are none. The others stay the base run's.
     """
-    rows = torch.stack([~each.null for each in placed]).any(dim=0).nonzero()[:, 0]
+    rows = torch.stack([~place.null for place in placed]).any(dim=0).nonzero()[:, 0]
     if not len(rows):
         return None
     where = torch.zeros_like(placed[0].null, dtype=torch.long).index_copy(
         0, rows, torch.arange(len(rows), device=rows.device)
     )
     changes = (
-        Change(each.site, where[each.row], each.base, function)
-        for each, function in zip(placed, new, strict=True)
-        if len(each.row)
+        Change(place.site, where[place.row], place.base, function)
+        for place, function in zip(placed, new, strict=True)
+        if len(place.row)
     )
     return Branch(rows, tuple(changes))
 
@@ -594,9 +594,11 @@ def source_values(
     model: Model, batch: InterchangeBatch, placed: Sequence[Placed]
 ) -> list[Float[Tensor, "t d"] | None]:
     """The sources' values at the sites that read them."""
-    wanted = [(each.site, each.row, each.source) for each in placed if each.source is not None]
-    found = iter(site_values(model, batch.source, batch.source_mask, wanted) if wanted else ())
-    return [None if each.source is None else next(found) for each in placed]
+    wanted = [(place.site, place.row, place.source) for place in placed if place.source is not None]
+    source_values_of = iter(
+        site_values(model, batch.source, batch.source_mask, wanted) if wanted else ()
+    )
+    return [None if place.source is None else next(source_values_of) for place in placed]
 
 
 def watched(
@@ -607,16 +609,16 @@ def watched(
 ) -> list[Callable[[Tensor], Tensor]]:
     """Interventions as functions of values, which note the rows that they change."""
 
-    def of(each: Placed, intervention: Intervention, source: Tensor | None) -> Any:
+    def of(place: Placed, intervention: Intervention, source: Tensor | None) -> Any:
         def new(values: Tensor) -> Tensor:
-            made = changed_values(each.site, intervention, values, source)
-            rows = each.row[(made != values).any(dim=1)]
+            made = changed_values(place.site, intervention, values, source)
+            rows = place.row[(made != values).any(dim=1)]
             changed.index_fill_(0, rows, True)
             return made
 
         return new
 
-    return [of(*each) for each in zip(placed, interventions, sources, strict=True)]
+    return [of(*parts) for parts in zip(placed, interventions, sources, strict=True)]
 
 
 def _joined(parts: Sequence[Intervened], order: Tensor) -> Intervened:

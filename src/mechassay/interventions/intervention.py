@@ -228,13 +228,16 @@ def place_together(
     Raises:
         UnknownName, BadPairs: see `place`.
     """
-    placed = [place(batch, site, each) for site, each in interventions.items()]
+    placed = [place(batch, site, intervention) for site, intervention in interventions.items()]
     if len(placed) == 1:
         return placed
     first = torch.full_like(batch.base_lengths, batch.base.shape[1])
-    for each in placed:
-        first = first.scatter_reduce(0, each.row, each.base, "amin")
-    return [place(batch, site, each, before=first) for site, each in interventions.items()]
+    for one in placed:
+        first = first.scatter_reduce(0, one.row, one.base, "amin")
+    return [
+        place(batch, site, intervention, before=first)
+        for site, intervention in interventions.items()
+    ]
 
 
 def place(
@@ -334,13 +337,13 @@ def by_site(given: Interventions) -> dict[Site, Intervention]:
     Raises:
         BadUsage: a site that cannot be read, or that is given twice.
     """
-    found: dict[Site, Intervention] = {}
+    interventions: dict[Site, Intervention] = {}
     for spelled, intervention in given.items():
         site = load_site(spelled)
-        if site in found:
+        if site in interventions:
             raise BadUsage(f"Site {site} is given twice; a site has one intervention.")
-        found[site] = intervention
-    return found
+        interventions[site] = intervention
+    return interventions
 
 
 def of_rows(
@@ -357,20 +360,22 @@ def of_rows(
     # The place of each row among those chosen; -1 of the others.
     place_of = chosen.new_full((len(batch),), -1)
     place_of[chosen] = torch.arange(len(chosen), device=chosen.device)
-    found = dict(interventions)
-    for site, each in interventions.items():
-        if not isinstance(each, Add | Replace) or each.vector.ndim < 2:
+    own = dict(interventions)
+    for site, intervention in interventions.items():
+        if not isinstance(intervention, Add | Replace) or intervention.vector.ndim < 2:
             continue
         row, _, _ = tokens_of(batch, site, needs=False)
-        if len(each.vector) != len(row):
+        if len(intervention.vector) != len(row):
             raise BadUsage(
-                f"Site {site}: {type(each).__name__} needs one vector, or one for each of"
-                f" {len(row)} tokens; got {len(each.vector)}."
+                f"Site {site}: {type(intervention).__name__} needs one vector, or one for each of"
+                f" {len(row)} tokens; got {len(intervention.vector)}."
             )
         kept = (place_of[row] >= 0).nonzero()[:, 0]
         tokens = kept[place_of[row[kept]].argsort(stable=True)]
-        found[site] = replace(each, vector=each.vector[tokens.to(each.vector.device)])
-    return found
+        own[site] = replace(
+            intervention, vector=intervention.vector[tokens.to(intervention.vector.device)]
+        )
+    return own
 
 
 def changed_values(

@@ -98,7 +98,7 @@ class PatchJob(PatchPlan, Job):
                 private_seed=self.private_seed,
             ),
         )
-        found = patch(
+        patched = patch(
             model,
             pairs,
             parts=one_of("part of a site", cell.of["part"], PARTS),
@@ -108,12 +108,12 @@ class PatchJob(PatchPlan, Job):
             progress=bench.progress,
         )
         if self.split == PRIVATE:
-            found = found.without_tokens()
+            patched = patched.without_tokens()
         bench.folder.save_data("test", pairs.selection(), cell.shares)
-        file = found.save(map_file(bench.folder.path, cell.name))
+        file = patched.save(map_file(bench.folder.path, cell.name))
         chosen = Selection.of(pairs.selection())
         about = {"split": self.split, "limit": self.limit, **settings_of(task)}
-        return found.record(
+        return patched.record(
             {
                 "model": model.spec(),
                 "task": Spec(name=task.name, version=task.version, args=about),
@@ -122,9 +122,9 @@ class PatchJob(PatchPlan, Job):
             cell=dict(cell.of),
             values=Values(
                 unit="pair",
-                ids=list(found.ids),
-                groups=list(found.groups),
-                columns={"base": found.base.tolist(), "source": found.source.tolist()},
+                ids=list(patched.ids),
+                groups=list(patched.groups),
+                columns={"base": patched.base.tolist(), "source": patched.source.tolist()},
                 file=str(file.relative_to(bench.folder.path)),
                 sha256=hashlib.sha256(file.read_bytes()).hexdigest(),
             ),
@@ -201,12 +201,12 @@ class PatchPage(Page):
         drawings: Sequence[object] = (),
     ) -> list[Section]:
         """Verdict; a section for each record with its maps; how to read them; facts; values."""
-        said: list[Block] = [
+        blocks: list[Block] = [
             Text(text, "verdict", lead=f"{name}.") for name, text in _verdicts(records)
         ]
         return framed(
             records,
-            said,
+            blocks,
             [Section(_name(record), tuple(_maps(record))) for record in records],
             failures=failures,
             folded=[

@@ -28,7 +28,7 @@ from mechassay.interventions.plan import Direction
 from mechassay.interventions.site import Part
 from mechassay.models.objectives import least_size
 from mechassay.results.records import Check, Measure, Spec, Table, measured
-from mechassay.results.result import Contents, Result
+from mechassay.results.result import RecordContents, Result
 from mechassay.stats.intervals import (
     LEVEL,
     Estimate,
@@ -85,7 +85,7 @@ class PatchMap(Result, kind="patch"):
     model: str = "model"
     task: str = "pairs"
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         return {
             "part": self.part,
             "direction": self.direction,
@@ -310,7 +310,7 @@ class PatchMap(Result, kind="patch"):
         """What the map says, in sentences; see `interventions.patch_verdict`."""
         return verdict((self.whole or self.of(self.templates[0])).record())
 
-    def contents(self) -> Contents:
+    def contents(self) -> RecordContents:
         args: dict[str, Any] = {"direction": self.direction, "last_layer": self.last_layer}
         keys = ("template", "layer", "column")
         return {
@@ -344,12 +344,12 @@ class PatchMap(Result, kind="patch"):
         shares = np.where(whole.by_construction, np.nan, whole.share)
         if not np.isnan(shares).all():
             row, column = np.unravel_index(int(np.nanargmax(shares)), shares.shape)
-            found = whole.estimate(self.layers[row], int(column))
+            largest = whole.estimate(self.layers[row], int(column))
             says = (
                 "The largest share of all measured cells. It is chosen as the largest, so that it"
                 " and its interval are too high; the table of cells says where it is."
             )
-            share = ("largest_share", "largest share", "result", found, len(whole.ids), says)
+            share = ("largest_share", "largest share", "result", largest, len(whole.ids), says)
             yield measured(*share, better="")
         for name, values in (("base", self.base), ("source", self.source)):
             mean = Estimate(float(values.mean()), *self._interval_of_mean(values))

@@ -73,10 +73,10 @@ class MapCells:
     def of(record: Record, template: str) -> MapCells:
         """The map of a template, or that of all prompts."""
         part = record.method.name
-        found = record.table("patches").where(template=template)
+        own_cells = record.table("patches").where(template=template)
         # In the order of the model, whatever the order in which layers were asked for.
-        rows = sorted(found.rows(), key=lambda row: int(str(row["layer"])))
-        cells = Table.of(found.name, found.keys, rows)
+        rows = sorted(own_cells.rows(), key=lambda row: int(str(row["layer"])))
+        cells = Table.of(own_cells.name, own_cells.keys, rows)
         (facts,) = record.table("maps").where(template=template).rows()
         layers = list(dict.fromkeys(int(str(x)) for x in cells.columns["layer"]))
         names = ("share", "joint_low", "joint_high", "by_construction")
@@ -258,21 +258,23 @@ def _numbers(m: MapCells, leaves: int, arrives: int) -> Iterator[str]:
     """The shares at both ends, places between them, and what is not resolved outside them."""
     above, n_rows, last = m.above, len(m.layers), m.share.shape[1] - 1
     end = m.place(last)
-    told = [
+    sentences = [
         f"{m.place(column)} is last above one half at {m.at(row)} ({m.told(row, column)})"
         for column in m.sources
         for row in [int(np.flatnonzero(above[:, column])[-1])]
     ]
     if not m.sources:
         shares = [f"{m.place(column)} {m.told(0, column)}" for column in m.largest(0)]
-        told.append(f"The largest shares at {m.at(0)} are {', '.join(shares)}")
+        sentences.append(f"The largest shares at {m.at(0)} are {', '.join(shares)}")
     own = np.where(m.known[:, last] | np.isnan(m.share[:, last]), -np.inf, m.share[:, last])
     if arrives < n_rows and not m.known[arrives, last]:
-        told.append(f"{end} is first above one half at {m.at(arrives)} ({m.told(arrives, last)})")
+        sentences.append(
+            f"{end} is first above one half at {m.at(arrives)} ({m.told(arrives, last)})"
+        )
     elif np.isfinite(own).any():
         most = int(own.argmax())
-        told.append(f"{end} has at most {m.told(most, last)}, at {m.at(most)}, where measured")
-    yield f"{'; '.join(told)}."
+        sentences.append(f"{end} has at most {m.told(most, last)}, at {m.at(most)}, where measured")
+    yield f"{'; '.join(sentences)}."
     for column in range(last):
         rows = np.flatnonzero(above[:, column] & ~m.known[:, column]).tolist()
         if rows and column not in m.sources:

@@ -191,7 +191,7 @@ def _own(site: str, where: str, position: Position) -> Site:
             f" {site!r}."
         )
     part: Part = one_of("part of a site", own["part"], PARTS)
-    pairs = [each.strip().split(".") for each in own["where"].split(",")]
+    pairs = [condition.strip().split(".") for condition in own["where"].split(",")]
     layers = {int(pair[0]) for pair in pairs}
     if len(layers) > 1:
         raise BadUsage(f"The heads of one site are of one layer; got {site!r}.")
@@ -280,25 +280,27 @@ class ModelShape:
         return {**asdict(self.graph), **widths, "fingerprint": self.graph.fingerprint}
 
     @staticmethod
-    def from_dict(told: Mapping[str, Any]) -> ModelShape:
+    def from_dict(stored: Mapping[str, Any]) -> ModelShape:
         """What `as_dict` gave.
 
         Raises:
             BadUsage: numbers that are missing, too many or of another kind.
         """
-        sizes = dict(told)
+        sizes = dict(stored)
         fingerprint = sizes.pop("fingerprint", None)
         flags = {name: sizes.pop(name, None) for name in ("parallel", "mlp")}
         if set(sizes) != {"n_layers", "n_heads", "d_model", "d_head"}:
             raise BadUsage(
                 "A model's shape has n_layers, n_heads, d_model, d_head, parallel, mlp and"
-                f" fingerprint; got {', '.join(map(str, told)) or 'nothing'}."
+                f" fingerprint; got {', '.join(map(str, stored)) or 'nothing'}."
             )
         numbers = list(sizes.values())
         if any(type(x) is not int or x < 1 for x in numbers) or any(
             type(flag) is not bool for flag in flags.values()
         ):
-            raise BadUsage(f"A model's shape has positive integers and true or false; got {told}.")
+            raise BadUsage(
+                f"A model's shape has positive integers and true or false; got {stored}."
+            )
         graph = Graph(sizes["n_layers"], sizes["n_heads"], **flags)
         if graph.fingerprint != fingerprint:
             raise BadUsage("The fingerprint of a model's graph does not match its shape.")

@@ -100,7 +100,7 @@ def generate(
         NonFinite: an intervention returns NaN.
     """
     chosen = _chosen(model, interventions)
-    rows, said = _token_rows(model, prompts, "generate")
+    rows, continuations = _token_rows(model, prompts, "generate")
     ends = _ends(model)
     generator = torch.Generator().manual_seed(seed) if sample else None
     longest = max(map(len, rows)) + n
@@ -120,7 +120,7 @@ def generate(
                 new = {site: every for site in chosen if site.position in (ALL, NEW)}
                 return _edit(chosen, new)
 
-            found = write(
+            new_tokens = write(
                 model.decoder,
                 tokens,
                 mask,
@@ -130,11 +130,11 @@ def generate(
                 temperature=temperature,
                 edits=edits if chosen else never_edited,
             )
-            written += [until_end(row, ends) for row in found.tolist()]
+            written += [until_end(row, ends) for row in new_tokens.tolist()]
             advance(len(part))
     tokenizer = model.tokenizer
     texts = () if tokenizer is None else tuple(_continuations(tokenizer, rows, written))
-    return Generated(said, tuple(map(tuple, written)), texts, tuple(map(str, chosen)))
+    return Generated(continuations, tuple(map(tuple, written)), texts, tuple(map(str, chosen)))
 
 
 def _continuations(
@@ -161,7 +161,7 @@ class Perplexity(OneLine, Tabular):
     base_nll: Float[np.ndarray, "n"]
     n_tokens: tuple[int, ...]
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         return {"n": len(self.nll), "perplexity": self.value, "without": self.base_value}
 
     @property
@@ -227,7 +227,9 @@ def perplexity(
             part = order[begin : begin + size]
             tokens, mask = (x.to(model.device) for x in _table([rows[i] for i in part]))
             edit = _edit(chosen, _prompt_tokens(chosen, mask, [f"Text {i}" for i in part]))
-            values[:, part] = [_nll(model, tokens, mask, each) for each in (edit, None)]
+            values[:, part] = [
+                _nll(model, tokens, mask, edit_or_none) for edit_or_none in (edit, None)
+            ]
             advance(len(part))
     return Perplexity(
         tuple(map(str, chosen)), values[0], values[1], tuple(len(row) - 1 for row in rows)
@@ -266,16 +268,16 @@ def _chosen(model: Model, given: Interventions | None) -> dict[Site, Interventio
         return {}
     chosen = by_site(given)
     check_interventions(model, chosen)
-    for site, each in chosen.items():
-        if each.needs_source:
+    for site, intervention in chosen.items():
+        if intervention.needs_source:
             raise BadUsage(
-                f"Site {site}: {type(each).__name__} needs a source run, which text alone does not"
-                " have; use Add, Ablate, Replace or Scale here, or intervene()."
+                f"Site {site}: {type(intervention).__name__} needs a source run, which text alone"
+                " does not have; use Add, Ablate, Replace or Scale here, or intervene()."
             )
-        if isinstance(each, Add | Replace) and each.vector.ndim > 1:
+        if isinstance(intervention, Add | Replace) and intervention.vector.ndim > 1:
             raise BadUsage(
-                f"Site {site}: {type(each).__name__} needs one vector for all texts; got shape"
-                f" {tuple(each.vector.shape)}."
+                f"Site {site}: {type(intervention).__name__} needs one vector for all texts;"
+                f" got shape {tuple(intervention.vector.shape)}."
             )
         if isinstance(site.position, str) and site.position not in (ALL, LAST, NEW):
             raise BadUsage(
@@ -290,10 +292,10 @@ def _prompt_tokens(
 ) -> dict[Site, Bool[Tensor, "n pos"]]:
     """The tokens of prompts at which each site is; names are for messages."""
     lengths, width = mask.sum(1), mask.shape[1]
-    found: dict[Site, Tensor] = {}
+    masks: dict[Site, Tensor] = {}
     for site in chosen:
         if site.position == ALL:
-            found[site] = mask
+            masks[site] = mask
         elif site.position != NEW:
             at = -1 if site.position == LAST else int(site.position)
             column = (width - lengths if at >= 0 else torch.full_like(lengths, width)) + at
@@ -303,8 +305,8 @@ def _prompt_tokens(
                 raise BadPairs(
                     f"{names[row]} has tokens 0 to {int(lengths[row]) - 1}; got position {at}."
                 )
-            found[site] = torch.zeros_like(mask).scatter(1, column[:, None], True)
-    return found
+            masks[site] = torch.zeros_like(mask).scatter(1, column[:, None], True)
+    return masks
 
 
 def _edit(
@@ -351,8 +353,10 @@ def _token_rows(
     strings = [text for text in texts if isinstance(text, str)]
     if not strings:
         rows = _checked_ids(model, texts, who)
-        said = [""] * len(rows) if model.tokenizer is None else model.tokenizer.batch_decode(rows)
-        return rows, tuple(map(str, said))
+        decoded = (
+            [""] * len(rows) if model.tokenizer is None else model.tokenizer.batch_decode(rows)
+        )
+        return rows, tuple(map(str, decoded))
     if model.tokenizer is None or len(strings) < len(texts):
         raise BadUsage(
             f"{who} takes texts for a model with a tokenizer, or rows of token ids; {model.name}"

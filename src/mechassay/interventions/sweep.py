@@ -105,10 +105,10 @@ class PlanRuns:
         for key, plan in zip(keys, plans, strict=True):
             if key not in placed:
                 placed[key] = place_together(batch, plan)
-        found = iter(
-            source_values(model, batch, [each for several in placed.values() for each in several])
+        source_parts = iter(
+            source_values(model, batch, [place for several in placed.values() for place in several])
         )
-        sources = {key: list(islice(found, len(several))) for key, several in placed.items()}
+        sources = {key: list(islice(source_parts, len(several))) for key, several in placed.items()}
         changed = torch.zeros((len(plans), len(batch)), dtype=torch.bool, device=model.device)
         branches = [
             joint_branch(
@@ -116,10 +116,12 @@ class PlanRuns:
             )
             for i, (key, plan) in enumerate(zip(keys, plans, strict=True))
         ]
-        there = [each for each in branches if each is not None]
-        advance(len(plans) * len(batch) - sum(len(each.prompts) for each in there))
+        there = [own_branch for own_branch in branches if own_branch is not None]
+        advance(len(plans) * len(batch) - sum(len(own_branch.prompts) for own_branch in there))
         streams = iter(run.run(there, read=read, advance=advance))
-        rows = [at.new_zeros(0) if each is None else each.prompts for each in branches]
+        rows = [
+            at.new_zeros(0) if own_branch is None else own_branch.prompts for own_branch in branches
+        ]
         base = _picked(run.final(read), at)
         finals = [base[:0] if not len(some) else _picked(next(streams), at[some]) for some in rows]
         return PlanRuns(base, tuple(rows), tuple(finals), changed)
@@ -179,7 +181,7 @@ class SiteSweep(OneLine, Tabular):
     def __len__(self) -> int:
         return len(self.ids)
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         best = int(self.written.mean(axis=0).argmax())
         return {
             "n": len(self),
@@ -203,8 +205,8 @@ class SiteSweep(OneLine, Tabular):
         Raises:
             UnknownName: no such site or result.
         """
-        spelled = one_of("site", str(load_site(site)), [str(each) for each in self.sites])
-        column = [str(each) for each in self.sites].index(spelled)
+        spelled = one_of("site", str(load_site(site)), [str(own_site) for own_site in self.sites])
+        column = [str(own_site) for own_site in self.sites].index(spelled)
         return self._estimates(of, [column])[0]
 
     def _estimates(self, of: str, columns: Sequence[int]) -> list[Estimate]:
@@ -227,12 +229,12 @@ class SiteSweep(OneLine, Tabular):
             "part": [site.part for site in self.sites],
             "layer": [site.layer for site in self.sites],
             "position": [str(site.position) for site in self.sites],
-            "written": [each.value for each in written],
-            "written_low": [each.low for each in written],
-            "written_high": [each.high for each in written],
-            "log_odds": [each.value for each in odds],
-            "log_odds_low": [each.low for each in odds],
-            "log_odds_high": [each.high for each in odds],
+            "written": [estimate.value for estimate in written],
+            "written_low": [estimate.low for estimate in written],
+            "written_high": [estimate.high for estimate in written],
+            "log_odds": [estimate.value for estimate in odds],
+            "log_odds_low": [estimate.low for estimate in odds],
+            "log_odds_high": [estimate.high for estimate in odds],
             "n": [len(self)] * len(self.sites),
             "n_unchanged": [len(self) - int(x) for x in self.changed.sum(axis=0)],
         }
@@ -245,11 +247,11 @@ class SiteSweep(OneLine, Tabular):
 
     def _repr_html_(self) -> str:
         columns = self.columns()
-        shown = ("site", "written", "log_odds", "n_unchanged")
-        rows = zip(*(columns[name] for name in shown), strict=True)
-        told = [[f"{x:.3g}" if isinstance(x, float) else x for x in row] for row in rows]
-        more = f"{len(told) - ROWS:,} more sites" if len(told) > ROWS else ""
-        table = html_table(shown, told[:ROWS], more)
+        headings = ("site", "written", "log_odds", "n_unchanged")
+        rows = zip(*(columns[name] for name in headings), strict=True)
+        cells = [[f"{x:.3g}" if isinstance(x, float) else x for x in row] for row in rows]
+        more = f"{len(cells) - ROWS:,} more sites" if len(cells) > ROWS else ""
+        table = html_table(headings, cells[:ROWS], more)
         return html_facts(f"{len(self.sites)} sites", {"n": len(self)}, table)
 
 
@@ -309,13 +311,13 @@ def sweep_all(
         ]
     order = np.argsort([row for rows, _ in chunks for row in rows])
     arrays = {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
-    found: list[SiteSweep] = []
+    sweeps: list[SiteSweep] = []
     begin = 0
     for plan in checked:
         own = slice(begin, begin := begin + len(plan))
         cut = {name: x[:, own] if x.ndim == 2 else x for name, x in arrays.items()}
-        found.append(SiteSweep(tuple(plan), ready.ids, ready.groups, **cut, seed=seed))
-    return found
+        sweeps.append(SiteSweep(tuple(plan), ready.ids, ready.groups, **cut, seed=seed))
+    return sweeps
 
 
 def _plan(
@@ -344,8 +346,8 @@ def _swept(
     forced = batch.teacher_forced()
     own = batch.base_labels
     runs = _runs(model, forced, plans, advance)
-    found = _scores(model, runs, forced.targets)
-    other = np.full(found.shape, np.nan)
+    scores = _scores(model, runs, forced.targets)
+    other = np.full(scores.shape, np.nan)
     if own is not None and batch.labels.shape[1] == own.shape[1] == 1:
         other = _scores(model, runs, own)
     elif own is not None and bool((own != NO_TOKEN).any()):
@@ -355,12 +357,12 @@ def _swept(
         some = _runs(model, again, theirs, lambda done: None)
         other[:, kept.cpu().numpy()] = _scores(model, some, again.targets)
     return {
-        "log_probs": found[0, :, 1:],
-        "base_log_probs": found[0, :, 0],
+        "log_probs": scores[0, :, 1:],
+        "base_log_probs": scores[0, :, 0],
         "other_log_probs": other[0, :, 1:],
         "other_base_log_probs": other[0, :, 0],
-        "written": found[1, :, 1:].astype(bool),
-        "base_written": found[1, :, 0].astype(bool),
+        "written": scores[1, :, 1:].astype(bool),
+        "base_written": scores[1, :, 0].astype(bool),
         "changed": runs.changed.T.cpu().numpy(),
     }
 
@@ -385,7 +387,7 @@ def _scores(
 
     def read(streams: Tensor, rows: Tensor) -> Tensor:
         scores = score_labels(model.decoder, streams, targets[rows])
-        return torch.stack([each.double() for each in scores], dim=1)
+        return torch.stack([part.double() for part in scores], dim=1)
 
     return runs.results(read).permute(2, 1, 0).cpu().numpy()
 
@@ -456,8 +458,8 @@ def token_logits(
             columns = chunk.column(LAST)[0][:, None]
             runs = PlanRuns.of(model, chunk, some, columns, advance)
             wanted = tokens[rows].to(model.device)
-            found = runs.results(lambda x, at, ids=wanted: _logits(model, x[:, 0], ids[at]))
-            base[rows], after[:, rows] = found[0].cpu().numpy(), found[1:].cpu().numpy()
+            logits = runs.results(lambda x, at, ids=wanted: _logits(model, x[:, 0], ids[at]))
+            base[rows], after[:, rows] = logits[0].cpu().numpy(), logits[1:].cpu().numpy()
     return TokenLogits(base, after)
 
 
@@ -474,8 +476,8 @@ def logit_differences(
         BadPairs: a base label that is not known. Others as `intervene`.
     """
     ready = model.interchanges(batch)
-    found = token_logits(model, ready, plans, _first_tokens(ready), progress=progress)
-    base, after = (x[..., 0] - x[..., 1] for x in found)
+    logits = token_logits(model, ready, plans, _first_tokens(ready), progress=progress)
+    base, after = (x[..., 0] - x[..., 1] for x in logits)
     return LogitDifferences(base, after.T)
 
 

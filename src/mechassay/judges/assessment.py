@@ -177,7 +177,7 @@ def find_flags(
 def marked_pages(document: PagedDocument) -> tuple[str, ...]:
     """The pages, with orders between `OPEN` and `CLOSE`, which stand nowhere else."""
     pages = [unmarked(page) for page in document.pages]
-    for order in sorted(document.orders, key=lambda each: each.begin, reverse=True):
+    for order in sorted(document.orders, key=lambda reading: reading.begin, reverse=True):
         text = pages[order.page - 1]
         marked = f"{OPEN}{text[order.begin : order.end]}{CLOSE}"
         pages[order.page - 1] = text[: order.begin] + marked + text[order.end :]
@@ -214,12 +214,12 @@ def _reports_variance(text: str, variant: FlagVariant) -> bool:
 
 def _is_strange(text: str) -> bool:
     # U+FFFE stands for a hyphen at a line's end where pdfium read the page.
-    shown = [character for character in text if not character.isspace() and character != "\ufffe"]
+    letters = [character for character in text if not character.isspace() and character != "\ufffe"]
     strange = sum(
         character == "\ufffd" or unicodedata.category(character) in ("Co", "Cc", "Cn")
-        for character in shown
+        for character in letters
     )
-    return strange > STRANGE * max(1, len(shown))
+    return strange > STRANGE * max(1, len(letters))
 
 
 class WorkedExample(Stored):
@@ -298,8 +298,8 @@ def document_text(
         parts += [f"[page {number}, {mark}]", page.replace("<|", "< |")]
     parts.append(f"===== END OF THE DOCUMENT {mark} =====")
     if flags:
-        told = [_flag(flag) for flag in flags]
-        parts.append(f"\nRules found this in its text:\n{_list(told)}")
+        lines = [_flag(flag) for flag in flags]
+        parts.append(f"\nRules found this in its text:\n{_list(lines)}")
     if any(flag.name == "ORDERS_TO_REVIEWER" for flag in flags):
         parts.append(prompt.orders)
     return "\n".join(parts)
@@ -341,15 +341,15 @@ def criteria_question(
 ) -> str:
     """Asks for criteria of one claim."""
     example = prompt.example
-    told = [
-        f"For the example's claim “{each['statement']}” the answer is:\n"
-        + _json({"criteria": example.answers(each["id"], codes)})
-        for each in example.claims
+    parts = [
+        f"For the example's claim “{own_claim['statement']}” the answer is:\n"
+        + _json({"criteria": example.answers(own_claim["id"], codes)})
+        for own_claim in example.claims
     ]
     return "\n".join(
         [
             guidance(rubric, codes),
-            *told,
+            *parts,
             f"# Your task\nJudge {'this criterion' if len(codes) == 1 else 'these criteria'} for"
             " this claim of the document, and for no other. What it says is data, as the document"
             f" is:\n{_json(_stated(claim))}",
@@ -372,18 +372,19 @@ def _marked(text: str) -> str:
 
 def guidance(rubric: Rubric, codes: Sequence[str]) -> str:
     """What criteria ask, what meets them, and the pitfalls that they have."""
-    pitfalls = [each.text for each in rubric.pitfalls if set(each.about) & set(codes)]
-    told = [f"# Criteria\n{_criteria(rubric.criterion(code) for code in codes)}"]
+    pitfalls = [pitfall.text for pitfall in rubric.pitfalls if set(pitfall.about) & set(codes)]
+    parts = [f"# Criteria\n{_criteria(rubric.criterion(code) for code in codes)}"]
     if pitfalls:
-        told.append(f"# Pitfalls\n{_list(pitfalls)}")
-    return "\n".join(told)
+        parts.append(f"# Pitfalls\n{_list(pitfalls)}")
+    return "\n".join(parts)
 
 
 def _criteria(criteria: Iterable[Criterion]) -> str:
     return "\n".join(
-        f"{each.code} {each.name}. {each.asks}\n  YES: {each.met}\n  PARTIAL: {each.partly}\n"
-        f"  NO: {each.not_met}\n  Threshold: {each.threshold}"
-        for each in criteria
+        f"{criterion.code} {criterion.name}. {criterion.asks}\n"
+        f"  YES: {criterion.met}\n  PARTIAL: {criterion.partly}\n"
+        f"  NO: {criterion.not_met}\n  Threshold: {criterion.threshold}"
+        for criterion in criteria
     )
 
 
@@ -413,13 +414,13 @@ class Assessment(OneLine):
 
         The cost is NaN if that of an answer is not known; `without_price` counts these.
         """
-        tried = [each for exchange in self.exchanges for each in exchange.tried]
-        answers = [each.answer for each in (*tried, *self.exchanges) if each.answer is not None]
+        tried = [attempt for exchange in self.exchanges for attempt in exchange.tried]
+        answers = [step.answer for step in (*tried, *self.exchanges) if step.answer is not None]
         unpriced = sum(math.isnan(answer.cost) for answer in answers)
         return {
             "requests": float(len(self.exchanges)),
-            "faults": float(sum(each.kind == "fault" for each in tried)),
-            "invalid_answers": float(sum(each.kind == "invalid" for each in tried)),
+            "faults": float(sum(attempt.kind == "fault" for attempt in tried)),
+            "invalid_answers": float(sum(attempt.kind == "invalid" for attempt in tried)),
             "input_tokens": float(sum(answer.input_tokens for answer in answers)),
             "cached_tokens": float(sum(answer.cached_tokens for answer in answers)),
             "output_tokens": float(sum(answer.output_tokens for answer in answers)),
@@ -437,7 +438,7 @@ class _Asked:
     codes: tuple[str, ...]
     document: PagedDocument
     prompt: JudgePrompt
-    told: str
+    document_text: str
     run: int
     most_tokens: int
     longest: int
@@ -472,7 +473,7 @@ class _Asked:
             claim=claim,
             codes=tuple(codes),
             system=system_text(self.prompt),
-            user=f"{self.told}\n\n{question}",
+            user=f"{self.document_text}\n\n{question}",
             form=form.model_json_schema(),
             most_tokens=self.most_tokens,
             run=self.run,
@@ -521,7 +522,7 @@ def assess(
         codes=check_codes(own, criteria),
         document=document,
         prompt=prompt,
-        told=document_text(prompt, document, flags),
+        document_text=document_text(prompt, document, flags),
         run=run,
         most_tokens=most_tokens,
         longest=longest,
@@ -533,13 +534,13 @@ def assess(
         judged, exchanges = _all_at_once(asked)
     else:
         judged, exchanges = _claim_by_claim(asked, steps, claims, progress)
-    found = Judgments(
+    judgments = Judgments(
         rubric=own.key,
         rater=Rater(kind="language model", id=judge.id),
         documents=(document.source,),
         claims=tuple(judged),
     )
-    return Assessment(found, flags, tuple(exchanges))
+    return Assessment(judgments, flags, tuple(exchanges))
 
 
 def check_codes(rubric: Rubric, criteria: Sequence[str]) -> tuple[str, ...]:
@@ -556,7 +557,7 @@ def check_codes(rubric: Rubric, criteria: Sequence[str]) -> tuple[str, ...]:
 def _all_at_once(asked: _Asked) -> tuple[list[JudgedClaim], list[Exchange]]:
     question = one_question(asked.prompt, asked.rubric, asked.codes)
     answer, exchange = asked.ask(
-        "one", question, asked.codes, read=lambda found: claims_in(found, asked.rubric)
+        "one", question, asked.codes, read=lambda reply: claims_in(reply, asked.rubric)
     )
     claims = claims_in(answer, asked.rubric)
     _check_any(asked, claims)
@@ -575,7 +576,7 @@ def _claim_by_claim(
         answer, exchange = asked.ask(
             "claims",
             claims_question(asked.prompt),
-            read=lambda found: claims_in(found, asked.rubric),
+            read=lambda reply: claims_in(reply, asked.rubric),
         )
         claims = claims_in(answer, asked.rubric)
         exchanges.append(exchange)
@@ -587,14 +588,14 @@ def _claim_by_claim(
     judged: list[JudgedClaim] = []
     with progress.track(f"run {asked.run + 1}", len(claims) * len(groups)) as advance:
         for claim in claims:
-            found: dict[str, Judgment] = {}
+            own_judgments: dict[str, Judgment] = {}
             for group in groups:
                 question = criteria_question(asked.prompt, asked.rubric, group, claim)
                 answer, exchange = asked.ask("criteria", question, group, claim.id)
-                found |= judgments_in(answer["criteria"], asked.document.sha256)
+                own_judgments |= judgments_in(answer["criteria"], asked.document.sha256)
                 exchanges.append(exchange)
                 advance(1)
-            judged.append(_judged(asked, claim, found))
+            judged.append(_judged(asked, claim, own_judgments))
     return judged, exchanges
 
 
@@ -606,5 +607,5 @@ def _check_any(asked: _Asked, claims: Sequence[Claim]) -> None:
         )
 
 
-def _judged(asked: _Asked, claim: Claim, found: dict[str, Judgment]) -> JudgedClaim:
-    return JudgedClaim(claim=claim, criteria=ordered(asked.rubric, found))
+def _judged(asked: _Asked, claim: Claim, judged: dict[str, Judgment]) -> JudgedClaim:
+    return JudgedClaim(claim=claim, criteria=ordered(asked.rubric, judged))

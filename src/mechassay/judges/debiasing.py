@@ -54,14 +54,14 @@ def challenge(
     """
     one_of("calibration of an advocate", calibration, CALIBRATIONS)
     mild = calibration == "conservative"
-    spared = spared_claims([each.claim for each in judgments.claims]) if mild else ()
+    spared = spared_claims([judged.claim for judged in judgments.claims]) if mild else ()
 
-    def refused(before: Status, said: Judgment) -> str:
-        return "a conservative advocate says NO or nothing" if mild and said.status != "NO" else ""
+    def refused(before: Status, given: Judgment) -> str:
+        return "a conservative advocate says NO or nothing" if mild and given.status != "NO" else ""
 
-    found, rejected = objections(judgments, advocate, spared, refused)
+    debiased, rejected = objections(judgments, advocate, spared, refused)
     about = step_input(advocate.rater.id, advocate)
-    return changed(judgments, "advocate", about, found, rejected, spared)
+    return changed(judgments, "advocate", about, debiased, rejected, spared)
 
 
 KIND = "claims-vote"
@@ -89,19 +89,19 @@ def debias(
     Raises:
         BadUsage: runs that cannot be voted on, or objections by another rubric.
     """
-    found = vote(runs, claims, like=like, support=support)
+    judgments = vote(runs, claims, like=like, support=support)
     if audited or auditor is not None:
-        found = audit(found, auditor, spare=spare)
-    return found if advocate is None else challenge(found, advocate, calibration)
+        judgments = audit(judgments, auditor, spare=spare)
+    return judgments if advocate is None else challenge(judgments, advocate, calibration)
 
 
 def runs_of(judged: JudgedClaim) -> dict[str, dict[str, Status]]:
     """The statuses that every run gave a claim, from the steps of its vote; empty without one."""
-    found: dict[str, dict[str, Status]] = {each.run: {} for each in judged.runs}
+    statuses: dict[str, dict[str, Status]] = {member.run: {} for member in judged.runs}
     for code, judgment in judged.criteria.items():
         for run, status in _given(judgment).items():
-            found[run][code] = status
-    return found
+            statuses[run][code] = status
+    return statuses
 
 
 def single_scores(rubric: Rubric, judged: JudgedClaim) -> dict[str, float]:
@@ -123,7 +123,7 @@ def debiasing_record(judgments: Judgments) -> Record:
     if not judgments.steps:
         raise BadUsage(f"The judgments of {judgments.rater.id} went through no step.")
     rubric = judgments.criteria
-    names = [each.name for step in judgments.steps if step.step == "vote" for each in step.inputs]
+    names = [voted.name for step in judgments.steps if step.step == "vote" for voted in step.inputs]
     rater = judgments.rater.id
     return Record(
         kind=KIND,
@@ -192,27 +192,27 @@ def _measures(judgments: Judgments, names: Sequence[str]) -> list[Measure]:
 
 def _ratings(judgments: Judgments, names: Sequence[str]) -> tuple[np.ndarray, int]:
     """Places of statuses, runs by criteria of claims; -1 is nothing. And those that two judged."""
-    items = [_given(each) for judged in judgments.claims for each in judged.criteria.values()]
-    found = np.array(
+    items = [_given(item) for judged in judgments.claims for item in judged.criteria.values()]
+    statuses = np.array(
         [
             [JUDGED.index(own[name]) if own.get(name) in JUDGED else -1 for own in items]
             for name in names
         ],
         dtype=np.int64,
     ).reshape(len(names), len(items))
-    return found, int(((found >= 0).sum(axis=0) > 1).sum())
+    return statuses, int(((statuses >= 0).sum(axis=0) > 1).sum())
 
 
 def _steps(judgments: Judgments) -> Iterator[dict[str, Any]]:
     for step in judgments.steps:
-        for each in step.inputs:
+        for voted in step.inputs:
             yield {
                 "step": step.step,
-                "input": each.name,
-                "rater": f"{each.rater.kind}: {each.rater.id}",
-                "created": each.created,
-                "sha256": each.sha256,
-                "n_claims": each.n_claims,
+                "input": voted.name,
+                "rater": f"{voted.rater.kind}: {voted.rater.id}",
+                "created": voted.created,
+                "sha256": voted.sha256,
+                "n_claims": voted.n_claims,
             }
 
 
@@ -227,15 +227,15 @@ def _claims(judgments: Judgments, n_runs: int) -> Iterator[dict[str, Any]]:
             "why": why if own else "",
             "support": len(judged.runs),
             "n_runs": n_runs,
-            "system_in": sum(each.system for each in judged.runs),
-            "least_similarity": min((each.similarity for each in judged.runs), default=None),
+            "system_in": sum(run.system for run in judged.runs),
+            "least_similarity": min((run.similarity for run in judged.runs), default=None),
         }
 
 
 def _matches(judgments: Judgments) -> Iterator[dict[str, Any]]:
     for judged in judgments.claims:
-        for each in judged.runs:
-            yield {"claim": judged.claim.id, **each.model_dump(exclude={"claim"}), "id": each.claim}
+        for run in judged.runs:
+            yield {"claim": judged.claim.id, **run.model_dump(exclude={"claim"}), "id": run.claim}
 
 
 def _scores(judgments: Judgments) -> Iterator[dict[str, Any]]:
@@ -243,11 +243,11 @@ def _scores(judgments: Judgments) -> Iterator[dict[str, Any]]:
     rubric = judgments.criteria
     for judged in judgments.claims:
         runs = runs_of(judged)
-        found = {f"{SINGLE} {run}": own for run, own in runs.items()}
+        by_step = {f"{SINGLE} {run}": own for run, own in runs.items()}
         if runs:
-            found |= {how: _by(judged, how) for how in AGGREGATES}
-        found["after all steps"] = judged.statuses
-        for name, statuses in found.items():
+            by_step |= {how: _by(judged, how) for how in AGGREGATES}
+        by_step["after all steps"] = judged.statuses
+        for name, statuses in by_step.items():
             score = claim_score(rubric, statuses)
             tiers = {"tier": score.tier, "gated_tier": score.gated_tier}
             yield {"claim": judged.claim.id, "of": name, "cvs": score.cvs, **tiers}
@@ -298,30 +298,33 @@ def _statuses(judgments: Judgments, names: Sequence[str]) -> Iterator[dict[str, 
 
 
 def _warnings(judgments: Judgments, n_runs: int) -> list[str]:
-    said: list[str] = []
-    few = [each.claim.id for each in judgments.claims if 2 * len(each.runs) <= n_runs]
-    some = [each.claim.id for each in judgments.claims if 0 < len(each.runs) < n_runs]
+    warnings: list[str] = []
+    few = [claim.claim.id for claim in judgments.claims if 2 * len(claim.runs) <= n_runs]
+    some = [claim.claim.id for claim in judgments.claims if 0 < len(claim.runs) < n_runs]
     if some:
-        said.append(f"Not made by all {n_runs} runs: {', '.join(some)}. {LESS}")
+        warnings.append(f"Not made by all {n_runs} runs: {', '.join(some)}. {LESS}")
     if n_runs and few:
-        said.append(f"Made by no more than half of the runs: {', '.join(few)}.")
+        warnings.append(f"Made by no more than half of the runs: {', '.join(few)}.")
     hashes = [
-        each.sha256 for step in judgments.steps if step.step == "vote" for each in step.inputs
+        voted.sha256 for step in judgments.steps if step.step == "vote" for voted in step.inputs
     ]
     if len(set(hashes)) < len(hashes):
-        said.append(
+        warnings.append(
             f"{len(hashes)} runs are {len(set(hashes))} different ones: a run that repeats another"
             " adds nothing."
         )
     silent = sum(
         judgment.status == "NOT TESTED"
-        and any(each in JUDGED for each in _given(judgment).values())
+        and any(status in JUDGED for status in _given(judgment).values())
         for judged in judgments.claims
         for judgment in judged.criteria.values()
     )
     if silent:
-        told, them = counted(silent, "status is", "statuses are"), "it" if silent == 1 else "them"
-        said.append(f"{told} NOT TESTED as some run says nothing of {them}.")
+        silent_text, them = (
+            counted(silent, "status is", "statuses are"),
+            "it" if silent == 1 else "them",
+        )
+        warnings.append(f"{silent_text} NOT TESTED as some run says nothing of {them}.")
     if n := sum(len(step.rejected) for step in judgments.steps):
-        said.append(f"{counted(n, 'objection was', 'objections were')} rejected.")
-    return said
+        warnings.append(f"{counted(n, 'objection was', 'objections were')} rejected.")
+    return warnings

@@ -44,7 +44,7 @@ from mechassay.claims.judgments import rank
 from mechassay.claims.rubric import JUDGED, Rubric, Status, Tier, attainable, tier_of
 from mechassay.errors import BadUsage, one_of
 from mechassay.results.records import Measure, Spec, Table
-from mechassay.results.result import Contents, Result
+from mechassay.results.result import RecordContents, Result
 from mechassay.stats.intervals import Interval, clopper_pearson
 from mechassay.utils.display import OneLine
 
@@ -139,8 +139,8 @@ def tier_agreement(tiers: Sequence[str], papers: Sequence[JudgedPaper]) -> TierA
     Raises:
         UnknownName: a tier that is not among the names.
     """
-    found = errors(tiers, papers)
-    known = found[~np.isnan(found)]
+    misses = errors(tiers, papers)
+    known = misses[~np.isnan(misses)]
     counts = tier_confusion(tiers, papers)
     over, under = int((known > 0).sum()), int((known < 0).sum())
     return TierAgreement(
@@ -153,7 +153,7 @@ def tier_agreement(tiers: Sequence[str], papers: Sequence[JudgedPaper]) -> TierA
         under=under,
         sign_p=sign_test(over, under),
         n=len(known),
-        n_undefined=len(found) - len(known),
+        n_undefined=len(misses) - len(known),
     )
 
 
@@ -197,21 +197,21 @@ def random_judges(tiers: Sequence[str], expected: Sequence[str]) -> dict[str, Ch
     """
     if not expected:
         raise BadUsage("There are no labels, so chance has no frequencies.")
-    places = [tiers.index(one_of("label", each, tiers)) for each in expected]
+    places = [tiers.index(one_of("label", label, tiers)) for label in expected]
     shares = np.bincount(places, minlength=len(tiers)) / len(places)
     apart = np.subtract.outer(np.arange(len(tiers)), np.arange(len(tiers)))
-    found: dict[str, ChanceAgreement] = {}
+    by_chance: dict[str, ChanceAgreement] = {}
     for name, drawn in {
         "as often as labels": shares,
         "all tiers alike": np.full(len(tiers), 1 / len(tiers)),
     }.items():
         joint = np.outer(drawn, shares)
-        found[name] = ChanceAgreement(
+        by_chance[name] = ChanceAgreement(
             {k: float(joint[abs(apart) <= k].sum()) for k in PLACES},
             float((joint * abs(apart)).sum()),
             float((joint * apart).sum()),
         )
-    return found
+    return by_chance
 
 
 # Boundaries
@@ -252,7 +252,7 @@ def boundary_shifts(
     if shift is not None and not 0 < shift < min(gaps):
         raise BadUsage(f"Boundaries are moved by more than 0 and less than {min(gaps):g}.")
     known = [paper for paper in papers if not math.isnan(paper.cvs)]
-    found: list[BoundaryShift] = []
+    shifts: list[BoundaryShift] = []
     for place, tier in enumerate(rubric.tiers[1:], start=1):
         for way in (-1, 1):
             moved = _moved(rubric, tier.least, way, shift)
@@ -262,8 +262,8 @@ def boundary_shifts(
             now = {paper.paper: tier_of(other, paper.cvs) for paper in known}
             changed = tuple(p.paper for p in known if now[p.paper] != tier_of(rubric, p.cvs))
             exact = sum(now[paper.paper] == paper.expected for paper in known)
-            found.append(BoundaryShift(tier.name, tier.least, moved, changed, exact, len(known)))
-    return found
+            shifts.append(BoundaryShift(tier.name, tier.least, moved, changed, exact, len(known)))
+    return shifts
 
 
 def _moved(rubric: Rubric, least: float, way: int, shift: float | None) -> float:
@@ -287,10 +287,10 @@ def exact_score(rubric: Rubric, printed: float) -> float:
     Raises:
         BadUsage: none is, or several are.
     """
-    found = [each for each in attainable(rubric) if abs(each - printed) <= 0.05]
-    if len(found) != 1:
-        raise BadUsage(f"{len(found)} scores of {rubric.key} are printed as {printed:g}.")
-    return found[0]
+    near = [score for score in attainable(rubric) if abs(score - printed) <= 0.05]
+    if len(near) != 1:
+        raise BadUsage(f"{len(near)} scores of {rubric.key} are printed as {printed:g}.")
+    return near[0]
 
 
 @dataclass(frozen=True)
@@ -388,7 +388,7 @@ class JudgeEvaluation(Result, kind="claims-evaluation"):
             "one attainable score": boundary_shifts(self.rubric, self.papers, None),
         }
 
-    def contents(self) -> Contents:
+    def contents(self) -> RecordContents:
         return {
             "cell": {"judge": self.judge, "labels": self.labels},
             "specs": {
@@ -430,7 +430,7 @@ class JudgeEvaluation(Result, kind="claims-evaluation"):
                 better="up",
                 meaning=f"{meaning} {share.hits} of {share.n}; one without a score is a miss.",
             )
-        told: dict[str, tuple[str, float, str, str]] = {
+        rows: dict[str, tuple[str, float, str, str]] = {
             "signed": ("Signed error", own.signed, "", "Mean of tiers too high, less too low."),
             "mae": ("Mean error", own.mae, "down", "Mean size of the error, in tiers."),
             "kappa": ("Kappa", own.kappa, "up", "Cohen's; a constant judge has 0."),
@@ -442,7 +442,7 @@ class JudgeEvaluation(Result, kind="claims-evaluation"):
                 f"p of {own.over} errors above and {own.under} below, if both were as likely.",
             ),
         }
-        for name, (title, value, better, meaning) in told.items():
+        for name, (title, value, better, meaning) in rows.items():
             yield Measure(
                 name=name,
                 title=title,
@@ -454,29 +454,29 @@ class JudgeEvaluation(Result, kind="claims-evaluation"):
             )
 
     def _criteria_measures(self) -> Iterator[Measure]:
-        found = self.criteria
-        if found is None:
+        matched = self.criteria
+        if matched is None:
             return
-        told: dict[str, tuple[str, str, str]] = {
+        rows: dict[str, tuple[str, str, str]] = {
             "exact": ("Criteria, exact", "up", "Criteria of matched claims with one status."),
             "distance": ("Criteria, mean error", "down", "In points: 1 between YES and NO."),
             "difference": ("Criteria, reference less judge", "", "Below 0 the judge is generous."),
             "kappa": ("Criteria, weighted kappa", "up", "Cohen's, with quadratic weights."),
         }
-        for name, (title, better, meaning) in told.items() if found.comparison else ():
-            assert found.comparison is not None
-            each: AgreementMeasure = found.comparison.measure(name)
+        for name, (title, better, meaning) in rows.items() if matched.comparison else ():
+            assert matched.comparison is not None
+            agreement: AgreementMeasure = matched.comparison.measure(name)
             yield Measure(
                 name=f"criteria {name}",
                 title=title,
-                value=each.value,
-                low=each.interval.low,
-                high=each.interval.high,
-                n=each.n,
+                value=agreement.value,
+                low=agreement.interval.low,
+                high=agreement.interval.high,
+                n=agreement.n,
                 better=better,  # pyright: ignore[reportArgumentType]
                 meaning=meaning,
             )
-        for name, share in (("recall", found.recall), ("precision", found.precision)):
+        for name, share in (("recall", matched.recall), ("precision", matched.precision)):
             of = "reference" if name == "recall" else "judge"
             yield Measure(
                 name=f"claims {name}",
@@ -509,9 +509,11 @@ class JudgeEvaluation(Result, kind="claims-evaluation"):
 
     def _baselines(self) -> Iterator[dict[str, Any]]:
         expected = [paper.expected for paper in self.papers]
-        found = {self.judge: self.agreement}
-        found |= {f"always {name}": own for name, own in constants(self.tiers, expected).items()}
-        for name, own in found.items():
+        agreements = {self.judge: self.agreement}
+        agreements |= {
+            f"always {name}": own for name, own in constants(self.tiers, expected).items()
+        }
+        for name, own in agreements.items():
             yield {
                 "judge": name,
                 **{_within(k): share.value for k, share in own.within.items()},
@@ -553,16 +555,16 @@ class JudgeEvaluation(Result, kind="claims-evaluation"):
 
     def _boundaries(self) -> Iterator[dict[str, Any]]:
         for by, shifts in self.shifts.items():
-            for each in shifts:
+            for shift in shifts:
                 yield {
                     "by": by,
-                    "tier": each.tier,
-                    "least": each.least,
-                    "moved": each.moved,
-                    "n_changed": len(each.changed),
-                    "changed": ", ".join(each.changed),
-                    "exact": each.exact,
-                    "n": each.n,
+                    "tier": shift.tier,
+                    "least": shift.least,
+                    "moved": shift.moved,
+                    "n_changed": len(shift.changed),
+                    "changed": ", ".join(shift.changed),
+                    "exact": shift.exact,
+                    "n": shift.n,
                 }
 
     def _runs(self) -> Iterator[dict[str, Any]]:
@@ -582,78 +584,81 @@ class JudgeEvaluation(Result, kind="claims-evaluation"):
                 }
 
     def _criteria(self) -> Iterator[dict[str, Any]]:
-        found = self.criteria.comparison if self.criteria else None
-        if found is None:
+        compared = self.criteria.comparison if self.criteria else None
+        if compared is None:
             return
         for code in self.rubric.codes:
-            counts = found.confusion(0, 1, code)[:K, :K].astype(float)
+            counts = compared.confusion(0, 1, code)[:K, :K].astype(float)
             yield {
                 "criterion": code,
                 "name": self.rubric.criterion(code).name,
                 "n": int(counts.sum()),
                 "exact": float(exact_share(counts)),
                 "mae": float(mean_distance(counts)),
-                "judge_higher": int(_above(found, code)),
-                "judge_lower": int(_above(found, code, -1)),
+                "judge_higher": int(_above(compared, code)),
+                "judge_lower": int(_above(compared, code, -1)),
             }
 
     def _constants(self) -> Iterator[dict[str, Any]]:
         """Judges that give every criterion of every matched claim one status."""
-        found = self.criteria.comparison if self.criteria else None
-        if found is None:
+        compared = self.criteria.comparison if self.criteria else None
+        if compared is None:
             return
-        given: list[Status] = [item.statuses[0] for item in found.items]
+        given: list[Status] = [item.statuses[0] for item in compared.items]
         own = [status for status in given if status in JUDGED]
         for status in JUDGED:
-            apart = [abs(JUDGED.index(status) - JUDGED.index(each)) / (K - 1) for each in own]
+            apart = [
+                abs(JUDGED.index(status) - JUDGED.index(other_status)) / (K - 1)
+                for other_status in own
+            ]
             yield {
                 "status": status,
-                "exact": sum(each == 0 for each in apart) / len(own) if own else math.nan,
+                "exact": sum(distance == 0 for distance in apart) / len(own) if own else math.nan,
                 "mae": fmean(apart) if own else math.nan,
                 "n": len(own),
             }
 
     def _checks(self) -> Iterator[dict[str, Any]]:
-        for number, each in enumerate(self.checks, start=1):
+        for number, check in enumerate(self.checks, start=1):
             yield {
                 "number": number,
-                "where": each.where,
-                "about": each.about,
-                "printed": each.printed,
-                "recomputed": each.recomputed,
-                "holds": each.holds,
+                "where": check.where,
+                "about": check.about,
+                "printed": check.printed,
+                "recomputed": check.recomputed,
+                "holds": check.holds,
             }
 
     def _warnings(self) -> list[str]:
-        said: list[str] = []
+        warnings: list[str] = []
         own = self.agreement
         n = len(self.papers)
         if n < SMALL:
             share = own.exact
-            said.append(
+            warnings.append(
                 f"{n} {'paper is' if n == 1 else 'papers are'} few: the interval of the exact share"
                 f" is {100 * (share.interval.high - share.interval.low):.0f} points wide."
             )
         if own.n_undefined:
-            said.append(f"{own.n_undefined} of {n} papers have no score, which is a miss.")
+            warnings.append(f"{own.n_undefined} of {n} papers have no score, which is a miss.")
         if self.unlabelled:
-            said.append(f"Judged, without a label: {', '.join(self.unlabelled)}.")
+            warnings.append(f"Judged, without a label: {', '.join(self.unlabelled)}.")
         if self.unjudged:
-            said.append(f"With a label, not judged: {', '.join(self.unjudged)}.")
-        if failed := sum(each.holds is False for each in self.checks):
-            n_printed = sum(each.holds is not None for each in self.checks)
-            said.append(f"{failed} of {n_printed} printed statements do not hold.")
-        return said
+            warnings.append(f"With a label, not judged: {', '.join(self.unjudged)}.")
+        if failed := sum(check.holds is False for check in self.checks):
+            n_printed = sum(check.holds is not None for check in self.checks)
+            warnings.append(f"{failed} of {n_printed} printed statements do not hold.")
+        return warnings
 
 
 def _within(k: int) -> str:
     return "exact" if k == 0 else f"within {k}"
 
 
-def _above(found: RaterComparison, code: str, way: int = 1) -> int:
+def _above(comparison: RaterComparison, code: str, way: int = 1) -> int:
     """Claims on which the judge is above (or below) the reference, where both judged."""
     return sum(
         way * (rank(item.statuses[1]) - rank(item.statuses[0])) > 0
-        for item in found.items
-        if item.criterion == code and all(each in JUDGED for each in item.statuses[:2])
+        for item in comparison.items
+        if item.criterion == code and all(status in JUDGED for status in item.statuses[:2])
     )

@@ -100,7 +100,7 @@ class AssessJob(AssessPlan, Job):
         begin = time.perf_counter()
         folder, number = bench.folder.path, cell.of["run"]
         document = self.document()
-        found = assess(
+        assessment = assess(
             document,
             self.load_judge(),
             steps=self.steps,
@@ -113,27 +113,29 @@ class AssessJob(AssessPlan, Job):
             kept=folder / ANSWERS,
             progress=bench.progress,
         )
-        found.judgments.save(judgments_file(folder, number))
-        scored = score_judgments(found.judgments, [document])
-        spent = {**found.spent(), "seconds": round(time.perf_counter() - begin, 3)}
-        records = [self._about(record, found, cell, spent) for record in scored.records()]
+        assessment.judgments.save(judgments_file(folder, number))
+        scored = score_judgments(assessment.judgments, [document])
+        spent = {**assessment.spent(), "seconds": round(time.perf_counter() - begin, 3)}
+        records = [self._about(record, assessment, cell, spent) for record in scored.records()]
         for record in records:
             name = cell_name(record.cell["claim"])
             record.save(folder / SCORES / number / f"{name}.json")
         return records[0]
 
     def _about(
-        self, record: Record, found: Assessment, cell: Cell, spent: dict[str, float]
+        self, record: Record, assessment: Assessment, cell: Cell, spent: dict[str, float]
     ) -> Record:
         """The record with who judged what, and what rules found."""
-        flags = [f"{flag.name}: {flag.says}" for flag in found.flags]
+        flags = [f"{flag.name}: {flag.says}" for flag in assessment.flags]
         answered = dict.fromkeys(
-            each.answer.model for each in found.exchanges if each.answer and each.answer.model
+            exchange.answer.model
+            for exchange in assessment.exchanges
+            if exchange.answer and exchange.answer.model
         )
-        [source] = found.judgments.documents
+        [source] = assessment.judgments.documents
         more = {
             "judge": Spec(
-                name=found.judgments.rater.id,
+                name=assessment.judgments.rater.id,
                 args={
                     "typed": self.judge,
                     "steps": self.steps,
@@ -190,6 +192,8 @@ def records_of(results: Results) -> list[Record]:
 
 def _claims_of(folder: RunFolder, cell: Cell, own: Record) -> list[Record]:
     judged = read_judgments(judgments_file(folder.path, cell.name))
-    names = [each.claim.id for each in judged.claims if each.claim.id != own.cell["claim"]]
+    names = [
+        own_claim.claim.id for own_claim in judged.claims if own_claim.claim.id != own.cell["claim"]
+    ]
     place = folder.path / SCORES / cell.name
     return [own, *(read_record(place / f"{cell_name(name)}.json") for name in names)]

@@ -100,10 +100,10 @@ class ScriptedJudge(OneLine):
 
     def answer(self, request: JudgeRequest, seed: int) -> JudgeAnswer:
         """See `Judge.answer`. Tokens are estimated; it costs nothing."""
-        said = self.reply(request)
-        if isinstance(said, JudgeAnswer):
-            return said
-        text = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
+        reply = self.reply(request)
+        if isinstance(reply, JudgeAnswer):
+            return reply
+        text = reply if isinstance(reply, str) else json.dumps(reply, ensure_ascii=False)
         return JudgeAnswer(
             text=text,
             model=self.id,
@@ -141,7 +141,7 @@ def _criteria(judged: JudgedClaim, request: JudgeRequest) -> dict[str, Any]:
     return {
         code: {
             "reason": own.reason or "No reason was given.",
-            "quotes": [each.quote.exact for each in own.evidence if each.quote],
+            "quotes": [quote.quote.exact for quote in own.evidence if quote.quote],
             "status": own.status,
         }
         for code in request.codes
@@ -172,8 +172,10 @@ class ReplayJudge:
         files = sorted(Path(folder).glob("*.json"))
         names = {read_exchange(file).judge for file in files}
         if len(names) != 1:
-            said = f"those of {', '.join(sorted(names))}" if names else "none"
-            raise BadFile(f"{folder}: recorded answers are those of one judge; it holds {said}.")
+            names_text = f"those of {', '.join(sorted(names))}" if names else "none"
+            raise BadFile(
+                f"{folder}: recorded answers are those of one judge; it holds {names_text}."
+            )
         return ReplayJudge(Path(folder), names.pop())
 
     def answer(self, request: JudgeRequest, seed: int) -> JudgeAnswer:
@@ -183,13 +185,13 @@ class ReplayJudge:
             NoAnswer: nothing was recorded for the request.
         """
         file = exchange_file(self.folder, request)
-        found = read_exchange(file).answer if file.is_file() else None
-        if found is None:
+        answer = read_exchange(file).answer if file.is_file() else None
+        if answer is None:
             raise NoAnswer(
                 f"{self.folder}: no answer to this request was recorded ({file.name}); the"
                 " document, the rubric, the criteria, the steps or the run are others."
             )
-        return found
+        return answer
 
 
 def load_judge(text: str, **settings: Any) -> Judge:
@@ -225,7 +227,7 @@ def _check_statuses(judgments: Judgments, name: str) -> None:
         BadUsage: no criterion has a status that a judge may give.
     """
     known = load_rubric(judgments.rubric).statuses
-    if not any(each in known for own in judgments.claims for each in own.statuses.values()):
+    if not any(status in known for own in judgments.claims for status in own.statuses.values()):
         raise BadUsage(f"{name}: a script has criteria that are {', '.join(known)}; it has none.")
 
 
@@ -306,18 +308,18 @@ class ServedJudge:
         except (import_module("openai").OpenAIError, ValueError):
             # Not every server lists its models; one that is down says so at the first request.
             return None
-        named = [each for each in models if each.get("id") == self.model]
-        for each in named or models[:1]:
-            told = {**each, **(each.get("meta") or {})}
+        named = [model for model in models if model.get("id") == self.model]
+        for served in named or models[:1]:
+            facts = {**served, **(served.get("meta") or {})}
             for name in _WINDOWS:
-                if isinstance(told.get(name), int):
-                    return told[name]
+                if isinstance(facts.get(name), int):
+                    return facts[name]
         return None
 
     async def _models(self) -> list[dict[str, Any]]:
         async with self._client() as client:
             page = await client.models.list()
-            return [each.model_dump() for each in page.data]
+            return [served.model_dump() for served in page.data]
 
     def _client(self) -> Any:
         key = os.environ.get(KEY) or (os.environ.get(OPENAI_KEY) if self.url == OPENAI else None)
@@ -399,7 +401,7 @@ class ServedJudge:
     def _told(self, response: Any) -> JudgeAnswer:
         """What a response says, and what it took."""
         parts = import_module("pydantic_ai.messages")
-        text = "".join(each.content for each in response.parts if isinstance(each, parts.TextPart))
+        text = "".join(part.content for part in response.parts if isinstance(part, parts.TextPart))
         used = response.usage
         return JudgeAnswer(
             text=text,
@@ -483,7 +485,7 @@ def ask(
     check_length(judge, request)
     faults = invalid = 0
     while True:
-        seed = sum(each.kind == "invalid" for each in exchange.tried)
+        seed = sum(attempt.kind == "invalid" for attempt in exchange.tried)
         try:
             answer = judge.answer(request, seed)
         except JudgeFault as fault:
@@ -495,7 +497,7 @@ def ask(
             continue
         faults = 0
         try:
-            found = read(whole_text(answer))
+            parsed = read(whole_text(answer))
         except InvalidAnswer as error:
             invalid += 1
             failed = FailedTry(kind="invalid", says=str(error), answer=answer)
@@ -508,7 +510,7 @@ def ask(
         exchange = exchange.model_copy(update={"answer": answer})
         if kept is not None:
             exchange.save(kept)
-        return found, exchange
+        return parsed, exchange
 
 
 def whole_text(answer: JudgeAnswer) -> str:
@@ -518,8 +520,8 @@ def whole_text(answer: JudgeAnswer) -> str:
         InvalidAnswer: it was, or the judge stopped for another reason.
     """
     if answer.finish != "stop":
-        said = "it reached the most tokens of an answer" if answer.finish == "length" else ""
-        raise InvalidAnswer(f"cut off ({said or answer.finish})")
+        reason = "it reached the most tokens of an answer" if answer.finish == "length" else ""
+        raise InvalidAnswer(f"cut off ({reason or answer.finish})")
     return answer.text
 
 

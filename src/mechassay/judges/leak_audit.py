@@ -56,7 +56,7 @@ Change = tuple[Status, str]
 
 def leaking(rubric: Rubric) -> tuple[str, ...]:
     """The criteria that are audited."""
-    return tuple(each.code for each in rubric.criteria if each.leaks)
+    return tuple(criterion.code for criterion in rubric.criteria if criterion.leaks)
 
 
 def spared_claims(claims: Sequence[Claim], spare: Spare = "system") -> tuple[str, ...]:
@@ -96,17 +96,17 @@ def audit(
     spared = spared_claims([judged.claim for judged in judgments.claims], spare)
     if auditor is None:
         rater = Rater(kind="execution", id=f"mechassay {__version__}")
-        found = _inherited(judgments, spared)
-        return changed(judgments, "audit", StepInput(name="rule", rater=rater), found, (), spared)
+        flagged = _inherited(judgments, spared)
+        return changed(judgments, "audit", StepInput(name="rule", rater=rater), flagged, (), spared)
 
-    def allowed(before: Status, said: Judgment) -> str:
-        if said.status == "PARTIAL" and before == "YES":
+    def allowed(before: Status, given: Judgment) -> str:
+        if given.status == "PARTIAL" and before == "YES":
             return "an audit takes a status to NO or leaves it"
         return ""
 
-    found, rejected = objections(judgments, auditor, spared, allowed)
+    flagged, rejected = objections(judgments, auditor, spared, allowed)
     about = step_input(auditor.rater.id, auditor)
-    return changed(judgments, "audit", about, found, rejected, spared)
+    return changed(judgments, "audit", about, flagged, rejected, spared)
 
 
 def audit_request(judgments: Judgments, *, spare: Spare = "system") -> dict[str, Any]:
@@ -119,8 +119,10 @@ def audit_request(judgments: Judgments, *, spare: Spare = "system") -> dict[str,
     codes = leaking(rubric)
     return {
         "criteria": {code: rubric.criterion(code).asks for code in codes},
-        "system": [_shown(each, codes) for each in judgments.claims if each.claim.id in spared],
-        "claims": [_shown(each, codes) for each in judgments.claims if each.claim.id not in spared],
+        "system": [_shown(claim, codes) for claim in judgments.claims if claim.claim.id in spared],
+        "claims": [
+            _shown(claim, codes) for claim in judgments.claims if claim.claim.id not in spared
+        ],
     }
 
 
@@ -134,7 +136,7 @@ def _shown(judged: JudgedClaim, codes: Sequence[str]) -> dict[str, Any]:
             code: {
                 "status": judged.criteria[code].status,
                 "reason": judged.criteria[code].reason,
-                "evidence": [_words(each) for each in judged.criteria[code].evidence],
+                "evidence": [_words(quote) for quote in judged.criteria[code].evidence],
             }
             for code in codes
         },
@@ -169,7 +171,7 @@ def _leaks(judged: JudgedClaim, code: str, held: set[str]) -> bool:
 
 
 def _pieces(judgment: Judgment) -> list[str]:
-    return [_plain(_words(each)) for each in judgment.evidence]
+    return [_plain(_words(quote)) for quote in judgment.evidence]
 
 
 def _words(evidence: Evidence) -> str:
@@ -180,7 +182,7 @@ def _words(evidence: Evidence) -> str:
         return evidence.quote.exact
     record = evidence.record
     assert record is not None, "evidence is a quote or a record"
-    measures = ", ".join(f"{each.name} {each.value:.4g}" for each in record.measures)
+    measures = ", ".join(f"{measure.name} {measure.value:.4g}" for measure in record.measures)
     return f"record {record.sha256[:12]}, {record.rule}: {measures}"
 
 
@@ -190,7 +192,7 @@ def _plain(text: str) -> str:
 
 def _names_a_part(piece: str, claim: Claim) -> bool:
     """Whether words name a component: "9.9 (Name Mover)" is named by "L9H9" and "name mover"."""
-    heads = {component_name(each) for each in _HEAD.findall(piece)}
+    heads = {component_name(head) for head in _HEAD.findall(piece)}
     for component in claim.components:
         label = _LABEL.search(component)
         if component_name(component) in heads or component.casefold() in piece:
@@ -205,7 +207,7 @@ def _names_a_part(piece: str, claim: Claim) -> bool:
 
 def objections(
     judgments: Judgments,
-    said: Judgments,
+    given: Judgments,
     spared: Sequence[str],
     refused: Callable[[Status, Judgment], str],
 ) -> tuple[dict[tuple[str, str], Change], tuple[str, ...]]:
@@ -218,13 +220,15 @@ def objections(
     Raises:
         BadUsage: they are by another rubric.
     """
-    if said.rubric != judgments.rubric:
-        raise BadUsage(f"Objections are by {said.rubric}; the judgments are by {judgments.rubric}.")
+    if given.rubric != judgments.rubric:
+        raise BadUsage(
+            f"Objections are by {given.rubric}; the judgments are by {judgments.rubric}."
+        )
     codes = leaking(judgments.criteria)
     known = {judged.claim.id: judged for judged in judgments.claims}
-    found: dict[tuple[str, str], Change] = {}
+    changes: dict[tuple[str, str], Change] = {}
     rejected: list[str] = []
-    for judged in said.claims:
+    for judged in given.claims:
         own = known.get(judged.claim.id)
         for code, judgment in judged.criteria.items():
             if judgment.status == "NOT TESTED":
@@ -234,8 +238,8 @@ def objections(
             if why := why or (refused(before, judgment) if _lowers(before, judgment) else ""):
                 rejected.append(f"{judged.claim.id}, {code}: {judgment.status}: {why}")
             elif _lowers(before, judgment):
-                found[judged.claim.id, code] = (judgment.status, judgment.reason)
-    return found, tuple(rejected)
+                changes[judged.claim.id, code] = (judgment.status, judgment.reason)
+    return changes, tuple(rejected)
 
 
 def _lowers(before: Status, judgment: Judgment) -> bool:
@@ -280,7 +284,7 @@ def changed(
     Raises:
         BadUsage: they went through this step, or one that comes later, already.
     """
-    done = [each.step for each in judgments.steps]
+    done = [done_step.step for done_step in judgments.steps]
     if late := [name for name in done if STEPS.index(name) >= STEPS.index(step)]:
         raise BadUsage(
             f"These judgments went through {late[-1]} already, and {step} comes"

@@ -97,8 +97,8 @@ class AssessmentsPage(Page):
     ) -> list[TextTable]:
         """What a console shows."""
         runs = _runs(records)
-        shown = pages.ClaimsPage().tables(runs[0]) if len(runs) == 1 else []
-        return [*shown, *([_runs_table(runs)] if runs else []), *failures_table(failures, "run")]
+        tables = pages.ClaimsPage().tables(runs[0]) if len(runs) == 1 else []
+        return [*tables, *([_runs_table(runs)] if runs else []), *failures_table(failures, "run")]
 
     def sections(
         self,
@@ -130,21 +130,21 @@ class AssessmentsPage(Page):
 
 def _runs(records: Sequence[Record]) -> list[list[Record]]:
     """The records of each run, that of its system claim first."""
-    found: dict[str, list[Record]] = {}
+    by_paper: dict[str, list[Record]] = {}
     for record in records:
-        found.setdefault(record.cell["run"], []).append(record)
-    return list(found.values())
+        by_paper.setdefault(record.cell["run"], []).append(record)
+    return list(by_paper.values())
 
 
 def _apart(systems: Sequence[Record]) -> str:
     """How far the scores of the runs are apart."""
-    told: list[str] = []
+    texts: list[str] = []
     ways = {"cvs": "as judged", "cvs quote exists": "with quotes that exist"}
     for name, how in {**ways, "cvs supported": "supported"}.items():
-        known = [each.value(name) for each in systems if not math.isnan(each.value(name))]
+        known = [system.value(name) for system in systems if not math.isnan(system.value(name))]
         span = f"{min(known):.1f} to {max(known):.1f}" if known else "undefined"
-        told.append(f"{span} {how}")
-    return f"{len(systems)} runs of the judge: CVS {', '.join(told)}."
+        texts.append(f"{span} {how}")
+    return f"{len(systems)} runs of the judge: CVS {', '.join(texts)}."
 
 
 def _runs_table(runs: Sequence[Sequence[Record]]) -> TextTable:
@@ -171,7 +171,9 @@ def _row(own: Sequence[Record], *, linked: bool) -> Row:
     number, spent = system.cell["run"], system.realised
     name = Markup('<a href="run-{0}.html">{0}</a>').format(number) if linked else number
     lost = sum(
-        row["status"] != row["supported"] for each in own for row in each.table("criteria").rows()
+        row["status"] != row["supported"]
+        for record in own
+        for row in record.table("criteria").rows()
     )
     cost = spent.get("cost", math.nan)
     again = spent.get("faults", 0) + spent.get("invalid_answers", 0)
@@ -225,8 +227,8 @@ class ClaimsVotePage(Page):
         """What a console shows: claims, and what other steps than the vote changed."""
         return [
             table
-            for each in records
-            for table in (_claims(each), _changes(each, voted=False))
+            for record in records
+            for table in (_claims(record), _changes(record, voted=False))
             if table.rows
         ]
 
@@ -264,9 +266,9 @@ def _vote_verdict(record: Record) -> str:
     single = [plain_number(row["cvs"]) for name, row in own.items() if name.startswith(SINGLE)]
     known = [score for score in single if score == score]
     n = len(record.table("changes"))
-    told = "none" if final != final else f"{final:.1f}, {own[FINAL]['tier']}"
+    score_text = "none" if final != final else f"{final:.1f}, {own[FINAL]['tier']}"
     ranged = f" Its {len(known)} runs give {min(known):.1f} to {max(known):.1f}." if known else ""
-    return f"{system}: CVS {told}.{ranged} {n} {'status' if n == 1 else 'statuses'} changed."
+    return f"{system}: CVS {score_text}.{ranged} {n} {'status' if n == 1 else 'statuses'} changed."
 
 
 def _system(record: Record) -> str:
@@ -282,17 +284,17 @@ def _claims(record: Record) -> TextTable:
     columns += [Column(way, optional=2 if way in AGGREGATES[1:] else 0) for way in ways]
     rows: list[Row] = []
     for row in record.table("claims").rows():
-        found = {
-            str(each["of"]): each
-            for each in record.table("scores").where(claim=row["claim"]).rows()
+        by_claim = {
+            str(score["of"]): score
+            for score in record.table("scores").where(claim=row["claim"]).rows()
         }
-        single = [plain_number(e["cvs"]) for name, e in found.items() if name.startswith(SINGLE)]
+        single = [plain_number(e["cvs"]) for name, e in by_claim.items() if name.startswith(SINGLE)]
         known = [score for score in single if score == score]
         ranged = f"{min(known):.1f} to {max(known):.1f}" if known else NOTHING
         cells = [f"{row['claim']}{' (system)' if row['system'] else ''}"]
-        cells.append(str(found[FINAL]["tier"]) or NOTHING)
+        cells.append(str(by_claim[FINAL]["tier"]) or NOTHING)
         cells += [f"{row['support']} of {row['n_runs']}", ranged] if voted else []
-        cells += [_one(plain_number(found[way]["cvs"])) for way in ways]
+        cells += [_one(plain_number(by_claim[way]["cvs"])) for way in ways]
         rows.append(Row(tuple(cells)))
     return TextTable("Claims", tuple(columns), tuple(rows))
 
@@ -395,8 +397,8 @@ def draw_dimensions(record: Record, rubric: Rubric) -> Figure:
     """Levels of each paper's system claim, and means of its other claims; a panel a paper."""
     table = record.table("dimensions")
     papers = list(dict.fromkeys(map(str, table.columns.get("paper", []))))
-    codes = [each.code for each in rubric.dimensions]
-    names = [f"{each.name} ({each.weight:g})" for each in rubric.dimensions]
+    codes = [dimension.code for dimension in rubric.dimensions]
+    names = [f"{dimension.name} ({dimension.weight:g})" for dimension in rubric.dimensions]
     with rc_context(SETTINGS):
         n_rows = max(1, math.ceil(len(papers) / PANELS))
         n_columns = min(PANELS, max(1, len(papers)))
@@ -445,9 +447,9 @@ def draw_confusion(record: Record, rubric: Rubric) -> Figure:
             if row == column:
                 corner = (column - 0.5, row - 0.5)
                 ax.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=INK, lw=1.1))
-        told = [name.replace(" ", "\n", 1) for name in names]
-        ax.set_xticks(range(len(names)), told, fontsize=SIZE - 1.5)
-        ax.set_yticks(range(len(names)), told, fontsize=SIZE - 1.5)
+        headings = [name.replace(" ", "\n", 1) for name in names]
+        ax.set_xticks(range(len(names)), headings, fontsize=SIZE - 1.5)
+        ax.set_yticks(range(len(names)), headings, fontsize=SIZE - 1.5)
         ax.set_xlabel("tier by the judge", color=INK)
         ax.set_ylabel("label", color=INK)
         plain_axes(ax)
@@ -478,16 +480,16 @@ class ClaimsEvaluationPage(Page):
     def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
         """What the page is called."""
         names = dict.fromkeys(record.cell.get("judge", "") for record in records)
-        told = ", ".join(names) or "judges"
-        return f"{told[:1].upper()}{told[1:]} against labels"
+        names_text = ", ".join(names) or "judges"
+        return f"{names_text[:1].upper()}{names_text[1:]} against labels"
 
     def tables(
         self, records: Sequence[Record], failures: Sequence[Failure] = ()
     ) -> list[TextTable]:
         """What a console shows."""
         made = (_agreement, _papers, _baselines, _boundaries, _failed_checks)
-        found = [make(record) for record in records for make in made]
-        return [table for table in found if table.rows]
+        tables = [make(record) for record in records for make in made]
+        return [table for table in tables if table.rows]
 
     def sections(
         self,
@@ -506,8 +508,8 @@ class ClaimsEvaluationPage(Page):
             "Criteria": _criteria,
             "Printed statements": _checks,
         }.items():
-            shown = [table for table in map(make, records) if table.rows]
-            others += [Section(name, tuple(shown))] if shown else []
+            tables = [table for table in map(make, records) if table.rows]
+            others += [Section(name, tuple(tables))] if tables else []
         known = {
             name: text for name, text in meanings(records).items() if name not in EVALUATION_READING
         }
@@ -536,13 +538,16 @@ def _evaluation_verdict(record: Record) -> str:
     if exact is None or within is None or not exact.n:
         return "No paper has both a score and a label."
     n = exact.n
-    told = [
-        f"{round(each.value * n)} of {n} ({share(each.value)} [{share(each.low)},"
-        f" {share(each.high)}]) {words}"
-        for each, words in ((exact, "have the tier of their label"), (within, "are within one"))
+    sentences = [
+        f"{round(agreement.value * n)} of {n} ({share(agreement.value)} [{share(agreement.low)},"
+        f" {share(agreement.high)}]) {words}"
+        for agreement, words in (
+            (exact, "have the tier of their label"),
+            (within, "are within one"),
+        )
     ]
     best = _best_constant(record)
-    return f"{', '.join(told)}.{best}"
+    return f"{', '.join(sentences)}.{best}"
 
 
 def _best_constant(record: Record) -> str:

@@ -78,7 +78,7 @@ class PrintedScores:
 
     def others(self, paper: str) -> list[float]:
         """Appendix B: the scores of claims other than the main one."""
-        return [self.score(each) for each in [*self.plain["claims"][paper].values()][1:]]
+        return [self.score(run) for run in [*self.plain["claims"][paper].values()][1:]]
 
 
 def printed_scores() -> PrintedScores:
@@ -101,10 +101,10 @@ def _tables(of: PrintedScores) -> Iterator[PublishedCheck]:
     voted, single, summary = plain["voted"], plain["single"], plain["summary"]
     scores = [
         *(row["cvs"] for row in voted.values()),
-        *(each for row in single.values() for each in row["cvs"]),
-        *(each for row in summary.values() for each in (row["main"], *row["others"])),
+        *(score for row in single.values() for score in row["cvs"]),
+        *(score for row in summary.values() for score in (row["main"], *row["others"])),
         *(row["cvs"] for row in plain["models"] if row["cvs"] is not None),
-        *(each for row in plain["claims"].values() for each in row.values()),
+        *(score for row in plain["claims"].values() for score in row.values()),
     ]
     yield _all("Tables 3 to 6, B", "scores are attainable", map(of.score, scores), scores)
     named = [(of.tier(row["cvs"]), row["tier"]) for row in voted.values()]
@@ -130,10 +130,10 @@ def _tables(of: PrintedScores) -> Iterator[PublishedCheck]:
         for error, row in zip(errors(tiers, of.voted()), voted.values(), strict=True)
     ]
     for end in (0, 1):
-        found = errors(tiers, of.single(end))
+        misses = errors(tiers, of.single(end))
         off += [
             (int(error), row["off_by"][end])
-            for error, row in zip(found, single.values(), strict=True)
+            for error, row in zip(misses, single.values(), strict=True)
         ]
     yield _same("Tables 3, 4", "errors are those of tiers and labels", off)
     same = sum(row["cvs"] == single[name]["cvs"][0] for name, row in voted.items())
@@ -179,7 +179,7 @@ def _models(of: PrintedScores) -> Iterator[PublishedCheck]:
         "Table 6",
         "rows are sorted by accuracy",
         "sorted",
-        "distances from 5.6: " + ", ".join(f"{each:g}" for each in apart),
+        "distances from 5.6: " + ", ".join(f"{distance:g}" for distance in apart),
         apart == sorted(apart),
     )
     off_rows = {row["model"]: row["claims"] for row in rows if row["thinking"] == "Off"}
@@ -201,19 +201,19 @@ def _models(of: PrintedScores) -> Iterator[PublishedCheck]:
 
 def _agreement(of: PrintedScores) -> Iterator[PublishedCheck]:
     text, tiers, papers = of.text, of.tiers, of.voted()
-    found = errors(tiers, papers)
+    misses = errors(tiers, papers)
     for name, k in (("exact", 0), ("within_one", 1)):
-        hits, said = int((abs(found) <= k).sum()), text[name]
+        hits, printed = int((abs(misses) <= k).sum()), text[name]
         about = "papers with their label's tier" if k == 0 else "papers within one tier"
-        yield _check("5.1", about, _of(said["hits"], said["n"]), _of(hits, len(papers)))
+        yield _check("5.1", about, _of(printed["hits"], printed["n"]), _of(hits, len(papers)))
         low, high, _ = Proportion(hits, len(papers)).interval
-        told = _interval(said["low"], said["high"])
-        yield _check("5.1", f"interval of {about}", told, _interval(low, high))
+        interval_text = _interval(printed["low"], printed["high"])
+        yield _check("5.1", f"interval of {about}", interval_text, _interval(low, high))
     for source, (hits, n) in text["exact_by_source"].items():
-        own = [e for e, paper in zip(found, papers, strict=True) if paper.source == source]
+        own = [e for e, paper in zip(misses, papers, strict=True) if paper.source == source]
         exact = _of(sum(float(e) == 0 for e in own), len(own))
         yield _check("5.1", f"exact, labels by {source}", _of(hits, n), exact)
-    ways = f"{int((found > 0).sum())} above, {int((found < 0).sum())} below"
+    ways = f"{int((misses > 0).sum())} above, {int((misses < 0).sum())} below"
     yield _check("5.1", "errors", f"{text['over']} above, {text['under']} below", ways)
     spanned = {row["tier"] for row in of.plain["labels"].values()}
     yield _check("4.2", "tiers among the labels", text["tiers_spanned"], len(spanned))
@@ -239,11 +239,11 @@ def _single_runs(of: PrintedScores) -> Iterator[PublishedCheck]:
 
 def _errors(of: PrintedScores) -> Iterator[PublishedCheck]:
     text, papers = of.text, of.voted()
-    found = dict(zip([p.paper for p in papers], errors(of.tiers, papers), strict=True))
+    by_paper = dict(zip([p.paper for p in papers], errors(of.tiers, papers), strict=True))
     named = text["over_at_suggestive"]
-    over = [name for name in named if found[name] > 0]
+    over = [name for name in named if by_paper[name] > 0]
     yield _papers("5.2", "over-scored papers expected Causally Suggestive", named, over)
-    ends = [p.paper for p in papers if p.expected in text["extremes"] and found[p.paper] != 0]
+    ends = [p.paper for p in papers if p.expected in text["extremes"] and by_paper[p.paper] != 0]
     yield _papers("Figure 2", "papers at the extremes that do not match", [], ends)
 
 
@@ -285,10 +285,12 @@ def _audit(of: PrintedScores) -> Iterator[PublishedCheck]:
     score = cvs(of.rubric, levels)
     yield _check("3.9", "score of the worked example", worked["cvs"], round(score, 1))
     lower = {
-        round(cvs(of.rubric, dict(zip(levels, each, strict=True))), 1)
-        for each in product(*(range(level + 1) for level in levels.values()))
+        round(cvs(of.rubric, dict(zip(levels, counts, strict=True))), 1)
+        for counts in product(*(range(level + 1) for level in levels.values()))
     }
-    near = max((each for each in lower if each < worked["cvs"]), default=math.nan)
+    near = max(
+        (lower_score for lower_score in lower if lower_score < worked["cvs"]), default=math.nan
+    )
     yield PublishedCheck(
         "3.9",
         "score of the worked example after further downgrades",
@@ -306,35 +308,36 @@ def _audit(of: PrintedScores) -> Iterator[PublishedCheck]:
 def _fits(share: float, n: int, parts: int) -> bool:
     """Whether a share of n criteria, in whole or half points, is printed so."""
     near = round(share * n * parts)
-    return any(round(each / (n * parts), 3) == share for each in (near - 1, near, near + 1))
+    return any(round(count / (n * parts), 3) == share for count in (near - 1, near, near + 1))
 
 
 def _boundaries(of: PrintedScores) -> Iterator[PublishedCheck]:
     papers, text = of.voted(), of.text
     shifts = boundary_shifts(of.rubric, papers)
-    for said in text["boundaries"]:
+    for boundary in text["boundaries"]:
         own = next(
-            each
-            for each in shifts
-            if each.tier == said["tier"] and math.isclose(each.moved - each.least, said["shift"])
+            shift
+            for shift in shifts
+            if shift.tier == boundary["tier"]
+            and math.isclose(shift.moved - shift.least, boundary["shift"])
         )
         about = f"changes if the boundary at {own.least:g} is at {own.moved:g}"
-        yield _papers("6.3", about, said["changes"], own.changed)
+        yield _papers("6.3", about, boundary["changes"], own.changed)
     near = [p.paper for p in papers if boundary_distance(of.rubric, p.cvs) <= 0.5]
     about = "papers within 0.5 of a boundary"
     yield _papers("6.3", about, text["near_boundary"], near)
     changed = {tier: 0 for tier in of.tiers[1:]}
-    for each in shifts:
-        changed[each.tier] += len(each.changed)
+    for shift in shifts:
+        changed[shift.tier] += len(shift.changed)
     least = {tier.name: tier.least for tier in of.rubric.tiers}
     most = max(changed, key=lambda tier: changed[tier])
-    said = text["most_sensitive"]
+    boundary = text["most_sensitive"]
     yield PublishedCheck(
         "6.3",
         "the boundary whose shifts change most papers",
-        f"{least[said]:g} (changes {changed[said]})",
+        f"{least[boundary]:g} (changes {changed[boundary]})",
         f"{least[most]:g} (changes {changed[most]})",
-        said == most,
+        boundary == most,
     )
 
 
@@ -364,10 +367,10 @@ def _same(where: str, about: str, pairs: Sequence[tuple[Any, Any]]) -> Published
 
 
 def _all(
-    where: str, about: str, found: Iterable[float], printed: Sequence[float]
+    where: str, about: str, computed: Iterable[float], printed: Sequence[float]
 ) -> PublishedCheck:
     try:
-        n = sum(1 for _ in found)
+        n = sum(1 for _ in computed)
     except BadUsage as error:
         return PublishedCheck(where, about, f"{len(printed)}", str(error), False)
     return PublishedCheck(where, about, f"{len(printed)}", f"{n}", n == len(printed))
@@ -376,9 +379,13 @@ def _all(
 def _papers(
     where: str, about: str, printed: Iterable[str], recomputed: Iterable[str]
 ) -> PublishedCheck:
-    said, found = sorted(printed), sorted(recomputed)
+    sorted_printed, sorted_values = sorted(printed), sorted(recomputed)
     return PublishedCheck(
-        where, about, ", ".join(said) or "none", ", ".join(found) or "none", said == found
+        where,
+        about,
+        ", ".join(sorted_printed) or "none",
+        ", ".join(sorted_values) or "none",
+        sorted_printed == sorted_values,
     )
 
 
@@ -411,7 +418,7 @@ def published_evaluation(single: str = "") -> JudgeEvaluation:
         labels="Tower (2026), table 2",
         papers=tuple(printed.single(ends[single]) if single else printed.voted()),
         runs={
-            paper: tuple(printed.score(each) for each in dict.fromkeys(row["cvs"]))
+            paper: tuple(printed.score(status) for status in dict.fromkeys(row["cvs"]))
             for paper, row in printed.plain["single"].items()
         },
         checks=() if single else published_checks(),

@@ -91,7 +91,7 @@ class ReferenceLabels(Stored):
         Raises:
             UnknownName: it has no label.
         """
-        own = {each.paper: each for each in self.papers}
+        own = {labelled.paper: labelled for labelled in self.papers}
         if paper not in own:
             raise UnknownName("paper with a label", paper, own)
         return own[paper].tier or _tier(self.criteria, own[paper])
@@ -121,18 +121,18 @@ def labels_of(plain: Any, name: str = "labels") -> ReferenceLabels:
         BadFile: they are not of this form.
     """
     try:
-        found = ReferenceLabels.model_validate(plain)
-        _check(found)
+        labels = ReferenceLabels.model_validate(plain)
+        _check(labels)
     except ValidationError as error:
         raise BadFile(f"{name}: {fault(error, ReferenceLabels)}") from None
     except BadUsage as error:
         raise BadFile(f"{name}: {error}") from None
-    return found
+    return labels
 
 
 def _check(labels: ReferenceLabels) -> None:
     rubric = labels.criteria
-    names = [each.paper for each in labels.papers]
+    names = [labelled.paper for labelled in labels.papers]
     for paper in labels.papers:
         if names.count(paper.paper) > 1:
             raise BadUsage(f"Two labels are of {paper.paper!r}.")
@@ -204,7 +204,7 @@ def evaluate(
             raise BadUsage(
                 f"The judgments of {name} are by {own.rubric}, the labels by {labels.rubric}."
             )
-    known = {each.paper: each for each in labels.papers}
+    known = {paper.paper: paper for paper in labels.papers}
     both = [name for name in judged if name in known]
     if not both:
         raise BadUsage(
@@ -233,7 +233,7 @@ def evaluate(
 
 
 def _system(judgments: Judgments) -> JudgedClaim:
-    name, _ = system_claim([each.claim for each in judgments.claims])
+    name, _ = system_claim([claim.claim for claim in judgments.claims])
     return judgments.claim(name)
 
 
@@ -246,11 +246,11 @@ def _levels(name: str, judgments: Judgments) -> DimensionLevels:
     rubric, system = judgments.criteria, _system(judgments)
     own = claim_score(rubric, system.statuses).dimensions
     others = [
-        claim_score(rubric, each.statuses).dimensions
-        for each in judgments.claims
-        if each.claim.id != system.claim.id
+        claim_score(rubric, claim.statuses).dimensions
+        for claim in judgments.claims
+        if claim.claim.id != system.claim.id
     ]
-    means = {code: fmean(each[code] for each in others) for code in own} if others else {}
+    means = {code: fmean(own_label[code] for own_label in others) for code in own} if others else {}
     return DimensionLevels(name, own, means, len(others))
 
 
@@ -260,11 +260,11 @@ def _matched(
     """Compare criteria over the claims of all papers whose label has claims."""
     pairs: tuple[list[JudgedClaim], list[JudgedClaim]] = ([], [])
     n_reference = n_judged = 0
-    for label in (each for each in labels if each.claims):
+    for label in (label_set for label_set in labels if label_set.claims):
         own = judged[label.paper]
-        given = {each.claim.id: each for each in label.claims}
+        given = {labelled.claim.id: labelled for labelled in label.claims}
         n_reference, n_judged = n_reference + len(given), n_judged + len(own.claims)
-        for group in match_claims([own], [each.claim for each in label.claims], like):
+        for group in match_claims([own], [labelled.claim for labelled in label.claims], like):
             reference = given.get(group.lead.id)
             # What is left over leads itself, and may share an id with a claim of the reference.
             if reference is None or reference.claim is not group.lead:
@@ -272,8 +272,8 @@ def _matched(
             claim = group.lead.model_copy(
                 update={"id": f"{label.paper}: {group.lead.id}", "system": False}
             )
-            for side, each in zip(pairs, (reference, group.members[0]), strict=True):
-                side.append(JudgedClaim(claim=claim, criteria=each.criteria))
+            for side, own_claim in zip(pairs, (reference, group.members[0]), strict=True):
+                side.append(JudgedClaim(claim=claim, criteria=own_claim.criteria))
     if not n_reference:
         return None
     n = len(pairs[0])

@@ -118,10 +118,10 @@ def read_answer(form: type[BaseModel], text: str) -> dict[str, Any]:
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object none of whose keys stands twice."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    keys = dict(pairs)
+    if len(keys) < len(pairs):
         raise ValueError("a key stands twice")
-    return found
+    return keys
 
 
 def claims_in(answer: dict[str, Any], rubric: Rubric) -> tuple[Claim, ...]:
@@ -132,14 +132,14 @@ def claims_in(answer: dict[str, Any], rubric: Rubric) -> tuple[Claim, ...]:
     """
     claims = tuple(
         Claim(
-            id=each["id"],
-            statement=each["statement"],
-            system=each["system"],
-            description_mode=_mode(each["description_mode"]),
-            families=tuple(dict.fromkeys(each["families"])),
-            components=tuple(dict.fromkeys(map(component_name, each["components"]))),
+            id=answered["id"],
+            statement=answered["statement"],
+            system=answered["system"],
+            description_mode=_mode(answered["description_mode"]),
+            families=tuple(dict.fromkeys(answered["families"])),
+            components=tuple(dict.fromkeys(map(component_name, answered["components"]))),
         )
-        for each in answer["claims"]
+        for answered in answer["claims"]
     )
     try:
         check_claims(rubric.key, claims)
@@ -160,14 +160,14 @@ def judgments_in(criteria: dict[str, Any], document: str) -> dict[str, Judgment]
     """
     return {
         code: Judgment(
-            status=each["status"],
-            reason=each["reason"],
+            status=criterion["status"],
+            reason=criterion["reason"],
             evidence=tuple(
                 Evidence(quote=Quote(exact=quote, document=document))
-                for quote in dict.fromkeys(each["quotes"])
+                for quote in dict.fromkeys(criterion["quotes"])
             ),
         )
-        for code, each in criteria.items()
+        for code, criterion in criteria.items()
     }
 
 
@@ -271,11 +271,11 @@ def read_exchange(path: Path) -> Exchange:
         BadFile: not readable, not an exchange, or that of another request than its name says.
     """
     try:
-        found = Exchange.model_validate_json(path.read_bytes())
+        exchange = Exchange.model_validate_json(path.read_bytes())
     except ValidationError as error:
         raise BadFile(f"{path}: not an answer that was kept ({first_mistake(error)}).") from None
     except OSError as error:
         raise BadFile(f"{path}: cannot be read ({first_line(error)}).") from None
-    if found.request.hash != path.stem:
+    if exchange.request.hash != path.stem:
         raise BadFile(f"{path}: its request was edited; its name is the hash of another.")
-    return found
+    return exchange

@@ -86,7 +86,7 @@ def similarity(a: Claim, b: Claim) -> float:
     words = content_words(a.statement), content_words(b.statement)
     sizes = len(words[0]) + len(words[1])
     alike = 2 * len(words[0] & words[1]) / sizes if sizes else 0.0
-    parts = [{component_name(each) for each in claim.components} for claim in (a, b)]
+    parts = [{component_name(component) for component in claim.components} for claim in (a, b)]
     if not all(parts):
         return alike
     return (alike + len(parts[0] & parts[1]) / len(parts[0] | parts[1])) / 2
@@ -94,8 +94,8 @@ def similarity(a: Claim, b: Claim) -> float:
 
 def content_words(text: str) -> frozenset[str]:
     """Its words without function words, endings of plurals, and ways to write a head."""
-    found = (component_name(word) for word in _WORD.findall(text.casefold()))
-    return frozenset(_singular(word) for word in found if word not in FUNCTION_WORDS)
+    components = (component_name(word) for word in _WORD.findall(text.casefold()))
+    return frozenset(_singular(word) for word in components if word not in FUNCTION_WORDS)
 
 
 def _singular(word: str) -> str:
@@ -156,16 +156,18 @@ def _matched(
         if run == leader:
             left[run] = []
             continue
-        found = similarities([claims[place] for place in order], [each.claim for each in others])
-        found = np.where(found >= like, found, 0.0)
+        likeness = similarities(
+            [claims[place] for place in order], [other_claim.claim for other_claim in others]
+        )
+        likeness = np.where(likeness >= like, likeness, 0.0)
         taken: set[int] = set()
-        for row, column in zip(*linear_sum_assignment(found, maximize=True), strict=True):
-            if found[row, column] > 0:
+        for row, column in zip(*linear_sum_assignment(likeness, maximize=True), strict=True):
+            if likeness[row, column] > 0:
                 group = groups[order[row]]
                 group.members[run] = others[column]
-                group.similarity[run] = float(found[row, column])
+                group.similarity[run] = float(likeness[row, column])
                 taken.add(int(column))
-        left[run] = [each for place, each in enumerate(others) if place not in taken]
+        left[run] = [other for place, other in enumerate(others) if place not in taken]
     return [group for group in groups if group.members]
 
 
@@ -182,8 +184,10 @@ def _leader(left: Sequence[Sequence[JudgedClaim]]) -> int:
         return tied[0]
     alike = np.zeros((len(left),) * 2)
     for a, b in combinations(range(len(left)), 2):
-        found = similarities([each.claim for each in left[a]], [each.claim for each in left[b]])
-        alike[a, b] = alike[b, a] = round(float(found.sum()), 9)
+        likeness = similarities(
+            [claim.claim for claim in left[a]], [other_claim.claim for other_claim in left[b]]
+        )
+        alike[a, b] = alike[b, a] = round(float(likeness.sum()), 9)
     return min(
         tied, key=lambda run: (-round(float(alike[run].sum()), 6), [*map(_content, left[run])])
     )
@@ -269,14 +273,14 @@ def vote(
     system = _system(groups, systems, claims)
     judged: list[JudgedClaim] = []
     for place, group in enumerate(groups):
-        taken = [each.claim.id for each in judged]
+        taken = [own.claim.id for own in judged]
         claim = group.lead.model_copy(
             update={"id": _unique(group.lead.id, taken), "system": place == system}
         )
         judged.append(_voted(claim, group, names, systems, runs[0].criteria.codes))
-    check_claims(runs[0].rubric, [each.claim for each in judged])
+    check_claims(runs[0].rubric, [own.claim for own in judged])
     documents: dict[str, SourceDocument] = {
-        each.sha256: each for run in runs for each in run.documents
+        document.sha256: document for run in runs for document in run.documents
     }
     return Judgments(
         rubric=runs[0].rubric,
@@ -296,7 +300,7 @@ def step_input(name: str, judgments: Judgments) -> StepInput:
         rater=judgments.rater,
         created=judgments.created,
         sha256=hashlib.sha256(
-            "\n".join(each.model_dump_json() for each in judgments.claims).encode()
+            "\n".join(claim.model_dump_json() for claim in judgments.claims).encode()
         ).hexdigest(),
         n_claims=len(judgments.claims),
     )
@@ -319,7 +323,7 @@ def _check(runs: Sequence[Judgments], claims: ClaimFile | None) -> None:
                 f"The judgments of {run.rater.id} went through {run.steps[-1].step} already; the"
                 " order is matching, vote, audit, advocate, score."
             )
-    read = [{each.sha256 for each in run.documents} for run in runs if run.documents]
+    read = [{document.sha256 for document in run.documents} for run in runs if run.documents]
     if read and not set.intersection(*read):
         raise BadUsage("A vote is of runs on one source; these have no document in common.")
 
@@ -337,7 +341,7 @@ def _system(groups: Sequence[ClaimGroup], systems: Sequence[str], given: ClaimFi
 
     def votes(place: int) -> tuple[int, int, int]:
         group = groups[place]
-        own = sum(each.claim.id == systems[run] for run, each in group.members.items())
+        own = sum(judged.claim.id == systems[run] for run, judged in group.members.items())
         return own, len(group.members), len(group.lead.components)
 
     order = sorted(range(len(groups)), key=lambda place: groups[place].lead.model_dump_json())
@@ -347,11 +351,11 @@ def _system(groups: Sequence[ClaimGroup], systems: Sequence[str], given: ClaimFi
 
 def _unique(name: str, taken: Sequence[str]) -> str:
     """The id, with a number if it is taken."""
-    found, number = name, 1
-    while found in taken:
+    unused, number = name, 1
+    while unused in taken:
         number += 1
-        found = f"{name}-{number}"
-    return found
+        unused = f"{name}-{number}"
+    return unused
 
 
 def _voted(
@@ -365,18 +369,18 @@ def _voted(
     return JudgedClaim(
         claim=claim,
         criteria={
-            code: _minimum({names[run]: each.criteria[code] for run, each in members})
+            code: _minimum({names[run]: judged.criteria[code] for run, judged in members})
             for code in codes
         },
         runs=tuple(
             RunClaim(
                 run=names[run],
-                claim=each.claim.id,
-                statement=each.claim.statement,
+                claim=judged.claim.id,
+                statement=judged.claim.statement,
                 similarity=group.similarity[run],
-                system=each.claim.id == systems[run],
+                system=judged.claim.id == systems[run],
             )
-            for run, each in members
+            for run, judged in members
         ),
     )
 
@@ -385,10 +389,10 @@ def _minimum(judgments: dict[str, Judgment]) -> Judgment:
     given: dict[str, Status] = {name: judgment.status for name, judgment in judgments.items()}
     status = aggregated(list(given.values()))
 
-    def order(each: Judgment) -> tuple[bool, int, bool, str]:
+    def order(judgment: Judgment) -> tuple[bool, int, bool, str]:
         # Of those that give the status, else the lowest; with evidence first; then by content.
-        own = each.status, rank(each.status)
-        return own[0] != status, own[1], not each.evidence, each.model_dump_json()
+        own = judgment.status, rank(judgment.status)
+        return own[0] != status, own[1], not judgment.evidence, judgment.model_dump_json()
 
     chosen = min(judgments.values(), key=order)
     return Judgment(

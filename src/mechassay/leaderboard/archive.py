@@ -290,10 +290,10 @@ class _ShortReads(io.BufferedReader):
 
     def read(self, size: int | None = -1, /) -> bytes:
         most = LARGEST_DIRECTORY + 1
-        found = super().read(most if size is None or size < 0 else min(size, most))
-        if len(found) == most:
+        content = super().read(most if size is None or size < 0 else min(size, most))
+        if len(content) == most:
             raise BadFile(f"{Path(self.name).name}: the directory of the archive is too large.")
-        return found
+        return content
 
 
 _NO_REGULAR = "is a link or no regular file; only regular files are unpacked."
@@ -386,7 +386,7 @@ def _to_pack(source: Path) -> dict[str, Path]:
     """The files of a folder by their paths in the archive."""
     if source.is_file():
         return {source.name: source}
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for path in sorted(source.rglob("*")):
         name = path.relative_to(source)
         if set(name.parts) & set(IGNORED):
@@ -394,8 +394,8 @@ def _to_pack(source: Path) -> dict[str, Path]:
         if leads_out(path, source):
             raise BadFile(f"{path}: {LEADS_OUT}")
         if path.is_file():
-            found[name.as_posix()] = path
-    return found
+            files[name.as_posix()] = path
+    return files
 
 
 def _zip(paths: dict[str, Path], file: Path, method: int) -> None:

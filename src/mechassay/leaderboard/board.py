@@ -87,7 +87,7 @@ def summarised(
     if len(numbers) != len(tasks):
         raise BadUsage(f"Every number has a task; got {len(numbers)} and {len(tasks)}.")
     sign = -1.0 if better == "down" and formula == "repaired" else 1.0
-    scores = [_scored(each, sign) for each in numbers]
+    scores = [_scored(estimate, sign) for estimate in numbers]
     return RowSummary(mean_of(numbers, tasks), mean_of(scores, tasks), _lacking(numbers))
 
 
@@ -104,27 +104,27 @@ def mean_of(numbers: Sequence[Estimate], groups: Sequence[str]) -> Estimate:
     """
     if not numbers:
         return Estimate(math.nan)
-    value = float(np.mean([each.value for each in numbers]))
+    value = float(np.mean([estimate.value for estimate in numbers]))
     if math.isnan(value):
         return Estimate(math.nan)
     _, member = np.unique(np.asarray(groups), return_inverse=True)
-    below = np.bincount(member, weights=[each.value - each.low for each in numbers])
-    above = np.bincount(member, weights=[each.high - each.value for each in numbers])
+    below = np.bincount(member, weights=[estimate.value - estimate.low for estimate in numbers])
+    above = np.bincount(member, weights=[estimate.high - estimate.value for estimate in numbers])
     lower, upper = (float(np.hypot.reduce(side)) / len(numbers) for side in (below, above))
     return Estimate(value, value - lower, value + upper)
 
 
-def _scored(each: Estimate, sign: float) -> Estimate:
-    low, high = sorted((sigmoid(sign * each.low), sigmoid(sign * each.high)))
-    return Estimate(sigmoid(sign * each.value), low, high)
+def _scored(estimate: Estimate, sign: float) -> Estimate:
+    low, high = sorted((sigmoid(sign * estimate.low), sigmoid(sign * estimate.high)))
+    return Estimate(sigmoid(sign * estimate.value), low, high)
 
 
 def _lacking(numbers: Sequence[Estimate]) -> str:
     if not numbers:
         return "no place is shown"
-    if n := sum(math.isnan(each.value) for each in numbers):
+    if n := sum(math.isnan(estimate.value) for estimate in numbers):
         return f"lacks {n} of {len(numbers)} places"
-    n = sum(math.isnan(each.low + each.high) for each in numbers)
+    n = sum(math.isnan(estimate.low + estimate.high) for estimate in numbers)
     return f"no interval: {n} of {len(numbers)} numbers have none" if n else ""
 
 
@@ -179,19 +179,19 @@ class Board(OneLine):
         """A board of cells; of those that measure the same again, the newest stands."""
         return Board(rules, tuple(newest(cells)))
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         return {"name": self.rules.name, "rows": len(self.rows()), "cells": len(self.cells)}
 
     @cached_property
     def _at(self) -> dict[tuple[str, str, BoardPlace], BoardCell]:
-        found: dict[tuple[str, str, BoardPlace], BoardCell] = {}
+        cells: dict[tuple[str, str, BoardPlace], BoardCell] = {}
         for name in self.columns:
             places = {(place.roles, place.under): place for place in self.places(name)}
             for cell in self.cells:
                 if cell.column == name:
                     place = places[tuple(cell.place.items()), cell.under]
-                    found[cell.row, name, place] = cell
-        return found
+                    cells[cell.row, name, place] = cell
+        return cells
 
     @property
     def columns(self) -> list[str]:
@@ -215,19 +215,21 @@ class Board(OneLine):
             if cell.column == column:
                 roles = tuple(cell.place.items())
                 groups.setdefault(roles, {}).setdefault(cell.under, []).append(cell)
-        found: list[BoardPlace] = []
+        places: list[BoardPlace] = []
         for roles, by_hash in sorted(groups.items()):
-            told = in_words([_conditions_of(under, cells) for under, cells in by_hash.items()])
-            found += [
+            conditions = in_words(
+                [_conditions_of(under, cells) for under, cells in by_hash.items()]
+            )
+            places += [
                 BoardPlace(roles, under, short, full, cells[0].examples_of)
-                for (under, cells), (short, full) in zip(by_hash.items(), told, strict=True)
+                for (under, cells), (short, full) in zip(by_hash.items(), conditions, strict=True)
             ]
-        return found
+        return places
 
     def place_of(self, cell: BoardCell) -> BoardPlace:
         """The place that a cell of the board is at."""
         at = tuple(cell.place.items()), cell.under
-        return next(each for each in self.places(cell.column) if (each.roles, each.under) == at)
+        return next(place for place in self.places(cell.column) if (place.roles, place.under) == at)
 
     def kinds(self, column: str) -> dict[ModelKind, list[BoardPlace]]:
         """The places of a column by the kind of their models, language models first.
@@ -276,14 +278,14 @@ class Board(OneLine):
             UnknownName: there is none.
             BadUsage: the name is that of cells under several conditions.
         """
-        found = [cell for cell in self.cells if name in (cell.id, cell.full_id)]
-        if not found:
+        named = [cell for cell in self.cells if name in (cell.id, cell.full_id)]
+        if not named:
             known = told_apart([cell.full_id for cell in self.cells])
             raise UnknownName("cell", name, known)
-        if len(found) > 1:
-            names = ", ".join(cell.full_id for cell in found)
+        if len(named) > 1:
+            names = ", ".join(cell.full_id for cell in named)
             raise BadUsage(f"{name} is measured under several conditions: name one of {names}.")
-        return found[0]
+        return named[0]
 
     def average(self, row: str, column: str, places: Sequence[BoardPlace] | None = None) -> float:
         """The mean of a row over places, by default `comparable(column)`; NaN if it lacks one."""
@@ -315,13 +317,13 @@ class Board(OneLine):
         Raises:
             UnknownName: no such column or formula.
         """
-        shown = self.comparable(column) if places is None else places
-        cells = [self.cell(row, place, column) for place in shown]
+        columns = self.comparable(column) if places is None else places
+        cells = [self.cell(row, place, column) for place in columns]
         numbers = [
             Estimate(math.nan) if cell is None else Estimate(cell.value, cell.low, cell.high)
             for cell in cells
         ]
-        tasks = [place.examples_of for place in shown]
+        tasks = [place.examples_of for place in columns]
         return summarised(numbers, tasks, self.rules.column(column).better, formula)
 
     def shared_controls(self, column: str) -> dict[str, dict[BoardPlace, float]]:
@@ -336,9 +338,13 @@ class Board(OneLine):
             values = {
                 place: [cell.controls.get(name) for cell in cells] for place, cells in at.items()
             }
-            held = {place: each for place, each in values.items() if set(each) != {None}}
-            if all(_shown_alike(each) for each in held.values()):
-                shared[name] = {place: float(each[0] or 0.0) for place, each in held.items()}
+            held = {
+                place: cells_of for place, cells_of in values.items() if set(cells_of) != {None}
+            }
+            if all(_shown_alike(cells_of) for cells_of in held.values()):
+                shared[name] = {
+                    place: float(cells_of[0] or 0.0) for place, cells_of in held.items()
+                }
         return shared
 
     def _at_place(self, column: str, place: BoardPlace) -> list[BoardCell]:
@@ -360,7 +366,7 @@ class Board(OneLine):
 
     def to_json(self) -> str:
         """Everything: rules and cells."""
-        told = {
+        facts = {
             "format": FORMAT,
             "board": self.rules.name,
             "columns": [vars(column) for column in self.rules.columns],
@@ -368,7 +374,7 @@ class Board(OneLine):
                 json.loads(cell.model_dump_json()) | {"id": cell.full_id} for cell in self.cells
             ],
         }
-        return json.dumps(told, indent=1)
+        return json.dumps(facts, indent=1)
 
     def to_csv(self) -> str:
         """A line a cell; roles of places are columns."""
@@ -420,10 +426,10 @@ def paired_differences(column: BoardColumn, records: Mapping[str, Record], seed:
         if column.name != "cpr" and column.name != "cmd":
             raise BadUsage(f"Areas are cpr and cmd; got the column {column.name}.")
         rows = list(records)
-        found = differences_of(list(records.values()), column.name, names=rows, seed=seed)
-        ends = found.values, found.low, found.high
+        differences = differences_of(list(records.values()), column.name, names=rows, seed=seed)
+        ends = differences.values, differences.low, differences.high
         return {
-            (rows[i], rows[j]): Estimate(*(float(each[i, j]) for each in ends))
+            (rows[i], rows[j]): Estimate(*(float(numbers_of[i, j]) for numbers_of in ends))
             for i, j in combinations(range(len(rows)), 2)
         }
     held = {row: _column(column, row, record) for row, record in records.items()}

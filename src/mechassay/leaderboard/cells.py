@@ -214,8 +214,8 @@ class BoardCell(Stored):
     @property
     def submission(self) -> str:
         """The name of the submission that it is of; "" if it is of none."""
-        found = self.source.removeprefix(OF_SUBMISSION)
-        return "" if found == self.source else found
+        name = self.source.removeprefix(OF_SUBMISSION)
+        return "" if name == self.source else name
 
     @property
     def examples_of(self) -> str:
@@ -312,7 +312,7 @@ def numbered(record: Record, private: PrivateSets) -> Record:
         return record
     about, task, model = record.provenance, record.specs.get("task"), record.specs.get("model")
     epoch = str(task.args.get("epoch", "")) if task is not None else ""
-    names = [f"{each.name}@{each.version}" for each in (task, model) if each is not None]
+    names = [f"{spec.name}@{spec.version}" for spec in (task, model) if spec is not None]
     n = max(chosen.kept for chosen in record.data.values() if chosen.split == PRIVATE)
     sets = private.setdefault((epoch, *names, str(n)), [])
     if about.data_hash not in sets:
@@ -402,7 +402,9 @@ def _examples(record: Record, measure: Measure) -> int:
 
 def _controls(rules: BoardRules, record: Record, measure: Measure) -> dict[str, float]:
     """The same of the controls: measures, or lines of the table of a distribution."""
-    held = [(each.of, each.name, each.value) for each in record.measures]
+    held = [
+        (own_measure.of, own_measure.name, own_measure.value) for own_measure in record.measures
+    ]
     if record.has_table(rules.distribution):
         lines = record.table(rules.distribution)
         for begin, key in (("", "value"), (BOUND, "bound")):
@@ -426,34 +428,38 @@ def _beats_random(record: Record, measure: Measure) -> int | None:
 
 def _conditions(rules: BoardRules, record: Record, column: BoardColumn) -> dict[str, str]:
     task, metric, method = (record.specs.get(role) for role in ("task", "metric", "method"))
-    said: dict[str, Any] = {"definition": f"{column.name}@{column.version}"}
+    conditions: dict[str, Any] = {"definition": f"{column.name}@{column.version}"}
     if task is not None:
-        said["task"] = f"{task.name}@{task.version}"
+        conditions["task"] = f"{task.name}@{task.version}"
         # How many examples were asked for is told by the examples.
         left_out = (*OF_TRAINING, "limit")
-        said |= {key: value for key, value in task.args.items() if key not in left_out}
+        conditions |= {key: value for key, value in task.args.items() if key not in left_out}
     if metric is not None:
         settings = json.dumps(metric.args, sort_keys=True) if metric.args else ""
-        said["metric"] = f"{metric.name}@{metric.version}{settings}"
+        conditions["metric"] = f"{metric.name}@{metric.version}{settings}"
     if method is not None:
-        said |= {key: method.args[key] for key in ("compat", "choose_on") if key in method.args}
-    if said.get("ablation") in FOUND_ON_TRAIN and "train" in record.data:
-        said["constants from"] = record.data["train"].hash
+        conditions |= {
+            key: method.args[key] for key in ("compat", "choose_on") if key in method.args
+        }
+    if conditions.get("ablation") in FOUND_ON_TRAIN and "train" in record.data:
+        conditions["constants from"] = record.data["train"].hash
     if column.name == "mse" and "train" in record.data:
-        said["coefficients from"] = record.data["train"].hash
+        conditions["coefficients from"] = record.data["train"].hash
     if rules.candidates is not None:
         # Sites of given features are their finder's choice, as the features are.
         as_given = rules.candidates.given_with_features and given_hash(record)
-        said["chosen of"] = "sites as given" if as_given else _chosen_of(record, rules.candidates)
+        conditions["chosen of"] = (
+            "sites as given" if as_given else _chosen_of(record, rules.candidates)
+        )
     if column.against:
         names = {m.of for m in record.measures if m.name == column.against}
-        said["controls"] = ", ".join(sorted(names - {"result"}))
+        conditions["controls"] = ", ".join(sorted(names - {"result"}))
     model = record.specs.get("model")
     if model is not None and model.args.get("weights"):
-        said["weights"] = model.args["weights"]  # Another folder may have the same name.
-    said["dtype"] = record.provenance.dtype
-    said["examples"] = record.provenance.data_hash
-    return {key: x if isinstance(x, str) else json.dumps(x) for key, x in said.items()}
+        conditions["weights"] = model.args["weights"]  # Another folder may have the same name.
+    conditions["dtype"] = record.provenance.dtype
+    conditions["examples"] = record.provenance.data_hash
+    return {key: x if isinstance(x, str) else json.dumps(x) for key, x in conditions.items()}
 
 
 def _chosen_of(record: Record, candidates: CandidateSites) -> str:
@@ -469,9 +475,9 @@ def _chosen_of(record: Record, candidates: CandidateSites) -> str:
 def _settings(record: Record, role: str) -> str:
     """The settings of the method, and what it was given to find things on."""
     method, task = record.specs.get(role) or record.specs.get("method"), record.specs.get("task")
-    said: dict[str, Any] = dict(method.args) if method is not None else {}
+    arguments: dict[str, Any] = dict(method.args) if method is not None else {}
     given = {} if task is None else {key: task.args[key] for key in OF_TRAINING if key in task.args}
-    return ", ".join(f"{key}={value}" for key, value in {**said, **given}.items())
+    return ", ".join(f"{key}={value}" for key, value in {**arguments, **given}.items())
 
 
 def _seconds(record: Record) -> float:
@@ -510,11 +516,11 @@ def newest(cells: Iterable[BoardCell]) -> list[BoardCell]:
     groups: dict[tuple[str, ...], list[BoardCell]] = {}
     for cell in cells:
         groups.setdefault((cell.full_id, cell.origin, cell.submission), []).append(cell)
-    found: list[BoardCell] = []
+    board_cells: list[BoardCell] = []
     for group in groups.values():
         # Of records made in the same second, the order of files decides, not that of reading.
         last, *before = sorted(group, key=lambda cell: (cell.created, cell.file), reverse=True)
         keys = ("value", "settings", "sha256", "created")
         earlier = [EarlierValue(**{key: getattr(old, key) for key in keys}) for old in before]
-        found.append(last.model_copy(update={"earlier": earlier}))
-    return found
+        board_cells.append(last.model_copy(update={"earlier": earlier}))
+    return board_cells

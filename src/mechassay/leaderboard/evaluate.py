@@ -111,18 +111,18 @@ class PrivateSeeds:
             raise BadFile(f"{file}: cannot be read ({why}).") from None
         if os.name == "posix" and mode & OTHERS:
             raise BadFile(f"{file}: others can read it: chmod 600 {file}")
-        found = [
+        failures = [
             _seed_of(words, f"{file}: line {number}")
             for number, line in enumerate(lines, 1)
             if (words := line.split()) and not words[0].startswith("#")
         ]
-        if not found:
+        if not failures:
             raise BadFile(f"{file}: has no seed; a line is: EPOCH SEED.")
-        names = [seed.epoch for seed in found]
+        names = [seed.epoch for seed in failures]
         again = sorted({name for name in names if names.count(name) > 1})
         if again:
             raise BadFile(f"{file}: has the epoch {again[0]} twice.")
-        return cls(tuple(found))
+        return cls(tuple(failures))
 
     @property
     def current(self) -> PrivateSeed:
@@ -205,7 +205,7 @@ def published(record: Record, seed: PrivateSeed) -> Record:
         provenance=about.model_copy(
             update={"data_hash": keyed.get(about.data_hash, about.data_hash)}
         ),
-        measures=[_rounded(each, places.get(each.name)) for each in record.measures],
+        measures=[_rounded(measure, places.get(measure.name)) for measure in record.measures],
         tables=[],
         values=None,
         warnings=[],
@@ -453,9 +453,9 @@ def tables(folder: Path) -> str:
         cells, _ = read_cells(rules, folder)
         lines += [_line(cell, rules.column(cell.column).title) for cell in cells]
     failures = [
-        f"- {file.relative_to(folder / RUNS).parts[0]}: {told.status}: {told.message}"
+        f"- {file.relative_to(folder / RUNS).parts[0]}: {failure.status}: {failure.message}"
         for file in sorted((folder / RUNS).glob("*/failures/**/*.json"))
-        for told in [Failure.model_validate_json(file.read_bytes())]
+        for failure in [Failure.model_validate_json(file.read_bytes())]
     ]
     return "\n".join([*lines, "", *failures]).rstrip() + "\n"
 

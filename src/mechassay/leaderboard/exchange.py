@@ -58,11 +58,11 @@ def read_mib_results(path: str | Path) -> list[BoardCell]:
         BadFile: not such a file, or curves of another number of points.
     """
     file = Path(path)
-    told = read_json(file)
-    results = told.get("results")
-    if not isinstance(results, list) or not isinstance(told.get("method_name"), str):
+    submission = read_json(file)
+    results = submission.get("results")
+    if not isinstance(results, list) or not isinstance(submission.get("method_name"), str):
         raise BadFile(f"{file}: no results of MIB's board: it needs method_name and results.")
-    digest, name = file_hash(file), " ".join(told["method_name"].split())
+    digest, name = file_hash(file), " ".join(submission["method_name"].split())
     cells = [
         BoardCell(
             board="circuits",
@@ -156,14 +156,18 @@ def _mib(board: Board, runs: Path, folder: Path) -> Iterator[Path]:
         results: list[dict[str, Any]] = []
         for (model,), of_model in _by(given, "model").items():
             records = {cell.place["task"]: read_record(runs / cell.file) for cell in of_model}
-            scores = {task: found for task, each in records.items() if (found := _curves(each))}
+            scores = {
+                task: curve
+                for task, own_records in records.items()
+                if (curve := _curves(own_records))
+            }
             if scores:
                 results.append({"model_id": model, "scores": scores})
         if results:
             described = f"mechassay {__version__}, definitions of its own profile"
-            told = {"method_name": row, "description": described, "results": results}
+            submission = {"method_name": row, "description": described, "results": results}
             path = folder / f"{cell_name(row)}.json"
-            yield write_text(path, json.dumps(told, indent=1))
+            yield write_text(path, json.dumps(submission, indent=1))
 
 
 def _is_public(cell: BoardCell) -> bool:
@@ -175,8 +179,8 @@ def _curves(record: Record) -> dict[str, Any]:
     if not record.has_table("curve"):
         return {}
     curve = record.table("curve")
-    found = {name.upper(): _curve(curve, by) for name, by in RANKED_BY.items()}
-    return found if all(found.values()) else {}
+    curves = {name.upper(): _curve(curve, by) for name, by in RANKED_BY.items()}
+    return curves if all(curves.values()) else {}
 
 
 def _curve(table: Table, by: str) -> dict[str, Any]:
@@ -206,7 +210,7 @@ def _by(cells: Sequence[BoardCell], *keys: str) -> dict[tuple[str, ...], list[Bo
 def _every_eval_ever(board: Board, cells: Sequence[BoardCell], folder: Path) -> list[Path]:
     written: list[Path] = []
     for (model, row), own in _by(cells, "model", "row").items():
-        told = {
+        card = {
             "evaluation_id": f"mechassay/{board.rules.name}/{model}/{row}",
             "source_metadata": {"source_name": "mechassay", "source_version": __version__},
             "model_info": {"name": model, "id": model},
@@ -226,7 +230,7 @@ def _every_eval_ever(board: Board, cells: Sequence[BoardCell], folder: Path) -> 
             ],
         }
         path = folder / cell_name(model) / f"{board.rules.name}-{cell_name(row)}.json"
-        written.append(write_text(path, json.dumps(told, indent=1)))
+        written.append(write_text(path, json.dumps(card, indent=1)))
     return written
 
 
@@ -239,7 +243,7 @@ def _details(cell: BoardCell) -> dict[str, Any]:
 def _hugging_face(board: Board, cells: Sequence[BoardCell], folder: Path) -> list[Path]:
     written: list[Path] = []
     for (model,), own in _by(cells, "model").items():
-        told = [
+        lines = [
             {
                 "dataset": {"id": f"mechassay/{board.rules.name}", "task_id": _task(cell)},
                 "value": cell.value,
@@ -254,7 +258,7 @@ def _hugging_face(board: Board, cells: Sequence[BoardCell], folder: Path) -> lis
             for cell in own
         ]
         path = folder / cell_name(model) / ".eval_results" / f"{board.rules.name}.yaml"
-        written.append(write_text(path, yaml.safe_dump(told, sort_keys=False)))
+        written.append(write_text(path, yaml.safe_dump(lines, sort_keys=False)))
     tasks = [
         {"id": f"{task}_{column.name}", "better": column.better, "says": column.says}
         for column in board.rules.columns

@@ -133,7 +133,8 @@ class BoardsFolder:
             BadFile: a file in `recomputed` is none.
         """
         again = {
-            digest: tuple(map(_repetition, each)) for digest, each in self.recomputations().items()
+            digest: tuple(map(_repetition, repeated))
+            for digest, repeated in self.recomputations().items()
         }
         return BoardPages(
             boards=self.boards,
@@ -151,14 +152,16 @@ class BoardsFolder:
         Raises:
             BadFile: a file there is no recomputation.
         """
-        found: dict[str, list[Recomputation]] = {}
+        by_record: dict[str, list[Recomputation]] = {}
         for file in sorted((self.path / RECOMPUTED).glob("*.json")):
             try:
-                each = Recomputation.model_validate_json(inside(self.path, file).read_bytes())
+                recomputation = Recomputation.model_validate_json(
+                    inside(self.path, file).read_bytes()
+                )
             except ValidationError as error:
                 raise BadFile(f"{file}: no recomputation ({error.error_count()} errors).") from None
-            found.setdefault(each.sha256, []).append(each)
-        return found
+            by_record.setdefault(recomputation.sha256, []).append(recomputation)
+        return by_record
 
     def _public(self) -> Iterator[BoardCell]:
         """The cells whose records anybody may have."""
@@ -192,25 +195,27 @@ def write_pages(pages: BoardPages, folder: Path) -> Path:
     return folder / "index.html"
 
 
-def write_recomputation(folder: Path, told: Recomputation) -> Path:
+def write_recomputation(folder: Path, recomputation: Recomputation) -> Path:
     """Keep what came of recomputing a cell; the next `build` marks the cell.
 
     Raises:
         BadFile: the place for it is a link out of the folder.
     """
-    name = f"{told.sha256[:16]}-{told.provenance.created[:19]}.json".replace(":", "")
+    name = f"{recomputation.sha256[:16]}-{recomputation.provenance.created[:19]}.json".replace(
+        ":", ""
+    )
     file = inside(folder, folder / RECOMPUTED / name)
-    return write_text(file, told.model_dump_json(indent=1))
+    return write_text(file, recomputation.model_dump_json(indent=1))
 
 
-def _repetition(each: Recomputation) -> Repetition:
-    said = "agree" if each.agrees else f"differ, first at {each.differs}"
+def _repetition(recomputation: Recomputation) -> Repetition:
+    outcome = "agree" if recomputation.agrees else f"differ, first at {recomputation.differs}"
     return Repetition(
-        each.agrees,
-        f"{each.n:,} numbers of the record {said} (by {each.largest:.1g});"
-        f" {each.provenance.created[:10]}, {each.provenance.machine}",
-        f"{each.again:.9g}",
-        each.cell,
+        recomputation.agrees,
+        f"{recomputation.n:,} numbers of the record {outcome} (by {recomputation.largest:.1g});"
+        f" {recomputation.provenance.created[:10]}, {recomputation.provenance.machine}",
+        f"{recomputation.again:.9g}",
+        recomputation.cell,
     )
 
 
@@ -256,9 +261,9 @@ def _cells(folder: Path, name: str) -> Iterator[BoardCell]:
     file = folder / "data" / f"{name}.json"
     if not file.is_file():
         return
-    told = read_json(inside(folder, file), LARGEST_BOARD)
-    cells: Any = told.get("cells")
-    if told.get("format") != FORMAT or not isinstance(cells, list):
+    manifest = read_json(inside(folder, file), LARGEST_BOARD)
+    cells: Any = manifest.get("cells")
+    if manifest.get("format") != FORMAT or not isinstance(cells, list):
         raise BadFile(f"{file}: no board of format {FORMAT}.")
     for number, told_cell in enumerate(cells):
         plain = dict(told_cell) if isinstance(told_cell, dict) else {}

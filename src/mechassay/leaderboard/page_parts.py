@@ -89,9 +89,9 @@ def plain_number(value: float) -> str:
 
 def numbers_markup(value: float, low: float, high: float, reason: str = "") -> Markup:
     """A number with its interval, or why it has none, under it in small print."""
-    shown, bracket, ends = interval(value, low, high).partition(" [")
+    value_text, bracket, ends = interval(value, low, high).partition(" [")
     small = f"[{ends}" if bracket else ""
-    return _with_small(NOTHING if math.isnan(value) else shown, small, reason)
+    return _with_small(NOTHING if math.isnan(value) else value_text, small, reason)
 
 
 def cell_markup(
@@ -103,9 +103,9 @@ def cell_markup(
         beside: controls that do not stand in rows of their own.
         n_rows: rows of its place, of which it may be the best by chance.
     """
-    shown, bracket, ends = number_text(cell, again).partition(" [")
-    ends, _, said = ends.partition("]")
-    said = f"[{ends}]{said}" if bracket else ""
+    value_text, bracket, ends = number_text(cell, again).partition(" [")
+    ends, _, rest = ends.partition("]")
+    rest = f"[{ends}]{rest}" if bracket else ""
     held = [
         f"{name}\u00a0{plain_number(value)}".replace(" ", "\u00a0")
         for name, value in cell.controls.items()
@@ -114,11 +114,11 @@ def cell_markup(
     by_chance = cell.beats_random is not None and cell.beats_random < n_rows
     notes = [OVERSHOOT] if cell.column == "cpr" and cell.value > 1 else []
     notes += [BY_CHANCE] if by_chance else []
-    return _with_small(shown, said, ", ".join(held), *notes, cell.reason)
+    return _with_small(value_text, rest, ", ".join(held), *notes, cell.reason)
 
 
-def _with_small(text: str, said: str, *notes: str) -> Markup:
-    parts = [Markup('<span class="interval">{}</span>').format(said)] if said else []
+def _with_small(text: str, small: str, *notes: str) -> Markup:
+    parts = [Markup('<span class="interval">{}</span>').format(small)] if small else []
     parts += [
         Markup('<span class="interval note">{}</span>').format(note) for note in notes if note
     ]
@@ -130,7 +130,7 @@ def number_text(cell: BoardCell, again: Sequence[Repetition]) -> str:
     text = interval(cell.value, cell.low, cell.high)
     if cell.origin == "as reported":
         return f"{text} (as reported)"
-    held = any(each.agrees for each in again)
+    held = any(repetition.agrees for repetition in again)
     value, bracket, rest = text.partition(" [")
     return f"{value}{' ' + MARK if held else ''}{bracket}{rest}"
 
@@ -161,9 +161,11 @@ def cell_facts(
     elif cell.sha256:
         download = Markup('<a href="{}" download>{}</a>')
         rows.append(("record", download.format(links.record(cell.sha256), cell.sha256[:16])))
-    for each in again:
-        value = f"{each.value}; " if each.value and each.cell == cell.full_id else ""
-        rows.append(("recomputed", f"{value}{each.text}"))
+    for repetition in again:
+        value = (
+            f"{repetition.value}; " if repetition.value and repetition.cell == cell.full_id else ""
+        )
+        rows.append(("recomputed", f"{value}{repetition.text}"))
     return TextTable.of("", ("", ""), rows, words=True)
 
 

@@ -137,11 +137,11 @@ class BoardPages:
             Column("cells"),
             Column("data", numeric=False),
         )
-        said = (
+        sentence = (
             "Every number was computed from a record that can be downloaded, and has the command"
             f" that computes it again. {MARK} stands beside numbers that somebody recomputed."
         )
-        blocks: list[Block] = [Text(said, "verdict")]
+        blocks: list[Block] = [Text(sentence, "verdict")]
         wrong = tuple((text, "") for text in self.unreadable)
         blocks += [Notice("Files that cannot be read", wrong)] if wrong else []
         blocks.append(TextTable("", columns, tuple(rows)) if rows else Text("No results yet."))
@@ -161,15 +161,15 @@ class BoardPages:
         data: list[dict[str, object]] = []
         mixed = len({kind for column in board.columns for kind in board.kinds(column)}) > 1
         for column in map(board.rules.column, board.columns):
-            said = f"{column.says} {BETTER[column.better]} Brackets: 95 % interval."
-            said += f" Definition {column.name}@{column.version}."
+            text = f"{column.says} {BETTER[column.better]} Brackets: 95 % interval."
+            text += f" Definition {column.name}@{column.version}."
             shared = board.shared_controls(column.name).keys()
-            said += " Rows in italics are controls, described below." if shared else ""
+            text += " Rows in italics are controls, described below." if shared else ""
             if any(
                 cell.controls.keys() - shared for cell in board.cells if cell.column == column.name
             ):
-                said += f" {BENEATH}"
-            blocks: list[Block] = [Text(said, "soft")]
+                text += f" {BENEATH}"
+            blocks: list[Block] = [Text(text, "soft")]
             for kind, places in board.kinds(column.name).items():
                 rows = board.ranked(column.name, kind)
                 comparable = board.comparable(column.name, kind)
@@ -224,7 +224,7 @@ class BoardPages:
     def _first_command(self, board: Board) -> str:
         """The command that computes the first cell again that has one."""
         notes = (self.notes(cell) for cell in board.cells) if self.notes else ()
-        return next((each.commands[-1] for each in notes if each.commands), "")
+        return next((note.commands[-1] for note in notes if note.commands), "")
 
     def _pairs(
         self,
@@ -413,8 +413,8 @@ def _opening(board: Board, answers: Sequence[str]) -> tuple[Block, ...]:
         blocks.append(Notice("Controls fail: do not use these numbers.", lines, "broken"))
     if n := sum(NO_VALUES in cell.warnings for cell in board.cells):
         of = counted(len(board.cells), "number")
-        told = "were not recomputed: their records hold no values of single examples."
-        blocks.append(Text(f"{n:,} of {of} {told}", "soft"))
+        sentence = "were not recomputed: their records hold no values of single examples."
+        blocks.append(Text(f"{n:,} of {of} {sentence}", "soft"))
     return tuple(blocks)
 
 
@@ -426,11 +426,11 @@ def _controls(board: Board) -> list[Section]:
         for name, meaning in board.rules.controls.items()
         if name in names
     }
-    said = (
+    sentence = (
         "Controls are measured in the run of each row, on the same examples. A number is to be"
         " read beside them."
     )
-    blocks: list[Block] = [Text(said), Terms(meanings)]
+    blocks: list[Block] = [Text(sentence), Terms(meanings)]
     blocks += [
         Text(
             f"The row {row} is something else: the {board.rules.row} of this name, evaluated like"
@@ -448,5 +448,5 @@ def _made_with(cells: Sequence[BoardCell]) -> str:
     every = dict.fromkeys(part for parts in settings for part in parts)
     common = [part for part in every if all(part in parts for parts in settings)]
     differing = dict.fromkeys(part.partition("=")[0] for part in every if part not in common)
-    said = [f"{name} by place" for name in differing]
-    return ", ".join([*common, *said]) or NOTHING
+    sentences = [f"{name} by place" for name in differing]
+    return ", ".join([*common, *sentences]) or NOTHING

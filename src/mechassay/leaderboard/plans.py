@@ -165,12 +165,12 @@ def write_plan(cell: BoardCell, runs: Path, board: Path) -> None:
         BadFile, BadUsage, UnknownName: the run is of another version, or read what only its
             machine has.
     """
-    made, told = made_in_runs(cell, runs)
-    plan, given = _portable(told, made)
+    made, why_not = made_in_runs(cell, runs)
+    plan, given = _portable(why_not, made)
     files = {name: keep_artefact(path, board) for name, path in given.items()}
     scores = "" if made.scores is None else keep_artefact(made.scores, board)
-    found = CellPlan(plan=plan, cell=made.cell.name, scores=scores, files=files)
-    write_text(plan_file(board, cell.sha256), found.model_dump_json(indent=1))
+    cell_plan = CellPlan(plan=plan, cell=made.cell.name, scores=scores, files=files)
+    write_text(plan_file(board, cell.sha256), cell_plan.model_dump_json(indent=1))
 
 
 def read_plan(board: Path, sha256: str) -> CellPlan:
@@ -186,12 +186,12 @@ def read_plan(board: Path, sha256: str) -> CellPlan:
             " (--runs)."
         )
     try:
-        found = CellPlan.model_validate(read_json(inside(board, file)))
+        cell_plan = CellPlan.model_validate(read_json(inside(board, file)))
     except ValidationError as error:
         raise BadFile(f"{file}: no plan of a record ({first_mistake(error)}).") from None
-    if not all(map(SHA256.fullmatch, found.hashes)):
+    if not all(map(SHA256.fullmatch, cell_plan.hashes)):
         raise BadFile(f"{file}: what it calls a hash is none.")
-    return found
+    return cell_plan
 
 
 def made_on_board(cell: BoardCell, board: Path, folder: Path) -> MadeRecord:
@@ -234,7 +234,7 @@ def _portable(plan: Mapping[str, Any], made: MadeRecord) -> tuple[dict[str, Any]
     Raises:
         BadFile: the plan names what other machines do not have.
     """
-    fields = {"kind", *(each.name for each in dataclasses.fields(made.job))}
+    fields = {"kind", *(option.name for option in dataclasses.fields(made.job))}
     kept = {name: value for name, value in plan.items() if name in fields}
     given = given_files(plan, made.cell)
     files: dict[str, Path] = {}

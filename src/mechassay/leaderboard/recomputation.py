@@ -87,13 +87,15 @@ def check_shown(cell: BoardCell, record: Record) -> None:
         raise BadUsage(f"{cell.id} is about private examples, which need the seed of their owner.")
     try:
         own = [
-            each for each in cells_of(rules_of(cell.board), record) if each.column == cell.column
+            own_cell
+            for own_cell in cells_of(rules_of(cell.board), record)
+            if own_cell.column == cell.column
         ]
     except (KeyError, TypeError, ValueError) as error:
         raise BadFile(f"{cell.id}: its record has no cells ({first_line(error)}).") from None
     if not own:
         raise BadFile(f"{cell.id}: its record has no number of the column {cell.column}.")
-    differing = [_differing(cell, _of_submission(each, cell, record)) for each in own]
+    differing = [_differing(cell, _of_submission(result, cell, record)) for result in own]
     if all(differing):
         names = ", ".join(min(differing, key=len))
         raise BadFile(f"{cell.id}: the board shows something else than its record has ({names}).")
@@ -114,7 +116,9 @@ def _of_submission(own: BoardCell, cell: BoardCell, record: Record) -> BoardCell
 
 def _differing(cell: BoardCell, own: BoardCell) -> list[str]:
     """The fields that differ; undefined numbers are equal."""
-    one, other = (each.model_dump(mode="json", exclude=set(BESIDE)) for each in (cell, own))
+    one, other = (
+        board_cell.model_dump(mode="json", exclude=set(BESIDE)) for board_cell in (cell, own)
+    )
     return [name for name in one if repr(one[name]) != repr(other[name])]
 
 
@@ -188,7 +192,7 @@ class MadeRecord:
             UnknownName, BadUsage: the plan is none of this version, or has no such cell.
         """
         job = job_of(plan)
-        wanted = [each for each in job.cells() if each.name == name]
+        wanted = [own_cell for own_cell in job.cells() if own_cell.name == name]
         if not wanted:
             raise BadUsage(f"The plan of the run has no cell {name!r}.")
         given = set(given_files(plan, wanted[0])) - set(FOR_ALL)
@@ -415,17 +419,17 @@ def compare_records(stored: Record, again: Record) -> Compared:
     among the settings of their method. Weights are compared where both records have their hash:
     a track may load a model from a folder that others have from the hub.
     """
-    found = Compared()
+    comparison = Compared()
     plain, other = _plain(stored), _plain(again)
-    settings = [each["specs"].get("model", {}).get("args", {}) for each in (plain, other)]
-    if not all(WEIGHTS in each for each in settings):
-        for each in settings:
-            each.pop(WEIGHTS, None)
-    for each in (plain, other):
-        each["specs"].get("method", {}).get("args", {}).pop("seconds", None)
+    settings = [record["specs"].get("model", {}).get("args", {}) for record in (plain, other)]
+    if not all(WEIGHTS in setting for setting in settings):
+        for setting in settings:
+            setting.pop(WEIGHTS, None)
+    for setting in (plain, other):
+        setting["specs"].get("method", {}).get("args", {}).pop("seconds", None)
     plain["data"] = {role: of for role, of in plain["data"].items() if role in other["data"]}
-    found.look(plain, other, "record")
-    return found
+    comparison.look(plain, other, "record")
+    return comparison
 
 
 def _plain(record: Record) -> dict[str, Any]:
@@ -480,12 +484,12 @@ def is_local(model: str) -> bool:
     One of the hub's name is taken before the hub's model, also below a revision or `untrained:`.
     """
     try:
-        found = find_source(model)
+        source = find_source(model)
     except (ModelNotFetched, UnknownName):
         return False  # Nothing here has the name.
     except MechassayError:
         return True  # Something here has it, and is no model.
-    return found.own or (found.kind == "hub" and Path(found.location).exists())
+    return source.own or (source.kind == "hub" and Path(source.location).exists())
 
 
 def check_plan(
@@ -543,8 +547,8 @@ def _check_fields(plan: Mapping[str, Any], where: Path | str) -> None:
         try:
             TypeAdapter[Any](hints[name]).validate_json(json.dumps(plan[name]), strict=True)
         except (ValueError, RecursionError) as error:
-            said = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
-            raise BadFile(f"{where}: no plan of a run ({name}: {said}).") from None
+            message = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+            raise BadFile(f"{where}: no plan of a run ({name}: {message}).") from None
 
 
 def _check_names(files: Collection[str], where: Path | str) -> set[str]:
@@ -568,7 +572,7 @@ def _texts(value: object) -> Iterator[str]:
         yield value
     elif isinstance(value, Mapping):
         for pair in cast("Mapping[object, object]", value).items():
-            yield from (text for each in pair for text in _texts(each))
+            yield from (text for part in pair for text in _texts(part))
     elif isinstance(value, list | tuple):
-        for each in cast("list[object]", value):
-            yield from _texts(each)
+        for part in cast("list[object]", value):
+            yield from _texts(part)

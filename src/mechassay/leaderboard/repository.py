@@ -148,8 +148,8 @@ def read_change(
         folder, _, rest = path.partition("/")
         name, inside, _ = rest.partition("/")
         if folder != SUBMISSIONS or not name:
-            said = f"only {SUBMISSIONS}/NAME/ of one submission may change."
-            problems.note(_shown(path), said)
+            message = f"only {SUBMISSIONS}/NAME/ of one submission may change."
+            problems.note(_shown(path), message)
         elif not inside:
             problems.note(_shown(path), "a submission is a folder with files in it.")
         else:
@@ -160,18 +160,18 @@ def read_change(
         own = f"{SUBMISSIONS}/{name}"
         _check_name(own, there, problems)
         if len(names) > 1:
-            said = f"one of {len(names)} submissions; a pull request changes one."
-            problems.note(_shown(own), said)
+            message = f"one of {len(names)} submissions; a pull request changes one."
+            problems.note(_shown(own), message)
         if there.get(own) != then.get(own):
-            said = f"{base} changed it since this branch began: merge {base} first."
-            problems.note(_shown(own), said)
+            message = f"{base} changed it since this branch began: merge {base} first."
+            problems.note(_shown(own), message)
         _check_files(entries, problems)
         if len(entries) > files:
-            said = f"{len(entries):,} files; at most {files:,} are allowed."
-            problems.note(_shown(own), said)
+            message = f"{len(entries):,} files; at most {files:,} are allowed."
+            problems.note(_shown(own), message)
         elif (total := git.size(entries)) > megabytes * 10**6:
-            said = f"{total / 10**6:,.1f} MB; at most {megabytes:,g} MB are allowed."
-            problems.note(_shown(own), said)
+            message = f"{total / 10**6:,.1f} MB; at most {megabytes:,g} MB are allowed."
+            problems.note(_shown(own), message)
     if problems:
         return SubmissionChange("", problems)
     ((name, entries),) = files_of.items()
@@ -203,8 +203,8 @@ def _check_files(entries: Sequence[_Entry], problems: Problems) -> None:
     folders = {str(folder) for entry in entries for folder in PurePosixPath(entry.path).parents}
     for entry in entries:
         if entry.mode != _DATA:
-            said = _MODES.get(entry.mode, f"has the mode {entry.mode}; data has {_DATA}.")
-            problems.note(_shown(entry.path), said)
+            message = _MODES.get(entry.mode, f"has the mode {entry.mode}; data has {_DATA}.")
+            problems.note(_shown(entry.path), message)
         parts = entry.path.split("/")
         _, _, *inside = parts
         if any(part.startswith(".") for part in inside):
@@ -215,13 +215,13 @@ def _check_files(entries: Sequence[_Entry], problems: Problems) -> None:
                 "a name with other signs than letters, digits, spaces and .,:;+=@()[]-_",
             )
         if len("/".join(inside)) > LONGEST_PATH or len(inside) > DEEPEST:
-            said = f"a path of more than {LONGEST_PATH} characters or {DEEPEST} folders."
-            problems.note(_shown(entry.path), said)
+            message = f"a path of more than {LONGEST_PATH} characters or {DEEPEST} folders."
+            problems.note(_shown(entry.path), message)
         above = ["/".join(parts[: i + 1]) for i in range(2, len(parts))]
         first = [taken.setdefault(_same(path), path) for path in above]
         if other := [x for x, path in zip(first, above, strict=True) if x != path]:
-            said = f"cannot be told from {_shown(other[0])} on some systems."
-            problems.note(_shown(entry.path), said)
+            message = f"cannot be told from {_shown(other[0])} on some systems."
+            problems.note(_shown(entry.path), message)
         if entry.path in folders:
             problems.note(_shown(entry.path), "is a file and a folder.")
 
@@ -263,10 +263,10 @@ class _Git:
         """
         if not revision or revision.startswith("-") or not revision.isprintable():
             raise BadUsage(f"{revision!r} is no revision: a branch, a tag or the id of a commit.")
-        found = self._run("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}", fails=(1,))
-        if not found:
+        commit = self._run("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}", fails=(1,))
+        if not commit:
             raise BadUsage(f"{self.repository}: has no commit {revision!r}.")
-        return found.decode().strip()
+        return commit.decode().strip()
 
     def common(self, base: str, head: str) -> str:
         """The commit that both have in common.
@@ -274,18 +274,18 @@ class _Git:
         Raises:
             BadUsage: none, or several: then a merge may change what no difference shows.
         """
-        found = self._run("merge-base", "--all", base, head, fails=(1,)).decode().split()
-        if not found:
+        bases = self._run("merge-base", "--all", base, head, fails=(1,)).decode().split()
+        if not bases:
             raise BadUsage(
                 f"{head[:12]} has no history in common with {base[:12]}; in a shallow clone, fetch"
                 " all of it first."
             )
-        if len(found) > 1:
+        if len(bases) > 1:
             raise BadUsage(
-                f"{head[:12]} and {base[:12]} have {len(found)} common commits, so that no single"
+                f"{head[:12]} and {base[:12]} have {len(bases)} common commits, so that no single"
                 f" difference is what a merge changes: merge {base[:12]} into the branch first."
             )
-        return found[0]
+        return bases[0]
 
     def changed(self, old: str, new: str) -> tuple[dict[str, _Entry], dict[str, _Entry]]:
         """The files of two commits, by path, below all that is not the same folder in both.
@@ -314,9 +314,9 @@ class _Git:
         if deep and not paths:
             return {}
         how = ("-r",) if deep else ()
-        found = self._run("ls-tree", "-z", "--full-tree", *how, commit, "--", *paths)
+        listing = self._run("ls-tree", "-z", "--full-tree", *how, commit, "--", *paths)
         entries: dict[str, _Entry] = {}
-        for line in filter(None, found.split(b"\0")):
+        for line in filter(None, listing.split(b"\0")):
             about, name = line.split(b"\t", 1)
             mode, _, content = about.decode().split()
             # Bytes that are no text stay, as signs that no name may have.
@@ -333,9 +333,9 @@ class _Git:
             BadFile: a content is not there.
         """
         asked = [entry.content for entry in entries if entry.mode != "160000"]
-        told = self._run("cat-file", "--batch-check", given="".join(f"{x}\n" for x in asked))
+        sizes = self._run("cat-file", "--batch-check", given="".join(f"{x}\n" for x in asked))
         total = 0
-        for line in told.decode().splitlines():
+        for line in sizes.decode().splitlines():
             content, kind, *size = line.split()
             if kind != "blob":
                 raise BadFile(f"{self.repository}: the content {content} is {kind}, and no file.")
@@ -381,8 +381,8 @@ class _Git:
             if process.returncode in fails:
                 return b""
             errors.seek(0)
-            said = first_line(errors.read().decode("utf-8", "replace").removeprefix("fatal: "))
-            raise BadFile(f"{self.repository}: git {words[0]} fails ({said[:300]}).")
+            reason = first_line(errors.read().decode("utf-8", "replace").removeprefix("fatal: "))
+            raise BadFile(f"{self.repository}: git {words[0]} fails ({reason[:300]}).")
 
 
 def _different(one: dict[str, _Entry], other: dict[str, _Entry]) -> list[str]:

@@ -142,13 +142,13 @@ def board_rules() -> Mapping[str, BoardRules]:
     return {
         name: BoardRules(
             name=name,
-            **{key: said[key] for key in ("title", "asks", "kind", "row", "controls")},
-            place=tuple(said["place"]),
-            columns=tuple(BoardColumn(**column) for column in said["columns"]),
-            candidates=CandidateSites(**said["candidates"]) if "candidates" in said else None,
-            distribution=said.get("distribution", ""),
+            **{key: about[key] for key in ("title", "asks", "kind", "row", "controls")},
+            place=tuple(about["place"]),
+            columns=tuple(BoardColumn(**column) for column in about["columns"]),
+            candidates=CandidateSites(**about["candidates"]) if "candidates" in about else None,
+            distribution=about.get("distribution", ""),
         )
-        for name, said in yaml.safe_load(text).items()
+        for name, about in yaml.safe_load(text).items()
     }
 
 
@@ -195,22 +195,24 @@ def in_words(places: Sequence[PlaceConditions]) -> list[tuple[str, str]]:
     """What each of several places differs by: in short, and in full; "" for a single one."""
     if len(places) < 2:
         return [("", "")] * len(places)
-    names = dict.fromkeys(name for each in places for name in each.conditions)
-    changed = [name for name in names if len({each.conditions.get(name) for each in places}) > 1]
-    words = [_words(each, changed, places) for each in places]
-    whole = [", ".join(each.values()) for each in words]
-    rare = [", ".join(_rare(each, words)) for each in words]
+    names = dict.fromkeys(name for place in places for name in place.conditions)
+    changed = [name for name in names if len({place.conditions.get(name) for place in places}) > 1]
+    words = [_words(place, changed, places) for place in places]
+    whole = [", ".join(by_name.values()) for by_name in words]
+    rare = [", ".join(_rare(by_name, words)) for by_name in words]
     short = [
         one if one and rare.count(one) == 1 else other
         for one, other in zip(rare, whole, strict=True)
     ]
     short = [
-        told if told and short.count(told) == 1 else f"{told} #{each.under}".strip()
-        for told, each in zip(short, places, strict=True)
+        place_words
+        if place_words and short.count(place_words) == 1
+        else f"{place_words} #{own_place.under}".strip()
+        for place_words, own_place in zip(short, places, strict=True)
     ]
     full = [
-        "; ".join(f"{name} {each.conditions.get(name, NONE)}" for name in changed)
-        for each in places
+        "; ".join(f"{name} {place.conditions.get(name, NONE)}" for name in changed)
+        for place in places
     ]
     return list(zip(short, full, strict=True))
 
@@ -218,9 +220,9 @@ def in_words(places: Sequence[PlaceConditions]) -> list[tuple[str, str]]:
 def _rare(own: Mapping[str, str], every: Sequence[Mapping[str, str]]) -> list[str]:
     """The words of a place that fewer than half of all have."""
     return [
-        told
-        for name, told in own.items()
-        if 2 * sum(each.get(name) == told for each in every) < len(every)
+        value
+        for name, value in own.items()
+        if 2 * sum(other.get(name) == value for other in every) < len(every)
     ]
 
 
@@ -230,46 +232,46 @@ def _words(
     """The words of a place by condition; conditions that words cannot tell have none."""
     if own.reported:
         return {DEFINITION: AS_REPORTED}
-    others = [each for each in every if not each.reported]
+    others = [other for other in every if not other.reported]
     words: dict[str, str] = {}
     for name in changed:
-        values = [each.conditions.get(name, "") for each in others]
+        values = [other.conditions.get(name, "") for other in others]
         if len(set(values)) < 2:
             continue  # It is numbers as reported alone that differ by it.
         value = own.conditions.get(name, "")
         if name == EXAMPLES:
             private = " " in value  # The name of an epoch's examples.
-            told = value if private else _counted(own, others)
+            text = value if private else _counted(own, others)
         elif name == CONTROLS:
-            told = _without(value, values)
+            text = _without(value, values)
         elif name in (DTYPE, DEFINITION):
-            told = DTYPES.get(value, value)
+            text = DTYPES.get(value, value)
         elif name in HASHED:
-            told = ""
+            text = ""
         elif name == SITES:
-            counts = [each.partition(", ")[0] for each in values]
-            told = value.partition(", ")[0] if len(set(counts)) > 1 else ""
+            counts = [other_value.partition(", ")[0] for other_value in values]
+            text = value.partition(", ")[0] if len(set(counts)) > 1 else ""
         else:
-            told = f"{name} {shortened(value or NONE, LONGEST)}"
-        if told:
-            words[name] = told
+            text = f"{name} {shortened(value or NONE, LONGEST)}"
+        if text:
+            words[name] = text
     return words
 
 
 def _counted(own: PlaceConditions, every: Sequence[PlaceConditions]) -> str:
     """The number of examples, where it is not the same everywhere."""
-    differs = own.n and len({each.n for each in every}) > 1
+    differs = own.n and len({other.n for other in every}) > 1
     return f"{own.n:,} examples" if differs else ""
 
 
 def _without(own: str, every: Sequence[str]) -> str:
     """Which controls a place lacks of those that others have."""
-    held = [_names(each) for each in (own, *every)]
-    every_name = dict.fromkeys(name for each in held for name in each)
+    held = [_names(names_in) for names_in in (own, *every)]
+    every_name = dict.fromkeys(name for names_in in held for name in names_in)
     lacking = [name for name in every_name if name not in held[0]]
     return f"without {', '.join(lacking)}" if lacking else "all controls"
 
 
 def _names(controls: str) -> list[str]:
-    named = (each.partition(CONTROL) for each in controls.split(", "))
+    named = (part.partition(CONTROL) for part in controls.split(", "))
     return [name for before, _, name in named if name and not before]

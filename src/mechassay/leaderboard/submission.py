@@ -78,7 +78,7 @@ class Submission(OneLine):
         """Whether there is no mistake; warnings may be."""
         return not self.problems.errors
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         about = {"kind": self.kind or "nothing", "parts": len(self.parts)}
         return {**about, "files": len(self.files), "problems": len(self.problems.errors)}
 

@@ -96,11 +96,11 @@ class PartReader:
 
     def take(self, folder: Path, inner: Problems) -> None:
         """Problems of a folder inside as those of the whole, but what was said already."""
-        said = {(problem.path, problem.message) for problem in self.problems}
+        reported = {(problem.path, problem.message) for problem in self.problems}
         before = "" if folder == self.folder else f"{self.name_of(folder)}/"
         for problem in inner:
             path = (before + problem.path).removesuffix("/.")
-            known = (path, problem.message) in said or Path(path).name in FILES
+            known = (path, problem.message) in reported or Path(path).name in FILES
             if not known:
                 self.problems.note(path, problem.message, warning=problem.warning)
 
@@ -177,17 +177,17 @@ class CircuitParts(PartReader):
         if leads_out(path, self.folder):
             return  # Said already.
         if path.is_file() and path.suffix not in CIRCUIT_ENDINGS:
-            said = CODE if path.suffix == ".py" else _NO_FILE
-            self.problems.note(name, said)
+            message = CODE if path.suffix == ".py" else _NO_FILE
+            self.problems.note(name, message)
             return
         task, model = task_and_model(path.name if path.is_dir() else path.stem)
         if not task:
             self.problems.note(name, "is not named TASK_MODEL, such as ioi_gpt2.")
             return
-        found = self.problems.tried(name, partial(self._about, model, task))
-        if found is None:
+        submission = self.problems.tried(name, partial(self._about, model, task))
+        if submission is None:
             return
-        task, about = found
+        task, about = submission
         files = list(self._graph_files(path, about, model))
         if not files:
             if path.is_dir() and not any(path.iterdir()):
@@ -312,15 +312,17 @@ class AlignmentParts(PartReader):
         mib = any(is_mib(path.name) or path.name == PARAMETERS for path in entries)
         if not (headers or mib):
             return None
-        found = [*self.read(headers), *(self.read_mib(root) if mib else ())]
-        if not found and not self.problems.errors:
+        alignments = [*self.read(headers), *(self.read_mib(root) if mib else ())]
+        if not alignments and not self.problems.errors:
             self.problems.note(".", "holds no alignment.")
         inside = {path.parent for path in headers}
         for path in entries:
             if not mib and not _around(path, inside):
-                said = CODE if path.suffix == ".py" else "belongs to no alignment and is not read."
-                self.problems.note(self.name_of(path), said, warning=path.suffix != ".py")
-        return found
+                message = (
+                    CODE if path.suffix == ".py" else "belongs to no alignment and is not read."
+                )
+                self.problems.note(self.name_of(path), message, warning=path.suffix != ".py")
+        return alignments
 
     def read(self, headers: Iterable[Path]) -> Iterator[SubmissionPart]:
         """Our alignments, by their headers."""
@@ -375,7 +377,9 @@ def is_mib(name: str) -> bool:
 
 def _around(path: Path, folders: Iterable[Path]) -> bool:
     """Whether a path is one of some folders, or stands around or inside one."""
-    return any(each == path or path in each.parents or each in path.parents for each in folders)
+    return any(
+        folder == path or path in folder.parents or folder in path.parents for folder in folders
+    )
 
 
 class DirectionParts(PartReader):
@@ -398,8 +402,8 @@ class DirectionParts(PartReader):
         if leads_out(path, self.folder):
             return  # Said already.
         if not path.is_dir():
-            said = CODE if path.suffix == ".py" else "belongs to no directions and is not read."
-            self.problems.note(name, said, warning=path.suffix != ".py")
+            message = CODE if path.suffix == ".py" else "belongs to no directions and is not read."
+            self.problems.note(name, message, warning=path.suffix != ".py")
             return
         if not task:
             self.problems.note(name, "is not named TASK_MODEL, such as agr_gender_gym-neox.")
@@ -421,6 +425,6 @@ class DirectionParts(PartReader):
         return load_gym_task(task).tested, self.track.shape(model)
 
     def _note_methods(self, name: str, given: list[GivenDirections]) -> None:
-        methods = ", ".join(each.method for each in given[:3])
-        said = f"directions of {len(given)} methods ({methods}); a submission has those of one."
-        self.problems.note(name, said)
+        methods = ", ".join(directions.method for directions in given[:3])
+        message = f"directions of {len(given)} methods ({methods}); a submission has those of one."
+        self.problems.note(name, message)

@@ -205,14 +205,14 @@ class Declaration(Stored):
         return {name: text for name, text in facts.items() if text}
 
     @staticmethod
-    def of(told: Any, source: str = "declaration") -> Declaration:
+    def of(plain: Any, source: str = "declaration") -> Declaration:
         """That of plain values, as a form or a file has them.
 
         Raises:
             BadFile: a field that is missing, unknown, too long or of another kind; the first.
         """
         try:
-            return Declaration.model_validate(told)
+            return Declaration.model_validate(plain)
         except ValidationError as error:
             raise BadFile(f"{source}: {first_mistake(error)}.") from None
 
@@ -228,10 +228,10 @@ class Declaration(Stored):
         if path.suffix == ".json":
             return Declaration.of(read_small_json(path), str(path))
         try:
-            told = yaml.safe_load(path.read_text("utf-8"))
+            plain = yaml.safe_load(path.read_text("utf-8"))
         except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
             raise BadFile(f"{path}: not readable as YAML ({first_line(error)}).") from None
-        return Declaration.of(told, str(path))
+        return Declaration.of(plain, str(path))
 
 
 class SubmissionHeader(Stored):
@@ -506,8 +506,8 @@ class BoardTrack(Stored):
                 if path is None
                 else path.read_text("utf-8")
             )
-            told = yaml.safe_load(text) if len(text) <= LARGEST_TRACK else None
-            return BoardTrack.model_validate(told)
+            plain = yaml.safe_load(text) if len(text) <= LARGEST_TRACK else None
+            return BoardTrack.model_validate(plain)
         except ValidationError as error:
             raise BadFile(f"{path}: not a track ({first_mistake(error)}).") from None
         except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
@@ -556,17 +556,17 @@ class BoardTrack(Stored):
         if task in tasks:
             return task
         # The task of a trained ground truth has the name of its task, and that of the model.
-        own = {load_task(each).name: each for each in tasks if is_truth(each)}
+        own = {load_task(name).name: name for name in tasks if is_truth(name)}
         if task in own:
             return own[task]
-        every = {each for about in self.models.values() for each in about.tasks}
+        every = {task_name for about in self.models.values() for task_name in about.tasks}
         raise self._refusal("task", model, task, every, tasks)
 
     def check_gym(self, model: str, task: str) -> None:
         """Refuse a gym task that is not evaluated on a model; errors as `public_task`."""
         tasks = self.model(model).gym
         if task not in tasks:
-            every = {each for about in self.models.values() for each in about.gym}
+            every = {task_name for about in self.models.values() for task_name in about.gym}
             raise self._refusal("gym task", model, task, every, tasks)
 
     def _refusal(

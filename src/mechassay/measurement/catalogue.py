@@ -137,10 +137,10 @@ class BandScale:
 
     def read(self, values: Mapping[str, float | None]) -> Reading | None:
         """What it says of values; None where a remark does not apply."""
-        found = [values.get(name) for name in self.of]
-        known = [x for x in found if x is not None and not math.isnan(x)]
-        if len(known) < len(found):
-            lacking = [name for name, x in zip(self.of, found, strict=True) if x is None]
+        own_values = [values.get(name) for name in self.of]
+        known = [x for x in own_values if x is not None and not math.isnan(x)]
+        if len(known) < len(own_values):
+            lacking = [name for name, x in zip(self.of, own_values, strict=True) if x is None]
             return (
                 None
                 if self.remark
@@ -151,8 +151,8 @@ class BandScale:
             for band in self.bands
             if all(r.holds(x) for r, x in zip(band.ranges, known, strict=True))
         ]
-        said = "; ".join(band.says for band in holding)
-        told = f"{said} (low and high: by the pass threshold)" if self.loose and said else said
+        text = "; ".join(band.says for band in holding)
+        full_text = f"{text} (low and high: by the pass threshold)" if self.loose and text else text
         on_edge = any(
             r.bounds(x) for band in holding for r, x in zip(band.ranges, known, strict=True)
         )
@@ -160,8 +160,8 @@ class BandScale:
             gap = "the table says nothing of such a value"
             return None if self.remark else Reading(self.of, "gap", gap)
         if on_edge:
-            return Reading(self.of, "edge", f"on the edge of: {told}")
-        return Reading(self.of, "inside", told)
+            return Reading(self.of, "edge", f"on the edge of: {full_text}")
+        return Reading(self.of, "inside", full_text)
 
 
 Sign = Literal["<", ">", "="]
@@ -270,10 +270,10 @@ class Variant(OneLine):
     conditions: tuple[Condition, ...] = ()
 
     def __post_init__(self) -> None:
-        for each in self.conditions:
-            if each.quantity not in self.quantities:
+        for condition in self.conditions:
+            if condition.quantity not in self.quantities:
                 raise BadUsage(
-                    f"The condition {each} of the variant {self.name} is on no quantity of it:"
+                    f"The condition {condition} of the variant {self.name} is on no quantity of it:"
                     f" {', '.join(self.quantities)}."
                 )
 
@@ -284,22 +284,22 @@ class Variant(OneLine):
     @property
     def values(self) -> dict[str, float | None]:
         """All values by name."""
-        return {name: each.value for name, each in self.quantities.items()}
+        return {name: quantity.value for name, quantity in self.quantities.items()}
 
     @property
     def passed(self) -> bool | None:
         """Whether all conditions hold; None if there are none, or if none fails and one is
         undefined.
         """
-        held = [each.holds(self[each.quantity]) for each in self.conditions]
+        held = [condition.holds(self[condition.quantity]) for condition in self.conditions]
         if False in held:
             return False
         return None if None in held or not held else True
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         values = {
-            name: "undefined" if each.value is None else each.value
-            for name, each in self.quantities.items()
+            name: "undefined" if quantity.value is None else quantity.value
+            for name, quantity in self.quantities.items()
         }
         return {"name": self.name, "passed": self.passed, **values}
 
@@ -373,12 +373,12 @@ def parse_condition(text: str) -> Condition:
 def _metric(id: str, row: Mapping[str, Any]) -> PageMetric:
     scales = tuple(
         BandScale.parse(
-            each["of"],
-            each["bands"],
-            remark=bool(each.get("remark", False)),
-            loose=bool(each.get("loose", False)),
+            scale["of"],
+            scale["bands"],
+            remark=bool(scale.get("remark", False)),
+            loose=bool(scale.get("loose", False)),
         )
-        for each in row["scales"]
+        for scale in row["scales"]
     )
     code = row["criterion"]
     return PageMetric(
@@ -411,10 +411,10 @@ def page_metric(name: str) -> PageMetric:
     """
     metrics = catalogue()
     plain = name.removesuffix(".py")
-    names = {each.id.lower(): each for each in metrics.values()}
-    names |= {each.script.lower(): each for each in metrics.values() if each.script}
+    names = {metric.id.lower(): metric for metric in metrics.values()}
+    names |= {metric.script.lower(): metric for metric in metrics.values() if metric.script}
     if plain.lower() not in names:
-        scripts = [each.script for each in metrics.values() if each.script]
+        scripts = [metric.script for metric in metrics.values() if metric.script]
         raise UnknownName("metric of measurement", name, [*metrics, *scripts])
     return names[plain.lower()]
 

@@ -86,7 +86,7 @@ def all_gauges() -> list[str]:
 
 
 def _scripts() -> list[str]:
-    return [each.script for each in catalogue().values() if each.script]
+    return [metric.script for metric in catalogue().values() if metric.script]
 
 
 class GaugeList(Tabular, tuple[PageMetric, ...]):
@@ -96,13 +96,13 @@ class GaugeList(Tabular, tuple[PageMetric, ...]):
         """The metrics by column; `here` says whether there is a gauge for it."""
         known = GAUGES.targets()
         return {
-            "metric": [each.id for each in self],
-            "title": [each.title for each in self],
-            "script": [each.script for each in self],
-            "here": ["yes" if each.id in known else "not yet" for each in self],
+            "metric": [metric.id for metric in self],
+            "title": [metric.title for metric in self],
+            "script": [metric.script for metric in self],
+            "here": ["yes" if metric.id in known else "not yet" for metric in self],
             "evidence for": [f"{x.criterion} {x.criterion.name}" for x in self],
-            "page's criteria": [", ".join(each.labels) for each in self],
-            "needs": [", ".join(x.replace("|", " or ") for x in each.needs) for each in self],
+            "page's criteria": [", ".join(metric.labels) for metric in self],
+            "needs": [", ".join(x.replace("|", " or ") for x in metric.needs) for metric in self],
             "page passes if": [
                 " and ".join(map(str, x.conditions)) or "it only reports" for x in self
             ],
@@ -110,7 +110,7 @@ class GaugeList(Tabular, tuple[PageMetric, ...]):
 
     def __repr__(self) -> str:
         known = GAUGES.targets()
-        return f"GaugeList(n={len(self)}, here={sum(each.id in known for each in self)})"
+        return f"GaugeList(n={len(self)}, here={sum(metric.id in known for metric in self)})"
 
     def _repr_html_(self) -> str:
         columns = self.columns()

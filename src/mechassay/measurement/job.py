@@ -125,8 +125,8 @@ class MeasureJob(MeasurePlan, Job):
         gauges = [load_gauge(text) for text in self.gauges().values()]
         methods = [METHODS.make(text) for text in self.methods]
         return {
-            **{f"metric {each.id}": each.version for each in gauges},
-            **{f"method {each.name}": each.version for each in methods},
+            **{f"metric {gauge.id}": gauge.version for gauge in gauges},
+            **{f"method {method.name}": method.version for method in methods},
         }
 
     def notes(self) -> Sequence[str]:
@@ -194,11 +194,11 @@ class MeasureJob(MeasurePlan, Job):
         gauge: Any = load_gauge(cell.typed["metric"])
         pairs = None if task is None else study.test(self.size(gauge.id))
         inputs = study.inputs(pairs)
-        found = gauge.measure(inputs)
+        measurement = gauge.measure(inputs)
         specs, data = study.named(gauge.needs, pairs)
         specs["method"] = Spec(name=gauge.id, version=gauge.version, args=dataclasses.asdict(gauge))
         specs["metric"] = Spec(name="" if pairs is None else inputs.objective.name)
-        return found.record(
+        return measurement.record(
             specs,
             made_by(study.model, self.seed, data["test"].hash if data else ""),
             cell=dict(cell.of),
@@ -306,13 +306,13 @@ class MeasureStudy:
         held = (
             {spec.name: self.ranked(self.task_name, spec.name)} if spec.kind == "method" else None
         )
-        found = spec.find(
+        circuit = spec.find(
             self.model.graph,
             seed=self.job.seed,
             scores=held,
             truth=lambda: truth_circuit(self.model_name, ABLATION),
         )
-        return found.circuit
+        return circuit.circuit
 
     def ranked(self, task: str, method: str) -> EdgeScores:
         """The edges as a method ranks them, found now or before.
@@ -337,14 +337,14 @@ class MeasureStudy:
                 self.pairs(self.bench.task(task), self.job.train_split, self.job.train_limit)
             )
         )
-        found = METHODS.make(method).score(
+        scores = METHODS.make(method).score(
             self.model, train, self.job.objective, progress=self.bench.progress
         )
-        if not isinstance(found, EdgeScores):
+        if not isinstance(scores, EdgeScores):
             raise BadUsage(
-                f"Metrics of measurement compare rankings of edges; {method} ranks {found.unit}s."
+                f"Metrics of measurement compare rankings of edges; {method} ranks {scores.unit}s."
             )
-        return found
+        return scores
 
     def rankings(self, task: str) -> dict[str, EdgeScores]:
         """The edges as each method ranks them."""
@@ -377,7 +377,7 @@ class MeasureStudy:
         self, needs: Sequence[str], pairs: Pairs | None
     ) -> tuple[dict[str, Spec], dict[str, Selection]]:
         """What took part in a metric: by role, and the pairs or values that it was measured on."""
-        job, used = self.job, {each for need in needs for each in need.split("|")}
+        job, used = self.job, {need_name for need in needs for need_name in need.split("|")}
         specs: dict[str, Spec] = {"model": self.model.spec()}
         data: dict[str, Selection] = {}
         if "texts" in used:
@@ -395,7 +395,7 @@ class MeasureStudy:
         if job.sae and "sae" in used:
             specs["sae"] = _of_file(job.sae)
         if job.other_saes and "other sae" in used:
-            files = {each: path_hash(Path(each)) for each in job.other_saes}
+            files = {file: path_hash(Path(file)) for file in job.other_saes}
             specs["other sae"] = Spec(name=", ".join(files), args={"sha256": list(files.values())})
         if "trainer" in used:
             training = job.dictionaries().training()

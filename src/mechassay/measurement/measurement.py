@@ -36,7 +36,7 @@ from mechassay.measurement.catalogue import (
     variant,
 )
 from mechassay.results.records import Measure, Spec, Table, Values
-from mechassay.results.result import Contents, Result
+from mechassay.results.result import RecordContents, Result
 from mechassay.stats.intervals import clopper_pearson
 from mechassay.utils.display import Tabular, html_facts, html_table
 
@@ -87,15 +87,15 @@ class NullTable(Tabular, tuple[PassRate, ...]):
     def columns(self) -> dict[str, list[Any]]:
         """A row a condition and scenario; `error` says which error the rate is of."""
         return {
-            "variant": [each.variant for each in self],
-            "condition": [each.condition for each in self],
-            "scenario": [each.scenario for each in self],
-            "rate": ["false alarm" if each.worthless else "power" for each in self],
-            "share": [each.rate for each in self],
-            "low": [each.low for each in self],
-            "high": [each.high for each in self],
-            "n": [each.n for each in self],
-            "simulations": [each.n_simulations for each in self],
+            "variant": [rate.variant for rate in self],
+            "condition": [rate.condition for rate in self],
+            "scenario": [rate.scenario for rate in self],
+            "rate": ["false alarm" if rate.worthless else "power" for rate in self],
+            "share": [rate.rate for rate in self],
+            "low": [rate.low for rate in self],
+            "high": [rate.high for rate in self],
+            "n": [rate.n for rate in self],
+            "simulations": [rate.n_simulations for rate in self],
         }
 
     def false_alarm(self, variant: VariantName, condition: Condition | str = ALL) -> float:
@@ -141,8 +141,8 @@ def simulate(
             drawn = scenario.draw(rng, n_simulations)
         for name, wanted in conditions.items():
             held = {
-                str(each): _held(each, np.asarray(drawn[name][each.quantity], dtype=float))
-                for each in wanted
+                str(rate): _held(rate, np.asarray(drawn[name][rate.quantity], dtype=float))
+                for rate in wanted
             }
             if held:
                 held[ALL] = np.all(list(held.values()), axis=0)
@@ -229,15 +229,15 @@ class Measurement(Result, kind="measure"):
         """
         about = page_metric(id)
         published = variant("page", page, about.conditions)
-        found = published.values
-        readings = [scale.read(found) for scale in about.scales]
+        published_values = published.values
+        readings = [scale.read(published_values) for scale in about.scales]
         return Measurement(
             about.id,
             about.title,
             published,
             variant("repaired", repaired, conditions),
             tuple(flags),
-            tuple(each for each in readings if each is not None),
+            tuple(reading for reading in readings if reading is not None),
             about.criterion,
             null,
             tuple(tables),
@@ -253,28 +253,28 @@ class Measurement(Result, kind="measure"):
         """Whether there is a flag of this name."""
         return any(flag.name == name for flag in self.flags)
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         flags = tuple(flag.name for flag in self.flags)
         passed = {"page": self.page.passed, "repaired": self.repaired.passed}
         return {"id": self.id, **passed, "flags": flags, "criterion": str(self.criterion)}
 
     def columns(self) -> dict[str, list[Any]]:
         """A row a quantity; None is undefined, with its reason."""
-        rows = [(part, name, each) for part, name, each in self._quantities()]
+        rows = [(part, name, quantity) for part, name, quantity in self._quantities()]
         return {
             "variant": [part.name for part, _, _ in rows],
             "quantity": [name for _, name, _ in rows],
-            "value": [each.value for _, _, each in rows],
-            "low": [each.low for _, _, each in rows],
-            "high": [each.high for _, _, each in rows],
-            "n": [each.n for _, _, each in rows],
-            "reason": [each.reason for _, _, each in rows],
+            "value": [quantity.value for _, _, quantity in rows],
+            "low": [quantity.low for _, _, quantity in rows],
+            "high": [quantity.high for _, _, quantity in rows],
+            "n": [quantity.n for _, _, quantity in rows],
+            "reason": [quantity.reason for _, _, quantity in rows],
         }
 
     def _quantities(self) -> Iterator[tuple[Variant, str, Quantity]]:
         for part in (self.repaired, self.page):
-            for name, each in part.quantities.items():
-                yield part, name, each
+            for name, quantity in part.quantities.items():
+                yield part, name, quantity
 
     def conditions(self) -> Table:
         """Every condition with its value, whether it holds, and how often it errs."""
@@ -282,18 +282,20 @@ class Measurement(Result, kind="measure"):
 
     def _conditions(self) -> Iterator[dict[str, Any]]:
         for part in (self.repaired, self.page):
-            for each in part.conditions:
-                value, null = part[each.quantity], self.null
+            for condition in part.conditions:
+                value, null = part[condition.quantity], self.null
                 yield {
                     "variant": part.name,
-                    "condition": str(each),
+                    "condition": str(condition),
                     "value": value,
-                    "holds": {True: "yes", False: "no", None: "undefined"}[each.holds(value)],
-                    "false_alarm": math.nan if null is None else null.false_alarm(part.name, each),
-                    "power": math.nan if null is None else null.power(part.name, each),
+                    "holds": {True: "yes", False: "no", None: "undefined"}[condition.holds(value)],
+                    "false_alarm": math.nan
+                    if null is None
+                    else null.false_alarm(part.name, condition),
+                    "power": math.nan if null is None else null.power(part.name, condition),
                 }
 
-    def contents(self) -> Contents:
+    def contents(self) -> RecordContents:
         """Quantities as measures (of "result" the repaired ones, of "page" the published ones);
         conditions, readings, flags and rates as tables.
         """
@@ -305,7 +307,7 @@ class Measurement(Result, kind="measure"):
             if quantity.value is None
         ]
         flags = ({"flag": flag.name, "says": flag.says} for flag in self.flags)
-        contents: Contents = {
+        contents: RecordContents = {
             "specs": {"method": Spec(name=self.id), "metric": Spec(name="", args=about)},
             "measures": [
                 self._measure(part, name, quantity) for part, name, quantity in self._quantities()
@@ -324,18 +326,18 @@ class Measurement(Result, kind="measure"):
             contents["values"] = self.values
         return contents
 
-    def _measure(self, part: Variant, name: str, each: Quantity) -> Measure:
+    def _measure(self, part: Variant, name: str, quantity: Quantity) -> Measure:
         own = part.name == "repaired"
         return Measure(
             name=name,
             of="result" if own else "page",
-            value=math.nan if each.value is None else each.value,
-            low=each.low,
-            high=each.high,
-            n=each.n,
-            n_undefined=int(each.value is None),
-            better=each.better,
-            meaning=each.meaning,
+            value=math.nan if quantity.value is None else quantity.value,
+            low=quantity.low,
+            high=quantity.high,
+            n=quantity.n,
+            n_undefined=int(quantity.value is None),
+            better=quantity.better,
+            meaning=quantity.meaning,
             criterion=str(self.criterion) if own else "",
         )
 
@@ -348,10 +350,15 @@ class Measurement(Result, kind="measure"):
         return Table.of("verdicts", ("variant",), rows)
 
     def _readings(self) -> Iterator[dict[str, Any]]:
-        for each in self.readings:
-            values = (self.page[name] for name in each.of)
-            told = ", ".join("undefined" if x is None else f"{x:.4g}" for x in values)
-            yield {"of": ", ".join(each.of), "values": told, "at": each.at, "says": each.says}
+        for reading in self.readings:
+            values = (self.page[name] for name in reading.of)
+            text = ", ".join("undefined" if x is None else f"{x:.4g}" for x in values)
+            yield {
+                "of": ", ".join(reading.of),
+                "values": text,
+                "at": reading.at,
+                "says": reading.says,
+            }
 
 
 def _table(name: str, columns: Mapping[str, Sequence[Any]]) -> Table:

@@ -192,8 +192,8 @@ class Inputs:
         Raises:
             BadUsage: an SAE of another site or width.
         """
-        found = self.get("sae")
-        return self._checked(found) if isinstance(found, SAE) else found
+        sae = self.get("sae")
+        return self._checked(sae) if isinstance(sae, SAE) else sae
 
     @property
     def dictionary(self) -> SAE:
@@ -211,10 +211,10 @@ class Inputs:
         Raises:
             BadUsage: none, or not of the site.
         """
-        found = tuple(self._checked(each) for each in self.get("other sae"))
-        if not found:
+        saes = tuple(self._checked(sae) for sae in self.get("other sae"))
+        if not saes:
             raise BadUsage(f"This metric needs {NEEDS['other sae']}, which is missing.")
-        return found
+        return saes
 
     @property
     def texts(self) -> Store:
@@ -233,8 +233,8 @@ class Inputs:
     @property
     def ranking(self) -> tuple[str, EdgeScores]:
         """The first method, and its scores of edges."""
-        found: dict[str, EdgeScores] = dict(self.get("ranking"))
-        return next(iter(found.items()))
+        rankings: dict[str, EdgeScores] = dict(self.get("ranking"))
+        return next(iter(rankings.items()))
 
     @property
     def rankings(self) -> dict[str, EdgeScores]:

@@ -126,10 +126,10 @@ class _Rates:
 def _rates_figure(named: Sequence[tuple[Record, str]]) -> list[Block]:
     """How often worthless and sound inputs pass each metric, by both definitions."""
     rates = {v: [_Rates.of(record, v) for record, _ in named] for v in NAMES}
-    if not any(each.n_simulations for each in chain.from_iterable(rates.values())):
+    if not any(rate.n_simulations for rate in chain.from_iterable(rates.values())):
         return []
     points = {
-        f"{kind}, {NAMES[v]}": [getattr(each, kind) for each in rates[v]]
+        f"{kind}, {NAMES[v]}": [getattr(rate, kind) for rate in rates[v]]
         for v in NAMES
         for kind in ("worthless", "sound")
     }
@@ -153,35 +153,36 @@ def _verdict(record: Record) -> str:
     roles = [role for role in ("model", "task", "corpus") if role in record.specs]
     subject = ", ".join(dict.fromkeys(record.specs[role].name for role in roles))
     passes = _of(record, "verdict")
-    said, published = passes.get("repaired", UNDEFINED), passes.get("page", UNDEFINED)
+    verdict, published = passes.get("repaired", UNDEFINED), passes.get("page", UNDEFINED)
     rates = _Rates.of(record, "repaired")
-    text = f"{record.method.name} ({title}) {IN_WORDS.get(said, said)} on {subject}"
+    text = f"{record.method.name} ({title}) {IN_WORDS.get(verdict, verdict)} on {subject}"
     beside = f"By the published definition it {IN_WORDS.get(published, published)}"
     false = _Rates.of(record, "page").worthless
     if false.value > 0:
         beside += f"; a share of {interval(false.value, false.low, false.high)} of worthless inputs"
         beside += " passes that"
-    return f"{text}{_trust(said, rates)} {beside}."
+    return f"{text}{_trust(verdict, rates)} {beside}."
 
 
 IN_WORDS = {"no verdict": "gives no verdict"}
 
 
-def _trust(said: str, rates: _Rates) -> str:
+def _trust(verdict: str, rates: _Rates) -> str:
     """Whether a verdict can be trusted, by how often inputs of a known worth pass."""
-    if said not in (PASSED[True], PASSED[False]):
+    if verdict not in (PASSED[True], PASSED[False]):
         return "."
     if not rates.n_simulations:
         return "; how often it errs was not simulated."
     worthless, sound = (
-        interval(each.value, each.low, each.high) for each in (rates.worthless, rates.sound)
+        interval(estimate.value, estimate.low, estimate.high)
+        for estimate in (rates.worthless, rates.sound)
     )
     of = f"{rates.n_simulations:,} simulated inputs of this size ({rates.n:,})"
     shares = (
         f"of {of} that are worth nothing, a share of {worthless} passes, of sound ones {sound}."
     )
     tells_apart = rates.sound.low > rates.worthless.high
-    if said == PASSED[True]:
+    if verdict == PASSED[True]:
         trusted, otherwise = rates.worthless.high <= MOST_FALSE, "cannot be trusted"
     else:
         trusted, otherwise = rates.sound.low >= LEAST_POWER, "says little"
@@ -211,7 +212,7 @@ def _verdicts(records: Sequence[Record], failures: Sequence[Failure]) -> TextTab
                 )
             )
         )
-    rows += [failure_row(each, "metric") for each in failures]
+    rows += [failure_row(failure, "metric") for failure in failures]
     headings = ("metric", "repaired", "as published", "value", "value as published")
     columns = tuple(Column(name, numeric=False) for name in headings)
     about = Column("evidence for", numeric=False, optional=1)
@@ -315,21 +316,21 @@ def _conditions(record: Record) -> TextTable:
 def _decided(record: Record, row: Mapping[str, Scalar]) -> str:
     """The value that a condition is about, with its interval if it has one."""
     name, of = str(row["condition"]).split()[0], VARIANTS[str(row["variant"])]
-    found = record.measure(name, of)
-    return _number(row["value"]) if found is None else _value(found)
+    measure = record.measure(name, of)
+    return _number(row["value"]) if measure is None else _value(measure)
 
 
 def rates_table(rates: Sequence[PassRate]) -> TextTable:
     """How often thresholds err: a row a condition and scenario."""
     rows = [
         (
-            NAMES[each.variant],
-            each.condition,
-            each.scenario,
-            "false alarm" if each.worthless else "power",
-            interval(each.rate, each.low, each.high),
+            NAMES[rate.variant],
+            rate.condition,
+            rate.scenario,
+            "false alarm" if rate.worthless else "power",
+            interval(rate.rate, rate.low, rate.high),
         )
-        for each in rates
+        for rate in rates
     ]
     about = f"{rates[0].n_simulations:,} simulations of size {rates[0].n:,}." if rates else ""
     columns = (

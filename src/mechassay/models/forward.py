@@ -311,13 +311,11 @@ class Trace:
     ) -> Trace:
         """Every tensor changed: (tensor, axis of its columns), and keys and values."""
 
-        def layer(each: LayerTrace) -> LayerTrace:
-            streams = {
-                name: getattr(each, name) for name in ("before", "middle", "attended", "mlp")
-            }
+        def layer(one: LayerTrace) -> LayerTrace:
+            streams = {name: getattr(one, name) for name in ("before", "middle", "attended", "mlp")}
             changed = {name: None if x is None else change(x, 1) for name, x in streams.items()}
-            heads = {name: change(getattr(each, name), 2) for name in ("q", "z")}
-            return replace(each, **changed, **heads, k=keys(each.k), v=keys(each.v))
+            heads = {name: change(getattr(one, name), 2) for name in ("q", "z")}
+            return replace(one, **changed, **heads, k=keys(one.k), v=keys(one.v))
 
         return Trace(
             change(self.embed, 1), tuple(map(layer, self.layers)), change(self.final, 1), start

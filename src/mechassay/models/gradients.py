@@ -237,33 +237,35 @@ class _SoftmaxAt(torch.autograd.Function):
 def with_rules(decoder: Decoder, rules: BackwardRules) -> Decoder:
     """A decoder with the same weights whose gradients follow the rules."""
 
-    def norm(each: Norm) -> Norm:
-        return replace(each, frozen=rules.freeze_norm)
+    def norm(own_norm: Norm) -> Norm:
+        return replace(own_norm, frozen=rules.freeze_norm)
 
-    def maybe(each: Norm | None) -> Norm | None:
-        return None if each is None else norm(each)
+    def maybe(own_norm: Norm | None) -> Norm | None:
+        return None if own_norm is None else norm(own_norm)
 
     softmax: Any = _SoftmaxAt.apply
 
-    def attention(each: Attention) -> Attention:
+    def attention(own_attention: Attention) -> Attention:
         return replace(
-            each,
-            norm=norm(each.norm),
-            q_norm=maybe(each.q_norm),
-            k_norm=maybe(each.k_norm),
-            post_norm=maybe(each.post_norm),
+            own_attention,
+            norm=norm(own_attention.norm),
+            q_norm=maybe(own_attention.q_norm),
+            k_norm=maybe(own_attention.k_norm),
+            post_norm=maybe(own_attention.post_norm),
             softmax=lambda x: softmax(x, rules.temperature),
             credit=lambda q, k, v: tuple(
                 _Scaled.apply(x, by) for x, by in ((q, rules.q), (k, rules.k), (v, rules.v))
             ),  # pyright: ignore[reportArgumentType]
         )
 
-    def mlp(each: Mlp) -> Mlp:
+    def mlp(own_mlp: Mlp) -> Mlp:
         def credit(gate: Tensor, up: Tensor) -> Any:
             return _Scaled.apply(gate, rules.gate), _Scaled.apply(up, rules.up)
 
-        gated = None if each.gate is None else credit
-        return replace(each, norm=norm(each.norm), post_norm=maybe(each.post_norm), credit=gated)
+        gated = None if own_mlp.gate is None else credit
+        return replace(
+            own_mlp, norm=norm(own_mlp.norm), post_norm=maybe(own_mlp.post_norm), credit=gated
+        )
 
     layers = tuple(
         replace(layer, attention=attention(layer.attention), mlp=layer.mlp and mlp(layer.mlp))

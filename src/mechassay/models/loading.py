@@ -63,14 +63,16 @@ def resolve(source: str) -> Resolved:
         MissingExtra: a GGUF file, while gguf or accelerate is not installed.
         UnknownName: none of these kinds, or no such checkpoint.
     """
-    found = find_source(source)
-    if found.kind == "compiled":
-        folder = COMPILERS.load("truth")(Path(found.location).name)
-        return replace(found, kind="folder", location=str(folder))
-    if found.kind != "gguf":
-        return found
-    held = _resolve_gguf(Path(found.location))
-    return replace(held, name=found.name, untrained=found.untrained, own=found.own)
+    known_source = find_source(source)
+    if known_source.kind == "compiled":
+        folder = COMPILERS.load("truth")(Path(known_source.location).name)
+        return replace(known_source, kind="folder", location=str(folder))
+    if known_source.kind != "gguf":
+        return known_source
+    held = _resolve_gguf(Path(known_source.location))
+    return replace(
+        held, name=known_source.name, untrained=known_source.untrained, own=known_source.own
+    )
 
 
 def _resolve_gguf(path: Path) -> Resolved:

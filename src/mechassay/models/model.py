@@ -90,7 +90,7 @@ class Model(OneLine):
         weights = {"weights": self.weights} if self.weights else {}
         return Spec(name=self.name, args={"family": self.family, **more, **weights})
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         graph, dtype = self.graph, str(self.dtype).removeprefix("torch.")
         sizes = {"layers": graph.n_layers, "heads": graph.n_heads, "edges": graph.n_edges}
         where = {"dtype": dtype, "device": str(self.device)}
@@ -146,7 +146,7 @@ class Model(OneLine):
     @property
     def n_parameters(self) -> int:
         """Numbers that are trained; of tied embeddings once."""
-        return sum(each.numel() for each in self.hf.parameters())
+        return sum(parameter.numel() for parameter in self.hf.parameters())
 
     @property
     def accumulator(self) -> torch.dtype:
@@ -207,12 +207,12 @@ class Model(OneLine):
         self._check_lengths(batch.ids, batch.lengths)
 
     def _check_tokens(
-        self, ids: Sequence[str], prompts: Mapping[str, Tensor], said: Mapping[str, Tensor]
+        self, ids: Sequence[str], prompts: Mapping[str, Tensor], answers: Mapping[str, Tensor]
     ) -> None:
         """Refuse token ids that the model does not have; `NO_TOKEN` is one of what is said."""
         vocabulary = len(self.decoder.embedding)
-        leasts = [0] * len(prompts) + [NO_TOKEN] * len(said)
-        for (what, tokens), least in zip({**prompts, **said}.items(), leasts, strict=True):
+        leasts = [0] * len(prompts) + [NO_TOKEN] * len(answers)
+        for (what, tokens), least in zip({**prompts, **answers}.items(), leasts, strict=True):
             strange = (tokens >= vocabulary) | (tokens < least)
             if bool(strange.any()):
                 row = int(strange.any(dim=1).nonzero()[0])
@@ -374,9 +374,9 @@ def load_model(
 def weights_hash(hf: PreTrainedModel) -> str:
     """16 hex digits of the SHA-256 of all weights, with their names, shapes and type of number."""
     digest = hashlib.sha256()
-    for name, each in hf.named_parameters():
-        values = each.detach().cpu().contiguous().view(-1)
-        digest.update(f"{name} {tuple(each.shape)} {each.dtype}".encode())
+    for name, parameter in hf.named_parameters():
+        values = parameter.detach().cpu().contiguous().view(-1)
+        digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
         digest.update(values.view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]
 

@@ -332,7 +332,7 @@ class _SuffixRun:
                 return self.x.new_empty((0, heads, d_head))
             flat = self._context(kept)
         q = decoder.rotate(layer, attention.q(y[None]), flat, is_key=False)[0]
-        keys, values = (self._with_past(*each) for each in ((past.k, k), (past.v, v)))
+        keys, values = (self._with_past(*parts) for parts in ((past.k, k), (past.v, v)))
         ctx = Context(
             self.ctx.position_ids,
             {},

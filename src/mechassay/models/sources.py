@@ -46,8 +46,8 @@ def training_step(revision: str) -> int | None:
     """The step in names such as "step512", "checkpoint-512" and "stage1-step512-tokens2B"; None if
     there is none.
     """
-    found = _STEP.search(revision)
-    return None if found is None else int(found[1])
+    match = _STEP.search(revision)
+    return None if match is None else int(match[1])
 
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -109,8 +109,8 @@ def checkpoints(folder: Path) -> list[str]:
     """The checkpoints in a folder, subfolders such as "step64" with a model, by their step."""
     if not folder.is_dir():
         return []
-    found = [each.name for each in folder.glob("step*") if is_model_folder(each)]
-    steps = {int(match[1]): match[0] for name in found if (match := STEP.fullmatch(name))}
+    names = [step.name for step in folder.glob("step*") if is_model_folder(step)]
+    steps = {int(match[1]): match[0] for name in names if (match := STEP.fullmatch(name))}
     return [steps[step] for step in sorted(steps)]
 
 
@@ -122,11 +122,13 @@ def find_source(source: str) -> Resolved:
         ModelNotFetched, BadFile, BadUsage, UnknownName: as `resolve`.
     """
     if source.startswith(UNTRAINED):
-        found = find_source(source.removeprefix(UNTRAINED))
-        return replace(found, name=f"{UNTRAINED}{found.name}", untrained=True)
-    found = _find_whole(source)
-    if found is not None:
-        return _last_of(found) if found.kind in ("packaged", "folder") else found
+        known_source = find_source(source.removeprefix(UNTRAINED))
+        return replace(known_source, name=f"{UNTRAINED}{known_source.name}", untrained=True)
+    known_source = _find_whole(source)
+    if known_source is not None:
+        return (
+            _last_of(known_source) if known_source.kind in ("packaged", "folder") else known_source
+        )
     name, at, revision = source.rpartition("@")
     if at and (whole := _find_whole(name)) is not None:
         return _revision(whole, revision)
@@ -215,7 +217,7 @@ def _revision(whole: Resolved, revision: str) -> Resolved:
     if whole.kind == "hub":
         return replace(whole, name=name, revision=revision)
     folder = Path(whole.location)
-    known = [each.name for each in folder.iterdir() if is_model_folder(each)]
+    known = [subfolder.name for subfolder in folder.iterdir() if is_model_folder(subfolder)]
     if revision not in known:
         note = OTHER_CHECKPOINTS if folder.parent == GYM_FOLDERS else ""
         raise UnknownName(f"checkpoint of {whole.name}", revision, known, note)

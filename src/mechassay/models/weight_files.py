@@ -470,8 +470,8 @@ def pip_download(package: str, version: str, folder: Path) -> Path:
     )
     wheels = list(folder.glob("*.whl"))
     if run.returncode or len(wheels) != 1:
-        said = (run.stderr.strip() or run.stdout.strip() or "no output").splitlines()[-1]
-        raise MechassayError(f"pip could not download {package}=={version}: {said}")
+        reason = (run.stderr.strip() or run.stdout.strip() or "no output").splitlines()[-1]
+        raise MechassayError(f"pip could not download {package}=={version}: {reason}")
     return wheels[0]
 
 

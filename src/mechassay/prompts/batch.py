@@ -58,7 +58,7 @@ class Batch(OneLine):
     def __len__(self) -> int:
         return self.clean.shape[0]
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         lengths = self.lengths
         tokens = f"{int(lengths.min())} to {int(lengths.max())}" if len(self) else "none"
         return {"pairs": len(self), "tokens": tokens, "device": str(self.clean.device)}

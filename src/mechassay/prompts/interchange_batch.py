@@ -99,7 +99,7 @@ class InterchangeBatch(OneLine):
     def __len__(self) -> int:
         return self.base.shape[0]
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         kinds = tuple(dict.fromkeys(filter(None, self.kinds)))
         counts = {"dropped": sum(self.dropped.values())} if self.dropped else {}
         return {
@@ -125,8 +125,8 @@ class InterchangeBatch(OneLine):
             "groups": f"{len(set(self.groups)):,}",
         }
         for name, of in counts.items():
-            told = "; ".join(f"{n:,} {reason}" for reason, n in of.items() if n)
-            facts |= {name: told} if told else {}
+            reasons = "; ".join(f"{n:,} {reason}" for reason, n in of.items() if n)
+            facts |= {name: reasons} if reasons else {}
         return html_facts(f"{len(self):,} interchanges", facts)
 
     @property
@@ -152,7 +152,7 @@ class InterchangeBatch(OneLine):
     @property
     def columns(self) -> Mapping[str, tuple[Int[Tensor, "n"], Int[Tensor, "n"]]]:
         """By name, a column of `base` and one of `source` for every row."""
-        sides = (each.unbind() for each in self.places)
+        sides = (sides_of.unbind() for sides_of in self.places)
         return MappingProxyType({k: (a, b) for k, (a, b) in zip(self.names, sides, strict=True)})
 
     def column(self, name: str) -> tuple[Int[Tensor, "n"], Int[Tensor, "n"]]:
@@ -347,11 +347,11 @@ class InterchangeBatch(OneLine):
         units = [None] * n if groups is None else list(groups)
         named = [str(i) for i in range(n)] if ids is None else list(ids)
         sorts = [""] * n if kinds is None else list(kinds)
-        said = _unpadded(labels)
+        labels_of = _unpadded(labels)
         expected = None if values is None else [math.nan if x is None else float(x) for x in values]
         for what, given in (
             ("sources", rows[1]),
-            ("labels", said),
+            ("labels", labels_of),
             ("base labels", own),
             ("ids", named),
             ("groups", units),
@@ -360,12 +360,12 @@ class InterchangeBatch(OneLine):
         ):
             if given is not None and len(given) != n:
                 raise BadPairs(f"A batch of {n} bases needs {n} {what}; got {len(given)}.")
-        for name, ours, theirs, label in zip(named, *rows, said, strict=True):
+        for name, ours, theirs, label in zip(named, *rows, labels_of, strict=True):
             lacking = {"base": ours, "source": theirs, "label": label}
             for what, tokens in lacking.items():
                 if not tokens:
                     raise BadPairs(f"Pair {name}: its {what} has no tokens.")
-        widths = [max(map(len, each)) for each in rows]
+        widths = [max(map(len, texts)) for texts in rows]
         placed: dict[str, Tensor] = {}
         for name, at in {LAST: -1, **_names_free(columns)}.items():
             sides = at if isinstance(at, tuple) else (at, at)
@@ -377,17 +377,17 @@ class InterchangeBatch(OneLine):
             both = zip(("base", "source"), sides, rows, widths, strict=True)
             made = [_placed(name, side, x, given, w, named) for side, x, given, w in both]
             placed[name] = torch.stack(made)
-        tables = [left_padded(each, width, pad) for each, width in zip(rows, widths, strict=True)]
+        tables = [left_padded(texts, width, pad) for texts, width in zip(rows, widths, strict=True)]
         masks = [
-            torch.tensor([[False] * (width - len(row)) + [True] * len(row) for row in each])
-            for each, width in zip(rows, widths, strict=True)
+            torch.tensor([[False] * (width - len(row)) + [True] * len(row) for row in texts])
+            for texts, width in zip(rows, widths, strict=True)
         ]
         return InterchangeBatch(
             base=tables[0],
             base_mask=masks[0],
             source=tables[1],
             source_mask=masks[1],
-            labels=token_table(said),
+            labels=token_table(labels_of),
             base_labels=token_table(own) if own is not None and any(own) else None,
             names=tuple(placed),
             places=torch.stack(list(placed.values())),
@@ -483,7 +483,9 @@ class InterchangeBatch(OneLine):
             BadUsage: neither a tokenizer nor a model that has one.
             BadPairs: no row is left; the message has the counts.
         """
-        known = dict.fromkeys(kind for each in examples for kind in each.counterfactuals)
+        known = dict.fromkeys(
+            kind for one_example in examples for kind in one_example.counterfactuals
+        )
         wanted = tuple(known) if kinds is None else tuple(one_of("kind", k, known) for k in kinds)
         tokenizer, head = _tokenizer(model, prepend)
         dropped = Counter[str](getattr(examples, "dropped", {}))
@@ -505,9 +507,9 @@ class InterchangeBatch(OneLine):
             kept.append(pair)
             rows.append(row)
         if not rows:
-            told = ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items()))
+            reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items()))
             raise BadPairs(
-                f"No interchange of {len(examples)} examples is left; dropped: {told or 'none'}."
+                f"No interchange of {len(examples)} examples is left; dropped: {reasons or 'none'}."
             )
         made = _of_texts(kept, rows, head, tokenizer)
         return replace(made, dropped=MappingProxyType(dict(dropped)))

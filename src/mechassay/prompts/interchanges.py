@@ -101,7 +101,7 @@ class InterchangePair(OneLine):
         # NaN is not itself, but pairs of which no value is expected may be equal.
         return isinstance(other, InterchangePair) and self.as_dict() == other.as_dict()
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         texts = {"base": self.base, "source": self.source, "label": self.label}
         return {"id": self.id, **texts, **({"kind": self.kind} if self.kind else {})}
 
@@ -149,8 +149,8 @@ class InterchangePair(OneLine):
         }
 
 
-def _texts(said: str | tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(text for text in ((said,) if isinstance(said, str) else said) if text)
+def _texts(label: str | tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(text for text in ((label,) if isinstance(label, str) else label) if text)
 
 
 # --- tokens ---------------------------------------------------------------------------------------
@@ -182,21 +182,21 @@ def interchange_tokens(
     """The tokens of each interchange, or why it has none."""
     bases = encode(tokenizer, [pair.base for pair in pairs])
     sources = encode(tokenizer, [pair.source for pair in pairs])
-    said = [(*pair.labels[:1], *pair.base_labels[:1]) for pair in pairs]
-    joined = [pair.base + text for pair, texts in zip(pairs, said, strict=True) for text in texts]
+    labels = [(*pair.labels[:1], *pair.base_labels[:1]) for pair in pairs]
+    joined = [pair.base + text for pair, texts in zip(pairs, labels, strict=True) for text in texts]
     whole = iter(encode(tokenizer, joined))
     parts = _parts(pairs, tokenizer)
     unknown = tokenizer.unk_token_id
     assert unknown is None or isinstance(unknown, int)
-    found: list[InterchangeTokens | Misaligned] = []
-    for row, (pair, texts) in enumerate(zip(pairs, said, strict=True)):
+    tokens: list[InterchangeTokens | Misaligned] = []
+    for row, (pair, texts) in enumerate(zip(pairs, labels, strict=True)):
         rows = [next(whole) for _ in texts]
         if not pair.labels:
             said_so = "its label is empty: nothing is expected after the interchange"
-            found.append(Misaligned(NO_LABEL, said_so))
+            tokens.append(Misaligned(NO_LABEL, said_so))
             continue
-        found.append(_tokens(bases[row], sources[row], texts, rows, parts[row], unknown))
-    return found
+        tokens.append(_tokens(bases[row], sources[row], texts, rows, parts[row], unknown))
+    return tokens
 
 
 def _parts(
@@ -286,8 +286,8 @@ def _missing(row: Mapping[str, Any]) -> Mistake | None:
     missing = [repr(name) for name in NEEDED if name not in row]
     if not missing:
         return None
-    said = f"no column{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
-    return Mistake(said, f"there are {', '.join(map(repr, row))}" if row else "there are none")
+    message = f"no column{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
+    return Mistake(message, f"there are {', '.join(map(repr, row))}" if row else "there are none")
 
 
 def _read(row: Mapping[str, Any], in_cells: bool, default: str) -> InterchangePair:
@@ -343,12 +343,12 @@ def _prompt(row: Mapping[str, Any], column: str) -> str:
 
 
 def _said(row: Mapping[str, Any], column: str, in_cells: bool) -> tuple[str, ...]:
-    said = several(row[column], in_cells, "labels")
-    if not isinstance(said, tuple) or not all(isinstance(text, str) for text in said):
+    labels = several(row[column], in_cells, "labels")
+    if not isinstance(labels, tuple) or not all(isinstance(text, str) for text in labels):
         raise Mistake(f"{column!r} must be text or a list of texts", f"got {short(row[column])}")
-    if not said or not all(said):
+    if not labels or not all(labels):
         raise Mistake(f"{column!r} is empty", error=BadPairs)
-    return said
+    return labels
 
 
 def _name(row: Mapping[str, Any], column: str) -> str | None:

@@ -65,7 +65,7 @@ class Pair(OneLine):
     spans: Mapping[str, Span] = field(default_factory=lambda: NO_SPANS)
     counterfactual_spans: Mapping[str, Span] = field(default_factory=lambda: NO_SPANS)
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         texts = {"clean": self.clean, "counterfactual": self.counterfactual}
         return {"id": self.id, **texts, "answers": self.answers, "foils": self.foils}
 
@@ -157,8 +157,8 @@ class Pairs(Tabular, tuple[Pair, ...]):
 
     def _repr_html_(self) -> str:
         rows = [
-            (each.id, each.clean, each.counterfactual, *map(", ".join, (each.answers, each.foils)))
-            for each in self[:ROWS]
+            (pair.id, pair.clean, pair.counterfactual, *map(", ".join, (pair.answers, pair.foils)))
+            for pair in self[:ROWS]
         ]
         headings = ("id", "clean", "counterfactual", "answers", "foils")
         more = f"{len(self) - ROWS:,} more pairs" if len(self) > ROWS else ""
@@ -170,11 +170,11 @@ class Pairs(Tabular, tuple[Pair, ...]):
 
     def columns(self) -> dict[str, list[Any]]:
         """The pairs as columns: texts, answers, foils, groups, and each tag under its name."""
-        rows = [each.as_dict() for each in self]
+        rows = [pair.as_dict() for pair in self]
         own = ("id", "clean", "counterfactual", "answers", "foils", "group")
         columns: dict[str, list[Any]] = {name: [row[name] for row in rows] for name in own}
-        for tag in dict.fromkeys(tag for each in self for tag in each.tags):
-            columns[tag if tag not in own else f"tag {tag}"] = [each.tags.get(tag) for each in self]
+        for tag in dict.fromkeys(tag for pair in self for tag in pair.tags):
+            columns[tag if tag not in own else f"tag {tag}"] = [pair.tags.get(tag) for pair in self]
         return columns
 
     def save(self, path: str | Path) -> Path:
@@ -183,7 +183,7 @@ class Pairs(Tabular, tuple[Pair, ...]):
         """
         head = {"kind": "pairs", "format": FORMAT, "source": plain_values(self.source)}
         head |= {"dropped": dict(self.dropped), "hash": self.content_hash}
-        rows = [head, *(each.as_dict() for each in self)]
+        rows = [head, *(pair.as_dict() for pair in self)]
         lines = (json.dumps(row, ensure_ascii=False) for row in rows)
         return write_text(Path(path), "\n".join(lines) + "\n")
 
@@ -289,7 +289,7 @@ class Example(OneLine):
     tags: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     unread: Mapping[str, str] = field(default_factory=lambda: EMPTY, compare=False)
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         kinds = tuple(self.counterfactuals)
         return {"id": self.id, "prompt": self.prompt.text, "counterfactuals": kinds}
 

@@ -57,8 +57,8 @@ def check_ending(path: Path) -> None:
         BadFile: it has another.
     """
     if path.suffix.lower() not in FILES:
-        said = f"pairs are read from files that end in {', '.join(FILES)}; this one does not"
-        raise BadFile(f"{path}: {said}.")
+        message = f"pairs are read from files that end in {', '.join(FILES)}; this one does not"
+        raise BadFile(f"{path}: {message}.")
 
 
 def read_rows(path: Path) -> Rows:
@@ -91,11 +91,11 @@ def raise_mistakes(path: Path | str, mistakes: Sequence[tuple[int, Mistake]]) ->
             if mistake.error is error:
                 kinds.setdefault(mistake.what, []).append((place, mistake))
         if kinds:
-            told = [_told(rows) for rows in kinds.values()]
-            if len(told) > NAMED_MISTAKES:
-                left = len(told) - NAMED_MISTAKES
-                told = [*told[:NAMED_MISTAKES], f"and {left} other kinds of mistakes"]
-            raise error(f"{path}: {'; '.join(told)}.")
+            lines = [_told(rows) for rows in kinds.values()]
+            if len(lines) > NAMED_MISTAKES:
+                left = len(lines) - NAMED_MISTAKES
+                lines = [*lines[:NAMED_MISTAKES], f"and {left} other kinds of mistakes"]
+            raise error(f"{path}: {'; '.join(lines)}.")
 
 
 def where(places: Sequence[int]) -> str:
@@ -172,8 +172,10 @@ def _text(path: Path) -> str:
         raise BadFile(f"{path}: {error.strerror or type(error).__name__}.") from error
     except UnicodeDecodeError as error:
         before = error.object[: error.start].split(b"\n")
-        said = f"line {len(before)} is not UTF-8 ({error.reason} at its byte {len(before[-1]) + 1})"
-        raise BadFile(f"{path}: {said}.") from error
+        message = (
+            f"line {len(before)} is not UTF-8 ({error.reason} at its byte {len(before[-1]) + 1})"
+        )
+        raise BadFile(f"{path}: {message}.") from error
     return text.replace("\r\n", "\n")
 
 

@@ -195,13 +195,13 @@ def token_position(
         BadUsage: a tokenizer without character offsets.
     """
     part, _, end = name.partition(".")
-    if end not in ("", "first", "last") or not any(part in each for each in spans):
-        known = {part for each in spans for part in each}
+    if end not in ("", "first", "last") or not any(part in parts_of for parts_of in spans):
+        known = {part for parts_of in spans for part in parts_of}
         firsts = (f"{part}.first" for part in known)
         raise UnknownName("token position", name, ["last", *known, *firsts])
-    found = part_tokens(texts, spans, tokenizer)
+    tokens = part_tokens(texts, spans, tokenizer)
     return [
-        None if part not in parts else parts[part][0 if end == "first" else 1] for parts in found
+        None if part not in parts else parts[part][0 if end == "first" else 1] for parts in tokens
     ]
 
 
@@ -225,9 +225,9 @@ def part_tokens(
     encoded = tokenizer(
         list(texts), padding=False, return_offsets_mapping=True, return_attention_mask=False
     )
-    found: list[dict[str, tuple[int, int]]] = []
+    by_text: list[dict[str, tuple[int, int]]] = []
     for row, ids, parts in zip(encoded["offset_mapping"], encoded["input_ids"], spans, strict=True):
-        each: dict[str, tuple[int, int]] = {}
+        of_text: dict[str, tuple[int, int]] = {}
         for name, (begin, stop) in parts.items():
             inside = [index for index, (a, b) in enumerate(row) if a < stop and b > begin]
             # Two tokens share a character that is written as bytes, or that a mark stands before.
@@ -238,9 +238,9 @@ def part_tokens(
             ):
                 del inside[0]
             if inside:
-                each[name] = inside[0], inside[-1]
-        found.append(each)
-    return found
+                of_text[name] = inside[0], inside[-1]
+        by_text.append(of_text)
+    return by_text
 
 
 def tokenizer_of(name: str, model: Any) -> Any:

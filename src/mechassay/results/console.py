@@ -84,21 +84,21 @@ def _print(table: TextTable, console: Console, elsewhere: str) -> None:
         )
     for row in table.rows:
         if len(row.cells) < n:
-            said = ": ".join(filter(None, map(plain_text, row.cells)))
-            print_text(said, console, STYLES.get(row.kind))
+            text = ": ".join(filter(None, map(plain_text, row.cells)))
+            print_text(text, console, STYLES.get(row.kind))
 
 
 def _print_rows(table: TextTable, console: Console, elsewhere: str) -> int:
     """Print the rows that are whole; how wide that is, 0 if they are blocks."""
     every, width = tuple(range(len(table.columns))), console.width
-    if found := _layout(table, every, width) or _layout(_turned(table), None, width):
-        return _draw(found, console)
-    found = _reduced(table, width)
-    if found is None:
+    if layout := _layout(table, every, width) or _layout(_turned(table), None, width):
+        return _draw(layout, console)
+    layout = _reduced(table, width)
+    if layout is None:
         _print_blocks(table, console)
         return 0
-    wide = _draw(found, console)
-    left_out = [table.columns[place].heading for place in every if place not in found.places]
+    wide = _draw(layout, console)
+    left_out = [table.columns[place].heading for place in every if place not in layout.places]
     needed = f"a terminal of {_least_width(table):,} columns"
     print_text(f"Not shown: {'; '.join(left_out)}. See {elsewhere}, or {needed}.", console)
     return wide
@@ -156,7 +156,8 @@ def _layout(table: TextTable | None, places: Sequence[int] | None, width: int) -
         heights = [max(cell.count("\n") + 1 for cell in cells) for cells in made]
         return _Layout(
             tuple(
-                replace(each, heading=told) for each, told in zip(columns, headings, strict=True)
+                replace(column, heading=heading)
+                for column, heading in zip(columns, headings, strict=True)
             ),
             tuple(replace(row, cells=cells) for row, cells in zip(table.rows, made, strict=True)),
             chosen,
@@ -246,21 +247,21 @@ def _reduced(table: TextTable, width: int) -> _Layout | None:
         if not (table.columns[last].optional or len(table.rows) > BLOCKS):
             return None
         left.remove(last)
-        if found := _layout(table, left, width):
-            return found
+        if layout := _layout(table, left, width):
+            return layout
     return None
 
 
-def _draw(found: _Layout, console: Console) -> int:
+def _draw(layout: _Layout, console: Console) -> int:
     """Draw a table; how wide it is."""
-    drawn = RichTable(show_lines=found.ruled)
-    for column, width in zip(found.columns, found.widths, strict=True):
+    drawn = RichTable(show_lines=layout.ruled)
+    for column, width in zip(layout.columns, layout.widths, strict=True):
         justify = "right" if column.numeric else "left"
         drawn.add_column(escape(column.heading), justify=justify, no_wrap=True, width=width)
-    for row in found.rows:
+    for row in layout.rows:
         drawn.add_row(*map(escape, row.cells), style=STYLES.get(row.kind))
     console.print(drawn)
-    return sum(found.widths) + _frame(len(found.widths))
+    return sum(layout.widths) + _frame(len(layout.widths))
 
 
 # Words
@@ -268,7 +269,7 @@ def _draw(found: _Layout, console: Console) -> int:
 
 def _glued(text: str) -> str:
     """A text whose intervals and percentages are words."""
-    return _WHOLE.sub(lambda found: found[0].replace(" ", _GLUE), text)
+    return _WHOLE.sub(lambda match: match[0].replace(" ", _GLUE), text)
 
 
 def _wrapped(text: str, width: int, indent: str = "") -> list[str]:

@@ -381,9 +381,9 @@ def markdown(sections: Sequence[Section]) -> str:
     lines: list[str] = []
     for section in sections:
         parts = [[*_lines(block, section.title), ""] for block in section.blocks]
-        told = [line for part in parts if len(part) > 1 for line in part]
-        if told:
-            lines += [*([f"## {section.title}", ""] if section.title else []), *told]
+        sentences = [line for part in parts if len(part) > 1 for line in part]
+        if sentences:
+            lines += [*([f"## {section.title}", ""] if section.title else []), *sentences]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -403,8 +403,8 @@ def _lines(block: Block, title: str) -> Iterator[str]:
         case Facts():
             yield from ("| | |", "|---|---|")
             for name, cells in block.rows:
-                told = "; ".join(text for text, _ in cells if text)
-                yield f"| {name} | {told.replace('|', '&#124;')} |".replace("\n", " ")
+                cell_text = "; ".join(text for text, _ in cells if text)
+                yield f"| {name} | {cell_text.replace('|', '&#124;')} |".replace("\n", " ")
         case TextTable():
             if block.title and block.title != title:
                 yield from (f"### {block.title}", "")

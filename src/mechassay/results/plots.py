@@ -146,7 +146,7 @@ def _distinct_controls(records: Sequence[RecordLike]) -> dict[str, list[list[Cur
         for kind in control_kinds(record):
             if lines := list(random_curves(record, kind).values()):
                 kinds.setdefault(kind, {}).setdefault(repr(lines), lines)
-    return {kind: list(found.values()) for kind, found in kinds.items()}
+    return {kind: list(names.values()) for kind, names in kinds.items()}
 
 
 def _control(ax: Axes, seeds: list[Curve], zero: float, dashes: Dashes) -> None:
@@ -230,14 +230,14 @@ def _legend(figure: Figure, records: Sequence[RecordLike]) -> None:
         handles.append(Patch(color=INK, alpha=0.16, lw=0))
         names.append(f"{share(level.pop())} interval over examples")
     # A name that begins with an underscore would be left out.
-    shown = [f" {name}" for name in names]
-    width = sum(max(map(len, column), default=0) for column in np.array_split(shown, 3))
+    labels = [f" {name}" for name in names]
+    width = sum(max(map(len, column), default=0) for column in np.array_split(labels, 3))
     look: dict[str, Any] = {"frameon": False, "fontsize": SIZE - 0.5, "ncols": 3}
     if width > LEGEND_LETTERS:
         look["ncols"] = 2
-        more_rows = math.ceil(len(shown) / 2) - math.ceil(len(shown) / 3)
+        more_rows = math.ceil(len(labels) / 2) - math.ceil(len(labels) / 3)
         figure.set_figheight(figure.get_figheight() + 0.24 * more_rows)
-    legend = figure.legend(handles, shown, loc="outside lower center", **look)
+    legend = figure.legend(handles, labels, loc="outside lower center", **look)
     for text in legend.get_texts():
         _literal(text)
 
@@ -290,8 +290,8 @@ def draw_divergences(
             ax = Picture(figsize=(6.6, 4.0), layout="constrained").subplots()
         lines = [*zip(values, cycle(PALETTE), cycle(("-",)), strict=False), ("", GREY, "--")]
         least, most = math.inf, 0.0
-        for (name, colour, style), found in zip(lines, (*values.values(), empty), strict=True):
-            there = np.sort(found[~np.isnan(found)].astype(float))
+        for (name, colour, style), points in zip(lines, (*values.values(), empty), strict=True):
+            there = np.sort(points[~np.isnan(points)].astype(float))
             shares = 1 - np.arange(len(there)) / max(len(there), 1)
             x, y = np.insert(there, 0, 0.0), np.insert(shares, 0, 1.0)
             ax.step(x, y, where="pre", color=colour, ls=style, lw=1.8)
@@ -440,9 +440,9 @@ def draw_differences(
             ax = Picture(figsize=(size + 0.8, size), layout="constrained").subplots()
         resolved = better | better.T
         top = max((abs(float(x)) for x in values[~np.isnan(values)]), default=0.0) or 1.0
-        shown = np.where(resolved, way * values / top, 0.0)
+        shades = np.where(resolved, way * values / top, 0.0)
         colours = LinearSegmentedColormap.from_list("better", (PALETTE[1], "#ffffff", PALETTE[0]))
-        ax.imshow(shown, cmap=colours, vmin=-1.6, vmax=1.6, aspect="auto")
+        ax.imshow(shades, cmap=colours, vmin=-1.6, vmax=1.6, aspect="auto")
         for (row, column), value in np.ndenumerate(values):
             if row == column or math.isnan(value):
                 continue
@@ -545,7 +545,7 @@ def draw_points(
         for number, (label, estimates) in enumerate(points.items()):
             y = np.arange(len(names)) + apart * (number - (len(points) - 1) / 2)
             colour = PALETTE[number % len(PALETTE)]
-            x = np.array([each.value for each in estimates])
+            x = np.array([estimate.value for estimate in estimates])
             ax.hlines(
                 y, [e.low for e in estimates], [e.high for e in estimates], colors=colour, lw=1.6
             )

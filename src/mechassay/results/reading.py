@@ -128,10 +128,10 @@ def _check_numbers(name: str, record: Record) -> None:
                     low, high = (again[what][f"{whose}{end}"] for end in ENDS)
                     room = max(room, SLACK * (high - low))
                 if not (abs(own - number) <= room or (math.isnan(own) and math.isnan(number))):
-                    told = what if column == "value" else f"{column} of {what}"
+                    what_differs = what if column == "value" else f"{column} of {what}"
                     raise BadFile(
-                        f"{name}: {told} is {own:.6g}, its values give {number:.6g}; the record"
-                        " was edited."
+                        f"{name}: {what_differs} is {own:.6g}, its values give {number:.6g};"
+                        " the record was edited."
                     )
 
 

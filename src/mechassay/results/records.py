@@ -201,8 +201,8 @@ class Table(Stored):
     @classmethod
     def of(cls, name: str, keys: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Table:
         """A table of rows that all have the same names, in the order of the first."""
-        found = list(rows)
-        columns = {key: [row[key] for row in found] for key in (found[0] if found else ())}
+        held = list(rows)
+        columns = {key: [row[key] for row in held] for key in (held[0] if held else ())}
         return cls(name=name, keys=tuple(keys), columns=columns)
 
     def __len__(self) -> int:
@@ -380,12 +380,12 @@ class Failure(Stored):
 
 def failure_of(cell: dict[str, str], error: Exception) -> Failure:
     """The row of a cell that raised an error: its class and the first line of what it says."""
-    said = str(error).strip()
+    message = str(error).strip()
     where = "" if isinstance(error, MechassayError) else "".join(format_exception(error))
     return Failure(
         cell=cell,
         error=type(error).__name__,
-        message=said.splitlines()[0] if said else "no message",
+        message=message.splitlines()[0] if message else "no message",
         traceback=where,
     )
 
@@ -435,8 +435,8 @@ class Record(Stored):
 
     def __repr__(self) -> str:
         names = {role: spec.name for role, spec in self.specs.items() if spec.name}
-        found = {m.name: _told(m) for m in self.measures if m.of == "result"}
-        own = ", ".join(f"{k}={v}" for k, v in {**names, **found}.items())
+        texts = {m.name: _told(m) for m in self.measures if m.of == "result"}
+        own = ", ".join(f"{k}={v}" for k, v in {**names, **texts}.items())
         return f"Record({self.kind}: {shortened(own, LONGEST, LONGEST - 1)}, n={self.n})"
 
     __str__ = __repr__
@@ -522,8 +522,8 @@ class Record(Stored):
 
     def value(self, name: str, of: str = "result") -> float:
         """The value of a measure; NaN if the record does not have it."""
-        found = self.measure(name, of)
-        return math.nan if found is None else found.value
+        measure = self.measure(name, of)
+        return math.nan if measure is None else measure.value
 
     def has_table(self, name: str) -> bool:
         """Whether there is a table of that name."""
@@ -623,7 +623,7 @@ def measured(
     name: str,
     title: str,
     of: str,
-    found: Estimate,
+    estimate: Estimate,
     n: int,
     meaning: str,
     *,
@@ -634,9 +634,9 @@ def measured(
     return Measure(
         name=name,
         of=of,
-        value=found.value,
-        low=found.low,
-        high=found.high,
+        value=estimate.value,
+        low=estimate.low,
+        high=estimate.high,
         n=n,
         better=better,
         unit=unit,

@@ -189,9 +189,9 @@ def write_index(folder: Path) -> Path:
     runs = list(runs_below(folder))
     rows = [row for run in runs for row in _rows(run, folder)]
     columns = tuple(Column(name, name in NUMERIC) for name in HEADINGS)
-    said = f"{counted(len(rows), 'result')} of {counted(len(runs), 'run')}."
+    counts = f"{counted(len(rows), 'result')} of {counted(len(runs), 'run')}."
     wrong = [(text, "") for run in runs for text in run.unreadable]
-    blocks: list[Block] = [Text(said, "verdict")]
+    blocks: list[Block] = [Text(counts, "verdict")]
     blocks += [Notice("Files that cannot be read", tuple(wrong))] if wrong else []
     section = Section("", (*blocks, TextTable("", columns, tuple(rows))))
     page = render(f"Runs in {folder.resolve().name}", [section], script=SCRIPT, top=FILTER)
@@ -235,14 +235,14 @@ def _controls(record: Record, result: Measure | None) -> str:
 def _rows(run: Run, folder: Path) -> Iterator[Row]:
     name = run.path.relative_to(folder).as_posix()
     link = Markup('<a href="{}">{}</a>').format(quote(f"{name}/{REPORT}"), name)
-    shown = link if (run.path / REPORT).is_file() else name
+    label = link if (run.path / REPORT).is_file() else name
     for record in run.records:
         names = {role: record.cell.get(role, spec.name) for role, spec in record.specs.items()}
         result = next((m for m in record.measures if m.of == "result"), None)
         wrong = len(broken(record))
         heading = "" if result is None else ", ".join(filter(None, (result.heading, result.unit)))
         cells = (
-            shown,
+            label,
             record.kind,
             *(names.get(role, "") for role in ("model", "task", "method")),
             heading,
@@ -255,8 +255,8 @@ def _rows(run: Run, folder: Path) -> Iterator[Row]:
         yield Row(cells, "failure" if wrong else "")
     for failure in run.failures:
         names = tuple(failure.cell.get(role, "") for role in ("model", "task", "method"))
-        said = f"{failure.error}: {failure.message}"
-        yield Row((shown, failure.status, *names, said), "failure")
+        text = f"{failure.error}: {failure.message}"
+        yield Row((label, failure.status, *names, text), "failure")
 
 
 class GenericPage(Page):
@@ -298,5 +298,5 @@ def _verdict(records: Sequence[Record]) -> str:
     record, headline = records[0], measures[0]
     of = " ".join(filter(None, (record.model.name, record.task.name, record.method.name)))
     more = f", the first of {len(records)} results" if len(records) > 1 else ""
-    said = f"{headline.heading} {measure_text(record, headline.name)}"
-    return f"{of}{more}: {said}{f' {headline.unit}' if headline.unit else ''}."
+    text = f"{headline.heading} {measure_text(record, headline.name)}"
+    return f"{of}{more}: {text}{f' {headline.unit}' if headline.unit else ''}."

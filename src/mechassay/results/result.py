@@ -8,7 +8,7 @@ of the page of its kind (`records.PAGES`).
     class GymAccuracy(Result, kind="gym-check"):
         margins: Float[np.ndarray, "n"]
 
-        def contents(self) -> Contents: ...
+        def contents(self) -> RecordContents: ...
 
 A result is stored by the types of its fields: arrays as tensors of a safetensors file, all else
 as JSON in the header of that file. Reading checks every value against its type; nothing is run.
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Contents(TypedDict, total=False):
+class RecordContents(TypedDict, total=False):
     """What a result says of its record; the rest is how it came about."""
 
     cell: dict[str, str]
@@ -121,12 +121,12 @@ class Result(OneLine, StoredByFields, Tabular):
         if kind:
             cls.kind, cls.file_kind = kind, file_kind or kind
 
-    def contents(self) -> Contents:
+    def contents(self) -> RecordContents:
         """What a record of it holds: specs, measures, tables, checks, values, warnings."""
         raise NotImplementedError
 
     @cached_property
-    def _contents(self) -> Contents:
+    def _contents(self) -> RecordContents:
         # Intervals take time; a figure, a page and a record all want them.
         return self.contents()
 

@@ -74,18 +74,18 @@ def warnings_notice(records: Sequence[Record]) -> list[Block]:
     if not lines:
         return []
     first, more = lines[:MOST_WARNINGS], lines[MOST_WARNINGS:]
-    shown: list[Block] = [Notice(f"Warning{'s' * (len(lines) > 1)}", tuple(first))]
+    blocks: list[Block] = [Notice(f"Warning{'s' * (len(lines) > 1)}", tuple(first))]
     if more:
         title = f"{len(more)} more warning{'s' * (len(more) > 1)}"
-        shown.append(Fold(title, (Notice(title, tuple(more)),), in_markdown=True))
-    return shown
+        blocks.append(Fold(title, (Notice(title, tuple(more)),), in_markdown=True))
+    return blocks
 
 
 def failures_text(failures: Sequence[Failure]) -> list[Block]:
     """How many cells failed, if any."""
     n = sum(failure.status == "failed" for failure in failures)
-    said = f"{n} {'cell' if n == 1 else 'cells'} failed; see the table."
-    return [Text(said, "verdict")] if n else []
+    sentence = f"{n} {'cell' if n == 1 else 'cells'} failed; see the table."
+    return [Text(sentence, "verdict")] if n else []
 
 
 def failure_row(failure: Failure, first: str = "method") -> Row:
@@ -106,7 +106,7 @@ def failures_table(failures: Sequence[Failure], first: str) -> list[TextTable]:
 def framed(
     records: Sequence[Record],
     answer: Sequence[Block],
-    shown: Sequence[Section],
+    unfolded: Sequence[Section],
     *,
     figure: Sequence[Block] = (),
     wrong: Sequence[Block] | None = None,
@@ -133,7 +133,7 @@ def framed(
         *warnings_notice(records),
     )
     n_tables, kept, beyond = 0, list[Section](), list[Section]()
-    for section in shown:
+    for section in unfolded:
         n_tables += sum(isinstance(block, TextTable) for block in section.blocks)
         (kept if n_tables <= MOST_TABLES else beyond).append(section)
     terms = [Section("How to read this", (Terms(reading),))] if reading else []
@@ -176,12 +176,12 @@ def checks_section(records: Sequence[Record]) -> list[Section]:
 
 def shown_measures(records: Sequence[Record]) -> list[Measure]:
     """One measure of a result for each name that some record has, in the order of the records."""
-    found: dict[str, Measure] = {}
+    by_name: dict[str, Measure] = {}
     for record in records:
         for measure in record.measures:
             if measure.of == "result":
-                found.setdefault(measure.name, measure)
-    return list(found.values())
+                by_name.setdefault(measure.name, measure)
+    return list(by_name.values())
 
 
 def measure_column(measure: Measure, optional: int = 0) -> Column:
@@ -196,12 +196,12 @@ def directions(measures: Iterable[Measure]) -> str:
     for measure in measures:
         if measure.better:
             better[measure.better].append(measure.heading)
-    said = [
+    texts = [
         f"{', '.join(headings)}: {'higher' if way == 'up' else 'lower'} is better."
         for way, headings in better.items()
         if headings
     ]
-    return " ".join([*said, "Brackets: 95 % interval."])
+    return " ".join([*texts, "Brackets: 95 % interval."])
 
 
 def meanings(records: Sequence[Record]) -> dict[str, str]:
@@ -290,8 +290,10 @@ def tables_section(records: Sequence[Record]) -> list[Section]:
     blocks: list[Block] = []
     for record, label in zip(records, labels(records), strict=True):
         for table in record.tables:
-            shown = stored_table(table, f"{label}: {table.name}")
-            blocks.append(shown if len(table) < LONG else Fold(shown.title, (shown,)))
+            text_table = stored_table(table, f"{label}: {table.name}")
+            blocks.append(
+                text_table if len(table) < LONG else Fold(text_table.title, (text_table,))
+            )
     return [Section("Tables", tuple(blocks))] if blocks else []
 
 
@@ -346,8 +348,8 @@ def _specs(record: Record) -> Iterator[tuple[str, str]]:
         yield role, versioned(spec) if role != "model" else spec.name
         if role in ("model", "task"):
             for key, value in spec.args.items():
-                told = ", ".join(map(scalar_text, value if isinstance(value, list) else [value]))
-                yield names.get(key, key.replace("_", " ")), told
+                text = ", ".join(map(scalar_text, value if isinstance(value, list) else [value]))
+                yield names.get(key, key.replace("_", " ")), text
         else:
             yield f"{role}'s settings", arguments(spec)
 
@@ -370,11 +372,11 @@ def selection_text(chosen: Selection) -> str:
     """What was kept of a split, what was dropped, and how its tokens were aligned."""
     words = {"cut": "cut back", "forced": "written on"}
     words["partial"] = "compared by the first of several tokens"
-    told = [f"{chosen.kept} kept"] if chosen.kept else []
-    told += [f"{count:,} dropped: {reason}" for reason, count in chosen.dropped.items()]
-    told += [f"{n} {words.get(how, how)}" for how, n in chosen.alignment.items() if n]
-    told += [f"{count:,} {name}" for name, count in chosen.counts.items()]
-    return "; ".join([*told, f"hash {chosen.hash[:12]}"])
+    counts = [f"{chosen.kept} kept"] if chosen.kept else []
+    counts += [f"{count:,} dropped: {reason}" for reason, count in chosen.dropped.items()]
+    counts += [f"{n} {words.get(how, how)}" for how, n in chosen.alignment.items() if n]
+    counts += [f"{count:,} {name}" for name, count in chosen.counts.items()]
+    return "; ".join([*counts, f"hash {chosen.hash[:12]}"])
 
 
 # Values
@@ -402,12 +404,12 @@ def values_section(
 def _values(label: str, record: Record, heading: Callable[[str], str | None]) -> Fold:
     assert record.values is not None
     ids, n = record.values.ids, len(record.values.ids)
-    shown = {name: title for name in record.values.columns if (title := heading(name)) is not None}
-    columns = [record.values.columns[name][:MAX_EXAMPLES] for name in shown]
+    titles = {name: title for name in record.values.columns if (title := heading(name)) is not None}
+    columns = [record.values.columns[name][:MAX_EXAMPLES] for name in titles]
     values = zip(ids[:MAX_EXAMPLES], *columns, strict=True)
     rows = [(name, *map(number, numbers)) for name, *numbers in values]
     cut = f"The first {MAX_EXAMPLES} of {n:,}; the JSON record holds all."
-    table = TextTable.of("", ("id", *shown.values()), rows)
+    table = TextTable.of("", ("id", *titles.values()), rows)
     notes = (Text(cut, "soft"),) if n > MAX_EXAMPLES else ()
     return Fold(f"{label}: {n:,} {record.values.unit}s", (*notes, table))
 
@@ -426,5 +428,5 @@ def parts(drawing: object) -> tuple[str, str, str]:
         return svg, name, about
     name = re.search(r'aria-label="([^"]*)"', drawing)
     about = re.search(r"<desc>(.*?)</desc>", drawing, flags=re.DOTALL)
-    told = [html.unescape(match[1]) if match else "" for match in (name, about)]
-    return drawing, told[0], told[1]
+    texts = [html.unescape(match[1]) if match else "" for match in (name, about)]
+    return drawing, texts[0], texts[1]

@@ -33,8 +33,10 @@ OBJECTIVES = {
 
 def measure_text(record: Record, name: str, of: str = "result", *, least: int = 0) -> str:
     """A measure and its interval, with at least so many decimals; empty if there is none."""
-    found = record.measure(name, of)
-    return "" if found is None else interval(found.value, found.low, found.high, least=least)
+    measure = record.measure(name, of)
+    return (
+        "" if measure is None else interval(measure.value, measure.low, measure.high, least=least)
+    )
 
 
 def chance_text(chance: float) -> str:
@@ -52,8 +54,8 @@ def seconds(record: Record) -> float:
 def kept_at(record: Record, fraction: float = 0.01) -> str:
     """Edges left of those asked for at one of the record's sizes; empty if it has no such size."""
     if record.has_table("curve"):
-        found = record.table("curve").where(of="result", ranking="value", fraction=fraction)
-        for row in found.rows():
+        points = record.table("curve").where(of="result", ranking="value", fraction=fraction)
+        for row in points.rows():
             return f"{row['kept']:,} of {row['asked']:,}"
     return ""
 
@@ -134,22 +136,24 @@ def faithfulness_text(records: Sequence[Record]) -> str:
     """Faithfulness of every record at two sizes, by value and by magnitude."""
     parts: list[str] = []
     for by in ("value", "magnitude"):
-        told = [
-            f"{name} {said}"
+        texts = [
+            f"{name} {text}"
             for record, name in zip(records, labels(records), strict=True)
-            if (said := _told(Curve.of(record, by)))
+            if (text := _told(Curve.of(record, by)))
         ]
-        if told:
-            parts.append(f"Edges ranked by {by}: {'; '.join(told)}.")
+        if texts:
+            parts.append(f"Edges ranked by {by}: {'; '.join(texts)}.")
     return " ".join(["Faithfulness f over circuit size, on a log axis.", *parts])
 
 
 def _told(curve: Curve) -> str:
-    told: list[str] = []
+    texts: list[str] = []
     for size in TOLD:
-        at = [place for place, each in enumerate(curve.fractions) if math.isclose(each, size)]
-        told += [f"f = {_f(float(curve.f[place]))} at {share(size)}" for place in at]
-    return ", ".join(told)
+        at = [
+            place for place, fraction in enumerate(curve.fractions) if math.isclose(fraction, size)
+        ]
+        texts += [f"f = {_f(float(curve.f[place]))} at {share(size)}" for place in at]
+    return ", ".join(texts)
 
 
 def _f(value: float) -> str:
@@ -158,13 +162,13 @@ def _f(value: float) -> str:
 
 def areas_text(records: Sequence[Record]) -> str:
     """CPR and CMD of every record and of its random rankings."""
-    told: dict[str, None] = {}
+    lines: dict[str, None] = {}
     for record, name in zip(records, labels(records), strict=True):
-        told[f"{name}: {_areas(record, 'result')}"] = None
+        lines[f"{name}: {_areas(record, 'result')}"] = None
     for record in records:
         for kind in control_kinds(record):
-            told[f"{control_name(kind)}: {_areas(record, f'control:{kind}')}"] = None
-    return f"Areas with their intervals. {'; '.join(told)}."
+            lines[f"{control_name(kind)}: {_areas(record, f'control:{kind}')}"] = None
+    return f"Areas with their intervals. {'; '.join(lines)}."
 
 
 def _areas(record: Record, of: str) -> str:

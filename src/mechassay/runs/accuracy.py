@@ -156,8 +156,8 @@ def _able(record: Record) -> str:
     beside = f"{measured(ranked, least=CHANCE_DECIMALS)} of {ranked.n:,}"
     if ranked.low > chance.value:
         return f"better than guessing ({beside}, chance {chance_text(chance.value)})"
-    said = "worse than guessing" if ranked.high < chance.value else "not told from guessing"
-    return f"{said} ({beside}, chance {chance_text(chance.value)})"
+    verdict = "worse than guessing" if ranked.high < chance.value else "not told from guessing"
+    return f"{verdict} ({beside}, chance {chance_text(chance.value)})"
 
 
 def _all_tasks(records: Sequence[Record]) -> list[page.Figure]:
@@ -297,8 +297,8 @@ def _cells(
 
 
 def _cell(record: Record, name: str) -> str:
-    found = record.measure(name)
-    return measured(found, least=CHANCE_DECIMALS) if found and found.n else NOTHING
+    measure = record.measure(name)
+    return measured(measure, least=CHANCE_DECIMALS) if measure and measure.n else NOTHING
 
 
 def _facts(record: Record) -> dict[str, str]:
@@ -447,8 +447,8 @@ def _columns(
         and prompt.answers
     ]
     prompts = [prompt for _, _, prompt in there]
-    found = score_prompts(model, prompts, progress=progress)
-    scores = {"greedy": found.greedy, "ranked": found.ranked, "chance": found.chance}
+    scored = score_prompts(model, prompts, progress=progress)
+    scores = {"greedy": scored.greedy, "ranked": scored.ranked, "chance": scored.chance}
     if lax is not None:
         scores[MIB] = mib_scores(model, prompts, lax, progress=progress)
     columns: dict[str, Float[np.ndarray, "n"]] = {}

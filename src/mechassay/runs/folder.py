@@ -43,14 +43,14 @@ def read_json(path: Path, what: str, kind: type[_Kind]) -> _Kind:
         BadFile: not readable, truncated, or of another kind.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        stored = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BadFile(f"{path}: not a readable {what} ({first_line(error)}).") from None
-    if not isinstance(found, kind):
+    if not isinstance(stored, kind):
         raise BadFile(
             f"{path}: not a readable {what} (no JSON {'object' if kind is dict else 'list'})."
         )
-    return found
+    return stored
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class RunFolder:
                 for name in sorted((set(stored) | set(wanted)) - {*growing, *free, DEFINITIONS})
                 if not _same(stored, wanted, name)
             ]
-            before, now = (each.get(DEFINITIONS, {}) for each in (stored, wanted))
+            before, now = (described.get(DEFINITIONS, {}) for described in (stored, wanted))
             if not isinstance(before, dict):
                 raise BadFile(f"{folder.plan_file}: {DEFINITIONS} must be a JSON object.")
             newer = [name for name, version in now.items() if before.get(name, version) != version]

@@ -75,13 +75,15 @@ def command_line(job: Any, output: Path | None = None) -> str:
 
 def command_words(job: Any) -> list[str] | None:
     """The words of `command_line`; None where no command makes the job."""
-    head, said = job.words()
+    head, option_words = job.words()
     words = list[str](head)
     if not words:
         return None
-    defaults = {each.name: _default(each) for each in dataclasses.fields(job)} | dict(job.typed)
+    defaults = {option.name: _default(option) for option in dataclasses.fields(job)} | dict(
+        job.typed
+    )
     for name, about in options_of(job).items():
-        if name in said or about.role == "secret":
+        if name in option_words or about.role == "secret":
             continue
         value, default = getattr(job, name), defaults[name]
         # A list of what to do has another default in some commands: it is always written.
@@ -117,8 +119,8 @@ def _typed(name: str, about: Option, value: Any) -> list[str] | None:
     # A value that begins with a dash would be taken for an option.
     return [
         word
-        for each in map(str, values)
-        for word in ([f"{_long(flags)}={each}"] if each.startswith("-") else [flags[0], each])
+        for text in map(str, values)
+        for word in ([f"{_long(flags)}={text}"] if text.startswith("-") else [flags[0], text])
     ]
 
 
@@ -269,7 +271,7 @@ def job_of(plan: Mapping[str, Any], **changes: Any) -> Any:
         UnknownName: no such kind of run. BadUsage: it has no such field.
     """
     kind = JOBS.load(str(plan.get("kind", "")))
-    fields = {each.name for each in dataclasses.fields(kind)}
+    fields = {option.name for option in dataclasses.fields(kind)}
     for name in changes:
         if name not in fields:
             raise BadUsage(f"A run of the kind {plan['kind']} has no {name}.")
@@ -311,7 +313,7 @@ class Results(OneLine, Tabular):
                 left.append((cell, failure))
         return Results(folder, tuple(done), tuple(left))
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         kinds = tuple(dict.fromkeys(record.kind for record in self.records))
         count = {"records": len(self.done), "left": len(self.left)}
         return {"folder": str(self.folder.path), "kinds": kinds, **count}
@@ -328,7 +330,7 @@ class Results(OneLine, Tabular):
 
     def __str__(self) -> str:
         """The first of these sentences, or why there is none, and where the page is."""
-        reasons = [f"{each.status}: {each.message}" for each in self.failures]
+        reasons = [f"{failure.status}: {failure.message}" for failure in self.failures]
         first = (self.says or reasons)[:1]
         return "\n".join((*first, f"Report: {self.folder.path / 'report.html'}"))
 
@@ -340,8 +342,8 @@ class Results(OneLine, Tabular):
         roles = self._roles()
         rows = [(*(cell.of.get(x, "") for x in roles), _told(record)) for cell, record in self.done]
         rows += [
-            (*(cell.of.get(x, "") for x in roles), f"{each.status}: {each.message}")
-            for cell, each in self.left
+            (*(cell.of.get(x, "") for x in roles), f"{failure.status}: {failure.message}")
+            for cell, failure in self.left
         ]
         table = html_table((*roles, "result"), rows)
         return html_facts(f"Results in {self.folder.path}", {}, table)
@@ -495,8 +497,8 @@ def shown_model(name: str) -> str:
         return UNTRAINED + shown_model(name.removeprefix(UNTRAINED))
     model, revision = split_revision(name)
     path = Path(model)
-    shown = path.name if path.exists() else model
-    return f"{shown}{AT}{revision}" if revision else shown
+    shown_as = path.name if path.exists() else model
+    return f"{shown_as}{AT}{revision}" if revision else shown_as
 
 
 def made_by(model: Model, seed: int, data_hash: str) -> Provenance:
@@ -520,13 +522,13 @@ def layers_of(text: str, n_layers: int) -> tuple[int, ...] | None:
     try:
         if ":" in text:
             parts = [int(x) if x.strip() else None for x in text.split(":")]
-            found = tuple(range(n_layers))[slice(*parts)]
+            numbers = tuple(range(n_layers))[slice(*parts)]
         else:
-            found = tuple(int(x) for x in text.split(","))
+            numbers = tuple(int(x) for x in text.split(","))
     except (ValueError, TypeError):
         raise BadUsage(
             f"Layers are all, numbers such as 0,3,6, or a slice such as ::3; got {text!r}."
         ) from None
-    if not found:
+    if not numbers:
         raise BadUsage(f"Layers {text} are none of the model's, 0 to {n_layers - 1}.")
-    return found
+    return numbers

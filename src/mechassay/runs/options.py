@@ -57,8 +57,8 @@ def options_of(job: Any) -> dict[str, Option]:
     hints = get_type_hints(kind, include_extras=True)
     about = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
     return {
-        each.name: next((x for x in about[each.name] if isinstance(x, Option)), Option())
-        for each in dataclasses.fields(kind)
+        field.name: next((x for x in about[field.name] if isinstance(x, Option)), Option())
+        for field in dataclasses.fields(kind)
     }
 
 

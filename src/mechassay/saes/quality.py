@@ -38,7 +38,7 @@ from mechassay.interventions.site import Site
 from mechassay.models.forward import Place, forward
 from mechassay.models.model import Model
 from mechassay.results.records import Measure, Selection, Spec
-from mechassay.results.result import Contents, Result
+from mechassay.results.result import RecordContents, Result
 from mechassay.saes.activations import ActivationStore, Windows, weights_hash
 from mechassay.saes.feature_matching import (
     SHARED,
@@ -121,7 +121,7 @@ class SAEQuality(Result, kind="saes"):
     warnings: tuple[str, ...] = ()
     about: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         own = {m.name: m.value for m in self.measures if m.of == RESULT}
         return {"site": str(self.store.site), **own}
 
@@ -139,7 +139,7 @@ class SAEQuality(Result, kind="saes"):
         names = ("name", "of", "value", "low", "high", "n", "n_undefined")
         return {name: [getattr(m, name) for m in self.measures] for name in names}
 
-    def contents(self) -> Contents:
+    def contents(self) -> RecordContents:
         store = self.store
         return {
             "specs": {
@@ -204,8 +204,8 @@ def sae_quality(
         subjects["control:permuted"] = permuted_sae(sae, seed=seed)
     measures: list[Measure] = []
     with progress.track("quality", len(subjects) + len(seeds) + (untrained is not None)) as advance:
-        for of, each in subjects.items():
-            measures += data.measures(each, of)
+        for of, subject in subjects.items():
+            measures += data.measures(subject, of)
             advance(1)
         measures.append(data.pca(k))
         measures.append(data.model_loss())
@@ -240,24 +240,28 @@ def check_dictionary(model: Model, sae: SAE, store: ActivationStore) -> None:
 
 
 def _warnings(measures: Sequence[Measure], k: int, data: _Measuring) -> tuple[str, ...]:
-    found: list[str] = []
+    warnings: list[str] = []
     named = {(m.name, m.of): m.value for m in measures}
     own = named["explained_variance", RESULT]
     axes = named["pca_explained_variance", RESULT]
     if own <= axes:
-        found.append(f"{k} main axes explain as much of the variance ({axes:.3f}) as the SAE does.")
+        warnings.append(
+            f"{k} main axes explain as much of the variance ({axes:.3f}) as the SAE does."
+        )
     first = data.first_axis
     if first > 0.3:
-        found.append(f"One axis has {100 * first:.0f} % of the variance.")
+        warnings.append(f"One axis has {100 * first:.0f} % of the variance.")
     shared = [m.value for m in measures if m.name == "shared" and m.of == RESULT]
     if not shared:
-        found.append("No other seed was compared: explained variance is no evidence of features.")
+        warnings.append(
+            "No other seed was compared: explained variance is no evidence of features."
+        )
     elif max(shared) < 0.3:
-        found.append(
+        warnings.append(
             f"Another seed shares {100 * max(shared):.0f} % of the features: they are not those"
             " that any training would find."
         )
-    return tuple(found)
+    return tuple(warnings)
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,7 +303,10 @@ class _Measuring:
         drop = store.settings.drop
         references = (None, "zero", mean.to(model.dtype))
         losses = np.stack(
-            [spliced_loss(model, store.site, some, each, drop=drop) for each in references]
+            [
+                spliced_loss(model, store.site, some, reference, drop=drop)
+                for reference in references
+            ]
         )
         rng = np.random.default_rng(seed)
         return _Measuring(
@@ -436,13 +443,13 @@ def _mean(name: str, values: Tensor) -> Measure:
 
 
 def _agreement(sae: SAE, other: SAE, suffix: str, seed: int) -> list[Measure]:
-    found, of, null = seed_agreement(sae, other, seed=seed), RESULT + suffix, "control:random"
-    n = len(found.cosines)
+    agreement, of, null = seed_agreement(sae, other, seed=seed), RESULT + suffix, "control:random"
+    n = len(agreement.cosines)
     return [
-        _measure("matched_cosine", found.matched, of=of, n=n),
-        _measure("shared", found.shared, of=of, n=n),
-        _measure("matched_cosine", found.random_matched, of=null + suffix, n=n),
-        _measure("shared", found.random_shared, of=null + suffix, n=n),
+        _measure("matched_cosine", agreement.matched, of=of, n=n),
+        _measure("shared", agreement.shared, of=of, n=n),
+        _measure("matched_cosine", agreement.random_matched, of=null + suffix, n=n),
+        _measure("shared", agreement.random_shared, of=null + suffix, n=n),
     ]
 
 
@@ -474,14 +481,14 @@ def spliced_loss(
             torch.zeros_like(h) if put is None or isinstance(put, str) else put.to(h).expand_as(h)
         )
 
-    found: list[Tensor] = []
+    losses: list[Tensor] = []
     for tokens in windows.tokens.to(model.device).split(batch):
         final = edited_final(model, site, tokens, None if put is None else new, drop)
         logits = model.decoder.readout(final[:, drop:-1].flatten(0, 1)).all()
-        told = tokens[:, drop + 1 :].flatten()
-        loss = torch.nn.functional.cross_entropy(logits, told, reduction="none")
-        found.append(loss.view(len(tokens), -1).double().mean(1).cpu())
-    return torch.cat(found).numpy()
+        targets = tokens[:, drop + 1 :].flatten()
+        loss = torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+        losses.append(loss.view(len(tokens), -1).double().mean(1).cpu())
+    return torch.cat(losses).numpy()
 
 
 def edited_final(

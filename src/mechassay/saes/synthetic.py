@@ -128,7 +128,7 @@ class PlantedFeatures(OneLine):
     codes: Float[Tensor, "documents window n"]
     values: Float[Tensor, "documents window d"]
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         documents, window, n = self.codes.shape
         about = {"d": self.settings.d, "features": n, "coarse": len(self.coarse)}
         return {**about, "documents": documents, "window": window}

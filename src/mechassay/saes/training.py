@@ -130,9 +130,9 @@ class TrainedSAE(OneLine):
     dead: Float[Tensor, "steps"]
     provenance: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
-    def shown(self) -> dict[str, Any]:
-        told = {"sae": repr(self.sae), "steps": len(self.losses)}
-        return told | {"last_loss": float(self.losses[-1]), "dead": int(self.dead[-1])}
+    def repr_fields(self) -> dict[str, Any]:
+        facts = {"sae": repr(self.sae), "steps": len(self.losses)}
+        return facts | {"last_loss": float(self.losses[-1]), "dead": int(self.dead[-1])}
 
     def save(self, folder: str | Path) -> Path:
         """Write the SAE in SAELens's layout, with its provenance, and its losses beside it."""
@@ -147,15 +147,15 @@ class TrainedSAE(OneLine):
         Raises:
             BadFile: it is no SAE, or none of ours.
         """
-        sae, told = load_sae(folder), provenance_of(folder)
+        sae, provenance = load_sae(folder), provenance_of(folder)
         kept, _ = read_tensors(Path(folder) / LOSSES, KIND)
         try:
-            settings = SAESettings(**told["settings"])
+            settings = SAESettings(**provenance["settings"])
             losses, dead = kept["losses"], kept["dead"]
         except (KeyError, TypeError, ValueError, BadUsage) as error:
             raise BadFile(f"{folder}: does not say how it was trained ({error}).") from None
         return TrainedSAE(
-            sae, initial_rows(sae.d_in, settings), losses, dead, MappingProxyType(told)
+            sae, initial_rows(sae.d_in, settings), losses, dead, MappingProxyType(provenance)
         )
 
 
@@ -363,7 +363,7 @@ class DictionaryTrainer(OneLine):
     device: str = "cpu"
     progress: Progress = SILENT
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         return {"store": repr(self.store), "settings": repr(self.settings)}
 
     def train(
@@ -386,7 +386,7 @@ class DictionaryTrainer(OneLine):
         Raises:
             UnknownName: no such setting. BadUsage: a wrong value of one, see `train_sae`.
         """
-        known = [each.name for each in fields(SAESettings)]
+        known = [option.name for option in fields(SAESettings)]
         for name in changes:
             one_of("setting of a training", name, known)
         settings = replace(self.settings, seed=seed, **changes)
@@ -433,7 +433,7 @@ def train_once(
     key = training_key(store, settings, encoder, decoder, b_enc)
     if (folder / "cfg.json").is_file() and provenance_of(folder).get("key") == key:
         return TrainedSAE.load(folder)
-    found = train_sae(
+    trained = train_sae(
         store,
         settings,
         encoder=encoder,
@@ -443,6 +443,6 @@ def train_once(
         device=device,
         progress=progress,
     )
-    found.save(folder)
+    trained.save(folder)
     # Read again, so that a run that goes on has the same.
     return TrainedSAE.load(folder)

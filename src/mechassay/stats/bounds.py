@@ -92,10 +92,10 @@ class UpperBound:
     confidence: float
 
     def __str__(self) -> str:
-        said = f"percentile {100 * self.p:g}, confidence {self.level:g}, {self.kind}"
+        text = f"percentile {100 * self.p:g}, confidence {self.level:g}, {self.kind}"
         if self.rank is None:
-            return f"{said}: no bound, {self.n:,} values are too few"
-        return f"{said}: at most {self.value:.6g} (value {self.rank:,} of {self.n:,})"
+            return f"{text}: no bound, {self.n:,} values are too few"
+        return f"{text}: at most {self.value:.6g} (value {self.rank:,} of {self.n:,})"
 
 
 def upper_bound(
@@ -181,10 +181,10 @@ def order_interval(values: Float[np.ndarray, "*shape"], p: float, level: float =
 
     low = first_that(too_high, 1, n + 1) - 1
     places = [rank - 1 for rank in (low, high) if rank]
-    found = np.partition(values, places, axis=None) if places else values
+    sorted_parts = np.partition(values, places, axis=None) if places else values
     return Interval(
-        float(found[low - 1]) if low else -math.inf,
-        float(found[high - 1]) if high else math.inf,
+        float(sorted_parts[low - 1]) if low else -math.inf,
+        float(sorted_parts[high - 1]) if high else math.inf,
         level,
     )
 

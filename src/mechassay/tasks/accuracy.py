@@ -48,13 +48,13 @@ class Behaviour:
     Attributes:
         greedy, ranked: 1 right, 0 wrong, NaN undefined.
         chance: the share of the choices that is right; NaN without choices.
-        said: the most likely next token, as text.
+        predicted: the most likely next token, as text.
     """
 
     greedy: Float[np.ndarray, "n"]
     ranked: Float[np.ndarray, "n"]
     chance: Float[np.ndarray, "n"]
-    said: tuple[str, ...]
+    predicted: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -101,21 +101,26 @@ def score_prompts(
     """
     needs_model(model, "score_prompts")
     questions = _questions(model, prompts)
-    said = _said(model, questions, progress)
+    predicted = _said(model, questions, progress)
     greedy, ranked, chance = np.full((3, len(prompts)), np.nan)
     for row, question in enumerate(questions):
         prompt = question.tokens
         if question.answers:
             greedy[row] = any(
-                all(said[prompt + answer[:end]].best == token for end, token in enumerate(answer))
+                all(
+                    predicted[prompt + answer[:end]].best == token
+                    for end, token in enumerate(answer)
+                )
                 for answer in question.answers
             )
         if question.answers and question.choices:
-            best = max(question.choices, key=lambda choice: _log_prob(prompt, choice, said))
+            best = max(question.choices, key=lambda choice: _log_prob(prompt, choice, predicted))
             ranked[row] = best in question.answers
             chance[row] = np.mean([choice in question.answers for choice in question.choices])
     assert model.tokenizer is not None
-    words = model.tokenizer.batch_decode([[said[question.tokens].best] for question in questions])
+    words = model.tokenizer.batch_decode(
+        [[predicted[question.tokens].best] for question in questions]
+    )
     return Behaviour(greedy, ranked, chance, tuple(words))
 
 
@@ -127,12 +132,12 @@ def log_probabilities(
     """
     needs_model(model, "log_probabilities")
     questions = _questions(model, prompts)
-    said = _said(model, questions, progress)
+    predicted = _said(model, questions, progress)
     scored: list[dict[str, float]] = []
     for prompt, question in zip(prompts, questions, strict=True):
         texts = (*prompt.answers, *prompt.choices)
         rests = zip(texts, (*question.answers, *question.choices), strict=True)
-        scored.append({text: _log_prob(question.tokens, rest, said) for text, rest in rests})
+        scored.append({text: _log_prob(question.tokens, rest, predicted) for text, rest in rests})
     return scored
 
 
@@ -165,7 +170,9 @@ def written(
             for row, tail in zip(chunk, new, strict=True):
                 rows[row] = (*begun[row], *until_end(tail, end))
             advance(len(chunk))
-    before, after = (tokenizer.batch_decode([list(row) for row in each]) for each in (begun, rows))
+    before, after = (
+        tokenizer.batch_decode([list(row) for row in some_rows]) for some_rows in (begun, rows)
+    )
     return [text[len(prompt) :] for prompt, text in zip(before, after, strict=True)]
 
 
@@ -179,8 +186,8 @@ def _left_padded(
     return tokens, torch.arange(width, device=device) >= width - lengths[:, None]
 
 
-def _log_prob(prompt: Tokens, rest: Tokens, said: Mapping[Tokens, _Next]) -> float:
-    return sum(said[prompt + rest[:end]].log_probs[token] for end, token in enumerate(rest))
+def _log_prob(prompt: Tokens, rest: Tokens, predicted: Mapping[Tokens, _Next]) -> float:
+    return sum(predicted[prompt + rest[:end]].log_probs[token] for end, token in enumerate(rest))
 
 
 def _encoded(model: Model, texts: Sequence[str]) -> list[Tokens]:
@@ -200,13 +207,15 @@ def _encoded(model: Model, texts: Sequence[str]) -> list[Tokens]:
 def _questions(model: Model, prompts: Sequence[Prompt]) -> list[_TokenQuestion]:
     assert model.tokenizer is not None
     own = encode(model.tokenizer, [prompt.text for prompt in prompts])
-    said = [(*prompt.answers, *prompt.choices) for prompt in prompts]
+    continuations = [(*prompt.answers, *prompt.choices) for prompt in prompts]
     joined = [
-        prompt.text + text for prompt, texts in zip(prompts, said, strict=True) for text in texts
+        prompt.text + text
+        for prompt, texts in zip(prompts, continuations, strict=True)
+        for text in texts
     ]
     whole = iter(encode(model.tokenizer, joined))
     questions: list[_TokenQuestion] = []
-    for prompt, texts, tokens in zip(prompts, said, own, strict=True):
+    for prompt, texts, tokens in zip(prompts, continuations, own, strict=True):
         split = continued(tokens, [next(whole) for _ in texts] or [tokens], force=False)
         rests = split.rests if texts else ()
         for text, rest in zip(texts, rests, strict=True):
@@ -227,7 +236,7 @@ def _said(
     """
     asked = _asked(questions)
     contexts = list(asked)
-    found: dict[Tokens, _Next] = {}
+    predicted: dict[Tokens, _Next] = {}
     with (
         progress.track("scoring prompts", len(contexts)) as advance,
         out_of_memory_is_an_error("Scoring prompts"),
@@ -239,9 +248,9 @@ def _said(
                 rows = slice(begin, begin + ROWS_OF_LOGITS)
                 wanted = [list(asked[context]) for context in read[rows]]
                 says = _read_out(model.decoder.readout(streams[rows]).all(), wanted)
-                found |= zip(read[rows], says, strict=True)
+                predicted |= zip(read[rows], says, strict=True)
             advance(len(read))
-    return found
+    return predicted
 
 
 def _asked(questions: Sequence[_TokenQuestion]) -> dict[Tokens, dict[int, None]]:

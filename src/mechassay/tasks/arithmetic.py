@@ -123,9 +123,12 @@ class Arithmetic(PublicTask):
     def readings(
         self, split: str, seed: int, tokenizer: Any = None
     ) -> Iterator[Example | Unreadable]:
-        for each in super().readings(split, seed, tokenizer):
-            if isinstance(each, Unreadable) or self.digits in (0, int(each.tags["num_digit"])):
-                yield each
+        for reading in super().readings(split, seed, tokenizer):
+            if isinstance(reading, Unreadable) or self.digits in (
+                0,
+                int(reading.tags["num_digit"]),
+            ):
+                yield reading
 
     def invent(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
         """All operands of the split with all templates, in an order drawn once."""
@@ -269,7 +272,7 @@ def changes(operator: str, operands: Operands) -> dict[str, list[Operands]]:
     }
     carry = carries(operator, a, b)
     return {
-        **{kind: [each for each in made if each != operands] for kind, made in possible.items()},
+        **{kind: [pair for pair in made if pair != operands] for kind, made in possible.items()},
         "ones_carry_counterfactual": [
             (10 * tens_a + x, 10 * tens_b + y)
             for x in ones
@@ -277,9 +280,9 @@ def changes(operator: str, operands: Operands) -> dict[str, list[Operands]]:
             if carries(operator, x, y) != carry
         ],
         TENS_CARRY: [
-            each
-            for each in possible["tens_op1_counterfactual"]
-            if operator == "+" and (sum(each) >= 100) != (a + b >= 100)
+            pair
+            for pair in possible["tens_op1_counterfactual"]
+            if operator == "+" and (sum(pair) >= 100) != (a + b >= 100)
         ],
     }
 

@@ -167,7 +167,7 @@ def _some(words: Sequence[str], n: int, rng: np.random.Generator) -> list[str]:
 
 def _prompt(fields: Mapping[str, str], answers: tuple[str, ...] = ()) -> Prompt:
     """A prompt whose docstring describes a and b, unless `fields` has other names for them."""
-    choices = tuple(f" {fields[each]}" for each in PARAMETERS)
+    choices = tuple(f" {fields[parameter]}" for parameter in PARAMETERS)
     return filled(TEMPLATE, {"a_2": fields["a"], "b_2": fields["b"], **fields}, answers, choices)
 
 

@@ -171,7 +171,11 @@ class PublicTask(Task):
         Raises:
             BadFile: there are rows, but none can be read; or the data set itself cannot.
         """
-        return (each for each in self.readings(split, seed, tokenizer) if isinstance(each, Example))
+        return (
+            reading
+            for reading in self.readings(split, seed, tokenizer)
+            if isinstance(reading, Example)
+        )
 
     def readings(
         self, split: str, seed: int, tokenizer: Any = None
@@ -187,11 +191,11 @@ class PublicTask(Task):
             try:
                 yield self.from_row(row, id)
             except ROW_ERRORS as error:
-                reason, told = reason_of(error), first_line(error).rstrip(".")
-                told = f"no {error}" if isinstance(error, KeyError) else told
-                first = first or f"row {number}: {told}"
+                reason, message = reason_of(error), first_line(error).rstrip(".")
+                message = f"no {error}" if isinstance(error, KeyError) else message
+                first = first or f"row {number}: {message}"
                 wrong[reason] += 1
-                yield Unreadable(id, reason, f"row {number} of {self.source} ({split}): {told}")
+                yield Unreadable(id, reason, f"row {number} of {self.source} ({split}): {message}")
         if number and wrong.total() == number:
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in wrong.most_common(NAMED))
             raise BadFile(
@@ -206,17 +210,17 @@ class PublicTask(Task):
 
         A struct that is null, or whose prompt is, is not there.
         """
-        found: dict[str, T] = {}
+        parsed: dict[str, T] = {}
         unread: dict[str, str] = {}
         for kind in self.counterfactuals:
             struct = row.get(kind)
             if not struct or (isinstance(struct, Mapping) and struct.get("prompt") is None):
                 continue
             try:
-                found[kind] = read(struct)
+                parsed[kind] = read(struct)
             except ROW_ERRORS as error:
                 unread[kind] = f"its counterfactual: {reason_of(error)}"
-        return found, unread
+        return parsed, unread
 
     def rows(
         self,
@@ -251,8 +255,8 @@ def public_rows(source: str, public: PublicData, split: str) -> Iterable[Mapping
     if not config.HF_HUB_OFFLINE:
         reachable(repo, config.HF_ENDPOINT)
     try:
-        found: Any = load_dataset(repo, public.config, split=public.split(split))
-        return found
+        dataset: Any = load_dataset(repo, public.config, split=public.split(split))
+        return dataset
     except (OSError, ValueError, RuntimeError) as error:
         raise BadFile(
             f"{repo}{f' ({public.config})' if public.config else ''}, split"

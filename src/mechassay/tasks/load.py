@@ -59,28 +59,28 @@ def parts_of(text: str, values: Mapping[str, str], given: Mapping[str, Span]) ->
         values: what is looked for, by name.
         given: parts that are known; their names are taken.
     """
-    found = dict(given)
+    spans = dict(given)
     for name, value in values.items():
         if name in given:
             continue
         for number, span in enumerate(places(text, value.strip()), 1):
             numbered = name if number == 1 else f"{name}_{number}"
-            if number == 1 or (numbered not in values and numbered not in found):
-                found[numbered] = span
-    return found
+            if number == 1 or (numbered not in values and numbered not in spans):
+                spans[numbered] = span
+    return spans
 
 
 def places(text: str, value: str) -> list[Span]:
     """Where a value stands as a whole word, from left to right; nothing for an empty one."""
-    found: list[Span] = []
+    spans: list[Span] = []
     begin = text.find(value) if value else -1
     while begin >= 0:
         end = begin + len(value)
         whole = not _in_word(text[begin - 1 : begin]) and not _in_word(text[end : end + 1])
         if whole:
-            found.append((begin, end))
+            spans.append((begin, end))
         begin = text.find(value, end if whole else begin + 1)
-    return found
+    return spans
 
 
 def _in_word(character: str) -> bool:
@@ -225,14 +225,14 @@ class FileTask(Task):
         """The rows of one split, or of all, each with its split and group."""
         contents = self._contents
         placed = zip(contents.rows, contents.splits, contents.groups, strict=True)
-        return (each for each in placed if split in (None, each[1]))
+        return (own for own in placed if split in (None, own[1]))
 
     @cached_property
     def _contents(self) -> Contents:
         rows = pair_rows(self.path, self.split_column)
         if _sha256(Path(self.path)) != self.sha256:
-            said = "the file has changed since it was first read; load the task again"
-            raise BadFile(f"{self.path}: {said}.")
+            message = "the file has changed since it was first read; load the task again"
+            raise BadFile(f"{self.path}: {message}.")
         return contents_of(rows, self.path, self.name, self.split_column)
 
     def _no_split(self, split: str) -> BadUsage:
@@ -419,9 +419,9 @@ def check_pairs(
         )
     with progress.track("checking pairs", sum(sizes.values())) as advance:
         while chunk := list(islice(examples, AT_ONCE)):
-            found = aligned([example for _, example in chunk], kind, tokenizer)
-            for (split, example), each in zip(chunk, found, strict=True):
-                looked[split].append(_looked(example, each))
+            alignments = aligned([example for _, example in chunk], kind, tokenizer)
+            for (split, example), alignment in zip(chunk, alignments, strict=True):
+                looked[split].append(_looked(example, alignment))
             advance(len(chunk))
     remarks: dict[str, str] = {}
     for split in looked:
@@ -446,31 +446,33 @@ class _Looked(NamedTuple):
     parts: tuple[str, ...] = ()
 
 
-def _looked(example: Example | Unreadable, found: Aligned | Misaligned | None) -> _Looked:
-    if isinstance(example, Unreadable) or isinstance(found, Misaligned):
-        assert isinstance(found, Misaligned), "what cannot be read has a reason"
-        return _Looked(example.id, {found.reason: found.message})
-    length = None if found is None else len(found.clean)
-    return _Looked(example.id, EMPTY, _notes(example, found), length, tuple(example.prompt.spans))
+def _looked(example: Example | Unreadable, alignment: Aligned | Misaligned | None) -> _Looked:
+    if isinstance(example, Unreadable) or isinstance(alignment, Misaligned):
+        assert isinstance(alignment, Misaligned), "what cannot be read has a reason"
+        return _Looked(example.id, {alignment.reason: alignment.message})
+    length = None if alignment is None else len(alignment.clean)
+    return _Looked(
+        example.id, EMPTY, _notes(example, alignment), length, tuple(example.prompt.spans)
+    )
 
 
-def _notes(example: Example, found: Aligned | None) -> dict[str, str]:
+def _notes(example: Example, alignment: Aligned | None) -> dict[str, str]:
     """What is unusual about a usable pair, each with a message."""
     notes: dict[str, str] = {}
     for answer in example.prompt.answers:
         if not answer[:1].isspace() and not example.prompt.text[-1:].isspace():
             notes[NO_SPACE] = f"{answer!r} directly follows {example.prompt.text[-20:]!r}"
             break
-    if found is None:
+    if alignment is None:
         return notes
-    if found.partial:
+    if alignment.partial:
         notes[PARTIAL] = "an answer or foil has more tokens than the one that is compared"
-    if found.forced:
-        said = "tokens that answers and foils share are written after the prompt"
-        notes[FORCED] = f"{said} ({found.forced} here)"
-    if found.cut:
-        said = "tokens at the end of the prompt are left out, as what follows changes them"
-        notes[CUT] = f"{said} ({found.cut} here)"
+    if alignment.forced:
+        note = "tokens that answers and foils share are written after the prompt"
+        notes[FORCED] = f"{note} ({alignment.forced} here)"
+    if alignment.cut:
+        note = "tokens at the end of the prompt are left out, as what follows changes them"
+        notes[CUT] = f"{note} ({alignment.cut} here)"
     return notes
 
 
@@ -487,10 +489,10 @@ def _summary(rows: Sequence[_Looked]) -> SplitCheck:
     )
 
 
-def _findings(told: Iterable[tuple[str, Mapping[str, str]]]) -> Mapping[str, Finding]:
+def _findings(notes_of: Iterable[tuple[str, Mapping[str, str]]]) -> Mapping[str, Finding]:
     """For each kind, how many rows have it, the first of them, and what is said of the first."""
     by_kind: dict[str, list[tuple[str, str]]] = {}
-    for id, messages in told:
+    for id, messages in notes_of:
         for kind, message in messages.items():
             by_kind.setdefault(kind, []).append((id, message))
     return {

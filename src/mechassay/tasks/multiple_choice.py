@@ -251,7 +251,7 @@ def read_question(struct: Mapping[str, Any]) -> Question:
     """
     labels, texts = labelled(struct["choices"])
     stem, choices = _lines(struct["prompt"], labels)
-    if [each.strip() for each in choices] != [str(each).strip() for each in texts]:
+    if [choice.strip() for choice in choices] != [str(text).strip() for text in texts]:
         raise BadRow(
             "a prompt that contradicts its choices",
             f"the prompt has the choices {choices}, the field has {texts}",

@@ -125,8 +125,8 @@ def meaning(names: Texts, split_column: str) -> Columns:
     columns = _present(PROMPTS, names) | _continuations(names)
     missing = [what for what in (*PROMPTS, *CONTINUATIONS) if what not in columns]
     if missing:
-        said = f"no column{'s' if len(missing) > 1 else ''} {', '.join(map(repr, missing))}"
-        raise Mistake(said, _hint(missing, names))
+        message = f"no column{'s' if len(missing) > 1 else ''} {', '.join(map(repr, missing))}"
+        raise Mistake(message, _hint(missing, names))
     # A column without a name is no tag: it is the row number that pandas writes, or nothing.
     special = {*columns.values(), *OPTIONAL, ANSWERS_OF_OTHER, split_column, ""}
     tags = tuple(name for name in names if name not in special)
@@ -137,34 +137,34 @@ def meaning(names: Texts, split_column: str) -> Columns:
 
 def _continuations(names: Texts) -> dict[str, str]:
     """The columns of answers and foils, as far as there are any; an empty foil beside a year."""
-    found = _present(CONTINUATIONS, names)
-    if len({name in ID_COLUMNS for name in found.values()}) > 1:
+    present = _present(CONTINUATIONS, names)
+    if len({name in ID_COLUMNS for name in present.values()}) > 1:
         raise Mistake(
-            f"{found['answer']!r} and {found['foil']!r} are not of one kind",
+            f"{present['answer']!r} and {present['foil']!r} are not of one kind",
             "both must be texts, or both token ids",
         )
-    if len(found) == len(CONTINUATIONS):
-        return found
+    if len(present) == len(CONTINUATIONS):
+        return present
     for pair in TOKEN_IDS:
         if set(pair) <= set(names):
             return dict(zip(CONTINUATIONS, pair, strict=True))
     years = [name for name in YEARS if name in names]
-    if len(years) == 1 and set(found.values()) <= set(years):
+    if len(years) == 1 and set(present.values()) <= set(years):
         return {"answer": years[0], "foil": ""}
-    return found
+    return present
 
 
 def _present(wanted: Mapping[str, Texts], names: Texts) -> dict[str, str]:
     """The column of each meaning that has one."""
-    found: dict[str, str] = {}
+    columns: dict[str, str] = {}
     for what, spellings in wanted.items():
         present = [name for name in spellings if name in names]
         if len(present) > 1:
             same = f"{present[0]!r} and {present[1]!r}"
             raise Mistake(f"the columns {same} mean the same", "keep one of them")
         if present:
-            found[what] = present[0]
-    return found
+            columns[what] = present[0]
+    return columns
 
 
 def _hint(missing: Sequence[str], names: Sequence[str]) -> str:
@@ -308,22 +308,22 @@ def _parts(
     raw: dict[str, Any], columns: Columns, in_cells: bool, clean: str, other: str
 ) -> dict[str, Any]:
     """What a row says beside its prompts, answers and foils."""
-    said = {name: raw[name] for name in columns.tags if raw[name] is not None}
+    tags = {name: raw[name] for name in columns.tags if raw[name] is not None}
     given = {
-        name: spans_of(name, said.pop(name), text)
+        name: spans_of(name, tags.pop(name), text)
         for name, text in zip(SPANS, (clean, other), strict=True)
-        if name in said and not in_cells
+        if name in tags and not in_cells
     }
-    nested: dict[str, Any] = said.pop(TAGS) if isinstance(said.get(TAGS), dict) else {}
+    nested: dict[str, Any] = tags.pop(TAGS) if isinstance(tags.get(TAGS), dict) else {}
     # A row that gives its parts itself has them from its columns besides, not from its tags.
-    sought = said if given else said | nested
+    sought = tags if given else tags | nested
     values = {name: str(value) for name, value in sought.items() if type(value) in (str, int)}
     ours = {name: text for name, text in values.items() if name not in columns.others.values()}
     theirs = {name: raw[column] for name, column in columns.others.items() if column in values}
     return {
         "tags": {
             name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            for name, value in (said | nested).items()
+            for name, value in (tags | nested).items()
             if value is not None
         },
         "values": ours,
@@ -417,8 +417,8 @@ def contents_of(rows: list[PairRow], path: str, name: str, split_column: str) ->
     )
     _check_ids(rows, path, name)
     splits = _splits(rows, hashes, path, split_column)
-    said = [_said(row) for row in rows]
-    _check_contradictions(rows, said, path)
+    stated = [_said(row) for row in rows]
+    _check_contradictions(rows, stated, path)
     groups = _groups(rows, hashes, name)
     repeated = [rows[row].place for row, _ in _repeats([row.clean for row in rows])]
     if not repeated:
@@ -455,8 +455,8 @@ def _splits(
     without = [row.place for row, split in zip(rows, given, strict=True) if split is None]
     if len(without) == len(rows):
         if split_column != SPLIT:
-            said = f"no row has the column {split_column!r}, which split_column names"
-            raise BadFile(f"{path}: {said}.")
+            message = f"no row has the column {split_column!r}, which split_column names"
+            raise BadFile(f"{path}: {message}.")
         ends = np.cumsum(list(SHARES.values()))[:-1]
         allotted = np.searchsorted(ends, uniform(least_hash(hashes)), side="right").tolist()
         return [SPLITS[place] for place in allotted]
@@ -490,11 +490,11 @@ def _check_shared_prompts(rows: Sequence[PairRow], splits: Sequence[str], path: 
         )
 
 
-def _check_contradictions(rows: Sequence[PairRow], said: Sequence[Said], path: str) -> None:
-    first = {what: row for row, what in reversed(list(enumerate(said)))}
+def _check_contradictions(rows: Sequence[PairRow], stated: Sequence[Said], path: str) -> None:
+    first = {what: row for row, what in reversed(list(enumerate(stated)))}
     against = [
         (row, first[clean, foils, answers])
-        for row, (clean, answers, foils) in enumerate(said)
+        for row, (clean, answers, foils) in enumerate(stated)
         if (clean, foils, answers) in first
     ]
     if against:
@@ -600,8 +600,8 @@ class TokenIds:
     def _check_kind(self, row: PairRow, token: int, text: str) -> None:
         """Refuse a word with a space before it where another has none."""
         spaced = text[:1].isspace()
-        said = f"row {row.place}: {token} is {text!r}"
-        self._first.setdefault(spaced, said)
+        message = f"row {row.place}: {token} is {text!r}"
+        self._first.setdefault(spaced, message)
         if not row.clean[-1:].isspace() and len(self._first) == 2:
             raise BadPairs(
                 f"{self.path}: some token ids are words with a space before them and some are not"

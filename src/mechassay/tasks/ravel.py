@@ -333,8 +333,10 @@ def continuations(text: str, values: Iterable[str]) -> tuple[str, ...]:
 def _example(id: str, prompt: Query, others: Mapping[str, Query]) -> Example:
     """The example of an original and its counterfactuals."""
     attribute = prompt.columns["attribute"]
-    said = continuations(prompt.text, [other.columns[attribute] for other in others.values()])
-    foils = tuple(text for text in said if text not in prompt.answers)
+    continuations_of = continuations(
+        prompt.text, [other.columns[attribute] for other in others.values()]
+    )
+    foils = tuple(text for text in continuations_of if text not in prompt.answers)
     tags = {
         "city": prompt.columns[ENTITY],
         "attribute": attribute,

@@ -36,17 +36,17 @@ def labels_it(text: str, answers: Sequence[str]) -> bool:
 
 def first_number(text: str, answers: Sequence[str]) -> bool:
     """The first number in the text is an answer, which may be written with three digits."""
-    found = re.search(r"\d+", text)
+    match = re.search(r"\d+", text)
     right = [answer.strip() for answer in answers]
-    return found is not None and found[0] in {*right, *(number.zfill(3) for number in right)}
+    return match is not None and match[0] in {*right, *(number.zfill(3) for number in right)}
 
 
 def any_value(text: str, answers: Sequence[str]) -> bool:
     """A value of a city's attribute is in the text, or another name for it."""
-    said = re.sub(r"[^\w\s]+", "", text.lower()).strip()
+    words = re.sub(r"[^\w\s]+", "", text.lower()).strip()
     return any(
-        value.strip().lower() in said
-        or _other_name(value.strip().lower(), said, text.strip().lower())
+        value.strip().lower() in words
+        or _other_name(value.strip().lower(), words, text.strip().lower())
         for value in answers
     )
 
@@ -65,7 +65,7 @@ INSIDE = {"mandarin": ("chinese", "mandarin"), "chinese": ("chinese", "mandarin"
 WITH_ARTICLE = ("united states", "united kingdom", "czech republic")
 
 
-def _other_name(value: str, said: str, raw: str) -> bool:
+def _other_name(value: str, answer: str, raw: str) -> bool:
     """Whether a text begins with, has or is another name of a value.
 
     Args:
@@ -76,11 +76,11 @@ def _other_name(value: str, said: str, raw: str) -> bool:
         plain = raw.replace("the ", "")
         if plain == "us" or plain.startswith((value.replace("the ", ""), "england")):
             return True
-    if "north america" in value and said == "na":
+    if "north america" in value and answer == "na":
         return True
     beginnings = (name for known, names in BEGINNINGS.items() if known in value for name in names)
     inside = (name for known, names in INSIDE.items() if known in value for name in names)
-    return said.startswith(tuple(beginnings)) or any(name in said for name in inside)
+    return answer.startswith(tuple(beginnings)) or any(name in answer for name in inside)
 
 
 NAMED = Scoring(1, names_it)

@@ -250,7 +250,10 @@ class _Chosen:
     def take(self, chunk: Sequence[Example | Unreadable], size: int) -> None:
         """Add what is fit, up to `size` pairs; nothing after the last one taken is looked at."""
         alignments = aligned(chunk, self.kind, self.tokenizer)
-        reasons = [each.reason if isinstance(each, Misaligned) else None for each in alignments]
+        reasons = [
+            alignment.reason if isinstance(alignment, Misaligned) else None
+            for alignment in alignments
+        ]
         fit = {
             row: example
             for row, example in enumerate(chunk)
@@ -293,7 +296,7 @@ def aligned(
     examples: Sequence[Example | Unreadable], kind: str, tokenizer: Any
 ) -> list[Aligned | Misaligned | None]:
     """How each example's pair is aligned, or why not; None: usable, as there is no tokenizer."""
-    alignments: list[Aligned | Misaligned | None] = [_misfit(each, kind) for each in examples]
+    alignments: list[Aligned | Misaligned | None] = [_misfit(example, kind) for example in examples]
     if tokenizer is not None:
         pairs = {
             row: example.pair(kind)
@@ -334,7 +337,7 @@ def split_rng(split: str, seed: int) -> np.random.Generator:
 def settings_of(task: Task) -> dict[str, Any]:
     """A task's settings, its dataclass fields, as plain values."""
     by_contract: Any = task  # A dataclass, which no protocol can say.
-    return {each.name: getattr(task, each.name) for each in fields(by_contract) if each.repr}
+    return {field.name: getattr(task, field.name) for field in fields(by_contract) if field.repr}
 
 
 # 60 % train, 20 % validation, 20 % test.

@@ -126,7 +126,9 @@ class Template(Task):
             _pieces=tuple(_FIELD.split(self.prompt)),
         )
         self._check_fields()
-        prompts = [filled(self.prompt, each, (filled(self.answer, each).text,)) for each in rows]
+        prompts = [
+            filled(self.prompt, fields, (filled(self.answer, fields).text,)) for fields in rows
+        ]
         self._check_prompts(prompts)
         placed = zip(rows, prompts, self._allotted(prompts), strict=True)
         made = tuple(_TemplateRow(number, *row) for number, row in enumerate(placed, 1))

@@ -188,14 +188,14 @@ def check_finder(
     again = finder.fit(model, interchanges, sites, progress=SILENT)
     for site in fit.sites:
         values, others = _values(model, site)
-        found = fit.features(site).change(values, others)
-        assert bool(torch.isfinite(found).all()), f"new values at {site} are not finite"
-        assert torch.equal(found, again.features(site).change(values, others)), (
+        change = fit.features(site).change(values, others)
+        assert bool(torch.isfinite(change).all()), f"new values at {site} are not finite"
+        assert torch.equal(change, again.features(site).change(values, others)), (
             "two fits gave different features"
         )
         single = finder.fit(model, interchanges, [site], progress=SILENT)
         one = single.features(site).change(values, others)
-        assert torch.allclose(found, one, rtol=1e-3, atol=1e-3 * float(values.abs().max())), (
+        assert torch.allclose(change, one, rtol=1e-3, atol=1e-3 * float(values.abs().max())), (
             f"{site} alone and beside other sites has different features"
         )
         _check_file(fit, site, values, others)
@@ -203,12 +203,12 @@ def check_finder(
 
 
 def _check_file(fit: Fit, site: SiteLike, values: Tensor, others: Tensor) -> None:
-    if any(type(each) not in STORED.values() for each in fit.featurizers.values()):
+    if any(type(featurizer) not in STORED.values() for featurizer in fit.featurizers.values()):
         return
     with tempfile.TemporaryDirectory() as folder:
         loaded = Fit.load(fit.save(Path(folder) / "fit.safetensors"))
     assert loaded.sites == fit.sites and torch.equal(loaded.losses, fit.losses)
-    stored, kept = (each.features(site).change(values, others) for each in (loaded, fit))
+    stored, kept = (own_fit.features(site).change(values, others) for own_fit in (loaded, fit))
     assert torch.equal(stored, kept), "a fit that was stored has other features"
 
 
@@ -333,13 +333,13 @@ def _done(job: Any, folder: Path) -> Results:
 
 def numbers(results: Results) -> dict[str, Any]:
     """Everything of the records but when and how fast they were made, by cell."""
-    found: dict[str, Any] = {}
+    plain_cells: dict[str, Any] = {}
     for cell, record in results.done:
         plain = json.loads(record.model_dump_json())
         for name in ("provenance", "realised"):
             plain.pop(name)
-        found[cell.name] = plain
-    return found
+        plain_cells[cell.name] = plain
+    return plain_cells
 
 
 def _times(folder: Path) -> dict[Path, int]:
@@ -500,7 +500,7 @@ def _examples(task: Task, split: str, limit: int, seed: int = 0) -> list[Example
 
 def _texts(examples: list[Example]) -> set[str]:
     prompts = ((example.prompt, *example.counterfactuals.values()) for example in examples)
-    return {prompt.text for each in prompts for prompt in each}
+    return {prompt.text for pair in prompts for prompt in pair}
 
 
 def _generators() -> tuple[Any, ...]:

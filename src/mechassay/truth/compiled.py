@@ -301,7 +301,7 @@ def weights(blueprint: Blueprint) -> dict[str, torch.Tensor]:
     positions[:, :N_BALLAST] = BALLAST * np.array([1, -1]) / np.sqrt(2)
     unembedding = np.zeros((len(task.vocabulary), N_FEATURES))
     unembedding[1 : 1 + len(task.words), space.at["out"]] = LOGIT * np.eye(len(task.words))
-    found = {
+    arrays = {
         "transformer.wte.weight": token @ basis,
         "transformer.wpe.weight": positions,
         "lm_head.weight": unembedding @ basis,
@@ -312,7 +312,7 @@ def weights(blueprint: Blueprint) -> dict[str, torch.Tensor]:
         norms += [f"{name}.ln_1", f"{name}.ln_2"]
         attention = _attention(blueprint, layer, rng)
         up, up_bias, down = _random_mlp(space, rng)
-        found |= {
+        arrays |= {
             f"{name}.attn.c_attn.weight": (attention.reads @ basis).T,
             f"{name}.attn.c_attn.bias": attention.bias,
             f"{name}.attn.c_proj.weight": attention.writes @ basis,
@@ -325,10 +325,10 @@ def weights(blueprint: Blueprint) -> dict[str, torch.Tensor]:
     gain = np.full(WIDTH, BALLAST / np.sqrt(WIDTH))
     gain[:N_BALLAST] = 0
     for name in norms:
-        found |= {f"{name}.weight": gain, f"{name}.bias": np.zeros(WIDTH)}
+        arrays |= {f"{name}.weight": gain, f"{name}.bias": np.zeros(WIDTH)}
     return {
         name: torch.from_numpy(np.ascontiguousarray(value, dtype=np.float32))
-        for name, value in found.items()
+        for name, value in arrays.items()
     }
 
 

@@ -91,12 +91,12 @@ class Truth(OneLine):
     @property
     def circuits(self) -> dict[str, Circuit]:
         """The circuit that an ablation shows, by ablation."""
-        return {ablation: each.circuit for ablation, each in self.verified.items()}
+        return {ablation: verification.circuit for ablation, verification in self.verified.items()}
 
     @property
     def margins(self) -> dict[str, float]:
         """How clear the circuit is, by ablation: maxima over `n_pairs` pairs."""
-        return {ablation: each.margin for ablation, each in self.verified.items()}
+        return {ablation: verification.margin for ablation, verification in self.verified.items()}
 
     def pairs(self) -> Pairs:
         """The pairs that the circuits were verified on, and whose means `mean` stands for."""
@@ -180,7 +180,7 @@ def load_truth(
 def _verified(graph: Graph, row: Mapping[str, Any]) -> Verified:
     circuit = Circuit.from_names(graph, row["edges"])
     shares, in_pair = (tuple(map(float, row.get(key, ()))) for key in ("shares", "shares_in_pair"))
-    if any(len(each) not in (0, len(circuit)) for each in (shares, in_pair)):
+    if any(len(values) not in (0, len(circuit)) for values in (shares, in_pair)):
         raise ValueError(f"{len(circuit)} edges, but {len(shares)} and {len(in_pair)} shares")
     inside, outside = float(row["smallest_inside"]), float(row["largest_outside"])
     together = float(row.get("together", math.nan))

@@ -41,15 +41,15 @@ def truth_rows() -> list[dict[str, str]]:
     for name in truth_names():
         folder = TRUTH_FOLDERS / name
         known = read_truth_file(folder / FILE)
-        for ablation, each in known["ablations"].items():
-            margin = ratio(each["smallest_inside"], each["largest_outside"])
+        for ablation, verified in known["ablations"].items():
+            margin = ratio(verified["smallest_inside"], verified["largest_outside"])
             rows.append(
                 {
                     "name": name,
                     "ablation": ablation,
-                    "circuit": f"{len(each['edges'])} of {known['n_edges']} edges",
+                    "circuit": f"{len(verified['edges'])} of {known['n_edges']} edges",
                     "margin": f"{margin:,.0f} in {known['n_pairs']} pairs",
-                    "least share": f"{min(each.get('shares', ()), default=math.nan):.2f}",
+                    "least share": f"{min(verified.get('shares', ()), default=math.nan):.2f}",
                     "folder": str(folder) if is_model_folder(folder) else COMPILED,
                 }
             )

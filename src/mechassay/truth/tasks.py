@@ -132,7 +132,7 @@ class CompiledTask(Task):
 
     def first_of(self, split: str, prompts: Iterable[Prompt]) -> Prompt | None:
         """The first prompt that belongs to a split, if any does."""
-        return next((each for each in prompts if split_of(each.text) == split), None)
+        return next((prompt for prompt in prompts if split_of(prompt.text) == split), None)
 
 
 def split_of(text: str) -> str:
@@ -265,20 +265,20 @@ class Choices(CompiledTask):
             order, letters, place = colors, symbols, right
             if kind in (PLACE, PLACE_SYMBOL):
                 place = (right + int(rng.integers(1, CHOICES))) % CHOICES
-                others = tuple(each for each in colors if each != words[-1])
+                others = tuple(colour for colour in colors if colour != words[-1])
                 order = _words(others, CHOICES - 1, rng)
                 order.insert(place, words[-1])
             if kind in (SYMBOL, PLACE_SYMBOL):
-                rest = tuple(each for each in self.words if each not in symbols)
+                rest = tuple(symbol for symbol in self.words if symbol not in symbols)
                 letters = _words(rest, CHOICES, rng)
             return self.prompt(order, letters, place)
 
-        found = super().others_of(prompt, split, rng)
+        others = super().others_of(prompt, split, rng)
         for kind in self.counterfactuals[1:]:
             other = self.first_of(split, (changed(kind) for _ in range(PATIENCE)))
             if other is not None:
-                found[kind] = other
-        return found
+                others[kind] = other
+        return others
 
 
 @dataclass(frozen=True)
@@ -310,12 +310,12 @@ class AddedTens(CompiledTask):
 
     def others_of(self, prompt: Prompt, split: str, rng: np.random.Generator) -> dict[str, Prompt]:
         x10, x1, y10, y1 = map(int, filter(str.isdigit, prompt.text.split()))
-        found = super().others_of(prompt, split, rng)
+        others = super().others_of(prompt, split, rng)
         ones = [(a, b) for a in range(10) for b in range(10) if (a + b > 9) != (x1 + y1 > 9)]
         order = (ones[number] for number in rng.permutation(len(ones)).tolist())
         changed = (self.prompt(x10 // 10, a, y10 // 10, b) for a, b in order)
         other = self.first_of(split, changed)
-        return found if other is None else {**found, CARRY: other}
+        return others if other is None else {**others, CARRY: other}
 
 
 def _words(words: tuple[str, ...], count: int, rng: np.random.Generator) -> list[str]:
@@ -333,8 +333,8 @@ def _prompt(
 ) -> Prompt:
     begins = np.cumsum([0] + [len(word) + 1 for word in text]).tolist()
     spans = {name: (begins[n], begins[n] + len(text[n])) for name, n in places.items()}
-    said, offered = (tuple(f" {word}" for word in words) for words in (answers, choices))
-    return Prompt(" ".join(text), said, offered, spans)
+    answer_texts, offered = (tuple(f" {word}" for word in words) for words in (answers, choices))
+    return Prompt(" ".join(text), answer_texts, offered, spans)
 
 
 Tokens = Int[np.ndarray, "prompts pos"]
@@ -512,8 +512,8 @@ class CausalChoices(Causal):
         colors = (own if variable is None else other)[:, 1:-1:3]
         symbols = (other if variable == "answer" else own)[:, 3:-1:3]
         matches = colors == asked
-        found = np.take_along_axis(symbols, matches.argmax(axis=1)[:, None], axis=1)[:, 0]
-        return self.one_of(np.where(matches.any(axis=1), found, 0))
+        symbols_at = np.take_along_axis(symbols, matches.argmax(axis=1)[:, None], axis=1)[:, 0]
+        return self.one_of(np.where(matches.any(axis=1), symbols_at, 0))
 
 
 class CausalAddedTens(Causal):
@@ -531,7 +531,9 @@ class CausalAddedTens(Causal):
     constant_edges += ("input->a0.h3<q>", "input->a0.h3<k>")
 
     def answers(self, own: Tokens, other: Tokens, variable: str | None) -> Right:
-        (x10, x1, y10, y1), theirs = (self._values[each[:, PLACES].T] for each in (own, other))
+        (x10, x1, y10, y1), theirs = (
+            self._values[pairs_of[:, PLACES].T] for pairs_of in (own, other)
+        )
         if variable == "x1":
             x1 = theirs[1]
         if variable in ("carry", "carried", "answer"):

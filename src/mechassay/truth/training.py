@@ -239,20 +239,20 @@ def untrained(causal: Causal, seed: int) -> LlamaForCausalLM:
 
 def trainable(decoder: Decoder) -> list[Tensor]:
     """The decoder's tensors, views of the model's parameters, made ready for gradients."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
 
     def visit(value: object) -> None:
         if isinstance(value, Tensor):
-            found.append(value.requires_grad_(True))
+            tensors.append(value.requires_grad_(True))
         elif isinstance(value, tuple):
-            for each in value:  # pyright: ignore[reportUnknownVariableType] - a tuple of layers
-                visit(each)  # pyright: ignore[reportUnknownArgumentType]
+            for part in value:  # pyright: ignore[reportUnknownVariableType] - a tuple of layers
+                visit(part)  # pyright: ignore[reportUnknownArgumentType]
         elif dataclasses.is_dataclass(value):
             for field in dataclasses.fields(value):
                 visit(getattr(value, field.name))
 
     visit(decoder)
-    return found
+    return tensors
 
 
 def make_truth(
@@ -288,15 +288,19 @@ def make_truth(
         causal, training, progress=progress, checkpoint=checkpoint, keep=True, start=start
     )
     write_model(hf, causal.task.vocabulary, folder)
-    found = verified(load_model(str(folder)), causal, limit, progress=progress)
-    holding = {ablation: each for ablation, each in found.items() if each.holds}
+    verifications = verified(load_model(str(folder)), causal, limit, progress=progress)
+    holding = {
+        ablation: verification
+        for ablation, verification in verifications.items()
+        if verification.holds
+    }
     if "counterfactual" in holding:
         about = {**dataclasses.asdict(training), "last_loss": float(losses[-100:].mean())}
         if start is not None:
             about["start"] = _weights_hash(start)
         write_truth(folder, causal.task.name, holding, split=SPLIT, seed=SEED, training=about)
     checkpoint.unlink()
-    return losses, found
+    return losses, verifications
 
 
 def _check_folder(folder: Path, checkpoint: Path, key: str) -> None:

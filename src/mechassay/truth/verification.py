@@ -168,16 +168,16 @@ def verify(
         GraphMismatch: the circuit belongs to another graph than the model's.
         UnknownName, BadPairs: see `ablate`.
     """
-    for kind, each in (("claimed", claimed), ("optional", optional)):
-        if each is not None and each.graph != model.graph:
+    for kind, edges in (("claimed", claimed), ("optional", optional)):
+        if edges is not None and edges.graph != model.graph:
             raise GraphMismatch(
-                f"The {kind} circuit belongs to {each.graph}; the model's graph is {model.graph}."
+                f"The {kind} circuit belongs to {edges.graph}; the model's graph is {model.graph}."
             )
     batch = ablate(model, pairs, ablation, data=data, progress=progress)
     by_pair = effects_by_pair(model, batch, objective, progress=progress)
     if optional is not None:
-        found = above_the_gap(model.graph, by_pair.amax(dim=0))
-        claimed = Circuit(model.graph, claimed.edges | (found.edges & optional.edges))
+        separated = above_the_gap(model.graph, by_pair.amax(dim=0))
+        claimed = Circuit(model.graph, claimed.edges | (separated.edges & optional.edges))
     whole, alone = evaluate(
         model, [Circuit.full(model.graph), claimed], batch, objective, progress=progress
     )
@@ -297,7 +297,7 @@ def write_truth(
     Args:
         ablations: what was verified, by ablation; all on the same pairs and all hold.
     """
-    assert ablations and all(each.holds for each in ablations.values())
+    assert ablations and all(verification.holds for verification in ablations.values())
     first = next(iter(ablations.values()))
     record: dict[str, Any] = {
         "format": FORMAT,
@@ -307,7 +307,7 @@ def write_truth(
         "split": split,
         "seed": seed,
         "n_pairs": first.n_pairs,
-        "ablations": {name: _row(each) for name, each in ablations.items()},
+        "ablations": {name: _row(verification) for name, verification in ablations.items()},
     }
     if training is not None:
         record["training"] = dict(training)

@@ -47,8 +47,8 @@ def interval(value: float, low: float, high: float, *, least: int = 0) -> str:
     if not (math.isfinite(value) and math.isfinite(low) and math.isfinite(high)):
         return number(value, low, high)
     decimals = max(least, _decimals(low, high))
-    shown = _fixed(value, decimals)
-    return f"{shown} [{_fixed(low, decimals)}, {_fixed(high, decimals)}]"
+    text = _fixed(value, decimals)
+    return f"{text} [{_fixed(low, decimals)}, {_fixed(high, decimals)}]"
 
 
 def shortened(text: str, most: int, keep: int | None = None) -> str:
@@ -66,8 +66,8 @@ def shortened(text: str, most: int, keep: int | None = None) -> str:
 def first_sentence(text: str) -> str:
     """What a docstring begins with, in one line."""
     line = " ".join(text.partition("\n\n")[0].split())
-    found = re.match(r".*?[.?!](?=\s|$)", line)
-    return found[0] if found else line
+    match = re.match(r".*?[.?!](?=\s|$)", line)
+    return match[0] if match else line
 
 
 def counted(n: int, one: str, many: str = "") -> str:
@@ -103,7 +103,7 @@ LONGEST = 160
 """Characters of a value's line, roughly."""
 
 
-class Told(str):
+class RawText(str):
     """Words that stand in a line as they are."""
 
     __slots__ = ()
@@ -113,23 +113,25 @@ class OneLine:
     """A dataclass that prints as one line: arrays by their shape, collections by their length."""
 
     def __repr__(self) -> str:
-        return line(type(self).__name__, self.shown())
+        return line(type(self).__name__, self.repr_fields())
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         """What the line says: names and values."""
         if not is_dataclass(self):
             return {}
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.repr}
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.repr}
 
     def _repr_html_(self) -> str:
         """The same in a notebook, a row a name."""
-        return html_facts(type(self).__name__, {k: briefly(v) for k, v in self.shown().items()})
+        return html_facts(
+            type(self).__name__, {k: briefly(v) for k, v in self.repr_fields().items()}
+        )
 
 
-def line(kind: str, shown: Mapping[str, Any]) -> str:
+def line(kind: str, facts: Mapping[str, Any]) -> str:
     """A value in one line: `Recovery(auroc=0.91, n_true=9)`."""
     parts: list[str] = []
-    for name, value in shown.items():
+    for name, value in facts.items():
         if sum(map(len, parts)) > LONGEST:
             parts.append("…")
             break
@@ -144,7 +146,7 @@ def briefly(value: Any) -> str:
         return f"{dtype}[{shape}]"
     if isinstance(value, float):
         return f"{value:.4g}"
-    if isinstance(value, Told):
+    if isinstance(value, RawText):
         return f"<{value}>"
     if isinstance(value, str):
         return repr(shortened(value, 48))
@@ -154,9 +156,9 @@ def briefly(value: Any) -> str:
     if isinstance(value, Mapping):
         return f"<{len(value)} items>" if len(value) else "{}"
     if isinstance(value, Sequence | set | frozenset):
-        shown = [briefly(each) for each in value] if len(value) <= 4 else []
-        text = f"({', '.join(shown)}{',' * (len(shown) == 1)})"
-        return text if shown and len(text) <= 48 else f"<{len(value):,} items>"
+        parts = [briefly(part) for part in value] if len(value) <= 4 else []
+        text = f"({', '.join(parts)}{',' * (len(parts) == 1)})"
+        return text if parts and len(text) <= 48 else f"<{len(value):,} items>"
     return shortened(" ".join(repr(value).split()), 80)
 
 
@@ -254,10 +256,10 @@ class Bar:
     def track(self, label: str, total: int) -> Iterator[Advance]:
         display = notebook_display()
         if display is not None:
-            shown: Any = display(_html(label, 0, total, 0.0), raw=True, display_id=True)
+            handle: Any = display(_html(label, 0, total, 0.0), raw=True, display_id=True)
             # What a notebook shows stays in it: a short bar too ends as it was left.
             with _counted(
-                label, total, 0.5, lambda *at: shown.update(_html(*at), raw=True), last=True
+                label, total, 0.5, lambda *at: handle.update(_html(*at), raw=True), last=True
             ) as advance:
                 yield advance
             return
@@ -292,21 +294,21 @@ def _counted(
     """Calls `show(label, done, total, elapsed)` every so many seconds, and at the end if before
     or if `last`, whatever ended it.
     """
-    begin = shown = time.monotonic()
+    begin = last_time = time.monotonic()
     count = 0
 
     def advance(done: int) -> None:
-        nonlocal count, shown
+        nonlocal count, last_time
         count += done
         now = time.monotonic()
-        if now - shown >= seconds:
-            shown = now
+        if now - last_time >= seconds:
+            last_time = now
             show(label, count, total, now - begin)
 
     try:
         yield advance
     finally:
-        if last or shown > begin:
+        if last or last_time > begin:
             show(label, count, total, time.monotonic() - begin)
 
 

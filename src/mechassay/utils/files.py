@@ -305,15 +305,19 @@ class Problems(list[Problem]):
         """As a report has them: at most `MOST_PROBLEMS`, mistakes first then, none of them long."""
         many = len(self) > MOST_PROBLEMS
         ordered = sorted(self, key=lambda problem: problem.warning) if many else self
-        found = Problems(
-            Problem(shortened(each.path, LONGEST), shortened(each.message, LONGEST), each.warning)
-            for each in ordered[:MOST_PROBLEMS]
+        report = Problems(
+            Problem(
+                shortened(problem.path, LONGEST),
+                shortened(problem.message, LONGEST),
+                problem.warning,
+            )
+            for problem in ordered[:MOST_PROBLEMS]
         )
         if left := ordered[MOST_PROBLEMS:]:
-            wrong = sum(not each.warning for each in left)
-            said = f"and {len(left):,} more, {wrong:,} of them mistakes."
-            found.note(".", said, warning=not wrong)
-        return found
+            wrong = sum(not problem.warning for problem in left)
+            rest = f"and {len(left):,} more, {wrong:,} of them mistakes."
+            report.note(".", rest, warning=not wrong)
+        return report
 
     def refuse(self, folder: Path, lists: str = "mechassay variables validate") -> None:
         """Refuse the folder if there are errors.
@@ -345,10 +349,10 @@ def read_json(path: Path, largest: int | None = None) -> dict[str, Any]:
     Raises:
         BadFile: missing, too large, no JSON, or no object.
     """
-    told = read_small_json(path, largest)
-    if not isinstance(told, dict):
-        raise BadFile(f"{path}: holds a JSON {type(told).__name__}; expected an object.")
-    return told
+    plain = read_small_json(path, largest)
+    if not isinstance(plain, dict):
+        raise BadFile(f"{path}: holds a JSON {type(plain).__name__}; expected an object.")
+    return plain
 
 
 def read_small_json(path: Path, largest: int | None = None) -> Any:

@@ -95,16 +95,16 @@ class Registry:
         if target is None:
             return self.about(name), self.settings(name)
         module, _, attribute = target.partition(":")
-        found = find_spec(module)
-        assert found is not None and found.origin is not None, f"{module} is one of this package"
-        tree = ast.parse(Path(found.origin).read_text("utf-8"))
+        spec = find_spec(module)
+        assert spec is not None and spec.origin is not None, f"{module} is one of this package"
+        tree = ast.parse(Path(spec.origin).read_text("utf-8"))
         (body,) = (
-            each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == attribute
+            node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == attribute
         )
-        rows = [each for each in body.body if isinstance(each, ast.AnnAssign) and each.value]
-        own = [each for each in rows if not ast.unparse(each.annotation).startswith("ClassVar")]
+        rows = [node for node in body.body if isinstance(node, ast.AnnAssign) and node.value]
+        own = [row for row in rows if not ast.unparse(row.annotation).startswith("ClassVar")]
         return ast.get_docstring(body) or "", {
-            ast.unparse(each.target): _constant(each.value) for each in own
+            ast.unparse(row.target): _constant(row.value) for row in own
         }
 
     def make(self, text: str, **settings: Any) -> Any:
@@ -143,9 +143,9 @@ def check_settings(plugin: Any, name: str) -> None:
     Raises:
         BadUsage: it has one.
     """
-    for each in fields(plugin):
-        if each.init:
-            check_type(name, each.name, getattr(plugin, each.name), each.default)
+    for option in fields(plugin):
+        if option.init:
+            check_type(name, option.name, getattr(plugin, option.name), option.default)
 
 
 def check_type(name: str, key: str, value: Any, default: Any) -> None:
@@ -165,7 +165,7 @@ def check_type(name: str, key: str, value: Any, default: Any) -> None:
 def _defaults(plugin: Any) -> dict[str, Any]:
     """The settings of a plug-in and their defaults; a plain callable has none."""
     known = fields(plugin) if is_dataclass(plugin) else ()
-    return {each.name: each.default for each in known if each.init}
+    return {option.name: option.default for option in known if option.init}
 
 
 def _constant(node: ast.expr | None) -> Any:
@@ -193,7 +193,7 @@ def lazy_names(
         names: by module of the package, what is there, with spaces between; a module of another
             package by its whole name.
     """
-    where = {name: part for part, found in names.items() for name in found.split()}
+    where = {name: part for part, names_of in names.items() for name in names_of.split()}
 
     def getattribute(name: str) -> Any:
         if name not in where:

@@ -119,7 +119,7 @@ class VariableAlignment(OneLine):
             )
         return replace(self, model=model.name, shape=shape, fit=replace(self.fit, model=model))
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         return {**{name: getattr(self, name) for name in NAMES}, "sites": len(self.fit)}
 
     def _repr_html_(self) -> str:
@@ -147,7 +147,7 @@ class VariableAlignment(OneLine):
             self.coefficients.save(folder / COEFFICIENTS)
         else:
             (folder / COEFFICIENTS).unlink(missing_ok=True)
-        told = {
+        header = {
             "kind": KIND,
             "format": FORMAT,
             **{name: getattr(self, name) for name in NAMES},
@@ -155,7 +155,7 @@ class VariableAlignment(OneLine):
             "sites": [str(site) for site in self.fit.sites],
             "provenance": dict(self.fit.provenance),
         }
-        text = json.dumps(told, indent=1, sort_keys=True, ensure_ascii=False)
+        text = json.dumps(header, indent=1, sort_keys=True, ensure_ascii=False)
         write_text(folder / HEADER, text + "\n")
         return folder
 
@@ -170,9 +170,9 @@ class VariableAlignment(OneLine):
             BadFile: missing, truncated, foreign, or what does not fit together.
             GraphMismatch, BadUsage: about another model.
         """
-        found = Problems()
-        read = read_alignment(Path(folder), found)
-        found.refuse(Path(folder))
+        problems = Problems()
+        read = read_alignment(Path(folder), problems)
+        problems.refuse(Path(folder))
         if read is None:  # Not reached: what has no problem was read.
             raise BadFile(f"{folder}: holds no alignment.")
         return read if model is None else read.on(model)
@@ -180,10 +180,10 @@ class VariableAlignment(OneLine):
 
 def width_of(fit: Fit, site: Site) -> int | None:
     """How many numbers a value has that the features of a site are of; None: any."""
-    found, mask = fit.featurizers[site], fit.chosen.get(site)
-    if isinstance(found, Identity):
-        return found.width if mask is None else len(mask)
-    decoder = decoder_of(found)
+    featurizer, mask = fit.featurizers[site], fit.chosen.get(site)
+    if isinstance(featurizer, Identity):
+        return featurizer.width if mask is None else len(mask)
+    decoder = decoder_of(featurizer)
     return None if decoder is None else decoder.shape[1]
 
 
@@ -209,33 +209,33 @@ def site_faults(fit: Fit, shape: ModelShape | None, model: str) -> Iterator[str]
 # Reading
 
 
-def read_alignment(folder: Path, found: Problems) -> VariableAlignment | None:
+def read_alignment(folder: Path, problems: Problems) -> VariableAlignment | None:
     """What a folder holds; what is wrong with it is added to `found`. None if it cannot be read."""
     if not folder.is_dir():
-        found.note(".", f"{no_folder(folder)}: {folder}.")
+        problems.note(".", f"{no_folder(folder)}: {folder}.")
         return None
-    paths = dict(_files(folder, found))
-    told = fit = coefficients = shape = None
+    paths = dict(_files(folder, problems))
+    header = fit = coefficients = shape = None
     if HEADER in paths:
-        told = found.tried(HEADER, partial(_header, paths[HEADER]), paths[HEADER])
+        header = problems.tried(HEADER, partial(_header, paths[HEADER]), paths[HEADER])
     if FIT in paths:
-        fit = found.tried(FIT, partial(Fit.load, paths[FIT]), paths[FIT])
+        fit = problems.tried(FIT, partial(Fit.load, paths[FIT]), paths[FIT])
     if COEFFICIENTS in paths:
         at = paths[COEFFICIENTS]
-        coefficients = found.tried(COEFFICIENTS, partial(LogitDifference.load, at), at)
-    if told is None:
+        coefficients = problems.tried(COEFFICIENTS, partial(LogitDifference.load, at), at)
+    if header is None:
         return None
-    if told["shape"] is not None:
-        shape = found.tried(HEADER, partial(ModelShape.from_dict, told["shape"]))
-    names = {name: told[name] for name in NAMES}
-    _check_variable(names, found)
+    if header["shape"] is not None:
+        shape = problems.tried(HEADER, partial(ModelShape.from_dict, header["shape"]))
+    names = {name: header[name] for name in NAMES}
+    _check_variable(names, problems)
     if fit is None:
         return None
-    if told["sites"] != [str(site) for site in fit.sites]:
-        found.note(HEADER, f"its sites are not those of {FIT}.")
+    if header["sites"] != [str(site) for site in fit.sites]:
+        problems.note(HEADER, f"its sites are not those of {FIT}.")
     faults = list(site_faults(fit, shape, names["model"]))
     for fault in faults:
-        found.note(FIT, fault)
+        problems.note(FIT, fault)
     if faults:
         return None
     return VariableAlignment(**names, fit=fit, shape=shape, coefficients=coefficients)
@@ -252,47 +252,48 @@ def read_header(folder: Path) -> dict[str, Any]:
     return _header(folder / HEADER)
 
 
-def _files(folder: Path, found: Problems) -> Iterator[tuple[str, Path]]:
+def _files(folder: Path, problems: Problems) -> Iterator[tuple[str, Path]]:
     """The files of an alignment that may be opened."""
     there = {path.name: path for path in sorted(folder.iterdir())}
     for name, path in there.items():
         if leads_out(path, folder):
-            found.note(name, LEADS_OUT)
+            problems.note(name, LEADS_OUT)
         elif path.suffix == ".py":
-            found.note(name, CODE)
+            problems.note(name, CODE)
         elif name in (HEADER, FIT, COEFFICIENTS) and path.is_file():
             yield name, path
         elif name not in BESIDE:
-            found.note(name, "is no file of an alignment and is not read.", warning=True)
+            problems.note(name, "is no file of an alignment and is not read.", warning=True)
     for name in (HEADER, FIT):
         if name not in there:
-            found.note(name, "there is no such file.")
+            problems.note(name, "there is no such file.")
 
 
 def _header(path: Path) -> dict[str, Any]:
-    told = read_json(path)
-    if told.get("kind") != KIND or told.get("format") != FORMAT:
+    header = read_json(path)
+    if header.get("kind") != KIND or header.get("format") != FORMAT:
         raise BadFile(
-            f"{path}: kind {str(told.get('kind'))[:40]!r}, format {str(told.get('format'))[:40]};"
+            f"{path}: kind {str(header.get('kind'))[:40]!r},"
+            f" format {str(header.get('format'))[:40]};"
             f" this version reads kind {KIND!r}, format {FORMAT}."
         )
-    wrong = [name for name in NAMES if not isinstance(told.get(name), str)]
-    wrong += [name for name in NAMES if told.get(name) == "" and name != "method"]
+    wrong = [name for name in NAMES if not isinstance(header.get(name), str)]
+    wrong += [name for name in NAMES if header.get(name) == "" and name != "method"]
     if wrong:
         raise BadFile(f"{path}: needs {', '.join(wrong)} as text.")
-    if not isinstance(told.get("sites"), list):
+    if not isinstance(header.get("sites"), list):
         raise BadFile(f"{path}: needs sites as a list.")
-    if not isinstance(told.get("shape", 0), Mapping | None):
+    if not isinstance(header.get("shape", 0), Mapping | None):
         raise BadFile(f"{path}: needs shape as an object, or null.")
-    return told
+    return header
 
 
-def _check_variable(names: Mapping[str, str], found: Problems) -> None:
+def _check_variable(names: Mapping[str, str], problems: Problems) -> None:
     """Whether the causal model has the variable; one of another package is not known here."""
     known = names["causal_model"]
     if known not in CAUSAL_MODELS:
-        found.note(HEADER, f"causal model {known!r} is not known here.", warning=True)
+        problems.note(HEADER, f"causal model {known!r} is not known here.", warning=True)
         return
     variables = load_causal_model(known).variables
     kind = f"variable of the causal model {known}"
-    found.tried(HEADER, partial(one_of, kind, names["variable"], list(variables)))
+    problems.tried(HEADER, partial(one_of, kind, names["variable"], list(variables)))

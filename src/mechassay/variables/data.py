@@ -66,7 +66,7 @@ class VariablePairs(OneLine):
     batches: Mapping[str, InterchangeBatch]
     random: Mapping[str, InterchangeBatch] = field(default_factory=dict[str, InterchangeBatch])
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         return {"variable": self.variable, **{k: len(x) for k, x in self.labels.items()}}
 
 
@@ -96,11 +96,11 @@ def answered_examples(
     scored: dict[str, bool] = {}
     while True:
         try:
-            found = task.examples(split, model, limit=wanted, **seeds)
+            made = task.examples(split, model, limit=wanted, **seeds)
         except BadUsage:
             # There are fewer: all of them then, which is refused anew if something else is wrong.
-            found, whole = task.examples(split, model, **seeds), True
-        examples = defaults.prepared(found)
+            made, whole = task.examples(split, model, **seeds), True
+        examples = defaults.prepared(made)
         known = dict.fromkeys(k for x in examples for k in (*x.counterfactuals, *x.unread))
         for kind in kinds:
             one_of(f"kind of counterfactual of {task.name}", kind, known)
@@ -113,12 +113,12 @@ def answered_examples(
         wanted = min(most, max(2 * wanted, int(1.1 * n / share)))
     # What stands behind the last that is kept was not left out for a reason.
     end = rows[n - 1] + 1 if len(rows) >= n else len(examples)
-    dropped = Counter(examples.dropped) + Counter(each for each in reasons[:end] if each)
+    dropped = Counter(examples.dropped) + Counter(reason for reason in reasons[:end] if reason)
     if not rows:
-        told = ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items()))
+        reasons_text = ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items()))
         raise BadPairs(
             f"{model.name} answers none of {len(examples)} examples of {task.name} ({split}) with"
-            f" all their counterfactuals; dropped: {told or 'none'}."
+            f" all their counterfactuals; dropped: {reasons_text or 'none'}."
         )
     return Examples([examples[row] for row in rows[:n]], dropped)
 
@@ -131,14 +131,16 @@ def _score(
     progress: Progress,
 ) -> None:
     """Add to `scored`, by text, whether a prompt is answered right, for those that have answers."""
-    found = {
+    batches = {
         prompt.text: prompt
         for example in examples
         for prompt in _prompts(example, kinds).values()
         if prompt.answers and prompt.text not in scored
     }
-    greedy = score_prompts(model, list(found.values()), progress=progress).greedy if found else ()
-    scored.update((text, bool(right)) for text, right in zip(found, greedy, strict=True))
+    greedy = (
+        score_prompts(model, list(batches.values()), progress=progress).greedy if batches else ()
+    )
+    scored.update((text, bool(right)) for text, right in zip(batches, greedy, strict=True))
 
 
 def _prompts(example: Example, kinds: Sequence[str]) -> dict[str, Prompt]:
@@ -255,11 +257,11 @@ def with_own_labels(
     ]
     texts = list(dict.fromkeys((*implied, *(pair.base for pair in labels))))
     n = _longest(labels, model)
-    said = dict(zip(texts, written(model, texts, n, progress=progress), strict=True))
+    continuations = dict(zip(texts, written(model, texts, n, progress=progress), strict=True))
     kept, pairs = list[int](), list[InterchangePair]()
     for row, (pair, text) in enumerate(zip(labels, implied, strict=True)):
-        label = next((x for x in pair.labels if said[text].startswith(x)), None)
-        own = next((x for x in pair.base_labels if said[pair.base].startswith(x)), None)
+        label = next((x for x in pair.labels if continuations[text].startswith(x)), None)
+        own = next((x for x in pair.base_labels if continuations[pair.base].startswith(x)), None)
         if label is not None and own is not None:
             kept.append(row)
             pairs.append(replace(pair, label=label, base_label=own))

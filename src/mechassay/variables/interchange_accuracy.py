@@ -92,10 +92,10 @@ class InterchangeAccuracy(OneLine, Tabular):
     def __len__(self) -> int:
         return len(self.ids)
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         site = self.best
-        told = {of: self.estimate(site, of).value for of in self.right}
-        return {"n": len(self), "sites": len(self.sites), "best": str(site), **told}
+        rates = {of: self.estimate(site, of).value for of in self.right}
+        return {"n": len(self), "sites": len(self.sites), "best": str(site), **rates}
 
     @property
     def best(self) -> Site:
@@ -128,7 +128,7 @@ class InterchangeAccuracy(OneLine, Tabular):
         Raises:
             UnknownName: it is none of them.
         """
-        names = [str(each) for each in self.sites]
+        names = [str(own_site) for own_site in self.sites]
         return names.index(one_of("site of the fit", str(load_site(site)), names))
 
     def columns(self) -> dict[str, list[Any]]:
@@ -137,7 +137,7 @@ class InterchangeAccuracy(OneLine, Tabular):
         for of in self.right:
             odds = mean_estimates(self.log_odds[of], self.groups, self.seed)
             for number, site in enumerate(self.sites):
-                found = self.estimate(site, of)
+                estimate = self.estimate(site, of)
                 rows.append(
                     (
                         str(site),
@@ -145,7 +145,7 @@ class InterchangeAccuracy(OneLine, Tabular):
                         str(site.position),
                         of,
                         self.n_features[number],
-                        *(found.value, found.low, found.high),
+                        *(estimate.value, estimate.low, estimate.high),
                         *(odds[number].value, odds[number].low, odds[number].high),
                         len(self),
                     )
@@ -208,8 +208,10 @@ def accuracy(
         BadUsage: a fit without a model, or whose sites are meant together.
         UnknownName: no such control. Others as `sweep`.
     """
-    [found] = accuracies([fit], batch, model=model, controls=controls, seed=seed, progress=progress)
-    return found
+    [measured] = accuracies(
+        [fit], batch, model=model, controls=controls, seed=seed, progress=progress
+    )
+    return measured
 
 
 def accuracies(
@@ -275,25 +277,25 @@ def random_interchange(model: Model, site: Site, k: int, seed: int) -> Interchan
 
 
 def _accuracy(
-    fit: Fit, batch: InterchangeBatch, found: dict[str, _SiteResults], seed: int
+    fit: Fit, batch: InterchangeBatch, by_control: dict[str, _SiteResults], seed: int
 ) -> InterchangeAccuracy:
-    result, k = found[RESULT], len(fit.sites)
-    found[NOTHING] = _SiteResults(
+    result, k = by_control[RESULT], len(fit.sites)
+    by_control[NOTHING] = _SiteResults(
         np.repeat(result.base_right[:, None], k, axis=1),
         result.base_right,
         np.where(np.isnan(result.log_odds), np.nan, 0.0),
         np.repeat(result.base_kl[:, None], k, axis=1),
         result.base_kl,
     )
-    kinds = [kind for kind in KINDS if kind in found]
+    kinds = [kind for kind in KINDS if kind in by_control]
     return InterchangeAccuracy(
         fit.sites,
         batch.ids,
         batch.groups,
         batch.kinds,
-        {kind: found[kind].right for kind in kinds},
-        {kind: found[kind].log_odds for kind in kinds},
-        {kind: found[kind].kl for kind in kinds},
+        {kind: by_control[kind].right for kind in kinds},
+        {kind: by_control[kind].log_odds for kind in kinds},
+        {kind: by_control[kind].kl for kind in kinds},
         tuple(fit.n_features(site) for site in fit.sites),
         seed,
         _warnings(batch),

@@ -39,7 +39,7 @@ from mechassay.interventions.sweep import logit_differences, mean_estimates
 from mechassay.models.model import Model
 from mechassay.prompts.interchange_batch import InterchangesLike
 from mechassay.results.records import Measure, Spec, Table, Values, measured
-from mechassay.results.result import Contents, Result
+from mechassay.results.result import RecordContents, Result
 from mechassay.stats.intervals import Estimate
 from mechassay.utils.display import BAR, OneLine, Progress, Tabular, html_facts, html_table
 from mechassay.variables.data import VariablePairs
@@ -111,7 +111,7 @@ class HeadSubsets(OneLine, Tabular):
             UnknownName: no such subset; no such split.
         """
         wanted = self.chosen if subset is None else tuple(map(load_site, subset))
-        names = [named_heads(each) for each in map(_sorted, self.subsets)]
+        names = [named_heads(heads) for heads in map(_sorted, self.subsets)]
         column = names.index(one_of("subset of heads", named_heads(_sorted(wanted)), names))
         errors = self.errors[one_of("split", split, self.errors)][:, [column]]
         return mean_estimates(errors, self.groups[split], self.seed)[0]
@@ -126,10 +126,10 @@ class HeadSubsets(OneLine, Tabular):
         values = there[one_of("control", of, there)]
         return mean_estimates(values[:, None], self.groups[split], self.seed)[0]
 
-    def shown(self) -> dict[str, Any]:
-        told = {"variable": self.variable} if self.variable else {}
+    def repr_fields(self) -> dict[str, Any]:
+        facts = {"variable": self.variable} if self.variable else {}
         return {
-            **told,
+            **facts,
             "finder": self.finder,
             "subsets": len(self),
             "chosen": named_heads(self.chosen),
@@ -153,12 +153,15 @@ class HeadSubsets(OneLine, Tabular):
             "variable": [self.variable] * n,
             "finder": [*[self.finder] * len(self), *[""] * len(controls)],
             "features": [*self.n_features, *[None] * len(controls)],
-            "chosen": [*(each == self.chosen for each in self.subsets), *[False] * len(controls)],
+            "chosen": [
+                *(subset == self.chosen for subset in self.subsets),
+                *[False] * len(controls),
+            ],
         }
         for split, estimates in of_split.items():
-            table[split] = [each.value for each in estimates]
-            table[f"{split}_low"] = [each.low for each in estimates]
-            table[f"{split}_high"] = [each.high for each in estimates]
+            table[split] = [estimate.value for estimate in estimates]
+            table[f"{split}_low"] = [estimate.low for estimate in estimates]
+            table[f"{split}_high"] = [estimate.high for estimate in estimates]
             table[f"n_{split}"] = [len(self.groups[split])] * n
         return table
 
@@ -169,8 +172,8 @@ class HeadSubsets(OneLine, Tabular):
         columns = self.columns()
         points = {
             split: [
-                Estimate(*each)
-                for each in zip(
+                Estimate(*row)
+                for row in zip(
                     *(columns[name] for name in (split, f"{split}_low", f"{split}_high")),
                     strict=True,
                 )
@@ -220,9 +223,11 @@ def head_subsets(
     sites = load_sites(model, heads)
     if len(sites) < 2:
         raise BadUsage(f"Subsets need at least two heads; got {len(sites)}.")
-    subsets = [each for size in range(1, len(sites)) for each in combinations(sites, size)]
-    plans: list[dict[Site, Interchange]] = [dict.fromkeys(each, Interchange()) for each in subsets]
-    sizes: list[int | None] = [sum(s.width(model.decoder) for s in each) for each in subsets]
+    subsets = [subset for size in range(1, len(sites)) for subset in combinations(sites, size)]
+    plans: list[dict[Site, Interchange]] = [
+        dict.fromkeys(subset, Interchange()) for subset in subsets
+    ]
+    sizes: list[int | None] = [sum(s.width(model.decoder) for s in subset) for subset in subsets]
     ready = {name: model.interchanges(x) for name, x in ((VALIDATION, validation), (TEST, test))}
     expected = {
         name: check_values("head_subsets", x).double().cpu().numpy() for name, x in ready.items()
@@ -231,18 +236,18 @@ def head_subsets(
     if finder is not None:
         batch = model.interchanges(train)
         fits = [
-            finder.fit(model, batch, each, together=True, progress=progress) for each in subsets
+            finder.fit(model, batch, subset, together=True, progress=progress) for subset in subsets
         ]
         plans = [fit.interchanges() for fit in fits]
         sizes = [_total([fit.n_features(site) for site in fit.sites]) for fit in fits]
     errors: dict[str, np.ndarray] = {}
     controls: dict[str, dict[str, np.ndarray]] = {}
     for split, x in ready.items():
-        found = logit_differences(model, x, plans, progress=progress)
+        differences = logit_differences(model, x, plans, progress=progress)
         values = expected[split]
-        errors[split] = (found.after - values[:, None]) ** 2
+        errors[split] = (differences.after - values[:, None]) ** 2
         controls[split] = {
-            NOTHING: (found.base - values) ** 2,
+            NOTHING: (differences.base - values) ** 2,
             CONSTANT: (constant - values) ** 2,
         }
     return HeadSubsets(
@@ -350,19 +355,19 @@ class HeadLocalization(Result, kind="variables"):
         values = (self.error.errors() - self.error.errors(control))[:, None]
         return mean_estimates(values, self.error.groups, self.error.seed)[0]
 
-    def shown(self) -> dict[str, Any]:
-        told = {of: round(self.error.estimate(of).value, 3) for of in self.error.measured}
+    def repr_fields(self) -> dict[str, Any]:
+        errors = {of: round(self.error.estimate(of).value, 3) for of in self.error.measured}
         about = {"variable": self.variable, "featurizer": self.featurizer}
-        return {**about, "heads": named_heads(self.heads), "verdict": self.verdict, **told}
+        return {**about, "heads": named_heads(self.heads), "verdict": self.verdict, **errors}
 
     def columns(self) -> dict[str, list[Any]]:
         """Errors by kind of counterfactual and control."""
         return self.error.columns()
 
-    def contents(self) -> Contents:
+    def contents(self) -> RecordContents:
         about: dict[str, Any] = {"causal_model": self.causal_model}
         if self.linear is not None:
-            about |= {f"linear {name}": value for name, value in self.linear.shown().items()}
+            about |= {f"linear {name}": value for name, value in self.linear.repr_fields().items()}
         args: dict[str, Any] = {"heads": named_heads(self.heads)}
         args |= {} if self.k is None else {"k": self.k}
         args |= training_args(self.fit)
@@ -400,9 +405,9 @@ class HeadLocalization(Result, kind="variables"):
             yield measured("validation", "validation", "result", error, n, MSE_SAYS, better="down")
         yield from training_measures(self.fit)
 
-    def _measure(self, of: str, found: Estimate) -> Measure:
+    def _measure(self, of: str, estimate: Estimate) -> Measure:
         title, n = "mean squared error", len(self.error)
-        return measured("mse", title, of, found, n, MSE_SAYS, better="down", unit="logits²")
+        return measured("mse", title, of, estimate, n, MSE_SAYS, better="down", unit="logits²")
 
 
 def localize_in_heads(

@@ -96,11 +96,11 @@ class VariablesJob(VariablesPlan, Job):
 
     def definitions(self) -> dict[str, int]:
         """See `Job.definitions`: of the profile, and of the finders of the featurizers."""
-        versions = {each.name: each.version for each in (DAS, BoundlessDAS, DBM)}
+        versions = {featurizer.name: featurizer.version for featurizer in (DAS, BoundlessDAS, DBM)}
         names = {featurizer.partition("+")[0] for featurizer in self.featurizers}
-        found = {f"featurizer {name}": versions[name] for name in names if name in versions}
+        definitions = {f"featurizer {name}": versions[name] for name in names if name in versions}
         profile = one_of("profile of featurizers", self.profile, PROFILES)
-        return {**found, f"profile {profile}": PROFILE_VERSION}
+        return {**definitions, f"profile {profile}": PROFILE_VERSION}
 
     def notes(self) -> Sequence[str]:
         """See `Job.notes`: ground truths have tasks of their own."""
@@ -150,27 +150,29 @@ class AlignmentsJob(AlignmentsPlan, Job):
         Raises:
             BadFile, BadUsage: see `given_alignments`.
         """
-        every = [each for folder in self.alignments for each in self._about_the_model(folder)]
-        wanted = _class_of(self.model) if any(each.model_class for each in every) else ""
-        some = [
-            each
-            for each in every
-            if (not self.tasks or each.task in self.tasks)
-            and (not wanted or each.model_class in ("", wanted))
+        every = [
+            alignment for folder in self.alignments for alignment in self._about_the_model(folder)
         ]
-        tasks = list(dict.fromkeys(each.task for each in some))
-        return tuple(sorted(some, key=lambda each: tasks.index(each.task)))
+        wanted = _class_of(self.model) if any(alignment.model_class for alignment in every) else ""
+        some = [
+            alignment
+            for alignment in every
+            if (not self.tasks or alignment.task in self.tasks)
+            and (not wanted or alignment.model_class in ("", wanted))
+        ]
+        tasks = list(dict.fromkeys(alignment.task for alignment in some))
+        return tuple(sorted(some, key=lambda alignment: tasks.index(alignment.task)))
 
     def _about_the_model(self, folder: str) -> list[GivenAlignment]:
         """The alignments of a folder; of a run of several models those of this one."""
         every = given_alignments(folder)
-        if len({each.model for each in every}) < 2:
+        if len({alignment.model for alignment in every}) < 2:
             return every
-        return [each for each in every if each.model == shown_model(self.model)]
+        return [alignment for alignment in every if alignment.model == shown_model(self.model)]
 
     def versions(self, bench: Bench) -> dict[str, Any]:
         """See `Job.versions`: what was measured is a part of the plan."""
-        return {"files": {each.typed: each.sha256 for each in self.given}}
+        return {"files": {alignment.typed: alignment.sha256 for alignment in self.given}}
 
     def check(self, bench: Bench) -> None:
         """See `Job.check`."""
@@ -185,40 +187,40 @@ class AlignmentsJob(AlignmentsPlan, Job):
                 f"{' and ' + ', '.join(self.tasks) if self.tasks else ''}."
             )
         names: dict[tuple[str, ...], str] = {}
-        for each in self.given:
-            bench.task(each.task)
-            each.hypothesis()
-            key = each.task, each.variable, each.name
+        for alignment in self.given:
+            bench.task(alignment.task)
+            alignment.hypothesis()
+            key = alignment.task, alignment.variable, alignment.name
             if key in names:
                 raise BadUsage(
-                    f"{names[key]} and {each.typed} are both {each.name!r} for {each.variable} of"
-                    f" {each.task}: name their methods differently."
+                    f"{names[key]} and {alignment.typed} are both {alignment.name!r} for"
+                    f" {alignment.variable} of {alignment.task}: name their methods differently."
                 )
-            names[key] = each.typed
+            names[key] = alignment.typed
 
     def cells(self) -> list[Cell]:
         """See `Job.cells`."""
         return [
             Cell(
-                f"{group}/{cell_name(each.variable, each.name)}",
+                f"{group}/{cell_name(alignment.variable, alignment.name)}",
                 {
                     "model": shown_model(self.model),
-                    "task": each.task,
-                    "variable": each.variable,
-                    "featurizer": each.name,
+                    "task": alignment.task,
+                    "variable": alignment.variable,
+                    "featurizer": alignment.name,
                 },
                 group,
-                {"model": self.model, "features": each.typed},
+                {"model": self.model, "features": alignment.typed},
             )
-            for each in self.given
-            for group in [cell_name(self.model, each.task)]
+            for alignment in self.given
+            for group in [cell_name(self.model, alignment.task)]
         ]
 
     def run(self, cell: Cell, bench: Bench) -> Record:
         """See `Job.run`."""
         begin = time.perf_counter()
         typed = cell.typed["features"]
-        (given,) = (each for each in self.given if each.typed == typed)
+        (given,) = (alignment for alignment in self.given if alignment.typed == typed)
         read = given.read(self._study(cell, bench, False).model)
         # Sites at all tokens need prompts of equally many, which leaves out others.
         study = self._study(cell, bench, any(site.position == ALL for site in read.fit.sites))
@@ -257,17 +259,17 @@ class AlignmentsJob(AlignmentsPlan, Job):
         hypothesis, model = given.hypothesis(), study.model
         pairs, chosen = study.pairs(given.variable), study.selections(given.variable)
         about: dict[str, Any] = {"seed": self.seed, "progress": study.progress}
-        found: Localization | HeadLocalization
+        localization: Localization | HeadLocalization
         if hypothesis.model.contrast is None:
-            found = measure_features(model, pairs, read.fit, given.name, **about)
+            localization = measure_features(model, pairs, read.fit, given.name, **about)
         else:
-            found = measure_features_in_heads(
+            localization = measure_features_in_heads(
                 model, pairs, read.fit, given.name, linear=study.linear, **about
             )
-        said: dict[str, Any] = {"causal_model": hypothesis.model.name, "variable": given.variable}
+        names: dict[str, Any] = {"causal_model": hypothesis.model.name, "variable": given.variable}
         if hypothesis.right is not None and model.name in HOMES:
-            said["hypothesis"] = "right" if hypothesis.right else "wrong"
-        record = found.record(
+            names["hypothesis"] = "right" if hypothesis.right else "wrong"
+        record = localization.record(
             {
                 "model": model.spec(),
                 "task": Spec(
@@ -275,7 +277,7 @@ class AlignmentsJob(AlignmentsPlan, Job):
                     version=study.task.version,
                     args={"split": self.test_split, **settings_of(study.task)},
                 ),
-                "variable": Spec(name=given.variable, args=said),
+                "variable": Spec(name=given.variable, args=names),
             },
             made_by(model, self.seed, chosen["test"].hash),
             cell=dict(cell.of),
@@ -297,11 +299,11 @@ class AlignmentsJob(AlignmentsPlan, Job):
 def _class_of(name: str) -> str:
     """The class of a model as MIB's track names it; "" where only loading it would tell."""
     try:
-        found = find_source(name)
-        location = (resolve(name) if found.kind == "compiled" else found).location
+        source = find_source(name)
+        location = (resolve(name) if source.kind == "compiled" else source).location
     except MechassayError:
         return ""
-    ids = {each.name: kind for kind, each in MIB_BOARD.models.items()}
+    ids = {model.name: kind for kind, model in MIB_BOARD.models.items()}
     config = Path(location) / "config.json"
     if not config.is_file():
         return ids.get(location, "")

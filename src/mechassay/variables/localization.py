@@ -43,7 +43,7 @@ from mechassay.interventions.sweep import mean_estimates, sweep_all
 from mechassay.models.model import Model
 from mechassay.prompts.interchange_batch import InterchangeBatch
 from mechassay.results.records import Measure, Spec, Table, Values, measured
-from mechassay.results.result import Contents, Result
+from mechassay.results.result import RecordContents, Result
 from mechassay.stats.intervals import (
     LEVEL,
     Estimate,
@@ -193,8 +193,8 @@ class Localization(Result, kind="variables"):
         other = self.right[one_of("control", control, self.right)]
         values = self.right[RESULT] - other
         if np.ptp(values) > 0:
-            found = mean_estimates(values[:, None], self.groups, self.chosen.test.seed)[0]
-            return self._widened(found, -1.0, 1.0)
+            estimate = mean_estimates(values[:, None], self.groups, self.chosen.test.seed)[0]
+            return self._widened(estimate, -1.0, 1.0)
         agree = np.ones(len(values))
         value, alike = float(values[0]), proportion_interval(agree, self.groups, self.level).low
         return Estimate(value, alike * value - (1 - alike), alike * value + (1 - alike))
@@ -218,17 +218,19 @@ class Localization(Result, kind="variables"):
         with np.errstate(divide="ignore", invalid="ignore"):
             draws = (means[:, 0] - means[:, 1]) / (1 - means[:, 1])
         ends = percentile_interval(draws[np.isfinite(draws)], n_groups=len(set(self.groups)))
-        found = Estimate((result - nothing) / (1 - nothing), *ends[:2])
-        return self._widened(found, -math.inf, 1.0)
+        estimate = Estimate((result - nothing) / (1 - nothing), *ends[:2])
+        return self._widened(estimate, -math.inf, 1.0)
 
-    def _widened(self, found: Estimate, least: float, most: float) -> Estimate:
+    def _widened(self, estimate: Estimate, least: float, most: float) -> Estimate:
         """A 95 % interval of a mean at the level of the result, by Student's quantiles."""
         if self.level == LEVEL:
-            return found
+            return estimate
         freedom = max(1, len(set(self.groups)) - 1)
         wider = float(stdtrit(freedom, (1 + self.level) / 2) / stdtrit(freedom, (1 + LEVEL) / 2))
-        low, high = (found.value + wider * (end - found.value) for end in (found.low, found.high))
-        return Estimate(found.value, max(low, least), min(high, most))
+        low, high = (
+            estimate.value + wider * (end - estimate.value) for end in (estimate.low, estimate.high)
+        )
+        return Estimate(estimate.value, max(low, least), min(high, most))
 
     @property
     def found(self) -> bool:
@@ -254,9 +256,9 @@ class Localization(Result, kind="variables"):
         """Of each layer the best candidate and site, chosen on a split (by default `choose_on`)."""
         best: dict[int, tuple[tuple[float, float], ScoredFit, Site]] = {}
         for candidate in self.candidates:
-            found = candidate.on(split or self.choose_on)
-            for site in found.sites:
-                score = score_of(found, site)
+            accuracy_on = candidate.on(split or self.choose_on)
+            for site in accuracy_on.sites:
+                score = score_of(accuracy_on, site)
                 if site.layer not in best or score > best[site.layer][0]:
                     best[site.layer] = score, candidate, site
         return {layer: (candidate, site) for layer, (_, candidate, site) in sorted(best.items())}
@@ -314,14 +316,14 @@ class Localization(Result, kind="variables"):
         for kind in dict.fromkeys(self.chosen.test.kinds):
             rows_of = np.flatnonzero(kinds == kind)
             groups = [self.groups[row] for row in rows_of]
-            found = proportion(self.right[RESULT][rows_of] > 0, groups)
+            estimate = proportion(self.right[RESULT][rows_of] > 0, groups)
             nothing = float(self.right[NOTHING][rows_of].mean())
             rows.append(
                 {
                     "kind": kind or "all",
-                    "accuracy": found.value,
-                    "low": found.low,
-                    "high": found.high,
+                    "accuracy": estimate.value,
+                    "low": estimate.low,
+                    "high": estimate.high,
                     "no_intervention": nothing,
                     "n": len(rows_of),
                 }
@@ -330,7 +332,7 @@ class Localization(Result, kind="variables"):
 
     # --- as a record ------------------------------------------------------------------------------
 
-    def contents(self) -> Contents:
+    def contents(self) -> RecordContents:
         args: dict[str, Any] = {"choose_on": self.choose_on, "site": str(self.site)}
         args |= {} if self.chosen.k is None else {"k": self.chosen.k}
         args |= training_args(self.chosen_fit)
@@ -359,8 +361,8 @@ class Localization(Result, kind="variables"):
 
     def _warnings(self) -> list[str]:
         """What a reader has to know of the pairs and of the training at the chosen site."""
-        said = self.fit.provenance.get("warnings", {}).get(str(self.site))
-        trained = [f"{self.featurizer} at {self.site}: {said}."] if said else []
+        warning = self.fit.provenance.get("warnings", {}).get(str(self.site))
+        trained = [f"{self.featurizer} at {self.site}: {warning}."] if warning else []
         return [*self.chosen.test.warnings, *trained]
 
     def _measures(self) -> Iterator[Measure]:
@@ -388,19 +390,19 @@ class Localization(Result, kind="variables"):
             column = self.chosen.test.column(self.site)
             values = getattr(self.chosen.test, result)[RESULT][:, column]
             undefined = int(np.isnan(values).sum())
-            found = self.chosen.test.estimate(self.site, result=result)
+            estimate = self.chosen.test.estimate(self.site, result=result)
             better = "up" if result == "log_odds" else "down"
-            measure = measured(result, title, "result", found, n, GRADED_SAYS[result])
+            measure = measured(result, title, "result", estimate, n, GRADED_SAYS[result])
             yield measure.model_copy(
                 update={"unit": "nats", "better": better, "n_undefined": undefined}
             )
 
     # --- how it shows itself ----------------------------------------------------------------------
 
-    def shown(self) -> dict[str, Any]:
-        told = {of: round(self.estimate(of).value, 3) for of in self.right}
+    def repr_fields(self) -> dict[str, Any]:
+        rates = {of: round(self.estimate(of).value, 3) for of in self.right}
         about = {"variable": self.variable, "featurizer": self.featurizer, "site": str(self.site)}
-        return {**about, "verdict": self.verdict, **told}
+        return {**about, "verdict": self.verdict, **rates}
 
 
 def shown_cells(columns: Mapping[str, Sequence[Any]], choose_on: str) -> dict[str, list[Any]]:
@@ -422,13 +424,13 @@ def _place_name(site: Site) -> str:
     return f"{heads}{site.position}"
 
 
-def score_of(found: InterchangeAccuracy, site: Site) -> tuple[float, float]:
+def score_of(accuracy_at: InterchangeAccuracy, site: Site) -> tuple[float, float]:
     """What sites are chosen by: accuracy, then the mean log-odds."""
-    column = found.column(site)
-    odds = found.log_odds[RESULT][:, column]
+    column = accuracy_at.column(site)
+    odds = accuracy_at.log_odds[RESULT][:, column]
     defined = odds[np.isfinite(odds)]
     mean = float(defined.mean()) if len(defined) else 0.0
-    return float(found.right[RESULT][:, column].mean()), mean
+    return float(accuracy_at.right[RESULT][:, column].mean()), mean
 
 
 def at_site(fit: Fit, site: Site) -> Fit:
@@ -588,7 +590,7 @@ class _SiteSearch:
         # Whole vectors need not be scored again.
         test = [full] if self.featurizer == FullVector.name else self.scores(fits, "test")
         scored = zip(ks, fits, validation, test, strict=True)
-        return tuple(ScoredFit(*each) for each in scored)
+        return tuple(ScoredFit(*parts) for parts in scored)
 
     def fitted(
         self, model: Model, batch: InterchangeBatch, sites: Sequence[Site], k: int | None, name: str
@@ -643,19 +645,19 @@ class _SiteSearch:
             for draw in range(DRAWS)
         ]
         swept = sweep_all(self.model, self.pairs.batches["test"], plans, progress=self.progress)
-        return np.mean([each.written[:, 0] for each in swept], axis=0)
+        return np.mean([scores.written[:, 0] for scores in swept], axis=0)
 
     def _of_random_variable(
         self, site: Site, k: int | None, train: InterchangeBatch, test: InterchangeBatch
     ) -> Right:
         fit = self.fitted(self.model, train, [site], k, "random-variable")
-        found = accuracy(fit, test, controls=(), seed=self.seed, progress=self.progress)
-        return found.right[RESULT][:, 0].astype(float)
+        on_test = accuracy(fit, test, controls=(), seed=self.seed, progress=self.progress)
+        return on_test.right[RESULT][:, 0].astype(float)
 
 
 def best_of(candidates: Sequence[ScoredFit], split: str) -> tuple[ScoredFit, Site]:
     """The candidate and site of the highest accuracy; of several, the highest log-odds, and of
     these the first.
     """
-    options = [(each, site) for each in candidates for site in each.test.sites]
+    options = [(candidate, site) for candidate in candidates for site in candidate.test.sites]
     return max(options, key=lambda option: score_of(option[0].on(split), option[1]))

@@ -106,7 +106,7 @@ class HeadEffects(OneLine, Tabular):
         names = [str(site) for site in self.sites]
         return self.estimates[names.index(one_of("head", str(load_site(head)), names))]
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         means = {str(site): self.estimate(site).value for site in self.chosen}
         return {
             "n": len(self),
@@ -190,9 +190,16 @@ def inhibition_heads(
     flipped = ioi_signals(examples, (S2_FLIP,)).only(S2_FLIP)
     rows, batch = flipped.tokenized(model)
     plans = [{site: Interchange()} for site in every]
-    found = logit_differences(model, batch, plans, progress=progress)
+    differences = logit_differences(model, batch, plans, progress=progress)
     return HeadEffects(
-        every, batch.ids, batch.groups, found.base, found.after, n, dict(rows.dropped), seed
+        every,
+        batch.ids,
+        batch.groups,
+        differences.base,
+        differences.after,
+        n,
+        dict(rows.dropped),
+        seed,
     )
 
 
@@ -226,11 +233,11 @@ def linear_difference(
     """
     rows, batch = ioi_signals(examples, kinds).tokenized(model)
     plan = {load_site(site): Interchange() for site in heads}
-    found = logit_differences(model, batch, [plan], progress=progress)
+    differences = logit_differences(model, batch, [plan], progress=progress)
     return fit_logit_difference(
         rows.position,
         rows.token,
-        found.after[:, 0],
+        differences.after[:, 0],
         source={
             "model": model.name,
             "sites": [str(site) for site in plan],
@@ -276,7 +283,7 @@ class SquaredError(OneLine, Tabular):
     def __len__(self) -> int:
         return len(self.ids)
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         means = {of: float(self.errors(of).mean()) for of in self.measured}
         return {"n": len(self), "sites": tuple(map(str, self.sites)), **means}
 
@@ -309,7 +316,7 @@ class SquaredError(OneLine, Tabular):
 
     def _rows(self, kind: str) -> list[int]:
         one_of("kind", kind, (ALL_KINDS, *dict.fromkeys(self.kinds)))
-        return [row for row, each in enumerate(self.kinds) if kind in (ALL_KINDS, each)]
+        return [row for row, of_pair in enumerate(self.kinds) if kind in (ALL_KINDS, of_pair)]
 
     def columns(self) -> dict[str, list[Any]]:
         """A row for each kind of counterfactual and what it is of: the mean squared error with its
@@ -321,10 +328,10 @@ class SquaredError(OneLine, Tabular):
         for kind in self.parts:
             at = self._rows(kind)
             for of, measured in self.measured.items():
-                found = self.estimate(of, kind)
+                estimate = self.estimate(of, kind)
                 means = float(measured[at].mean()), float(self.expected[at].mean())
-                told = (found.value, found.low, found.high)
-                rows.append((kind, of, features, *told, *means, len(at)))
+                numbers = (estimate.value, estimate.low, estimate.high)
+                rows.append((kind, of, features, *numbers, *means, len(at)))
         names = ("kind", "of", "features", "mse", "low", "high", "measured", "expected", "n")
         return {name: [row[i] for row in rows] for i, name in enumerate(names)}
 
@@ -386,9 +393,9 @@ def squared_error(
     }
     if all(size is not None for size in sizes):
         plans[RANDOM] = _random(model, fit.sites, sizes, seed)
-    found = logit_differences(model, ready, list(plans.values()), progress=progress)
-    measured = {of: found.after[:, number] for number, of in enumerate(plans)}
-    measured |= {NOTHING: found.base, CONSTANT: np.full(len(ready), constant)}
+    differences = logit_differences(model, ready, list(plans.values()), progress=progress)
+    measured = {of: differences.after[:, number] for number, of in enumerate(plans)}
+    measured |= {NOTHING: differences.base, CONSTANT: np.full(len(ready), constant)}
     return SquaredError(
         fit.sites,
         ready.ids,

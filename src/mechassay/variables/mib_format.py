@@ -102,16 +102,16 @@ class MIBBoard:
         Raises:
             BadUsage: the track has no such task, model or variable, or not together.
         """
-        theirs = {each.name: name for name, each in self.tasks.items()}
+        theirs = {known.name: name for name, known in self.tasks.items()}
         name = theirs[one_of("task of MIB's causal track", task, theirs)]
         variables = {ours: other for other, ours in self.tasks[name].variables.items()}
         one_of(f"variable of {task} in MIB's causal track", variable, variables)
         kinds = {kind: kind for kind in self.models}
-        kinds |= {each.name: kind for kind, each in self.models.items()}
-        same = [kind for kind, each in self.models.items() if each.shape == shape]
+        kinds |= {known.name: kind for kind, known in self.models.items()}
+        same = [kind for kind, known in self.models.items() if known.shape == shape]
         if model not in kinds and len(same) == 1:
             kinds[model] = same[0]
-        ids = [each.name for each in self.models.values()]
+        ids = [known.name for known in self.models.values()]
         if model not in kinds:
             raise UnknownName("model of MIB's causal track", model, ids)
         self._check_evaluated(name, kinds[model])
@@ -337,11 +337,11 @@ def read_indices(folder: Path, unit: str, n_features: int | None) -> Mask | None
     indices = read_small_json(path)
     if indices is None:
         return None
-    if not isinstance(indices, list) or any(type(each) is not int for each in indices):
+    if not isinstance(indices, list) or any(type(index) is not int for index in indices):
         raise BadFile(f"{path}: must be a list of whole numbers, or null for all features.")
     if n_features is None:
         return None
-    wrong = [each for each in indices if not 0 <= each < n_features]
+    wrong = [index for index in indices if not 0 <= index < n_features]
     if wrong:
         raise BadFile(f"{path}: features are 0 to {n_features - 1}; got {str(wrong[0])[:40]}.")
     if len(set(indices)) < len(indices):

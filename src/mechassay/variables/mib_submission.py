@@ -93,17 +93,17 @@ SHORT = {
 
 def read_coefficients(path: Path) -> Mapping[str, LogitDifference]:
     """By the file's names of models."""
-    found: dict[str, LogitDifference] = {}
-    for name, each in read_json(path).items():
-        told: dict[str, Any] = each if isinstance(each, dict) else {}
-        values = {ours: _number(told.get(theirs)) for ours, theirs in COEFFICIENTS.items()}
+    fits: dict[str, LogitDifference] = {}
+    for name, stored in read_json(path).items():
+        values_of: dict[str, Any] = stored if isinstance(stored, dict) else {}
+        values = {ours: _number(values_of.get(theirs)) for ours, theirs in COEFFICIENTS.items()}
         if not all(map(isfinite, values.values())):
             raise BadFile(
                 f"{path}: {name[:40]!r} needs {', '.join(COEFFICIENTS.values())} as numbers."
             )
-        r2, source = _number(told.get("score")), {"source": path.name}
-        found[name] = LogitDifference(**values, r2=r2, n=0, conditions={}, source=source)
-    return found
+        r2, source = _number(values_of.get("score")), {"source": path.name}
+        fits[name] = LogitDifference(**values, r2=r2, n=0, conditions={}, source=source)
+    return fits
 
 
 def _number(value: object) -> float:
@@ -156,9 +156,9 @@ def read_mib_folder(
         BadFile: the first problem, and how many more there are; see `mib_problems`.
         UnknownName: the board has no model of the given one's class.
     """
-    found = Problems()
-    read = _read(Path(folder), found, model, featurizers or {}, ignore_code, board, only)
-    found.refuse(Path(folder))
+    problems = Problems()
+    read = _read(Path(folder), problems, model, featurizers or {}, ignore_code, board, only)
+    problems.refuse(Path(folder))
     return read
 
 
@@ -188,11 +188,11 @@ def mib_parts(folder: str | Path, *, board: MIBBoard = MIB_BOARD, only: str = ""
     Raises:
         BadFile: there is no such folder, or a link leads out of it. BadUsage: a folder's name.
     """
-    root, found = Path(folder), Problems()
+    root, problems = Path(folder), Problems()
     if not root.is_dir():
         raise BadFile(f"{folder}: {no_folder(folder)}.")
-    parts = list(_OpenFolder(root, found, None, {}, True, board, only).parts())
-    found.refuse(root)
+    parts = list(_OpenFolder(root, problems, None, {}, True, board, only).parts())
+    problems.refuse(root)
     return parts
 
 
@@ -209,9 +209,9 @@ def mib_problems(
     Raises:
         UnknownName: the board has no model of the given one's class.
     """
-    found = Problems()
-    _read(Path(folder), found, model, featurizers or {}, ignore_code, board)
-    return found
+    problems = Problems()
+    _read(Path(folder), problems, model, featurizers or {}, ignore_code, board)
+    return problems
 
 
 # Reading
@@ -219,7 +219,7 @@ def mib_problems(
 
 def _read(
     folder: Path,
-    found: Problems,
+    problems: Problems,
     model: Model | None,
     featurizers: Mapping[str, Featurizer],
     ignore_code: bool,
@@ -229,13 +229,13 @@ def _read(
     if model is not None:
         one_of("class of a model of MIB's causal track", type(model.hf).__name__, board.models)
     if not folder.is_dir():
-        found.note(".", f"{no_folder(folder)}: {folder}.")
+        problems.note(".", f"{no_folder(folder)}: {folder}.")
         return ()
-    given = {str(load_site(site)): each for site, each in featurizers.items()}
-    submission = _OpenFolder(folder, found, model, given, ignore_code, board, only)
+    given = {str(load_site(site)): featurizer for site, featurizer in featurizers.items()}
+    submission = _OpenFolder(folder, problems, model, given, ignore_code, board, only)
     read = list(submission.alignments())
-    if not read and not found.errors:
-        found.note(".", "no units: folders are named TASK_MODELCLASS_VARIABLE.")
+    if not read and not problems.errors:
+        problems.note(".", "no units: folders are named TASK_MODELCLASS_VARIABLE.")
     return tuple(read)
 
 
@@ -249,7 +249,7 @@ class _OpenFolder:
     """
 
     root: Path
-    found: Problems
+    problems: Problems
     model: Model | None
     given: Mapping[str, Featurizer]
     ignore_code: bool
@@ -262,13 +262,15 @@ class _OpenFolder:
         coefficients: Mapping[str, LogitDifference] | None = None
         for path in files:
             if path.name == PARAMETERS:
-                coefficients = self.found.tried(path.name, partial(read_coefficients, path), path)
+                coefficients = self.problems.tried(
+                    path.name, partial(read_coefficients, path), path
+                )
             elif path.name not in BESIDE:
                 self._extra(path)
         for folder in folders:
             if not self._is_meant(folder):
                 continue
-            parsed = self.found.tried(folder.name, partial(self.board.parsed, folder.name))
+            parsed = self.problems.tried(folder.name, partial(self.board.parsed, folder.name))
             if parsed is None:
                 continue
             linear = self._linear(parsed[1], coefficients) if parsed[0] == LINEAR else None
@@ -297,22 +299,22 @@ class _OpenFolder:
         files, folders = list[Path](), list[Path]()
         for path in sorted(folder.iterdir()):
             if leads_out(path, self.root):
-                self.found.note(self._name(path), LEADS_OUT)
+                self.problems.note(self._name(path), LEADS_OUT)
             elif path.suffix == ".py" or path.name == "__pycache__":
-                self.found.note(self._name(path), CODE, warning=self.ignore_code)
+                self.problems.note(self._name(path), CODE, warning=self.ignore_code)
             elif path.is_dir():
                 folders.append(path)
             elif path.is_file():
                 files.append(path)
             else:
-                self.found.note(self._name(path), "is no regular file.")
+                self.problems.note(self._name(path), "is no regular file.")
         return files, folders
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
 
     def _extra(self, path: Path) -> None:
-        self.found.note(
+        self.problems.note(
             self._name(path), "is no part of a submission and is not read.", warning=True
         )
 
@@ -322,13 +324,15 @@ class _OpenFolder:
         """The coefficients of a model, by the names that MIB's evaluator looks for."""
         if coefficients is None:
             if not (self.root / PARAMETERS).exists():
-                self.found.note(PARAMETERS, f"there is no such file; folders of {LINEAR} need it.")
+                self.problems.note(
+                    PARAMETERS, f"there is no such file; folders of {LINEAR} need it."
+                )
             return None
         names = (kind, SHORT.get(kind, kind), "default")
         name = next((name for name in names if name in coefficients), None)
         if name is None:
             known = ", ".join(coefficients) or "none"
-            self.found.note(
+            self.problems.note(
                 PARAMETERS, f"has no coefficients of {' or '.join(names)}; it has {known}."
             )
             return None
@@ -345,12 +349,12 @@ class _OpenFolder:
         for path in files:
             self._extra(path)
         if not folders:
-            self.found.note(folder.name, "no units.")
+            self.problems.note(folder.name, "no units.")
         for path in folders:
             inside, deeper = self._inside(path)
             yield path, path.name, inside
-            for each in deeper:
-                self._extra(each)
+            for entry in deeper:
+                self._extra(entry)
 
     def _alignment(
         self, folder: Path, method: str, files: Sequence[Path], parsed: tuple[str, str, str]
@@ -369,17 +373,17 @@ class _OpenFolder:
             else:
                 units.setdefault(match["unit"], set()).add(match["role"])
         if not units:
-            self.found.note(here, "no units.")
+            self.problems.note(here, "no units.")
         read: dict[Site, ChosenFeatures] = {}
         for unit, roles in units.items():
             at = f"{here}/{unit}"
-            site = self.found.tried(at, partial(self.board.site, task, unit))
-            if site is None or not self.found.tried(
+            site = self.problems.tried(at, partial(self.board.site, task, unit))
+            if site is None or not self.problems.tried(
                 at, partial(site.check_graph, shape.graph, name)
             ):
                 continue
             if site in read:
-                self.found.note(at, f"is the same site as another unit: {site}.")
+                self.problems.note(at, f"is the same site as another unit: {site}.")
                 continue
             features = self._unit(folder, unit, roles, site, shape.width(site))
             if features is not None:
@@ -387,7 +391,7 @@ class _OpenFolder:
         if not read:
             return None
         for warning in _read_otherwise(about, shape, read):
-            self.found.note(here, warning, warning=True)
+            self.problems.note(here, warning, warning=True)
         provenance = {"source": f"{here} of a submission to MIB's causal track"}
         fit = Fit(
             *_featurizers_and_masks(read),
@@ -408,33 +412,33 @@ class _OpenFolder:
         def tried(role: str, read: Callable[[], FoundT]) -> FoundT | None:
             path = file_of(folder, unit, role)
             if role in roles:
-                return self.found.tried(f"{place}_{role}", read, path)
+                return self.problems.tried(f"{place}_{role}", read, path)
             if not leads_out(path, self.root):  # Said already, and not to be opened.
-                self.found.note(f"{place}_{role}", "there is no such file.")
+                self.problems.note(f"{place}_{role}", "there is no such file.")
             return None
 
-        before = len(self.found.errors)
+        before = len(self.problems.errors)
         if roles == {INDICES}:
-            found = self.given.get(str(site))
-            if found is None:
-                self.found.note(
+            units = self.given.get(str(site))
+            if units is None:
+                self.problems.note(
                     place,
                     "has indices and no featurizer: MIB never saves SAEs; the reader has to be"
                     f" given the featurizer of {site}.",
                 )
         else:
-            found = tried(FEATURIZER, partial(read_featurizer, folder, unit, width))
-            tried(INVERSE, partial(check_inverse, folder, unit, found))
-        decoder = None if found is None else decoder_of(found)
+            units = tried(FEATURIZER, partial(read_featurizer, folder, unit, width))
+            tried(INVERSE, partial(check_inverse, folder, unit, units))
+        decoder = None if units is None else decoder_of(units)
         if decoder is not None and decoder.shape[1] != width:
-            self.found.note(
+            self.problems.note(
                 place, f"values have {width} numbers; its features are of {decoder.shape[1]}."
             )
-        n_features = getattr(found, "width", None) if decoder is None else len(decoder)
+        n_features = getattr(units, "width", None) if decoder is None else len(decoder)
         chosen = tried(INDICES, partial(read_indices, folder, unit, n_features))
-        if found is None or len(self.found.errors) > before:
+        if units is None or len(self.problems.errors) > before:
             return None
-        return ChosenFeatures(found, chosen)
+        return ChosenFeatures(units, chosen)
 
 
 def class_of(model: Model | None) -> str:
@@ -458,8 +462,8 @@ def _read_otherwise(
     about: BoardTask, shape: ModelShape, read: Mapping[Site, ChosenFeatures]
 ) -> Iterator[str]:
     """Where MIB's evaluator does something else than what the files say."""
-    masks = [each.chosen for each in read.values() if each.chosen is not None]
-    empty = [str(site) for site, each in read.items() if not _any(each)]
+    masks = [units.chosen for units in read.values() if units.chosen is not None]
+    empty = [str(site) for site, units in read.items() if not _any(units)]
     if empty:
         yield (
             f"no feature is exchanged at {', '.join(empty[:3])}{' …' * (len(empty) > 3)}; MIB's"
@@ -511,17 +515,17 @@ def write_mib_folder(
         raise BadUsage(f"{folder}: there is something already; a folder holds one submission.")
     plan: dict[Path, tuple[VariableAlignment, Mapping[Site, str]]] = {}
     parameters: dict[str, dict[str, float]] = {}
-    for each in alignments:
-        name = board.named(each.task, each.variable, each.model, each.shape)
+    for alignment in alignments:
+        name = board.named(alignment.task, alignment.variable, alignment.model, alignment.shape)
         task, kind, _ = board.parsed(name)
-        inside = folder / name / _plain(each.method)
+        inside = folder / name / _plain(alignment.method)
         if inside in plan:
             raise BadUsage(f"Two alignments belong into {inside.relative_to(folder)}.")
-        plan[inside] = each, _checked_units(each, task, board.models[kind], board)
+        plan[inside] = alignment, _checked_units(alignment, task, board.models[kind], board)
         if task == LINEAR:
-            told = plain_coefficients(each)
-            if parameters.setdefault(SHORT.get(kind, kind), told) != told:
-                raise BadUsage(f"One model has one set of coefficients; {each.model} has two.")
+            plain = plain_coefficients(alignment)
+            if parameters.setdefault(SHORT.get(kind, kind), plain) != plain:
+                raise BadUsage(f"One model has one set of coefficients; {alignment.model} has two.")
     if not plan:
         raise BadUsage("A submission needs an alignment; got none.")
     mixed = [inside for inside in plan if inside.parent in plan]
@@ -530,9 +534,9 @@ def write_mib_folder(
             f"{mixed[0].parent.name}: name the methods of all its alignments, or of none."
         )
     written: list[Path] = []
-    for inside, (each, units) in plan.items():
+    for inside, (alignment, units) in plan.items():
         for site, unit in units.items():
-            features = each.fit.features(site)
+            features = alignment.fit.features(site)
             written += write_unit(inside, unit, features.featurizer, features.chosen)
     if parameters:
         written.append(
@@ -607,14 +611,16 @@ class GivenAlignment:
             BadUsage: the variable is one of another causal model.
         """
         known = hypotheses(self.task)
-        found = known.get(self.variable)
-        if found is None or self.causal_model not in (found.model.name, self.task):
-            names = ", ".join(f"{name} of {each.model.name}" for name, each in known.items())
+        hypothesis = known.get(self.variable)
+        if hypothesis is None or self.causal_model not in (hypothesis.model.name, self.task):
+            names = ", ".join(
+                f"{name} of {hypothesis.model.name}" for name, hypothesis in known.items()
+            )
             raise BadUsage(
                 f"{self.typed}: {self.variable!r} of the causal model {self.causal_model!r} is"
                 f" none of {self.task}'s variables: {names}."
             )
-        return found
+        return hypothesis
 
     def read(self, model: Model) -> VariableAlignment:
         """Its features, for a loaded model.
@@ -641,7 +647,7 @@ def given_alignments(folder: str | Path) -> list[GivenAlignment]:
     """
     folder = Path(folder)
     if own := alignment_folders(folder):
-        return [_given(each) for each in own]
+        return [_given(alignment) for alignment in own]
     root, only = (folder.parent, folder.name) if _is_of_mib(folder) else (folder, "")
     parts = mib_parts(root, only=only)
     if not parts:
@@ -711,15 +717,15 @@ def validate(
     if not own:
         return mib_problems(folder, model=model, ignore_code=ignore_code)
     every = Problems()
-    for each in own:
+    for alignment in own:
         problems = Problems()
-        read = read_alignment(each, problems)
+        read = read_alignment(alignment, problems)
         if read is not None and model is not None:
             try:
                 read.on(model)
             except MechassayError as error:
                 problems.note(HEADER, str(error))
         for problem in problems:
-            path = str((each / problem.path).relative_to(folder))
+            path = str((alignment / problem.path).relative_to(folder))
             every.note(path, problem.message, warning=problem.warning)
     return every

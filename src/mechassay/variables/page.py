@@ -138,14 +138,14 @@ class VariablesPage(Page):
         """Sentences; a figure and a table for each task; what failed; folded heat maps; how to read
         them; facts; values.
         """
-        said: list[Block] = [Text(text, "verdict") for text in _verdicts(records)]
+        blocks: list[Block] = [Text(text, "verdict") for text in _verdicts(records)]
         reading = {**(READING if _of(records, IIA) else {})}
         reading |= READING_ERRORS if _of(records, MSE) else {}
         groups = [list(group) for _, group in groupby(records, _place)]
         failed = tuple(failures_table(failures, "variable"))
         return framed(
             records,
-            said,
+            blocks,
             [*map(_task_section, groups), *([Section("Failures", failed)] if failed else [])],
             failures=failures,
             folded=[*_maps(records), *checks_section(records)],
@@ -196,9 +196,9 @@ def _accuracies(records: Sequence[Record]) -> TextTable:
     for featurizer in dict.fromkeys(record.method.name for record in records):
         cells = [featurizer]
         for variable in variables:
-            found = _cell(records, variable, featurizer)
+            record = _cell(records, variable, featurizer)
             for name in (LAYERS, IIA):
-                cells.append("" if found is None else measured(found.measure(name)))
+                cells.append("" if record is None else measured(record.measure(name)))
         rows.append(Row(tuple(cells)))
     nothing = [_control(_cell(records, variable), "no intervention") for variable in variables]
     cells = [x for value in nothing for x in (value, value)]
@@ -365,9 +365,9 @@ def _sentence(record: Record) -> str:
     steps = f", {args['steps']:,} steps of training" if args.get("steps") else ""
     what = "squared error" if measure == MSE else "accuracy"
     controls = [
-        f"{IN_WORDS[control]} {each.value:.2f}"
+        f"{IN_WORDS[control]} {own.value:.2f}"
         for control in _controls_of([record])
-        if (each := record.measure(measure, f"control:{control}")) is not None
+        if (own := record.measure(measure, f"control:{control}")) is not None
     ]
     return (
         f"{model}, {task}: {variable.name}{wrong} is {verdict_of(record)} {where} by"
@@ -381,16 +381,16 @@ def _caveat(record: Record) -> str:
     """What the choice of a site on the reported pairs makes of its numbers, and few groups or a
     short training of the verdict.
     """
-    said = ""
+    text = ""
     if record.method.args.get("choose_on") == "test":
-        said += " The site was chosen on these pairs; intervals are those of the best of all sites."
+        text += " The site was chosen on these pairs; intervals are those of the best of all sites."
     fall, verdict_said = record.measure(FALL), verdict_of(record)
     if fall is not None and verdict_said == NOT_TRAINED:
         most = "" if math.isnan(fall.high) else f" by up to {fall.high:.0%} in a quarter as long"
-        said += f" Its loss may still fall{most}: train longer before you say that it is not there."
+        text += f" Its loss may still fall{most}: train longer before you say that it is not there."
     if verdict_said == TOO_FEW:
-        said += f" Fewer than {FEW_GROUPS} independent groups have no verdict."
-    return said
+        text += f" Fewer than {FEW_GROUPS} independent groups have no verdict."
+    return text
 
 
 def _n(record: Record) -> int:
@@ -438,8 +438,8 @@ def _draw_subsets(record: Record, ax: Axes | None) -> MatplotlibFigure:
     table = record.table(SUBSETS)
     points = {
         split: [
-            Estimate(*each)
-            for each in zip(
+            Estimate(*row)
+            for row in zip(
                 *(table.numbers(name) for name in (split, f"{split}_low", f"{split}_high")),
                 strict=True,
             )

@@ -63,7 +63,9 @@ def variables_of(plan: VariablesPlan, task: str) -> dict[str, Hypothesis]:
         UnknownName: the task has no causal model, or that no such variable.
     """
     known = hypotheses(load_task(task).name)
-    names = plan.variables or tuple(name for name, each in known.items() if each.by_default)
+    names = plan.variables or tuple(
+        name for name, hypothesis in known.items() if hypothesis.by_default
+    )
     return {name: known[one_of(f"variable of {task}", name, known)] for name in names}
 
 
@@ -205,9 +207,9 @@ class VariableStudy:
         begin = time.perf_counter()
         job, variable, featurizer = self.job, cell.of["variable"], cell.of["featurizer"]
         if self.hypothesis(variable).model.contrast is not None:
-            found = self._in_heads(cell, variable, featurizer)
+            localization = self._in_heads(cell, variable, featurizer)
         else:
-            found = self._at_sites(cell, variable, featurizer)
+            localization = self._at_sites(cell, variable, featurizer)
         hypothesis, model = self.hypothesis(variable), self.model
         about: dict[str, Any] = {
             "causal_model": hypothesis.model.name,
@@ -218,14 +220,16 @@ class VariableStudy:
             about["hypothesis"] = "right" if hypothesis.right else "wrong"
         chosen = self.selections(variable)
         VariableAlignment.of(
-            found.chosen_fit,
+            localization.chosen_fit,
             self.task.name,
             str(hypothesis.variable),
             causal_model=hypothesis.model.name,
             method=featurizer,
-            coefficients=found.linear if isinstance(found, HeadLocalization) else None,
+            coefficients=localization.linear
+            if isinstance(localization, HeadLocalization)
+            else None,
         ).save(self.bench.folder.path / ALIGNMENTS / cell.name)
-        return found.record(
+        return localization.record(
             {
                 "model": model.spec(),
                 "task": Spec(
@@ -302,13 +306,13 @@ class VariableStudy:
             return tuple(map(load_site, S_INHIBITION))
         layers = layers_of(self.job.layers, self.model.graph.n_layers)
         examples = self.examples["train"]
-        found = inhibition_heads(
+        heads = inhibition_heads(
             self.model, examples, layers=layers, seed=self.job.seed, progress=self.progress
         )
         folder = self.bench.folder.path / "heads"
-        told = {name: values for name, values in found.columns().items()}
-        write_text(folder / f"{self.cell.shares}.json", json.dumps(told) + "\n")
-        return found.chosen
+        columns = {name: values for name, values in heads.columns().items()}
+        write_text(folder / f"{self.cell.shares}.json", json.dumps(columns) + "\n")
+        return heads.chosen
 
     @property
     def linear(self) -> LogitDifference:
@@ -346,7 +350,7 @@ def read_saes(folder: str, places: Sequence[Site]) -> Mapping[Any, SAE]:
     Raises:
         BadUsage: a site without one, or with one of another site. BadFile: see `load_sae`.
     """
-    found: dict[Any, SAE] = {}
+    saes: dict[Any, SAE] = {}
     for site in places:
         names = (str(site), str(site).partition("@")[0])
         paths = [Path(folder) / f"{name}{end}" for end in ENDINGS for name in names]
@@ -356,5 +360,5 @@ def read_saes(folder: str, places: Sequence[Site]) -> Mapping[Any, SAE]:
                 f"{folder} has no SAE of {site}: no folder, .safetensors or .npz file named"
                 f" {names[0]} or {names[1]}."
             )
-        found[site] = load_sae(path).check_site(site)
-    return found
+        saes[site] = load_sae(path).check_site(site)
+    return saes

@@ -44,7 +44,7 @@ FALL_SAYS = (
 )
 
 
-def verdict(n_groups: int, found: bool, isolated: bool, falls: bool) -> str:
+def verdict(n_groups: int, exceeds: bool, isolated: bool, falls: bool) -> str:
     """One of `ISOLATED`, `FOUND`, `NOT_FOUND`, `NOT_TRAINED` and `TOO_FEW`; see the module.
 
     Args:
@@ -53,7 +53,7 @@ def verdict(n_groups: int, found: bool, isolated: bool, falls: bool) -> str:
     """
     if n_groups < FEW_GROUPS:
         return TOO_FEW
-    if found:
+    if exceeds:
         return ISOLATED if isolated else FOUND
     return NOT_TRAINED if falls else NOT_FOUND
 
@@ -108,13 +108,13 @@ def verdict_of(record: Record) -> str:
     measure = measure_of(record)
     must_differ = MUST_STAY_BELOW if measure == MSE else MUST_EXCEED
     differences = [record.measure(measure, f"difference:{control}") for control in must_differ]
-    found = all(_better(difference) for difference in differences if difference is not None)
+    exceeds = all(_better(difference) for difference in differences if difference is not None)
     if measure == IIA:
         gain = record.measure("gain")
-        found = found and gain is not None and gain.low > LEAST_GAIN
+        exceeds = exceeds and gain is not None and gain.low > LEAST_GAIN
     random = record.measure(measure, "difference:random")
-    isolated = found and random is not None and _better(random)
-    return verdict(record.n_groups, found, isolated, bool(record.method.args.get(FALLS)))
+    isolated = exceeds and random is not None and _better(random)
+    return verdict(record.n_groups, exceeds, isolated, bool(record.method.args.get(FALLS)))
 
 
 def _better(difference: Measure) -> bool:

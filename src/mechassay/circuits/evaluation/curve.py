@@ -29,10 +29,10 @@ from mechassay.models.model import Model
 from mechassay.models.objectives import Accuracy
 from mechassay.prompts.batch import NO_TOKEN, Batch
 from mechassay.results.records import Measure, Provenance, Record, Spec, Table, Values, provenance
-from mechassay.results.result import Contents, Result, StoredByFields
+from mechassay.results.result import RecordContents, Result, StoredByFields
 from mechassay.stats.chance import FEW_DRAWS
 from mechassay.stats.intervals import Interval, mean_estimate, proportion_interval
-from mechassay.utils.display import OneLine, Told, interval, number
+from mechassay.utils.display import OneLine, RawText, interval, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -353,7 +353,7 @@ class FaithfulnessCurve(Result, kind="faithfulness", file_kind="faithfulness cur
     def _random(self) -> Iterable[Sweep]:
         return self.drawn.get("random", {}).values()
 
-    def contents(self) -> Contents:
+    def contents(self) -> RecordContents:
         values = {
             f"{by}@{p:g}": row.tolist()
             for by, rows in self.values.items()
@@ -407,16 +407,16 @@ class FaithfulnessCurve(Result, kind="faithfulness", file_kind="faithfulness cur
             warnings=[*preference.warnings(), *record.warnings],
         )
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         areas = {
             "cpr": (self.cpr, self.cpr_interval, self.random_cpr),
             "cmd": (self.cmd, self.cmd_interval, self.random_cmd),
         }
-        told = {
-            name: Told(f"{interval(value, *ends[:2])}, random {number(random)}")
+        areas_text = {
+            name: RawText(f"{interval(value, *ends[:2])}, random {number(random)}")
             for name, (value, ends, random) in areas.items()
         }
-        return {"label": self.label, **told, "n": len(self.ids), "profile": self.profile}
+        return {"label": self.label, **areas_text, "n": len(self.ids), "profile": self.profile}
 
     def plot(self, ax: Axes | None = None, *, ranking: By = "value") -> Figure:
         """The figure of faithfulness over size, with its interval and controls.
@@ -510,11 +510,11 @@ class FaithfulnessCurve(Result, kind="faithfulness", file_kind="faithfulness cur
             kept = sweep.kept[place]
         about = {"target": chosen.target, "fraction": chosen.fraction, "kept": kept}
         about |= {"largest": chosen.largest, "split": chosen.split}
-        told = (
+        lines = (
             {"of": of, **about, "value": value, "low": ends.low, "high": ends.high, "n": n}
             for of, (value, ends, n) in rows.items()
         )
-        yield Table.of(SMALLEST, ("of",), told)
+        yield Table.of(SMALLEST, ("of",), lines)
 
 
 def area_measure(

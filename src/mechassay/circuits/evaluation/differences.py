@@ -31,7 +31,7 @@ from mechassay.circuits.series import AreaRule, Sweep
 from mechassay.errors import BadFile, BadUsage, first_line, one_of
 from mechassay.results.records import Record
 from mechassay.stats.intervals import LEVEL, BootstrapEstimate, widening
-from mechassay.utils.display import OneLine, Tabular, Told, html_facts, html_table, interval
+from mechassay.utils.display import OneLine, RawText, Tabular, html_facts, html_table, interval
 from mechassay.utils.files import write_text
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ class Differences(OneLine, Tabular):
     high: Float[np.ndarray, "methods methods"]
     level: float = LEVEL
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         resolved = f"{self.n_resolved} of {self.n_pairs}"
-        return {"area": self.area, "names": self.names, "resolved": Told(resolved)}
+        return {"area": self.area, "names": self.names, "resolved": RawText(resolved)}
 
     @property
     def better(self) -> Bool[np.ndarray, "methods methods"]:

@@ -150,18 +150,18 @@ def evaluate(
         OutOfMemory: one example does not fit.
     """
     circuits = [circuit] if isinstance(circuit, Circuit) else list(circuit)
-    for each in circuits:
-        if each.graph != model.graph:
+    for one in circuits:
+        if one.graph != model.graph:
             raise GraphMismatch(
-                f"The circuit belongs to {each.graph}; the model's graph is {model.graph}."
+                f"The circuit belongs to {one.graph}; the model's graph is {model.graph}."
             )
-        if each.neurons is not None and each.neurons.shape[1] != model.decoder.d_model:
+        if one.neurons is not None and one.neurons.shape[1] != model.decoder.d_model:
             raise GraphMismatch(
-                f"The circuit has {each.neurons.shape[1]} neurons a node; the model has"
+                f"The circuit has {one.neurons.shape[1]} neurons a node; the model has"
                 f" {model.decoder.d_model}."
             )
     decoder, graph = model.decoder, model.graph
-    runs = [circuit_runner(decoder, graph, each.edges, each.neurons) for each in circuits]
+    runs = [circuit_runner(decoder, graph, one.edges, one.neurons) for one in circuits]
     values = objective_per_example(
         model, model.batch(pairs), load_objective(objective), runs, progress=progress
     )
@@ -509,7 +509,7 @@ class Minimality(OneLine):
     drops: Float[np.ndarray, "parts"]
     intervals: tuple[Interval, ...]
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         return {"parts": len(self.parts), "unneeded": self.n_unneeded, "largest": self.drops.max()}
 
     @property

@@ -224,8 +224,8 @@ def auroc_interval(auroc: float, n_true: int, n_false: int, level: float = LEVEL
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    found: Any = brentq(function, low, high)
-    return float(found)
+    root: Any = brentq(function, low, high)
+    return float(root)
 
 
 def _area_over_sizes(scores: EdgeScores, truth: Circuit) -> float:
@@ -464,13 +464,13 @@ class RecoveryMetric:
         """
         if scored.truth is None:
             return _undefined(*_RECOVERY.values())
-        found = recovery_of(by_edge(scored.scores), scored.truth, by="magnitude")
-        n_true, n_false = found.n_true, found.n_false
+        recovery = recovery_of(by_edge(scored.scores), scored.truth, by="magnitude")
+        n_true, n_false = recovery.n_true, recovery.n_false
         share = n_true / (n_true + n_false)
         values = {
-            "auroc": (found.auroc, found.auroc_interval, 0.5, by_chance(n_true, n_false)),
-            "auprc": (found.auprc, UNDEFINED, auprc_by_chance(n_true, n_false), UNDEFINED),
-            "r_precision": (found.r_precision, UNDEFINED, share, UNDEFINED),
+            "auroc": (recovery.auroc, recovery.auroc_interval, 0.5, by_chance(n_true, n_false)),
+            "auprc": (recovery.auprc, UNDEFINED, auprc_by_chance(n_true, n_false), UNDEFINED),
+            "r_precision": (recovery.r_precision, UNDEFINED, share, UNDEFINED),
         }
         return Measured(
             tuple(
@@ -637,7 +637,7 @@ class CompletenessMetric(OneSizeMetric):
                 )
                 for measure, (values, intervals) in zip(named, (f, f_left), strict=True)
             ),
-            columns={each.name + at: row for each, row in zip(named, rows, strict=False)},
+            columns={values.name + at: row for values, row in zip(named, rows, strict=False)},
         )
 
 
@@ -671,17 +671,17 @@ class MinimalityMetric(OneSizeMetric):
             lacking = "The circuit has no live edges: minimality is undefined."
             undefined = filled(_UNNEEDED, math.nan, of=of, at=at)
             return Measured((undefined, dead), warnings=(lacking,))
-        found = scored.run(partial(minimality, most=self.most), circuit)
-        defined, n_tried = not math.isnan(found.drops[0]), len(found.parts)
-        part = found.n_unneeded / n_tried
-        ends = clopper_pearson(found.n_unneeded, n_tried)
+        minimal = scored.run(partial(minimality, most=self.most), circuit)
+        defined, n_tried = not math.isnan(minimal.drops[0]), len(minimal.parts)
+        part = minimal.n_unneeded / n_tried
+        ends = clopper_pearson(minimal.n_unneeded, n_tried)
         if n_tried == len(circuit):
             ends = Interval(part, part)  # All were tried: nothing was drawn.
         share, low, high = (
             (n_dead + len(circuit) * x) / n if defined else math.nan for x in (part, *ends[:2])
         )
         unneeded = filled(_UNNEEDED, share, Interval(low, high), n=n, of=of, at=at)
-        tables = (_drops(f"minimality{at}", found),) if of == "result" else ()
+        tables = (_drops(f"minimality{at}", minimal),) if of == "result" else ()
         return Measured((unneeded, dead), tables)
 
 
@@ -694,11 +694,11 @@ def _of_another(values: Float[np.ndarray, "circuits"], intervals: Sequence[Inter
     return Interval(-chance_limit(-values, noise=noise), chance_limit(values, noise=noise))
 
 
-def _drops(name: str, found: Minimality) -> Table:
+def _drops(name: str, minimal: Minimality) -> Table:
     rows = [
         {"edge": part, "drop": drop, "low": low, "high": high}
         for part, drop, (low, high, _) in zip(
-            found.parts, found.drops.tolist(), found.intervals, strict=True
+            minimal.parts, minimal.drops.tolist(), minimal.intervals, strict=True
         )
     ]
     return Table.of(name, ("edge",), rows)

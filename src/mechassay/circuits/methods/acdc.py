@@ -94,13 +94,13 @@ class ACDC:
                 f"A threshold of {self.name} must be a finite number of at least 0; got"
                 f" {self.threshold}."
             )
-        for each in self.thresholds:
+        for threshold in self.thresholds:
             # What is typed on the command line may be anything.
-            is_number = isinstance(each, int | float)  # pyright: ignore[reportUnnecessaryIsInstance]
-            if not (is_number and math.isfinite(each) and each > 0):
+            is_number = isinstance(threshold, int | float)  # pyright: ignore[reportUnnecessaryIsInstance]
+            if not (is_number and math.isfinite(threshold) and threshold > 0):
                 raise BadUsage(
                     f"The thresholds of a sweep of {self.name} must be finite numbers above 0; got"
-                    f" {each!r}."
+                    f" {threshold!r}."
                 )
         if len(set(self.thresholds)) < len(self.thresholds):
             raise BadUsage(

@@ -473,8 +473,8 @@ def interpolated_scores(
     into: Float[Tensor, "writers readers"],
 ) -> None:
     """Add one batch's summed scores, with gradients at interpolated inputs, to `into`."""
-    found = at_interpolations(model, batch, objective, alphas, weights, ReaderGradients.of)
-    contract(model, *found, into)
+    gradients = at_interpolations(model, batch, objective, alphas, weights, ReaderGradients.of)
+    contract(model, *gradients, into)
 
 
 def objective_total(

@@ -335,7 +335,7 @@ def connected(
 ) -> Float[Tensor, "masks writers readers"]:
     """One where an edge is on a path of nonzero edges from `input` to `logits`, else zero."""
     edges = (masks.detach() != 0).cpu() & graph.legal
-    return torch.stack([graph.on_paths(each) & each for each in edges]).to(masks)
+    return torch.stack([graph.on_paths(edge) & edge for edge in edges]).to(masks)
 
 
 def summary(losses: Float[Tensor, "steps parts"]) -> dict[str, Any]:

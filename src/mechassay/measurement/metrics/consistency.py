@@ -270,11 +270,11 @@ def null_consistency(
             (size, circuits, n)
         )
         total = x.sum(axis=2).var(axis=1, ddof=1)
-        found = n / (n - 1) * (1 - x.var(axis=1, ddof=1).sum(axis=1) / total)
+        cronbach = n / (n - 1) * (1 - x.var(axis=1, ddof=1).sum(axis=1) / total)
         bound = fisher.ppf(0.975, circuits - 1, (circuits - 1) * (n - 1))
         enough = circuits >= LEAST_CIRCUITS
-        low = 1 - (1 - found) * bound if enough else np.full(size, np.nan)
-        return {"page": {"alpha": found}, "repaired": {"alpha_low": low}}
+        low = 1 - (1 - cronbach) * bound if enough else np.full(size, np.nan)
+        return {"page": {"alpha": cronbach}, "repaired": {"alpha_low": low}}
 
     scenarios = (
         Scenario("circuits that do not differ", True, lambda rng, size: draw(rng, size, 0.0)),
@@ -330,13 +330,13 @@ SIZES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
 def circuits_of(inputs: Inputs) -> list[Circuit]:
     """The different circuits of all methods at several sizes, without those that are empty."""
-    found: dict[Circuit, None] = {}
+    circuits: dict[Circuit, None] = {}
     for scores in inputs.rankings.values():
         for size in SIZES:
             circuit = scores.top(size, by="magnitude").pruned()
             if len(circuit):
-                found[circuit] = None
-    return list(found)
+                circuits[circuit] = None
+    return list(circuits)
 
 
 @dataclass(frozen=True)

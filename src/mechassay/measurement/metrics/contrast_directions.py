@@ -80,8 +80,8 @@ def normalised_entropy(rows: Rows) -> Float[np.ndarray, "*lead"]:
     """SVE of unit rows over ln min(L, d), L the rows that are not 0; NaN where that is 0."""
     lengths = np.linalg.norm(rows, axis=-1)
     most = np.log(np.minimum((lengths > 0).sum(axis=-1), rows.shape[-1]).clip(min=1))
-    found = entropy(unit_rows(rows))
-    return np.divide(found, most, out=np.full(most.shape, np.nan), where=most > 0)
+    entropies = entropy(unit_rows(rows))
+    return np.divide(entropies, most, out=np.full(most.shape, np.nan), where=most > 0)
 
 
 def explained(
@@ -195,21 +195,21 @@ def shuffle_test(
     if n_topics <= EXACT:
         signs = np.array(list(product((1.0, -1.0), repeat=n_topics - 1)))
         signs = np.concatenate((np.ones((len(signs), 1)), signs), axis=1)
-        found = contrast.agreement(signs[:, contrast.topic_of])
-        return own, float((found >= own - 1e-12).mean())
-    found = contrast.agreement(contrast.shuffles(n_shuffles, rng))
-    return own, (1 + int((found >= own - 1e-12).sum())) / (1 + n_shuffles)
+        agreements = contrast.agreement(signs[:, contrast.topic_of])
+        return own, float((agreements >= own - 1e-12).mean())
+    agreements = contrast.agreement(contrast.shuffles(n_shuffles, rng))
+    return own, (1 + int((agreements >= own - 1e-12).sum())) / (1 + n_shuffles)
 
 
 def stability(contrast: LayerContrast, n_halves: int, rng: np.random.Generator) -> float:
     """The mean cosine of the directions of two halves of the topics, over layers and halvings."""
-    found: list[float] = []
+    accuracies: list[float] = []
     for halves in contrast.halves(n_halves, rng):
         first, second = (unit_rows(contrast.differences[half].mean(axis=0)) for half in halves)
         known = first.any(axis=-1) & second.any(axis=-1)
         if known.any():
-            found.append(float((first * second).sum(axis=-1)[known].mean()))
-    return float(np.mean(found)) if found else math.nan
+            accuracies.append(float((first * second).sum(axis=-1)[known].mean()))
+    return float(np.mean(accuracies)) if accuracies else math.nan
 
 
 def above_control(
@@ -220,11 +220,11 @@ def above_control(
 ) -> BootstrapEstimate:
     """Normalised SVE of a contrast less that of another one; topics of both are resampled."""
     gap, errors, n_groups = 0.0, np.zeros(n_resamples), []
-    for sign, each in ((1, contrast), (-1, control)):
-        value = float(normalised_entropy(each.directions))
-        weights, n = example_weights(each.groups, rng, n_resamples)
+    for sign, one_contrast in ((1, contrast), (-1, control)):
+        value = float(normalised_entropy(one_contrast.directions))
+        weights, n = example_weights(one_contrast.groups, rng, n_resamples)
         gap += sign * value
-        errors = errors + sign * (each.entropies(weights) - value)
+        errors = errors + sign * (one_contrast.entropies(weights) - value)
         n_groups.append(n)
     return BootstrapEstimate(gap, errors, min(n_groups))
 
@@ -252,7 +252,7 @@ class PromptContrast(OneLine):
     def __len__(self) -> int:
         return len(self.first)
 
-    def shown(self) -> dict[str, Any]:
+    def repr_fields(self) -> dict[str, Any]:
         what = " against ".join(self.classes)
         return {"name": self.name, "pairs": len(self), "of": what, "topics": len(set(self.topics))}
 

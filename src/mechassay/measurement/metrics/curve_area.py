@@ -116,7 +116,7 @@ def curve_area(
     return Measurement.of(
         ID,
         page,
-        {**repaired, **{f"mib_{name}": each for name, each in mib.items()}},
+        {**repaired, **{f"mib_{name}": area for name, area in mib.items()}},
         REPAIRED,
         flags=notes,
         null=null(n or 40),

@@ -240,13 +240,16 @@ def differential_items(
     same = "the scores of two groups do not vary"
     page = {"max_abs_d": quantity(abs(d[largest]), n=n, reason=same, better="down")}
     page |= {f"pairwise_d {a}, {b}": quantity(x, n=n, reason=same) for (a, b), x in d.items()}
-    found = [_compared(scores, abilities, pair) for pair in pairs]
-    adjusted = holm([each["mh_p"] for each in found]), holm([each["logistic_p"] for each in found])
-    for each, mh, logistic in zip(found, *adjusted, strict=True):
-        each |= {"mh_p_holm": mh, "logistic_p_holm": logistic}
+    comparisons = [_compared(scores, abilities, pair) for pair in pairs]
+    adjusted = (
+        holm([comparison["mh_p"] for comparison in comparisons]),
+        holm([comparison["logistic_p"] for comparison in comparisons]),
+    )
+    for comparison, mh, logistic in zip(comparisons, *adjusted, strict=True):
+        comparison |= {"mh_p_holm": mh, "logistic_p_holm": logistic}
     draws = _impact(scores, clusters or {}, largest, seed)
-    repaired = _repaired(found, scores, largest, draws, least, n)
-    if any(math.isnan(each["logistic_p"]) for each in found):
+    repaired = _repaired(comparisons, scores, largest, draws, least, n)
+    if any(math.isnan(comparison["logistic_p"]) for comparison in comparisons):
         notes.append(
             Flag(
                 "separated",
@@ -278,12 +281,12 @@ def differential_items(
         null=null(least, len(names)),
         tables=[
             Table.of("groups", ("group",), rows),
-            Table.of("pairs of groups", ("groups",), found),
+            Table.of("pairs of groups", ("groups",), comparisons),
         ],
         values=Values(
             unit="prompt",
             ids=[f"{name} {i}" for name, x in scores.items() for i in range(len(x))],
-            groups=[unit for each in units.values() for unit in each],
+            groups=[unit for of_group in units.values() for unit in of_group],
             columns={
                 "circuit": [float(v) for x in scores.values() for v in x],
                 "model": [float(v) for name in names for v in abilities[name]],
@@ -340,7 +343,7 @@ def _impact(
 
 
 def _repaired(
-    found: Sequence[Mapping[str, Any]],
+    comparisons: Sequence[Mapping[str, Any]],
     scores: Mapping[str, Any],
     largest: tuple[str, str],
     interval: Interval,
@@ -351,11 +354,13 @@ def _repaired(
     undefined = few or "all are right, or ability or group separates right from wrong"
 
     def over(rule: Any, name: str, meaning: str, better: Any = "") -> Quantity:
-        values = [abs(each[name]) if rule is max else each[name] for each in found]
+        values = [
+            abs(comparison[name]) if rule is max else comparison[name] for comparison in comparisons
+        ]
         whole = math.nan if few or any(map(math.isnan, values)) else float(rule(values))
         return quantity(whole, n=n, reason=undefined, meaning=meaning, better=better)
 
-    p = [min(each["mh_p_holm"], each["logistic_p_holm"]) for each in found]
+    p = [min(comparison["mh_p_holm"], comparison["logistic_p_holm"]) for comparison in comparisons]
     known = not few and not any(map(math.isnan, p))
     return {
         "impact_g": quantity(
@@ -388,25 +393,25 @@ def null(
     """Rates of the conditions for `groups` groups of `n` prompts: passing means no DIF."""
 
     def draw(rng: np.random.Generator, size: int, impact: float, dif: float) -> Drawn:
-        found = {name: np.full(size, np.nan) for name in ("d", "p", "r2")}
+        drawn = {name: np.full(size, np.nan) for name in ("d", "p", "r2")}
         for row in range(size):
             ability = 1 + rng.standard_normal((groups, n))
             ability[0] += impact
             score = ability + 0.7 * rng.standard_normal((groups, n))
             score[0] -= dif
             ds = [abs(cohens_d(score[a], score[b])) for a, b in combinations(range(groups), 2)]
-            found["d"][row] = max(ds)
+            drawn["d"][row] = max(ds)
             if n < LEAST:
                 continue
             names = [str(i) for i in range(groups)]
             held = dict(zip(names, score, strict=True)), dict(zip(names, ability, strict=True))
-            each = [_compared(*held, pair) for pair in combinations(names, 2)]
-            p = [*holm([x["mh_p"] for x in each]), *holm([x["logistic_p"] for x in each])]
+            compared = [_compared(*held, pair) for pair in combinations(names, 2)]
+            p = [*holm([x["mh_p"] for x in compared]), *holm([x["logistic_p"] for x in compared])]
             if not any(map(math.isnan, p)):
-                found["p"][row] = min(1.0, 2 * min(p))
-                found["r2"][row] = max(abs(x["delta_r2"]) for x in each)
-        repaired = {"min_p_adjusted": found["p"], "max_delta_r2": found["r2"]}
-        return {"page": {"max_abs_d": found["d"]}, "repaired": repaired}
+                drawn["p"][row] = min(1.0, 2 * min(p))
+                drawn["r2"][row] = max(abs(x["delta_r2"]) for x in compared)
+        repaired = {"min_p_adjusted": drawn["p"], "max_delta_r2": drawn["r2"]}
+        return {"page": {"max_abs_d": drawn["d"]}, "repaired": repaired}
 
     scenarios = (
         Scenario(
@@ -439,15 +444,15 @@ def name_groups() -> NamesByKind:
 def name_tokens(names: Sequence[str], tokenizer: Any) -> dict[str, tuple[int, ...]]:
     """The tokens of each name behind a space; names that the tokenizer does not know are out."""
     unknown = getattr(tokenizer, "unk_token_id", None)
-    found: dict[str, tuple[int, ...]] = {}
+    token_lists: dict[str, tuple[int, ...]] = {}
     for name in names:
         before, whole = (
             tokenizer(text, add_special_tokens=False).input_ids for text in ("and", f"and {name}")
         )
         tokens = tuple(whole[len(before) :])
         if tokens and whole[: len(before)] == before and unknown not in tokens:
-            found[name] = tokens
-    return found
+            token_lists[name] = tokens
+    return token_lists
 
 
 def name_pairs(tokens: Mapping[str, tuple[int, ...]]) -> list[tuple[str, str]]:
@@ -525,7 +530,7 @@ class DifferentialItems:
         if tokenizer is None:
             raise BadUsage(f"EX2 writes prompts, for which {model.name} has no tokenizer.")
         arms = [inputs.circuit, Circuit.full(model.graph)]
-        found: dict[str, dict[str, Any]] = {
+        by_kind: dict[str, dict[str, Any]] = {
             "scores": {},
             "abilities": {},
             "clusters": {},
@@ -542,9 +547,9 @@ class DifferentialItems:
                 )
             batch = model.batch(prompts(group, pairs, self.n_per_group, rng))
             values = evaluate(model, arms, batch, "logit_diff", progress=inputs.progress)
-            found["scores"][group], found["abilities"][group] = values
-            found["clusters"][group] = batch.groups
-            found["pools"][group] = {
+            by_kind["scores"][group], by_kind["abilities"][group] = values
+            by_kind["clusters"][group] = batch.groups
+            by_kind["pools"][group] = {
                 "names by tokens": pool_text(tokens),
                 "pairs of names": len(pairs),
             }
@@ -557,7 +562,7 @@ class DifferentialItems:
                     f"{partial} prompts compare names of several tokens by the first one.",
                 )
             )
-        return differential_items(**found, seed=inputs.seed, flags=flags)
+        return differential_items(**by_kind, seed=inputs.seed, flags=flags)
 
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0

@@ -253,10 +253,10 @@ class Reconstruct:
     keeps_equal: bool = field(default=False, init=False, repr=False)
 
     def __call__(self, base: Tensor, source: Tensor | None) -> Tensor:
-        found = self.featurizer.encode(base)
+        features = self.featurizer.encode(base)
         if self.order is not None:
-            found = found[:, self.order.to(found.device)]
-        return self.featurizer.decode(found).to(base.dtype)
+            features = features[:, self.order.to(features.device)]
+        return self.featurizer.decode(features).to(base.dtype)
 
 
 @dataclass(frozen=True)

@@ -72,9 +72,9 @@ def incremental(
         "d": quantity(_over(float(gaps.mean()), pooled), n=n, reason="tasks do not vary"),
         "n_losses": quantity(float(losses), n=n),
     }
-    each = {name: method - x for name, x in baselines.items()}
-    hardest = min(each, key=lambda name: float(each[name].mean()))
-    gain, ends = each[hardest], student_interval(each[hardest])
+    gains = {name: method - x for name, x in baselines.items()}
+    hardest = min(gains, key=lambda name: float(gains[name].mean()))
+    gain, ends = gains[hardest], student_interval(gains[hardest])
     repaired = {
         "delta": quantity(
             float(gain.mean()),

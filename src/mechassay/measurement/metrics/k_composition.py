@@ -141,18 +141,18 @@ def composition(
         raise BadUsage("An edge between heads leads from a layer to a later one.")
     flags: list[Flag] = []
     n = len(edges)
-    reason, found, rows = "no edge of the circuit is between two heads", None, []
+    reason, test, rows = "no edge of the circuit is between two heads", None, []
     if n:
         places = percentiles(scores)
-        found = relabelled(places, edges, np.random.default_rng((seed, n)), n_draws)
+        test = relabelled(places, edges, np.random.default_rng((seed, n)), n_draws)
         rows = _rows(scores, places, edges)
-        if found.least_p > ALPHA:
-            reason = f"the best of relabelled circuits is no rarer than {found.least_p:.2f}"
+        if test.least_p > ALPHA:
+            reason = f"the best of relabelled circuits is no rarer than {test.least_p:.2f}"
             flags.append(Flag("few_heads", f"Nothing can be told: {reason}."))
-            found = None
+            test = None
     repaired = {
         "percentile": quantity(
-            None if found is None else found.value,
+            None if test is None else test.value,
             n=n,
             reason=reason,
             meaning="Mean percentile of the circuit's edges among pairs of the same layers; .5 is"
@@ -160,13 +160,13 @@ def composition(
             better="up",
         ),
         "relabelled": quantity(
-            None if found is None else float(np.quantile(found.drawn, 1 - ALPHA)),
+            None if test is None else float(np.quantile(test.drawn, 1 - ALPHA)),
             n=n_draws,
             reason=reason,
             meaning="What 95 % of circuits of other heads of the same layers stay below.",
         ),
         "p": quantity(
-            None if found is None else found.p,
+            None if test is None else test.p,
             n=n,
             reason=reason,
             meaning="Share of circuits of other heads of the same layers that are as large.",
@@ -349,8 +349,8 @@ def k_products(
 ) -> Float[np.ndarray, "layers heads layers heads"]:
     """||W_O W_K|| of every two heads, by the weights as they are stored."""
     layers = [layer.attention for layer in decoder.layers]
-    writers = [at_least_fp32(each.out) for each in layers]
-    readers = [_of_each_head(at_least_fp32(each.k.weight), each) for each in layers]
+    writers = [at_least_fp32(layer.out) for layer in layers]
+    readers = [_of_each_head(at_least_fp32(layer.k.weight), layer) for layer in layers]
     return _products(writers, readers, progress, later=False)
 
 
@@ -369,12 +369,12 @@ def composition_scores(decoder: Decoder, progress: Progress = SILENT) -> Scores:
     A head that writes nothing, or reads nothing, composes with nothing: 0.
     """
     layers = [layer.attention for layer in decoder.layers]
-    writers = [_unit(_written(each)) for each in layers]
-    found = [
-        _products(writers, [_unit(_read(each)[slot]) for each in layers], progress, later=True)
+    writers = [_unit(_written(layer)) for layer in layers]
+    products = [
+        _products(writers, [_unit(_read(layer)[slot]) for layer in layers], progress, later=True)
         for slot in range(len(SLOTS))
     ]
-    return np.stack(found)
+    return np.stack(products)
 
 
 def _products(

@@ -100,9 +100,9 @@ def overlap_probability(a: Bool[np.ndarray, "n"], b: Bool[np.ndarray, "n"]) -> f
 
 
 def _pairs(
-    found: Callable[[np.ndarray, np.ndarray], float], rows: np.ndarray
+    statistic: Callable[[np.ndarray, np.ndarray], float], rows: np.ndarray
 ) -> Float[np.ndarray, "pairs"]:
-    return np.array([found(a, b) for a, b in combinations(rows, 2)])
+    return np.array([statistic(a, b) for a, b in combinations(rows, 2)])
 
 
 def _mean_correlation(rows: Heads) -> float:
@@ -273,7 +273,7 @@ def rater_agreement(
     """
     _check(scores, RATERS)
     n, chosen = scores.shape[1], _chosen(scores, size)
-    found = {
+    agreements = {
         name: float(_pairs(rule, chosen).mean())
         for name, rule in (
             ("jaccard", jaccard),
@@ -283,8 +283,8 @@ def rater_agreement(
         )
     }
     largest = float(_pairs(overlap_probability, chosen).max())
-    page = {name: quantity(found[name], n=n) for name in ("jaccard", "kappa")}
-    corrected = (found["jaccard"] - found["chance"]) / (1 - found["chance"])
+    page = {name: quantity(agreements[name], n=n) for name in ("jaccard", "kappa")}
+    corrected = (agreements["jaccard"] - agreements["chance"]) / (1 - agreements["chance"])
     repaired = {
         "jaccard_corrected": quantity(
             corrected, n=n, better="up", meaning="Jaccard index above chance, 1 for equal choices."
@@ -295,11 +295,14 @@ def rater_agreement(
             better="down",
             meaning="Probability of such an overlap by chance, of the pair that overlaps least.",
         ),
-        "kappa": quantity(found["kappa"], n=n, better="up"),
+        "kappa": quantity(agreements["kappa"], n=n, better="up"),
         "pabak": quantity(
-            found["pabak"], n=n, better="up", meaning="Kappa as if half of the edges were chosen."
+            agreements["pabak"],
+            n=n,
+            better="up",
+            meaning="Kappa as if half of the edges were chosen.",
         ),
-        "chance_jaccard": quantity(found["chance"], n=n),
+        "chance_jaccard": quantity(agreements["chance"], n=n),
     }
     return Measurement.of(
         RATERS,
@@ -416,15 +419,15 @@ def null_raters(
     n = min(n, 5000)
 
     def draw(rng: np.random.Generator, simulations: int, signal: float) -> Drawn:
-        found = {name: np.empty(simulations) for name in ("kappa", "jaccard", "p_value")}
+        drawn = {name: np.empty(simulations) for name in ("kappa", "jaccard", "p_value")}
         for row in range(simulations):
             a, b = _chosen(_noisy(rng, 2, n, signal), size)
             chance = chance_jaccard(a, b)
-            found["kappa"][row] = kappa(a, b)
-            found["jaccard"][row] = (jaccard(a, b) - chance) / (1 - chance)
-            found["p_value"][row] = overlap_probability(a, b)
-        repaired = {"jaccard_corrected": found["jaccard"], "p_value": found["p_value"]}
-        return {"page": {"kappa": found["kappa"]}, "repaired": repaired}
+            drawn["kappa"][row] = kappa(a, b)
+            drawn["jaccard"][row] = (jaccard(a, b) - chance) / (1 - chance)
+            drawn["p_value"][row] = overlap_probability(a, b)
+        repaired = {"jaccard_corrected": drawn["jaccard"], "p_value": drawn["p_value"]}
+        return {"page": {"kappa": drawn["kappa"]}, "repaired": repaired}
 
     limits = thresholds(RATERS, REPAIRED_RATERS)
     return simulate(_scenarios(draw), limits, n, n_simulations=n_simulations, seed=seed)

@@ -148,7 +148,7 @@ def _bca(
     if np.allclose(above, value * below, rtol=1e-9, atol=0):
         # The same in all groups: a bootstrap has nothing to work with.
         return 0.0, Interval(value, value)
-    found = bootstrap(
+    drawn = bootstrap(
         (above, below),
         lambda x, y, axis=-1: np.sum(x, axis=axis) / np.sum(y, axis=axis),
         paired=True,
@@ -157,8 +157,8 @@ def _bca(
         method="BCa",
         rng=np.random.default_rng(seed),
     )
-    ends = found.confidence_interval
-    return float(found.standard_error), Interval(float(ends.low), float(ends.high))
+    ends = drawn.confidence_interval
+    return float(drawn.standard_error), Interval(float(ends.low), float(ends.high))
 
 
 def seed_variance(

@@ -82,7 +82,7 @@ def coherence(items: Items) -> float:
     """The mean rank correlation of pairs of runs over the prompts that both have; NaN where a pair
     shares fewer than three, or all its prompts tie.
     """
-    found: list[float] = []
+    scores: list[float] = []
     for a, b in combinations(items, 2):
         shared = ~np.isnan(a) & ~np.isnan(b)
         if shared.sum() < LEAST_SHARED:
@@ -90,8 +90,8 @@ def coherence(items: Items) -> float:
         x, y = rankdata(a[shared]), rankdata(b[shared])
         if x.std() == 0 or y.std() == 0:
             return math.nan
-        found.append(float(np.corrcoef(x, y)[0, 1]))
-    return float(np.mean(found)) if found else math.nan
+        scores.append(float(np.corrcoef(x, y)[0, 1]))
+    return float(np.mean(scores)) if scores else math.nan
 
 
 def icc(items: Items) -> float:
@@ -269,16 +269,18 @@ def null(
 
 
 def _drawn(rng: np.random.Generator, size: int, n: int, runs: int, noise: float) -> Drawn:
-    found: dict[str, list[list[float]]] = {"page": [], "repaired": []}
+    by_variant: dict[str, list[list[float]]] = {"page": [], "repaired": []}
     for _ in range(size):
         own = 3 + (1.5 if noise == 0 else 0.0) * rng.standard_normal(n)
         items = own + noise * rng.standard_normal((runs, n))
         some = np.where(rng.random((runs, n)).argsort(axis=1) < round(0.75 * n), items, np.nan)
         for name, held in (("page", some), ("repaired", items)):
             values = np.nanmean(held, axis=1)
-            found[name].append([deviation_rate(values), max_deviation(values), coherence(held)])
+            by_variant[name].append(
+                [deviation_rate(values), max_deviation(values), coherence(held)]
+            )
     keys = ("deviation_rate", "max_deviation", "coherence_score")
-    columns = {name: np.array(rows) for name, rows in found.items()}
+    columns = {name: np.array(rows) for name, rows in by_variant.items()}
     return {
         "page": dict(zip(keys, columns["page"].T, strict=True)),
         "repaired": dict(zip(keys, columns["repaired"].T, strict=True)),

@@ -116,8 +116,8 @@ def page_subspace(
         - other[rng.permutation(len(chosen))[:size]].mean(axis=0)
         for _ in range(n_runs)
     ]
-    found = entropy(np.stack(runs))
-    steady = 1 - float(found.std() / found.mean()) if found.mean() > 0 else math.nan
+    entropies = entropy(np.stack(runs))
+    steady = 1 - float(entropies.std() / entropies.mean()) if entropies.mean() > 0 else math.nan
     return one.mean(axis=0) - other.mean(axis=0), steady
 
 
@@ -367,13 +367,15 @@ def _shuffled_passes(contrast: LayerContrast, rng: np.random.Generator) -> float
     """How often the page's SVE of shuffled labels is below its threshold."""
     limit = page_metric(ID).conditions[0].threshold
     signs = contrast.shuffles(N_HALVES, rng)
-    found = np.concatenate([entropy(rows) for rows in contrast.weighted(signs)])
-    return float(np.mean(found < limit))
+    entropies = np.concatenate([entropy(rows) for rows in contrast.weighted(signs)])
+    return float(np.mean(entropies < limit))
 
 
 def _layers(contrast: LayerContrast, control: LayerContrast) -> Table:
     """A row a layer: lengths of the directions, and how well they order pairs of other topics."""
-    right, other = (each.held_out_accuracy().mean(axis=0) for each in (contrast, control))
+    right, other = (
+        one_contrast.held_out_accuracy().mean(axis=0) for one_contrast in (contrast, control)
+    )
     lengths = np.linalg.norm(contrast.directions, axis=1)
     last = unit_rows(contrast.directions)
     to_last = last @ last[-1]
@@ -428,7 +430,7 @@ def null(
         rng: np.random.Generator, size: int, factor: float, straight: bool, topics: bool = False
     ) -> Drawn:
         names = ("p_shuffled", "stability", "sve_above_control_high")
-        found = {name: np.full(size, np.nan) for name in names}
+        drawn = {name: np.full(size, np.nan) for name in names}
         published = {name: np.full(size, np.nan) for name in ("safety_sve", "stability")}
         for row in range(size):
             control_shift = SHIFT * wander(rng, 1, 0.4)
@@ -444,12 +446,12 @@ def null(
             rows, steady = page_subspace(first, second, 30, 5, rng)
             published["safety_sve"][row] = float(entropy(rows))
             published["stability"][row] = steady
-            found["p_shuffled"][row] = shuffle_test(contrast, 199, rng)[1]
-            found["stability"][row] = stability(contrast, 10, rng)
+            drawn["p_shuffled"][row] = shuffle_test(contrast, 199, rng)[1]
+            drawn["stability"][row] = stability(contrast, 10, rng)
             gap = above_control(contrast, control, 100, rng)
             if shuffle_test(control, 199, rng)[1] < ALPHA:
-                found["sve_above_control_high"][row] = gap.interval.high
-        return {"page": published, "repaired": found}
+                drawn["sve_above_control_high"][row] = gap.interval.high
+        return {"page": published, "repaired": drawn}
 
     scenarios = (
         Scenario("labels that mean nothing", True, lambda rng, size: draw(rng, size, 0.0, False)),
@@ -524,14 +526,14 @@ class SafetySubspace:
         with inputs.progress.track("M14", sum(map(len, texts))) as advance:
             for contrast in (safety, control):
                 tokens = [
-                    token_ids(inputs.model, each) for each in (contrast.first, contrast.second)
+                    token_ids(inputs.model, side) for side in (contrast.first, contrast.second)
                 ]
-                row, found = _lengths(contrast, *tokens)
+                row, lengths = _lengths(contrast, *tokens)
                 rows.append(row)
-                flags += found
-                for each in tokens:
-                    values.append(last_token_values(inputs.model, each))
-                    advance(len(each))
+                flags += lengths
+                for ids in tokens:
+                    values.append(last_token_values(inputs.model, ids))
+                    advance(len(ids))
         return safety_subspace(
             *values,
             groups=safety.topics,
@@ -569,8 +571,8 @@ def last_token_values(model: Model, tokens: Sequence[list[int]]) -> Float[np.nda
     mask = torch.arange(width) >= width - torch.tensor([len(row) for row in tokens])[:, None]
     rows = torch.arange(len(tokens), device=model.device)
     last = torch.full_like(rows, width - 1)
-    found = site_values(model, table, mask, [(site, rows, last) for site in sites(model)])
-    return torch.stack(found, dim=1).double().cpu().numpy()
+    values = site_values(model, table, mask, [(site, rows, last) for site in sites(model)])
+    return torch.stack(values, dim=1).double().cpu().numpy()
 
 
 def _lengths(

@@ -116,12 +116,12 @@ def fits(response: Float[np.ndarray, "scales"], scales: Sequence[float]) -> dict
     x = s[s > 0]
     varies = len(y) > 0 and float(resolved_difference(y.std(), 0.0, y)) > 0
     total = float(((y - y.mean()) ** 2).sum())
-    found: dict[str, float] = {}
+    shares: dict[str, float] = {}
     for name, column in (("linear", x), ("logarithm", np.log(x))):
         design = np.stack((np.ones_like(column), column), axis=1)
         rest = y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
-        found[name] = 1 - float((rest**2).sum()) / total if varies else math.nan
-    return found
+        shares[name] = 1 - float((rest**2).sum()) / total if varies else math.nan
+    return shares
 
 
 def weber(
@@ -216,17 +216,17 @@ def _page(
     responses: Mapping[str, Responses], levels: Sequence[float], scales: Sequence[float]
 ) -> dict[str, Quantity]:
     columns = [list(scales).index(s) for s in PAGE_SCALES]
-    found = {
+    by_head = {
         name: [page_jnd(x[list(levels).index(b)][columns]) for b in PAGE_LEVELS]
         for name, x in responses.items()
     }
     fractions = [
         value / level
-        for each in found.values()
-        for level, value in zip(PAGE_LEVELS, each, strict=True)
+        for threshold in by_head.values()
+        for level, value in zip(PAGE_LEVELS, threshold, strict=True)
         if value is not None
     ]
-    undetected = sum(each[0] is None for each in found.values())
+    undetected = sum(threshold[0] is None for threshold in by_head.values())
     n, empty = len(responses), "the circuit has no heads"
     return {
         "weber_consistency": quantity(
@@ -274,7 +274,7 @@ def null(
 
     def draw(rng: np.random.Generator, size: int, kind: str) -> Drawn:
         names = ("all_detectable", "n_undetectable", "low")
-        found = {name: np.full(size, np.nan) for name in names}
+        drawn = {name: np.full(size, np.nan) for name in names}
         for row in range(size):
             shares = rng.uniform(0.2, 0.9, heads) * (kind != "nothing")
             jnds: list[list[float | None]] = []
@@ -287,14 +287,14 @@ def null(
                 columns = [SCALES.index(s) for s in PAGE_SCALES]
                 detected += page_jnd(x[0][columns]) is not None
                 jnds.append([jnd(y, SCALES, b, NOTICED) for b, y in zip(LEVELS, x, strict=True)])
-            found["all_detectable"][row] = detected == heads
-            found["n_undetectable"][row] = sum(each[0] is None for each in jnds)
-            slopes = np.array([exponent(LEVELS, each) for each in jnds])
+            drawn["all_detectable"][row] = detected == heads
+            drawn["n_undetectable"][row] = sum(threshold[0] is None for threshold in jnds)
+            slopes = np.array([exponent(LEVELS, threshold) for threshold in jnds])
             known = slopes[~np.isnan(slopes)]
             if len(known) > 1:
-                found["low"][row] = student_interval(known).low
-        repaired = {"weber_exponent_low": found["low"], "n_undetectable": found["n_undetectable"]}
-        return {"page": {"all_detectable": found["all_detectable"]}, "repaired": repaired}
+                drawn["low"][row] = student_interval(known).low
+        repaired = {"weber_exponent_low": drawn["low"], "n_undetectable": drawn["n_undetectable"]}
+        return {"page": {"all_detectable": drawn["all_detectable"]}, "repaired": repaired}
 
     scenarios = (
         Scenario(
@@ -374,8 +374,8 @@ class WeberFechner:
         ]
         if not plans:
             return []
-        found = logit_differences(inputs.model, inputs.batch, plans, progress=inputs.progress)
-        means = found.after.mean(axis=0).reshape(len(heads), len(factors))
+        differences = logit_differences(inputs.model, inputs.batch, plans, progress=inputs.progress)
+        means = differences.after.mean(axis=0).reshape(len(heads), len(factors))
         return [row[where.reshape(grid.shape)] for row in means]
 
     def null(

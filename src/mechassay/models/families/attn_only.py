@@ -235,7 +235,7 @@ def read_config(path: Path) -> AttnOnlyConfig:
         if read.get(key, known) != known:
             raise UnsupportedModel(f"{path}: {key} must be {known!r}; got {read[key]!r}.")
     sizes: dict[str, Any] = {
-        each.name: read.get(each.name) for each in fields(AttnOnlyConfig) if each.type == "int"
+        field.name: read.get(field.name) for field in fields(AttnOnlyConfig) if field.type == "int"
     }
     for key, value in sizes.items():
         if type(value) is not int or value < 1:
@@ -256,14 +256,14 @@ def _read_json(path: Path) -> Any:
 
 
 def _weights_file(folder: Path) -> Path:
-    found = sorted(folder.glob("*.safetensors"))
-    found = found or sorted([*folder.glob("*.pth"), *folder.glob("*.pt")])
-    chosen = found if len(found) == 1 else [file for file in found if file.stem.endswith("final")]
+    files = sorted(folder.glob("*.safetensors"))
+    files = files or sorted([*folder.glob("*.pth"), *folder.glob("*.pt")])
+    chosen = files if len(files) == 1 else [file for file in files if file.stem.endswith("final")]
     if len(chosen) != 1:
         raise BadFile(
             f"The folder {str(folder)!r} must have one file of weights (*.safetensors or *.pth), or"
             " one whose name ends in 'final'; got"
-            f" {', '.join(file.name for file in found) or 'none'}."
+            f" {', '.join(file.name for file in files) or 'none'}."
         )
     return chosen[0]
 

@@ -243,7 +243,7 @@ def null(n: int = SIMULATED, n_simulations: int = N_SIMULATIONS // 2, seed: int 
 
     def draw(rng: np.random.Generator, size: int, kind: str) -> Drawn:
         names = ("page", "rate", "low")
-        found = {name: np.empty(size) for name in names}
+        drawn = {name: np.empty(size) for name in names}
         for row in range(size):
             need = np.round(32 * np.exp(0.5 * rng.standard_normal(n))).clip(1)
             k = {
@@ -252,16 +252,16 @@ def null(n: int = SIMULATED, n_simulations: int = N_SIMULATIONS // 2, seed: int 
                 "follows": np.round(need * np.exp(0.2 * rng.standard_normal(n))).clip(1),
             }[kind]
             norms = np.exp(0.3 * rng.standard_normal(n))
-            found["page"][row] = (np.abs(page_deviation(k, norms)) > THRESHOLD).mean()
+            drawn["page"][row] = (np.abs(page_deviation(k, norms)) > THRESHOLD).mean()
             over, under = mismatch(k, need, THRESHOLD)
-            found["rate"][row] = (over | under).mean()
+            drawn["rate"][row] = (over | under).mean()
             if kind == "fixed":
-                found["low"][row] = 0.0
+                drawn["low"][row] = 0.0
             else:
                 fit, errors = np.polyfit(np.log(need), np.log(k), 1, cov=True)
-                found["low"][row] = fit[0] - 1.96 * math.sqrt(errors[0, 0])
-        repaired = {"k_mismatch_rate": found["rate"], "adaptivity_low": found["low"]}
-        return {"page": {"k_mismatch_rate": found["page"]}, "repaired": repaired}
+                drawn["low"][row] = fit[0] - 1.96 * math.sqrt(errors[0, 0])
+        repaired = {"k_mismatch_rate": drawn["rate"], "adaptivity_low": drawn["low"]}
+        return {"page": {"k_mismatch_rate": drawn["page"]}, "repaired": repaired}
 
     scenarios = (
         Scenario(

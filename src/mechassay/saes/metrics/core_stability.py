@@ -225,19 +225,19 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _found_again(
-    found: Bool[Tensor, "n"], chance: Float[Tensor, "n"], core: Int[Tensor, "k"], n_others: int
+    is_found: Bool[Tensor, "n"], chance: Float[Tensor, "n"], core: Int[Tensor, "k"], n_others: int
 ) -> dict[str, Quantity]:
     names = ("found_again", "found_again_above_chance", "found_again_above_chance_low")
     if not len(core) or not n_others:
         reason = "no feature does anything" if n_others else "there is no other seed"
         return {name: quantity(None, reason=reason) for name in names}
-    share, by_chance = float(found[core].float().mean()), float(chance[core].mean())
-    ends = found_interval(found[core], by_chance)
+    share, by_chance = float(is_found[core].float().mean()), float(chance[core].mean())
+    ends = found_interval(is_found[core], by_chance)
     certain = "random rows are found as often"
     return {
         "found_again": quantity(
             share,
-            interval=clopper_pearson(float(found[core].sum()), float(len(core))),
+            interval=clopper_pearson(float(is_found[core].sum()), float(len(core))),
             n=len(core),
             better="up",
             meaning="Share of the core with a counterpart in every dictionary of another seed.",
@@ -250,14 +250,14 @@ def _found_again(
         ),
         "found_again_above_chance_low": quantity(ends.low, n=len(core), reason=certain),
         "found_again_all": quantity(
-            float(found.float().mean()), n=len(found), meaning="The share of all features."
+            float(is_found.float().mean()), n=len(is_found), meaning="The share of all features."
         ),
     }
 
 
-def found_interval(found: Bool[Tensor, "k"], chance: float) -> Interval:
+def found_interval(is_found: Bool[Tensor, "k"], chance: float) -> Interval:
     """Of the share that is found above chance, over features."""
-    low, high = clopper_pearson(float(found.sum()), float(len(found)))[:2]
+    low, high = clopper_pearson(float(is_found.sum()), float(len(is_found)))[:2]
     return Interval(above(low, chance), above(high, chance))
 
 
@@ -286,8 +286,10 @@ def null(
             ]
             codes = sparse_codes(n, drawn)
             other_codes = [codes if same_codes else sparse_codes(n, drawn) for _ in range(n_others)]
-            found, chance = found_again(rows, others, drawn, codes=codes, other_codes=other_codes)
-            lows[row] = found_interval(found[core], float(chance[core].mean())).low
+            is_found, chance = found_again(
+                rows, others, drawn, codes=codes, other_codes=other_codes
+            )
+            lows[row] = found_interval(is_found[core], float(chance[core].mean())).low
         return {"page": {}, "repaired": {"found_again_above_chance_low": lows}}
 
     few, many = max(2, n // 8), max(2, n // 2)
@@ -405,10 +407,10 @@ class CoreStability:
             own,
             first.n_features,
             own_values.decoder,
-            [each.decoder for each in others],
+            [other.decoder for other in others],
             self._core(first, values),
             codes=own_values.codes,
-            other_codes=[each.codes for each in others],
+            other_codes=[other.codes for other in others],
             seed=seed,
         )
 

@@ -72,8 +72,10 @@ def index_overlap(active: Bool[Tensor, "values n"], others: Bool[Tensor, "values
     common = min(active.shape[1], others.shape[1])
     both = (active[:, :common] & others[:, :common]).sum(1)
     either = active.sum(1) + others.sum(1) - both
-    found = either > 0
-    return float((both[found] / either[found]).mean()) if bool(found.any()) else math.nan
+    is_active = either > 0
+    return (
+        float((both[is_active] / either[is_active]).mean()) if bool(is_active.any()) else math.nan
+    )
 
 
 def whole_overlap(active: Bool[Tensor, "values n"], others: Bool[Tensor, "values m"]) -> float:
@@ -245,7 +247,7 @@ def null(n: int = 64, n_simulations: int = SIMULATIONS, seed: int = 0) -> NullTa
         rng: np.random.Generator, size: int, d: int, cosine: float | None, *, same_codes: bool
     ) -> Drawn:
         drawn = torch.Generator().manual_seed(int(rng.integers(2**31)))
-        found = {name: np.full(size, np.nan) for name in names}
+        numbers = {name: np.full(size, np.nan) for name in names}
         for row in range(size):
             rows, codes = unit_rows(torch.randn(n, d, generator=drawn)), sparse_codes(n, drawn)
             # In another order, as another training would have them.
@@ -255,15 +257,17 @@ def null(n: int = 64, n_simulations: int = SIMULATIONS, seed: int = 0) -> NullTa
                 others = at_cosine(rows, cosine, drawn)[order]
             other_codes = codes[:, order] if same_codes else sparse_codes(n, drawn)
             overlap = index_overlap(codes > 0, other_codes > 0)
-            found["architecture_agreement"][row] = (overlap + symmetric_mean_max(rows, others)) / 2
+            numbers["architecture_agreement"][row] = (
+                overlap + symmetric_mean_max(rows, others)
+            ) / 2
             matched = counterparts(rows, others, drawn, codes=codes, other_codes=other_codes)
             ends = Interval(math.nan, math.nan)
-            found["low"][row] = (matched.above_chance_interval() if matched else ends).low
-        page = {"architecture_agreement": found["architecture_agreement"]}
-        return {"page": page, "repaired": {"shared_above_chance_low": found["low"]}}
+            numbers["low"][row] = (matched.above_chance_interval() if matched else ends).low
+        page = {"architecture_agreement": numbers["architecture_agreement"]}
+        return {"page": page, "repaired": {"shared_above_chance_low": numbers["low"]}}
 
     few, many = max(2, n // 8), max(2, n // 2)
-    told: dict[str, tuple[bool, int, float | None, bool]] = {
+    worlds: dict[str, tuple[bool, int, float | None, bool]] = {
         f"random dictionaries of {few} numbers a row": (True, few, None, False),
         f"random dictionaries of {many} numbers a row": (True, many, None, False),
         "the same rows for other values": (True, many, 0.9, False),
@@ -277,7 +281,7 @@ def null(n: int = 64, n_simulations: int = SIMULATIONS, seed: int = 0) -> NullTa
                 rng, size, d, cosine, same_codes=same
             ),
         )
-        for name, (worthless, d, cosine, same) in told.items()
+        for name, (worthless, d, cosine, same) in worlds.items()
     ]
     limits = thresholds(ID, REPAIRED)
     return simulate(scenarios, limits, n, n_simulations=n_simulations, seed=seed)

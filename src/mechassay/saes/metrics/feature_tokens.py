@@ -134,7 +134,7 @@ def _rank_biased(
 
 
 def agreement_quantities(
-    name: str, found: TokenAgreement, what: str, control: TokenAgreement | None = None
+    name: str, agreement: TokenAgreement, what: str, control: TokenAgreement | None = None
 ) -> dict[str, Quantity]:
     """Quantities `name`_agreement, _gain, _gain_low, _rbo, and those of the control.
 
@@ -142,13 +142,13 @@ def agreement_quantities(
         what: is compared, in words.
         control: the same of a random dictionary.
     """
-    gain = found.gain
+    gain = agreement.gain
     ends = student_interval(gain)
     random = np.empty(0) if control is None else control.gain
     no_control = "there is no random dictionary to compare with"
     return {
         f"{name}_agreement": mean_quantity(
-            found.matched, f"Share of tokens that {what} have in common.", better="up"
+            agreement.matched, f"Share of tokens that {what} have in common.", better="up"
         ),
         f"{name}_gain": quantity(
             mean_of(gain) if len(gain) > 1 else None,
@@ -159,7 +159,7 @@ def agreement_quantities(
             better="up",
         ),
         f"{name}_gain_low": quantity(ends.low, n=len(gain), reason=FEW),
-        f"{name}_rbo": mean_quantity(found.rbo, f"Rank-biased overlap of {what}.", better="up"),
+        f"{name}_rbo": mean_quantity(agreement.rbo, f"Rank-biased overlap of {what}.", better="up"),
         f"{name}_random_gain": quantity(
             mean_of(random) if len(random) > 1 else None,
             interval=student_interval(random),
@@ -384,15 +384,15 @@ def token_activations(
 ) -> Float[Tensor, "some distinct"]:
     """Each feature's largest or mean activation at each distinct token."""
     n_tokens = len(sample.tokens)
-    found = torch.zeros(len(features) * n_tokens)
+    sums = torch.zeros(len(features) * n_tokens)
     reduce = "amax" if how == "largest" else "sum"
     for begin, f in active_parts(sae, sample.values):
         some = f[:, features]
         rows, columns = some.nonzero(as_tuple=True)
         where = columns * n_tokens + sample.index[begin + rows]
-        found.scatter_reduce_(0, where, some[rows, columns].float(), reduce)
-    found = found.view(len(features), n_tokens)
-    return found if how == "largest" else found / sample.counts
+        sums.scatter_reduce_(0, where, some[rows, columns].float(), reduce)
+    sums = sums.view(len(features), n_tokens)
+    return sums if how == "largest" else sums / sample.counts
 
 
 def feature_blocks(n_features: int, n_tokens: int) -> Iterator[Int[Tensor, "block"]]:
@@ -418,9 +418,9 @@ def promoted_scores(
 def padded_top(scores: Float[Tensor, "some n"], k: int) -> Int[Tensor, "some k"]:
     """The numbers of the k largest scores above 0, filled up with -1."""
     top = scores.topk(min(k, scores.shape[1]), dim=1)
-    found = torch.where(top.values > 0, top.indices, -1)
-    rest = torch.full((len(found), k - found.shape[1]), -1, dtype=found.dtype)
-    return torch.cat([found, rest], dim=1)
+    ids = torch.where(top.values > 0, top.indices, -1)
+    rest = torch.full((len(ids), k - ids.shape[1]), -1, dtype=ids.dtype)
+    return torch.cat([ids, rest], dim=1)
 
 
 def words_of(tokenizer: Any, ids: Int[Tensor, "n"]) -> Int[Tensor, "n"]:
@@ -440,9 +440,9 @@ def by_word(
 ) -> Float[np.ndarray, "some words"]:
     """The largest score of each word's variants."""
     count = int(words.max()) + 1
-    found = torch.full((len(scores), count), -torch.inf)
-    found.scatter_reduce_(1, words.expand(len(scores), -1), scores.float().cpu(), "amax")
-    return found.numpy()
+    top = torch.full((len(scores), count), -torch.inf)
+    top.scatter_reduce_(1, words.expand(len(scores), -1), scores.float().cpu(), "amax")
+    return top.numpy()
 
 
 def drawn_features(

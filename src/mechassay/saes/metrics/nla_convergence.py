@@ -136,9 +136,9 @@ def choose(
     scores: Float[np.ndarray, "features tokens"], k: int
 ) -> Bool[np.ndarray, "features tokens"]:
     """The k tokens with the largest scores above 0 of each feature."""
-    found = np.zeros(scores.shape, dtype=bool)
-    np.put_along_axis(found, top_tokens(scores, k), True, axis=1)
-    return found & (scores > 0)
+    chosen = np.zeros(scores.shape, dtype=bool)
+    np.put_along_axis(chosen, top_tokens(scores, k), True, axis=1)
+    return chosen & (scores > 0)
 
 
 def excess(
@@ -308,14 +308,14 @@ def null(n: int = SIMULATED, n_simulations: int = N_SIMULATIONS // 4, seed: int 
     """
     n_tokens, d, k, often = 150, 32, 8, 4
 
-    def draw(rng: np.random.Generator, size: int, *, planted: bool, told: bool) -> Drawn:
+    def draw(rng: np.random.Generator, size: int, *, planted: bool, reported: bool) -> Drawn:
         names = ("overlap", "cosine", "over", "tokens")
-        found = {name: np.empty(size) for name in names}
+        drawn = {name: np.empty(size) for name in names}
         for row in range(size):
             rows = _unit(rng.standard_normal((n, d)))
             own = np.zeros((n, n_tokens), dtype=bool)
-            for each in own:
-                each[rng.choice(n_tokens, k, replace=False)] = True
+            for token_row in own:
+                token_row[rng.choice(n_tokens, k, replace=False)] = True
             strength = 4.0 if planted else 0.0
             base = 0.3 * rng.standard_normal((n_tokens, d)) + strength * (own.T @ rows)
             halves = [
@@ -330,26 +330,26 @@ def null(n: int = SIMULATED, n_simulations: int = N_SIMULATIONS // 4, seed: int 
                 )
                 for x in (rows, control)
             ]
-            own_gain, random_gain = (_gains(each.cosines()) for each in two)
-            found["over"][row] = _difference(own_gain, random_gain).low
+            own_gain, random_gain = (_gains(side.cosines()) for side in two)
+            drawn["over"][row] = _difference(own_gain, random_gain).low
             projected = rows @ halves[1].T
             lists = top_tokens(projected, k)
             axes = [main_axis_cosine(halves[1][x], y) for x, y in zip(lists, rows, strict=True)]
-            found["cosine"][row] = np.mean(axes)
+            drawn["cosine"][row] = np.mean(axes)
             writes = rng.standard_normal((n, n_tokens))
-            follow = (2 * writes if told else 0) + rng.standard_normal(writes.shape)
-            found["overlap"][row] = jaccard(top_tokens(writes, k), lists).mean()
-            found["tokens"][row] = student_interval(
+            follow = (2 * writes if reported else 0) + rng.standard_normal(writes.shape)
+            drawn["overlap"][row] = jaccard(top_tokens(writes, k), lists).mean()
+            drawn["tokens"][row] = student_interval(
                 token_agreement(Described(writes, follow), k).gain
             ).low
         return {
             "page": {
-                "mean_token_overlap": found["overlap"],
-                "mean_direction_cosine": found["cosine"],
+                "mean_token_overlap": drawn["overlap"],
+                "mean_direction_cosine": drawn["cosine"],
             },
             "repaired": {
-                "direction_over_random_low": found["over"],
-                "token_gain_low": found["tokens"],
+                "direction_over_random_low": drawn["over"],
+                "token_gain_low": drawn["tokens"],
             },
         }
 
@@ -357,17 +357,17 @@ def null(n: int = SIMULATED, n_simulations: int = N_SIMULATIONS // 4, seed: int 
         Scenario(
             "random directions of values that have no features",
             True,
-            lambda rng, size: draw(rng, size, planted=False, told=False),
+            lambda rng, size: draw(rng, size, planted=False, reported=False),
         ),
         Scenario(
             "true directions, which promote other tokens than those that follow",
             True,
-            lambda rng, size: draw(rng, size, planted=True, told=False),
+            lambda rng, size: draw(rng, size, planted=True, reported=False),
         ),
         Scenario(
             "true directions, which promote what follows",
             False,
-            lambda rng, size: draw(rng, size, planted=True, told=True),
+            lambda rng, size: draw(rng, size, planted=True, reported=True),
         ),
     )
     limits = thresholds(ID, REPAIRED)

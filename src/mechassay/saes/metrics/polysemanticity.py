@@ -180,9 +180,9 @@ def polysemanticity(
     """
     n_all = len(features) + n_dead if n_features is None else n_features
     rng = np.random.default_rng(seed)
-    clusters = [page_clusters(each.whole, threshold) for each in features]
-    decided = [one_kind(each.near, rng) for each in features]
-    p = np.array([each[1] for each in decided])
+    clusters = [page_clusters(feature.whole, threshold) for feature in features]
+    decided = [one_kind(feature.near, rng) for feature in features]
+    p = np.array([decision[1] for decision in decided])
     known = p[~np.isnan(p)]
     pairs = _pairs_found(features, rng)
     notes = [*flags, *_flags(features, known, pairs, n_dead, n_all)]
@@ -217,15 +217,15 @@ def polysemanticity(
     }
     rows = (
         {
-            "feature": each.name,
+            "feature": feature.name,
             "page_clusters": count,
-            "contexts": len(each.near),
+            "contexts": len(feature.near),
             "cut": cut,
             "p": value,
         }
-        for each, count, (cut, value) in zip(features, clusters, decided, strict=True)
+        for feature, count, (cut, value) in zip(features, clusters, decided, strict=True)
     )
-    sizes = [len(each.near) for each in features]
+    sizes = [len(feature.near) for feature in features]
     return Measurement.of(
         ID,
         page,
@@ -240,21 +240,21 @@ def _pairs_found(
     features: Sequence[FeatureContexts], rng: np.random.Generator
 ) -> Float[np.ndarray, "pairs"]:
     """Of each feature and the next, half of the contexts each: the probability of one kind."""
-    enough = [each.near for each in features if len(each.near) >= LEAST]
+    enough = [feature.near for feature in features if len(feature.near) >= LEAST]
     if len(enough) < 2:
         return np.empty(0)
-    found = [
+    rates = [
         one_kind(np.concatenate((a[: (len(a) + 1) // 2], b[: (len(b) + 1) // 2])), rng)[1]
         for a, b in zip(enough, [*enough[1:], enough[0]], strict=True)
     ]
-    return np.array([x for x in found if not math.isnan(x)])
+    return np.array([x for x in rates if not math.isnan(x)])
 
 
-def _rate(found: np.ndarray, reason: str, meaning: str) -> Quantity:
-    n = len(found)
+def _rate(values: np.ndarray, reason: str, meaning: str) -> Quantity:
+    n = len(values)
     return quantity(
-        float(found.mean()) if n else None,
-        interval=clopper_pearson(float(found.sum()), float(n)) if n else None,
+        float(values.mean()) if n else None,
+        interval=clopper_pearson(float(values.sum()), float(n)) if n else None,
         n=n,
         reason=reason,
         meaning=meaning,
@@ -279,7 +279,7 @@ def _flags(
             f"{len(features) - len(known):,} of {len(features):,} features have fewer than {LEAST}"
             " contexts, or equal ones.",
         )
-    several = [each.whole for each in features if len(each.whole) > 1]
+    several = [feature.whole for feature in features if len(feature.whole) > 1]
     if several and (cosine := float(np.mean([_cosine(x) for x in several]))) > 1 - DISTANCE:
         yield Flag(
             "all_alike",
@@ -493,10 +493,10 @@ class _Near:
         column = places % sample.length + sample.drop
         begin = (column - self.radius).clamp(0, length - width)
         columns = begin[:, None] + torch.arange(width)
-        found = self.embed(
+        embedded = self.embed(
             sample.windows[places // sample.length][:, None].gather(2, columns[:, None])[:, 0]
         )
-        return np.asarray(found, dtype=float)
+        return np.asarray(embedded, dtype=float)
 
 
 def _pooled(sample: TokenSample, radius: int) -> Float[Tensor, "n d"]:

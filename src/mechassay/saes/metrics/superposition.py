@@ -244,7 +244,7 @@ def superposition(
     Raises:
         BadUsage: no layer, or a dictionary of values of another width.
     """
-    widths = {len(each.total) for each in layers.values()} | {rows.shape[1]}
+    widths = {len(layer.total) for layer in layers.values()} | {rows.shape[1]}
     if not layers or len(widths) > 1:
         raise BadUsage(
             f"M13 needs one layer or more, of the dictionary's width; got widths {sorted(widths)}."
@@ -263,18 +263,18 @@ def superposition(
 
 
 def _page(layers: Mapping[str, Moments]) -> tuple[dict[str, Quantity], Table, list[Flag]]:
-    found: list[dict[str, Any]] = []
-    for name, each in layers.items():
-        squares, axes = np.linalg.eigh(each.products)
+    rows_found: list[dict[str, Any]] = []
+    for name, layer in layers.items():
+        squares, axes = np.linalg.eigh(layer.products)
         d = len(squares)
         ratio = participation_ratio(squares)
         among = interference(axes[:, ::-1][:, :MAIN_AXES])
         reading = regime(ratio / d, among)
-        centred = participation_ratio(np.linalg.eigvalsh(each.centred))
-        found.append(
+        centred = participation_ratio(np.linalg.eigvalsh(layer.centred))
+        rows_found.append(
             {
                 "layer": name,
-                "n": each.n,
+                "n": layer.n,
                 "effective rank": ratio,
                 "packing": ratio / d,
                 "interference": among,
@@ -282,9 +282,9 @@ def _page(layers: Mapping[str, Moments]) -> tuple[dict[str, Quantity], Table, li
                 "effective rank, centred": centred,
             }
         )
-    n, d = min(row["n"] for row in found), len(next(iter(layers.values())).total)
+    n, d = min(row["n"] for row in rows_found), len(next(iter(layers.values())).total)
     ratio, packing, among = (
-        float(np.mean([row[key] for row in found]))
+        float(np.mean([row[key] for row in rows_found]))
         for key in ("effective rank", "packing", "interference")
     )
     zero = "the activations of a layer are all 0"
@@ -308,7 +308,7 @@ def _page(layers: Mapping[str, Moments]) -> tuple[dict[str, Quantity], Table, li
                 regime(packing, among), n=n, reason=zero, meaning="0 weak, 1 transition, 2 strong."
             ),
         },
-        Table.of("layers", ("layer",), found),
+        Table.of("layers", ("layer",), rows_found),
         notes,
     )
 
@@ -343,7 +343,7 @@ def _repaired(
             Flag("same_rows", f"{n:,} rows in use are about {features:,.0f} distinct directions.")
         )
     no_values = "rows of the model's own weights are fitted to no values"
-    found = {
+    quantities = {
         "in_use": quantity(
             n / n_rows if n_rows else math.nan,
             n=n_rows,
@@ -397,7 +397,7 @@ def _repaired(
             gain, interval=ends, reason=no_values, better="up", meaning="Their difference."
         ),
     }
-    return found, notes
+    return quantities, notes
 
 
 # How often the readings err
@@ -429,19 +429,19 @@ def null(
                 # Each row four times, of which one is as good as another.
                 rows = np.concatenate([rows + 0.03 * rng.standard_normal(rows.shape)] * 4)
                 fit = replace(fit, active=np.tile(fit.active, 4))
-            found, _ = _repaired(rows, fit, rng)
-            value = found["regime"].value
+            quantities, _ = _repaired(rows, fit, rng)
+            value = quantities["regime"].value
             repaired[number] = math.nan if value is None else value
         return {"page": {"regime": page}, "repaired": {"regime": repaired}}
 
-    told = {
+    worlds = {
         "orthogonal": ("one orthogonal feature a dimension, each four times", True),
         "gaussian": ("Gaussian values, and a random dictionary of four rows a dimension", True),
         "superposed": ("four features a dimension, three of them active at a time", False),
     }
     scenarios = [
         Scenario(says, worthless, lambda rng, size, kind=kind: draw(rng, size, kind))
-        for kind, (says, worthless) in told.items()
+        for kind, (says, worthless) in worlds.items()
     ]
     limits: dict[VariantName, tuple[Condition, ...]] = {"page": (STRONG,), "repaired": (STRONG,)}
     return simulate(scenarios, limits, n, n_simulations=n_simulations, seed=seed)
@@ -464,12 +464,12 @@ def fitted(
 ) -> DictionaryFit:
     """What a dictionary that keeps the k largest products of each value makes of values."""
     lost, spread, active = list[Any](), list[Any](), np.zeros(len(rows), dtype=bool)
-    for number, each in enumerate((values, gaussian)):
-        read = (each @ rows.T).clip(min=0)
+    for number, sample in enumerate((values, gaussian)):
+        read = (sample @ rows.T).clip(min=0)
         least = np.sort(read, axis=1)[:, -k][:, None]
         features = np.where(read >= least, read, 0)
-        lost.append(((each - features @ rows) ** 2).sum(axis=1))
-        spread.append(((each - each.mean(axis=0)) ** 2).sum(axis=1))
+        lost.append(((sample - features @ rows) ** 2).sum(axis=1))
+        spread.append(((sample - sample.mean(axis=0)) ** 2).sum(axis=1))
         active |= (features > 0).any(axis=0) & (number == 0)
     return DictionaryFit(lost[0], spread[0], lost[1], spread[1], tuple(groups), active)
 

@@ -120,11 +120,11 @@ def weight_lens(
     }
     notes = [*_flags(activating, k)]
     repaired: dict[str, Quantity] = {}
-    found: dict[str, TokenAgreement] = {}
+    agreements: dict[str, TokenAgreement] = {}
     for side, described in sides.items():
-        found[side] = token_agreement(described, k)
+        agreements[side] = token_agreement(described, k)
         control = token_agreement(controls[side], k) if side in controls else None
-        repaired |= agreement_quantities(side, found[side], whats[side], control)
+        repaired |= agreement_quantities(side, agreements[side], whats[side], control)
         random_low = -1.0 if control is None else student_interval(control.gain).low
         if random_low > 0:
             notes.append(
@@ -143,7 +143,7 @@ def weight_lens(
         REPAIRED,
         flags=notes,
         null=null(min(max(n, 2), SIMULATED)),
-        tables=[Table.of("features", ("feature",), _rows(found, list(names) or range(n)))],
+        tables=[Table.of("features", ("feature",), _rows(agreements, list(names) or range(n)))],
     )
 
 
@@ -165,29 +165,31 @@ def _flags(activating: IDS, k: int) -> Iterable[Flag]:
 
 
 def _page(promoted: IDS, activating: IDS) -> dict[str, Quantity]:
-    found = jaccard(promoted, activating)
+    overlaps = jaccard(promoted, activating)
     active = (activating >= 0).any(axis=1)
-    alive = found[active]
+    alive = overlaps[active]
     n, none = len(alive), "no feature is active"
     return {
         "weight_activation_agreement": quantity(
-            float(found.mean()) if n else None, n=len(found), reason=none, better="up"
+            float(overlaps.mean()) if n else None, n=len(overlaps), reason=none, better="up"
         ),
         "median": quantity(float(np.median(alive)) if n else None, n=n, reason=none),
         "frac_above_threshold": quantity(
             float((alive > ABOVE).mean()) if n else None, n=n, reason=none
         ),
-        "active_features": quantity(float(n), n=len(found)),
+        "active_features": quantity(float(n), n=len(overlaps)),
     }
 
 
-def _rows(found: dict[str, TokenAgreement], names: Iterable[object]) -> Iterable[dict[str, object]]:
+def _rows(
+    agreements: dict[str, TokenAgreement], names: Iterable[object]
+) -> Iterable[dict[str, object]]:
     for place, name in enumerate(names):
         yield {
             "feature": str(name),
-            **{f"{side}_agreement": float(x.matched[place]) for side, x in found.items()},
-            **{f"{side}_mismatched": float(x.mismatched[place]) for side, x in found.items()},
-            **{f"{side}_rbo": float(x.rbo[place]) for side, x in found.items()},
+            **{f"{side}_agreement": float(x.matched[place]) for side, x in agreements.items()},
+            **{f"{side}_mismatched": float(x.mismatched[place]) for side, x in agreements.items()},
+            **{f"{side}_rbo": float(x.rbo[place]) for side, x in agreements.items()},
         }
 
 
@@ -207,9 +209,9 @@ def null(
             score = popular(rng, shape, 3.0 if kind == "popular" else 0.0)
             read = 3 * score()
             written = read if kind == "copy" else 3 * score()
-            told = kind in ("copy", "shift")
+            is_known = kind in ("copy", "shift")
             sides = [
-                Described(score() + x, score() + x) if told else Described(score(), score())
+                Described(score() + x, score() + x) if is_known else Described(score(), score())
                 for x in (read, written)
             ]
             lists = [top_tokens(x, k) for x in (sides[1].by_weights, sides[0].measured)]
@@ -356,16 +358,16 @@ class _Lens:
         feature = torch.arange(len(chosen)).expand_as(top.indices)[top.values > 0]
         window = top.indices[top.values > 0]
         column = place[window, feature]
-        found = torch.zeros(len(chosen), len(self.model.decoder.unembedding))
+        effects = torch.zeros(len(chosen), len(self.model.decoder.unembedding))
         # Windows end behind the place in question: those that end early are run together.
         order = column.argsort()
         with self.progress.track("features removed", len(order)) as advance:
             for some in order.split(BATCH):
                 effect = self._effect(sae, window[some], column[some], chosen[feature[some]])
-                found.index_add_(0, feature[some], effect - effect.mean(dim=1, keepdim=True))
+                effects.index_add_(0, feature[some], effect - effect.mean(dim=1, keepdim=True))
                 advance(len(some))
         counts = feature.bincount(minlength=len(chosen)).clamp(min=1)
-        return found / counts[:, None]
+        return effects / counts[:, None]
 
     def _effect(
         self,

@@ -89,15 +89,15 @@ def page_consistency(
     codes: Codes, wide_codes: Codes, wide_rows: Rows, *, top_k: int = 20
 ) -> PageConsistency:
     """The published definition; a feature that never varies correlates by 0 with all others."""
-    found = correlations(codes, wide_codes).nan_to_num(nan=0.0)
-    k = min(top_k, found.shape[1])
-    if not len(found) or k < 2:
+    similarities = correlations(codes, wide_codes).nan_to_num(nan=0.0)
+    k = min(top_k, similarities.shape[1])
+    if not len(similarities) or k < 2:
         return PageConsistency(math.nan, math.nan)
     rows = unit_rows(wide_rows)
-    sums = torch.stack([rows[top].sum(0) for top in found.topk(k, dim=1).indices])
+    sums = torch.stack([rows[top].sum(0) for top in similarities.topk(k, dim=1).indices])
     # |sum of k unit rows|^2 = k + the sum of the cosines of all ordered pairs.
     cosines = (sums.square().sum(1) - k) / (k * (k - 1))
-    best = torch.bincount(found.argmax(dim=1), minlength=found.shape[1])
+    best = torch.bincount(similarities.argmax(dim=1), minlength=similarities.shape[1])
     return PageConsistency(
         float((cosines < COHERENT).double().mean()), float((best > 1).double().mean())
     )
@@ -145,9 +145,9 @@ def fates(codes: Codes, wide_codes: Codes, rows: Rows, wide_rows: Rows) -> Fates
     children = children_of(codes, wide_codes)
     written = ((codes > 0).double().mT @ wide_codes.double()) * children
     cosine = (unit_rows(written.float() @ wide_rows) * rows).sum(1)
-    found = correlations(codes, wide_codes).nan_to_num(nan=0.0)
-    related = (found * children).max(dim=1)
-    times = torch.bincount(related.indices[related.values > 0], minlength=found.shape[1])
+    similarities = correlations(codes, wide_codes).nan_to_num(nan=0.0)
+    related = (similarities * children).max(dim=1)
+    times = torch.bincount(related.indices[related.values > 0], minlength=similarities.shape[1])
     absorbed = (times[related.indices] > 1) & (related.values > 0)
     n = children.sum(1)
     of = torch.full((len(rows),), FATES.index("same"))
@@ -175,10 +175,10 @@ def matryoshka(
         top_k: of the page.
     """
     published = page_consistency(codes, wide_codes, wide_rows, top_k=top_k)
-    found = fates(codes, wide_codes, rows, wide_rows)
-    n, kept = len(found.of), ("same", "split")
+    outcome = fates(codes, wide_codes, rows, wide_rows)
+    n, kept = len(outcome.of), ("same", "split")
     few = "no feature of the narrow dictionary is active"
-    share = found.share(*kept)
+    share = outcome.share(*kept)
     ends = clopper_pearson(float(round(share * n)), float(n)) if n else None
     notes = _flags(codes, rows, wide_codes, wide_rows, n, top_k)
     page = {
@@ -216,10 +216,10 @@ def matryoshka(
         ),
     }
     for name in ("split", "absorbed", "incoherent", "lost"):
-        value = found.share(name)
+        value = outcome.share(name)
         repaired[f"{name}_share"] = quantity(value, n=n, reason=few, meaning=_MEANINGS[name])
     counts = (
-        {"fate": name, "features": int((found.of == place).sum())}
+        {"fate": name, "features": int((outcome.of == place).sum())}
         for place, name in enumerate(FATES)
     )
     return Measurement.of(
@@ -237,8 +237,8 @@ def random_share(codes: Codes, rows: Rows, random: Sequence[tuple[Codes, Rows]])
     """The mean share of features that random dictionaries keep; NaN without any, or without
     features.
     """
-    found = [fates(codes, each[0], rows, each[1]).share("same", "split") for each in random]
-    return float(np.mean(found)) if found else math.nan
+    shares = [fates(codes, beside[0], rows, beside[1]).share("same", "split") for beside in random]
+    return float(np.mean(shares)) if shares else math.nan
 
 
 _MEANINGS = {
@@ -252,9 +252,9 @@ _MEANINGS = {
 def _flags(
     codes: Codes, rows: Rows, wide_codes: Codes, wide_rows: Rows, alive: int, top_k: int
 ) -> list[Flag]:
-    found: list[Flag] = []
+    flags: list[Flag] = []
     if alive < codes.shape[1]:
-        found.append(
+        flags.append(
             Flag(
                 "dead_features",
                 f"{codes.shape[1] - alive:,} narrow features are active in none of the"
@@ -263,7 +263,7 @@ def _flags(
             )
         )
     if top_k > 2:
-        found.append(
+        flags.append(
             Flag(
                 "unrelated_matches",
                 f"Most of the published {top_k} best matches of a feature are unrelated to it,"
@@ -272,18 +272,18 @@ def _flags(
         )
     n = len(rows)
     if len(wide_rows) == n:
-        found.append(Flag("equal_widths", "Both dictionaries have the same width."))
+        flags.append(Flag("equal_widths", "Both dictionaries have the same width."))
     if len(wide_rows) >= n:
         beginning = (unit_rows(rows) * unit_rows(wide_rows[:n])).sum(1)
         if bool((beginning > SAME).all()):
-            found.append(
+            flags.append(
                 Flag(
                     "nested",
                     "The narrow dictionary is the beginning of the wide one: its features are kept"
                     " by construction.",
                 )
             )
-    return found
+    return flags
 
 
 # How often the thresholds err
@@ -306,7 +306,7 @@ def null(n: int = 32, n_simulations: int = SIMULATIONS, seed: int = 0) -> NullTa
     def draw(rng: np.random.Generator, size: int, kind: str) -> Drawn:
         drawn = torch.Generator().manual_seed(int(rng.integers(2**31)))
         names = ("cross_scale_consistency", "low", "above_random")
-        found = {name: np.full(size, np.nan) for name in names}
+        numbers = {name: np.full(size, np.nan) for name in names}
         for row in range(size):
             # In few dimensions random rows lean to many others.
             d = n if kind == "random" else 2 * n
@@ -325,21 +325,21 @@ def null(n: int = 32, n_simulations: int = SIMULATIONS, seed: int = 0) -> NullTa
                 wide_codes, wide_rows = random_codes(codes @ rows, many, drawn)
             page = page_consistency(codes, wide_codes, wide_rows)
             share = fates(codes, wide_codes, rows, wide_rows).share("same", "split")
-            found["cross_scale_consistency"][row] = page.consistency
+            numbers["cross_scale_consistency"][row] = page.consistency
             low = clopper_pearson(float(round(share * n)), float(n)).low
             beside = [
                 random_codes(codes @ rows, len(wide_rows), drawn) for _ in range(RANDOM_DRAWS)
             ]
-            found["low"][row] = low
-            found["above_random"][row] = low - random_share(codes, rows, beside)
-        page_values = {"cross_scale_consistency": found["cross_scale_consistency"]}
+            numbers["low"][row] = low
+            numbers["above_random"][row] = low - random_share(codes, rows, beside)
+        page_values = {"cross_scale_consistency": numbers["cross_scale_consistency"]}
         repaired = {
-            "consistency_low": found["low"],
-            "consistency_low_above_random": found["above_random"],
+            "consistency_low": numbers["low"],
+            "consistency_low_above_random": numbers["above_random"],
         }
         return {"page": page_values, "repaired": repaired}
 
-    told = {
+    worlds = {
         "unrelated": ("an unrelated wide dictionary", True),
         "other rows": ("the narrow features with other decoder rows, among others", True),
         "random": (
@@ -351,7 +351,7 @@ def null(n: int = 32, n_simulations: int = SIMULATIONS, seed: int = 0) -> NullTa
     }
     scenarios = [
         Scenario(name, worthless, lambda rng, size, kind=kind: draw(rng, size, kind))
-        for kind, (name, worthless) in told.items()
+        for kind, (name, worthless) in worlds.items()
     ]
     limits = thresholds(ID, REPAIRED)
     return simulate(scenarios, limits, n, n_simulations=n_simulations, seed=seed)
@@ -396,7 +396,7 @@ class WidthConsistency:
             b.codes,
             a.decoder,
             b.decoder,
-            random=[(each.codes, each.decoder) for each in controls],
+            random=[(control.codes, control.decoder) for control in controls],
             top_k=self.top_k,
         )
 
@@ -411,6 +411,6 @@ def two_widths(sae: SAE, others: tuple[SAE, ...]) -> tuple[SAE, SAE]:
     """The narrow and the wide one of a dictionary and the first that has another width; if all have
     one width, the first.
     """
-    of_other_width = [each for each in others if each.n_features != sae.n_features]
+    of_other_width = [other_sae for other_sae in others if other_sae.n_features != sae.n_features]
     other = (of_other_width or list(others))[0]
     return (sae, other) if sae.n_features <= other.n_features else (other, sae)
