@@ -256,11 +256,7 @@ def arrow() -> tuple[Any, Any]:
 
 
 def _places_of(table: Any, shape: tuple[int, ...]) -> Int[np.ndarray, "rows"] | None:
-    """The places of a file's rows in the values of that shape; None if the file has all of them.
-
-    Raises:
-        ValueError, KeyError: the rows do not fit the shape.
-    """
+    """The places of a file's rows in the values of that shape; None if the file has all of them."""
     if table.num_rows == math.prod(shape):
         return None
     if len(shape) != 2:

@@ -277,11 +277,7 @@ class SearchJob(SearchPlan, Job):
         return bench.model(self.model, dtype=self.dtype, prepend_bos=self.prepend_bos)
 
     def _circuit(self, text: str, model: Model, task: Task, bench: Bench) -> FoundCircuit:
-        """The circuit, found by a method if need be.
-
-        Raises:
-            BadPairs, GraphMismatch, BadFile: see `CircuitSpec.find`.
-        """
+        """The circuit, found by a method if need be."""
         spec, scores = CircuitSpec.parse(text), dict[str, Scores]()
         if spec.kind == "method":
             kind, n, seed = self.counterfactual, self.train_limit, self.seed

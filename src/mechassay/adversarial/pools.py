@@ -448,11 +448,7 @@ def _chunk(candidates: Iterator[_Candidate], size: int) -> list[_Candidate]:
 def _with_fields(
     task: Task, examples: Iterator[Example], kind: str, where: Mapping[str, str]
 ) -> Iterator[Example]:
-    """The examples, after checking that the prompts of the first ones have the fields.
-
-    Raises:
-        UnknownName: clean or corrupted prompts lack one of the fields.
-    """
+    """The examples, after checking that the prompts of the first ones have the fields."""
     if not where:
         return examples
     first = list(islice(examples, CHUNK))

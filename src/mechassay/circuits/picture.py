@@ -134,11 +134,7 @@ def _shape(kind: str, about: dict[str, str]) -> Patch:
 
 
 def _curve(text: str) -> Curve:
-    """A path of M, L, C and h.
-
-    Raises:
-        BadFile: of something else.
-    """
+    """A path of M, L, C and h."""
     points: list[tuple[float, float]] = []
     codes: list[Any] = []
     if _COMMANDS.sub("", text).strip():

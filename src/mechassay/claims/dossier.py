@@ -706,11 +706,7 @@ def completed(executed: Judgments, read: Judgments) -> Judgments:
 
 
 def _check_same(own: Claim, other: Claim) -> None:
-    """Refuse a reader's claim that has the id of ours and is another.
-
-    Raises:
-        BadUsage: both say a statement, model, task or circuit, and not the same one.
-    """
+    """Refuse a reader's claim that has the id of ours and is another."""
     for name in ("statement", "model", "task", "circuit"):
         ours, theirs = getattr(own, name), getattr(other, name)
         # A circuit that was written as a file has the name of the file.

@@ -136,11 +136,7 @@ def command(
 
 
 def _check_typed(plan: type[Any], fields: Mapping[str, Any], *, here: bool) -> None:
-    """Refuse names that nobody knows; models last, and only where the job is run here.
-
-    Raises:
-        UnknownName, BadFile, ModelNotFetched: see `check_names`.
-    """
+    """Refuse names that nobody knows; models last, and only where the job is run here."""
     kinds = {name: about.complete for name, about in options_of(plan).items() if name in fields}
     for name, kind in sorted(kinds.items(), key=lambda item: item[1] == "models"):
         value = fields[name]
@@ -228,11 +224,7 @@ def _plain(value: Any, base: Any) -> Any:
 
 
 def _number(plan: type[Any], name: str, value: Any) -> Any:
-    """A whole number, of an option that has a word for None.
-
-    Raises:
-        BadUsage: it is neither.
-    """
+    """A whole number, of an option that has a word for None."""
     word = options_of(plan)[name].none
     if not word or not isinstance(value, str):
         return value

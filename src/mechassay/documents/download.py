@@ -329,12 +329,7 @@ class Web:
                 yield answer
 
     def _places(self, host: str, port: int, address_text: str, *, proxied: bool) -> Sequence[str]:
-        """The addresses of a host, all of which may be asked.
-
-        Raises:
-            BadUsage: one of them may not.
-            OSError: none is known, and no proxy may know one.
-        """
+        """The addresses of a host, all of which may be asked."""
         try:
             places = self.look_up(host, port)
         except OSError:
@@ -401,11 +396,7 @@ def _from_places(httpx: Any, client: Any, url: Any, places: Sequence[str]) -> An
 
 
 def _check_status(address: str, status: int) -> None:
-    """Refuse an answer that is no document.
-
-    Raises:
-        BadFile: it is.
-    """
+    """Refuse an answer that is no document."""
     if status == 200:
         return
     why = {

@@ -318,11 +318,7 @@ def write_checkpoint(model: GPTNeoXForCausalLM, step: int, folder: Path) -> None
 
 
 def _begin(folder: Path, about: dict[str, Any]) -> None:
-    """Make the folder, or see that it holds this training, interrupted.
-
-    Raises:
-        BadUsage: it holds something else.
-    """
+    """Make the folder, or see that it holds this training, interrupted."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         folder.mkdir(parents=True, exist_ok=True)
         _write(folder, about)

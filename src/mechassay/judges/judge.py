@@ -221,11 +221,7 @@ def load_judge(text: str, **settings: Any) -> Judge:
 
 
 def _check_statuses(judgments: Judgments, name: str) -> None:
-    """Refuse a script without anything to answer.
-
-    Raises:
-        BadUsage: no criterion has a status that a judge may give.
-    """
+    """Refuse a script without anything to answer."""
     known = load_rubric(judgments.rubric).statuses
     if not any(status in known for own in judgments.claims for status in own.statuses.values()):
         raise BadUsage(f"{name}: a script has criteria that are {', '.join(known)}; it has none.")

@@ -187,11 +187,7 @@ class _Unpacked:
         return ""
 
     def see(self) -> None:
-        """Count a member, whatever it is.
-
-        Raises:
-            BadFile: there are more than may be.
-        """
+        """Count a member, whatever it is."""
         self.n_members += 1
         if self.n_members > MEMBERS * self.limits.files:
             self._too_many()
@@ -216,11 +212,7 @@ class _Unpacked:
                 out.write(chunk)
 
     def count(self, n: int) -> None:
-        """Add bytes.
-
-        Raises:
-            BadFile: there are more than may be.
-        """
+        """Add bytes."""
         self.n_bytes += n
         if self.n_bytes > self.allowed:
             why = (

@@ -102,11 +102,7 @@ def inside(board: Path, file: Path) -> Path:
 
 
 def _check_hash(file: Path, sha256: str, target: IO[bytes] | None, most: int) -> None:
-    """Unpack a file, to a stream if there is one, and compare the hash of what comes out.
-
-    Raises:
-        BadFile: it is not there, not readable, too large, or something else.
-    """
+    """Unpack a file, to a stream if there is one, and compare the hash of what comes out."""
     if not file.is_file():
         raise BadFile(f"{file}: is not there; the board lacks an artefact.")
     digest, n_bytes = hashlib.sha256(), 0
@@ -229,11 +225,7 @@ def made_on_board(cell: BoardCell, board: Path, folder: Path) -> MadeRecord:
 
 
 def _portable(plan: Mapping[str, Any], made: MadeRecord) -> tuple[dict[str, Any], dict[str, Path]]:
-    """The plan with names in the place of files that it was given, and these files.
-
-    Raises:
-        BadFile: the plan names what other machines do not have.
-    """
+    """The plan with names in the place of files that it was given, and these files."""
     fields = {"kind", *(option.name for option in dataclasses.fields(made.job))}
     kept = {name: value for name, value in plan.items() if name in fields}
     given = given_files(plan, made.cell)

@@ -256,11 +256,7 @@ class _Git:
     repository: Path
 
     def commit(self, revision: str) -> str:
-        """The id of a commit.
-
-        Raises:
-            BadUsage: the revision names none.
-        """
+        """The id of a commit."""
         if not revision or revision.startswith("-") or not revision.isprintable():
             raise BadUsage(f"{revision!r} is no revision: a branch, a tag or the id of a commit.")
         commit = self._run("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}", fails=(1,))
@@ -269,11 +265,7 @@ class _Git:
         return commit.decode().strip()
 
     def common(self, base: str, head: str) -> str:
-        """The commit that both have in common.
-
-        Raises:
-            BadUsage: none, or several: then a merge may change what no difference shows.
-        """
+        """The commit that both have in common."""
         bases = self._run("merge-base", "--all", base, head, fails=(1,)).decode().split()
         if not bases:
             raise BadUsage(
@@ -306,11 +298,7 @@ class _Git:
         return self.listed(old, *listed, deep=True), self.listed(new, *listed, deep=True)
 
     def listed(self, commit: str, *paths: str, deep: bool = False) -> dict[str, _Entry]:
-        """What a commit has by path: in its root where none is given.
-
-        Raises:
-            BadFile: one path is there twice.
-        """
+        """What a commit has by path: in its root where none is given."""
         if deep and not paths:
             return {}
         how = ("-r",) if deep else ()
@@ -327,11 +315,7 @@ class _Git:
         return entries
 
     def size(self, entries: Iterable[_Entry]) -> int:
-        """Bytes of all files together.
-
-        Raises:
-            BadFile: a content is not there.
-        """
+        """Bytes of all files together."""
         asked = [entry.content for entry in entries if entry.mode != "160000"]
         sizes = self._run("cat-file", "--batch-check", given="".join(f"{x}\n" for x in asked))
         total = 0
@@ -348,9 +332,6 @@ class _Git:
         Args:
             given: its standard input.
             fails: exit codes that say that there is nothing.
-
-        Raises:
-            BadUsage: git is not installed. BadFile: it fails, or prints without end.
         """
         command = [
             *("git", *_SAFE, "-C", str(self.repository)),

@@ -203,12 +203,7 @@ def _last_of(whole: Resolved) -> Resolved:
 
 
 def _revision(whole: Resolved, revision: str) -> Resolved:
-    """A checkpoint of what the name before the @ stands for.
-
-    Raises:
-        BadUsage: a revision of a file, or one without a name.
-        UnknownName: the folder has no such checkpoint.
-    """
+    """A checkpoint of what the name before the @ stands for."""
     name = f"{whole.name}@{revision}"
     if whole.kind == "gguf":
         raise BadUsage(f"A .gguf file has no revisions; got {name!r}.")

@@ -205,11 +205,7 @@ def _to_plain(value: Any, tensors: dict[str, Tensor], at: str = "") -> Any:
 
 
 def _from_plain(hint: Any, value: Any, tensors: Mapping[str, Tensor], at: str = "") -> Any:
-    """A value of a type from what `_to_plain` made of it.
-
-    Raises:
-        KeyError, TypeError, ValueError, UnknownName: it is of another type, or lacks a part.
-    """
+    """A value of a type from what `_to_plain` made of it."""
     origin, args = get_origin(hint), get_args(hint)
     if getattr(hint, "array_type", hint) is np.ndarray:
         array = tensors[at].numpy()

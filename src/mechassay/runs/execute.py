@@ -287,11 +287,7 @@ class Processes:
     def _map_once(
         self, job: Any, batches: Batches, bench: Bench, start: tuple[Path, str, int]
     ) -> None:
-        """Begin all batches.
-
-        Raises:
-            BrokenProcessPool: a worker died; no other one goes on then.
-        """
+        """Begin all batches."""
         context = multiprocessing.get_context("spawn")
         with (
             bench.progress.track("cells", sum(map(len, batches))) as advance,
@@ -344,11 +340,7 @@ class Processes:
 
 
 def _has_ended(process: Any, began: float, cell: Cell, bench: Bench, limits: CellLimits) -> bool:
-    """Whether the process of a cell is over; it is ended here where it is over a limit.
-
-    Raises:
-        DiskFull: it had no room. That is nobody's fault who wrote the job.
-    """
+    """Whether the process of a cell is over; it is ended here where it is over a limit."""
     fault: tuple[str, str] | None = None
     try:
         if process.is_alive():

@@ -191,11 +191,7 @@ def _log_prob(prompt: Tokens, rest: Tokens, predicted: Mapping[Tokens, _Next]) -
 
 
 def _encoded(model: Model, texts: Sequence[str]) -> list[Tokens]:
-    """Texts as the model's tokens, those before every prompt included.
-
-    Raises:
-        BadPairs: a text without a token.
-    """
+    """Texts as the model's tokens, those before every prompt included."""
     assert model.tokenizer is not None
     rows = [(*model.prepend, *tokens) for tokens in encode(model.tokenizer, texts)]
     for text, row in zip(texts, rows, strict=True):

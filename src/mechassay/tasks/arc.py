@@ -267,11 +267,7 @@ def _key(question: Question) -> tuple[str, ...]:
 
 
 def _read(rows: Iterable[tuple[int, Any]], where: str) -> list[_Item]:
-    """Questions in ARC's original formats, from rows with their places.
-
-    Raises:
-        BadFile: a row of another format, by its place.
-    """
+    """Questions in ARC's original formats, from rows with their places."""
     items: list[_Item] = []
     seen: set[tuple[str, ...]] = set()
     for place, row in rows:
@@ -310,11 +306,7 @@ def _split(name: object) -> str | None:
 
 
 def _allotted(items: Sequence[_Item], where: str, shares: Mapping[str, int]) -> list[_Item]:
-    """The questions of a file, each with its split.
-
-    Raises:
-        BadFile: no questions; two rows with the same one; a split for some and not for others.
-    """
+    """The questions of a file, each with its split."""
     rows: dict[tuple[str, ...], int] = {}
     for item in items:
         first = rows.setdefault(_key(item.question), item.place)

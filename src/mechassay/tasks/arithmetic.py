@@ -181,11 +181,7 @@ class Arithmetic(PublicTask):
         return filled(template, {"op1": a, "op2": b}, (result,))
 
     def _read(self, row: Mapping[str, Any]) -> Prompt:
-        """The prompt of a row or of one of its counterfactuals.
-
-        Raises:
-            BadRow: it has not two operands, or its label is not their result.
-        """
+        """The prompt of a row or of one of its counterfactuals."""
         template, a, b = _parsed(row["prompt"])
         if _result(self.operator, (int(a), int(b))) != int(row["label"]):
             raise BadRow(
@@ -337,11 +333,7 @@ def _apart(a: int, b: int) -> bool:
 
 
 def _parsed(text: str) -> tuple[str, str, str]:
-    """A prompt's template and its two operands, as they are written.
-
-    Raises:
-        BadRow: it has not exactly two numbers, or braces.
-    """
+    """A prompt's template and its two operands, as they are written."""
     if "{" in text or "}" in text:
         raise BadRow(
             "a prompt with braces",

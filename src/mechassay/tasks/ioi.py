@@ -346,11 +346,7 @@ def _prompt(template: str, fields: Mapping[str, str], choices: Sequence[str]) ->
 
 
 def _read(template: str, struct: Mapping[str, Any], metadata: Mapping[str, Any]) -> Prompt:
-    """The prompt of a public row or of one of its counterfactuals.
-
-    Raises:
-        BadRow: the text is not the template filled in, or its completion is no choice.
-    """
+    """The prompt of a public row or of one of its counterfactuals."""
     text = struct["prompt"]
     fields = fields_of(template, text, metadata)
     if fields is None:
@@ -425,11 +421,7 @@ NamePairs = list[tuple[str, str]]
 
 
 def _paper_pairs(words: _IOIWords, names: Sequence[str], split: str) -> tuple[NamePairs, NamePairs]:
-    """The pairs of names of a split, and those of them that have strangers.
-
-    Raises:
-        BadPairs: no two such pairs have four names.
-    """
+    """The pairs of names of a split, and those of them that have strangers."""
     place = {name: number for number, name in enumerate(words.names)}
     pairs = [(a, b) for a, b in combinations(names, 2) if owner(place[a], place[b]) == split]
     met = Counter(name for pair in pairs for name in pair)

@@ -181,11 +181,7 @@ def _key(causal: Causal, training: Training, start: Path | None) -> str:
 
 
 def _weights_hash(folder: Path) -> str:
-    """The SHA-256 of the weights of a model's folder.
-
-    Raises:
-        BadFile: there are none.
-    """
+    """The SHA-256 of the weights of a model's folder."""
     try:
         return hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
     except OSError as error:
@@ -193,12 +189,7 @@ def _weights_hash(folder: Path) -> str:
 
 
 def _begin_with(model: LlamaForCausalLM, folder: Path) -> None:
-    """Take the weights of a folder.
-
-    Raises:
-        BadFile: it holds none.
-        BadUsage: they are those of another shape.
-    """
+    """Take the weights of a folder."""
     try:
         tensors = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:

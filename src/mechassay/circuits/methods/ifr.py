@@ -117,11 +117,7 @@ class _Shares(NamedTuple):
         self.undefined.add_((~defined).sum(0))
 
     def scores(self, graph: Graph, about: dict[str, Any]) -> EdgeScores:
-        """Means over examples, copied to all readers of a stream.
-
-        Raises:
-            NonFinite: activations overflow.
-        """
+        """Means over examples, copied to all readers of a stream."""
         stages = graph.stages()
         sizes = torch.tensor([readers.stop - readers.start for readers in stages])
         stream_of = torch.repeat_interleave(sizes)
