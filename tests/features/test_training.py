@@ -730,9 +730,9 @@ def test_mistakes_are_one_line() -> None:
     for settings, match in (
         ({"steps": 2, "epochs": 1}, "steps or epochs"),
         ({"steps": 0}, "steps of at least 1"),
-        ({"lr": 0.0}, "learning rate above 0"),
-        ({"optimizer": "sgd"}, "Unknown optimizer 'sgd'"),
-        ({"warmup": 1.5}, "warms up"),
+        ({"lr": 0.0}, "lr above 0"),
+        ({"optimizer": "sgd"}, "Unknown optimizer of das 'sgd'"),
+        ({"warmup": 1.5}, "warmup of at least 0 and below 1"),
     ):
         with pytest.raises(BadUsage, match=match):
             DAS(**settings)

@@ -299,7 +299,7 @@ def test_names_of_tasks(tmp_path: Path) -> None:
         ({"methods": ("dsa",)}, UnknownName, "das"),
         ({"methods": ("das:kk=3",)}, UnknownName, "setting of das"),
         ({"methods": ("das",), "steps": 2, "epochs": 2}, BadUsage, "steps or epochs; got both"),
-        ({"methods": ("das",), "lr": -1.0}, BadUsage, "learning rate above 0"),
+        ({"methods": ("das",), "lr": -1.0}, BadUsage, "lr above 0"),
         ({"controls": ("untraind",)}, UnknownName, "untrained"),
         ({"compat": "causalgym"}, UnknownName, "causalgym-2024"),
         ({"seeds": (1, 1)}, BadUsage, "each once"),

@@ -189,9 +189,8 @@ def test_it_does_what_it_could_not_do_before_training(name: str) -> None:
 
 def test_without_training_it_is_what_its_training_began_with() -> None:
     about = json.loads((FOLDER / "training.json").read_text("utf-8"))
-    training = GymTraining(
-        **{each.name: about[each.name] for each in fields(GymTraining) if each.name in about}
-    )
+    settings = {each.name: about[each.name] for each in fields(GymTraining) if each.name in about}
+    training = GymTraining(**{**settings, "checkpoints": tuple(settings["checkpoints"])})
     model = load(f"untrained:{NAME}")
     begun = untrained_neox(training, len(model.tokenizer)).state_dict()
     for name, value in model.hf.state_dict().items():

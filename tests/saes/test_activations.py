@@ -191,7 +191,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         store_activations(bare, "resid.0", word_corpus(), tmp_path, SMALL, progress=SILENT)
     for settings, match in (
         ({"dtype": "int8"}, "dtype of a store"),
-        ({"test": 1.0}, "between 0 and 1"),
+        ({"test": 1.0}, "test above 0 and below 1"),
         ({"drop": 11}, "A window has two tokens more"),
     ):
         with pytest.raises(BadUsage, match=match):

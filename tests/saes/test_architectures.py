@@ -27,15 +27,15 @@ def test_the_learning_rate_rises_and_falls() -> None:
 
 
 def test_mistaken_settings_are_one_line() -> None:
-    with pytest.raises(UnknownName, match="architecture to train"):
+    with pytest.raises(UnknownName, match="architecture of SAE training"):
         SAESettings(architecture=cast(Any, "gated"))
     for settings, match in (
         ({"k": 0}, "got k=0"),
-        ({"steps": 0}, "steps is 1 or more"),
-        ({"lr": 0.0}, "learning rate is positive"),
-        ({"l0": -1.0}, "l0 and revived are not negative"),
-        ({"bandwidth": 0.0}, "threshold and bandwidth are positive"),
-        ({"warmup": 2.0}, "shares of the steps"),
+        ({"steps": 0}, "steps of at least 1"),
+        ({"lr": 0.0}, "lr above 0"),
+        ({"l0": -1.0}, "l0 of at least 0"),
+        ({"bandwidth": 0.0}, "bandwidth above 0"),
+        ({"warmup": 2.0}, "warmup of at least 0 and at most 1"),
     ):
         with pytest.raises((BadUsage, UnknownName), match=match):
             SAESettings(**cast(dict[str, Any], settings))

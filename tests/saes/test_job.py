@@ -58,7 +58,7 @@ def test_a_run_keeps_its_saes_and_trains_none_twice(
         ({"corpus": "sotus"}, UnknownName, "Did you mean 'sotu'"),
         ({"corpus": "/nowhere/at/all.txt"}, BadFile, "no corpus"),
         ({"k": 200}, BadUsage, "keeps 1 to them; got k=200"),
-        ({"lr": 0.0}, BadUsage, "learning rate is positive"),
+        ({"lr": 0.0}, BadUsage, "lr above 0"),
         ({"window": 17}, MechassayError, "has 16 positions; got a window of 17"),
         ({"sites": ("resid.9",)}, MechassayError, "has layers -1 to 2; got 9"),
     ],

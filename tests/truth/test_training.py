@@ -126,7 +126,7 @@ def test_the_loss_is_that_of_the_untrained_logits_by_hand() -> None:
 
 
 def test_bad_settings_and_a_loss_that_diverges_are_told(tmp_path: Path) -> None:
-    with pytest.raises(BadUsage, match="got 0 steps"):
+    with pytest.raises(BadUsage, match="steps of at least 1; got 0"):
         Training(steps=0)
     with pytest.raises(NonFinite, match="Try a lower rate"):
         train(CausalPreviousToken(), dataclasses.replace(SHORT, rate=1e30))

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 import torch
 from jaxtyping import Bool, Float
@@ -55,10 +55,10 @@ from mechassay.prompts.batch import NO_TOKEN
 from mechassay.prompts.interchange_batch import InterchangeBatch, InterchangesLike
 from mechassay.utils.checkpoint import key_of
 from mechassay.utils.display import BAR, Progress
-from mechassay.utils.registry import check_settings
+from mechassay.utils.settings import Within, check_settings
 
 DEFAULT_STEPS = 100
-SCHEDULES = ("constant", "linear")
+Schedule = Literal["constant", "linear"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,33 +82,22 @@ class TrainedFinder(ABC):
     version: ClassVar[int] = 1
     profiles: ClassVar[dict[str, dict[str, Any]]] = {}
 
-    lr: float = 1e-2
-    steps: int | None = None
-    epochs: int | None = None
-    batch_size: int = 32
-    optimizer: str = "adam"
+    lr: Annotated[float, Within(above=0)] = 1e-2
+    steps: Annotated[int | None, Within(1)] = None
+    epochs: Annotated[int | None, Within(1)] = None
+    batch_size: Annotated[int, Within(1)] = 32
+    optimizer: Optimizer = "adam"
     weight_decay: float = 0.0
-    schedule: str = "constant"
-    warmup: float = 0.0
-    loss: str = "cross-entropy"
+    schedule: Schedule = "constant"
+    warmup: Annotated[float, Within(0, below=1)] = 0.0
+    loss: Loss = "cross-entropy"
     shuffle: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_settings(self, self.name)
-        one_of("optimizer", self.optimizer, get_args(Optimizer))
-        one_of("schedule", self.schedule, SCHEDULES)
-        one_of("loss of a finder", self.loss, get_args(Loss))
         if self.steps is not None and self.epochs is not None:
             raise BadUsage(f"{self.name} takes steps or epochs; got both.")
-        for setting in ("steps", "epochs", "batch_size"):
-            value = getattr(self, setting)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise BadUsage(f"{self.name} needs {setting} of at least 1; got {value!r}.")
-        if not self.lr > 0:
-            raise BadUsage(f"{self.name} needs a learning rate above 0; got {self.lr}.")
-        if not 0 <= self.warmup < 1:
-            raise BadUsage(f"{self.name} warms up over a share below 1; got {self.warmup}.")
 
     @classmethod
     def profile(cls, name: str, **settings: Any) -> Self:
@@ -482,7 +471,7 @@ class BoundlessDAS(TrainedFinder):
         }
     }
 
-    lr: float = 1e-3
+    lr: Annotated[float, Within(above=0)] = 1e-3
     boundary_lr: float = 1e-2
     boundary_weight: float = 1.0
     hot: float | None = None

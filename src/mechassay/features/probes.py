@@ -19,7 +19,7 @@ import hashlib
 import math
 import warnings
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -39,7 +39,7 @@ from mechassay.features.featurizer import (
 )
 from mechassay.features.finder import Found, ValueFinder
 from mechassay.interventions.site import Site
-from mechassay.utils.registry import check_settings
+from mechassay.utils.settings import Within, check_settings
 
 
 @dataclass(frozen=True)
@@ -272,12 +272,10 @@ class Probe(ValueFinder):
     needs_classes: ClassVar[bool] = True
 
     k: int = 1
-    l2: float = 1.0
+    l2: Annotated[float, Within(above=0)] = 1.0
 
     def __post_init__(self) -> None:
         check_settings(self, self.name)
-        if not self.l2 > 0:
-            raise BadUsage(f"probe needs a penalty l2 above 0; got {self.l2}.")
 
     def find(self, values: Found) -> Featurizer:
         if len(values.base.unique(dim=0)) < 2:

@@ -26,7 +26,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, cast
 
 import torch
 from sklearn.exceptions import ConvergenceWarning
@@ -40,7 +40,7 @@ from mechassay.features.probes import PCA, leading
 from mechassay.features.training import TrainingPlan
 from mechassay.gym.names import FINDERS, METHODS, SHUFFLED, SWEEPS, SWEPT
 from mechassay.utils.display import OneLine
-from mechassay.utils.registry import check_settings
+from mechassay.utils.settings import Within, check_settings
 
 PENALTIES: Mapping[int, tuple[float, ...]] = MappingProxyType(
     {
@@ -173,12 +173,10 @@ class AveragedAxes(ValueFinder):
 
     name: ClassVar[str] = "pca-mean"
 
-    components: int = 2
+    components: Annotated[int, Within(1)] = 2
 
     def __post_init__(self) -> None:
         check_settings(self, self.name)
-        if self.components < 1:
-            raise BadUsage(f"{self.name} needs components of at least 1; got {self.components}.")
 
     def find(self, values: Found) -> Featurizer:
         components: Any = PCA(k=self.components).find(values)
@@ -213,19 +211,15 @@ class SagaProbe(ValueFinder):
     name: ClassVar[str] = "probe-saga"
     needs_classes: ClassVar[bool] = True
 
-    l2: float = 1.0
+    l2: Annotated[float, Within(above=0)] = 1.0
     penalty: str = "l2"
     intercept: bool = True
-    passes: int = 1000
+    passes: Annotated[int, Within(1)] = 1000
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_settings(self, self.name)
         one_of("penalty of a probe", self.penalty, RATIOS)
-        if not self.l2 > 0:
-            raise BadUsage(f"{self.name} needs a penalty l2 above 0; got {self.l2}.")
-        if self.passes < 1:
-            raise BadUsage(f"{self.name} needs at least one pass; got {self.passes}.")
 
     def find(self, values: Found) -> Featurizer:
         who = f"{self.name} at {values.site}"

@@ -32,7 +32,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
@@ -47,6 +47,7 @@ from mechassay.truth.tasks import UNKNOWN
 from mechassay.truth.verification import write_tokenizer, write_weights
 from mechassay.utils.checkpoint import Order, descend, key_of
 from mechassay.utils.display import BAR, OneLine, Progress
+from mechassay.utils.settings import Within, check_settings
 
 if TYPE_CHECKING:
     from transformers import GPTNeoXForCausalLM
@@ -157,37 +158,29 @@ class GymTraining:
         seed: of the corpus, its order, and the first weights.
     """
 
-    layers: int = 4
-    width: int = 48
-    heads: int = 4
-    sentences: int = 3000
-    steps: int = 2000
+    layers: Annotated[int, Within(1)] = 4
+    width: Annotated[int, Within(1)] = 48
+    heads: Annotated[int, Within(1)] = 4
+    sentences: Annotated[int, Within(1)] = 3000
+    steps: Annotated[int, Within(1)] = 2000
     checkpoints: tuple[int, ...] = ()
-    batch_size: int = 64
-    rate: float = 2e-3
-    last_rate: float = 2e-5
-    warmup: int = 100
+    batch_size: Annotated[int, Within(CHUNKS)] = 64
+    rate: Annotated[float, Within(above=0)] = 2e-3
+    last_rate: Annotated[float, Within(above=0)] = 2e-5
+    warmup: Annotated[int, Within(1)] = 100
     decay: float = 0.01
     seed: int = 0
 
     def __post_init__(self) -> None:
-        least = min(
-            *(self.layers, self.width, self.heads, self.sentences, self.steps, self.warmup),
-            self.batch_size // CHUNKS,
-        )
-        if least < 1 or self.width % (4 * self.heads):
+        check_settings(self, "Gym training")
+        if self.width % (4 * self.heads):
             raise BadUsage(
-                "A training has a layer, a head, a step and a sentence or more, batches of"
-                f" {CHUNKS} or more, and heads whose width is divisible by 4; got {self}."
+                f"Heads need a width divisible by 4; got {self.heads} heads of {self.width}"
+                " together."
             )
         wrong = [step for step in self.checkpoints if not 0 <= step <= self.steps]
         if wrong:
             raise BadUsage(f"Checkpoints are from 0 to {self.steps} steps; got {wrong[0]}.")
-        if not 0 < self.rate < math.inf or not 0 < self.last_rate < math.inf:
-            raise BadUsage(
-                f"Learning rates must be finite numbers above 0; got rate={self.rate},"
-                f" last_rate={self.last_rate}."
-            )
 
     def last_of(self, losses: Float[Tensor, "steps"]) -> float:
         """The mean loss of the last tenth of the steps, of at most `TAIL`."""

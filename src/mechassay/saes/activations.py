@@ -28,7 +28,7 @@ from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -52,6 +52,7 @@ from mechassay.models.weight_files import cache_folder, pip_download, require_sh
 from mechassay.utils.checkpoint import key_of
 from mechassay.utils.display import BAR, Advance, OneLine, Progress
 from mechassay.utils.files import read_json, read_tensors, write_tensors, write_text
+from mechassay.utils.settings import Within, check_settings
 
 WORDS = 500
 LARGEST = 2**28
@@ -247,15 +248,14 @@ class StoreSettings:
 
     window: int = 128
     tokens: int | None = None
-    test: float = 0.2
+    test: Annotated[float, Within(above=0, below=1)] = 0.2
     drop: int = 1
     dtype: str = "float16"
     seed: int = 0
 
     def __post_init__(self) -> None:
         one_of("dtype of a store", self.dtype, STORED)
-        if not 0 < self.test < 1:
-            raise BadUsage(f"The share of test windows is between 0 and 1; got {self.test!r}.")
+        check_settings(self, "The store of activations")
         if not 0 <= self.drop < self.window - 1:
             raise BadUsage(
                 f"A window has two tokens more than are dropped of it, or longer; got a window of"

@@ -29,15 +29,16 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechassay.errors import BadUsage, one_of
+from mechassay.errors import BadUsage
 from mechassay.features import Architecture
+from mechassay.utils.settings import Within, check_settings
 
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
 
@@ -62,41 +63,24 @@ class SAESettings:
     """
 
     architecture: Architecture = "topk"
-    n_features: int = 4096
+    n_features: Annotated[int, Within(1)] = 4096
     k: int = 32
-    l0: float = 1e-3
-    threshold: float = 0.5
-    bandwidth: float = 0.5
-    lr: float = 3e-3
-    steps: int = 1000
-    batch_size: int = 1024
-    warmup: float = 0.05
-    decay: float = 0.2
-    dead_after: int = 200_000
-    revived: float = 0.2
+    l0: Annotated[float, Within(0)] = 1e-3
+    threshold: Annotated[float, Within(above=0)] = 0.5
+    bandwidth: Annotated[float, Within(above=0)] = 0.5
+    lr: Annotated[float, Within(above=0)] = 3e-3
+    steps: Annotated[int, Within(1)] = 1000
+    batch_size: Annotated[int, Within(1)] = 1024
+    warmup: Annotated[float, Within(0, 1)] = 0.05
+    decay: Annotated[float, Within(0, 1)] = 0.2
+    dead_after: Annotated[int, Within(1)] = 200_000
+    revived: Annotated[float, Within(0)] = 0.2
     seed: int = 0
 
     def __post_init__(self) -> None:
-        one_of("architecture to train", self.architecture, ARCHITECTURES)
+        check_settings(self, "SAE training")
         if self.architecture == "topk" and not 1 <= self.k <= self.n_features:
             raise BadUsage(f"An SAE of {self.n_features} features keeps 1 to them; got k={self.k}.")
-        least = {"n_features": 1, "steps": 1, "batch_size": 1, "dead_after": 1}
-        for name, smallest in least.items():
-            if getattr(self, name) < smallest:
-                raise BadUsage(f"{name} is {smallest} or more; got {getattr(self, name)}.")
-        if not self.lr > 0 or self.l0 < 0 or self.revived < 0:
-            raise BadUsage(
-                "The learning rate is positive, and l0 and revived are not negative; got"
-                f" lr={self.lr}, l0={self.l0}, revived={self.revived}."
-            )
-        if not (self.threshold > 0 and self.bandwidth > 0):
-            raise BadUsage(
-                f"threshold and bandwidth are positive; got {self.threshold} and {self.bandwidth}."
-            )
-        if not (0 <= self.warmup <= 1 and 0 <= self.decay <= 1):
-            raise BadUsage(
-                f"warmup and decay are shares of the steps; got {self.warmup} and {self.decay}."
-            )
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, as a share of `lr`."""

@@ -34,7 +34,7 @@ import math
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
@@ -57,6 +57,7 @@ from mechassay.truth.verification import ABLATIONS, Verification, verify, write_
 from mechassay.utils.checkpoint import descend, key_of
 from mechassay.utils.display import BAR, Progress
 from mechassay.utils.files import read_tensors
+from mechassay.utils.settings import Within, check_settings
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
@@ -88,25 +89,15 @@ class Training:
         seed: of the first weights, the prompts and the interventions.
     """
 
-    steps: int = 5000
-    batch_size: int = 192
-    pool: int = 20_000
-    rate: float = 3e-3
-    last_rate: float = 3e-5
+    steps: Annotated[int, Within(1)] = 5000
+    batch_size: Annotated[int, Within(len(CARRIED))] = 192
+    pool: Annotated[int, Within(2)] = 20_000
+    rate: Annotated[float, Within(above=0)] = 3e-3
+    last_rate: Annotated[float, Within(above=0)] = 3e-5
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.batch_size < len(CARRIED) or self.pool < 2:
-            least = f"a step, {len(CARRIED)} pairs in it, and 2 prompts"
-            raise BadUsage(
-                f"Training needs {least}; got {self.steps} steps of {self.batch_size} pairs, and"
-                f" {self.pool} prompts."
-            )
-        if not 0 < self.rate < math.inf or not 0 < self.last_rate < math.inf:
-            raise BadUsage(
-                f"Learning rates must be finite numbers above 0; got rate={self.rate},"
-                f" last_rate={self.last_rate}."
-            )
+        check_settings(self, "Truth training")
 
     def rate_at(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""

@@ -20,7 +20,7 @@ import ast
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from mechassay.errors import BadUsage, UnknownName
+from mechassay.utils.settings import check_type
 
 _BETWEEN_SETTINGS = re.compile(r",(?![^()]*\))")
 _SPELLING = re.compile(r"(?P<name>[\w.-]+)(?::(?P<args>.+))?")
@@ -135,31 +136,6 @@ class Registry:
                 # 100 and 100.0 are one setting, and one name in a table.
                 chosen[key] = float(value)
         return plugin(**chosen)
-
-
-def check_settings(plugin: Any, name: str) -> None:
-    """Refuse a plug-in with a setting of another type than its default (`check_type`).
-
-    Raises:
-        BadUsage: it has one.
-    """
-    for option in fields(plugin):
-        if option.init:
-            check_type(name, option.name, getattr(plugin, option.name), option.default)
-
-
-def check_type(name: str, key: str, value: Any, default: Any) -> None:
-    """Refuse a value of another type than the setting's default; whole numbers are floats too.
-
-    Raises:
-        BadUsage: it is. None and no default say nothing.
-    """
-    if default is None or default is MISSING:
-        return
-    wanted = type(default)
-    fits = isinstance(value, int | float) if wanted is float else isinstance(value, wanted)
-    if not fits or (isinstance(value, bool) and wanted is not bool):
-        raise BadUsage(f"The setting {key} of {name} is of type {wanted.__name__}; got {value!r}.")
 
 
 def _defaults(plugin: Any) -> dict[str, Any]:

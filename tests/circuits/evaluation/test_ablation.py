@@ -348,7 +348,7 @@ def test_validation_decides_what_is_kept() -> None:
 def test_what_cannot_work_is_refused() -> None:
     with pytest.raises(BadUsage, match="steps of at least 1; got 0"):
         OptimalAblation(steps=0)
-    with pytest.raises(BadUsage, match="share in"):
+    with pytest.raises(BadUsage, match="share above 0 and at most 1"):
         OptimalAblation(share=0.0)
     hf: Any = build("gpt2")
     with torch.no_grad():

@@ -377,7 +377,7 @@ def test_bad_settings() -> None:
         ACDC(thresholds=(0.1, 0.1))
     with pytest.raises(UnknownName, match="'signed'"):
         ACDC(compare="signd")
-    with pytest.raises(BadUsage, match="at least 1 removal"):
+    with pytest.raises(BadUsage, match="ahead of at least 1"):
         ACDC(ahead=0)
 
 

@@ -478,7 +478,7 @@ def test_wrong_settings_are_refused() -> None:
         SubnetworkProbing(batch_size=0).score(tiny.model, tiny.batch)
     with pytest.raises(UnknownName, match="Did you mean 'objective'"):
         UniformGradientSampling(loss="objectiv").score(tiny.model, tiny.batch)
-    with pytest.raises(BadUsage, match="target in"):
+    with pytest.raises(BadUsage, match="target above 0 and below 1"):
         EdgePruning(target=1.0)
     with pytest.raises(BadUsage, match="differentiable objective; 'accuracy'"):
         SubnetworkProbing(loss="objective").score(tiny.model, tiny.batch, "accuracy")

@@ -115,10 +115,10 @@ def test_what_a_graph_keeps_can_be_differentiated_after_inference_mode() -> None
 @pytest.mark.parametrize(
     ("text", "settings", "message"),
     [
-        ("ugs", {"lr": float("nan")}, "finite lr"),
-        ("ugs", {"sparsity": float("inf")}, "finite lr > 0, sparsity"),
-        ("subnetwork-probing", {"sparsity": float("nan")}, "finite lr > 0 and sparsity"),
-        ("edge-pruning", {"multiplier_lr": float("nan")}, "finite lr > 0 and multiplier_lr"),
+        ("ugs", {"lr": float("nan")}, "lr above 0; got nan"),
+        ("ugs", {"sparsity": float("inf")}, "sparsity of at least 0; got inf"),
+        ("subnetwork-probing", {"sparsity": float("nan")}, "sparsity of at least 0; got nan"),
+        ("edge-pruning", {"multiplier_lr": float("nan")}, "multiplier_lr above 0; got nan"),
         ("acdc", {"thresholds": ("a",)}, "finite numbers above 0; got 'a'"),
     ],
 )
@@ -127,7 +127,7 @@ def test_settings_that_are_no_numbers_are_refused(
 ) -> None:
     with pytest.raises(BadUsage, match=message):
         METHODS.make(text, **settings)
-    with pytest.raises(BadUsage, match="finite lr"):
+    with pytest.raises(BadUsage, match="lr above 0; got nan"):
         OptimalAblation(lr=float("nan"))
 
 

@@ -70,5 +70,5 @@ def test_seeds() -> None:
     a, b = RandomPaths(1).draw(graph), RandomPaths(2).draw(graph)
     np.testing.assert_array_equal(RandomPaths(1).draw(graph).values, a.values)
     assert not np.array_equal(a.values, b.values, equal_nan=True)
-    with pytest.raises(BadUsage, match="0 or more"):
+    with pytest.raises(BadUsage, match="seed of at least 0"):
         RandomPaths(-1)

@@ -257,7 +257,7 @@ def test_a_circuit_whose_heads_fit_passes() -> None:
 
 def test_settings_and_script() -> None:
     assert load_gauge("B10_k_composition").id == load_gauge("b10").id == "B10"
-    with pytest.raises(BadUsage, match="100 relabelled"):
+    with pytest.raises(BadUsage, match="draws of at least 100"):
         load_gauge("B10:draws=9")
     model, circuit = planted()
     once, twice = (measure("B10", model, circuit=circuit) for _ in range(2))

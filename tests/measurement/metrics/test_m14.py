@@ -125,7 +125,7 @@ def test_contrasts_of_ones_own(tmp_path: Path) -> None:
 def test_bad_input_is_one_clear_line() -> None:
     with pytest.raises(BadUsage, match="no tokenizer"):
         measure("M14", replace(reader(), tokenizer=None))
-    with pytest.raises(BadUsage, match="two prompts"):
+    with pytest.raises(BadUsage, match="n_prompts of at least 2"):
         load_gauge("M14:n_prompts=1")
     with pytest.raises(BadUsage, match="--model"):
         measure("M14")

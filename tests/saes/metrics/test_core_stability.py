@@ -158,7 +158,7 @@ def test_a_trainer_whose_features_do_nothing() -> None:
 
     found = measured(planted, Idle())
     assert found.repaired["found_again"] is None and found.passed is None
-    with pytest.raises(BadUsage, match="two cycles"):
+    with pytest.raises(BadUsage, match="n_cycles of at least 2"):
         measured(planted, Idle(), "M09:n_cycles=1")
     with pytest.raises(BadUsage, match="above 0"):
         measured(planted, Idle(), "M09:top_share=0.0")

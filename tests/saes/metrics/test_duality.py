@@ -111,7 +111,7 @@ def test_bad_inputs_are_said() -> None:
     given = {"sae": true, "other sae": (true,), "texts": planted.store()}
     with pytest.raises(BadUsage, match="trained on resid.0"):
         measure("M07", site="resid.1@all", more=given)
-    with pytest.raises(BadUsage, match="two values"):
+    with pytest.raises(BadUsage, match="rows of at least 2"):
         measure("M07:rows=1", site=SITE, more={"sae": 1, "other sae": 1, "texts": 1})
 
 

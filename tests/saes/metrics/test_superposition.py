@@ -320,5 +320,5 @@ def test_bad_input_is_one_clear_line(store: ActivationStore, tmp_path: Path) -> 
         measured(store, "M13:dictionary=sae")
     with pytest.raises(UnknownName, match="dictionary of M13"):
         load_gauge("M13:dictionary=all")
-    with pytest.raises(BadUsage, match="one text"):
+    with pytest.raises(BadUsage, match="n_samples of at least 1"):
         load_gauge("M13:n_samples=0")

@@ -17,11 +17,10 @@ writers: one vector for all of them, close to zero. Here a mean is that of its o
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
@@ -45,6 +44,7 @@ from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.utils.checkpoint import Order, descend, key_in, key_of
 from mechassay.utils.display import BAR, Advance, Progress
 from mechassay.utils.files import read_tensors, write_tensors
+from mechassay.utils.settings import Within, check_settings
 
 Ablation = Literal["counterfactual", "zero", "mean", "positional-mean", "resample", "optimal"]
 ABLATIONS: tuple[str, ...] = get_args(Ablation)
@@ -221,28 +221,19 @@ class OptimalAblation:
         seed: of the examples and subsets drawn.
     """
 
-    steps: int = 1000
-    lr: float = 1e-3
-    batch_size: int = 20
+    steps: Annotated[int, Within(1)] = 1000
+    lr: Annotated[float, Within(above=0)] = 1e-3
+    batch_size: Annotated[int, Within(1)] = 20
     joint: bool = False
-    share: float = 0.5
-    check_every: int = 10
-    patience: int = 3
+    share: Annotated[float, Within(above=0, most=1)] = 0.5
+    check_every: Annotated[int, Within(1)] = 10
+    patience: Annotated[int, Within(1)] = 3
     seed: int = 0
     name: ClassVar[str] = "optimal"
     version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        for field in ("steps", "batch_size", "check_every", "patience"):
-            if getattr(self, field) < 1:
-                raise BadUsage(
-                    f"Optimal ablation needs {field} of at least 1; got {getattr(self, field)}."
-                )
-        if not 0 < self.lr < math.inf or not 0 < self.share <= 1:
-            raise BadUsage(
-                f"Optimal ablation needs a finite lr > 0 and a share in (0, 1]; got lr={self.lr},"
-                f" share={self.share}."
-            )
+        check_settings(self, "Optimal ablation")
 
     def learn(
         self,

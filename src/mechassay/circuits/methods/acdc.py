@@ -30,7 +30,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ from torch import Tensor
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.method import provenance_of
 from mechassay.circuits.scores import EdgeScores
-from mechassay.errors import BadUsage, NonFinite, one_of
+from mechassay.errors import BadUsage, NonFinite
 from mechassay.models.circuit_compiler import Plan, compile_circuit
 from mechassay.models.circuit_forward import run_circuit
 from mechassay.models.decoder import Readout
@@ -58,9 +58,7 @@ from mechassay.models.objectives import Objective, ObjectiveLike, load_objective
 from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.utils.checkpoint import checkpointed, key_of
 from mechassay.utils.display import BAR, Progress
-from mechassay.utils.registry import check_settings
-
-COMPARISONS = ("signed", "absolute")
+from mechassay.utils.settings import Within, check_settings
 
 HELD_SHARE = 0.25
 """Share of the free memory that may hold clean and counterfactual runs."""
@@ -80,20 +78,15 @@ class ACDC:
         ahead: most removals evaluated in one pass over the examples; no result depends on it.
     """
 
-    threshold: float = 0.01
+    threshold: Annotated[float, Within(0)] = 0.01
     thresholds: tuple[float, ...] = ()
-    compare: str = "signed"
-    ahead: int = 64
+    compare: Literal["signed", "absolute"] = "signed"
+    ahead: Annotated[int, Within(1)] = 64
     name: ClassVar[str] = "acdc"
     version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         check_settings(self, self.name)
-        if not (math.isfinite(self.threshold) and self.threshold >= 0):
-            raise BadUsage(
-                f"A threshold of {self.name} must be a finite number of at least 0; got"
-                f" {self.threshold}."
-            )
         for threshold in self.thresholds:
             # What is typed on the command line may be anything.
             is_number = isinstance(threshold, int | float)  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -106,9 +99,6 @@ class ACDC:
             raise BadUsage(
                 f"The thresholds of a sweep of {self.name} must differ; got {self.thresholds}."
             )
-        one_of("comparison", self.compare, COMPARISONS)
-        if self.ahead < 1:
-            raise BadUsage(f"{self.name} evaluates at least 1 removal at once; got {self.ahead}.")
 
     def score(
         self,

@@ -54,7 +54,7 @@ from mechassay.models.objectives import Objective, ObjectiveLike, load_objective
 from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.utils.checkpoint import key_of
 from mechassay.utils.display import BAR, Progress
-from mechassay.utils.registry import check_settings
+from mechassay.utils.settings import check_settings
 
 ScoresT = TypeVar("ScoresT", bound=Scores)
 Points = Literal["left", "right", "midpoint", "gauss-legendre"]

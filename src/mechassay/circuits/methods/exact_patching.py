@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from mechassay.circuits.methods.method import provenance_of, resumable_sum
 from mechassay.circuits.scores import EdgeScores, NodeScores, Scores
-from mechassay.errors import BadUsage, one_of
+from mechassay.errors import BadUsage
 from mechassay.models.decoder import Readout
 from mechassay.models.forward import Contrast, forward, queries_keys_values
 from mechassay.models.graph import Graph
@@ -35,7 +35,7 @@ from mechassay.models.objectives import Objective, ObjectiveLike, load_objective
 from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.utils.checkpoint import key_of
 from mechassay.utils.display import BAR, Progress
-from mechassay.utils.registry import check_settings
+from mechassay.utils.settings import check_settings
 
 ScoresT = TypeVar("ScoresT", bound=Scores)
 
@@ -377,7 +377,6 @@ class ExactNodePatching(PatchingMethod[NodeScores]):
 
     def __post_init__(self) -> None:
         check_settings(self, self.name)
-        one_of("paths", self.paths, get_args(Paths))
 
     def blocks(self, model: Model, batch: Batch, stack_tokens: int) -> Iterator[PatchBatch]:
         """Runs of nodes whose changes enter the stream at the same place."""

@@ -26,7 +26,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Bool, Float
@@ -45,7 +45,7 @@ from mechassay.models.objectives import Kl, Objective, ObjectiveLike, load_objec
 from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.utils.checkpoint import Order, descend, key_of
 from mechassay.utils.display import BAR, Progress
-from mechassay.utils.registry import check_settings
+from mechassay.utils.settings import Within, check_settings
 
 Loss = Literal["kl", "objective"]
 MIN_STEPS = 3
@@ -410,22 +410,16 @@ class EdgePruning(MaskMethod):
     steps: int = 3000
     batch_size: int = 32
     samples: int = 1
-    lr: float = 0.8
-    multiplier_lr: float = 0.8
-    target: float = 0.95
-    warmup: float = 5 / 6
+    lr: Annotated[float, Within(above=0)] = 0.8
+    multiplier_lr: Annotated[float, Within(above=0)] = 0.8
+    target: Annotated[float, Within(above=0, below=1)] = 0.95
+    warmup: Annotated[float, Within(0, 1)] = 5 / 6
     loss: Loss = "kl"
     seed: int = 0
     name: ClassVar[str] = "edge-pruning"
 
     def __post_init__(self) -> None:
         check_settings(self, self.name)
-        if not 0 < self.lr < math.inf or not 0 < self.multiplier_lr < math.inf:
-            raise BadUsage(f"{self.name} needs a finite lr > 0 and multiplier_lr > 0; got {self}.")
-        if not 0 < self.target < 1 or not 0 <= self.warmup <= 1:
-            raise BadUsage(
-                f"{self.name} needs a target in (0, 1) and a warmup in [0, 1]; got {self}."
-            )
 
     def start(self, model: Model) -> tuple[Masks, torch.optim.Optimizer]:
         # Another stream than that of the training, which has the seed itself.
@@ -490,16 +484,14 @@ class SubnetworkProbing(MaskMethod):
     steps: int = 3000
     batch_size: int = 32
     samples: int = 1
-    lr: float = 0.01
-    sparsity: float = 100.0
+    lr: Annotated[float, Within(above=0)] = 0.01
+    sparsity: Annotated[float, Within(0)] = 100.0
     loss: Loss = "kl"
     seed: int = 0
     name: ClassVar[str] = "subnetwork-probing"
 
     def __post_init__(self) -> None:
         check_settings(self, self.name)
-        if not 0 < self.lr < math.inf or not 0 <= self.sparsity < math.inf:
-            raise BadUsage(f"{self.name} needs a finite lr > 0 and sparsity >= 0; got {self}.")
 
     def start(self, model: Model) -> tuple[Masks, torch.optim.Optimizer]:
         share = (INITIAL_MASK - GAMMA) / (ZETA - GAMMA)
@@ -566,9 +558,9 @@ class UniformGradientSampling(MaskMethod):
     steps: int = 2000
     batch_size: int = 5
     samples: int = 12
-    lr: float = 0.01
-    sparsity: float = 1e-3
-    node_penalty: float = 2e-4
+    lr: Annotated[float, Within(above=0)] = 0.01
+    sparsity: Annotated[float, Within(0)] = 1e-3
+    node_penalty: Annotated[float, Within(0)] = 2e-4
     loss: Loss = "kl"
     seed: int = 0
     name: ClassVar[str] = "ugs"
@@ -578,15 +570,6 @@ class UniformGradientSampling(MaskMethod):
 
     def __post_init__(self) -> None:
         check_settings(self, self.name)
-        if (
-            not 0 < self.lr < math.inf
-            or not 0 <= self.sparsity < math.inf
-            or not 0 <= self.node_penalty < math.inf
-        ):
-            raise BadUsage(
-                f"{self.name} needs a finite lr > 0, sparsity >= 0 and node_penalty >= 0; got"
-                f" {self}."
-            )
 
     def start(self, model: Model) -> tuple[Masks, torch.optim.Optimizer]:
         masks = _Uniform(model.graph, self, model.device, model.accumulator)

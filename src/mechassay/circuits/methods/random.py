@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -22,13 +22,12 @@ from jaxtyping import Int
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.method import provenance_of, seeded
 from mechassay.circuits.scores import EdgeScores
-from mechassay.errors import BadUsage
 from mechassay.models.graph import Graph
 from mechassay.models.model import Model
 from mechassay.models.objectives import ObjectiveLike, load_objective
 from mechassay.prompts.batch import PairsLike
 from mechassay.utils.display import BAR, Progress
-from mechassay.utils.registry import check_settings
+from mechassay.utils.settings import Within, check_settings
 
 
 class DrawnMethod(ABC):
@@ -67,7 +66,7 @@ class Random(DrawnMethod):
     The control of Mueller et al. 2025, section 3.2.
     """
 
-    seed: int = 0
+    seed: Annotated[int, Within(0)] = 0
     name: ClassVar[str] = "random"
 
     def draw(self, graph: Graph) -> EdgeScores:
@@ -94,13 +93,11 @@ class RandomPaths(DrawnMethod):
     order. As a ranking, edges come in the order in which a circuit of all of them grows.
     """
 
-    seed: int = 0
+    seed: Annotated[int, Within(0)] = 0
     name: ClassVar[str] = "random-paths"
 
     def __post_init__(self) -> None:
         check_settings(self, self.name)
-        if self.seed < 0:
-            raise BadUsage(f"The seed of random-paths must be 0 or more; got {self.seed}.")
 
     def draw(self, graph: Graph) -> EdgeScores:
         """Scores of a graph: 1 for the first edge, falling to 1 / edges for the last."""

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from itertools import combinations
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import yaml
@@ -60,6 +60,7 @@ from mechassay.stats.intervals import (
     weighted_means,
 )
 from mechassay.tasks.task import word_lists
+from mechassay.utils.settings import Within, check_settings
 
 ID = "EX2"
 REPAIRED = (Condition("min_p_adjusted", ">", 0.05), Condition("max_delta_r2", "<", 0.07))
@@ -509,15 +510,14 @@ class DifferentialItems:
         n_per_group: prompts of each kind of names.
     """
 
-    n_per_group: int = 40
+    n_per_group: Annotated[int, Within(2)] = 40
 
     id: ClassVar[str] = ID
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("model", "circuit", "names")
 
     def __post_init__(self) -> None:
-        if self.n_per_group < 2:
-            raise BadUsage(f"EX2 needs two prompts a group or more; got {self.n_per_group}.")
+        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`.

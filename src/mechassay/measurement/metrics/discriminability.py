@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -65,6 +65,7 @@ from mechassay.stats.intervals import (
     percentile_interval,
     resolved_difference,
 )
+from mechassay.utils.settings import Within, check_settings
 
 ID = "EX24"
 REPAIRED = (Condition("cv", "<", 0.05), Condition("difference_low", ">", 0.0))
@@ -268,8 +269,8 @@ class Audit:
         share: of the prompts in each.
     """
 
-    n_reseeds: int = 10
-    share: float = 0.75
+    n_reseeds: Annotated[int, Within(2)] = 10
+    share: Annotated[float, Within(above=0, below=1)] = 0.75
 
     id: ClassVar[str] = ID
     version: ClassVar[int] = 1
@@ -279,11 +280,7 @@ class Audit:
     )
 
     def __post_init__(self) -> None:
-        if self.n_reseeds < 2 or not 0 < self.share < 1:
-            raise BadUsage(
-                f"An audit needs two reseeds or more, on a share of the prompts between 0 and 1;"
-                f" got {self.n_reseeds} and {self.share}."
-            )
+        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`."""

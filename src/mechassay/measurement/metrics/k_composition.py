@@ -26,7 +26,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -51,6 +51,7 @@ from mechassay.models.decoder import Attention, Decoder, Norm, at_least_fp32
 from mechassay.models.graph import SLOTS, Graph
 from mechassay.results.records import Table
 from mechassay.utils.display import SILENT, Progress
+from mechassay.utils.settings import Within, check_settings
 
 ID = "B10"
 ALPHA = 0.05
@@ -281,15 +282,14 @@ class KComposition:
         draws: relabelled circuits.
     """
 
-    draws: int = N_DRAWS
+    draws: Annotated[int, Within(100)] = N_DRAWS
 
     id: ClassVar[str] = ID
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("model", "circuit")
 
     def __post_init__(self) -> None:
-        if self.draws < 100:
-            raise BadUsage(f"A share of 5 % needs 100 relabelled circuits; got {self.draws}.")
+        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`."""

@@ -22,13 +22,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from jaxtyping import Float
 from scipy.stats import rankdata
 
-from mechassay.errors import BadUsage, one_of
+from mechassay.errors import one_of
 from mechassay.measurement.catalogue import Condition, Flag, Quantity, quantity, thresholds
 from mechassay.measurement.measurement import (
     N_SIMULATIONS,
@@ -47,6 +47,7 @@ from mechassay.stats.intervals import (
     percentile_interval,
     resolved_difference,
 )
+from mechassay.utils.settings import Within, check_settings
 
 ID = "EX25"
 DIFFERS = 0.08
@@ -120,7 +121,7 @@ def reproducibility(
     *,
     ids: Sequence[str] = (),
     groups: Sequence[str] = (),
-    share: float = 0.75,
+    share: Annotated[float, Within(above=0, below=1)] = 0.75,
     metric: str = "",
     flags: Iterable[Flag] = (),
     seed: int = 0,
@@ -298,8 +299,8 @@ class Reproducibility:
     """
 
     metric: str = "logit-diff"
-    n_runs: int = 10
-    share: float = 0.75
+    n_runs: Annotated[int, Within(2)] = 10
+    share: Annotated[float, Within(above=0, below=1)] = 0.75
 
     id: ClassVar[str] = ID
     version: ClassVar[int] = 1
@@ -309,11 +310,7 @@ class Reproducibility:
 
     def __post_init__(self) -> None:
         one_of("base metric", self.metric, BASE_NAMES)
-        if self.n_runs < 2 or not 0 < self.share < 1:
-            raise BadUsage(
-                f"Reproducibility needs two runs or more, on a share of the prompts between 0 and"
-                f" 1; got {self.n_runs} and {self.share}."
-            )
+        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`."""

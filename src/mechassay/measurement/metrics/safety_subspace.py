@@ -28,7 +28,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -80,6 +80,7 @@ from mechassay.stats.intervals import (
     percentile_interval,
     student_interval,
 )
+from mechassay.utils.settings import Within, check_settings
 
 ID = "M14"
 REPAIRED = (
@@ -129,8 +130,8 @@ def safety_subspace(
     *,
     groups: Sequence[str],
     control_groups: Sequence[str],
-    n_prompts: int = 30,
-    n_stability_runs: int = 5,
+    n_prompts: Annotated[int, Within(2)] = 30,
+    n_stability_runs: Annotated[int, Within(2)] = 5,
     seed: int = 0,
     flags: Iterable[Flag] = (),
     tables: Iterable[Table] = (),
@@ -490,8 +491,8 @@ class SafetySubspace:
         file: other contrasts, see `load_contrasts`; "" has those of the package.
     """
 
-    n_prompts: int = 30
-    n_stability_runs: int = 5
+    n_prompts: Annotated[int, Within(2)] = 30
+    n_stability_runs: Annotated[int, Within(2)] = 5
     file: str = ""
 
     id: ClassVar[str] = ID
@@ -499,11 +500,7 @@ class SafetySubspace:
     needs: ClassVar[tuple[str, ...]] = ("names",)
 
     def __post_init__(self) -> None:
-        if self.n_prompts < 2 or self.n_stability_runs < 2:
-            raise BadUsage(
-                f"M14 needs two prompts a class or more, and two subsets of them; got"
-                f" {self.n_prompts} and {self.n_stability_runs}."
-            )
+        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`.

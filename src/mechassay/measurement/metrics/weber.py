@@ -25,12 +25,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float
 
-from mechassay.errors import BadUsage
 from mechassay.interventions.intervention import Scale
 from mechassay.interventions.site import ALL, Site
 from mechassay.interventions.sweep import logit_differences
@@ -48,6 +47,7 @@ from mechassay.measurement.metrics.circuit_runs import head_writers, heads_of, n
 from mechassay.measurement.metrics.method_agreement import rank_correlation
 from mechassay.results.records import Table
 from mechassay.stats.intervals import Interval, resolved_difference, student_interval
+from mechassay.utils.settings import Within, check_settings
 
 ID = "EX11"
 PAGE_SCALES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0)
@@ -321,19 +321,15 @@ class WeberFechner:
         controls: heads outside of it.
     """
 
-    most: int = 12
-    controls: int = 3
+    most: Annotated[int, Within(1)] = 12
+    controls: Annotated[int, Within(0)] = 3
 
     id: ClassVar[str] = ID
     version: ClassVar[int] = 2
     needs: ClassVar[tuple[str, ...]] = ("model", "pairs", "circuit")
 
     def __post_init__(self) -> None:
-        if self.most < 1 or self.controls < 0:
-            raise BadUsage(
-                f"One head or more is scaled, and controls are counted from 0; got {self.most} and"
-                f" {self.controls}."
-            )
+        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`."""

@@ -21,14 +21,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from scipy.stats import rankdata
 
-from mechassay.errors import BadUsage
 from mechassay.measurement.catalogue import Condition, Flag, Quantity, quantity, thresholds
 from mechassay.measurement.measurement import (
     N_SIMULATIONS,
@@ -48,6 +47,7 @@ from mechassay.stats.intervals import (
     proportion_interval,
     resolved_difference,
 )
+from mechassay.utils.settings import Within, check_settings
 
 ID = "M12"
 THRESHOLD = 2.0
@@ -298,19 +298,15 @@ class AdaptiveSparsity:
         n_values: that are searched, spread evenly over the test documents.
     """
 
-    mismatch_threshold: float = THRESHOLD
-    n_values: int = 1000
+    mismatch_threshold: Annotated[float, Within(above=1)] = THRESHOLD
+    n_values: Annotated[int, Within(3)] = 1000
 
     id: ClassVar[str] = ID
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("model", "sae", "texts")
 
     def __post_init__(self) -> None:
-        if self.mismatch_threshold <= 1 or self.n_values < 3:
-            raise BadUsage(
-                "A mismatch is a ratio above 1, of three values or more; got"
-                f" {self.mismatch_threshold} and {self.n_values}."
-            )
+        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`."""

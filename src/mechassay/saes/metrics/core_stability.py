@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -62,6 +62,7 @@ from mechassay.saes.feature_matching import above, found_again, sparse_codes, un
 from mechassay.saes.metrics.feature_tokens import HELD_OUT_ROWS, coded, given_texts, held_out
 from mechassay.saes.synthetic import at_cosine
 from mechassay.stats.intervals import Interval, clopper_pearson
+from mechassay.utils.settings import Within, check_settings
 
 ID = "M09"
 REPAIRED = (Condition("found_again_above_chance_low", ">", 0.5),)
@@ -358,10 +359,10 @@ class CoreStability:
         rows: held-out values that importance is measured on.
     """
 
-    n_cycles: int = 5
-    top_share: float = 0.1
-    effect_share: float = 0.9
-    n_seeds: int = 3
+    n_cycles: Annotated[int, Within(2)] = 5
+    top_share: Annotated[float, Within(above=0, most=1)] = 0.1
+    effect_share: Annotated[float, Within(above=0, most=1)] = 0.9
+    n_seeds: Annotated[int, Within(2)] = 3
     rows: int = HELD_OUT_ROWS
 
     id: ClassVar[str] = ID
@@ -370,16 +371,7 @@ class CoreStability:
     score: ClassVar[Mapping[VariantName, str]] = MappingProxyType({"page": "mean_overlap"})
 
     def __post_init__(self) -> None:
-        if self.n_cycles < 2 or self.n_seeds < 2:
-            raise BadUsage(
-                "Core stability needs two cycles and two seeds or more; got"
-                f" {self.n_cycles} and {self.n_seeds}."
-            )
-        if not (0 < self.top_share <= 1 and 0 < self.effect_share <= 1):
-            raise BadUsage(
-                f"A core is a share above 0, at most 1; got {self.top_share} and"
-                f" {self.effect_share}."
-            )
+        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`."""

@@ -27,14 +27,13 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechassay.errors import BadUsage
 from mechassay.measurement.catalogue import Condition, Flag, Quantity, quantity, thresholds
 from mechassay.measurement.measurement import (
     N_SIMULATIONS,
@@ -57,6 +56,7 @@ from mechassay.saes.feature_matching import (
 from mechassay.saes.metrics.feature_tokens import HELD_OUT_ROWS, coded, held_out
 from mechassay.saes.synthetic import at_cosine
 from mechassay.stats.intervals import Interval
+from mechassay.utils.settings import Within, check_settings
 
 ID = "M07"
 REPAIRED = (Condition("shared_above_chance_low", ">", 0.5),)
@@ -98,7 +98,7 @@ def duality(
     decoder: Rows,
     other_decoder: Rows,
     *,
-    threshold: float = 0.0,
+    threshold: Annotated[float, Within(0)] = 0.0,
     seed: int = 0,
     flags: Iterable[Flag] = (),
 ) -> Measurement:
@@ -296,19 +296,15 @@ class Duality:
         rows: held-out values.
     """
 
-    threshold: float = 0.0
-    rows: int = HELD_OUT_ROWS
+    threshold: Annotated[float, Within(0)] = 0.0
+    rows: Annotated[int, Within(2)] = HELD_OUT_ROWS
 
     id: ClassVar[str] = ID
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("site", "sae", "other sae", "texts")
 
     def __post_init__(self) -> None:
-        if self.threshold < 0 or self.rows < 2:
-            raise BadUsage(
-                f"A threshold is 0 or more, on two values or more; got {self.threshold} and"
-                f" {self.rows}."
-            )
+        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`; the first of several further dictionaries is compared."""

@@ -27,14 +27,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechassay.errors import BadUsage
 from mechassay.features.sae import SAE
 from mechassay.measurement.catalogue import Condition, Flag, Quantity, quantity, thresholds
 from mechassay.measurement.measurement import (
@@ -69,6 +68,7 @@ from mechassay.saes.metrics.feature_tokens import (
     unit_directions,
 )
 from mechassay.stats.intervals import Interval, student_interval
+from mechassay.utils.settings import Within, check_settings
 
 ID = "EX34"
 N_PERMUTATIONS = 999
@@ -385,9 +385,9 @@ class NlaConvergence:
         control: whether a random dictionary is measured too; without it there is no verdict.
     """
 
-    n_features: int = 30
-    top_k: int = 20
-    rows: int = SPLIT_ROWS
+    n_features: Annotated[int, Within(1)] = 30
+    top_k: Annotated[int, Within(1)] = 20
+    rows: Annotated[int, Within(1)] = SPLIT_ROWS
     control: bool = True
 
     id: ClassVar[str] = ID
@@ -395,11 +395,7 @@ class NlaConvergence:
     needs: ClassVar[tuple[str, ...]] = ("model", "sae", "texts")
 
     def __post_init__(self) -> None:
-        if min(self.n_features, self.top_k, self.rows) < 1:
-            raise BadUsage(
-                "Features, tokens and values are counted from 1; got"
-                f" {self.n_features}, {self.top_k} and {self.rows}."
-            )
+        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`."""

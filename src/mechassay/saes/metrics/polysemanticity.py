@@ -27,7 +27,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -36,7 +36,6 @@ from jaxtyping import Float, Int
 from sklearn.cluster import AgglomerativeClustering
 from torch import Tensor
 
-from mechassay.errors import BadUsage
 from mechassay.measurement.catalogue import Condition, Flag, Quantity, quantity
 from mechassay.measurement.measurement import (
     N_SIMULATIONS,
@@ -57,6 +56,7 @@ from mechassay.saes.metrics.feature_tokens import (
     given_dictionary,
 )
 from mechassay.stats.intervals import clopper_pearson
+from mechassay.utils.settings import Within, check_settings
 
 ID = "M10"
 DISTANCE = 0.5
@@ -374,24 +374,18 @@ class Polysemanticity:
         rows: about how many values are taken.
     """
 
-    n_features: int = 100
-    cluster_threshold: float = DISTANCE
-    n_contexts: int = 20
-    radius: int = 8
-    rows: int = SPLIT_ROWS
+    n_features: Annotated[int, Within(1)] = 100
+    cluster_threshold: Annotated[float, Within(above=0, below=2)] = DISTANCE
+    n_contexts: Annotated[int, Within(1)] = 20
+    radius: Annotated[int, Within(0)] = 8
+    rows: Annotated[int, Within(1)] = SPLIT_ROWS
 
     id: ClassVar[str] = ID
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("model", "sae", "texts")
 
     def __post_init__(self) -> None:
-        if min(self.n_features, self.n_contexts, self.rows) < 1 or self.radius < 0:
-            raise BadUsage(
-                "Features, contexts and values are counted from 1, and a radius from 0; got"
-                f" {self.n_features}, {self.n_contexts}, {self.rows} and {self.radius}."
-            )
-        if not 0 < self.cluster_threshold < 2:
-            raise BadUsage(f"A cosine distance is between 0 and 2; got {self.cluster_threshold}.")
+        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`."""

@@ -27,14 +27,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, ClassVar, Literal, cast, get_args
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechassay.errors import BadUsage, one_of
+from mechassay.errors import BadUsage
 from mechassay.features.featurizer import decoder_of
 from mechassay.features.sae import SAE
 from mechassay.measurement.catalogue import Condition, Flag, Quantity, VariantName, quantity
@@ -54,6 +54,7 @@ from mechassay.results.records import Table
 from mechassay.saes.activations import ActivationStore
 from mechassay.stats.intervals import Interval, example_weights, percentile_interval
 from mechassay.utils.display import Progress
+from mechassay.utils.settings import Within, check_settings
 
 ID = "M13"
 WEAK_UP_TO, STRONG_FROM = 0.8, 1.2
@@ -495,21 +496,16 @@ class SuperpositionRegime:
         values: about how many test values a sparse autoencoder's features are looked for in.
     """
 
-    n_samples: int = 200
+    n_samples: Annotated[int, Within(1)] = 200
     dictionary: DictionaryName = "auto"
-    values: int = 20_000
+    values: Annotated[int, Within(2)] = 20_000
 
     id: ClassVar[str] = ID
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("model", "texts")
 
     def __post_init__(self) -> None:
-        one_of("dictionary of M13", self.dictionary, get_args(DictionaryName))
-        if self.n_samples < 1 or self.values < 2:
-            raise BadUsage(
-                f"M13 needs one text or more, and two values; got {self.n_samples} and"
-                f" {self.values}."
-            )
+        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`."""

@@ -26,14 +26,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechassay.errors import BadUsage
 from mechassay.features.featurizer import moved_by
 from mechassay.features.sae import SAE
 from mechassay.interventions.site import Site
@@ -76,6 +75,7 @@ from mechassay.saes.metrics.feature_tokens import (
 from mechassay.saes.quality import edited_final
 from mechassay.stats.intervals import student_interval
 from mechassay.utils.display import Progress
+from mechassay.utils.settings import Within, check_settings
 
 ID = "M08"
 ABOVE = 0.3
@@ -259,10 +259,10 @@ class WeightLens:
         control: whether a random dictionary is measured too.
     """
 
-    top_k: int = 50
-    n_features: int = 50
-    contexts: int = 2
-    rows: int = SPLIT_ROWS
+    top_k: Annotated[int, Within(1)] = 50
+    n_features: Annotated[int, Within(1)] = 50
+    contexts: Annotated[int, Within(1)] = 2
+    rows: Annotated[int, Within(1)] = SPLIT_ROWS
     control: bool = True
 
     id: ClassVar[str] = ID
@@ -270,11 +270,7 @@ class WeightLens:
     needs: ClassVar[tuple[str, ...]] = ("model", "sae", "texts")
 
     def __post_init__(self) -> None:
-        if min(self.top_k, self.n_features, self.contexts, self.rows) < 1:
-            raise BadUsage(
-                "Tokens, features, contexts and values are counted from 1; got"
-                f" {self.top_k}, {self.n_features}, {self.contexts} and {self.rows}."
-            )
+        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`."""

@@ -29,14 +29,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechassay.errors import BadUsage
 from mechassay.features.sae import SAE
 from mechassay.measurement.catalogue import Condition, Flag, quantity, thresholds
 from mechassay.measurement.measurement import (
@@ -53,6 +52,7 @@ from mechassay.saes.feature_matching import correlations, random_sae, unit_rows
 from mechassay.saes.metrics.feature_tokens import HELD_OUT_ROWS, coded, held_out
 from mechassay.saes.synthetic import at_cosine
 from mechassay.stats.intervals import clopper_pearson
+from mechassay.utils.settings import Within, check_settings
 
 ID = "M11"
 REPAIRED = (
@@ -165,7 +165,7 @@ def matryoshka(
     wide_rows: Rows,
     *,
     random: Sequence[tuple[Codes, Rows]] = (),
-    top_k: int = 20,
+    top_k: Annotated[int, Within(2)] = 20,
 ) -> Measurement:
     """M11 of a narrow and a wide dictionary's codes of the same values, and their decoder rows.
 
@@ -366,19 +366,15 @@ class WidthConsistency:
         rows: held-out values.
     """
 
-    top_k: int = 20
-    rows: int = HELD_OUT_ROWS
+    top_k: Annotated[int, Within(2)] = 20
+    rows: Annotated[int, Within(2)] = HELD_OUT_ROWS
 
     id: ClassVar[str] = ID
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("site", "sae", "other sae", "texts")
 
     def __post_init__(self) -> None:
-        if self.top_k < 2 or self.rows < 2:
-            raise BadUsage(
-                f"There are two best matches or more, on two values or more; got {self.top_k} and"
-                f" {self.rows}."
-            )
+        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`; of several further dictionaries, the first of another width."""
