@@ -134,7 +134,7 @@ def test_train_writes_over_nothing_and_refuses_before_it_trains(run: Run, tmp_pa
     assert "limit must be 1 or more; got 0" in run(*words, "--output", new, "--limit", "0").line
     for rate in ("-1", "nan", "inf"):
         assert (
-            "Truth training needs rate above 0; got -1.0"
+            "Truth training needs rate above 0; got "
             in run(*words, "--output", new, "--rate", rate).line
         )
     assert not new.exists()
