@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from mechassay.circuits.evaluation.differences import AreaName, simultaneous
-from mechassay.circuits.series import FRACTIONS, AreaRule, Sweep, step_weights
+from mechassay.circuits.series import FRACTIONS, FaithfulnessMetric, RankingCurve, step_weights
 from mechassay.stats.intervals import BootstrapEstimate
 
 N_EDGES = 10_000
@@ -47,7 +47,7 @@ def areas(f: Sequence[float]) -> tuple[float, float]:
     return float(WEIGHTS @ values), float(WEIGHTS @ np.abs(1 - values))
 
 
-def evaluation(rng: np.random.Generator, shape: str, n: int, noise: float) -> Sweep:
+def evaluation(rng: np.random.Generator, shape: str, n: int, noise: float) -> RankingCurve:
     """One evaluation of a method whose circuits have the faithfulness of a shape."""
     f, groups = np.array(SHAPES[shape])[:, None], np.arange(n)
     full, empty = 3 + rng.normal(size=n), -1 + rng.normal(size=n)
@@ -65,7 +65,9 @@ def evaluation(rng: np.random.Generator, shape: str, n: int, noise: float) -> Sw
         off = 0.5 * (rng.normal(size=(10, n))[:, groups] + rng.normal(size=(10, n)))
     off[-1] = 0.0
     names = tuple(map(str, groups))
-    rule = AreaRule("strict", FRACTIONS, N_EDGES, empty, full, names, int(rng.integers(2**32)))
+    rule = FaithfulnessMetric(
+        "strict", FRACTIONS, N_EDGES, empty, full, names, int(rng.integers(2**32))
+    )
     return rule.sweep("value", KEPT, KEPT, empty + f * (full - empty) + off)
 
 
@@ -122,8 +124,10 @@ def family_wise_errors(
     for _ in range(runs):
         hard = rng.normal(size=n)
         empty, full = -1 + hard, 3 + hard + rng.normal(size=n)
-        rule = AreaRule("strict", FRACTIONS, N_EDGES, empty, full, tuple(map(str, range(n))))
-        sweeps: list[Sweep] = []
+        rule = FaithfulnessMetric(
+            "strict", FRACTIONS, N_EDGES, empty, full, tuple(map(str, range(n)))
+        )
+        sweeps: list[RankingCurve] = []
         for f in methods:
             off = 0.5 * rng.normal(size=(10, n))
             off[-1] = 0.0

@@ -2,16 +2,16 @@
 and what interventions say about them.
 
     python tools/truth_models.py [NAME ...]
-        write every truth.json and homes.json, verified anew
+        write every truth.json and sites.json, verified anew
     python tools/truth_models.py --check [NAME ...]
         exit with 1 if a folder would change
     python tools/truth_models.py --margins [NAME ...]
         the table of docs/truth.md, on fresh pairs
-    python tools/truth_models.py --homes [NAME ...]
-        the table of variables and homes in docs/truth.md
+    python tools/truth_models.py --sites [NAME ...]
+        the table of variables and known sites in docs/truth.md
 
 A compiled circuit that does not hold (`mechassay.truth.verification`) is refused, and so is a
-trained one for counterfactuals; for another ablation it is left out. Homes of variables
+trained one for counterfactuals; for another ablation it is left out. Known sites of variables
 (`mechassay.causal_models.true_sites`) that do not hold are refused. The check compares text files
 as they are, tensors to 1e-6 (matrix products are not rounded the same everywhere), the edges
 exactly, and effects not at all: the largest effect outside a compiled circuit is mostly rounding.
@@ -32,8 +32,13 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from mechassay.causal_models.true_sites import FILE as HOMES_FILE
-from mechassay.causal_models.true_sites import HOMES, VerifiedHomes, known_homes, verify_homes
+from mechassay.causal_models.true_sites import FILE as SITES_FILE
+from mechassay.causal_models.true_sites import (
+    KNOWN_SITES,
+    VerifiedSites,
+    verified_sites,
+    verify_sites,
+)
 from mechassay.circuits.circuit import Circuit
 from mechassay.models.model import load_model
 from mechassay.models.sources import TRUTH_FOLDERS
@@ -109,11 +114,11 @@ def write_trained(name: str, folder: Path) -> None:
     write_truth(
         folder, record["task"], holding, split=SPLIT, seed=SEED, training=record["training"]
     )
-    places = verify_homes(truth)
-    say(f"{name:30} homes of {', '.join(places.shares)}: {'hold' if places.holds else 'do not'}")
+    places = verify_sites(truth)
+    say(f"{name:30} sites of {', '.join(places.shares)}: {'hold' if places.holds else 'do not'}")
     if not places.holds:
-        sys.exit(f"The homes of {name} do not hold: {places.columns()}")
-    places.save(folder / HOMES_FILE)
+        sys.exit(f"The known sites of {name} do not hold: {places.columns()}")
+    places.save(folder / SITES_FILE)
 
 
 def told(ablation: str, done: Verification) -> str:
@@ -159,12 +164,12 @@ def margins(names: Sequence[str]) -> None:
             )
 
 
-def tell_homes(names: Sequence[str]) -> None:
-    """Print where the variables of trained models are, and what homes.json says about it."""
-    say("| model | variable | homes | pairs | least share | best other site |")
+def tell_sites(names: Sequence[str]) -> None:
+    """Print where the variables of trained models are, and what sites.json says about it."""
+    say("| model | variable | known sites | pairs | least share | best other site |")
     say("|---" * 6 + "|")
     for name in names:
-        known = known_homes(name)
+        known = verified_sites(name)
         for variable, shares in known.shares.items():
             sites = ", ".join(f"`{site}`" for site in shares)
             other, share = known.elsewhere[variable]
@@ -195,8 +200,8 @@ def _same(old: Path, new: Path) -> bool:
         return a.keys() == b.keys() and all(
             torch.allclose(a[name], b[name], atol=1e-6) for name in a
         )
-    if old.name == HOMES_FILE:
-        a, b = VerifiedHomes.load(old), VerifiedHomes.load(new)
+    if old.name == SITES_FILE:
+        a, b = VerifiedSites.load(old), VerifiedSites.load(new)
         return [(name, *of) for name, of in a.shares.items()] == [
             (name, *of) for name, of in b.shares.items()
         ]
@@ -219,8 +224,8 @@ def main() -> int:
     if "--margins" in sys.argv:
         margins(named or TRUTHS.names())
         return 0
-    if "--homes" in sys.argv:
-        tell_homes(named or list(HOMES))
+    if "--sites" in sys.argv:
+        tell_sites(named or list(KNOWN_SITES))
         return 0
     changed = 0
     makers: dict[str, Callable[[Path], None]] = {

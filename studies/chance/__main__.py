@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 import mechassay as ma
-from mechassay.circuits.series import AreaRule
+from mechassay.circuits.series import FaithfulnessMetric
 from mechassay.stats.chance import DRAWS_PER_TRY, FEW_DRAWS, chance_limit
 from mechassay.utils.files import write_text
 
@@ -45,7 +45,7 @@ def pool(name: str) -> dict[tuple[str, str], np.ndarray]:
         model = ma.load_model(name)
         pairs = ma.load_task(TASK if name == SMOLLM2 else name).pairs("test", model, limit=n_pairs)
         controls = ma.circuits.run_controls(model, pairs, seeds=range(n))
-        rule = AreaRule(
+        rule = FaithfulnessMetric(
             "strict",
             controls.fractions,
             model.graph.n_edges,

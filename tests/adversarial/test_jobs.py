@@ -44,7 +44,7 @@ from mechassay.models.model import Model, load_model, make_model
 from mechassay.prompts.batch import Batch
 from mechassay.results.records import Check, Record
 from mechassay.results.report import write_page
-from mechassay.results.sections import broken
+from mechassay.results.sections import failed_checks
 from mechassay.results.text import summary
 from mechassay.runs.execute import run
 from mechassay.runs.job import Bench, cell_name
@@ -122,7 +122,7 @@ def test_the_record_says_what_the_file_holds(job: AdversarialStudy, records: lis
         drawn = {row["of"]: row for row in record.table("random circuits").rows()}
         assert drawn["control:random"]["edges"] == record.method.args["edges"]
         assert drawn["control:random-paths"]["live"] == record.method.args["live edges"]
-        assert not record.warnings and not broken(record)
+        assert not record.warnings and not failed_checks(record)
 
 
 def test_the_true_circuit_does_what_the_model_does(records: list[Record]) -> None:
@@ -460,8 +460,8 @@ def test_wrong_values_break_the_run(
     (record,) = records_of(job)
     worst = alone(record, "worst")
     assert worst.n >= 3 and worst.n_wrong == 1
-    assert "pairs that were run again have another divergence" in broken(record)[0]
-    assert record.warnings == broken(record)
+    assert "pairs that were run again have another divergence" in failed_checks(record)[0]
+    assert record.warnings == failed_checks(record)
 
 
 def test_values_that_are_too_small_break_the_run_too(model: Model, tmp_path: Path) -> None:
@@ -481,7 +481,7 @@ def test_values_that_are_too_small_break_the_run_too(model: Model, tmp_path: Pat
     worst, drawn = alone(record, "worst"), alone(record, "random")
     assert worst.n >= 3 and worst.n_wrong <= worst.n - 3
     assert drawn.n == 10 and drawn.n_wrong > 5 and drawn.largest > 1
-    assert broken(record)
+    assert failed_checks(record)
 
 
 def test_a_model_that_says_the_same_after_all_prompts_breaks_the_run(
@@ -499,7 +499,7 @@ def test_a_model_that_says_the_same_after_all_prompts_breaks_the_run(
     clean, corrupted = job.pools
     vars(job)["drawn"] = clean.select([0] * 8), clean.select([0] * 6), None
     (record,) = records_of(job)
-    assert "every circuit would pass" in broken(record)[0] and len(corrupted) == 6
+    assert "every circuit would pass" in failed_checks(record)[0] and len(corrupted) == 6
 
 
 def test_records_of_another_file_are_refused(model: Model, tmp_path: Path) -> None:
@@ -604,7 +604,7 @@ def test_a_grid_of_one_template_runs_nothing_else(reader: Model, tmp_path: Path)
     assert max(some.table("random circuits").numbers("pairs")) <= 9
     assert all(check.n <= 9 for check in some.checks if check.name.endswith("circuit"))
     bins = some.table("histogram").where(range="own")
-    assert not broken(some) and bins.numbers("circuit").sum() == part.n_values
+    assert not failed_checks(some) and bins.numbers("circuit").sum() == part.n_values
     page = write_page(job.folder.path / "page.html", [some], kind="adversarial").read_text("utf-8")
     assert (
         "those that agree in template" in page

@@ -41,7 +41,7 @@ from mechassay.results.console import print_tables
 from mechassay.results.page import render
 from mechassay.results.plots import draw_distribution, together
 from mechassay.results.records import Record, Table
-from mechassay.results.sections import broken, checks_table
+from mechassay.results.sections import checks_table, failed_checks
 from mechassay.results.text import nats, summary
 from mechassay.stats import DESIGN_KINDS
 
@@ -89,7 +89,7 @@ def test_the_page_stands_alone(page: str) -> None:
 
 
 def test_failures_come_before_everything_else(records: list[Record]) -> None:
-    assert not any(map(broken, records))
+    assert not any(map(failed_checks, records))
     page = adversarial_page([records[0], spoiled(records[1])])
     place = page.index("Controls fail: do not use these results.")
     assert place < page.index('class="verdict"') < page.index("<h2>")

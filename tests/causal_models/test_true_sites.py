@@ -1,4 +1,4 @@
-"""Homes of variables: they follow from circuits, are verified by intervention, and are found."""
+"""Known sites of variables: they follow from circuits, and are verified by intervention."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from mechassay.prompts.interchange_batch import InterchangeBatch
 from mechassay.truth.ground_truth import load_truth
 from mechassay.truth.tasks import CAUSAL
 from mechassay.variables import (
-    HOMES,
-    Home,
-    VerifiedHomes,
+    KNOWN_SITES,
+    KnownSite,
+    VerifiedSites,
     distinguish,
     expected_labels,
-    homes_of,
     hypotheses,
-    known_homes,
+    known_sites_of,
     load_causal_model,
     true_sites,
-    verify_homes,
+    verified_sites,
+    verify_sites,
 )
 
 truth_of = cache(load_truth)
-NAMES = sorted(HOMES)
+NAMES = sorted(KNOWN_SITES)
 # Several labels are right in greater-than, and a batch holds one.
 SINGLE = [name for name in NAMES if name != "truth-greater-than-trained"]
 SEEDS = (0, 1, 2)
@@ -44,13 +44,13 @@ SEEDS = (0, 1, 2)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_homes_are_nodes_of_the_circuit_and_their_readers(name: str) -> None:
+def test_known_sites_are_nodes_of_the_circuit_and_their_readers(name: str) -> None:
     causal, truth = CAUSAL.make(name), truth_of(name)
     edges = [
         edge.partition("<")[0].split("->") for edge in truth.circuits["counterfactual"].names()
     ]
     variables = load_causal_model(truth.task.name).variables
-    for variable, its in homes_of(name).items():
+    for variable, its in known_sites_of(name).items():
         assert variable in variables
         for home in its:
             assert home.writer == "input" or home.writer in causal.nodes.values()
@@ -59,13 +59,13 @@ def test_homes_are_nodes_of_the_circuit_and_their_readers(name: str) -> None:
 
 
 def test_sites_of_a_home_by_hand() -> None:
-    assert Home("a1.h1", "last", "a2.h2").site == Site(1, "last", "heads", (1,))
-    assert Home("m0", "op2_last", "a1.h2").site == Site(0, "op2_last", "mlp")
-    assert Home("input", "digit", "a0.h0").site == Site(-1, "digit")
-    assert Home("a0.h2", "last", "m1").stream(2) == (Site(0, "last"),)
-    assert Home("a1.h2", "last", "m1").stream(2) == ()
-    assert Home("input", "x", "a2.h1").stream(3) == tuple(Site(i, "x") for i in (-1, 0, 1))
-    assert Home("a2.h2", "last", "logits").stream(3) == (Site(2, "last"),)
+    assert KnownSite("a1.h1", "last", "a2.h2").site == Site(1, "last", "heads", (1,))
+    assert KnownSite("m0", "op2_last", "a1.h2").site == Site(0, "op2_last", "mlp")
+    assert KnownSite("input", "digit", "a0.h0").site == Site(-1, "digit")
+    assert KnownSite("a0.h2", "last", "m1").stream(2) == (Site(0, "last"),)
+    assert KnownSite("a1.h2", "last", "m1").stream(2) == ()
+    assert KnownSite("input", "x", "a2.h1").stream(3) == tuple(Site(i, "x") for i in (-1, 0, 1))
+    assert KnownSite("a2.h2", "last", "logits").stream(3) == (Site(2, "last"),)
     assert true_sites("truth-mcqa-trained", "answer_pointer") == (Site(1, "last"),)
     assert true_sites("truth-addition-trained", "carry") == (Site(0, "op2_last"),)
     assert [str(site) for site in true_sites("truth-addition-trained", "carry", "heads")] == [
@@ -74,7 +74,7 @@ def test_sites_of_a_home_by_hand() -> None:
     with pytest.raises(UnknownName, match="Did you mean 'carry'"):
         true_sites("truth-addition-trained", "cary")
     with pytest.raises(UnknownName, match="Did you mean 'truth-mcqa-trained'"):
-        homes_of("truth-mcqa")
+        known_sites_of("truth-mcqa")
 
 
 # --- what was verified
@@ -82,10 +82,10 @@ def test_sites_of_a_home_by_hand() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_homes_that_ship_hold(name: str) -> None:
-    known = known_homes(name)
+def test_known_sites_that_ship_hold(name: str) -> None:
+    known = verified_sites(name)
     assert known.truth == name and known.holds and known.n == 500
-    assert known.shares.keys() == homes_of(name).keys() and min(known.pairs.values()) >= 80
+    assert known.shares.keys() == known_sites_of(name).keys() and min(known.pairs.values()) >= 80
     for variable in known.shares:
         sites = {
             str(site) for part in ("resid", "heads", "mlp") for site in _true(name, variable, part)
@@ -99,14 +99,14 @@ def _true(name: str, variable: str, part: str) -> tuple[Site, ...]:
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize("name", NAMES)
-def test_homes_hold_on_other_prompts(name: str) -> None:
-    found = verify_homes(truth_of(name), split="validation", seed=3, limit=40)
+def test_known_sites_hold_on_other_prompts(name: str) -> None:
+    found = verify_sites(truth_of(name), split="validation", seed=3, limit=40)
     assert found.holds, found.columns()
 
 
-def test_homes_of_another_model_do_not_hold() -> None:
+def test_known_sites_of_another_model_do_not_hold() -> None:
     """The compiled model does the task with other heads, and finds the repeated name elsewhere."""
-    found = verify_homes(truth_of("truth-ioi"), "truth-ioi-trained", limit=30)
+    found = verify_sites(truth_of("truth-ioi"), "truth-ioi-trained", limit=30)
     assert not found.holds and min(found.shares["answer"].values()) < 0.5
 
 
@@ -115,7 +115,9 @@ def test_shares_are_those_of_one_pair_after_another() -> None:
     name, variable = "truth-addition-trained", "carry"
     truth = truth_of(name)
     examples = truth.task.examples("validation", limit=12)
-    labels = telling(load_causal_model(truth.task.name), variable, tuple(homes_of(name)), examples)
+    labels = telling(
+        load_causal_model(truth.task.name), variable, tuple(known_sites_of(name)), examples
+    )
     found = share_by_site(truth.model, labels)
     for site, layer, place in (("resid.0@op2_last", 0, 8), ("resid.0@op1_last", 0, 5)):
         right = [
@@ -171,11 +173,11 @@ def test_pairs_that_tell_have_a_label_of_their_own() -> None:
         )
 
 
-def test_homes_are_saved_and_shown(tmp_path: Path) -> None:
-    known = known_homes("truth-mcqa-trained")
-    again = VerifiedHomes.load(known.save(tmp_path / "homes.json"))
+def test_known_sites_are_saved_and_shown(tmp_path: Path) -> None:
+    known = verified_sites("truth-mcqa-trained")
+    again = VerifiedSites.load(known.save(tmp_path / "sites.json"))
     assert again.columns() == known.columns() and again.holds
-    assert repr(again).startswith("VerifiedHomes(truth='truth-mcqa-trained'")
+    assert repr(again).startswith("VerifiedSites(truth='truth-mcqa-trained'")
     assert "answer_pointer" in again._repr_html_() and len(again.to_pandas()) == len(
         again.columns()["site"]
     )
@@ -184,11 +186,11 @@ def test_homes_are_saved_and_shown(tmp_path: Path) -> None:
     assert not replace(known, shares=low).holds
     high = MappingProxyType({**known.elsewhere, variable: ("resid.0@last", MOST + 0.01)})
     assert not replace(known, elsewhere=high).holds
-    (tmp_path / "homes.json").write_text('{"format": 2}', "utf-8")
+    (tmp_path / "sites.json").write_text('{"format": 2}', "utf-8")
     with pytest.raises(BadFile, match="format must be 1"):
-        VerifiedHomes.load(tmp_path / "homes.json")
-    with pytest.raises(BadFile, match=r"no verified homes"):
-        VerifiedHomes.load(tmp_path / "nothing.json")
+        VerifiedSites.load(tmp_path / "sites.json")
+    with pytest.raises(BadFile, match=r"no verified known sites"):
+        VerifiedSites.load(tmp_path / "nothing.json")
 
 
 # --- what is found

@@ -14,7 +14,7 @@ from mechassay.errors import UnknownName
 from mechassay.tasks import TRUTHS
 from mechassay.truth.tasks import COUNTS, DIGITS, TREES
 from mechassay.variables import (
-    HOMES,
+    KNOWN_SITES,
     CausalModel,
     distinguish,
     expected_labels,
@@ -200,7 +200,7 @@ def test_a_wrong_hypothesis_is_one_of_another_model_and_can_be_told(task: str) -
     found = hypotheses(task)
     (wrong,) = (each for each in found.values() if not each.right)
     right = [each for each in found.values() if each.right]
-    assert {each.variable for each in right} == set(HOMES[f"{task}-trained"])
+    assert {each.variable for each in right} == set(KNOWN_SITES[f"{task}-trained"])
     causal = load_causal_model(task)
     assert isinstance(causal, CausalModel) and causal.name == task != wrong.model.name
     examples = TASKS[task].examples("test", limit=100)

@@ -24,9 +24,9 @@ from mechassay.circuits.graph_files import write_graph_file
 from mechassay.circuits.methods.random import Random, RandomPaths
 from mechassay.circuits.series import (
     FRACTIONS,
-    AreaRule,
     CircuitSeries,
-    Sweep,
+    FaithfulnessMetric,
+    RankingCurve,
     agreement,
     is_series,
     load_ranked,
@@ -184,7 +184,7 @@ def test_the_area_of_a_rankings_own_circuits_is_that_of_the_ranking() -> None:
     ranked = faithfulness_curve(model, scores, pairs, progress=SILENT)
     curve = faithfulness_curve(model, series, pairs, controls=ranked.controls, progress=SILENT)
     own, other = curve.sweeps["value"], ranked.sweeps["value"]
-    assert own.kept == other.kept and own.cpr.value == other.cpr.value
+    assert own.n_edges_kept == other.n_edges_kept and own.cpr.value == other.cpr.value
     np.testing.assert_array_equal(own.per_example, other.per_example)
     np.testing.assert_array_equal(curve.sweeps["magnitude"].per_example, own.per_example)
 
@@ -353,7 +353,7 @@ def test_the_area_under_agreement_by_hand() -> None:
     values = np.outer([0.0, 0.5, 1.0, 1.0], ends[1])
     ids = [str(n) for n in range(40)]
     for profile in ("strict", "mib-2025"):
-        rule = AreaRule(profile, (0.001, 0.01, 0.1, 1.0), 1000, *ends, ids)
+        rule = FaithfulnessMetric(profile, (0.001, 0.01, 0.1, 1.0), 1000, *ends, ids)
         kept = (1, 10, 100, 1000)
         sweep = rule.sweep("magnitude", kept, kept, values)
         assert sweep.cma.value == pytest.approx((0.09 * 0.5 + 0.9) / 0.999)
@@ -387,12 +387,12 @@ def test_agreement_is_undefined_where_ablation_changes_nothing() -> None:
     assert np.isnan(agreement(full=ones, empty=ones * (1 + 1e-15), circuit=ones))
 
 
-def sweep_of(agreements: tuple[float, ...], noise: float = 0.0) -> Sweep:
+def sweep_of(agreements: tuple[float, ...], noise: float = 0.0) -> RankingCurve:
     """40 pairs, of which a circuit keeps such shares; the last size is the full circuit."""
     rng = np.random.default_rng(0)
     full, empty = np.ones(40), np.zeros(40)
     values = np.array(agreements)[:, None] + noise * rng.normal(size=(len(agreements), 40))
-    rule = AreaRule("strict", SIZES, 1000, empty, full, [str(n) for n in range(40)])
+    rule = FaithfulnessMetric("strict", SIZES, 1000, empty, full, [str(n) for n in range(40)])
     return rule.sweep("magnitude", (1, 10, 100, 1000), (1, 10, 100, 1000), values)
 
 

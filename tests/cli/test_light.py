@@ -40,7 +40,7 @@ REFUSED = (
     "models fetch smolm2-135m",
     "methods show eep",
     "truth verify truth-iio",
-    "truth homes truth-iio",
+    "truth sites truth-iio",
 )
 SCRIPT = f"""
 import contextlib, io, json, sys

@@ -87,7 +87,7 @@ def test_settings_that_are_whole_or_negative_numbers() -> None:
     assert METHODS.make("subnetwork-probing:sparsity=100") == METHODS.make("subnetwork-probing")
     assert METHODS.make("acdc:threshold=0").threshold == 0.0
     assert METHODS.make("ugs:lr=1").lr == METHODS.make("edge-pruning:lr=1").lr == 1.0
-    with pytest.raises(BadUsage, match="finite number of at least 0; got -1"):
+    with pytest.raises(BadUsage, match="threshold of at least 0; got -1"):
         METHODS.make("acdc:threshold=-1")
     with pytest.raises(BadUsage, match="of type int; got True"):
         METHODS.make("eap-ig-inputs:steps=True")

@@ -45,12 +45,12 @@ def test_verify_holds_on_fresh_pairs(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_homes_hold_on_fresh_prompts(run: Run) -> None:
-    done = run("truth", "homes", "truth-fraction-trained", "--limit", "20", "--json")
+def test_known_sites_hold_on_fresh_prompts(run: Run) -> None:
+    done = run("truth", "sites", "truth-fraction-trained", "--limit", "20", "--json")
     assert done.code == 0 and '"heads.0.2@last"' in done.out
-    other = run("truth", "homes", "truth-ioi", "--like", "truth-ioi-trained", "--limit", "30")
-    assert other.code == 1 and "truth-ioi: the homes do not hold" in other.err
-    assert "Did you mean 'truth-ioi-trained'?" in run("truth", "homes", "truth-ioi-traned").line
+    other = run("truth", "sites", "truth-ioi", "--like", "truth-ioi-trained", "--limit", "30")
+    assert other.code == 1 and "truth-ioi: the known sites do not hold" in other.err
+    assert "Did you mean 'truth-ioi-trained'?" in run("truth", "sites", "truth-ioi-traned").line
 
 
 @pytest.mark.slow

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from mechassay.discovery.page import (
+    baseline_text,
     comparable,
-    ends_text,
     rank_text,
     ranked,
     resolved_text,
@@ -320,12 +320,12 @@ def test_an_undefined_setting_has_one_sentence(undefined: Record) -> None:
 
 def test_the_whole_model_and_the_empty_circuit(make_record: Make) -> None:
     record = make_record()
-    assert ends_text(record) == ""
+    assert baseline_text(record) == ""
     ends = [
         Measure(name="objective", of=f"control:{end}", value=value)
         for end, value in (("full", 1.6), ("empty", 0.1))
     ]
-    assert ends_text(record.changed(measures=[*record.measures, *ends])) == (
+    assert baseline_text(record.changed(measures=[*record.measures, *ends])) == (
         "The mean of tiny-model's logit difference is m(N) = 1.6 for the whole model and"
         " m(0) = 0.1 for the empty circuit; m(N) − m(0) = 1.5 [1.0, 2.0]."
     )

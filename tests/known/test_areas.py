@@ -15,7 +15,7 @@ import torch
 import mechassay as ma
 from mechassay.circuits import Circuit, Controls, EdgeScores, FaithfulnessCurve, NodeScores, Random
 from mechassay.circuits.profiles import Profile
-from mechassay.circuits.series import FRACTIONS, AreaRule, step_weights, trapezoid_weights
+from mechassay.circuits.series import FRACTIONS, FaithfulnessMetric, step_weights, trapezoid_weights
 from mechassay.errors import BadUsage
 from mechassay.models.graph import Graph
 from mechassay.models.model import Model
@@ -34,8 +34,10 @@ def rule(
     n_edges: int = 1000,
     empty: float = 0.0,
     full: float = 1.0,
-) -> AreaRule:
-    return AreaRule(profile, fractions, n_edges, np.full(4, empty), np.full(4, full), tuple("abcd"))
+) -> FaithfulnessMetric:
+    return FaithfulnessMetric(
+        profile, fractions, n_edges, np.full(4, empty), np.full(4, full), tuple("abcd")
+    )
 
 
 # Worked by hand
@@ -106,7 +108,7 @@ def test_circuits_that_do_nothing(
 
 
 def test_faithfulness_is_a_ratio_of_means_not_a_mean_of_ratios() -> None:
-    made = AreaRule(
+    made = FaithfulnessMetric(
         "mib-2025", (0.5, 1.0), 10, np.array([0.0, 0.0]), np.array([1.0, 3.0]), ("a", "b")
     )
     sweep = made.sweep("value", (5, 10), (5, 10), np.array([[1.0, 0.0], [1.0, 3.0]]))
@@ -114,7 +116,7 @@ def test_faithfulness_is_a_ratio_of_means_not_a_mean_of_ratios() -> None:
 
 
 def test_denominator_whose_interval_contains_zero_is_undefined_in_strict() -> None:
-    made = AreaRule(
+    made = FaithfulnessMetric(
         "strict", (0.5, 1.0), 10, np.zeros(4), np.array([1.0, -1.0, 1.0, -0.9]), tuple("abcd")
     )
     assert not made.defined
@@ -139,7 +141,9 @@ def test_a_denominator_of_rounding_is_undefined(
     for part in (rounding, -rounding, small, -small):
         empty = full * dtype(1 + part)
         ends = (empty.astype(float), full.astype(float))
-        made = AreaRule(profile, (0.5, 1.0), 10, *ends, tuple(map(str, range(FEW_GROUPS))))
+        made = FaithfulnessMetric(
+            profile, (0.5, 1.0), 10, *ends, tuple(map(str, range(FEW_GROUPS)))
+        )
         sweep = made.sweep("value", (5, 10), (5, 10), np.stack((ends[0], ends[1])))
         assert made.defined == (abs(part) == small)
         if made.defined:
@@ -153,14 +157,14 @@ def test_a_denominator_of_rounding_is_undefined(
 def test_a_divergence_of_rounding_is_no_denominator() -> None:
     """KL(P || P) is 0 up to the rounding of its terms, of either circuit."""
     ends = (np.array([2e-16, -1e-16, 3e-16]) * 1.1, np.array([-1e-16, 1e-16, 1e-17]) * 1.1)
-    made = AreaRule("mib-2025", (0.5, 1.0), 10, *ends, tuple("abc"), objective="kl")
+    made = FaithfulnessMetric("mib-2025", (0.5, 1.0), 10, *ends, tuple("abc"), objective="kl")
     assert np.isnan(made.sweep("value", (5, 10), (5, 10), np.stack(ends)).faithfulness).all()
 
 
 @pytest.mark.parametrize("groups", [("a",), ("a", "a", "a")])
 def test_one_example_or_one_group_has_no_interval(groups: tuple[str, ...]) -> None:
     n = len(groups)
-    made = AreaRule("strict", (0.5, 1.0), 10, np.zeros(n), np.full(n, 2.0), groups)
+    made = FaithfulnessMetric("strict", (0.5, 1.0), 10, np.zeros(n), np.full(n, 2.0), groups)
     sweep = made.sweep("value", (5, 10), (5, 10), np.full((2, n), 1.0))
     assert sweep.cpr.value == pytest.approx(0.5)
     assert np.isnan(
@@ -177,7 +181,9 @@ def test_one_example_or_one_group_has_no_interval(groups: tuple[str, ...]) -> No
 def test_few_pairs_that_agree_have_no_interval_of_width_0(n: int) -> None:
     """Circuits that are perfect, or do nothing, on every one of a few pairs."""
     full = np.linspace(1.0, 2.0, n)
-    made = AreaRule("strict", (0.5, 1.0), 10, np.zeros(n), full, tuple(map(str, range(n))))
+    made = FaithfulnessMetric(
+        "strict", (0.5, 1.0), 10, np.zeros(n), full, tuple(map(str, range(n)))
+    )
     for f in (0.0, 1.0):
         sweep = made.sweep("value", (5, 10), (5, 10), np.stack((f * full, full)))
         assert sweep.faithfulness.tolist() == [f, 1.0]
@@ -275,7 +281,7 @@ def test_worthless_rankings_in_strict(known: Known, kind: str) -> None:
     curve = known.curve(kind, "strict")
     assert (curve.cpr, curve.cmd) == pytest.approx((0.0, 1.0), abs=2e-3)
     for sweep in curve.sweeps.values():
-        assert sweep.kept[-1] == known.model.graph.n_edges and sweep.faithfulness[
+        assert sweep.n_edges_kept[-1] == known.model.graph.n_edges and sweep.faithfulness[
             -1
         ] == pytest.approx(1.0)
         assert sweep.log_cpr is not None and sweep.log_cmd is not None

@@ -51,7 +51,13 @@ from mechassay.results.page import (
 )
 from mechassay.results.plots import PALETTE, draw_distribution, draw_histogram, draw_histograms
 from mechassay.results.records import Failure, Record
-from mechassay.results.sections import broken, checks_section, failure_row, framed, measures_table
+from mechassay.results.sections import (
+    checks_section,
+    failed_checks,
+    failure_row,
+    framed,
+    measures_table,
+)
 from mechassay.results.text import ROUNDING, Numbers, nats, plain_number, summary, with_interval
 from mechassay.stats.bootstrap import LEAST
 from mechassay.utils.display import counted, share
@@ -384,7 +390,7 @@ def _circuit(record: Record, colour: str) -> Section:
     sizes = f"{args['edges']:,} edges, {args['live edges']:,} of them live"
     if "n_edges" in record.model.args:
         sizes += f", of the {record.model.args['n_edges']:,} of the model"
-    cautions = [text for text in record.warnings if text not in broken(record)]
+    cautions = [text for text in record.warnings if text not in failed_checks(record)]
     caption = (
         "Left: the circuit's own range, with percentiles; where the grey outline leaves the panel,"
         " the empty circuit is further out. Right: all values, counts on a logarithmic scale."

@@ -45,7 +45,7 @@ from mechassay.models.model import Model
 from mechassay.results.console import print_text
 from mechassay.results.page import NOTHING, Page, Section, Text, TextTable
 from mechassay.results.records import Failure, Record, Table
-from mechassay.results.sections import broken, framed, run_section
+from mechassay.results.sections import failed_checks, framed, run_section
 from mechassay.results.text import nats, plain_number, summary
 from mechassay.runs.execute import Here, done, prepare
 from mechassay.runs.job import Bench, Cell, Job, Results, shown_model
@@ -231,7 +231,7 @@ class PaperPage(Page):
         made = [table for pairs in TITLES if (table := paper_table(by_run, pairs)).columns[1:]]
         failures_text = [(failure.cell["run"], failure.message) for failure in failures]
         failures_text += [
-            (name, text) for name, record in by_run.items() for text in broken(record)
+            (name, text) for name, record in by_run.items() for text in failed_checks(record)
         ]
         if failures_text:
             made.insert(0, TextTable.of("What failed", ("run", "why"), failures_text, words=True))

@@ -2,7 +2,7 @@
 
 A hypothesis is a causal model and one of its variables: "the model keeps this variable here". Of
 most tasks nobody knows what is right: every variable of the task's causal model is a hypothesis.
-Of ground truths it is known. A right hypothesis is a variable that has a home in the trained
+Of ground truths it is known. A right hypothesis is a variable that has a known site in the trained
 model: an interchange there gives its labels. A wrong one is a variable of another causal model,
 which gives the same answer to every prompt in a way that the trained model does not: nothing in
 it gives its labels.
@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from mechassay.causal_models import truths
 from mechassay.causal_models.causal_model import CausalModel, Inputs, Undecided
 from mechassay.causal_models.task_models import load_causal_model
-from mechassay.causal_models.truths import HOMES
+from mechassay.causal_models.truths import KNOWN_SITES
 from mechassay.errors import BadPairs, BadUsage
 from mechassay.prompts.pairs import Example, Examples
 from mechassay.utils.display import OneLine, Tabular, html_facts, html_table
@@ -177,7 +177,7 @@ def hypotheses(task: str) -> dict[str, Hypothesis]:
     """
     model = load_causal_model(task)
     if task in _WRONG:
-        hypotheses = {name: Hypothesis(model, name, True) for name in HOMES[task + _TRAINED]}
+        hypotheses = {name: Hypothesis(model, name, True) for name in KNOWN_SITES[task + _TRAINED]}
         make, wrong = _WRONG[task]
         return {**hypotheses, wrong: Hypothesis(make(), wrong, False)}
     default = defaults_of(task).variables or model.inner

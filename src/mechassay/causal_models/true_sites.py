@@ -1,15 +1,15 @@
 """Where the variables of ground truths live, and interventions that show it.
 
-A *home* is a writer at a position that holds a variable until a reader takes it from there. What
-the writer writes is exchanged there, or the residual stream at that position, after any block from
-the writer's on until the reader's:
+A *known site* is a writer at a position that holds a variable until a reader takes it from there.
+What the writer writes is exchanged there, or the residual stream at that position, after any block
+from the writer's on until the reader's:
 
     answer_pointer of truth-mcqa-trained    a1.h1 at the last word, read by a2.h2
         -> heads.1.1@last, resid.1@last
 
-Two homes in a row hold the same variable, as the carry at the word where it arises and then at the
-last one. Homes follow from the nodes and edges of the circuit (`mechassay.truth.tasks`) and from
-where in the prompt they act, and they are verified (`verify_homes`): at every writer and every
+Two known sites in a row hold the same variable, as the carry at the word where it arises and then
+at the last one. They follow from the nodes and edges of the circuit (`mechassay.truth.tasks`) and
+from where in the prompt they act, and they are verified (`verify_sites`): at every writer and every
 block, at every part of the prompt,
 
     share    of pairs in which an interchange of the whole vector there has the label's words as the
@@ -18,7 +18,7 @@ block, at every part of the prompt,
     holds    the share is `LEAST` or more at every site of every home, and `MOST` or less at any
              other
 
-A site that is no home may be right by luck: the digits of an addition often have the carry of the
+A site that is not known may be right by luck: the digits of an addition often have the carry of the
 source when one of them is exchanged.
 """
 
@@ -38,7 +38,7 @@ from jaxtyping import Bool
 from mechassay.causal_models.causal_model import CausalModel
 from mechassay.causal_models.labels import ExpectedLabels, expected_labels
 from mechassay.causal_models.task_models import load_causal_model
-from mechassay.causal_models.truths import HOMES, Home
+from mechassay.causal_models.truths import KNOWN_SITES, KnownSite
 from mechassay.errors import BadFile, BadPairs, UnknownName, first_line, one_of
 from mechassay.interventions.intervene import intervene
 from mechassay.interventions.intervention import Interchange
@@ -52,48 +52,48 @@ from mechassay.truth.tasks import CAUSAL
 from mechassay.utils.display import OneLine, Tabular, html_facts, html_table
 from mechassay.utils.files import write_text
 
-FILE, FORMAT = "homes.json", 1
+FILE, FORMAT = "sites.json", 1
 SPLIT, SEED, LIMIT = "test", 0, 500
 LEAST, MOST = 0.99, 0.8
 
 
-def homes_of(truth: str) -> Mapping[str, tuple[Home, ...]]:
+def known_sites_of(truth: str) -> Mapping[str, tuple[KnownSite, ...]]:
     """Where the variables of a ground truth live, by variable.
 
     Raises:
-        UnknownName: no homes are known of it.
+        UnknownName: it has none.
     """
-    if truth not in HOMES:
-        raise UnknownName("ground truth whose variables have homes", truth, HOMES)
-    return HOMES[truth]
+    if truth not in KNOWN_SITES:
+        raise UnknownName("ground truth with known sites", truth, KNOWN_SITES)
+    return KNOWN_SITES[truth]
 
 
 def true_sites(truth: str, variable: str, part: Part = "resid") -> tuple[Site, ...]:
     """The sites of one part at which a variable is: an interchange there gives its labels.
 
     Raises:
-        UnknownName: no homes are known of the truth, or of such a variable.
+        UnknownName: the truth has none, or no such variable.
     """
-    known = homes_of(truth)
+    known = known_sites_of(truth)
     one_of(f"variable of {truth}", variable, known)
     n_layers = CAUSAL.make(truth).n_layers
     sites = [site for home in known[variable] for site in _sites(home, n_layers)]
     return tuple(dict.fromkeys(site for site in sites if site.part == part))
 
 
-def _sites(home: Home, n_layers: int) -> tuple[Site, ...]:
+def _sites(home: KnownSite, n_layers: int) -> tuple[Site, ...]:
     return (home.site, *home.stream(n_layers))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class VerifiedHomes(OneLine, Tabular):
-    """What interchanges of whole vectors say about the homes of a ground truth's variables.
+class VerifiedSites(OneLine, Tabular):
+    """What interchanges of whole vectors say about the known sites of a ground truth's variables.
 
     Attributes:
         truth: its name.
         split, seed, n: the examples.
         pairs: how many pairs tell, by variable.
-        shares: of the homes' sites, by variable and site.
+        shares: of the known sites, by variable and site.
         elsewhere: the largest share at any other site, by variable, and that site.
     """
 
@@ -107,7 +107,7 @@ class VerifiedHomes(OneLine, Tabular):
 
     @property
     def holds(self) -> bool:
-        """Whether all variables are at all of their homes, and at no other site."""
+        """Whether all variables are at all of their known sites, and at no other site."""
         inside = [share for of in self.shares.values() for share in of.values()]
         outside = [share for _, share in self.elsewhere.values()]
         return min(inside) >= LEAST and max(outside) <= MOST
@@ -116,7 +116,7 @@ class VerifiedHomes(OneLine, Tabular):
         return {"truth": self.truth, "variables": tuple(self.shares), "holds": self.holds}
 
     def columns(self) -> dict[str, list[Any]]:
-        """A row a variable and site of a home, and one for the best of all others."""
+        """A row a variable and known site, and one for the best of all others."""
         rows = [
             (variable, site, True, share, self.pairs[variable])
             for variable, of in self.shares.items()
@@ -126,17 +126,17 @@ class VerifiedHomes(OneLine, Tabular):
             (variable, site, False, share, self.pairs[variable])
             for variable, (site, share) in self.elsewhere.items()
         ]
-        names = ("variable", "site", "home", "share", "pairs")
+        names = ("variable", "site", "known", "share", "pairs")
         return {name: [row[i] for row in rows] for i, name in enumerate(names)}
 
     def _repr_html_(self) -> str:
         columns = self.columns()
         rows = [
-            (variable, site, "a home" if home else "the best other site", f"{share:.3f}", n)
+            (variable, site, "a known site" if home else "the best other site", f"{share:.3f}", n)
             for variable, site, home, share, n in zip(*columns.values(), strict=True)
         ]
-        facts = {"examples": self.n, "homes": "hold" if self.holds else "do not hold"}
-        return html_facts(f"Homes of {self.truth}", facts, html_table(tuple(columns), rows))
+        facts = {"examples": self.n, "known sites": "hold" if self.holds else "do not hold"}
+        return html_facts(f"Known sites of {self.truth}", facts, html_table(tuple(columns), rows))
 
     def save(self, path: str | Path) -> Path:
         """Write it as JSON."""
@@ -158,7 +158,7 @@ class VerifiedHomes(OneLine, Tabular):
         return write_text(Path(path), json.dumps(stored, indent=2) + "\n")
 
     @staticmethod
-    def load(path: str | Path) -> VerifiedHomes:
+    def load(path: str | Path) -> VerifiedSites:
         """What `save` wrote.
 
         Raises:
@@ -169,7 +169,7 @@ class VerifiedHomes(OneLine, Tabular):
             if stored["format"] != FORMAT:
                 raise BadFile(f"{path}: format must be {FORMAT}; got {stored['format']!r}.")
             of: Mapping[str, Any] = stored["variables"]
-            return VerifiedHomes(
+            return VerifiedSites(
                 stored["truth"],
                 stored["split"],
                 int(stored["seed"]),
@@ -185,35 +185,35 @@ class VerifiedHomes(OneLine, Tabular):
                 ),
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadFile(f"{path}: no verified homes ({first_line(error)}).") from None
+            raise BadFile(f"{path}: no verified known sites ({first_line(error)}).") from None
 
 
-def known_homes(truth: str) -> VerifiedHomes:
-    """What was verified of the homes of a ground truth that comes with the package.
+def verified_sites(truth: str) -> VerifiedSites:
+    """What was verified of the known sites of a ground truth that comes with the package.
 
     Raises:
-        UnknownName: no homes are known of it.
+        UnknownName: it has none.
         BadFile: its file is damaged.
     """
-    homes_of(truth)
-    return VerifiedHomes.load(truth_folder(truth) / FILE)
+    known_sites_of(truth)
+    return VerifiedSites.load(truth_folder(truth) / FILE)
 
 
-def verify_homes(
+def verify_sites(
     truth: Truth, of: str = "", *, split: str = SPLIT, seed: int = SEED, limit: int = LIMIT
-) -> VerifiedHomes:
-    """Exchange the whole vector at every writer and block, and compare with the homes.
+) -> VerifiedSites:
+    """Exchange the whole vector at every writer and block, and compare with the known sites.
 
     Args:
         truth: a ground truth.
-        of: the name whose homes are claimed; by default its own.
+        of: the name whose known sites are claimed; by default its own.
         limit: examples; each is paired with all of its counterfactuals.
 
     Raises:
-        UnknownName: no homes are known of that name.
+        UnknownName: it has none.
         BadPairs: no pair tells a variable from all others.
     """
-    known = homes_of(of or truth.name)
+    known = known_sites_of(of or truth.name)
     causal = load_causal_model(truth.task.name)
     examples = truth.task.examples(split, limit=limit, seed=seed)
     pairs: dict[str, int] = {}
@@ -230,7 +230,7 @@ def verify_homes(
         pairs[variable] = len(labels)
         shares[variable] = {site: by_site[site] for site in inside}
         elsewhere[variable] = (best, rest[best])
-    return VerifiedHomes(truth.name, split, seed, len(examples), pairs, shares, elsewhere)
+    return VerifiedSites(truth.name, split, seed, len(examples), pairs, shares, elsewhere)
 
 
 def telling(

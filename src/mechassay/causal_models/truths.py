@@ -22,7 +22,7 @@ does not follow from the answers of base and source, which are there at the end:
     truth-previous-token  word_place: how many words stand before the mark
     truth-induction       word_place: where the answer stands
 
-`HOMES` says where the right ones live, as far as is claimed; `true_sites` verifies it.
+`KNOWN_SITES` says where the right ones live, as far as is claimed; `true_sites` verifies it.
 """
 
 from __future__ import annotations
@@ -363,7 +363,7 @@ LAST = "last"
 _WRITER = re.compile(r"a(?P<layer>\d+)\.h(?P<head>\d+)|m(?P<mlp>\d+)|input")
 
 
-class Home(NamedTuple):
+class KnownSite(NamedTuple):
     """A writer that holds a variable, where, and who reads it there.
 
     Attributes:
@@ -398,36 +398,44 @@ class Home(NamedTuple):
         return tuple(Site(layer, self.position) for layer in range(_layer(self.writer), end))
 
 
-HOMES: Mapping[str, Mapping[str, tuple[Home, ...]]] = MappingProxyType(
+KNOWN_SITES: Mapping[str, Mapping[str, tuple[KnownSite, ...]]] = MappingProxyType(
     {
         "truth-addition-trained": {
-            "carry": (Home("m0", "op2_last", "a1.h2"), Home("a1.h2", LAST, "m1")),
-            "both_tens": (Home("a0.h3", LAST, "m1"),),
-            "answer": (Home("m1", LAST, LOGITS),),
+            "carry": (KnownSite("m0", "op2_last", "a1.h2"), KnownSite("a1.h2", LAST, "m1")),
+            "both_tens": (KnownSite("a0.h3", LAST, "m1"),),
+            "answer": (KnownSite("m1", LAST, LOGITS),),
         },
-        "truth-fraction-trained": {"share": (Home("a0.h2", LAST, "m1"), Home("m1", LAST, LOGITS))},
+        "truth-fraction-trained": {
+            "share": (KnownSite("a0.h2", LAST, "m1"), KnownSite("m1", LAST, LOGITS))
+        },
         "truth-greater-than-trained": {
             "digit": (
-                *(Home(INPUT, "digit", "a0.h0"), Home("a0.h0", LAST, "m1")),
-                Home("m1", LAST, LOGITS),
+                *(KnownSite(INPUT, "digit", "a0.h0"), KnownSite("a0.h0", LAST, "m1")),
+                KnownSite("m1", LAST, LOGITS),
             )
         },
-        "truth-induction-trained": {"asked": (Home(INPUT, LAST, "a1.h0"),)},
+        "truth-induction-trained": {"asked": (KnownSite(INPUT, LAST, "a1.h0"),)},
         "truth-ioi-trained": {
             "duplicate": (
-                *(Home(INPUT, "subject_2", "a0.h2"), Home("a0.h2", LAST, "a1.h3")),
-                Home("a1.h3", LAST, "a2.h1"),
+                *(KnownSite(INPUT, "subject_2", "a0.h2"), KnownSite("a0.h2", LAST, "a1.h3")),
+                KnownSite("a1.h3", LAST, "a2.h1"),
             ),
-            "answer": (Home(INPUT, "indirect_object", "a2.h1"), Home("a2.h1", LAST, LOGITS)),
+            "answer": (
+                KnownSite(INPUT, "indirect_object", "a2.h1"),
+                KnownSite("a2.h1", LAST, LOGITS),
+            ),
         },
         "truth-mcqa-trained": {
-            "answer_pointer": (Home("a1.h1", LAST, "a2.h2"),),
-            "answer": (Home(INPUT, "correct_symbol", "a2.h2"), Home("a2.h2", LAST, LOGITS)),
+            "answer_pointer": (KnownSite("a1.h1", LAST, "a2.h2"),),
+            "answer": (
+                KnownSite(INPUT, "correct_symbol", "a2.h2"),
+                KnownSite("a2.h2", LAST, LOGITS),
+            ),
         },
         "truth-previous-token-trained": {
             "previous": (
-                *(Home(INPUT, "answer", "a0.h1"), Home("a0.h1", "mark", "a1.h2")),
-                Home("a1.h2", LAST, LOGITS),
+                *(KnownSite(INPUT, "answer", "a0.h1"), KnownSite("a0.h1", "mark", "a1.h2")),
+                KnownSite("a1.h2", LAST, LOGITS),
             )
         },
     }

@@ -112,7 +112,7 @@ class _Grid:
     # Order
 
     def reduce_crossings(self) -> None:
-        """Sweep up and down; keep the best order seen."""
+        """RankingCurve up and down; keep the best order seen."""
         best, fewest = self.order, self.crossings()
         for sweep in range(ORDER_SWEEPS):
             if fewest == 0:

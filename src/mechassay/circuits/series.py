@@ -15,7 +15,7 @@ The circuit of size 1 is the full one. Nothing ranks the edges of a series but h
 circuits have them (`counts`).
 
 CPR and CMD (Mueller et al. 2025, section 3.1) are areas under the faithfulness f and under
-|1 - f|; CMA is the area under circuit-model agreement. `AreaRule` has their formulas.
+|1 - f|; CMA is the area under circuit-model agreement. `FaithfulnessMetric` has their formulas.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _kept_effects(
 
 
 @dataclass(frozen=True, repr=False)
-class Sweep(OneLine):
+class RankingCurve(OneLine):
     """One ranking's circuits at all sizes: edges asked for and kept, objectives [sizes, n], areas.
 
     `draws` are the resamples of faithfulness and agreement. `log_cpr` and `log_cmd` are None in the
@@ -134,8 +134,8 @@ class Sweep(OneLine):
     """
 
     by: By
-    asked: tuple[int, ...]
-    kept: tuple[int, ...]
+    n_edges_requested: tuple[int, ...]
+    n_edges_kept: tuple[int, ...]
     per_example: Float[np.ndarray, "sizes n"]
     faithfulness: Float[np.ndarray, "sizes"]
     agreement: Float[np.ndarray, "sizes"]
@@ -161,7 +161,7 @@ class Sweep(OneLine):
         return tuple(percentile_interval(column, n_groups=n) for column in self.draws[which].T)
 
 
-class AreaRule:
+class FaithfulnessMetric:
     """A profile's arithmetic: from per-example values to f and its areas, with intervals.
 
     f_1 ... f_K is the faithfulness of the circuits cut at the shares p_1 < ... < p_K = 1 of the
@@ -224,7 +224,7 @@ class AreaRule:
         asked: tuple[int, ...],
         kept: tuple[int, ...],
         values: Float[np.ndarray, "sizes n"],
-    ) -> Sweep:
+    ) -> RankingCurve:
         """f at all sizes and its areas, from the objective of each size's circuit."""
         f, draws = self._faithfulness(values)
         steps, weights = self._weights(kept)
@@ -243,10 +243,10 @@ class AreaRule:
             log_weights = step_weights(sizes, self.fractions[0], log=True)
             log_cpr, log_cmd = self._areas(f, draws, log_weights)
         cpr, cmd = self._areas(f, draws, weights)
-        return Sweep(
+        return RankingCurve(
             by=by,
-            asked=asked,
-            kept=kept,
+            n_edges_requested=asked,
+            n_edges_kept=kept,
             per_example=values,
             faithfulness=f,
             agreement=kept_shares,

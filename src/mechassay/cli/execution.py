@@ -12,7 +12,7 @@ from mechassay.cli.names import ENGINES
 from mechassay.errors import one_of
 from mechassay.models.model import check_device
 from mechassay.results.console import standard_output
-from mechassay.results.sections import broken
+from mechassay.results.sections import failed_checks
 from mechassay.runs.execute import Executor, Here, Processes, Ray, batches_of, done, prepare
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import Interrupted, Results, default_folder, job_of
@@ -63,7 +63,7 @@ def execute(
 
 def finish(job: Any, results: Results) -> None:
     """Print and write what there is; exit with 1 if a cell or a control failed."""
-    wrong = [(record, text) for record in results.records for text in broken(record)]
+    wrong = [(record, text) for record in results.records for text in failed_checks(record)]
     for record, text in wrong:
         typer.echo(f"mechassay: controls fail: {record.method.name}: {text}", err=True)
     job.show(results, standard_output())

@@ -76,8 +76,8 @@ def verify_truth(
         raise typer.Exit(1)
 
 
-@app.command("homes")
-def verify_truth_homes(
+@app.command("sites")
+def verify_truth_sites(
     name: Annotated[
         str,
         typer.Argument(
@@ -86,27 +86,28 @@ def verify_truth_homes(
     ],
     like: Annotated[
         str,
-        typer.Option(help="Ground truth whose homes a folder of your own is to have."),
+        typer.Option(help="Ground truth whose known sites a folder of your own is to have."),
     ] = "",
     limit: Annotated[int, typer.Option(help="Examples.")] = 300,
     split: Annotated[
-        str, typer.Option(help="Split of the examples; homes were verified on test, with seed 0.")
+        str,
+        typer.Option(help="Split of the examples; known sites were verified on test, with seed 0."),
     ] = "validation",
     seed: Annotated[int, seed_option("the examples")] = 1,
     json: JsonOption = False,
 ) -> None:
     """Exchange every writer and block at every part of fresh prompts:
-    are the causal variables at their homes, and nowhere else?
+    are the causal variables at their known sites, and nowhere else?
     """
     check_names("truths", [name])
-    from mechassay.causal_models.true_sites import homes_of, verify_homes
+    from mechassay.causal_models.true_sites import known_sites_of, verify_sites
     from mechassay.truth.ground_truth import load_truth
 
-    homes_of(like or name)
-    verified = verify_homes(load_truth(name), like or name, split=split, seed=seed, limit=limit)
+    known_sites_of(like or name)
+    verified = verify_sites(load_truth(name), like or name, split=split, seed=seed, limit=limit)
     show_columns(verified.columns(), json)
     if not verified.holds:
-        typer.echo(f"mechassay: {name}: the homes do not hold.", err=True)
+        typer.echo(f"mechassay: {name}: the known sites do not hold.", err=True)
         raise typer.Exit(1)
 
 

@@ -51,7 +51,7 @@ from mechassay.results.page import (
 from mechassay.results.plots import colours, draw_areas, draw_faithfulness, draw_ranking
 from mechassay.results.records import Failure, Measure, PairTokens, Record, Table
 from mechassay.results.sections import (
-    directions,
+    better_direction_note,
     facts_section,
     failure_row,
     framed,
@@ -207,7 +207,7 @@ def verdict(records: Sequence[Record], area: AreaName = "cpr") -> str:
     return f"{_data(best)}, circuits found by {name}{among} {_compared(best, area, len(tried))}"
 
 
-def ends_text(record: Record) -> str:
+def baseline_text(record: Record) -> str:
     """m(N), m(0) and their difference in words; empty where the record does not have them."""
     full, empty = (record.measure("objective", f"control:{end}") for end in ("full", "empty"))
     between = record.measure("denominator", "control:full")
@@ -530,7 +530,7 @@ def _said(group: Sequence[Record], alone: bool) -> list[Block]:
     return [
         Text(first, "verdict", "" if alone else f"{setting_name(group[0])}."),
         *(Text(text, "verdict") for text in more),
-        *(Text(text, "soft") for text in filter(None, [ends_text(group[0])])),
+        *(Text(text, "soft") for text in filter(None, [baseline_text(group[0])])),
     ]
 
 
@@ -597,7 +597,9 @@ def results_table(records: Sequence[Record], failures: Sequence[Failure] = ()) -
             rows.append(Row((names[id(record)], *cells), "method", drawn[id(record)]))
         rows += _control_rows(group, measures)
     full = [*rows, *(failure_row(failure) for failure in failures)]
-    return _without_empty(TextTable("", tuple(columns), tuple(full), directions(measures)))
+    return _without_empty(
+        TextTable("", tuple(columns), tuple(full), better_direction_note(measures))
+    )
 
 
 def _without_empty(table: TextTable) -> TextTable:

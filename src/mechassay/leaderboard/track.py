@@ -453,7 +453,7 @@ class BoardTrack(Stored):
     Attributes:
         models: by public name.
         limit, limits: examples of a cell, and of cells of single tasks.
-        profile: of the areas under faithfulness; see `AreaRule`.
+        profile: of the areas under faithfulness; see `FaithfulnessMetric`.
         adversarial: what of circuits is evaluated adversarially, if the board is named.
         gym_k: how many directions a submission may have at a site. More change more of the vector,
             all of them the whole one, and the numbers of both stand in one column.

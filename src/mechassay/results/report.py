@@ -42,8 +42,8 @@ from mechassay.results.page import (
 from mechassay.results.reading import read_record
 from mechassay.results.records import Failure, Measure, Record, page_of
 from mechassay.results.sections import (
-    broken,
     checks_section,
+    failed_checks,
     framed,
     meanings,
     measured,
@@ -239,7 +239,7 @@ def _rows(run: Run, folder: Path) -> Iterator[Row]:
     for record in run.records:
         names = {role: record.cell.get(role, spec.name) for role, spec in record.specs.items()}
         result = next((m for m in record.measures if m.of == "result"), None)
-        wrong = len(broken(record))
+        wrong = len(failed_checks(record))
         heading = "" if result is None else ", ".join(filter(None, (result.heading, result.unit)))
         cells = (
             label,

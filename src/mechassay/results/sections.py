@@ -42,7 +42,7 @@ Facets = Callable[[Record], Mapping[str, str]]
 # What is wrong
 
 
-def broken(record: Record) -> list[str]:
+def failed_checks(record: Record) -> list[str]:
     """What is wrong with a record's controls, in words; nothing if all have their known answer."""
     says = (
         check.says
@@ -54,10 +54,10 @@ def broken(record: Record) -> list[str]:
     return list(dict.fromkeys(says))
 
 
-def broken_notice(records: Sequence[Record]) -> list[Block]:
+def failed_checks_notice(records: Sequence[Record]) -> list[Block]:
     """Controls that fail, if any."""
     named = zip(records, labels(records), strict=True)
-    lines = [(f"{label}: {text}", "") for record, label in named for text in broken(record)]
+    lines = [(f"{label}: {text}", "") for record, label in named for text in failed_checks(record)]
     title = "Controls fail: do not use these results."
     return [Notice(title, tuple(lines), "broken")] if lines else []
 
@@ -67,7 +67,7 @@ def warnings_notice(records: Sequence[Record]) -> list[Block]:
     about: dict[str, list[str]] = {}
     for record, label in zip(records, labels(records), strict=True):
         for text in record.warnings:
-            if text not in broken(record):
+            if text not in failed_checks(record):
                 about.setdefault(text, []).append(label)
     n = len(records)
     lines = [(text, "" if len(names) == n else "; ".join(names)) for text, names in about.items()]
@@ -126,7 +126,7 @@ def framed(
         facts, values: what was run and the values of every example; those of all records if None.
     """
     first = (
-        *(broken_notice(records) if wrong is None else wrong),
+        *(failed_checks_notice(records) if wrong is None else wrong),
         *(answer or [Text("There are no results.", "verdict")]),
         *figure,
         *failures_text(failures),
@@ -190,7 +190,7 @@ def measure_column(measure: Measure, optional: int = 0) -> Column:
     return Column(f"{measure.heading}{unit}", optional=optional)
 
 
-def directions(measures: Iterable[Measure]) -> str:
+def better_direction_note(measures: Iterable[Measure]) -> str:
     """Which way is better, and what brackets hold."""
     better: dict[str, list[str]] = {"up": [], "down": []}
     for measure in measures:
@@ -224,7 +224,7 @@ def measures_table(records: Sequence[Record], failures: Sequence[Failure] = ()) 
         numbers = [measured(record.measure(m.name)) for m in measures]
         rows.append(Row((label, *numbers, f"{record.n:,}", seconds_text(record))))
     rows += map(failure_row, failures)
-    return TextTable("Measures", tuple(columns), tuple(rows), directions(measures))
+    return TextTable("Measures", tuple(columns), tuple(rows), better_direction_note(measures))
 
 
 def seconds_text(record: Record) -> str:

@@ -9,7 +9,7 @@ the loss follows gradients through both runs. What is right is what the causal m
 (`mechassay.truth.tasks`):
 
     behaviour       no edge is cut: the task's answers
-    interchange     all edges out of a variable's home carry x': the answers if that variable has
+    interchange     all edges out of a variable's node carry x': the answers if that variable has
                     its value in x'
     strict          any edges outside the circuit are cut, from one to all of them: nothing changes
 
@@ -17,7 +17,7 @@ Strict terms stand beside an interchange in the same example as often as not, an
 x', zeros, or the means of the batch. Strict training of nodes is that of Gupta et al. (2024,
 InterpBench). Here it is of edges, so that inside the circuit too a head reads nothing but what it
 is to read, and the target is logits, not answers: cross-entropy is content with any large logit,
-and a circuit is only clear if what is outside moves none. Homes are not told what to write, only
+and a circuit is only clear if what is outside moves none. Nodes are not told what to write, only
 what must follow from it.
 
 The model is a Llama: RMSNorm, rotary positions, gated MLPs, so that positions are in no writer.
@@ -338,7 +338,7 @@ class Prompts:
             "counterfactual": self.graph.legal & ~circuit,
             "constant": self.graph.legal & ~circuit & ~constant,
         }
-        self.homes = [self.graph.writer(name) for name in causal.nodes.values()]
+        self.nodes = [self.graph.writer(name) for name in causal.nodes.values()]
 
     def loss(self, decoder: Decoder, size: int, step: int) -> Float[Tensor, ""]:
         """The mean squared error of logits over a step's interventions; number and seed decide."""
@@ -357,7 +357,7 @@ class Prompts:
     ) -> Float[Tensor, "batch vocab"]:
         """Squared errors of logits where cut edges carry one kind of thing."""
         own, other = (self.tokens[rng.integers(len(self.tokens), size=size)] for _ in range(2))
-        right, home = (
+        right, node = (
             self._interchanges(own, other, rng)
             if carried == "counterfactual"
             else (self.causal.answers(own, other, None), NONE.repeat(size))
@@ -372,7 +372,7 @@ class Prompts:
             if carried == "counterfactual"
             else constant_trace(decoder, constants(decoder, clean, carried), ctx)
         )
-        mask = self._masks(home, carried, rng).to(decoder.embedding)
+        mask = self._masks(node, carried, rng).to(decoder.embedding)
         logits = masked_readout(decoder, Contrast(batch, ctx, 0, clean, reference), mask).all()
         target = torch.zeros_like(logits)
         target[:, 1 : 1 + right.shape[1]] = LOGIT * torch.from_numpy(right).to(logits)
@@ -382,24 +382,24 @@ class Prompts:
         self, own: Tokens, other: Tokens, rng: np.random.Generator
     ) -> tuple[Right, Int[np.ndarray, "prompts"]]:
         """Right answers, and which variable has the other prompt's value: -1 for none."""
-        right, home = self.causal.answers(own, other, None), NONE.repeat(len(own))
+        right, node = self.causal.answers(own, other, None), NONE.repeat(len(own))
         # One more than there are variables: in that share nothing is interchanged.
-        wanted = rng.integers(len(self.homes) + 1, size=len(own))
+        wanted = rng.integers(len(self.nodes) + 1, size=len(own))
         for number, variable in enumerate(self.causal.nodes):
             moved = self.causal.answers(own, other, variable)
             rows = (wanted == number) & moved.any(axis=1)
-            right, home = np.where(rows[:, None], moved, right), np.where(rows, number, home)
-        return right, home
+            right, node = np.where(rows[:, None], moved, right), np.where(rows, number, node)
+        return right, node
 
     def _masks(
-        self, home: Int[np.ndarray, "prompts"], carried: str, rng: np.random.Generator
+        self, node: Int[np.ndarray, "prompts"], carried: str, rng: np.random.Generator
     ) -> Float[Tensor, "batch writers readers"]:
         """1 at edges that are kept."""
         outside = self.outside["counterfactual" if carried == "counterfactual" else "constant"]
-        shares = rng.choice(CUT_SHARES, size=len(home))
-        draws = torch.from_numpy(rng.random((len(home), *outside.shape), dtype=np.float32))
+        shares = rng.choice(CUT_SHARES, size=len(node))
+        draws = torch.from_numpy(rng.random((len(node), *outside.shape), dtype=np.float32))
         cut = outside & (draws < torch.from_numpy(shares)[:, None, None])
-        writers = torch.tensor([*self.homes, -1])[torch.from_numpy(home)]
+        writers = torch.tensor([*self.nodes, -1])[torch.from_numpy(node)]
         cut |= (torch.arange(outside.shape[0]) == writers[:, None])[:, :, None]
         return (~cut).float()
 

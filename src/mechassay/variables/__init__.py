@@ -27,13 +27,13 @@ if TYPE_CHECKING:
         with_shifts,
     )
     from mechassay.causal_models.true_sites import (
-        HOMES,
-        Home,
-        VerifiedHomes,
-        homes_of,
-        known_homes,
+        KNOWN_SITES,
+        KnownSite,
+        VerifiedSites,
+        known_sites_of,
         true_sites,
-        verify_homes,
+        verified_sites,
+        verify_sites,
     )
     from mechassay.variables.alignment import VariableAlignment
     from mechassay.variables.data import VariablePairs, answered_examples, variable_pairs
@@ -61,7 +61,7 @@ __all__ = [
     "CAUSAL_MODELS",
     "FEATURIZERS",
     "FLIPS",
-    "HOMES",
+    "KNOWN_SITES",
     "CausalModel",
     "Distinction",
     "ExpectedLabels",
@@ -69,9 +69,9 @@ __all__ = [
     "HeadEffects",
     "HeadLocalization",
     "HeadSubsets",
-    "Home",
     "Hypothesis",
     "InterchangeAccuracy",
+    "KnownSite",
     "Localization",
     "LogitDifference",
     "SquaredError",
@@ -79,7 +79,7 @@ __all__ = [
     "Variable",
     "VariableAlignment",
     "VariablePairs",
-    "VerifiedHomes",
+    "VerifiedSites",
     "accuracy",
     "answered_examples",
     "distinguish",
@@ -87,11 +87,10 @@ __all__ = [
     "fit_featurizer",
     "fit_logit_difference",
     "head_subsets",
-    "homes_of",
     "hypotheses",
     "inhibition_heads",
     "ioi_signals",
-    "known_homes",
+    "known_sites_of",
     "linear_difference",
     "load_causal_model",
     "localize",
@@ -104,7 +103,8 @@ __all__ = [
     "true_sites",
     "validate",
     "variable_pairs",
-    "verify_homes",
+    "verified_sites",
+    "verify_sites",
     "with_other_years",
     "with_shifts",
     "write_mib_folder",
@@ -129,8 +129,8 @@ __getattr__, __dir__ = lazy_names(
         "mechassay.causal_models.labels": "ExpectedLabels expected_labels random_variable",
         "mechassay.causal_models.task_models": "CAUSAL_MODELS load_causal_model"
         " with_other_years with_shifts",
-        "mechassay.causal_models.true_sites": "HOMES Home VerifiedHomes homes_of known_homes"
-        " true_sites verify_homes",
+        "mechassay.causal_models.true_sites": "KNOWN_SITES KnownSite VerifiedSites known_sites_of"
+        " true_sites verified_sites verify_sites",
         "mib_submission": "read_mib_folder validate write_mib_folder",
     },
 )

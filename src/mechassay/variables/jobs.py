@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mechassay.causal_models.hypothesis import hypotheses
-from mechassay.causal_models.true_sites import HOMES
+from mechassay.causal_models.true_sites import KNOWN_SITES
 from mechassay.errors import BadUsage, MechassayError, one_of
 from mechassay.features.das import DAS, BoundlessDAS
 from mechassay.features.dbm import DBM
@@ -267,7 +267,7 @@ class AlignmentsJob(AlignmentsPlan, Job):
                 model, pairs, read.fit, given.name, linear=study.linear, **about
             )
         names: dict[str, Any] = {"causal_model": hypothesis.model.name, "variable": given.variable}
-        if hypothesis.right is not None and model.name in HOMES:
+        if hypothesis.right is not None and model.name in KNOWN_SITES:
             names["hypothesis"] = "right" if hypothesis.right else "wrong"
         record = localization.record(
             {

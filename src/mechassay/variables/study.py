@@ -20,7 +20,7 @@ from typing import Any
 
 from mechassay.causal_models.hypothesis import Hypothesis, defaults_of, distinguish, hypotheses
 from mechassay.causal_models.ioi import LogitDifference
-from mechassay.causal_models.true_sites import HOMES
+from mechassay.causal_models.true_sites import KNOWN_SITES
 from mechassay.errors import BadUsage, MechassayError, one_of
 from mechassay.features.probes import FullVector
 from mechassay.features.sae import SAE, load_sae
@@ -216,7 +216,7 @@ class VariableStudy:
             "variable": str(hypothesis.variable),
         }
         # Models that were built by hand go another way than the trained ones.
-        if hypothesis.right is not None and model.name in HOMES:
+        if hypothesis.right is not None and model.name in KNOWN_SITES:
             about["hypothesis"] = "right" if hypothesis.right else "wrong"
         chosen = self.selections(variable)
         VariableAlignment.of(

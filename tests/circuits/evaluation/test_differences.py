@@ -13,7 +13,7 @@ from tools.area_coverage import KEPT, RIVALS, SHAPES, family_wise_errors
 import mechassay as ma
 from mechassay.circuits import FaithfulnessCurve, differences_of
 from mechassay.circuits.evaluation.differences import Differences, simultaneous
-from mechassay.circuits.series import FRACTIONS, AreaRule
+from mechassay.circuits.series import FRACTIONS, FaithfulnessMetric
 from mechassay.errors import BadUsage
 from mechassay.results.records import Spec
 from mechassay.stats.intervals import FEW_GROUPS, BootstrapEstimate
@@ -73,7 +73,7 @@ def test_a_difference_is_resampled_as_by_hand(curves: list[FaithfulnessCurve]) -
             sweep = curve.sweeps["value"]
             empty, full = curve.controls.empty[rows].mean(), curve.controls.full[rows].mean()
             f = [0.0, *((sweep.per_example[:, rows].mean(axis=1) - empty) / (full - empty))]
-            sizes = [0.0, *(kept / curve.n_edges for kept in sweep.kept), 1.0]
+            sizes = [0.0, *(kept / curve.n_edges for kept in sweep.n_edges_kept), 1.0]
             area = 0.0
             for value, begin, end in zip(f, sizes, sizes[1:], strict=False):
                 area += value * (max(end, 0.001) - max(begin, 0.001)) / 0.999
@@ -203,7 +203,9 @@ def test_cmd_that_differs_is_resolved() -> None:
     resolved = 0
     for _ in range(50):
         full, empty = 3 + rng.normal(size=n), -1 + rng.normal(size=n)
-        rule = AreaRule("strict", FRACTIONS, 10_000, empty, full, tuple(map(str, range(n))))
+        rule = FaithfulnessMetric(
+            "strict", FRACTIONS, 10_000, empty, full, tuple(map(str, range(n)))
+        )
         made = [
             rule.sweep(
                 "value",

@@ -22,7 +22,7 @@ from jaxtyping import Float
 
 from mechassay.circuits.profiles import VERSIONS, Profile
 from mechassay.circuits.scores import By
-from mechassay.circuits.series import AreaRule, Sweep
+from mechassay.circuits.series import FaithfulnessMetric, RankingCurve
 from mechassay.errors import BadUsage
 from mechassay.models.memory import token_budget, trace_bytes
 from mechassay.models.model import Model
@@ -176,7 +176,7 @@ class SmallestCircuit:
 
     @staticmethod
     def of(
-        fractions: Sequence[float], sweep: Sweep, target: float = AGREES, split: str = ""
+        fractions: Sequence[float], sweep: RankingCurve, target: float = AGREES, split: str = ""
     ) -> SmallestCircuit:
         """Of the circuits of one ranking.
 
@@ -232,10 +232,10 @@ class FaithfulnessCurve(Result, kind="faithfulness", file_kind="faithfulness cur
     seed: int = 0
 
     @cached_property
-    def rule(self) -> AreaRule:
+    def rule(self) -> FaithfulnessMetric:
         """The arithmetic of its areas."""
         empty, full = self.controls.empty, self.controls.full
-        return AreaRule(
+        return FaithfulnessMetric(
             self.profile,
             self.fractions,
             self.n_edges,
@@ -247,12 +247,12 @@ class FaithfulnessCurve(Result, kind="faithfulness", file_kind="faithfulness cur
         )
 
     @cached_property
-    def sweeps(self) -> Mapping[By, Sweep]:
+    def sweeps(self) -> Mapping[By, RankingCurve]:
         """Circuits of all sizes with their areas, by ranking."""
         return {by: self._sweep(by, self.kept[by], self.values[by]) for by in RANKINGS}
 
     @cached_property
-    def drawn(self) -> dict[str, dict[int, Sweep]]:
+    def drawn(self) -> dict[str, dict[int, RankingCurve]]:
         """The first `FEW_DRAWS` random rankings of each kind that was run, by kind and seed."""
         return {
             kind: {
@@ -270,7 +270,7 @@ class FaithfulnessCurve(Result, kind="faithfulness", file_kind="faithfulness cur
             for kind, rankings in self.controls.drawn.items()
         }
 
-    def _sweep(self, by: By, kept: tuple[int, ...], values: np.ndarray) -> Sweep:
+    def _sweep(self, by: By, kept: tuple[int, ...], values: np.ndarray) -> RankingCurve:
         asked = tuple(int(p * self.n_edges) for p in self.fractions)
         return self.rule.sweep(by, asked, kept, values)
 
@@ -350,7 +350,7 @@ class FaithfulnessCurve(Result, kind="faithfulness", file_kind="faithfulness cur
         return mean_estimate([sweep.cmd for sweep in self._random]).value
 
     @property
-    def _random(self) -> Iterable[Sweep]:
+    def _random(self) -> Iterable[RankingCurve]:
         return self.drawn.get("random", {}).values()
 
     def contents(self) -> RecordContents:
@@ -480,7 +480,7 @@ class FaithfulnessCurve(Result, kind="faithfulness", file_kind="faithfulness cur
             about = {"ranking": sweep.by, "of": of, "seed": seed}
             for place, fraction in enumerate(self.fractions):
                 low, high, _ = sweep.intervals[place]
-                size = {"asked": sweep.asked[place], "kept": sweep.kept[place]}
+                size = {"asked": sweep.n_edges_requested[place], "kept": sweep.n_edges_kept[place]}
                 metric, f = sweep.per_example[place].mean(), sweep.faithfulness[place]
                 values = {"metric": float(metric), "f": float(f), "low": low, "high": high}
                 low, high, _ = sweep.agreement_intervals[place]
@@ -507,7 +507,7 @@ class FaithfulnessCurve(Result, kind="faithfulness", file_kind="faithfulness cur
             if self.complement is not None:
                 without = self.rule.faithfulness_of(self.complement)
             rows["without"] = *without, len(self.ids)
-            kept = sweep.kept[place]
+            kept = sweep.n_edges_kept[place]
         about = {"target": chosen.target, "fraction": chosen.fraction, "kept": kept}
         about |= {"largest": chosen.largest, "split": chosen.split}
         lines = (

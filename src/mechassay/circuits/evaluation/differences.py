@@ -27,7 +27,7 @@ from jaxtyping import Bool, Float
 
 from mechassay.circuits.evaluation.curve import FaithfulnessCurve
 from mechassay.circuits.scores import By
-from mechassay.circuits.series import AreaRule, Sweep
+from mechassay.circuits.series import FaithfulnessMetric, RankingCurve
 from mechassay.errors import BadFile, BadUsage, first_line, one_of
 from mechassay.results.records import Record
 from mechassay.stats.intervals import LEVEL, BootstrapEstimate, widening
@@ -272,7 +272,9 @@ class _AreaParts:
 
     def estimate(self, area: AreaName, seed: int) -> BootstrapEstimate:
         by = RANKED_BY[area]
-        sweep: Sweep = AreaRule(**self.rule, seed=seed).sweep(by, self.kept, self.kept, self.values)
+        sweep: RankingCurve = FaithfulnessMetric(**self.rule, seed=seed).sweep(
+            by, self.kept, self.kept, self.values
+        )
         return {"cpr": sweep.cpr, "cmd": sweep.cmd, "cma": sweep.cma}[area]
 
 

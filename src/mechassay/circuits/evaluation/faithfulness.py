@@ -49,10 +49,10 @@ from mechassay.circuits.profiles import PROFILES, Profile
 from mechassay.circuits.scores import By, EdgeScores, Scores
 from mechassay.circuits.series import (
     FRACTIONS,
-    AreaRule,
     CircuitSeries,
+    FaithfulnessMetric,
     Ranked,
-    Sweep,
+    RankingCurve,
     check_fractions,
 )
 from mechassay.errors import BadUsage, GraphMismatch, NonFinite, one_of
@@ -116,7 +116,7 @@ __all__ = [
     "Controls",
     "FaithfulnessCurve",
     "Profile",
-    "Sweep",
+    "RankingCurve",
     "evaluate",
     "faithfulness_curve",
     "run_controls",
@@ -234,7 +234,7 @@ def faithfulness_curve(
             torn.append(f"What is left without the smallest circuit is unknown: {error}")
     values = _evaluate_distinct(model, circuits, batch, measured, progress)
     n_ranked = len(RANKINGS) * len(sizes)
-    rule = AreaRule(
+    rule = FaithfulnessMetric(
         profile,
         sizes,
         model.graph.n_edges,
@@ -277,7 +277,7 @@ def magnitude_sweep(
     greedy: bool = False,
     seed: int = 0,
     progress: Progress = BAR,
-) -> Sweep:
+) -> RankingCurve:
     """The circuits by magnitude alone: half a curve, without random rankings.
 
     Errors are those of `faithfulness_curve`.
@@ -287,7 +287,7 @@ def magnitude_sweep(
     ends = [Circuit.empty(model.graph), Circuit.full(model.graph)]
     circuits = _circuits(scores, sizes, "magnitude", greedy, profile)
     values = _evaluate_distinct(model, ends + circuits, batch, measured, progress)
-    rule = AreaRule(
+    rule = FaithfulnessMetric(
         profile,
         sizes,
         model.graph.n_edges,
@@ -400,7 +400,7 @@ def _evaluate_distinct(
 
 
 def _warnings(
-    scores: Ranked, batch: Batch, rule: AreaRule, kept: tuple[int, ...]
+    scores: Ranked, batch: Batch, rule: FaithfulnessMetric, kept: tuple[int, ...]
 ) -> tuple[str, ...]:
     lines: list[str] = []
     if not rule.defined:
@@ -454,7 +454,7 @@ def _in_sample(scores: Ranked, batch: Batch) -> list[str]:
     ]
 
 
-def _not_measured(series: CircuitSeries, rule: AreaRule) -> list[str]:
+def _not_measured(series: CircuitSeries, rule: FaithfulnessMetric) -> list[str]:
     """A line if circuits stand for none of the sizes."""
     n = series.left_out(rule.fractions) if rule.profile == "strict" else 0
     if n == 0:
