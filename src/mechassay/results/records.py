@@ -452,7 +452,7 @@ class Record(Stored):
             [m.heading, "" if m.of == "result" else m.of.removeprefix("control:"), _told(m), m.n]
             for m in numbers[:ROWS]
         ]
-        more = f"{len(numbers) - ROWS:,} more: see to_pandas()" if len(numbers) > ROWS else ""
+        more = f"{len(numbers) - ROWS:,} more in to_pandas()" if len(numbers) > ROWS else ""
         table = html_table(("measure", "control", "value [interval]", "n"), rows, more)
         notes = "".join(map(html_note, self.warnings))
         answer = f"<p>{escape(' '.join(page_of(self.kind).answers([self])))}</p>"
