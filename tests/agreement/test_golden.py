@@ -104,7 +104,7 @@ def test_areas(
     sweep = faithfulness_curve(model, their_scores, batch, profile="mib-2025").sweeps[by]
     expected = golden[key]
     np.testing.assert_allclose(sweep.faithfulness, expected["faithfulness"], atol=1e-4)
-    assert list(sweep.kept) == expected["weighted_edge_counts"]
+    assert list(sweep.n_edges_kept) == expected["weighted_edge_counts"]
     assert sweep.cpr.value == pytest.approx(expected["cpr"], rel=1e-4)
     assert sweep.cmd.value == pytest.approx(expected["cmd"], rel=1e-4)
 

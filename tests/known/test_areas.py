@@ -387,8 +387,8 @@ def test_unscored_edges_are_counted_and_only_in_the_full_circuit(known: Known) -
         f"{len(places):,} of {graph.n_edges:,} edges have no score" in warning
         for warning in curve.warnings
     )
-    assert curve.sweeps["value"].kept[-2] <= graph.n_edges - len(places)
-    assert curve.sweeps["value"].kept[-1] == graph.n_edges
+    assert curve.sweeps["value"].n_edges_kept[-2] <= graph.n_edges - len(places)
+    assert curve.sweeps["value"].n_edges_kept[-1] == graph.n_edges
     assert not any("no score" in warning for warning in known.curve("perfect", "strict").warnings)
 
 
