@@ -252,7 +252,8 @@ NOT_RUN = {
     r"\.pdf|ann\.json|run1|voted|ioi\.json|judgments\.json|es/scores": "needs a file of the reader",
     r"^mechassay assay.*(assay|50)$|-m truth |--model truth ": "takes long",
     r"saes train|train -o|truth train|mine": "takes long",
-    r"table-2b|null EX2|run all|/cmd |runs/board|--task all|licensing|--paper": "takes long",
+    r"batchtopk": "needs a file of the reader",
+    r"table-2b|--steps 400|null EX2|run all|/cmd |runs/board|--task all|licensing|--paper": "takes long",
 }
 """Commands that are looked up only, and why."""
 

@@ -215,7 +215,7 @@ def draw_accuracy(records: Sequence[Record], ax: Axes | None = None) -> Figure:
         for text in [axes.xaxis.label, *axes.get_xticklabels(), *axes.get_yticklabels()]:
             text.set_color(INK)
         place: dict[str, Any] = {"loc": "outside upper center", "ncols": 2 * len(records) + 1}
-        if ax is None:
+        if ax is None and axes.get_legend_handles_labels()[0]:
             figure.legend(**place, frameon=False, labelcolor=INK, fontsize=9)
     return figure
 
