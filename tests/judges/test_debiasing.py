@@ -238,7 +238,7 @@ def test_an_aggressive_advocate_is_always_followed() -> None:
 def test_a_conservative_one_where_it_says_no_of_a_part() -> None:
     assert lowered("conservative") == {("m", "I2"): "NO"}
     after = challenge(FOUND, against(I2="NO"))
-    told = after.claim("m").criteria["I2"].told
+    told = after.claim("m").criteria["I2"].full_reason
     assert told == "[CHALLENGE: YES→NO: needs the heads alone]"
     assert after.steps[0].rejected == ("c, I2: NO: the claim is about the whole system",)
 

@@ -58,7 +58,7 @@ def test_the_example_of_the_paper() -> None:
     assert voted.claim("movers").statuses["I2"] == "PARTIAL"
     after = audit(voted)
     assert changed(voted, after) == {("movers", "I2"): "NO", ("movers", "E2"): "NO"}
-    told = after.claim("movers").criteria["I2"].told
+    told = after.claim("movers").criteria["I2"].full_reason
     assert told == f"[LEAK: PARTIAL→NO: {LEAKED}] [MIN-VOTE: YES→PARTIAL across 3 runs]"
     assert [step.step for step in after.steps] == ["vote", "audit"]
     assert after.steps[1].spared == ("circuit",) and after.steps[1].inputs[0].name == "rule"
@@ -156,7 +156,7 @@ def test_what_an_auditor_may_say() -> None:
     )
     after = audit(found, answer)
     assert changed(found, after) == {("movers", "I2"): "NO"}
-    told = after.claim("movers").criteria["I2"].told
+    told = after.claim("movers").criteria["I2"].full_reason
     assert told == "[LEAK: YES→NO: that is the whole circuit]"
     rejected = {text.split(": ")[0].split(", ")[1]: text for text in after.steps[0].rejected}
     assert set(rejected) == {"E2", "I3", "M3", "I5"}

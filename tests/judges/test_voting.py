@@ -193,9 +193,9 @@ def test_aggregates_do_not_depend_on_order_and_the_minimum_is_lowest() -> None:
 def test_the_note_is_that_of_the_paper() -> None:
     voted = three("YES", "YES", "PARTIAL").claims[0].criteria["I2"]
     assert voted.status == "PARTIAL"
-    assert voted.told == "[MIN-VOTE: YES→PARTIAL across 3 runs]"
+    assert voted.full_reason == "[MIN-VOTE: YES→PARTIAL across 3 runs]"
     assert voted.steps[0].given == {"judge 1": "YES", "judge 2": "YES", "judge 3": "PARTIAL"}
-    assert three("YES", "YES", "YES").claims[0].criteria["I2"].told == ""
+    assert three("YES", "YES", "YES").claims[0].criteria["I2"].full_reason == ""
 
 
 def test_equal_runs_are_their_own_vote() -> None:

@@ -214,7 +214,7 @@ def test_circuits_that_few_pairs_show_were_withdrawn() -> None:
     )
     pairs = truth.task.pairs("validation", truth.model, limit=200, seed=4)
     done = verify(truth.model, pairs, claimed, "mean", data=truth.pairs())
-    assert done.found == claimed and done.margin >= MARGIN and done.joint_margin >= MARGIN
+    assert done.recovered == claimed and done.margin >= MARGIN and done.joint_margin >= MARGIN
     assert not done.holds and done.least_share < LEAST_SHARE / 2
     key = truth.model.graph.index("input->a1.h3<k>")
     assert float(done.shares[key]) == done.least_share
@@ -238,7 +238,7 @@ def test_the_shipped_circuit_holds_on_other_pairs(name: str, ablation: str) -> N
     truth = truth_of(name)
     pairs = truth.task.pairs("validation", truth.model, limit=40, seed=7)
     done = verify(truth.model, pairs, truth.circuits[ablation], ablation, data=truth.pairs())
-    assert done.found == truth.circuits[ablation]
+    assert done.recovered == truth.circuits[ablation]
     assert done.holds
 
 

@@ -132,7 +132,7 @@ def test_an_edge_that_few_pairs_show_does_not_hold_whatever_its_margin() -> None
     )
     assert enough.holds and enough.least_share == LEAST_SHARE
     # The margin is that of a maximum: the same, or none in the pairs that lack the rare one.
-    assert few.margin == enough.margin == 8000 and few.found == claimed and not few.holds
+    assert few.margin == enough.margin == 8000 and few.recovered == claimed and not few.holds
     assert done_with(claimed, common).margin == 0 and not done_with(claimed, common).holds
 
 
@@ -235,7 +235,7 @@ def test_the_shipped_circuit_holds_on_other_pairs(name: str, ablation: str) -> N
     truth = truth_of(name)
     pairs = truth.task.pairs("train", truth.model, limit=200, seed=7)
     done = verify(truth.model, pairs, truth.circuits[ablation], ablation)
-    assert done.found == truth.circuits[ablation]
+    assert done.recovered == truth.circuits[ablation]
     assert done.holds and done.margin > 1000
     assert done.smallest_inside == pytest.approx(truth.verified[ablation].smallest_inside, rel=0.2)
 
@@ -250,7 +250,7 @@ def test_a_wrong_claim_does_not_hold() -> None:
     assert done.holds
     for claimed in (lacking, excessive):
         wrong = replace(done, claimed=claimed)
-        assert not wrong.holds and wrong.margin < 1.5 and wrong.found == right
+        assert not wrong.holds and wrong.margin < 1.5 and wrong.recovered == right
 
 
 @pytest.mark.parametrize(

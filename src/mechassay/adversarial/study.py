@@ -183,7 +183,7 @@ class AdversarialStudy:
             name = method_name(METHODS.make(text))
             cell = Cell(name, {"method": name}, "", {"method": text})
             try:
-                scores[text] = self.finder.found(cell)
+                scores[text] = self.finder.scores_of(cell)
             except Exception as error:
                 message = failure_of({"method": name}, error).message
                 raise MechassayError(f"{name} found no circuit: {message}") from error

@@ -330,17 +330,17 @@ class CausalModel(OneLine):
             raise
         except Exception as error:
             raise BadUsage(
-                f"{not_total} {self._told(name, of_parents)} raises {type(error).__name__}"
+                f"{not_total} {self._parents_text(name, of_parents)} raises {type(error).__name__}"
                 f" ({first_line(error)})."
             ) from error
         if not variable.allows(value):
             raise BadUsage(
-                f"{not_total} {self._told(name, of_parents)} gives {shortened(repr(value), 40)},"
+                f"{not_total} {self._parents_text(name, of_parents)} gives {shortened(repr(value), 40)},"
                 f" which is none of {variable.allowed}."
             )
         return value
 
-    def _told(self, name: str, of_parents: Sequence[Any]) -> str:
+    def _parents_text(self, name: str, of_parents: Sequence[Any]) -> str:
         """The values of a variable's parents in words."""
         pairs = zip(self.parents[name], of_parents, strict=True)
         return ", ".join(f"{parent}={shortened(repr(value), 40)}" for parent, value in pairs)
@@ -408,7 +408,7 @@ class CausalModel(OneLine):
             except Undecided as error:
                 raise BadUsage(
                     f"The mechanism of {name!r} in {self.name!r} is not total:"
-                    f" {self._told(name, combination)} is undecided ({error.reason})."
+                    f" {self._parents_text(name, combination)} is undecided ({error.reason})."
                 ) from None
 
     # --- shown ------------------------------------------------------------------------------------

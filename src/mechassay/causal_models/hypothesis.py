@@ -282,7 +282,7 @@ def distinguish(
                 )
         for row in bases_and_sources(examples, kinds, dropped):
             try:
-                outcome = [_said(model, variable, row) for model, variable in (first, second)]
+                outcome = [_expected_answer(model, variable, row) for model, variable in (first, second)]
             except Undecided as error:
                 dropped[error.reason] += 1
                 continue
@@ -312,7 +312,7 @@ def distinguish(
     )
 
 
-def _said(model: CausalModel, variable: str | None, row: BaseAndSource) -> Any:
+def _expected_answer(model: CausalModel, variable: str | None, row: BaseAndSource) -> Any:
     """What is expected of a row, comparable: written where it is written, in any order."""
     from mechassay.causal_models.labels import outputs
 

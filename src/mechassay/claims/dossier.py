@@ -243,7 +243,7 @@ def _outcome(
     sized = prediction.measure in SIZED and claim.size
     name = f"{prediction.measure}@{claim.size}" if sized else prediction.measure
     measures = [stored.record.measure(name, prediction.of) for stored in own]
-    outcomes_of = [(value, _said(prediction, value)) for value in measures if value is not None]
+    outcomes_of = [(value, _outcome_of_measure(prediction, value)) for value in measures if value is not None]
     known = [
         (WORST.index(outcome), outcome_measure)
         for outcome_measure, outcome in outcomes_of
@@ -253,7 +253,7 @@ def _outcome(
         return PredictionOutcome(prediction, "not measured")
     place, measure = min(known, key=lambda row: row[0])
     by_chance = [
-        _said(prediction, own_measure)
+        _outcome_of_measure(prediction, own_measure)
         for stored in own
         for own_measure in stored.record.measures
         if own_measure.name == name and fnmatchcase(own_measure.of, RANDOM)
@@ -266,7 +266,7 @@ def _outcome(
     )
 
 
-def _said(prediction: Prediction, measure: Measure) -> Outcome:
+def _outcome_of_measure(prediction: Prediction, measure: Measure) -> Outcome:
     """Without an interval, the number itself decides."""
     if math.isnan(measure.value):
         return "not measured"

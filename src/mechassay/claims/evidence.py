@@ -127,9 +127,9 @@ def find_quote(document: PagedDocument, exact: str) -> QuoteMatch:
     """
     if not skeleton(normalised(exact)):
         return QuoteMatch("none")
-    matches = _found(_stretches(document.pieces), exact)
+    matches = _best_match(_stretches(document.pieces), exact)
     if matches.match == "none" and document.orders:
-        matches = _found(_stretches(tuple((page,) for page in document.pages)), exact)
+        matches = _best_match(_stretches(tuple((page,) for page in document.pages)), exact)
         return replace(matches, flagged=matches.match != "none")
     return matches
 
@@ -179,7 +179,7 @@ def _stretches(pieces: tuple[tuple[str, ...], ...]) -> tuple[_Stretch, ...]:
     return (*own, *seams)
 
 
-def _found(stretches: tuple[_Stretch, ...], exact: str) -> QuoteMatch:
+def _best_match(stretches: tuple[_Stretch, ...], exact: str) -> QuoteMatch:
     rungs: list[tuple[Match, Callable[[_Stretch, str], Iterator[str]]]] = [
         ("exact", _exactly),
         ("normalised", _normally),
@@ -655,7 +655,7 @@ def _criteria(rubric: Rubric, judged: JudgedClaim, evidence: EvidenceChecks) -> 
             "unsupported": evidence.why(judged.claim.id, criterion.code),
             "at_worst": worst[criterion.code],
             "at_best": best[criterion.code],
-            "reason": judged.criteria[criterion.code].told,
+            "reason": judged.criteria[criterion.code].full_reason,
             "n_evidence": len(judged.criteria[criterion.code].evidence),
         }
         for criterion in rubric.criteria

@@ -139,7 +139,7 @@ class Judgment(Stored):
     ends: tuple[GivenStatus, GivenStatus] | None = None
 
     @property
-    def told(self) -> str:
+    def full_reason(self) -> str:
         """The reason, after what steps changed, the last of them first."""
         notes = [step.note for step in reversed(self.steps)]
         return " ".join(filter(None, [*notes, self.reason]))

@@ -181,12 +181,12 @@ def score(
     print_report(records)
     source = score.source
     typer.echo(
-        f"Score of the paper: {_told(source.cvs, source.gated_tier)}, of {source.system}"
-        f" ({source.why}); highest {_told(source.highest)}, median {_told(source.median)}"
+        f"Score of the paper: {_score_text(source.cvs, source.gated_tier)}, of {source.system}"
+        f" ({source.why}); highest {_score_text(source.highest)}, median {_score_text(source.median)}"
     )
     exists, supported = score.source_quote_exists, score.source_supported
-    typer.echo(f"Supported: {_told(supported.cvs, supported.gated_tier)}")
-    typer.echo(f"Quotes exist for: {_told(exists.cvs, exists.gated_tier)}, whatever they are about")
+    typer.echo(f"Supported: {_score_text(supported.cvs, supported.gated_tier)}")
+    typer.echo(f"Quotes exist for: {_score_text(exists.cvs, exists.gated_tier)}, whatever they are about")
     for warning in dict.fromkeys(text for record in records for text in record.warnings):
         typer.echo(f"warning: {warning}", err=True)
     if page is not None:
@@ -195,7 +195,7 @@ def score(
         typer.echo(f"Written: {records[0].save(file)}")
 
 
-def _told(value: float, tier: str = "") -> str:
+def _score_text(value: float, tier: str = "") -> str:
     text = "none" if value != value else f"{value:.1f}"
     return f"{text}, {tier}" if tier else text
 
@@ -367,8 +367,8 @@ def _tell_steps(judgments: Judgments, file: Path, page: Path | None) -> None:
         typer.echo(f"warning: {warning}", err=True)
     source = score_judgments(judgments).source
     typer.echo(
-        f"Score of the paper: {_told(source.cvs, source.gated_tier)}, of {source.system}"
-        f" ({source.why}); highest {_told(source.highest)}, median {_told(source.median)}"
+        f"Score of the paper: {_score_text(source.cvs, source.gated_tier)}, of {source.system}"
+        f" ({source.why}); highest {_score_text(source.highest)}, median {_score_text(source.median)}"
     )
     if page is not None:
         typer.echo(f"Written: {write_page(page, [record])}")

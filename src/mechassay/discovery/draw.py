@@ -484,11 +484,11 @@ def _facts(cut: Cut) -> dict[str, str]:
     return {
         "circuit": cut.spec.text,
         "cut": cut.how,
-        **{key.replace("n_", ""): _shown(about.get(key, "")) for key in keys},
+        **{key.replace("n_", ""): _setting_text(about.get(key, "")) for key in keys},
     }
 
 
-def _shown(value: Any) -> str:
+def _setting_text(value: Any) -> str:
     return (
         ", ".join(f"{key}={part}" for key, part in value.items())
         if isinstance(value, Mapping)

@@ -485,7 +485,7 @@ class CircuitsPage(Page):
         areas = tuple(map(areas_chart, groups))
         return framed(
             records,
-            [block for group in groups for block in _said(group, alone)],
+            [block for group in groups for block in _verdict_blocks(group, alone)],
             rows,
             figure=[faithfulness_chart(groups[0])] if alone else [],
             failures=failures,
@@ -524,7 +524,7 @@ RANKS_SAY = (
 )
 
 
-def _said(group: Sequence[Record], alone: bool) -> list[Block]:
+def _verdict_blocks(group: Sequence[Record], alone: bool) -> list[Block]:
     """The verdicts on a setting, and its m(N) and m(0)."""
     first, *more = verdicts(group)
     return [
@@ -536,7 +536,7 @@ def _said(group: Sequence[Record], alone: bool) -> list[Block]:
 
 def details(group: Sequence[Record]) -> list[Block]:
     """All of one setting in a fold: verdicts, warnings, figures, table and a pair."""
-    blocks = (*_said(group, alone=True), *warnings_notice(group))
+    blocks = (*_verdict_blocks(group, alone=True), *warnings_notice(group))
     pair = first_pair(group[0])
     return [
         *blocks,

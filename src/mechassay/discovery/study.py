@@ -236,9 +236,9 @@ class Study:
         typed = cell.typed["method"]
         if typed in self.job.scores:
             return load_ranked(typed, self.model.graph)
-        return self.found(cell)
+        return self.scores_of(cell)
 
-    def found(self, cell: Cell) -> Scores:
+    def scores_of(self, cell: Cell) -> Scores:
         """The scores of a cell's method, found now or before."""
         file = self.scores_file(cell)
         if not file.is_file():

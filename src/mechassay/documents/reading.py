@@ -93,7 +93,7 @@ def markdown_text(text: str) -> tuple[str, tuple[HiddenText, ...]]:
         hidden("definition of a link", match[1]) for match in _DEFINITION.finditer(text)
     )
     text = _DEFINITION.sub("", text)
-    return _EMPTY.sub("\n\n", text), (*comments, *elements.found, *definitions)
+    return _EMPTY.sub("\n\n", text), (*comments, *elements.hidden_texts, *definitions)
 
 
 class _Open(NamedTuple):
@@ -115,7 +115,7 @@ class _Elements(HTMLParser):
         self.starts = [0, *(match.end() for match in re.finditer("\n", text))]
         self.open = [_Open("", [TextLook()], {}, "")]
         self.kept: list[str] = []
-        self.found: list[HiddenText] = []
+        self.hidden_texts: list[HiddenText] = []
         self.at = 0
 
     def seen(self) -> str:
@@ -130,7 +130,7 @@ class _Elements(HTMLParser):
         if not self.open[-1].reason:
             self.kept.append(part)
         elif part.strip():
-            self.found.append(hidden(self.open[-1].reason, part))
+            self.hidden_texts.append(hidden(self.open[-1].reason, part))
 
     def _tag(self, size: int) -> None:
         """Go to the tag that is read now, and, if it is in hidden text, beyond it."""

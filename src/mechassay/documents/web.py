@@ -526,7 +526,7 @@ class _Unseen:
         self.matched: dict[Any, list[_Matched]] = {}
         self.conditions: dict[str, None] = {}
         self.holding: str | None = ""
-        self.found: list[HiddenText] = []
+        self.hidden_texts: list[HiddenText] = []
         place = 0
         for sheet in root.xpath("//style"):
             media = sheet.get("media", "")
@@ -551,7 +551,7 @@ class _Unseen:
         for element in root.iter():
             # What is left is seen: trafilatura drops some of it by such a style.
             element.attrib.pop("style", None)
-        return self.found
+        return self.hidden_texts
 
     def _walk(
         self, element: Any, styles: list[Style], looks: list[TextLook], values: Style
@@ -576,9 +576,9 @@ class _Unseen:
                 words = "" if child.tag in MUTE else "".join(child.itertext())
                 self._drop(child, gone, words)
                 continue
-            before = len(self.found)
+            before = len(self.hidden_texts)
             self._walk(child, own, looks, values)
-            if len(self.found) > before and not len(child) and not (child.text or "").strip():
+            if len(self.hidden_texts) > before and not len(child) and not (child.text or "").strip():
                 self._drop(child, "", "")
 
     def _styles(self, element: Any) -> list[Style]:
@@ -621,7 +621,7 @@ class _Unseen:
 
     def _note(self, reason: str, words: str) -> None:
         if words.strip():
-            self.found.append(hidden(reason, words))
+            self.hidden_texts.append(hidden(reason, words))
 
     def _drop(self, element: Any, reason: str, words: str) -> None:
         """Remove an element; what stands behind it stays, after what stood before it."""

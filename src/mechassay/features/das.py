@@ -194,7 +194,7 @@ class TrainedFinder(ABC):
         if stored:
             about["warnings"] = stored
         tensors = {
-            number: trainable.found(place)
+            number: trainable.learned(place)
             for bundle, trainable in zip(data.bundles, trainables, strict=True)
             for place, number in enumerate(bundle)
         }
@@ -404,7 +404,7 @@ class Rotation(Trainable):
         q = self.directions()
         return torch.baddbmm(base, (source - base) @ q, q.mT)
 
-    def found(self, number: int) -> tuple[Featurizer, Bool[Tensor, "k"] | None]:
+    def learned(self, number: int) -> tuple[Featurizer, Bool[Tensor, "k"] | None]:
         # One site's own computation: the result is the same whatever else is in the stack.
         some = slice(number, number + 1)
         basis = self.basis if len(self.basis) == 1 else self.basis[some]
@@ -544,8 +544,8 @@ class BoundedRotation(Rotation):
     def penalty(self, progress: float) -> Float[Tensor, "sites"]:
         return self.finder.boundary_weight * self.boundary.clamp(LEAST, 1.0)
 
-    def found(self, number: int) -> tuple[Featurizer, Bool[Tensor, "k"] | None]:
-        whole, _ = super().found(number)
+    def learned(self, number: int) -> tuple[Featurizer, Bool[Tensor, "k"] | None]:
+        whole, _ = super().learned(number)
         assert isinstance(whole, Directions)
         end = float(self.boundary[number].detach().clamp(LEAST, 1.0)) * len(self.places)
         kept = int((self.places.cpu() < end).sum())

@@ -168,5 +168,5 @@ class FeatureMasks(Trainable):
             return None
         return self.finder.l1 * (self.gates(progress) * self.real).sum(dim=1)
 
-    def found(self, number: int) -> tuple[Featurizer, Bool[Tensor, "k"] | None]:
+    def learned(self, number: int) -> tuple[Featurizer, Bool[Tensor, "k"] | None]:
         return self.featurizers[number], self.raw[number, : self.sizes[number]].detach().cpu() > 0

@@ -191,7 +191,7 @@ class Fit(OneLine, Tabular):
     def _repr_html_(self) -> str:
         columns = self.columns()
         table = [
-            (site, featurizer, "" if n is None else f"{n:,}", *_told(first, last))
+            (site, featurizer, "" if n is None else f"{n:,}", *_loss_texts(first, last))
             for site, featurizer, n, first, last in zip(
                 *(columns[name] for name in ("site", "featurizer", "features")),
                 columns["first_loss"],
@@ -300,7 +300,7 @@ def _check_mask(featurizer: Featurizer, mask: Tensor) -> None:
         raise BadUsage(f"a mask of {tuple(mask.shape)} for {known} features")
 
 
-def _told(first: float, last: float) -> tuple[str, str]:
+def _loss_texts(first: float, last: float) -> tuple[str, str]:
     return ("", "") if first != first else (f"{first:.4g}", f"{last:.4g}")
 
 

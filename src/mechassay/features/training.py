@@ -267,7 +267,7 @@ class Trainable(ABC):
         return ""
 
     @abstractmethod
-    def found(self, number: int) -> tuple[Featurizer, Bool[Tensor, "k"] | None]:
+    def learned(self, number: int) -> tuple[Featurizer, Bool[Tensor, "k"] | None]:
         """The features of a site after the training, and which are meant."""
 
 

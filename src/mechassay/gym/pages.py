@@ -126,7 +126,7 @@ class GymPage(Page):
         failed = tuple(failures_table(failures, "task"))
         return framed(
             records,
-            _said(records),
+            _verdict_blocks(records),
             [
                 *([Section("Methods beside their controls", tuple(blocks))] if blocks else []),
                 *sweep_sections(every),
@@ -155,7 +155,7 @@ def _tables_in(section: Section) -> list[TextTable]:
     return [block for block in section.blocks if isinstance(block, TextTable)]
 
 
-def _said(records: Sequence[Record]) -> list[Block]:
+def _verdict_blocks(records: Sequence[Record]) -> list[Block]:
     """Of every model its first sentence, what may mislead in it, and how far training went."""
     blocks: list[Block] = []
     checkpoints = checkpoints_of(records)

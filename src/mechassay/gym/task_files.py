@@ -98,7 +98,7 @@ class _TaskReader:
 
     def task(self, name: str, family: str, data: Any) -> GymTask:
         task = _mapping(data, self.at, TASK_KEYS, needed=("template", "labels", "options"))
-        regions = _told(
+        regions = _naming_place(
             regions_of, f"{self.at}.template", _text(task["template"], f"{self.at}.template")
         )
         labels = self._labels(task["labels"])
@@ -108,7 +108,7 @@ class _TaskReader:
         lengths = task.get("lengths", "equal")
         if not isinstance(lengths, str):
             raise BadUsage(f"{self.at}.lengths must be equal or unequal; got {short(lengths)}")
-        _told(one_of, self.at, "lengths", lengths, ("equal", "unequal"))
+        _naming_place(one_of, self.at, "lengths", lengths, ("equal", "unequal"))
         filler = None
         if "filler" in task:
             filler = self._filler(regions, options, task["filler"])
@@ -119,11 +119,11 @@ class _TaskReader:
             regions=tuple(region.name for region in regions),
             labels=labels,
             choices=choices,
-            lengths=next(known for known in LENGTHS if known == self._said(lengths, choices)),
+            lengths=next(known for known in LENGTHS if known == self._checked_lengths(lengths, choices)),
             filler=filler,
         )
 
-    def _said(self, lengths: str, choices: Iterable[Choice]) -> str:
+    def _checked_lengths(self, lengths: str, choices: Iterable[Choice]) -> str:
         """The lengths, checked against the options."""
         empty = [name for choice in choices for name in choice.regions if choice.empty(name)]
         if empty and lengths != "unequal":
@@ -204,7 +204,7 @@ class _TaskReader:
         ):
             # It fills no field itself: most likely a slip of the pen.
             field = at.rpartition(".")[2]
-            _told(one_of, at.rpartition(".")[0], "field", field, fields)
+            _naming_place(one_of, at.rpartition(".")[0], "field", field, fields)
         if EVERY not in by_type:
             self._check_types(by_type, at)
         names: Texts = ()
@@ -217,7 +217,7 @@ class _TaskReader:
             names = names or tuple(name for name in fields if name in keys)
             if set(keys) - set(fields):
                 key = next(key for key in keys if key not in fields)
-                _told(one_of, f"{where}[0]", "field", key, fields)
+                _naming_place(one_of, f"{where}[0]", "field", key, fields)
             filled: list[Row] = []
             for number, row in enumerate(options):
                 if set(row) != set(names):
@@ -239,7 +239,7 @@ class _TaskReader:
         at = f"{self.at}.filler"
         filled = dict(options)
         for name, value in _named(data, at).items():
-            _told(one_of, at, "option", name, options)
+            _naming_place(one_of, at, "option", name, options)
             own = options[name]
             both = isinstance(value, dict) and isinstance(own, dict)
             filled[name] = {**own, **value} if both else value
@@ -276,7 +276,7 @@ class _TaskReader:
         for name in names:
             if name in within:
                 raise BadUsage(f"{at} is a list made of itself: {' of '.join((*within, name))}")
-            _told(one_of, at, "list", name, self.lists)
+            _naming_place(one_of, at, "list", name, self.lists)
             parts.append(self.resolved(self.lists[name], f"lists.{name}", (*within, name)))
         if not _FIELD.search(value):
             return parts[0]
@@ -302,7 +302,7 @@ class _TaskReader:
             raise BadUsage(f"{at} must have the types {', '.join(self.types)}; got {got}")
 
 
-def _told(read: Any, at: str, *args: Any) -> Any:
+def _naming_place(read: Any, at: str, *args: Any) -> Any:
     """What a reader gives; its error begins with where it was."""
     try:
         return read(*args)
@@ -313,7 +313,7 @@ def _told(read: Any, at: str, *args: Any) -> Any:
 def _mapping(data: Any, at: str, allowed: Texts, needed: Texts) -> dict[str, Any]:
     named = _named(data, at)
     for key in named:
-        _told(one_of, at, "key", key, allowed)
+        _naming_place(one_of, at, "key", key, allowed)
     for key in needed:
         if key not in named:
             raise BadUsage(f"{at} must have {', '.join(needed)}; there is no {key!r}")

@@ -122,7 +122,7 @@ class MapCells:
         """The columns but the last one that are above one half at the first layer."""
         return np.flatnonzero(self.above[0, :-1]).tolist()
 
-    def told(self, row: int, column: int) -> str:
+    def share_text(self, row: int, column: int) -> str:
         """A share with its interval."""
         if self.known[row, column]:
             return f"{self.share[row, column] + 0.0:.2g} {BY_CONSTRUCTION}"
@@ -259,21 +259,21 @@ def _numbers(m: MapCells, leaves: int, arrives: int) -> Iterator[str]:
     above, n_rows, last = m.above, len(m.layers), m.share.shape[1] - 1
     end = m.place(last)
     sentences = [
-        f"{m.place(column)} is last above one half at {m.at(row)} ({m.told(row, column)})"
+        f"{m.place(column)} is last above one half at {m.at(row)} ({m.share_text(row, column)})"
         for column in m.sources
         for row in [int(np.flatnonzero(above[:, column])[-1])]
     ]
     if not m.sources:
-        shares = [f"{m.place(column)} {m.told(0, column)}" for column in m.largest(0)]
+        shares = [f"{m.place(column)} {m.share_text(0, column)}" for column in m.largest(0)]
         sentences.append(f"The largest shares at {m.at(0)} are {', '.join(shares)}")
     own = np.where(m.known[:, last] | np.isnan(m.share[:, last]), -np.inf, m.share[:, last])
     if arrives < n_rows and not m.known[arrives, last]:
         sentences.append(
-            f"{end} is first above one half at {m.at(arrives)} ({m.told(arrives, last)})"
+            f"{end} is first above one half at {m.at(arrives)} ({m.share_text(arrives, last)})"
         )
     elif np.isfinite(own).any():
         most = int(own.argmax())
-        sentences.append(f"{end} has at most {m.told(most, last)}, at {m.at(most)}, where measured")
+        sentences.append(f"{end} has at most {m.share_text(most, last)}, at {m.at(most)}, where measured")
     yield f"{'; '.join(sentences)}."
     for column in range(last):
         rows = np.flatnonzero(above[:, column] & ~m.known[:, column]).tolist()
@@ -294,7 +294,7 @@ def _helping(m: MapCells) -> Iterator[str]:
     """The heads or MLPs that help the answer most, and those that work against it."""
     helpers, opponents = m.resolved(1), m.resolved(-1)
     best, worst = (
-        ", ".join(f"{m.name(*place)} ({m.told(*place)})" for place in places[:NAMED])
+        ", ".join(f"{m.name(*place)} ({m.share_text(*place)})" for place in places[:NAMED])
         for places in (helpers, opponents)
     )
     one = "head" if m.part == "heads" else "MLP at a token"
@@ -309,7 +309,7 @@ def _helping(m: MapCells) -> Iterator[str]:
         row, column = (int(x) for x in np.unravel_index(int(shares.argmax()), shares.shape))
         yield (
             f"No {one} is resolved to help or to oppose the answer; the largest share is that of"
-            f" {m.name(row, column)} ({m.told(row, column)})."
+            f" {m.name(row, column)} ({m.share_text(row, column)})."
         )
     yield (
         f"Of {counted(m.n_measured, 'measured cell')}, taken together, {len(helpers)} are resolved"
@@ -344,7 +344,7 @@ def answer_table(record: Record, title: str) -> TextTable:
         places += [x for x in np.flatnonzero(passed).tolist() if x not in places]
         places = [*sorted(places[:LISTED]), m.share.shape[1] - 1]
         rows = [
-            ("embedding" if layer < 0 else str(layer), *(m.told(row, x) for x in places))
+            ("embedding" if layer < 0 else str(layer), *(m.share_text(row, x) for x in places))
             for row, layer in enumerate(m.layers)
         ]
         headings = [m.place(column) for column in places]
@@ -356,7 +356,7 @@ def answer_table(record: Record, title: str) -> TextTable:
         rows, columns = np.nonzero(shares > EXACT)
         order = sorted(zip(rows.tolist(), columns.tolist(), strict=True), key=lambda x: -shares[x])
         cells += [
-            (m.name(*place), m.told(*place), does if place in resolved else "not resolved")
+            (m.name(*place), m.share_text(*place), does if place in resolved else "not resolved")
             for place in order[:LISTED]
         ]
     columns = ("head" if m.part == "heads" else "MLP", "share", "the answer")

@@ -96,7 +96,7 @@ class ScriptedJudge(OneLine):
     def of(judgments: Judgments) -> ScriptedJudge:
         """A judge that says what judgments say; its id says whose they are."""
         name = f"script of {judgments.rater.id}"
-        return ScriptedJudge(lambda request: _said(judgments, request), name)
+        return ScriptedJudge(lambda request: _as_answer(judgments, request), name)
 
     def answer(self, request: JudgeRequest, seed: int) -> JudgeAnswer:
         """See `Judge.answer`. Tokens are estimated; it costs nothing."""
@@ -113,7 +113,7 @@ class ScriptedJudge(OneLine):
         )
 
 
-def _said(judgments: Judgments, request: JudgeRequest) -> dict[str, Any]:
+def _as_answer(judgments: Judgments, request: JudgeRequest) -> dict[str, Any]:
     if request.step == "criteria":
         return {"criteria": _criteria(judgments.claim(request.claim), request)}
     whole = request.step == "one"
@@ -344,7 +344,7 @@ class ServedJudge:
         errors = import_module("pydantic_ai.exceptions")
         refused = (errors.ModelRequestRejectedError, errors.ModelQuotaExceededError)
         try:
-            return self._told(_run(self._ask(request, seed)))
+            return self._answer_of(_run(self._ask(request, seed)))
         except refused as error:
             raise NoAnswer(f"{self.id} refuses the request: {first_line(error)}") from None
         except errors.ModelAPIError as error:
@@ -394,7 +394,7 @@ class ServedJudge:
             output_mode="native", output_object=output
         )
 
-    def _told(self, response: Any) -> JudgeAnswer:
+    def _answer_of(self, response: Any) -> JudgeAnswer:
         """What a response says, and what it took."""
         parts = import_module("pydantic_ai.messages")
         text = "".join(part.content for part in response.parts if isinstance(part, parts.TextPart))

@@ -119,14 +119,14 @@ def audit_request(judgments: Judgments, *, spare: Spare = "system") -> dict[str,
     codes = leaking(rubric)
     return {
         "criteria": {code: rubric.criterion(code).asks for code in codes},
-        "system": [_shown(claim, codes) for claim in judgments.claims if claim.claim.id in spared],
+        "system": [_claim_for_auditor(claim, codes) for claim in judgments.claims if claim.claim.id in spared],
         "claims": [
-            _shown(claim, codes) for claim in judgments.claims if claim.claim.id not in spared
+            _claim_for_auditor(claim, codes) for claim in judgments.claims if claim.claim.id not in spared
         ],
     }
 
 
-def _shown(judged: JudgedClaim, codes: Sequence[str]) -> dict[str, Any]:
+def _claim_for_auditor(judged: JudgedClaim, codes: Sequence[str]) -> dict[str, Any]:
     claim = judged.claim
     return {
         "id": claim.id,

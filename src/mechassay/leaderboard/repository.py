@@ -149,9 +149,9 @@ def read_change(
         name, inside, _ = rest.partition("/")
         if folder != SUBMISSIONS or not name:
             message = f"only {SUBMISSIONS}/NAME/ of one submission may change."
-            problems.note(_shown(path), message)
+            problems.note(_escaped(path), message)
         elif not inside:
-            problems.note(_shown(path), "a submission is a folder with files in it.")
+            problems.note(_escaped(path), "a submission is a folder with files in it.")
         else:
             names[name] = None
     there, then = git.listed(ours, f"{SUBMISSIONS}/"), git.listed(common, f"{SUBMISSIONS}/")
@@ -161,17 +161,17 @@ def read_change(
         _check_name(own, there, problems)
         if len(names) > 1:
             message = f"one of {len(names)} submissions; a pull request changes one."
-            problems.note(_shown(own), message)
+            problems.note(_escaped(own), message)
         if there.get(own) != then.get(own):
             message = f"{base} changed it since this branch began: merge {base} first."
-            problems.note(_shown(own), message)
+            problems.note(_escaped(own), message)
         _check_files(entries, problems)
         if len(entries) > files:
             message = f"{len(entries):,} files; at most {files:,} are allowed."
-            problems.note(_shown(own), message)
+            problems.note(_escaped(own), message)
         elif (total := git.size(entries)) > megabytes * 10**6:
             message = f"{total / 10**6:,.1f} MB; at most {megabytes:,g} MB are allowed."
-            problems.note(_shown(own), message)
+            problems.note(_escaped(own), message)
     if problems:
         return SubmissionChange("", problems)
     ((name, entries),) = files_of.items()
@@ -186,15 +186,15 @@ def _check_name(own: str, others: Iterable[str], problems: Problems) -> None:
     name = own.removeprefix(f"{SUBMISSIONS}/")
     if not _NAME.fullmatch(name) or name.endswith("."):
         problems.note(
-            _shown(own),
+            _escaped(own),
             "the name of a folder has small letters, digits and ._- alone, begins with a letter or"
             " a digit, does not end in a dot, and has at most 64 characters.",
         )
     if _DEVICES.fullmatch(_same(name)):
-        problems.note(_shown(own), "Windows keeps this name for a device; choose another one.")
+        problems.note(_escaped(own), "Windows keeps this name for a device; choose another one.")
     for other in others:
         if other != own and _same(other) == _same(own):
-            problems.note(_shown(own), f"cannot be told from {_shown(other)} on some systems.")
+            problems.note(_escaped(own), f"cannot be told from {_escaped(other)} on some systems.")
 
 
 def _check_files(entries: Sequence[_Entry], problems: Problems) -> None:
@@ -204,26 +204,26 @@ def _check_files(entries: Sequence[_Entry], problems: Problems) -> None:
     for entry in entries:
         if entry.mode != _DATA:
             message = _MODES.get(entry.mode, f"has the mode {entry.mode}; data has {_DATA}.")
-            problems.note(_shown(entry.path), message)
+            problems.note(_escaped(entry.path), message)
         parts = entry.path.split("/")
         _, _, *inside = parts
         if any(part.startswith(".") for part in inside):
-            problems.note(_shown(entry.path), "a hidden file or folder; names begin without a dot.")
+            problems.note(_escaped(entry.path), "a hidden file or folder; names begin without a dot.")
         elif not all(map(_PART.fullmatch, inside)):
             problems.note(
-                _shown(entry.path),
+                _escaped(entry.path),
                 "a name with other signs than letters, digits, spaces and .,:;+=@()[]-_",
             )
         if len("/".join(inside)) > LONGEST_PATH or len(inside) > DEEPEST:
             message = f"a path of more than {LONGEST_PATH} characters or {DEEPEST} folders."
-            problems.note(_shown(entry.path), message)
+            problems.note(_escaped(entry.path), message)
         above = ["/".join(parts[: i + 1]) for i in range(2, len(parts))]
         first = [taken.setdefault(_same(path), path) for path in above]
         if other := [x for x, path in zip(first, above, strict=True) if x != path]:
-            message = f"cannot be told from {_shown(other[0])} on some systems."
-            problems.note(_shown(entry.path), message)
+            message = f"cannot be told from {_escaped(other[0])} on some systems."
+            problems.note(_escaped(entry.path), message)
         if entry.path in folders:
-            problems.note(_shown(entry.path), "is a file and a folder.")
+            problems.note(_escaped(entry.path), "is a file and a folder.")
 
 
 def _same(name: str) -> str:
@@ -231,7 +231,7 @@ def _same(name: str) -> str:
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
 
 
-def _shown(path: str) -> str:
+def _escaped(path: str) -> str:
     r"""A path that others chose, in one line: signs that no path should have as `\u0023`."""
     return "".join(x if x == "/" or _PART.fullmatch(x) else f"\\u{ord(x):04x}" for x in path)
 
@@ -310,7 +310,7 @@ class _Git:
             # Bytes that are no text stay, as signs that no name may have.
             path = name.decode("utf-8", "surrogateescape")
             if path in entries:
-                raise BadFile(f"{commit[:12]}: has {_shown(path)} twice.")
+                raise BadFile(f"{commit[:12]}: has {_escaped(path)} twice.")
             entries[path] = _Entry(mode, content, path)
         return entries
 

@@ -323,12 +323,12 @@ class MeasureStudy:
         group = cell_name(self.model_name, task)
         return self.bench.kept(
             f"scores/{group}/{cell_name(method)}.safetensors",
-            lambda: self._found(task, method),
+            lambda: self._scores_of(task, method),
             lambda path: EdgeScores.load(path, self.model.graph),
             EdgeScores.save,
         )
 
-    def _found(self, task: str, method: str) -> EdgeScores:
+    def _scores_of(self, task: str, method: str) -> EdgeScores:
         own = task == self.task_name
         train = (
             self.train

@@ -104,9 +104,9 @@ class InterchangeBatch(OneLine):
         counts = {"dropped": sum(self.dropped.values())} if self.dropped else {}
         return {
             "n": len(self),
-            "base": _told(self.base_lengths),
-            "source": _told(self.source_lengths),
-            "label": _told(self.label_lengths),
+            "base": _range_text(self.base_lengths),
+            "source": _range_text(self.source_lengths),
+            "label": _range_text(self.label_lengths),
             "columns": self.names,
             **({"kinds": kinds} if kinds else {}),
             **counts,
@@ -117,9 +117,9 @@ class InterchangeBatch(OneLine):
         kinds = ", ".join(f"{n:,} {kind}" for kind, n in Counter(self.kinds).items() if kind)
         counts = {"dropped": self.dropped, "aligned": self.alignment}
         facts = {
-            "tokens of the base": _told(self.base_lengths),
-            "tokens of the source": _told(self.source_lengths),
-            "tokens of the label": _told(self.label_lengths),
+            "tokens of the base": _range_text(self.base_lengths),
+            "tokens of the source": _range_text(self.source_lengths),
+            "tokens of the label": _range_text(self.label_lengths),
             "columns": ", ".join(self.names),
             **({"kinds": kinds} if kinds else {}),
             "groups": f"{len(set(self.groups)):,}",
@@ -792,7 +792,7 @@ def _trimmed(labels: Int[Tensor, "n m"]) -> Int[Tensor, "n k"]:
     return labels[:, : max(1, longest)]
 
 
-def _told(lengths: Int[Tensor, "n"]) -> str:
+def _range_text(lengths: Int[Tensor, "n"]) -> str:
     if not len(lengths):
         return "none"
     least, most = int(lengths.min()), int(lengths.max())

@@ -304,8 +304,8 @@ def _read(row: Mapping[str, Any], in_cells: bool, default: str) -> InterchangePa
         id=_name(row, "id") or default,
         base=base,
         source=source,
-        label=_said(row, "label", in_cells),
-        base_label=_said(row, "base_label", in_cells) if row.get("base_label") else (),
+        label=_labels_of(row, "label", in_cells),
+        base_label=_labels_of(row, "base_label", in_cells) if row.get("base_label") else (),
         group=_name(row, "group"),
         kind=_name(row, "kind") or "",
         tags={
@@ -342,7 +342,7 @@ def _prompt(row: Mapping[str, Any], column: str) -> str:
     return text
 
 
-def _said(row: Mapping[str, Any], column: str, in_cells: bool) -> tuple[str, ...]:
+def _labels_of(row: Mapping[str, Any], column: str, in_cells: bool) -> tuple[str, ...]:
     labels = several(row[column], in_cells, "labels")
     if not isinstance(labels, tuple) or not all(isinstance(text, str) for text in labels):
         raise Mistake(f"{column!r} must be text or a list of texts", f"got {short(row[column])}")

@@ -91,7 +91,7 @@ def raise_mistakes(path: Path | str, mistakes: Sequence[tuple[int, Mistake]]) ->
             if mistake.error is error:
                 kinds.setdefault(mistake.what, []).append((place, mistake))
         if kinds:
-            lines = [_told(rows) for rows in kinds.values()]
+            lines = [_mistakes_text(rows) for rows in kinds.values()]
             if len(lines) > NAMED_MISTAKES:
                 left = len(lines) - NAMED_MISTAKES
                 lines = [*lines[:NAMED_MISTAKES], f"and {left} other kinds of mistakes"]
@@ -145,7 +145,7 @@ def spans_of(column: str, value: Any, text: str) -> dict[str, Span]:
     return {name: (begin, end) for name, (begin, end) in value.items()}
 
 
-def _told(rows: Sequence[tuple[int, Mistake]]) -> str:
+def _mistakes_text(rows: Sequence[tuple[int, Mistake]]) -> str:
     (place, first), places = rows[0], [place for place, _ in rows]
     detail = f"row {place}: {first.detail}" if len(rows) > 1 else first.detail
     return f"{where(places)}: {first.what}" + (f" ({detail})" if first.detail else "")

@@ -168,7 +168,7 @@ class Measure(Stored):
     criterion: str = ""
 
     def __repr__(self) -> str:
-        return f"Measure({self.name} of {self.of}: {_told(self)}, n={self.n})"
+        return f"Measure({self.name} of {self.of}: {_measure_text(self)}, n={self.n})"
 
     __str__ = __repr__
 
@@ -435,7 +435,7 @@ class Record(Stored):
 
     def __repr__(self) -> str:
         names = {role: spec.name for role, spec in self.specs.items() if spec.name}
-        texts = {m.name: _told(m) for m in self.measures if m.of == "result"}
+        texts = {m.name: _measure_text(m) for m in self.measures if m.of == "result"}
         own = ", ".join(f"{k}={v}" for k, v in {**names, **texts}.items())
         return f"Record({self.kind}: {shortened(own, LONGEST, LONGEST - 1)}, n={self.n})"
 
@@ -449,7 +449,7 @@ class Record(Stored):
         names = {role: spec.name for role, spec in self.specs.items() if spec.name}
         numbers = [m for m in self.measures if m.of == "result" or m.of.startswith("control:")]
         rows = [
-            [m.heading, "" if m.of == "result" else m.of.removeprefix("control:"), _told(m), m.n]
+            [m.heading, "" if m.of == "result" else m.of.removeprefix("control:"), _measure_text(m), m.n]
             for m in numbers[:ROWS]
         ]
         more = f"{len(numbers) - ROWS:,} more in to_pandas()" if len(numbers) > ROWS else ""
@@ -546,7 +546,7 @@ class Record(Stored):
         return self.model_copy(update={**fields, "specs": {**self.specs, **specs}})
 
 
-def _told(measure: Measure) -> str:
+def _measure_text(measure: Measure) -> str:
     return interval(measure.value, measure.low, measure.high)
 
 

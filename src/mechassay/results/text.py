@@ -128,7 +128,7 @@ def summary(record: Record, of: str = "result") -> dict[str, Numbers]:
     }
 
 
-TOLD = (0.01, 0.1)
+SIZES_PRINTED = (0.01, 0.1)
 """Circuit sizes at which faithfulness is told, as shares of the edges asked for."""
 
 
@@ -139,16 +139,16 @@ def faithfulness_text(records: Sequence[Record]) -> str:
         texts = [
             f"{name} {text}"
             for record, name in zip(records, labels(records), strict=True)
-            if (text := _told(Curve.of(record, by)))
+            if (text := _curve_text(Curve.of(record, by)))
         ]
         if texts:
             parts.append(f"Edges ranked by {by}: {'; '.join(texts)}.")
     return " ".join(["Faithfulness f over circuit size, on a log axis.", *parts])
 
 
-def _told(curve: Curve) -> str:
+def _curve_text(curve: Curve) -> str:
     texts: list[str] = []
-    for size in TOLD:
+    for size in SIZES_PRINTED:
         at = [
             place for place, fraction in enumerate(curve.fractions) if math.isclose(fraction, size)
         ]

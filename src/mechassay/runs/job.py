@@ -340,7 +340,7 @@ class Results(OneLine, Tabular):
 
     def _repr_html_(self) -> str:
         roles = self._roles()
-        rows = [(*(cell.of.get(x, "") for x in roles), _told(record)) for cell, record in self.done]
+        rows = [(*(cell.of.get(x, "") for x in roles), _measures_text(record)) for cell, record in self.done]
         rows += [
             (*(cell.of.get(x, "") for x in roles), f"{failure.status}: {failure.message}")
             for cell, failure in self.left
@@ -398,7 +398,7 @@ class Results(OneLine, Tabular):
         return Results(self.folder, done, left)
 
 
-def _told(record: Record) -> str:
+def _measures_text(record: Record) -> str:
     """The measures of a result in words."""
     own = [m for m in record.measures if m.of == "result"]
     return ", ".join(f"{m.heading} {interval(m.value, m.low, m.high)}" for m in own)

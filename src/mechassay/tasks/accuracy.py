@@ -101,7 +101,7 @@ def score_prompts(
     """
     needs_model(model, "score_prompts")
     questions = _questions(model, prompts)
-    predicted = _said(model, questions, progress)
+    predicted = _predictions(model, questions, progress)
     greedy, ranked, chance = np.full((3, len(prompts)), np.nan)
     for row, question in enumerate(questions):
         prompt = question.tokens
@@ -132,7 +132,7 @@ def log_probabilities(
     """
     needs_model(model, "log_probabilities")
     questions = _questions(model, prompts)
-    predicted = _said(model, questions, progress)
+    predicted = _predictions(model, questions, progress)
     scored: list[dict[str, float]] = []
     for prompt, question in zip(prompts, questions, strict=True):
         texts = (*prompt.answers, *prompt.choices)
@@ -224,7 +224,7 @@ def _questions(model: Model, prompts: Sequence[Prompt]) -> list[_TokenQuestion]:
     return questions
 
 
-def _said(
+def _predictions(
     model: Model, questions: Sequence[_TokenQuestion], progress: Progress
 ) -> dict[Tokens, _Next]:
     """What the model says after every prompt, and after what continuations look like before each

@@ -377,7 +377,7 @@ def _year_spans(text: str, place: int) -> dict[str, Span]:
 
 SPLIT = "split"
 
-Said = tuple[str, tuple[str, ...], tuple[str, ...]]
+PromptAndLabels = tuple[str, tuple[str, ...], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -417,13 +417,13 @@ def contents_of(rows: list[PairRow], path: str, name: str, split_column: str) ->
     )
     _check_ids(rows, path, name)
     splits = _splits(rows, hashes, path, split_column)
-    stated = [_said(row) for row in rows]
+    stated = [_prompt_and_labels(row) for row in rows]
     _check_contradictions(rows, stated, path)
     groups = _groups(rows, hashes, name)
     repeated = [rows[row].place for row, _ in _repeats([row.clean for row in rows])]
     if not repeated:
         return Contents(rows, splits, groups, {})
-    whole = len(_repeats([(row.counterfactual, *_said(row)) for row in rows]))
+    whole = len(_repeats([(row.counterfactual, *_prompt_and_labels(row)) for row in rows]))
     has = "has" if len(repeated) == 1 else "have"
     note = f"{where(repeated)} {has} the clean prompt of a row before"
     note += f" ({whole:,} of them repeat{'s' * (whole == 1)} a whole row)" if whole else ""
@@ -437,7 +437,7 @@ def own_id(name: str, row: PairRow) -> str:
     return f"{name}-{row.place:06d}" if row.id is None else row.id
 
 
-def _said(row: PairRow) -> Said:
+def _prompt_and_labels(row: PairRow) -> PromptAndLabels:
     """The clean prompt, and its answers and foils in one order."""
     answers = row.answers or map(str, row.answer_ids)
     foils = row.foils or map(str, row.foil_ids)
@@ -490,7 +490,7 @@ def _check_shared_prompts(rows: Sequence[PairRow], splits: Sequence[str], path: 
         )
 
 
-def _check_contradictions(rows: Sequence[PairRow], stated: Sequence[Said], path: str) -> None:
+def _check_contradictions(rows: Sequence[PairRow], stated: Sequence[PromptAndLabels], path: str) -> None:
     first = {what: row for row, what in reversed(list(enumerate(stated)))}
     against = [
         (row, first[clean, foils, answers])

@@ -210,7 +210,7 @@ class Template(Task):
         prompt = filled(self.prompt, fields)
         if prompt.text in self._by_text:
             return replace(prompt, answers=self._by_text[prompt.text].prompt.answers)
-        if set(_FIELD.findall(self.answer)) <= set(self._shown):
+        if set(_FIELD.findall(self.answer)) <= set(self._prompt_fields):
             return replace(prompt, answers=(filled(self.answer, fields).text,))
         return prompt
 
@@ -224,12 +224,12 @@ class Template(Task):
         """The split that may use a prompt; `split` where no other can make it."""
         if text in self._by_text:
             return self._by_text[text].split
-        if not set(self.disjoint).isdisjoint(self._shown):
+        if not set(self.disjoint).isdisjoint(self._prompt_fields):
             return split
         return share_of(text)
 
     @property
-    def _shown(self) -> Sequence[str]:
+    def _prompt_fields(self) -> Sequence[str]:
         """The fields of the prompt."""
         return self._pieces[1::2]
 
@@ -264,12 +264,12 @@ class Template(Task):
                     f" {template!r}."
                 )
         uses = [
-            ("the prompt", self._shown, known),
+            ("the prompt", self._prompt_fields, known),
             ("the answer", _FIELD.findall(self.answer), known),
             ("disjoint", self.disjoint, known),
             ("group", [self.group] if self.group is not None else [], known),
             # A field that the prompt does not show changes nothing in it.
-            *((f"the change {kind!r}", names, self._shown) for kind, names in self.changes.items()),
+            *((f"the change {kind!r}", names, self._prompt_fields) for kind, names in self.changes.items()),
         ]
         for where, names, allowed in uses:
             for name in names:

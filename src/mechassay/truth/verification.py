@@ -132,7 +132,7 @@ class Verification(OneLine):
         return float(inside.min()) if len(inside) else float("nan")
 
     @property
-    def found(self) -> Circuit:
+    def recovered(self) -> Circuit:
         """The edges above the widest gap between effects; none if no edge has an effect."""
         return above_the_gap(self.claimed.graph, self.effects)
 
@@ -140,7 +140,7 @@ class Verification(OneLine):
     def holds(self) -> bool:
         """Whether the claim is found, above the rest by `MARGIN`, in enough of the pairs."""
         clear = self.margin >= MARGIN and self.joint_margin >= MARGIN
-        return clear and self.least_share >= LEAST_SHARE and self.found == self.claimed
+        return clear and self.least_share >= LEAST_SHARE and self.recovered == self.claimed
 
 
 def verify(

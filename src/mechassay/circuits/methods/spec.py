@@ -210,7 +210,7 @@ class CircuitSpec:
         """
         if self.kind == "canonical":
             known = canonical(self.name, graph or CANONICAL.load(self.name).graph)
-            return self._found(known.circuit, {"found in": known.model, "paper": known.paper})
+            return self._as_found(known.circuit, {"found in": known.model, "paper": known.paper})
         if self.kind in GIVEN:
             return self._given(graph, by)
         if self.kind == "truth" and truth is not None:
@@ -219,16 +219,16 @@ class CircuitSpec:
             about = scores[self.name].provenance
             keys = ("split", "n_examples", "objective", "pairing", "left out", "seconds")
             kept = {key: about[key] for key in keys if key in about}
-            return self._found(self.cut(scores[self.name], by), kept)
+            return self._as_found(self.cut(scores[self.name], by), kept)
         if graph is None or self.kind in ("truth", "method"):
             raise BadUsage(f"The circuit {self.text!r} needs a model, which is not given here.")
         if self.kind == "random":
             assert self.size is not None
             n_edges = EdgeScores.of(graph, graph.legal.float()).size(self.size)
             if self.name == "random":
-                return self._found(Random(seed=seed).draw(graph).top(n_edges), {"seed": seed})
-            return self._found(RandomPaths(seed=seed).circuit(graph, n_edges), {"seed": seed})
-        return self._found(Circuit.full(graph) if self.kind == "full" else Circuit.empty(graph), {})
+                return self._as_found(Random(seed=seed).draw(graph).top(n_edges), {"seed": seed})
+            return self._as_found(RandomPaths(seed=seed).circuit(graph, n_edges), {"seed": seed})
+        return self._as_found(Circuit.full(graph) if self.kind == "full" else Circuit.empty(graph), {})
 
     def _given(self, graph: Graph | None, by: By) -> FoundCircuit:
         about: dict[str, Any] = {SCORES_SHA256: self.file_hash}
@@ -236,12 +236,12 @@ class CircuitSpec:
             about["size"] = self.size
         if self.kind == "file":
             held = read_scores_or_circuit(Path(self.name), graph)
-            return self._found(self.chosen(*held, by), about)
+            return self._as_found(self.chosen(*held, by), about)
         assert self.size is not None, "a folder has a size"
         file, circuit = CircuitSeries.load(self.name, graph).named_within(self.size)
-        return self._found(circuit, {**about, "file": file or "none is so small"})
+        return self._as_found(circuit, {**about, "file": file or "none is so small"})
 
-    def _found(self, circuit: Circuit, about: Mapping[str, Any]) -> FoundCircuit:
+    def _as_found(self, circuit: Circuit, about: Mapping[str, Any]) -> FoundCircuit:
         return FoundCircuit(self.called, circuit, about)
 
     def chosen(self, scores: Scores | None, circuit: Circuit | None, by: By) -> Circuit:
