@@ -1,4 +1,4 @@
-"""Locals, arguments and fields say what they hold."""
+"""Locals, arguments, fields and private functions say what they hold."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ REFUSED = {"found", "told", "said", "shown", "each"}
 
 
 def vague_names(text: str) -> Iterator[tuple[int, str]]:
-    """The line and the name of every value that is called by one of these words."""
+    """The line and the name of every value or private function called by one of these words."""
     for node in ast.walk(ast.parse(text)):
         name = ""
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             name = node.id
         elif isinstance(node, ast.arg):
             name = node.arg
+        elif isinstance(node, ast.FunctionDef) and node.name.startswith("_"):
+            name = node.name
         if name.strip("_") in REFUSED:
             yield node.lineno, name  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -33,6 +35,7 @@ def vague_names(text: str) -> Iterator[tuple[int, str]]:
         ("def f(said): return lambda told: told", ["said", "told"]),
         ("class A:\n    shown: int", ["shown"]),
         ("if found := 1: pass", ["found"]),
+        ("def _told(x): pass", ["_told"]),
         ("class A:\n    @property\n    def found(self): return x.each", []),
     ],
 )

@@ -545,7 +545,12 @@ class _KeptValues:
         folder.mkdir(parents=True, exist_ok=True)
         file, belongs = folder / "divergences.npy", folder / "of.txt"
         if not file.is_file():
-            _check_room(folder, 4 * math.prod(shape))
+            # A memory-mapped file on a full disk kills the process.
+            size = 4 * math.prod(shape)
+            free = shutil.disk_usage(folder).free
+            # The parquet file is written beside it before it is removed.
+            if 2 * size > free:
+                raise DiskFull.of(folder, 2 * size, free, what="the file of divergences")
             partial = file.with_suffix(".new.npy")
             new = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=shape)
             new[:] = np.nan
@@ -572,14 +577,6 @@ class _KeptValues:
         """Write what is in memory to the disk."""
         if isinstance(self.array, np.memmap):
             self.array.flush()
-
-
-def _check_room(folder: Path, size: int) -> None:
-    """Refuse what does not fit: a memory-mapped file on a full disk kills the process."""
-    free = shutil.disk_usage(folder).free
-    # The parquet file is written beside it before it is removed.
-    if 2 * size > free:
-        raise DiskFull.of(folder, 2 * size, free, what="the file of divergences")
 
 
 def _identity(

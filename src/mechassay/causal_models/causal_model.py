@@ -335,8 +335,8 @@ class CausalModel(OneLine):
             ) from error
         if not variable.allows(value):
             raise BadUsage(
-                f"{not_total} {self._parents_text(name, of_parents)} gives {shortened(repr(value), 40)},"
-                f" which is none of {variable.allowed}."
+                f"{not_total} {self._parents_text(name, of_parents)} gives"
+                f" {shortened(repr(value), 40)}, which is none of {variable.allowed}."
             )
         return value
 

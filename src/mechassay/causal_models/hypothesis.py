@@ -282,7 +282,9 @@ def distinguish(
                 )
         for row in bases_and_sources(examples, kinds, dropped):
             try:
-                outcome = [_expected_answer(model, variable, row) for model, variable in (first, second)]
+                outcome = [
+                    _expected_answer(model, variable, row) for model, variable in (first, second)
+                ]
             except Undecided as error:
                 dropped[error.reason] += 1
                 continue

@@ -243,7 +243,9 @@ def _outcome(
     sized = prediction.measure in SIZED and claim.size
     name = f"{prediction.measure}@{claim.size}" if sized else prediction.measure
     measures = [stored.record.measure(name, prediction.of) for stored in own]
-    outcomes_of = [(value, _outcome_of_measure(prediction, value)) for value in measures if value is not None]
+    outcomes_of = [
+        (value, _outcome_of_measure(prediction, value)) for value in measures if value is not None
+    ]
     known = [
         (WORST.index(outcome), outcome_measure)
         for outcome_measure, outcome in outcomes_of

@@ -626,7 +626,14 @@ def _beside(
         text = f"{_what(part)} beside the alternative is undefined, or has no interval, in"
         return Answer("NOT TESTED", f"{text} {theirs[0].file}.")
     read = (own, theirs)
-    text = _in_words(part, claim, difference, alternative)
+    value, low, high = difference
+    less = value < 0
+    size = interval(-value, -high, -low) if less else str(difference)
+    does, than = ("Without it the model loses", "without ") if part.loss else ("It recovers", "")
+    text = (
+        f"{does} {size} {'less' if less else 'more'} than {than}the alternative"
+        f" ({_named(claim)}: {alternative}), pair by pair."
+    )
     if difference == (0.0, 0.0, 0.0):
         same = "That is none: it does the same on every pair."
         return Answer("NOT TESTED", f"{text} {same}", read)
@@ -642,17 +649,6 @@ def _beside(
         none = f"That is none: random circuits of its size may reach {number(chance)}."
         return Answer("NOT TESTED", f"{text} {none}", read)
     return _decided(difference.low > 0, difference.high < 0, text, read)
-
-
-def _in_words(part: RecordTest, claim: Claim, difference: Bounds, alternative: Bounds) -> str:
-    value, low, high = difference
-    less = value < 0
-    size = interval(-value, -high, -low) if less else str(difference)
-    does, than = ("Without it the model loses", "without ") if part.loss else ("It recovers", "")
-    return (
-        f"{does} {size} {'less' if less else 'more'} than {than}the alternative"
-        f" ({_named(claim)}: {alternative}), pair by pair."
-    )
 
 
 def _paired(

@@ -182,11 +182,14 @@ def score(
     source = score.source
     typer.echo(
         f"Score of the paper: {_score_text(source.cvs, source.gated_tier)}, of {source.system}"
-        f" ({source.why}); highest {_score_text(source.highest)}, median {_score_text(source.median)}"
+        f" ({source.why}); highest {_score_text(source.highest)},"
+        f" median {_score_text(source.median)}"
     )
     exists, supported = score.source_quote_exists, score.source_supported
     typer.echo(f"Supported: {_score_text(supported.cvs, supported.gated_tier)}")
-    typer.echo(f"Quotes exist for: {_score_text(exists.cvs, exists.gated_tier)}, whatever they are about")
+    typer.echo(
+        f"Quotes exist for: {_score_text(exists.cvs, exists.gated_tier)}, whatever they are about"
+    )
     for warning in dict.fromkeys(text for record in records for text in record.warnings):
         typer.echo(f"warning: {warning}", err=True)
     if page is not None:
@@ -368,7 +371,8 @@ def _tell_steps(judgments: Judgments, file: Path, page: Path | None) -> None:
     source = score_judgments(judgments).source
     typer.echo(
         f"Score of the paper: {_score_text(source.cvs, source.gated_tier)}, of {source.system}"
-        f" ({source.why}); highest {_score_text(source.highest)}, median {_score_text(source.median)}"
+        f" ({source.why}); highest {_score_text(source.highest)},"
+        f" median {_score_text(source.median)}"
     )
     if page is not None:
         typer.echo(f"Written: {write_page(page, [record])}")

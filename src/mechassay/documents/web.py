@@ -578,7 +578,11 @@ class _Unseen:
                 continue
             before = len(self.hidden_texts)
             self._walk(child, own, looks, values)
-            if len(self.hidden_texts) > before and not len(child) and not (child.text or "").strip():
+            if (
+                len(self.hidden_texts) > before
+                and not len(child)
+                and not (child.text or "").strip()
+            ):
                 self._drop(child, "", "")
 
     def _styles(self, element: Any) -> list[Style]:

@@ -119,7 +119,9 @@ class _TaskReader:
             regions=tuple(region.name for region in regions),
             labels=labels,
             choices=choices,
-            lengths=next(known for known in LENGTHS if known == self._checked_lengths(lengths, choices)),
+            lengths=next(
+                known for known in LENGTHS if known == self._checked_lengths(lengths, choices)
+            ),
             filler=filler,
         )
 

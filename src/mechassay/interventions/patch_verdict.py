@@ -273,7 +273,9 @@ def _numbers(m: MapCells, leaves: int, arrives: int) -> Iterator[str]:
         )
     elif np.isfinite(own).any():
         most = int(own.argmax())
-        sentences.append(f"{end} has at most {m.share_text(most, last)}, at {m.at(most)}, where measured")
+        sentences.append(
+            f"{end} has at most {m.share_text(most, last)}, at {m.at(most)}, where measured"
+        )
     yield f"{'; '.join(sentences)}."
     for column in range(last):
         rows = np.flatnonzero(above[:, column] & ~m.known[:, column]).tolist()

@@ -212,19 +212,16 @@ def load_judge(text: str, **settings: Any) -> Judge:
         )
     if kind == "scripted":
         judgments = read_judgments(rest)
-        _check_statuses(judgments, rest)
+        known = load_rubric(judgments.rubric).statuses
+        if not any(status in known for own in judgments.claims for status in own.statuses.values()):
+            raise BadUsage(
+                f"{rest}: a script has criteria that are {', '.join(known)}; it has none."
+            )
         return ScriptedJudge.of(judgments)
     if kind == "replay":
         return ReplayJudge.of(rest)
 
     return ServedJudge.of(rest, **settings)
-
-
-def _check_statuses(judgments: Judgments, name: str) -> None:
-    """Refuse a script without anything to answer."""
-    known = load_rubric(judgments.rubric).statuses
-    if not any(status in known for own in judgments.claims for status in own.statuses.values()):
-        raise BadUsage(f"{name}: a script has criteria that are {', '.join(known)}; it has none.")
 
 
 OPENAI = "https://api.openai.com/v1"

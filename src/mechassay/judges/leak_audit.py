@@ -119,9 +119,15 @@ def audit_request(judgments: Judgments, *, spare: Spare = "system") -> dict[str,
     codes = leaking(rubric)
     return {
         "criteria": {code: rubric.criterion(code).asks for code in codes},
-        "system": [_claim_for_auditor(claim, codes) for claim in judgments.claims if claim.claim.id in spared],
+        "system": [
+            _claim_for_auditor(claim, codes)
+            for claim in judgments.claims
+            if claim.claim.id in spared
+        ],
         "claims": [
-            _claim_for_auditor(claim, codes) for claim in judgments.claims if claim.claim.id not in spared
+            _claim_for_auditor(claim, codes)
+            for claim in judgments.claims
+            if claim.claim.id not in spared
         ],
     }
 

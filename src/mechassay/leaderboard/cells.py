@@ -76,10 +76,6 @@ def why_lacking(record: Record, measure: Measure) -> str:
     p = _percentile(measure.name.removeprefix(BOUND))
     if p is None:
         return ""
-    return _of_percentile(record, p, is_bound)
-
-
-def _of_percentile(record: Record, p: float, is_bound: bool) -> str:
     given = record.specs["task"].args if "task" in record.specs else {}
     if given.get("population") is True:
         return "no interval: these are all pairs that exist"

@@ -208,7 +208,9 @@ def _check_files(entries: Sequence[_Entry], problems: Problems) -> None:
         parts = entry.path.split("/")
         _, _, *inside = parts
         if any(part.startswith(".") for part in inside):
-            problems.note(_escaped(entry.path), "a hidden file or folder; names begin without a dot.")
+            problems.note(
+                _escaped(entry.path), "a hidden file or folder; names begin without a dot."
+            )
         elif not all(map(_PART.fullmatch, inside)):
             problems.note(
                 _escaped(entry.path),

@@ -292,11 +292,11 @@ class Trace:
         def whole(x: Tensor) -> Tensor:
             return x[row : row + 1].expand(times, *x.shape[1:])
 
-        return self._each(cut, whole, start)
+        return self._with_tensors(cut, whole, start)
 
     def beginning(self, stop: int) -> Trace:
         """The columns before `stop` alone; nothing is copied."""
-        return self._each(
+        return self._with_tensors(
             lambda x, columns: x.narrow(columns, 0, stop),
             lambda x: x.narrow(2, 0, stop),
             self.start,
@@ -304,9 +304,9 @@ class Trace:
 
     def select(self, rows: Int[Tensor, "some"] | slice) -> Trace:
         """Some of the prompts; a slice copies nothing."""
-        return self._each(lambda x, columns: x[rows], lambda x: x[rows], self.start)
+        return self._with_tensors(lambda x, columns: x[rows], lambda x: x[rows], self.start)
 
-    def _each(
+    def _with_tensors(
         self, change: Callable[[Tensor, int], Tensor], keys: Callable[[Tensor], Tensor], start: int
     ) -> Trace:
         """Every tensor changed: (tensor, axis of its columns), and keys and values."""

@@ -69,13 +69,7 @@ def resolve(source: str) -> Resolved:
         return replace(known_source, kind="folder", location=str(folder))
     if known_source.kind != "gguf":
         return known_source
-    held = _resolve_gguf(Path(known_source.location))
-    return replace(
-        held, name=known_source.name, untrained=known_source.untrained, own=known_source.own
-    )
-
-
-def _resolve_gguf(path: Path) -> Resolved:
+    path = Path(known_source.location)
     digest = file_hash(path)[:16]
     target = cache_folder() / "gguf" / digest
     if not is_model_folder(target):
@@ -89,7 +83,10 @@ def _resolve_gguf(path: Path) -> Resolved:
                 shutil.copyfile(path, alone)
             dequantise(alone, bench / digest)
             publish(bench / digest, target)
-    return Resolved("gguf", path.stem, str(target), f"dequantised from {path}, SHA-256 {digest}…")
+    held = Resolved("gguf", path.stem, str(target), f"dequantised from {path}, SHA-256 {digest}…")
+    return replace(
+        held, name=known_source.name, untrained=known_source.untrained, own=known_source.own
+    )
 
 
 _TOKENIZER_FILES = (

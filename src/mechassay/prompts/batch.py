@@ -85,9 +85,9 @@ class Batch(OneLine):
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch with its tensors on `device`."""
-        return self._each(lambda x: x.to(device))
+        return self._with_tensors(lambda x: x.to(device))
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+    def _with_tensors(self, change: Callable[[Tensor], Tensor]) -> Batch:
         return replace(self, **{name: change(getattr(self, name)) for name in _TENSORS})
 
     def select(self, rows: Sequence[int]) -> Batch:
@@ -110,7 +110,7 @@ class Batch(OneLine):
     def repeat(self, times: int) -> Batch:
         """The batch `times` times over, copy after copy."""
         return replace(
-            self._each(lambda x: x.repeat(times, 1)),
+            self._with_tensors(lambda x: x.repeat(times, 1)),
             ids=self.ids * times,
             groups=self.groups * times,
         )

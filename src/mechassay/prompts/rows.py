@@ -77,10 +77,10 @@ def read_rows(path: Path) -> Rows:
     if ending in DELIMITERS:
         return _cells(path, text, DELIMITERS[ending])
     if ending == ".json":
-        return _each(path, enumerate(_list(path, text), 1), lambda row: _object(row, text))
+        return _read_rows(path, enumerate(_list(path, text), 1), lambda row: _object(row, text))
     lines = enumerate(text.split("\n"), 1)
     filled = ((number, line) for number, line in lines if line and not line.isspace())
-    return _each(path, filled, _line)
+    return _read_rows(path, filled, _line)
 
 
 def raise_mistakes(path: Path | str, mistakes: Sequence[tuple[int, Mistake]]) -> None:
@@ -151,7 +151,9 @@ def _mistakes_text(rows: Sequence[tuple[int, Mistake]]) -> str:
     return f"{where(places)}: {first.what}" + (f" ({detail})" if first.detail else "")
 
 
-def _each(path: Path, rows: Iterable[tuple[int, T]], read: Callable[[T], dict[str, Any]]) -> Rows:
+def _read_rows(
+    path: Path, rows: Iterable[tuple[int, T]], read: Callable[[T], dict[str, Any]]
+) -> Rows:
     """Rows read one by one; mistakes are told together."""
     done: Rows = []
     mistakes: list[tuple[int, Mistake]] = []
@@ -203,7 +205,7 @@ def _cells(path: Path, text: str, delimiter: str) -> Rows:
             raise Mistake("another number of cells than the header", detail)
         return dict(zip(header, cells, strict=True))
 
-    return _each(path, rows, named)
+    return _read_rows(path, rows, named)
 
 
 def _list(path: Path, text: str) -> list[Any]:

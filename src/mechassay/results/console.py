@@ -95,25 +95,20 @@ def _print_rows(table: TextTable, console: Console, elsewhere: str) -> int:
         return _draw(layout, console)
     layout = _reduced(table, width)
     if layout is None:
-        _print_blocks(table, console)
+        for row in table.rows:
+            name, *others = row.cells
+            style = STYLES.get(row.kind, "")
+            print_text(name or NOTHING, console, f"bold {style}".strip())
+            for column, cell in zip(table.columns[1:], others, strict=True):
+                if cell:
+                    text = f"{column.heading}: {' '.join(cell.split(chr(10)))}"
+                    print_text(f"  {text}", console, style or None, "    ")
         return 0
     wide = _draw(layout, console)
     left_out = [table.columns[place].heading for place in every if place not in layout.places]
     needed = f"a terminal of {_least_width(table):,} columns"
     print_text(f"Not shown: {'; '.join(left_out)}. See {elsewhere}, or {needed}.", console)
     return wide
-
-
-def _print_blocks(table: TextTable, console: Console) -> None:
-    """A row a block: its first cell, and below it each other one with its heading."""
-    for row in table.rows:
-        name, *others = row.cells
-        style = STYLES.get(row.kind, "")
-        print_text(name or NOTHING, console, f"bold {style}".strip())
-        for column, cell in zip(table.columns[1:], others, strict=True):
-            if cell:
-                text = f"{column.heading}: {' '.join(cell.split(chr(10)))}"
-                print_text(f"  {text}", console, style or None, "    ")
 
 
 # Layouts

@@ -449,7 +449,12 @@ class Record(Stored):
         names = {role: spec.name for role, spec in self.specs.items() if spec.name}
         numbers = [m for m in self.measures if m.of == "result" or m.of.startswith("control:")]
         rows = [
-            [m.heading, "" if m.of == "result" else m.of.removeprefix("control:"), _measure_text(m), m.n]
+            [
+                m.heading,
+                "" if m.of == "result" else m.of.removeprefix("control:"),
+                _measure_text(m),
+                m.n,
+            ]
             for m in numbers[:ROWS]
         ]
         more = f"{len(numbers) - ROWS:,} more in to_pandas()" if len(numbers) > ROWS else ""

@@ -340,7 +340,10 @@ class Results(OneLine, Tabular):
 
     def _repr_html_(self) -> str:
         roles = self._roles()
-        rows = [(*(cell.of.get(x, "") for x in roles), _measures_text(record)) for cell, record in self.done]
+        rows = [
+            (*(cell.of.get(x, "") for x in roles), _measures_text(record))
+            for cell, record in self.done
+        ]
         rows += [
             (*(cell.of.get(x, "") for x in roles), f"{failure.status}: {failure.message}")
             for cell, failure in self.left

@@ -260,31 +260,22 @@ class PlantedTrainer:
         """
         sae = self.planted.sae(self.worth, cosine=self.cosine, seed=seed + 1)
         if encoder is not None:
-            sae = _beginning_with(sae, encoder, decoder, b_enc)
+            # The features that read most like the given columns come first, and get them.
+            m = encoder.shape[1]
+            _, given, mine = matched_rows(unit_rows(encoder.mT), unit_rows(sae.w_enc.mT))
+            rest = sorted(set(range(sae.n_features)) - set(mine.tolist()))
+            order = torch.cat((mine[given.argsort()], torch.tensor(rest, dtype=torch.long)))
+            w_enc = torch.cat((encoder, sae.w_enc[:, order[m:]]), dim=1)
+            w_dec, biases, at = sae.w_dec[order], sae.b_enc[order], sae.threshold
+            sae = replace(
+                sae,
+                w_enc=w_enc,
+                w_dec=w_dec if decoder is None else torch.cat((decoder, w_dec[m:])),
+                b_enc=biases if b_enc is None else torch.cat((b_enc, biases[m:])),
+                threshold=None if at is None else at[order],
+            )
         nothing = torch.zeros(1)
         return TrainedSAE(sae, sae.w_dec, nothing, nothing)
-
-
-def _beginning_with(
-    sae: SAE,
-    encoder: Float[Tensor, "d m"],
-    decoder: Float[Tensor, "m d"] | None,
-    b_enc: Float[Tensor, "m"] | None,
-) -> SAE:
-    """The SAE with the features first that read most like these columns, which they get."""
-    m = encoder.shape[1]
-    _, given, mine = matched_rows(unit_rows(encoder.mT), unit_rows(sae.w_enc.mT))
-    rest = sorted(set(range(sae.n_features)) - set(mine.tolist()))
-    order = torch.cat((mine[given.argsort()], torch.tensor(rest, dtype=torch.long)))
-    w_enc = torch.cat((encoder, sae.w_enc[:, order[m:]]), dim=1)
-    w_dec, biases, at = sae.w_dec[order], sae.b_enc[order], sae.threshold
-    return replace(
-        sae,
-        w_enc=w_enc,
-        w_dec=w_dec if decoder is None else torch.cat((decoder, w_dec[m:])),
-        b_enc=biases if b_enc is None else torch.cat((b_enc, biases[m:])),
-        threshold=None if at is None else at[order],
-    )
 
 
 def plant(settings: PlantedSettings | None = None, **changes: Any) -> PlantedFeatures:

@@ -490,7 +490,9 @@ def _check_shared_prompts(rows: Sequence[PairRow], splits: Sequence[str], path: 
         )
 
 
-def _check_contradictions(rows: Sequence[PairRow], stated: Sequence[PromptAndLabels], path: str) -> None:
+def _check_contradictions(
+    rows: Sequence[PairRow], stated: Sequence[PromptAndLabels], path: str
+) -> None:
     first = {what: row for row, what in reversed(list(enumerate(stated)))}
     against = [
         (row, first[clean, foils, answers])

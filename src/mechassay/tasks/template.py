@@ -269,7 +269,10 @@ class Template(Task):
             ("disjoint", self.disjoint, known),
             ("group", [self.group] if self.group is not None else [], known),
             # A field that the prompt does not show changes nothing in it.
-            *((f"the change {kind!r}", names, self._prompt_fields) for kind, names in self.changes.items()),
+            *(
+                (f"the change {kind!r}", names, self._prompt_fields)
+                for kind, names in self.changes.items()
+            ),
         ]
         for where, names, allowed in uses:
             for name in names:

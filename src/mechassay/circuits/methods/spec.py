@@ -228,7 +228,9 @@ class CircuitSpec:
             if self.name == "random":
                 return self._as_found(Random(seed=seed).draw(graph).top(n_edges), {"seed": seed})
             return self._as_found(RandomPaths(seed=seed).circuit(graph, n_edges), {"seed": seed})
-        return self._as_found(Circuit.full(graph) if self.kind == "full" else Circuit.empty(graph), {})
+        return self._as_found(
+            Circuit.full(graph) if self.kind == "full" else Circuit.empty(graph), {}
+        )
 
     def _given(self, graph: Graph | None, by: By) -> FoundCircuit:
         about: dict[str, Any] = {SCORES_SHA256: self.file_hash}
