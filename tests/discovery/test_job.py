@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 
 import mechassay as ma
+from mechassay.circuits.evaluation.ablation import load_ablated
 from mechassay.circuits.evaluation.chance import against_chance
 from mechassay.circuits.scores import EdgeScores
 from mechassay.discovery.job import CircuitsJob
-from mechassay.errors import BadFile, BadUsage
+from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.results.reading import read_record
 from mechassay.runs.execute import run
 from mechassay.runs.folder import RunFolder
@@ -145,3 +147,97 @@ def test_a_circuit_in_three_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     about["method"] = "exact"
     nothing = ma.find_circuit("truth-ioi", folder=tmp_path / "none", max_minutes=1e-9, **about)
     assert str(nothing).startswith("skipped: ") and nothing.says == []
+
+
+def test_rows_of_one_table_are_found_under_other_ablations(tmp_path: Path) -> None:
+    """EAP by means and EAP by learned constants beside EAP, all measured by counterfactuals."""
+    methods = ("eap", "eap:ablation=mean", "eap:ablation=optimal")
+    job = replace(JOB, methods=methods, metrics=(), optimal="steps=4,check_every=2,lr=0.01")
+    results = run(job, tmp_path, progress=SILENT)
+    names = [record.method.name for record in results.records]
+    assert names == ["eap", "eap (mean)", "eap (optimal)"]
+    assert results.records[1].method.args == {**results.records[0].method.args, "ablation": "mean"}
+    assert all(record.task.args["ablation"] == "counterfactual" for record in results.records)
+    ends = [record.values.columns["clean"] for record in results.records if record.values]
+    assert ends[0] == ends[1] == ends[2]
+    model = ma.load_model("truth-ioi")
+    task = ma.load_task("truth-ioi")
+    train, test = task.pairs("train", model, limit=8), task.pairs("test", model, limit=10)
+    scores = ma.circuits.EAP().score(
+        model, ma.circuits.ablate(model, train, "mean", progress=SILENT), task.objective
+    )
+    kept = EdgeScores.load(RunFolder(tmp_path).scores_file(job.cells()[1].name))
+    assert torch.equal(kept.values.nan_to_num(), scores.values.nan_to_num())
+    assert kept.provenance["ablation"] == "mean"
+    curve = ma.circuits.faithfulness_curve(model, scores, test, task.objective, progress=SILENT)
+    assert results.records[1].value("cmd") == pytest.approx(curve.sweeps["magnitude"].cmd.value)
+    constants = load_ablated(next(tmp_path.rglob("optimal.safetensors")))
+    assert constants.content != load_ablated(next(tmp_path.rglob("mean.safetensors"))).content
+
+
+def test_a_wrong_ablation_of_a_method_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="Did you mean 'mean'"):
+        run(replace(JOB, methods=("eap:ablation=maen",)), tmp_path, progress=SILENT)
+    with pytest.raises(UnknownName, match="setting of optimal"):
+        run(replace(JOB, optimal="speed=3"), tmp_path, progress=SILENT)
+    with pytest.raises(BadUsage, match="pairing random with mean ablation"):
+        run(
+            replace(JOB, methods=("eap", "eap:ablation=mean"), pairing="random"),
+            tmp_path,
+            progress=SILENT,
+        )
+    with pytest.raises(BadUsage, match="Two rankings|construction"):
+        run(replace(JOB, construction=cast("Any", "best")), tmp_path, progress=SILENT)
+
+
+def test_a_construction_is_a_choice_for_every_method(tmp_path: Path) -> None:
+    """`greedy` is the curve of grown circuits, and `top` holds for a method that asks to grow."""
+    job = replace(JOB, methods=("eap", "ifr"), metrics=())
+    values = {
+        construction: [
+            record.value("cmd")
+            for record in run(
+                replace(job, construction=construction), tmp_path / construction, progress=SILENT
+            ).records
+        ]
+        for construction in ("own", "top", "greedy")
+    }
+    assert values["own"] == [values["top"][0], values["greedy"][1]]
+    assert values["top"] != values["greedy"]
+    model, task = ma.load_model("truth-ioi"), ma.load_task("truth-ioi")
+    scores = EdgeScores.load(RunFolder(tmp_path / "own").scores_file(job.cells()[0].name))
+    grown = ma.circuits.faithfulness_curve(
+        model,
+        scores,
+        task.pairs("test", model, limit=10),
+        task.objective,
+        greedy=True,
+        progress=SILENT,
+    )
+    assert values["greedy"][0] == pytest.approx(grown.sweeps["magnitude"].cmd.value)
+
+
+def test_a_penalty_is_searched_on_validation_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The prices of edges are scored one by one, and the one with the lowest CMD is kept."""
+    monkeypatch.setattr("mechassay.circuits.methods.mask_learning.SPARSITIES", (10.0, 1e-3))
+    method = "ugs:search=True,steps=20,samples=2,lr=0.3"
+    job = replace(JOB, methods=(method,), metrics=(), random_rankings=5)
+    (record,) = run(job, tmp_path / "run", progress=SILENT).records
+    kept = EdgeScores.load(RunFolder(tmp_path / "run").scores_file(job.cells()[0].name))
+    tried = kept.provenance["CMD on validation pairs"]
+    assert len(tried) == 2
+    best = min(tried, key=tried.get)
+    price = 10.0 if "sparsity=10.0" in best else 1e-3
+    model, task = ma.load_model("truth-ioi"), ma.load_task("truth-ioi")
+    alone = ma.circuits.UniformGradientSampling(sparsity=price, steps=20, samples=2, lr=0.3).score(
+        model, task.pairs("train", model, limit=8), task.objective, progress=SILENT
+    )
+    assert torch.equal(kept.values.nan_to_num(), alone.values.nan_to_num())
+    assert record.method.args["search"] is True
+    assert not list((tmp_path / "run").rglob("*.0.safetensors"))
+    with pytest.raises(BadUsage, match="needs validation pairs"):
+        ma.circuits.UniformGradientSampling(search=True).score(
+            model, task.pairs("train", model, limit=2), progress=SILENT
+        )

@@ -28,10 +28,9 @@ from rich.console import Console
 
 from mechassay.circuits.drawing import Drawing, draw_circuit
 from mechassay.circuits.evaluation import METRICS
-from mechassay.circuits.evaluation.ablation import ABLATIONS, OptimalAblation
+from mechassay.circuits.evaluation.ablation import ABLATIONS
 from mechassay.circuits.graph_files import load_scores
-from mechassay.circuits.methods import METHODS
-from mechassay.circuits.methods.method import check_pairing, method_name
+from mechassay.circuits.methods.method import check_pairing
 from mechassay.circuits.profiles import VERSIONS, Profile
 from mechassay.circuits.scores import DRAWN_EDGES, SCORES_SHA256, EdgeScores, largest_drawable
 from mechassay.circuits.series import (
@@ -41,8 +40,16 @@ from mechassay.circuits.series import (
     ranked_hash,
     ranked_name,
 )
-from mechassay.discovery.plan import CircuitsPlan, Stage
-from mechassay.discovery.study import KIND, ONE_SIZE, SUITE, Study
+from mechassay.discovery.plan import CircuitsPlan, Construction, Stage
+from mechassay.discovery.study import (
+    KIND,
+    ONE_SIZE,
+    SUITE,
+    Study,
+    TypedMethod,
+    constructed,
+    optimal_ablation,
+)
 from mechassay.discovery.suite_page import suite_differences
 from mechassay.errors import BadFile, BadUsage, one_of
 from mechassay.models.model import check_dtype
@@ -94,12 +101,16 @@ class CircuitsJob(CircuitsPlan, Job):
 
     def definitions(self) -> dict[str, int]:
         """See `Job.definitions`: of methods and metrics."""
-        methods = [METHODS.make(text) for text in self.methods]
+        methods = [typed.method for typed in self.typed_methods()]
         metrics = [METRICS.make(text) for text in self.metrics]
         return {
             **{f"method {method.name}": method.version for method in methods},
             **{f"metric {metric.name}": metric.version for metric in metrics},
         }
+
+    def typed_methods(self) -> list[TypedMethod]:
+        """The methods as they were typed."""
+        return [TypedMethod.of(text, self.ablation) for text in self.methods]
 
     def check(self, bench: Bench) -> None:
         """See `Job.check`."""
@@ -109,12 +120,15 @@ class CircuitsJob(CircuitsPlan, Job):
             raise BadUsage("Without a curve there is nothing to measure: name a metric.")
         one_of("choice of pairs to keep", self.keep, get_args(Keep))
         one_of("ablation", self.ablation, ABLATIONS)
+        one_of("construction", self.construction, get_args(Construction))
+        optimal_ablation(self.optimal, self.seed)
         check_dtype(self.dtype)
         check_pairing(self.pairing)
-        if self.pairing != "matched" and self.ablation != "counterfactual":
+        under = {self.ablation, *(typed.ablation for typed in self.typed_methods())}
+        if self.pairing != "matched" and under != {"counterfactual"}:
             raise BadUsage(
                 f"Only counterfactual ablation pairs prompts; got the pairing {self.pairing} with"
-                f" {self.ablation} ablation."
+                f" {', '.join(sorted(under - {'counterfactual'}))} ablation."
             )
         if self.objective is not None:
             load_objective(self.objective)
@@ -125,8 +139,6 @@ class CircuitsJob(CircuitsPlan, Job):
         check_tasks(self.models, self.tasks)
 
     def _check_plugins(self) -> None:
-        for text in self.methods:
-            METHODS.make(text)
         for text in self.metrics:
             if METRICS.make(text).needs_truth and not any(map(is_truth, self.models)):
                 raise BadUsage(
@@ -166,7 +178,8 @@ class CircuitsJob(CircuitsPlan, Job):
     def rankings(self) -> list[tuple[str, str]]:
         """What is measured: the name of each method or score file, and how it was typed."""
         # A method that is spelled in two ways, as with a default setting, is one method.
-        methods = {method_name(METHODS.make(text)): text for text in self.methods}
+        typed = zip(self.typed_methods(), self.methods, strict=True)
+        methods = {method.name: text for method, text in typed}
         files = dict.fromkeys((ranked_name(file), file) for file in self.scores)
         return [*methods.items(), *files]
 
@@ -196,9 +209,11 @@ class CircuitsJob(CircuitsPlan, Job):
         if self.max_minutes is None or self.scores or study.scores_file(cell).is_file():
             return None
         model, n_pairs = study.model, len(study.train)
-        forwards = METHODS.make(cell.typed["method"]).forwards(model.graph, n_pairs)
-        if self.ablation == "optimal" and not study.constants_file.is_file():
-            forwards += OptimalAblation(seed=self.seed).forwards(model.graph, n_pairs)
+        typed = study.method(cell)
+        forwards = typed.method.forwards(model.graph, n_pairs)
+        under = (self.ablation, typed.ablation)
+        if "optimal" in under and not study.constants_file("optimal").is_file():
+            forwards += optimal_ablation(self.optimal, self.seed).forwards(model.graph, n_pairs)
         seconds = forwards * study.forward_seconds
         if seconds <= 60 * self.max_minutes:
             return None
@@ -253,7 +268,7 @@ class CircuitsJob(CircuitsPlan, Job):
             drawings = [
                 drawing
                 for cell, _ in part.done
-                for drawing in _drawings(cell, self._kept_scores(cell, results))
+                for drawing in _drawings(cell, self._kept_scores(cell, results), self.construction)
             ]
             every += drawings
             target = page if len(groups) == 1 else folder / "pages" / f"{group}.html"
@@ -326,12 +341,12 @@ def _duration(seconds: float) -> str:
     return f"about {hours:,.0f} h" if hours >= 10 else f"about {hours:.1f} h"
 
 
-def _drawings(cell: Cell, file: Path) -> list[Drawing]:
+def _drawings(cell: Cell, file: Path, construction: Construction) -> list[Drawing]:
     """The strongest connected edges of scores of edges, or the largest circuit that fits."""
     name = cell.of["method"]
     if not file.exists() or name.startswith("random"):
         return []
-    scores = load_ranked(file)
+    scores = constructed(load_ranked(file), construction)
     if isinstance(scores, CircuitSeries):
         circuit, title = scores.within(DRAWN_EDGES), f"{name}: the circuit at its size"
     elif isinstance(scores, EdgeScores):

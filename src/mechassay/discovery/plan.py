@@ -11,6 +11,7 @@ from mechassay.runs.options import option
 from mechassay.tasks import Keep
 
 Stage = Literal["all", "localize"]
+Construction = Literal["own", "top", "greedy"]
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class CircuitsPlan:
     Attributes:
         models: "truth" stands for all ground truths.
         tasks: of the models that are no ground truth.
+        methods: `ablation=NAME` among a method's settings is what edges carry where it looks for
+            its circuit, as in "eap:ablation=mean"; circuits are always measured under `ablation`.
         scores: score files to measure, instead of methods; or folders of circuits.
         stage: "localize" only finds scores.
     """
@@ -35,6 +38,9 @@ class CircuitsPlan:
     objective: Annotated[str | None, options.OBJECTIVE] = None
     keep: Annotated[Keep, options.KEEP] = "all"
     ablation: Annotated[str, options.ABLATION] = "counterfactual"
+    optimal: Annotated[
+        str, option("Settings of optimal ablation: loss=language-model,check_every=50.")
+    ] = ""
     pairing: Annotated[str, options.PAIRING] = "matched"
     train_split: Annotated[str, option("Split to find circuits on.")] = "train"
     train_limit: Annotated[int, options.limit("Pairs to find circuits on.")] = 100
@@ -43,6 +49,13 @@ class CircuitsPlan:
         int, options.limit("Pairs to measure circuits on.", "--limit", first=True)
     ] = 100
     profile: Annotated[Profile, options.PROFILE] = "strict"
+    construction: Annotated[
+        Construction,
+        option(
+            "How edges make a circuit: top takes the best, greedy grows it from the logits, own is"
+            " what each method asks for."
+        ),
+    ] = "own"
     random_rankings: Annotated[
         int | None,
         option(

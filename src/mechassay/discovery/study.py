@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +22,7 @@ from torch import Tensor
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.evaluation import METRICS
 from mechassay.circuits.evaluation.ablation import (
+    ABLATIONS,
     OptimalAblation,
     ablate,
     ablated_values,
@@ -30,16 +33,18 @@ from mechassay.circuits.evaluation.curve import Controls, Preference, SmallestCi
 from mechassay.circuits.evaluation.faithfulness import (
     evaluate,
     faithfulness_curve,
+    magnitude_sweep,
     run_controls,
     smallest_circuit,
 )
 from mechassay.circuits.evaluation.metrics import Metric, Scored, with_metrics
 from mechassay.circuits.graph_files import load_scores
 from mechassay.circuits.methods import METHODS
-from mechassay.circuits.methods.method import Method, paired, settings
-from mechassay.circuits.scores import SCORES_SHA256, Scores
+from mechassay.circuits.methods.method import Method, method_name, paired, settings
+from mechassay.circuits.scores import SCORES_SHA256, EdgeScores, Scores
 from mechassay.circuits.series import Ranked, load_ranked, ranked_hash
-from mechassay.discovery.plan import CircuitsPlan
+from mechassay.discovery.plan import CircuitsPlan, Construction
+from mechassay.errors import one_of
 from mechassay.models.forward import Constants
 from mechassay.models.memory import token_budget, trace_bytes
 from mechassay.models.model import Model
@@ -51,12 +56,62 @@ from mechassay.stats.chance import DRAWS_PER_TRY, FEW_DRAWS
 from mechassay.tasks import load_task
 from mechassay.tasks.task import PRIVATE, settings_of
 from mechassay.truth.ground_truth import is_truth, load_truth
+from mechassay.utils.registry import Registry
 
 KIND, SUITE, ONE_SIZE = "faithfulness", "suite", "one-size"
 MOST_VALIDATION = 50
 """Pairs that the smallest circuit is chosen on, at most: it costs half a curve of so many."""
 OF_TRUTHS = ("recovery", "completeness", "minimality")
 """What is measured wherever a circuit is known."""
+
+
+_OPTIMAL = Registry(
+    "optimal ablation", {"optimal": "mechassay.circuits.evaluation.ablation:OptimalAblation"}
+)
+_FOUND_UNDER = re.compile(r"(?<=[:,])ablation=([^,]*)(?:,|$)")
+
+
+def optimal_ablation(settings: str, seed: int) -> OptimalAblation:
+    """Optimal ablation with settings as they are typed.
+
+    Raises:
+        UnknownName, BadUsage: no such setting, or of another type.
+    """
+    made = _OPTIMAL.make(f"optimal:{settings}" if settings else "optimal")
+    return made if "seed=" in settings else dataclasses.replace(made, seed=seed)
+
+
+@dataclass(frozen=True)
+class TypedMethod:
+    """A method as a run names it, and what edges carry where it looks for its circuit."""
+
+    method: Method
+    ablation: str
+    name: str
+
+    @staticmethod
+    def of(text: str, ablation: str) -> TypedMethod:
+        """Read a method with its settings.
+
+        Args:
+            ablation: that of the run, if the text names none.
+
+        Raises:
+            UnknownName, BadUsage: no such method, setting or ablation.
+        """
+        match = _FOUND_UNDER.search(text)
+        method = METHODS.make(_FOUND_UNDER.sub("", text).rstrip(":,") if match else text)
+        own = one_of("ablation", match[1], ABLATIONS) if match else ablation
+        name = method_name(method)
+        return TypedMethod(method, own, name if own == ablation else f"{name} ({own})")
+
+
+def constructed(scores: Ranked, construction: Construction) -> Ranked:
+    """Scores of edges, whose circuits are made in this way."""
+    if construction == "own" or not isinstance(scores, EdgeScores):
+        return scores
+    about = {**scores.provenance, "selection": construction}
+    return dataclasses.replace(scores, provenance=about)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,36 +218,37 @@ class Study:
     def _kept(self, name: str) -> str:
         return "/".join(filter(None, ("kept", self.group, name)))
 
-    @property
-    def constants_file(self) -> Path:
-        return self.bench.folder.path / self._kept("constants.safetensors")
+    def constants_file(self, ablation: str) -> Path:
+        return self.bench.folder.path / self._kept(f"{ablation}.safetensors")
 
-    def ablated(self, batch: Batch) -> Batch:
-        """The batch with the job's ablation; constants are always those of the train pairs."""
+    def ablated(self, batch: Batch, ablation: str = "") -> Batch:
+        """The batch with an ablation, by default the job's; constants are always those of the train
+        pairs, and learned ones stop by the validation pairs.
+        """
         job, model = self.job, self.model
-        if job.ablation == "counterfactual":
+        ablation = ablation or job.ablation
+        if ablation == "counterfactual":
             return batch
-        if job.ablation == "resample":
-            return ablate(model, batch, job.ablation, seed=job.seed)
-        constants = self.bench.kept(
-            self._kept("constants.safetensors"), self._constants, load_ablated, save_ablated
-        )
-        return ablate(model, batch, constants)
+        if ablation == "resample":
+            return ablate(model, batch, ablation, seed=job.seed)
 
-    def _constants(self) -> Constants:
-        job, progress = self.job, self.bench.progress
-        if job.ablation == "optimal":
-            return OptimalAblation(seed=job.seed).learn(
-                self.model,
-                self.train,
-                progress=progress,
-                checkpoint=self.constants_file.with_suffix(".checkpoint"),
-            )
-        return ablated_values(self.model, self.train, job.ablation, progress=progress)
+        def constants() -> Constants:
+            if ablation == "optimal":
+                return optimal_ablation(job.optimal, job.seed).learn(
+                    model,
+                    self.train,
+                    self.validation[1],
+                    progress=self.bench.progress,
+                    checkpoint=self.constants_file(ablation).with_suffix(".checkpoint"),
+                )
+            return ablated_values(model, self.train, ablation, progress=self.bench.progress)
 
-    @cached_property
-    def ablated_train(self) -> Batch:
-        return self.ablated(self.train)
+        file = self._kept(f"{ablation}.safetensors")
+        return ablate(model, batch, self.bench.kept(file, constants, load_ablated, save_ablated))
+
+    def method(self, cell: Cell) -> TypedMethod:
+        """The method of a cell."""
+        return TypedMethod.of(cell.typed["method"], self.job.ablation)
 
     @cached_property
     def ablated_test(self) -> Batch:
@@ -233,38 +289,80 @@ class Study:
         Raises:
             BadFile, GraphMismatch: a file cannot be read or belongs to another graph.
         """
-        typed = cell.typed["method"]
+        typed, construction = cell.typed["method"], self.job.construction
         if typed in self.job.scores:
-            return load_ranked(typed, self.model.graph)
-        return self.scores_of(cell)
+            return constructed(load_ranked(typed, self.model.graph), construction)
+        return constructed(self.scores_of(cell), construction)
 
     def scores_of(self, cell: Cell) -> Scores:
         """The scores of a cell's method, found now or before."""
         file = self.scores_file(cell)
         if not file.is_file():
-            self.score(METHODS.make(cell.typed["method"]), file).save(file)
+            self.score(self.method(cell), file).save(file)
         return load_scores(file, self.model.graph)
 
-    def score(self, method: Method, file: Path) -> Scores:
+    def score(self, typed: TypedMethod, file: Path) -> Scores:
         """The scores that a method finds on the train pairs; a checkpoint stands beside `file`."""
-        train, job, begin = self.ablated_train, self.job, time.perf_counter()
-        scores = method.score(
-            self.model,
-            train,
-            self.objective,
-            progress=self.bench.progress,
-            checkpoint=file.with_suffix(".checkpoint"),
-        )
+        job, train = self.job, self.ablated(self.train, typed.ablation)
+        begin = time.perf_counter()
+        scores = self._best_candidate(typed, train, file)
+        if scores is None:
+            checkpoint, progress = file.with_suffix(".checkpoint"), self.bench.progress
+            scores = typed.method.score(
+                self.model, train, self.objective, progress=progress, checkpoint=checkpoint
+            )
         about = {
             **scores.provenance,
             "seconds": round(time.perf_counter() - begin, 3),
             "task": self.task_name,
             "split": job.train_split,
+            "ablation": typed.ablation,
         }
         if job.pairing != "matched":
             alone = self.bench.folder.data(self.group)["train"]["alone"]
             about |= {"pairing": job.pairing, "left out": alone}
         return dataclasses.replace(scores, provenance=about)
+
+    def _best_candidate(self, typed: TypedMethod, train: Batch, file: Path) -> Scores | None:
+        """The scores of the candidate with the lowest CMD on the validation pairs, and the CMD of
+        all; None of a method without candidates. Finished ones are kept until all are.
+        """
+        candidates: Sequence[Method] = getattr(typed.method, "candidates", tuple)()
+        kept: list[Path] = []
+        tried: dict[str, float] = {}
+        best, lowest = None, math.inf
+        for number, candidate in enumerate(candidates):
+            part = self._kept(f"{file.stem}.{number}.safetensors")
+            kept.append(self.bench.folder.path / part)
+            if not kept[-1].is_file():
+                scores = candidate.score(
+                    self.model,
+                    train,
+                    self.objective,
+                    progress=self.bench.progress,
+                    checkpoint=kept[-1].with_suffix(".checkpoint"),
+                )
+                scores.save(kept[-1])
+            scores = load_scores(kept[-1], self.model.graph)
+            tried[method_name(candidate)] = magnitude_sweep(
+                self.model,
+                scores,
+                self.ablated_validation,
+                self.objective,
+                profile=self.job.profile,
+                greedy=self.job.construction == "greedy",
+                seed=self.job.seed,
+                progress=self.bench.progress,
+            ).cmd.value
+            # An undefined area is never the lowest.
+            if best is None or tried[method_name(candidate)] < lowest:
+                best, lowest = scores, min(lowest, tried[method_name(candidate)])
+        for path in kept:
+            path.unlink()
+        if best is None:
+            return None
+        about = {**best.provenance, f"CMD on {self.validation[0]} pairs": tried}
+        return dataclasses.replace(best, provenance={**about, "settings": settings(typed.method)})
 
     def localized(self, cell: Cell, scores: Scores) -> Record:
         """That scores were found: how many, and in how long."""
@@ -390,12 +488,10 @@ class Study:
 
     def _specs(self, cell: Cell, scores: Ranked) -> dict[str, Spec]:
         job, name, typed = self.job, cell.of["method"], cell.typed["method"]
-        method = None if typed in job.scores else METHODS.make(typed)
+        found = None if typed in job.scores else self.method(cell)
         counterfactual = job.counterfactual or self.task.counterfactual_for(self.model.tokenizer)
         # What a file was found on is its own to say; this job finds nothing.
-        found_on = (
-            job.train_split if method is not None else str(scores.provenance.get("split", ""))
-        )
+        found_on = job.train_split if found is not None else str(scores.provenance.get("split", ""))
         about = {
             "counterfactual": counterfactual,
             "split": job.test_split,
@@ -404,6 +500,7 @@ class Study:
             "train_limit": job.train_limit,
             "keep": job.keep,
             "ablation": job.ablation,
+            **({} if job.construction == "own" else {"construction": job.construction}),
             **settings_of(self.task),
         }
         model = self.model.spec()
@@ -412,8 +509,13 @@ class Study:
             "model": model.model_copy(update={"args": {**model.args, "n_edges": n_edges}}),
             "task": Spec(name=self.task.name, version=self.task.version, args=about),
             "method": Spec(name=name, args={SCORES_SHA256: ranked_hash(Path(typed))})
-            if method is None
-            else Spec(name=name, version=method.version, args=settings(method)),
+            if found is None
+            else Spec(
+                name=name,
+                version=found.method.version,
+                args=settings(found.method)
+                | ({} if found.ablation == job.ablation else {"ablation": found.ablation}),
+            ),
         }
 
 

@@ -111,7 +111,8 @@ TASK = option(
     complete="tasks",
 )
 METHODS = option(
-    "Method, with settings if wanted: eap-ig-inputs:steps=10,points=midpoint. Repeat for several.",
+    "Method, with settings if wanted: eap-ig-inputs:steps=10,points=midpoint. Repeat for several."
+    " eap:ablation=mean finds under another ablation than circuits are measured under.",
     "--method",
     "-M",
     complete="methods",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -332,6 +332,46 @@ def test_seeds_and_the_global_generator() -> None:
         assert first == again != other
     assert torch.equal(torch.random.get_rng_state(), state)
     assert all(parameter.grad is None for parameter in case.model.hf.parameters())
+
+
+def prompt_losses(case: Subject, values: Constants) -> float:
+    """The mean of -log P over the tokens of the prompts and the answers after them, with the
+    embeddings replaced, one prompt after another.
+    """
+    hf: Any = case.model.hf
+    hook = hf.get_input_embeddings().register_forward_hook(
+        lambda module, inputs, output: values.embed.expand_as(output)
+    )
+    terms: list[float] = []
+    try:
+        for row, mask, answer in zip(
+            case.batch.clean, case.batch.mask, case.batch.answers[:, 0], strict=True
+        ):
+            tokens = row[mask].tolist()
+            with exact_precision(hf), torch.no_grad():
+                logits = hf(torch.tensor([tokens]), use_cache=False).logits[0]
+            for place, token in enumerate([*tokens[1:], int(answer)]):
+                terms.append(-float(logits[place].log_softmax(-1)[token]))
+    finally:
+        hook.remove()
+    return float(np.mean(terms))
+
+
+def test_the_loss_of_the_language_model_is_over_all_tokens() -> None:
+    """What is learned for all tokens is better for them than the mean, and than what is learned
+    for the answers alone.
+    """
+    case = subject("gpt2", torch.float64)
+    settings = replace(QUICK, steps=40, batch_size=8)
+    of_all, of_answers = (
+        replace(settings, loss=loss).learn(case.model, case.batch, progress=SILENT)
+        for loss in ("language-model", "answers")
+    )
+    mean = ablated_values(case.model, case.batch, "mean", progress=SILENT)
+    best, other, start = (prompt_losses(case, values) for values in (of_all, of_answers, mean))
+    assert best < start - 1e-3 and best < other - 1e-3
+    with pytest.raises(BadUsage, match="Known: answers, language-model"):
+        OptimalAblation(loss=cast("Any", "perplexity"))
 
 
 def test_validation_decides_what_is_kept() -> None:

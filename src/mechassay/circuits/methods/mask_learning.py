@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
@@ -515,6 +515,8 @@ class _Priced(HardConcrete):
 INITIAL_THETA = 1.0
 BETAS = (0.9, 0.995)
 CLIP = 5.0
+SPARSITIES = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
+"""Prices of an edge that MIB searched (appendix E.2)."""
 EDGE = 1e-3
 """Samples nearer to 0 or 1 than this have a gradient, but are not counted as inside."""
 
@@ -553,6 +555,8 @@ class UniformGradientSampling(MaskMethod):
         lr: of AdamW.
         sparsity: lambda, what an edge costs.
         node_penalty: what a head costs at most; 0 leaves the term out.
+        search: choose `sparsity` among `SPARSITIES` on validation pairs, by the lowest CMD, as a
+            run of circuits does with `candidates`.
     """
 
     steps: int = 2000
@@ -561,6 +565,7 @@ class UniformGradientSampling(MaskMethod):
     lr: Annotated[float, Within(above=0)] = 0.01
     sparsity: Annotated[float, Within(0)] = 1e-3
     node_penalty: Annotated[float, Within(0)] = 2e-4
+    search: bool = False
     loss: Loss = "kl"
     seed: int = 0
     name: ClassVar[str] = "ugs"
@@ -571,7 +576,23 @@ class UniformGradientSampling(MaskMethod):
     def __post_init__(self) -> None:
         check_settings(self, self.name)
 
+    def candidates(self) -> tuple[UniformGradientSampling, ...]:
+        """What validation pairs decide between; none without `search`."""
+        if not self.search:
+            return ()
+        return tuple(replace(self, sparsity=price, search=False) for price in SPARSITIES)
+
+    def forwards(self, graph: Graph, n_pairs: int) -> float:
+        """See `Method.forwards`."""
+        once = super().forwards(graph, n_pairs)
+        return len(SPARSITIES) * once if self.search else once
+
     def start(self, model: Model) -> tuple[Masks, torch.optim.Optimizer]:
+        if self.search:
+            raise BadUsage(
+                "ugs: search=True needs validation pairs, which a run of circuits has; in Python"
+                " score each of candidates(), or give sparsity."
+            )
         masks = _Uniform(model.graph, self, model.device, model.accumulator)
         groups = [{"params": [theta]} for theta in masks.thetas]
         return masks, torch.optim.AdamW(groups, lr=self.lr, betas=BETAS, weight_decay=0.0)

@@ -47,6 +47,9 @@ class Method(Protocol):
     name: ClassVar[str]
     version: ClassVar[int]
 
+    # A method may also have `candidates() -> Sequence[Method]`: what validation pairs decide
+    # between (`discovery.study`).
+
     def score(
         self,
         model: Model,
