@@ -21,7 +21,7 @@ from mechassay.discovery.page import (
     verdicts,
 )
 from mechassay.discovery.suite_page import SuitePage, suite_differences
-from mechassay.results.page import Text
+from mechassay.results.page import BEST, Text
 from mechassay.results.records import Measure, Record, Spec, Table, Values
 
 Make = Callable[..., Record]
@@ -377,3 +377,22 @@ def _said(records: list[Record]) -> str:
     block = SuitePage().sections(records)[0].blocks[0]
     assert isinstance(block, Text)
     return block.text
+
+
+def test_the_best_of_a_column_are_marked(records: list[Record], make_record: Make) -> None:
+    """Both that are alike, not the worse one; and nobody who is not better than random."""
+
+    def marks(rows: list[Record]) -> list[bool]:
+        (grid,) = (each for each in SuitePage().tables(rows, []) if each.title.startswith("CPR"))
+        assert ("paired differences" in grid.caption) == any(
+            cell.startswith(BEST) for row in grid.texts for cell in row
+        )
+        return [row.cells[1].startswith(BEST) for row in grid.rows if row.kind != "control"]
+
+    assert marks(records) == [True, True, False]
+    worthless = [
+        with_values(make_record(name, cpr=(0.22, 0.2, 0.24)), (0.9, 0.95, 1.0, 1.0), seed)
+        for seed, name in enumerate("ab")
+    ]
+    assert marks(worthless) == [False, False]
+    assert marks(records[:1]) == [False], "one alone is the best of nobody"

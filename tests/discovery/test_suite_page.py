@@ -152,3 +152,36 @@ def test_each_task_and_model_has_its_figures_folded(make_record: Make) -> None:
 
 def test_a_failure_from_before_there_was_a_status_has_failed() -> None:
     assert Failure.model_validate({"cell": {}, "error": "E", "message": "m"}).status == "failed"
+
+
+def with_cmd(
+    make: Make, task: str, method: str, value: float, half: float, shift: float = 0.0
+) -> Record:
+    """A record with a CMD of this value and interval."""
+    record = cell(make, "one", task, method)
+    measures = [
+        m.model_copy(update={"value": value, "low": value - half, "high": value + half})
+        if m.name == "cmd" and m.of == "result"
+        else m
+        for m in record.measures
+    ]
+    return record.changed(measures=measures)
+
+
+def test_both_operators_have_a_mean(make_record: Make) -> None:
+    """Of .2 +- .03 and .4 +- .04: .3 +- .05 / 2; of random rankings too; not of one operator."""
+    plus, minus = "arithmetic-addition", "arithmetic-subtraction"
+    records = [
+        with_cmd(make_record, plus, "eap", 0.2, 0.03),
+        with_cmd(make_record, minus, "eap", 0.4, 0.04),
+        with_cmd(make_record, plus, "nap", 0.2, 0.03),
+    ]
+    (table,) = titled(SuitePage().tables(records, []), "CMD")
+    assert table.headings == ("method", plus, minus, "arithmetic (mean)")
+    cells = {row.cells[0]: row.cells[-1] for row in table.rows}
+    assert cells["eap"] == "0.300 [0.275, 0.325]" and cells["nap"] == "–"
+    assert "mean of both operators" in table.caption
+    random = {row.cells[0]: row.cells[1:] for row in table.rows if row.kind == "control"}
+    assert random and all(cells[0] == cells[1] != "–" for cells in random.values())
+    (alone,) = titled(SuitePage().tables(records[:1], []), "CMD")
+    assert alone.headings == ("method", plus)

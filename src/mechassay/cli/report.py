@@ -12,6 +12,12 @@ from mechassay.utils.display import counted
 
 def report(
     folder: Annotated[Path, typer.Argument(help="The folder of a run, or one that holds runs.")],
+    tables: Annotated[
+        Path | None,
+        typer.Option(
+            "--tables", help="A folder for every table of the page as CSV and LaTeX (booktabs)."
+        ),
+    ] = None,
 ) -> None:
     """Print a run's tables and write its report again; over several runs, write an index.
 
@@ -20,7 +26,7 @@ def report(
     """
     from mechassay.cli.execution import finish, stored_job
     from mechassay.errors import BadFile
-    from mechassay.results.report import runs_below, write_index
+    from mechassay.results.report import runs_below, write_each_table, write_index
     from mechassay.runs.folder import RunFolder
     from mechassay.runs.job import Results
 
@@ -34,6 +40,9 @@ def report(
             failure.message for failure in results.failures if failure.error == BadFile.__name__
         ]
         raise BadFile(refused[0] if refused else f"{folder}: the run has no finished cells yet.")
+    if tables is not None:
+        written = write_each_table(tables, results.records, results.failures)
+        typer.echo(f"{tables}: {counted(len(written), 'table')}, as CSV and LaTeX")
     finish(job, results)
 
 

@@ -33,6 +33,7 @@ from mechassay.discovery.page import (
 from mechassay.models.sources import truth_names
 from mechassay.results.curves import control_kinds, control_name, is_random
 from mechassay.results.page import (
+    BEST,
     NOTHING,
     Block,
     Figure,
@@ -55,7 +56,7 @@ from mechassay.results.text import (
     settings,
 )
 from mechassay.stats.intervals import FEW_GROUPS
-from mechassay.utils.display import counted
+from mechassay.utils.display import counted, interval
 
 MOST_COLUMNS = 6
 WITHOUT = "Failed and skipped cells"
@@ -74,6 +75,13 @@ STRONGEST = 5
 """Edges that are named of each method."""
 MANY_FIGURES = 12
 """Settings up to which the page has the figures of each."""
+ARITHMETIC = ("arithmetic-addition", "arithmetic-subtraction")
+"""Tasks whose mean is a column (Mueller et al. 2025, tables 2 and 14 to 16)."""
+MARKED = (
+    f"{BEST} the best of its column, or not resolved from it by paired differences, and better than"
+    " random rankings."
+)
+AVERAGED = "The mean of both operators; its interval is that of two independent estimates."
 LEFT_OUT = ("cma", "dead", "log_cpr", "log_cmd")
 """Measures without a table of their own: the details of each task and model have them."""
 OVERSHOOT = " (higher is better up to 1; more is overshoot)"
@@ -127,6 +135,7 @@ class _Cells:
         places = [*self.records, *self.without]
         self.columns = list(dict.fromkeys(column for column, _ in places if column.model))
         self.methods = list(dict.fromkeys(method for _, method in places if method))
+        self.best_of: dict[tuple[ModelTask, str], frozenset[str]] = {}
 
     def groups(self) -> Iterator[tuple[str, list[ModelTask]]]:
         """Columns of one table and what they share: each model's tasks, then all ground truths."""
@@ -156,8 +165,15 @@ class _Cells:
         """A table of one text a cell, with rows of random rankings' `control` measure if one is
         named.
         """
+        averaged = self._arithmetic(columns) if control else None
         rows = [
-            Row((method, *(self._cell(column, method, text) for column in columns)))
+            Row(
+                (
+                    method,
+                    *(self._cell(column, method, text) for column in columns),
+                    *([self._mean(averaged, method, control, "result")] if averaged else []),
+                )
+            )
             for method in self.methods
         ]
         kinds: dict[str, None] = {}
@@ -165,16 +181,76 @@ class _Cells:
             held = [k for k in control_kinds(head) if head.measure(control, f"control:{k}")]
             kinds |= dict.fromkeys(held)
         for kind in kinds:
-            numbers = (self._control(column, control, kind) for column in columns)
+            numbers = [self._control(column, control, kind) for column in columns]
+            if averaged:
+                numbers.append(self._mean(averaged, "", control, f"control:{kind}"))
             rows.append(Row((control_name(kind), *numbers), "control"))
-        return self._titled(title, columns, rows)
+        return self._titled(title, columns, rows, averaged=bool(averaged))
 
-    def _titled(self, title: str, columns: Sequence[ModelTask], rows: Sequence[Row]) -> TextTable:
+    def _titled(
+        self,
+        title: str,
+        columns: Sequence[ModelTask],
+        rows: Sequence[Row],
+        *,
+        averaged: bool = False,
+    ) -> TextTable:
         """A table without methods that have nothing in any column."""
         truths = truth_names()
         names = [column.model if column.model in truths else column.task for column in columns]
         kept = [row for row in rows if row.kind or set(row.cells[1:]) != {NOTHING}]
-        return TextTable.of(title, ("method", *names), kept)
+        marked = any(cell.startswith(BEST) for row in kept for cell in row.cells)
+        caption = " ".join([MARKED] * marked + [AVERAGED] * averaged)
+        names += ["arithmetic (mean)"] * averaged
+        return TextTable.of(title, ("method", *names), kept, caption=caption)
+
+    def _arithmetic(self, columns: Sequence[ModelTask]) -> tuple[ModelTask, ModelTask] | None:
+        """The columns of both operators, if one model has them."""
+        parts = [column for task in ARITHMETIC for column in columns if column.task == task]
+        return (parts[0], parts[1]) if len(parts) == len(ARITHMETIC) else None
+
+    def _mean(self, columns: Sequence[ModelTask], method: str, name: str, of: str) -> str:
+        """The mean of a measure over two columns that have no example in common."""
+        records = [
+            self.records.get((column, method)) if of == "result" else self.head(column)
+            for column in columns
+        ]
+        found = [record.measure(name, of) if record else None for record in records]
+        measures = [m for m in found if m is not None]
+        if len(measures) < len(columns):
+            return NOTHING
+        value = sum(m.value for m in measures) / len(measures)
+        below, above = (
+            math.hypot(*(m.value - end for m, end in zip(measures, ends, strict=True)))
+            / len(measures)
+            for ends in ([m.low for m in measures], [m.high for m in measures])
+        )
+        return interval(value, value - below, value + above)
+
+    def best(self, column: ModelTask, area: str) -> frozenset[str]:
+        """The methods of a column that no other is resolved to be better than, without those that
+        are not better than random rankings.
+        """
+        if area not in RANKS or (column, area) in self.best_of:
+            return self.best_of.get((column, area), frozenset())
+        differences = self.differences(column, area)
+        ranks = differences.ranks() if differences is not None else ()
+        names = differences.names if differences is not None else ()
+        self.best_of[column, area] = frozenset(
+            name
+            for name, rank in zip(names, ranks, strict=True)
+            if rank is not None
+            and rank[0] == 1
+            and not is_random(self.records[column, name])
+            and self.chance(column, name, area) == "better"
+        )
+        return self.best_of[column, area]
+
+    def measured(self, name: str, record: Record) -> str:
+        """A measure of a record, marked where it is the best of its column."""
+        text = measured(record.measure(name)) or NOTHING
+        is_best = _method(record) in self.best(ModelTask.of(record), name)
+        return f"{BEST}{text}" if is_best else text
 
     def _control(self, column: ModelTask, name: str, kind: str) -> str:
         head = self.head(column)
@@ -243,7 +319,7 @@ class SuitePage(Page):
             for m in _measures(heads):
                 way = OVERSHOOT if m.name == "cpr" else BETTER[m.better]
                 title = f"{m.heading}{way}, {name}"
-                tables.append(cells.table(title, columns, partial(_measured, m.name), m.name))
+                tables.append(cells.table(title, columns, partial(cells.measured, m.name), m.name))
             for area, title in RANKS.items():
                 tables.append(cells.ranks(f"{title}, {name}", columns, area))
             took = f"Seconds (localize + evaluate) and peak memory, {name}"
@@ -381,10 +457,6 @@ def _cmd_figure(cells: _Cells) -> list[Block]:
     drawn = draw_points(points, [column.name for column in columns], "CMD (lower is better)")
     about = "CMD of each method with its interval; the tables have the numbers."
     return [Figure(drawn, name="CMD of methods", about=about)]
-
-
-def _measured(name: str, record: Record) -> str:
-    return measured(record.measure(name)) or NOTHING
 
 
 def _measures(records: Sequence[Record]) -> list[Measure]:

@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from markupsafe import Markup
+
+from mechassay.utils.files import csv_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 
 
 NOTHING = "–"
+BEST = "†"
+"""Before a number: the best of its column, or one that cannot be told from the best."""
 PAGE_LETTERS = 128
 """Letters beside each other in the table of a page, with two between columns."""
 WRAPPED = 24
@@ -135,6 +140,94 @@ class TextTable:
             padded = [*row.cells, *[""] * (len(headings) - len(row.cells))]
             lines.append("| " + " | ".join(map(_one_line, padded)) + " |")
         return [*lines, *(["", self.caption] if self.caption else [])]
+
+    def csv(self) -> str:
+        """The table as CSV: a number, low and high of a cell with an interval, others as shown."""
+        rows: list[dict[str, Any]] = [{} for _ in self.rows]
+        names: list[str] = []
+        for place, heading in enumerate(self.headings):
+            name = heading if heading not in names else f"{heading} ({place + 1})"
+            cells = [
+                plain_text(row.cells[place]) if place < len(row.cells) else "" for row in self.rows
+            ]
+            parts = [_NUMBER.fullmatch(cell) for cell in cells]
+            columns = [name]
+            if any(match and match["low"] for match in parts):
+                columns += [f"{name}, low", f"{name}, high"]
+            for row, cell, match in zip(rows, cells, parts, strict=True):
+                texts = [cell] if match is None else match.groups()
+                numbers = [text if match is None else _as_float(text) for text in texts]
+                row |= dict(zip(columns, numbers, strict=False))
+            names += columns
+        return csv_text(names, rows)
+
+    def latex(self) -> str:
+        """The table in LaTeX, with the rules of booktabs; a marked cell (`BEST`) is bold and an
+        interval small.
+        """
+        letters = "".join("r" if column.numeric else "l" for column in self.columns[1:])
+        lines = [" & ".join(map(_latex, self.headings)) + r" \\", r"\midrule"]
+        for row in self.rows:
+            cells = [_latex_cell(plain_text(cell)) for cell in row.cells]
+            if len(cells) < len(self.columns):
+                span = len(self.columns) - len(cells) + 1
+                cells[-1] = rf"\multicolumn{{{span}}}{{l}}{{{cells[-1]}}}"
+            lines.append(" & ".join(cells) + r" \\")
+        caption = ". ".join(filter(None, (self.title, self.caption))).replace("..", ".")
+        return "\n".join(
+            (
+                r"% needs \usepackage{booktabs}",
+                r"\begin{table}",
+                r"\centering",
+                *([rf"\caption{{{_latex(caption)}}}"] if caption else []),
+                rf"\begin{{tabular}}{{l{letters}}}",
+                r"\toprule",
+                *lines,
+                r"\bottomrule",
+                r"\end{tabular}",
+                r"\end{table}",
+                "",
+            )
+        )
+
+
+_NUMBER = re.compile(
+    rf"{BEST}?(-?[\d,]+(?:\.\d+)?(?:e[-+]?\d+)?)(?: \[(?P<low>[^,\]]+), (?P<high>[^\]]+)\])?"
+)
+
+
+def _as_float(text: str | None) -> float | None:
+    return None if text is None else float(text.replace(",", ""))
+
+
+_LATEX = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "|": r"\textbar{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "\n": " ",
+    "−": "$-$",
+    "±": r"$\pm$",
+    "≥": r"$\ge$",
+    "≤": r"$\le$",
+    "→": r"$\to$",
+    "×": r"$\times$",
+}
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(sign, sign) for sign in text)
+
+
+def _latex_cell(text: str) -> str:
+    is_best, text = text.startswith(BEST), text.removeprefix(BEST)
+    value, bracket, low_high = text.partition(" [")
+    number = rf"\textbf{{{_latex(value)}}}" if is_best else _latex(value)
+    # A line that begins with a bracket would be an option of the line break before it.
+    number = f"{{{number}}}" if number.startswith("[") else number
+    return rf"{number} {{\scriptsize [{_latex(low_high)}}}" if bracket else number
 
 
 def plain_text(cell: str) -> str:

@@ -13,6 +13,7 @@ Content-Security-Policy).
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from mechassay.results.page import (
     Column,
     Command,
     Fold,
+    Heading,
     Notice,
     Page,
     Row,
@@ -116,6 +118,44 @@ def write_tables(
         ]
     head = list(dict.fromkeys(name for row in rows for name in row))
     write_text(path.with_suffix(".csv"), csv_text(head, rows))
+
+
+def write_each_table(
+    folder: Path, records: Sequence[Record], failures: Sequence[Failure] = (), kind: str = ""
+) -> list[Path]:
+    """Write every table of the page, folded ones too, as CSV and as LaTeX (booktabs).
+
+    Returns:
+        The LaTeX files, in the order of the page.
+    """
+    page, written = _page_of_records(records, kind), list[Path]()
+    tables = [
+        table
+        for section in page.sections(records, failures)
+        for table in _tables_in(section.blocks, section.title)
+    ]
+    shown = {table.texts for table in tables}
+    tables += [table for table in page.tables(records, failures) if table.texts not in shown]
+    for place, table in enumerate(filter(lambda table: table.rows, tables), 1):
+        words = re.sub(r"[^a-z0-9]+", "-", table.title.lower()).strip("-")[:60].rstrip("-")
+        target = folder / f"{place:02d}-{words or 'table'}.tex"
+        write_text(target.with_suffix(".csv"), table.csv())
+        written.append(write_text(target, table.latex()))
+    return written
+
+
+def _tables_in(blocks: Sequence[Block], title: str) -> Iterator[TextTable]:
+    """The tables of blocks, each with a title: its own, or the nearest heading above it."""
+    for block in blocks:
+        match block:
+            case Heading():
+                title = block.text
+            case TextTable():
+                yield replace(block, title=block.title or title)
+            case Fold():
+                yield from _tables_in(block.blocks, block.title)
+            case _:
+                pass
 
 
 def print_report(
