@@ -245,14 +245,14 @@ def on_few(line: str) -> list[str]:
 
 NOT_RUN = {
     r"models fetch|saes fetch|arxiv:|https?://": "needs the network",
-    r"gpt2|EleutherAI|microsoft|gemma|attn-only": "needs a model of the hub",
+    r"gpt2|EleutherAI|microsoft|gemma|attn-only|mib-bench": "needs a model of the hub",
     r"/shared|--judge|check-change|--steps per-crit": "needs a cluster, a server or a history",
     r"-M eap-corrupted|agreement:| agreement |build results": "needs what the page adds",
     r"seeds\.txt|submission|drawn/| alignment|saes/|runs/paper": "needs a file of the reader",
     r"\.pdf|ann\.json|run1|voted|ioi\.json|judgments\.json|es/scores": "needs a file of the reader",
     r"^mechassay assay.*(assay|50)$|-m truth |--model truth ": "takes long",
     r"saes train|train -o|truth train|mine": "takes long",
-    r"batchtopk": "needs a file of the reader",
+    r"batchtopk|--known": "needs a file of the reader",
     r"table-2b|--steps 400|null EX2|run all|/cmd ": "takes long",
     r"runs/board|--task all|licensing|--paper": "takes long",
 }

@@ -236,7 +236,7 @@ NEOX_AND_GEMMA = [case_of(subject(name, dtype=torch.float64).model) for name in 
 def test_hooks_on_the_original_model_agree(case: Case) -> None:
     """A vector added to a block's output at one column, and its gradient, by hooks."""
     model = case.model
-    if model.family == "attn-only":
+    if model.family == "transformer-lens":
         pytest.skip("transformers has no class of it")
     reference = ReferenceModel(model.hf, model.graph)
     vector = vectors(model, [Row(0, (Change("stream", 0, 0),))])[0][0]

@@ -106,7 +106,7 @@ def test_the_tokenizer_of_a_hub_id_has_its_revision(monkeypatch: pytest.MonkeyPa
         asked.append((source, revision))
         return "words"
 
-    monkeypatch.setattr(loading, "_attn_only_folder", lambda _: None)
+    monkeypatch.setattr(loading, "_lens_folder", lambda _: None)
     monkeypatch.setattr(loading, "load_whole", lambda *_, **__: tiny_llama())
     monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", listen)
     assert load("EleutherAI/pythia-70m@step64")[1] == "words"

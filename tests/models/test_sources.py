@@ -125,7 +125,7 @@ def test_a_revision_of_a_hub_id_is_passed_on(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr("huggingface_hub.hf_hub_download", listen)
         with pytest.raises(ModelNotFetched, match=f"'{name}@{revision}' did not come"):
             load(f"{name}@{revision}")
-        monkeypatch.setattr(loading, "_attn_only_folder", lambda _: None)
+        monkeypatch.setattr(loading, "_lens_folder", lambda _: None)
         monkeypatch.setattr(loading, "load_whole", listen)
         with pytest.raises(ModelNotFetched):
             load(f"{name}@{revision}")

@@ -116,7 +116,8 @@ class CircuitsJob(CircuitsPlan, Job):
         """See `Job.check`."""
         one_of("profile", self.profile, get_args(Profile))
         one_of("stage", self.stage, get_args(Stage))
-        if not (self.curve or self.metrics or any(map(is_truth, self.models))):
+        known = self.known or any(map(is_truth, self.models))
+        if not (self.curve or self.metrics or known):
             raise BadUsage("Without a curve there is nothing to measure: name a metric.")
         one_of("choice of pairs to keep", self.keep, get_args(Keep))
         one_of("ablation", self.ablation, ABLATIONS)
@@ -140,10 +141,12 @@ class CircuitsJob(CircuitsPlan, Job):
 
     def _check_plugins(self) -> None:
         for text in self.metrics:
-            if METRICS.make(text).needs_truth and not any(map(is_truth, self.models)):
+            known = self.known or any(map(is_truth, self.models))
+            if METRICS.make(text).needs_truth and not known:
                 raise BadUsage(
-                    f"The metric {text} needs a known circuit, which only ground truths have;"
-                    " completeness and minimality take a size instead: completeness:size=0.01."
+                    f"The metric {text} needs a known circuit, which only ground truths have, or"
+                    " --known; completeness and minimality take a size instead:"
+                    " completeness:size=0.01."
                 )
         for file in self.scores:
             load_ranked(file)

@@ -65,6 +65,14 @@ class CircuitsPlan:
         ),
     ] = None
     metrics: Annotated[tuple[str, ...], options.METRICS] = ()
+    known: Annotated[
+        str,
+        option(
+            "File of the circuit that is known (ours, or EAP-IG's .json), for AUROC and the like;"
+            " ground truths and InterpBench have one.",
+            complete="files",
+        ),
+    ] = ""
     curve: Annotated[
         bool,
         option(

@@ -38,13 +38,13 @@ from mechassay.circuits.evaluation.faithfulness import (
     smallest_circuit,
 )
 from mechassay.circuits.evaluation.metrics import Metric, Scored, with_metrics
-from mechassay.circuits.graph_files import load_scores
+from mechassay.circuits.graph_files import ENDINGS, load_scores, read_graph_file
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.method import Method, method_name, paired, settings
 from mechassay.circuits.scores import SCORES_SHA256, EdgeScores, Scores
 from mechassay.circuits.series import Ranked, load_ranked, ranked_hash
 from mechassay.discovery.plan import CircuitsPlan, Construction
-from mechassay.errors import one_of
+from mechassay.errors import BadFile, one_of
 from mechassay.models.forward import Constants
 from mechassay.models.memory import token_budget, trace_bytes
 from mechassay.models.model import Model
@@ -470,13 +470,28 @@ class Study:
 
     @cached_property
     def on_truth(self) -> bool:
-        """Whether the model is a ground truth on its own task."""
-        return is_truth(self.model_name) and self.task == load_task(self.model_name)
+        """Whether the model's circuit is known: a ground truth on its own task, or by a file."""
+        return bool(self.known)
 
     @cached_property
     def known(self) -> Mapping[str, Circuit]:
-        """The circuit of a ground truth, by the ablations that it is verified for."""
-        return load_truth(self.model_name).circuits if self.on_truth else {}
+        """The circuit that is known, by ablation: that of a ground truth by those that it is
+        verified for, that of a file by the job's.
+
+        Raises:
+            BadFile, GraphMismatch: the file holds no circuit, or one of another graph.
+        """
+        if is_truth(self.model_name) and self.task == load_task(self.model_name):
+            return load_truth(self.model_name).circuits
+        file = self.job.known or getattr(self.model.hf, "circuit_file", None)
+        if not file:
+            return {}
+        if Path(file).suffix not in ENDINGS:
+            return {self.job.ablation: Circuit.load(file, self.model.graph)}
+        circuit = read_graph_file(file, self.model.graph).circuit
+        if circuit is None:
+            raise BadFile(f"{file}: no edge is in its circuit.")
+        return {self.job.ablation: circuit}
 
     @cached_property
     def metrics(self) -> tuple[Metric, ...]:

@@ -5,7 +5,7 @@ dequantised once into the cache, a compiled ground truth is compiled.
 
 `load_hf` reads weights from safetensors and runs no code that comes with a model. A folder with
 pickled weights is refused. Attention-only checkpoints in TransformerLens' layout may be PyTorch
-archives, which are opened as data (`models.families.attn_only`).
+archives, which are opened as data (`models.families.transformer_lens`).
 """
 
 from __future__ import annotations
@@ -117,14 +117,14 @@ def load_hf(
     from transformers import AutoTokenizer
 
     local = resolved.kind != "hub"
-    if (folder := _attn_only_folder(resolved)) is not None:
-        from mechassay.models.families.attn_only import read_checkpoint
+    if (folder := _lens_folder(resolved)) is not None:
+        from mechassay.models.families.transformer_lens import read_checkpoint
 
         checkpoint: Any = read_checkpoint(folder, dtype)
         if resolved.untrained:
             checkpoint = with_drawn_weights(checkpoint, resolved.name)
         name = checkpoint.config.tokenizer_name
-        return checkpoint.eval().to(device), _attn_only_tokenizer(resolved, folder, name)
+        return checkpoint.eval().to(device), _lens_tokenizer(resolved, folder, name)
     if local:
         _require_safetensors(Path(resolved.location))
     tokenizer: Any = None
@@ -179,19 +179,31 @@ def _tokenizer_of(resolved: Resolved) -> str | None:
     return str(folder) if _has_tokenizer(folder) else None
 
 
-def _attn_only_folder(resolved: Resolved) -> Path | None:
+def _lens_folder(resolved: Resolved) -> Path | None:
     """The folder of a checkpoint in TransformerLens' layout, downloaded from the hub; else None."""
     from huggingface_hub import hf_hub_download, snapshot_download
 
-    from mechassay.models.families.attn_only import is_checkpoint
+    from mechassay.models.families.transformer_lens import (
+        INTERPBENCH_GRAPH,
+        INTERPBENCH_HUB,
+        INTERPBENCH_WEIGHTS,
+        is_checkpoint,
+    )
 
     if resolved.kind != "hub":
         folder = Path(resolved.location)
-        return folder if is_checkpoint(folder / "config.json") else None
+        return folder if is_checkpoint(folder) else None
     with quiet():
         try:
+            if resolved.location == INTERPBENCH_HUB:
+                held = snapshot_download(
+                    resolved.location,
+                    revision=resolved.revision,
+                    allow_patterns=[INTERPBENCH_GRAPH, INTERPBENCH_WEIGHTS],
+                )
+                return Path(held)
             config = hf_hub_download(resolved.location, "config.json", revision=resolved.revision)
-            if not is_checkpoint(Path(config)):
+            if not is_checkpoint(Path(config).parent):
                 return None
             weights = ["*.safetensors", "*final.pth", "*final.pt"]
             wanted = ["config.json", *weights, "*token*", "vocab.*", "merges.txt"]
@@ -204,7 +216,7 @@ def _attn_only_folder(resolved: Resolved) -> Path | None:
             raise _refusal(resolved, error) from error
 
 
-def _attn_only_tokenizer(
+def _lens_tokenizer(
     resolved: Resolved, folder: Path, name: str | None
 ) -> PreTrainedTokenizerBase | None:
     """The folder's own tokenizer, else the one that the checkpoint names, if any."""

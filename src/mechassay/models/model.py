@@ -68,7 +68,7 @@ class Model(OneLine):
 
     Attributes:
         name: what it was loaded from.
-        hf: the unmodified Hugging Face model (or `families.attn_only.AttnOnlyModel`, for which
+        hf: the unmodified Hugging Face model (or `families.transformer_lens.LensModel`, for which
             transformers has no class).
         tokenizer: None for models without one; then only `Batch.from_tokens` batches can be run.
         prepend: token ids put before every prompt, after which the tokenizer's own special tokens

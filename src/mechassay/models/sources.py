@@ -185,6 +185,13 @@ def _find_whole(source: str) -> Resolved | None:
         return Resolved("gguf", path.stem, str(path), own=True)
     if source and path.is_dir():
         if not is_model_folder(path) and not checkpoints(path):
+            pickled = next((file.name for file in path.glob("*cfg*.pkl")), "")
+            if pickled:
+                raise BadFile(
+                    f"The folder {source!r} has its sizes in {pickled}, a pickle, which can run"
+                    " code and is not opened: write them to config.json (n_layers, n_heads,"
+                    " d_model, d_head, n_ctx, d_vocab, d_mlp, act_fn, normalization_type)."
+                )
             raise BadFile(f"The folder {source!r} has no config.json, so it holds no model.")
         return Resolved("folder", path.name, str(path), own=True)
     return Resolved("hub", source, source) if _is_hub_id(source) else None

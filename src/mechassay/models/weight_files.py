@@ -101,8 +101,10 @@ def publish(finished: Path, target: Path) -> None:
 
 
 def is_model_folder(folder: Path) -> bool:
-    """Whether a folder holds a model itself, not in its subfolders."""
-    return (folder / "config.json").is_file()
+    """Whether a folder holds a model itself, not in its subfolders: InterpBench's has none of its
+    configs.
+    """
+    return any((folder / name).is_file() for name in ("config.json", "interpbench_graph.json"))
 
 
 _CODE = re.compile(r"GLOBAL ([\w.<>]+)")

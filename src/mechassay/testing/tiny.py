@@ -162,6 +162,24 @@ def token_pairs(n_pairs: int = 3, seed: int = 0) -> Batch:
     return Batch.from_tokens(clean, other, answers, foils, mask=mask)
 
 
+def write_interpbench(folder: Path, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Write random weights in the layout of mib-bench/interpbench, without its pickle and graph.
+
+    Returns:
+        The weights.
+    """
+    from mechassay.models.families.transformer_lens import INTERPBENCH, INTERPBENCH_WEIGHTS
+
+    generator = torch.Generator().manual_seed(seed)
+    weights = {
+        name: torch.randn(shape, generator=generator) * 0.1
+        for name, shape in INTERPBENCH.shapes.items()
+    }
+    (folder / INTERPBENCH_WEIGHTS).parent.mkdir(parents=True, exist_ok=True)
+    torch.save(weights, folder / INTERPBENCH_WEIGHTS)
+    return weights
+
+
 def write_attn_only(
     folder: Path, *, n_layers: int = 3, n_heads: int = 4, d_head: int = 8, seed: int = 0
 ) -> dict[str, torch.Tensor]:

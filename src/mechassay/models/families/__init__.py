@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 FAMILIES = Registry(
     "model family",
     {
-        "attn-only": "mechassay.models.families.attn_only:decode",
+        "transformer-lens": "mechassay.models.families.transformer_lens:decode",
         "gpt2": "mechassay.models.families.gpt2:decode",
         "gpt_neox": "mechassay.models.families.neox:decode",
         "llama": "mechassay.models.families.llama:decode",

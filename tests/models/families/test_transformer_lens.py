@@ -1,4 +1,4 @@
-"""Attention-only checkpoints: computed as they are defined, and read as data."""
+"""Checkpoints in TransformerLens' layout: computed as they are defined, and read as data."""
 
 from __future__ import annotations
 
@@ -15,11 +15,19 @@ from safetensors.torch import save_file
 
 import mechassay as ma
 from helpers.attn_only import State, logits_of, run
-from mechassay.errors import BadFile, ModelNotFetched, SelfCheckFailed, UnsupportedModel
-from mechassay.models.families.attn_only import AttnOnlyModel
+from mechassay.circuits.circuit import Circuit
+from mechassay.circuits.evaluation.metrics import recovery_of
+from mechassay.circuits.graph_files import GraphFile
+from mechassay.discovery.job import CircuitsJob
+from mechassay.errors import BadFile, BadUsage, ModelNotFetched, SelfCheckFailed, UnsupportedModel
+from mechassay.models.families.transformer_lens import LensConfig, LensModel
 from mechassay.models.forward import forward
+from mechassay.models.graph import Graph
 from mechassay.models.model import sum_of_writers
-from mechassay.testing.tiny import token_pairs, with_words, write_attn_only
+from mechassay.prompts.batch import Batch
+from mechassay.runs.folder import RunFolder
+from mechassay.testing.tiny import token_pairs, with_words, write_attn_only, write_interpbench
+from mechassay.utils.display import SILENT
 
 HUB_ID = "NeelNanda/Attn_Only_4L512W_C4_Code"
 
@@ -75,6 +83,115 @@ def test_logits_are_those_of_the_definition(folder: Path, state: State) -> None:
         torch.testing.assert_close(ours, wanted, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("act", ["gelu", "gelu_new", "relu", "silu"])
+@pytest.mark.parametrize("normalized", [True, False])
+def test_with_mlps_logits_are_those_of_the_definition(
+    tmp_path: Path, act: str, normalized: bool
+) -> None:
+    """One token after another, by the equations, with plain tensors."""
+    config = LensConfig(2, 3, 12, 4, 9, 97, d_mlp=7, act_fn=act, normalized=normalized)
+    generator = torch.Generator().manual_seed(1)
+    state = {
+        name: torch.randn(shape, generator=generator, dtype=torch.float64) * 0.4
+        for name, shape in config.shapes.items()
+    }
+    save_file(state, tmp_path / "final.safetensors")
+    sizes = {"n_layers": 2, "n_heads": 3, "d_model": 12, "d_head": 4, "n_ctx": 9, "d_vocab": 97}
+    kind = "LN" if normalized else "LNPre"
+    (tmp_path / "config.json").write_text(
+        json.dumps(
+            {**sizes, "d_mlp": 7, "act_fn": act, "attn_only": False, "normalization_type": kind}
+        ),
+        "utf-8",
+    )
+    functions: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "gelu": lambda x: x * (1 + torch.erf(x / 2**0.5)) / 2,
+        "gelu_new": lambda x: (
+            x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3))) / 2
+        ),
+        "relu": lambda x: torch.where(x > 0, x, 0.0),
+        "silu": lambda x: x / (1 + torch.exp(-x)),
+    }
+
+    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
+        y = (x - x.mean()) / torch.sqrt(((x - x.mean()) ** 2).mean() + 1e-5)
+        return y * state[f"{name}.w"] + state[f"{name}.b"] if normalized else y
+
+    tokens = [5, 96, 0, 41, 5]
+    x = [state["embed.W_E"][t] + state["pos_embed.W_pos"][i] for i, t in enumerate(tokens)]
+    for block in ("blocks.0", "blocks.1"):
+        y = [norm(each, f"{block}.ln1") for each in x]
+        added = [state[f"{block}.attn.b_O"].clone() for _ in tokens]
+        for head in range(3):
+            q, k, v = (
+                [
+                    each @ state[f"{block}.attn.W_{s}"][head] + state[f"{block}.attn.b_{s}"][head]
+                    for each in y
+                ]
+                for s in "QKV"
+            )
+            for place in range(len(tokens)):
+                scores = torch.stack([q[place] @ k[j] / 2 for j in range(place + 1)])
+                pattern = scores.softmax(0)
+                z = sum((pattern[j] * v[j] for j in range(place + 1)), torch.zeros(4).double())
+                added[place] += z @ state[f"{block}.attn.W_O"][head]
+        x = [each + more for each, more in zip(x, added, strict=True)]
+        for place, each in enumerate(x):
+            inner = norm(each, f"{block}.ln2") @ state[f"{block}.mlp.W_in"]
+            inner = functions[act](inner + state[f"{block}.mlp.b_in"])
+            x[place] = each + inner @ state[f"{block}.mlp.W_out"] + state[f"{block}.mlp.b_out"]
+    wanted = torch.stack(
+        [norm(each, "ln_final") @ state["unembed.W_U"] + state["unembed.b_U"] for each in x]
+    )
+    model = ma.load_model(str(tmp_path), dtype="float64")
+    torch.testing.assert_close(
+        model.hf(torch.tensor([tokens])).logits[0], wanted, rtol=0, atol=1e-10
+    )
+    batch = Batch.from_tokens(
+        torch.tensor([tokens]), torch.tensor([tokens]), torch.tensor([1]), torch.tensor([2])
+    )
+    ours = model.run(batch)[0].readout(model.decoder).all()[0]
+    torch.testing.assert_close(ours, wanted[-1], rtol=0, atol=1e-10)
+    assert model.family == "transformer-lens" and model.graph.mlp
+
+
+def test_interpbench_is_read_by_its_layout(tmp_path: Path) -> None:
+    """Its sizes are known, its circuit is that of its graph file, and its pickle stays closed."""
+    folder = tmp_path / "interpbench"
+    write_interpbench(folder)
+    with_words()[1].save_pretrained(folder)
+    (folder / "ll_model_cfg.pkl").write_bytes(b"not opened")
+    with pytest.raises(BadFile, match="ll_model_cfg.pkl, a pickle, which can run code") as caught:
+        ma.load_model(str(folder))
+    assert "\n" not in str(caught.value)
+    graph = Graph(6, 4)
+    circuit = Circuit.from_names(
+        graph, ["input->a0.h1<v>", "a0.h1->a4.h2<k>", "a4.h2->logits", "input->a4.h2<q>"]
+    )
+    GraphFile(graph, 64, circuit=circuit).write(folder / "interpbench_graph.json")
+    model = ma.load_model(str(folder))
+    assert (model.graph.n_layers, model.graph.n_heads, model.decoder.d_model) == (6, 4, 64)
+    assert model.graph.n_edges == 1108, "as the benchmark counts"
+    job = CircuitsJob(
+        (str(folder),), ("ioi",), ("eap", "exact"), train_limit=4, test_limit=6, random_rankings=5
+    )
+    records = ma.run(job, tmp_path / "run", progress=SILENT).records
+    scores = [
+        ma.circuits.EdgeScores.load(RunFolder(tmp_path / "run").scores_file(cell.name))
+        for cell in job.cells()
+    ]
+    for record, found in zip(records, scores, strict=True):
+        expected = recovery_of(found, circuit, by="magnitude")
+        assert record.value("auroc") == pytest.approx(expected.auroc)
+    other = Graph(3, 4)
+    GraphFile(other, 64, circuit=Circuit.full(other)).write(tmp_path / "other.json")
+    with pytest.raises(BadUsage, match="graph"):
+        ma.run(replace(job, known=str(tmp_path / "other.json")), tmp_path / "no", progress=SILENT)
+    (folder / "ioi_all_splits" / "ll_model_100_100_80.pth").unlink()
+    with pytest.raises(BadFile, match="InterpBench's weights are ioi_all_splits/"):
+        ma.load_model(str(folder))
+
+
 def test_the_unembedding_s_bias_counts(folder: Path, state: State) -> None:
     bias = torch.linspace(-1, 1, 97, dtype=torch.float64)
     before = all_logits(folder, dtype="float64")
@@ -86,7 +203,7 @@ def test_the_unembedding_s_bias_counts(folder: Path, state: State) -> None:
 
 def test_the_model_knows_itself(folder: Path) -> None:
     model = ma.load_model(str(folder))
-    assert model.family == "attn-only"
+    assert model.family == "transformer-lens"
     assert model.name == "mine"
     assert model.tokenizer is None
     assert (model.graph.n_layers, model.graph.n_heads, model.graph.mlp) == (3, 4, False)
@@ -109,7 +226,7 @@ def test_a_decoder_that_reads_it_wrongly_is_found_out(folder: Path) -> None:
     model = ma.load_model(str(folder))
     first = model.decoder.layers[0]
     wrong = replace(first, attention=replace(first.attention, scale=first.attention.scale * 1.1))
-    with pytest.raises(SelfCheckFailed, match=r"attn-only.*the logits differ"):
+    with pytest.raises(SelfCheckFailed, match=r"transformer-lens.*the logits differ"):
         replace(
             model, decoder=replace(model.decoder, layers=(wrong, *model.decoder.layers[1:]))
         ).check()
@@ -244,12 +361,15 @@ def test_damaged_weights_are_one_line_and_nothing_runs(
 @pytest.mark.parametrize(
     ("changes", "error", "says"),
     [
-        ({"attn_only": False}, UnsupportedModel, "with MLPs; only attention-only"),
-        ({"normalization": "LNPre"}, UnsupportedModel, "normalization must be 'LN'; got 'LNPre'"),
+        ({"attn_only": False}, UnsupportedModel, "act_fn must be one of gelu.*got 'solu_ln'"),
+        ({"normalization": "RMS"}, UnsupportedModel, "must be LN or LNPre; got 'RMS'"),
+        ({"normalization": "LNPre"}, BadFile, r"has unknown 8 tensors .*blocks\.0\.ln1\.w"),
+        ({"attn_only": False, "act_fn": "gelu"}, BadFile, r"lacks 18 tensors .*blocks\.0\.ln2\.w"),
+        ({"attn_only": False, "act_fn": "gelu", "d_mlp": -1}, BadFile, "d_mlp must be a positive"),
         (
             {"normalization_type": None},
             UnsupportedModel,
-            "normalization_type must be 'LN'; got None",
+            "normalization must be LN or LNPre; got None",
         ),
         ({"shortformer_pos": True}, UnsupportedModel, "shortformer_pos must be False; got True"),
         (
@@ -322,10 +442,33 @@ def test_a_checkpoint_comes_from_the_hub(folder: Path, monkeypatch: pytest.Monke
     model = ma.load_model(HUB_ID)
     assert asked == [(HUB_ID, "config.json"), (HUB_ID, True)]
     assert model.name == HUB_ID
-    assert isinstance(model.hf, AttnOnlyModel)
+    assert isinstance(model.hf, LensModel)
 
 
 def test_without_the_hub_it_is_not_fetched() -> None:
     with pytest.raises(ModelNotFetched, match="did not come from the Hugging Face hub") as caught:
         ma.load_model(HUB_ID)
     assert "\n" not in str(caught.value)
+
+
+def test_interpbench_comes_from_the_hub_without_its_pickle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    write_interpbench(tmp_path)
+    with_words()[1].save_pretrained(tmp_path)
+    (tmp_path / "interpbench_graph.json").write_text("{}", "utf-8")
+
+    def download(repo: str, **options: Any) -> str:
+        asked.append((repo, options["allow_patterns"]))
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    model = ma.load_model("mib-bench/interpbench")
+    assert model.graph.n_edges == 1108
+    assert asked == [
+        (
+            "mib-bench/interpbench",
+            ["interpbench_graph.json", "ioi_all_splits/ll_model_100_100_80.pth"],
+        )
+    ]

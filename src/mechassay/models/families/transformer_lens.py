@@ -1,29 +1,33 @@
-"""Attention-only models in TransformerLens' layout, such as `NeelNanda/Attn_Only_4L512W_C4_Code`.
+"""Models in TransformerLens' layout: attention-only ones, and InterpBench's with MLPs.
 
     x_0     = W_E[token] + W_pos[position]
-    x_{l+1} = x_l + b_O + sum over heads h of  softmax(q_h k_h^T / sqrt(d_head) | causal) v_h W_O[h]
+    y_l     = x_l + b_O + sum over heads h of  softmax(q_h k_h^T / sqrt(d_head) | causal) v_h W_O[h]
               with q_h = LN(x_l) W_Q[h] + b_Q[h], and k_h and v_h alike
+    x_{l+1} = y_l + act(LN(y_l) W_in + b_in) W_out + b_out        (y_l in an attention-only model)
     logits  = LN(x_L) W_U + b_U
 
 A checkpoint is a folder with
 
-    config.json              sizes: n_layers, n_heads, d_model, d_head, n_ctx, d_vocab;
-                             "attn_only": true; no model_type
+    config.json              sizes: n_layers, n_heads, d_model, d_head, n_ctx, d_vocab, and with
+                             MLPs d_mlp and act_fn; "attn_only"; no model_type
     *.safetensors, or *.pth  one state dict, that whose name ends in "final" if there are several,
-                             with the tensors of `AttnOnlyConfig.shapes`; b_U may be missing
+                             with the tensors of `LensConfig.shapes`; b_U may be missing
 
 (Neel Nanda's have the causal mask and the value of masked scores as buffers.) Layer norms have
-weight and bias ("normalization": "LN"); positions are learned and added once.
+weight and bias (normalization "LN") or neither ("LNPre"); positions are learned and added once.
 
-transformers has no class for these models. `AttnOnlyModel` is the original that the decoder is
-checked against when it is loaded: the equations above as they stand, with no regard to cost.
+`mib-bench/interpbench` (Mueller et al. 2025, appendix F) has its weights and its circuit, but its
+sizes in a pickle, which is not opened: they are `INTERPBENCH`.
+
+transformers has no class for these models. `LensModel` is the original that the decoder is checked
+against when it is loaded: the equations above as they stand, with no regard to cost.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -34,12 +38,19 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from mechassay.errors import BadFile, UnsupportedModel
-from mechassay.models.decoder import Attention, Decoder, Layer, Norm, Projection, at_least_fp32
+from mechassay.models.decoder import (
+    Attention,
+    Decoder,
+    Layer,
+    Mlp,
+    Norm,
+    Projection,
+    at_least_fp32,
+)
+from mechassay.models.families.weights import activation
 from mechassay.models.weight_files import checked_tensor, load_archive
 
 _COMPUTED_HERE: dict[str, Any] = {
-    "normalization": "LN",
-    "normalization_type": "LN",
     "positional_embedding_type": "standard",
     "shortformer_pos": False,
     "attention_dir": "causal",
@@ -47,16 +58,28 @@ _COMPUTED_HERE: dict[str, Any] = {
     "scale_attn_by_inverse_layer_idx": False,
     "use_local_attn": False,
     "final_rms": False,
+    "gated_mlp": False,
+    "parallel_attn_mlp": False,
 }
 """Settings that change the computation, with the one value that is known here and meant without."""
 
+ACTIVATIONS = ("gelu", "gelu_new", "relu", "silu")
 _BUFFERS = ("attn.mask", "attn.IGNORE")
 """Ends of names that checkpoints have for what is no weight."""
 
 
+_NORMALIZATIONS = ("LN", "LNPre")
+
+
 @dataclass(frozen=True)
-class AttnOnlyConfig:
-    """Sizes of an attention-only model, and the hub id of its tokenizer if known."""
+class LensConfig:
+    """Sizes of a model, and the hub id of its tokenizer if known.
+
+    Attributes:
+        d_mlp: 0 in an attention-only model.
+        act_fn: by its name in transformers.
+        normalized: whether norms have a weight and a bias.
+    """
 
     n_layers: int
     n_heads: int
@@ -66,7 +89,10 @@ class AttnOnlyConfig:
     d_vocab: int
     ln_eps: float = 1e-5
     tokenizer_name: str | None = None
-    model_type: ClassVar[str] = "attn-only"
+    d_mlp: int = field(default=0, kw_only=True)
+    act_fn: str = "gelu_new"
+    normalized: bool = True
+    model_type: ClassVar[str] = "transformer-lens"
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -79,18 +105,47 @@ class AttnOnlyConfig:
         }
         for layer in range(self.n_layers):
             block = f"blocks.{layer}."
-            shapes |= {f"{block}ln1.w": width, f"{block}ln1.b": width}
+            shapes |= self._norm(f"{block}ln1")
             for slot in "QKV":
                 shapes |= {f"{block}attn.W_{slot}": split, f"{block}attn.b_{slot}": bias}
             shapes[f"{block}attn.W_O"] = (self.n_heads, self.d_head, self.d_model)
             shapes[f"{block}attn.b_O"] = width
+            if self.d_mlp:
+                shapes |= {
+                    **self._norm(f"{block}ln2"),
+                    f"{block}mlp.W_in": (self.d_model, self.d_mlp),
+                    f"{block}mlp.b_in": (self.d_mlp,),
+                    f"{block}mlp.W_out": (self.d_mlp, self.d_model),
+                    f"{block}mlp.b_out": width,
+                }
         return {
             **shapes,
-            "ln_final.w": width,
-            "ln_final.b": width,
+            **self._norm("ln_final"),
             "unembed.W_U": (self.d_model, self.d_vocab),
             "unembed.b_U": (self.d_vocab,),
         }
+
+    def _norm(self, name: str) -> dict[str, tuple[int, ...]]:
+        width = (self.d_model,)
+        return {f"{name}.w": width, f"{name}.b": width} if self.normalized else {}
+
+
+INTERPBENCH = LensConfig(
+    n_layers=6,
+    n_heads=4,
+    d_model=64,
+    d_head=16,
+    n_ctx=1024,
+    d_vocab=50257,
+    tokenizer_name="gpt2",
+    d_mlp=3072,
+    normalized=False,
+)
+"""The sizes of mib-bench/interpbench: GPT-2's, with six layers of four heads 64 wide."""
+INTERPBENCH_HUB = "mib-bench/interpbench"
+INTERPBENCH_WEIGHTS = "ioi_all_splits/ll_model_100_100_80.pth"
+INTERPBENCH_GRAPH = "interpbench_graph.json"
+"""Its circuit, in EAP-IG's form."""
 
 
 class Output(NamedTuple):
@@ -99,12 +154,16 @@ class Output(NamedTuple):
     logits: Float[Tensor, "batch pos vocab"]
 
 
-class AttnOnlyModel(nn.Module):
-    """The model by its definition; its parameters have the checkpoint's names."""
+class LensModel(nn.Module):
+    """The model by its definition; its parameters have the checkpoint's names.
 
-    def __init__(self, config: AttnOnlyConfig, weights: Mapping[str, Tensor]) -> None:
+    `circuit_file` is the circuit that it is known to have, of InterpBench.
+    """
+
+    def __init__(self, config: LensConfig, weights: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.config = config
+        self.circuit_file: Path | None = None
         for name, tensor in weights.items():
             *path, last = name.split(".")
             node: nn.Module = self
@@ -145,6 +204,11 @@ class AttnOnlyModel(nn.Module):
                 + torch.einsum("bhpe,hed->bpd", z, weight(f"{block}.W_O"))
                 + weight(f"{block}.b_O")
             )
+            if self.config.d_mlp:
+                mlp = f"blocks.{layer}.mlp"
+                inner = self._layer_norm(x, f"blocks.{layer}.ln2") @ weight(f"{mlp}.W_in")
+                inner = activation(self.config.act_fn)(inner + weight(f"{mlp}.b_in"))
+                x = x + inner @ weight(f"{mlp}.W_out") + weight(f"{mlp}.b_out")
         logits = self._layer_norm(x, "ln_final") @ weight("unembed.W_U")
         return Output(logits if self.unembed_bias is None else logits + self.unembed_bias)
 
@@ -154,14 +218,20 @@ class AttnOnlyModel(nn.Module):
         wide = at_least_fp32(x)
         centred = wide - wide.mean(-1, keepdim=True)
         scale = (centred.pow(2).mean(-1, keepdim=True) + self.config.ln_eps).sqrt()
-        return (centred / scale * self.weight(f"{name}.w") + self.weight(f"{name}.b")).to(x.dtype)
+        scaled = centred / scale
+        if self.config.normalized:
+            scaled = scaled * self.weight(f"{name}.w") + self.weight(f"{name}.b")
+        return scaled.to(x.dtype)
 
 
-def decode(hf: AttnOnlyModel) -> Decoder:
-    """The decoder of an `AttnOnlyModel`."""
+def decode(hf: LensModel) -> Decoder:
+    """The decoder of an `LensModel`."""
     config, weight = hf.config, hf.weight
 
     def norm(name: str) -> Norm:
+        if not config.normalized:
+            ones = torch.ones_like(weight("unembed.W_U")[:, 0])
+            return Norm(ones, None, config.ln_eps, centred=True)
         return Norm(weight(f"{name}.w"), weight(f"{name}.b"), config.ln_eps, centred=True)
 
     def projection(name: str, slot: str) -> Projection:
@@ -179,7 +249,17 @@ def decode(hf: AttnOnlyModel) -> Decoder:
             out_bias=weight(f"{block}.attn.b_O"),
             scale=config.d_head**-0.5,
         )
-        return Layer(attention, None)
+        if not config.d_mlp:
+            return Layer(attention, None)
+        mlp = Mlp(
+            norm=norm(f"{block}.ln2"),
+            up=weight(f"{block}.mlp.W_in").t(),
+            up_bias=weight(f"{block}.mlp.b_in"),
+            act=activation(config.act_fn),
+            down=weight(f"{block}.mlp.W_out").t(),
+            down_bias=weight(f"{block}.mlp.b_out"),
+        )
+        return Layer(attention, mlp)
 
     return Decoder(
         embedding=weight("embed.W_E"),
@@ -196,9 +276,13 @@ def decode(hf: AttnOnlyModel) -> Decoder:
 # Checkpoints
 
 
-def is_checkpoint(config: Path) -> bool:
-    """Whether a config.json is TransformerLens' (of any model), and not transformers'."""
-    read = _read_json(config)
+def is_checkpoint(folder: Path) -> bool:
+    """Whether a folder is InterpBench's, or has a config.json of TransformerLens' (of any model),
+    and not of transformers'.
+    """
+    if is_interpbench(folder):
+        return True
+    read = _read_json(folder / "config.json")
     return (
         isinstance(read, dict)
         and "model_type" not in read
@@ -206,19 +290,32 @@ def is_checkpoint(config: Path) -> bool:
     )
 
 
-def read_checkpoint(folder: Path, dtype: torch.dtype) -> AttnOnlyModel:
+def is_interpbench(folder: Path) -> bool:
+    """Whether a folder is laid out as mib-bench/interpbench."""
+    return (folder / INTERPBENCH_GRAPH).is_file()
+
+
+def read_checkpoint(folder: Path, dtype: torch.dtype) -> LensModel:
     """The model of a folder; nothing in it is executed.
 
     Raises:
         BadFile: a config or weights that are missing, damaged, unsafe, or not those of one another.
-        UnsupportedModel: a model with MLPs, or with norms, positions or attention of another kind.
+        UnsupportedModel: a model with norms, positions, attention or MLPs of another kind.
     """
-    config, file = read_config(folder / "config.json"), _weights_file(folder)
+    if is_interpbench(folder) and not (folder / "config.json").is_file():
+        config, file = INTERPBENCH, folder / INTERPBENCH_WEIGHTS
+        if not file.is_file():
+            raise BadFile(f"{folder}: InterpBench's weights are {INTERPBENCH_WEIGHTS}; not there.")
+    else:
+        config, file = read_config(folder / "config.json"), _weights_file(folder)
     weights = _checked(file, _state(file), config)
-    return AttnOnlyModel(config, {name: x.to(dtype) for name, x in weights.items()})
+    model = LensModel(config, {name: x.to(dtype) for name, x in weights.items()})
+    if is_interpbench(folder):
+        model.circuit_file = folder / INTERPBENCH_GRAPH
+    return model
 
 
-def read_config(path: Path) -> AttnOnlyConfig:
+def read_config(path: Path) -> LensConfig:
     """Sizes from a config.json.
 
     Raises:
@@ -226,17 +323,25 @@ def read_config(path: Path) -> AttnOnlyConfig:
         UnsupportedModel: a model that is computed in another way than here.
     """
     read: dict[str, Any] = _read_json(path)
-    if read.get("attn_only") is not True:
-        raise UnsupportedModel(
-            f"{path}: a TransformerLens checkpoint with MLPs; only attention-only ones are"
-            " supported."
-        )
     for key, known in _COMPUTED_HERE.items():
         if read.get(key, known) != known:
             raise UnsupportedModel(f"{path}: {key} must be {known!r}; got {read[key]!r}.")
+    kinds = [read.get(key, "LN") for key in ("normalization", "normalization_type")]
+    wrong = [kind for kind in kinds if kind not in _NORMALIZATIONS]
+    if wrong:
+        known = " or ".join(_NORMALIZATIONS)
+        raise UnsupportedModel(f"{path}: normalization must be {known}; got {wrong[0]!r}.")
+    attn_only = read.get("attn_only") is True
+    act_fn = read.get("act_fn", "")
+    if not attn_only and not (isinstance(act_fn, str) and act_fn in ACTIVATIONS):
+        raise UnsupportedModel(
+            f"{path}: act_fn must be one of {', '.join(ACTIVATIONS)}; got {act_fn!r}."
+        )
     sizes: dict[str, Any] = {
-        field.name: read.get(field.name) for field in fields(AttnOnlyConfig) if field.type == "int"
+        size.name: read.get(size.name) for size in fields(LensConfig) if size.type == "int"
     }
+    if attn_only:
+        del sizes["d_mlp"]
     for key, value in sizes.items():
         if type(value) is not int or value < 1:
             raise BadFile(f"{path}: {key} must be a positive whole number; got {value!r}.")
@@ -245,7 +350,13 @@ def read_config(path: Path) -> AttnOnlyConfig:
         raise BadFile(f"{path}: ln_eps must be a number between 0 and 1; got {epsilon!r}.")
     if tokenizer is not None and not isinstance(tokenizer, str):
         raise BadFile(f"{path}: tokenizer_name must be a hub id; got {tokenizer!r}.")
-    return AttnOnlyConfig(**sizes, ln_eps=epsilon, tokenizer_name=tokenizer)
+    return LensConfig(
+        **sizes,
+        ln_eps=epsilon,
+        tokenizer_name=tokenizer,
+        act_fn="" if attn_only else act_fn,
+        normalized="LNPre" not in kinds,
+    )
 
 
 def _read_json(path: Path) -> Any:
@@ -280,7 +391,7 @@ def _state(file: Path) -> dict[str, Any]:
     return state
 
 
-def _checked(file: Path, state: dict[str, Any], config: AttnOnlyConfig) -> dict[str, Tensor]:
+def _checked(file: Path, state: dict[str, Any], config: LensConfig) -> dict[str, Tensor]:
     """The weights, if they are those that the config asks for and no others."""
     if config.n_layers > len(state):  # before a name is made for each of their tensors
         raise BadFile(
