@@ -503,10 +503,10 @@ class Study:
 
     def _specs(self, cell: Cell, scores: Ranked) -> dict[str, Spec]:
         job, name, typed = self.job, cell.of["method"], cell.typed["method"]
-        found = None if typed in job.scores else self.method(cell)
+        finder = None if typed in job.scores else self.method(cell)
         counterfactual = job.counterfactual or self.task.counterfactual_for(self.model.tokenizer)
         # What a file was found on is its own to say; this job finds nothing.
-        found_on = job.train_split if found is not None else str(scores.provenance.get("split", ""))
+        found_on = job.train_split if finder is not None else str(scores.provenance.get("split", ""))
         about = {
             "counterfactual": counterfactual,
             "split": job.test_split,
@@ -524,12 +524,12 @@ class Study:
             "model": model.model_copy(update={"args": {**model.args, "n_edges": n_edges}}),
             "task": Spec(name=self.task.name, version=self.task.version, args=about),
             "method": Spec(name=name, args={SCORES_SHA256: ranked_hash(Path(typed))})
-            if found is None
+            if finder is None
             else Spec(
                 name=name,
-                version=found.method.version,
-                args=settings(found.method)
-                | ({} if found.ablation == job.ablation else {"ablation": found.ablation}),
+                version=finder.method.version,
+                args=settings(finder.method)
+                | ({} if finder.ablation == job.ablation else {"ablation": finder.ablation}),
             ),
         }
 

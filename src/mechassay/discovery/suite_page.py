@@ -215,8 +215,8 @@ class _Cells:
             self.records.get((column, method)) if of == "result" else self.head(column)
             for column in columns
         ]
-        found = [record.measure(name, of) if record else None for record in records]
-        measures = [m for m in found if m is not None]
+        held = [record.measure(name, of) if record else None for record in records]
+        measures = [m for m in held if m is not None]
         if len(measures) < len(columns):
             return NOTHING
         value = sum(m.value for m in measures) / len(measures)

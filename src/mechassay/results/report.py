@@ -134,8 +134,8 @@ def write_each_table(
         for section in page.sections(records, failures)
         for table in _tables_in(section.blocks, section.title)
     ]
-    shown = {table.texts for table in tables}
-    tables += [table for table in page.tables(records, failures) if table.texts not in shown]
+    unfolded = {table.texts for table in tables}
+    tables += [table for table in page.tables(records, failures) if table.texts not in unfolded]
     for place, table in enumerate(filter(lambda table: table.rows, tables), 1):
         words = re.sub(r"[^a-z0-9]+", "-", table.title.lower()).strip("-")[:60].rstrip("-")
         target = folder / f"{place:02d}-{words or 'table'}.tex"
