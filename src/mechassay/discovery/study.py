@@ -506,7 +506,9 @@ class Study:
         finder = None if typed in job.scores else self.method(cell)
         counterfactual = job.counterfactual or self.task.counterfactual_for(self.model.tokenizer)
         # What a file was found on is its own to say; this job finds nothing.
-        found_on = job.train_split if finder is not None else str(scores.provenance.get("split", ""))
+        found_on = (
+            job.train_split if finder is not None else str(scores.provenance.get("split", ""))
+        )
         about = {
             "counterfactual": counterfactual,
             "split": job.test_split,
