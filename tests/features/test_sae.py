@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mechassay.errors import BadFile, BadUsage
@@ -284,3 +284,83 @@ def test_another_width_and_another_hook_are_one_line() -> None:
             sae.check_site(site)
     with pytest.raises(BadUsage, match="reads values of 2 numbers; the site's have 3"):
         sae.encode(torch.zeros(1, 3))
+
+
+def llama_scope(folder: Path, **changes: Any) -> Path:
+    """Random weights in Llama Scope's layout: 4 wide, 6 features, mean norm 5."""
+    drawn = torch.Generator().manual_seed(3)
+    shapes = {
+        "encoder.weight": (6, 4),
+        "encoder.bias": (6,),
+        "decoder.weight": (4, 6),
+        "decoder.bias": (4,),
+    }
+    arrays = {name: torch.randn(shape, generator=drawn) for name, shape in shapes.items()}
+    config = {
+        "hook_point_in": "blocks.7.hook_resid_post",
+        "hook_point_out": "blocks.7.hook_resid_post",
+        "d_model": 4,
+        "d_sae": 6,
+        "act_fn": "jumprelu",
+        "jump_relu_threshold": 0.6,
+        "norm_activation": "dataset-wise",
+        "dataset_average_activation_norm": {"in": 5.0, "out": 5.0},
+        "apply_decoder_bias_to_pre_encoder": False,
+        "sparsity_include_decoder_norm": True,
+        "top_k": 2,
+        **changes,
+    }
+    (folder / "checkpoints").mkdir(parents=True)
+    save_file(arrays, folder / "checkpoints" / "final.safetensors")
+    (folder / "hyperparams.json").write_text(json.dumps(config), "utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("with_norms", [True, False])
+@pytest.mark.parametrize("centred", [True, False])
+def test_llama_scope_is_as_in_its_own_units(
+    tmp_path: Path, with_norms: bool, centred: bool
+) -> None:
+    """Scaled to the root of the width by hand, gated by pre-activations times decoder norms, and
+    scaled back; features are in the units of the values.
+    """
+    folder = llama_scope(
+        tmp_path / "a",
+        sparsity_include_decoder_norm=with_norms,
+        apply_decoder_bias_to_pre_encoder=centred,
+    )
+    arrays = load_file(folder / "checkpoints" / "final.safetensors")
+    values = torch.randn(9, 4, generator=torch.Generator().manual_seed(1)) * 5
+    scale = 4**0.5 / 5.0
+    seen = values * scale - (arrays["decoder.bias"] if centred else 0.0)
+    pre = seen @ arrays["encoder.weight"].T + arrays["encoder.bias"]
+    norms = arrays["decoder.weight"].norm(dim=0) if with_norms else torch.ones(6)
+    features = pre * norms * (pre * norms > 0.6)
+    back = (features / norms) @ arrays["decoder.weight"].T + arrays["decoder.bias"]
+    sae = load_sae(folder)
+    assert sae.hook == "resid.7" and 5 < int((features > 0).sum()) < 50
+    torch.testing.assert_close(sae.encode(values), features / scale)
+    torch.testing.assert_close(sae.reconstruct(values), back / scale)
+
+
+def test_other_activations_and_refusals_of_llama_scope(tmp_path: Path) -> None:
+    values = torch.randn(5, 4, generator=torch.Generator().manual_seed(1))
+    top = load_sae(llama_scope(tmp_path / "a", act_fn="topk", jump_relu_threshold=0.0))
+    assert top.activation == "topk" and top.k == 2
+    later = load_sae(llama_scope(tmp_path / "b", act_fn="topk"))
+    assert later.activation == "jumprelu"
+    plain = load_sae(llama_scope(tmp_path / "c", norm_activation="inference", act_fn="relu"))
+    scaled = load_sae(llama_scope(tmp_path / "d", act_fn="relu"))
+    assert torch.equal(plain.w_dec, scaled.w_dec) and plain.activation == "relu"
+    assert not torch.allclose(plain.encode(values), scaled.encode(values))
+    out = "blocks.7.hook_mlp_out"
+    for name, changes, match in (
+        ("e", {"hook_point_out": out}, "a transcoder"),
+        ("f", {"norm_activation": "batch-wise"}, "'batch-wise'; those that are read"),
+        ("g", {"dataset_average_activation_norm": {"in": 0}}, "no norm"),
+        ("h", {"act_fn": "tanh"}, "'tanh'; those that are read"),
+        ("i", {"use_glu_encoder": True}, "use_glu_encoder"),
+    ):
+        with pytest.raises(BadFile, match=match) as error:
+            load_sae(llama_scope(tmp_path / name, **changes))
+        assert "\n" not in str(error.value)

@@ -266,6 +266,8 @@ def load_sae(path: str | Path, *, norm_scale: float | None = None) -> SAE:
         Gemma Scope 2        params.safetensors, config.json     jumprelu
         sparsify             cfg.json, sae.safetensors           topk
         dictionary_learning  ae.pt, config.json                  standard, gated, jumprelu, topk
+        Llama Scope          hyperparams.json,                   jumprelu, topk, relu
+                             checkpoints/final.safetensors
 
     Features are those that each project's own `encode` gives. So these scales are folded into
     weights:
@@ -464,12 +466,65 @@ def read_dictionary_learning(folder: Path, norm_scale: float | None = None) -> S
     return _made(folder, arrays, "standard", centred=kind == "AutoEncoder", **about)
 
 
+def read_llama_scope(folder: Path, norm_scale: float | None = None) -> SAE:
+    """hyperparams.json and checkpoints/final.safetensors, of Llama Scope and what OpenMOSS trains.
+
+    Its encoder sees values times s = sqrt(d) / their mean norm. As in its mode for inference,
+    features are in the units of the values: s is folded into biases and thresholds.
+    """
+    path = folder / "hyperparams.json"
+    config = read_json(path)
+    reads, writes = config.get("hook_point_in"), config.get("hook_point_out")
+    if writes is not None and writes != reads:
+        raise BadFile(f"{folder}: a transcoder, from {reads} to {writes}; autoencoders are read.")
+    if config.get("use_glu_encoder"):
+        raise BadFile(f"{path}: an SAE with use_glu_encoder, which is not read.")
+    normalizes = str(config.get("norm_activation", "inference"))
+    _one_of(path, "norm_activation", normalizes, ("dataset-wise", "token-wise", "inference"))
+    arrays = _arrays(folder / "checkpoints" / "final.safetensors")
+    if "decoder.weight" not in arrays:
+        raise BadFile(f"{folder}: an SAE that lacks decoder.weight.")
+    d, n_features = arrays["decoder.weight"].shape
+    scale = 1.0
+    if normalizes == "dataset-wise":
+        norms = config.get("dataset_average_activation_norm")
+        norm = norms.get("in", norms.get(reads)) if isinstance(norms, dict) else norms
+        if isinstance(norm, bool) or not isinstance(norm, int | float) or not norm > 0:
+            raise BadFile(f"{path}: dataset_average_activation_norm is {norm!r}, no norm.")
+        scale = d**0.5 / norm
+    threshold = config.get("jump_relu_threshold") or 0.0
+    kind = _one_of(path, "act_fn", str(config.get("act_fn")), ("jumprelu", "topk", "relu"))
+    if kind == "topk" and threshold > 0:  # After training it is taken to be this one.
+        kind = "jumprelu"
+    logs = arrays.get("log_jumprelu_threshold")
+    thresholds = torch.full((n_features,), float(threshold)) if logs is None else logs.exp()
+    arrays["b_dec"] = arrays.get("decoder.bias", torch.zeros(d))
+    arrays["threshold"] = thresholds.expand(n_features).clone()
+    sae = _made(
+        folder,
+        arrays,
+        "standard" if kind == "relu" else kind,
+        k=config.get("top_k"),
+        centred=bool(config.get("apply_decoder_bias_to_pre_encoder", False)),
+        normalization="constant_norm_rescale" if normalizes == "token-wise" else "none",
+        hook=_hook(reads),
+        model=str(config.get("model_name") or ""),
+    )
+    if config.get("sparsity_include_decoder_norm", True):
+        # Thresholds are for features in units of their decoder rows' norms already.
+        kept, sae = sae.threshold, _in_decoder_norms(sae)
+        sae = sae if kept is None else replace(sae, threshold=kept)
+    held = None if sae.threshold is None else sae.threshold / scale
+    return replace(sae, b_enc=sae.b_enc / scale, b_dec=sae.b_dec / scale, threshold=held)
+
+
 READERS: Mapping[str, Callable[[Path, float | None], SAE]] = {
     "sae_weights.safetensors": read_saelens,
     "params.npz": read_gemma_scope,
     "params.safetensors": read_gemma_scope_2,
     "sae.safetensors": read_sparsify,
     "ae.pt": read_dictionary_learning,
+    "checkpoints/final.safetensors": read_llama_scope,
 }
 """By the file that has the weights."""
 

@@ -80,7 +80,11 @@ class VariablesPlan:
     ] = 100
     test_split: Annotated[str, option("Split to report on.", "--split")] = "test"
     saes: Annotated[
-        str, option("Folder with an SAE a site, for dbm+sae: folders or files named resid.12@last.")
+        str,
+        option(
+            "For dbm+sae: a folder with an SAE a site (resid.12), a run of `saes train`, or a"
+            " release on the hub: google/gemma-scope-2b-pt-res/width_16k."
+        ),
     ] = ""
     dtype: Annotated[str, options.DTYPE] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False

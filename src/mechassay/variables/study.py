@@ -13,17 +13,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from mechassay.causal_models.hypothesis import Hypothesis, defaults_of, distinguish, hypotheses
 from mechassay.causal_models.ioi import LogitDifference
 from mechassay.causal_models.true_sites import KNOWN_SITES
-from mechassay.errors import BadUsage, MechassayError, one_of
+from mechassay.errors import MechassayError, one_of
 from mechassay.features.probes import FullVector
-from mechassay.features.sae import SAE, load_sae
+from mechassay.features.sae_releases import sae_of_site
 from mechassay.interventions.site import ALL, PARTS, Site, load_site, sites
 from mechassay.models.model import Model, untrained
 from mechassay.prompts.pairs import Examples
@@ -52,7 +50,6 @@ from mechassay.variables.localization import Localization, localize
 from mechassay.variables.logit_difference import inhibition_heads, linear_difference
 from mechassay.variables.plan import VariablesPlan
 
-ENDINGS = ("", ".safetensors", ".npz")
 """Of SAEs: a folder, or a file of arrays."""
 
 
@@ -256,7 +253,9 @@ class VariableStudy:
             featurizer,
             settings=self.settings,
             ks=job.ks or ks,
-            saes=read_saes(job.saes, places) if featurizer == "dbm+sae" else None,
+            saes={site: sae_of_site(job.saes, site) for site in places}
+            if featurizer == "dbm+sae"
+            else None,
             untrained=self.untrained,
             random_variable="random-variable" in job.controls,
             full=self.full(variable),
@@ -342,23 +341,3 @@ class VariableStudy:
             )
             for name, labels in pairs.labels.items()
         }
-
-
-def read_saes(folder: str, places: Sequence[Site]) -> Mapping[Any, SAE]:
-    """The SAE of each site: a file or folder named like the site, or like it without its position.
-
-    Raises:
-        BadUsage: a site without one, or with one of another site. BadFile: see `load_sae`.
-    """
-    saes: dict[Any, SAE] = {}
-    for site in places:
-        names = (str(site), str(site).partition("@")[0])
-        paths = [Path(folder) / f"{name}{end}" for end in ENDINGS for name in names]
-        path = next((path for path in paths if path.exists()), None)
-        if path is None:
-            raise BadUsage(
-                f"{folder} has no SAE of {site}: no folder, .safetensors or .npz file named"
-                f" {names[0]} or {names[1]}."
-            )
-        saes[site] = load_sae(path).check_site(site)
-    return saes
