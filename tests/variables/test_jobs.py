@@ -482,7 +482,10 @@ def test_a_plan_that_cannot_be_run_leaves_no_folder_of_variables(
         ({"layers": "5:"}, "Layers 5: are none of the model's, 0 to 2"),
         ({"kinds": ("flip",)}, "flip"),
         ({"ks": (49,)}, "49"),
-        ({"saes": "nowhere", "featurizers": ("dbm+sae",)}, "nowhere: there is no such folder, and it is no hub id"),
+        (
+            {"saes": "nowhere", "featurizers": ("dbm+sae",)},
+            "nowhere: there is no such folder, and it is no hub id",
+        ),
     ],
 )
 def test_what_only_the_model_can_refuse_is_one_line(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Splice,
         principal_angles,
     )
+    from mechassay.features.feed_forward import FeedForward
     from mechassay.features.finder import Finder, Fit
     from mechassay.features.probes import (
         LDA,
@@ -45,6 +46,7 @@ __all__ = [
     "DiffInMeans",
     "Directions",
     "Featurizer",
+    "FeedForward",
     "Finder",
     "Fit",
     "FullVector",
@@ -68,6 +70,7 @@ __getattr__, __dir__ = lazy_names(
         "dbm": "DBM",
         "featurizer": "Affine ChosenFeatures Directions Featurizer Identity PrincipalAxes"
         " ScaleFeatures Splice principal_angles",
+        "feed_forward": "FeedForward",
         "finder": "Finder Fit",
         "probes": "DiffInMeans FullVector KMeans LDA PCA Probe RandomDirections",
         "sae": "SAE",

@@ -37,6 +37,7 @@ from mechassay.features.featurizer import (
     PrincipalAxes,
     n_features_of,
 )
+from mechassay.features.feed_forward import FeedForward
 from mechassay.features.sae import SAE
 from mechassay.features.training import SiteTokens
 from mechassay.interventions.intervene import site_values
@@ -51,7 +52,7 @@ from mechassay.utils.files import read_tensors, write_tensors, write_text
 
 KIND = "features"
 STORED: dict[str, type] = {
-    kind.__name__: kind for kind in (Identity, Directions, PrincipalAxes, Affine, SAE)
+    kind.__name__: kind for kind in (Identity, Directions, PrincipalAxes, Affine, SAE, FeedForward)
 }
 """Featurizers that files may name."""
 SHOWN = ("finder", "model", "n_examples", "dtype")
