@@ -12,6 +12,7 @@ from helpers.mib_files import save_identity, stream
 from mechassay.features.featurizer import Identity
 from mechassay.features.finder import Fit
 from mechassay.interventions.site import Site
+from mechassay.utils.files import CODE
 from mechassay.variables.alignment import VariableAlignment
 
 Run = Callable[..., Outcome]
@@ -35,7 +36,7 @@ def test_every_problem_is_listed(run: Run, tmp_path: Path) -> None:
     done = run("variables", "validate", tmp_path)
     assert done.code == 1
     assert done.err.splitlines() == [
-        "featurizer.py: code, which is never run: a folder holds data alone.",
+        f"featurizer.py: {CODE}",
         "ravel_task_LlamaForCausalLM_Country: no units.",
         f"2 problems in {tmp_path}",
     ]

@@ -504,6 +504,58 @@ def test_layers_as_they_are_typed(text: str, found: tuple[int, ...] | None) -> N
     assert layers_of(text, 8) == found
 
 
+# --- positions by a rule --------------------------------------------------------------------------
+
+
+def test_a_position_by_a_rule_is_the_part_that_it_names(tmp_path: Path) -> None:
+    """The last name but for a filler is `subject_2`: the same accuracy, found and given."""
+    rule = r"giver=/(\w+) \S+ to$/"
+    job = replace(
+        ONE,
+        models=(MODEL,),
+        tasks=(),
+        variables=("answer",),
+        featurizers=("full-vector",),
+        layers="0",
+    )
+    known, ruled = (
+        run(replace(job, **changes), tmp_path / name, progress=SILENT).records[0]
+        for name, changes in (
+            ("known", {"positions": ("subject_2",)}),
+            ("ruled", {"positions": ("giver",), "position_rules": (rule,)}),
+        )
+    )
+    assert ruled.value("iia") == known.value("iia")
+    assert ruled.table("sites").rows()[0]["site"] == "resid.0@giver"
+    typed = saved(tmp_path / "given", {"resid.0@giver": Identity(48)})
+    given = AlignmentsJob((typed,), MODEL, position_rules=(rule,), test_limit=40, train_limit=40)
+    (record,) = run(given, tmp_path / "again", progress=SILENT).records
+    typed = saved(tmp_path / "plain", {"resid.0@subject_2": Identity(48)})
+    (plain,) = run(
+        replace(given, alignments=(typed,), position_rules=()), tmp_path / "own", progress=SILENT
+    ).records
+    assert record.value("iia") == plain.value("iia")
+
+
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [
+        (r"giver=/and/", r"matches \d+ times in"),
+        (r"giver=/zebra/", "matches 0 times in"),
+        (r"giver=/\w+/", r"matches \d+ times in"),
+        ("giver=/(,/", "no regular expression"),
+        ("giver=/(a)(b)/", "has 2 groups"),
+        ("last=/a/", "means a token already"),
+        ("giver", "is written NAME=/EXPRESSION/"),
+    ],
+)
+def test_a_rule_that_does_not_fit_is_one_line(rule: str, says: str, tmp_path: Path) -> None:
+    job = replace(ONE, models=(MODEL,), tasks=(), variables=("answer",), position_rules=(rule,))
+    with pytest.raises(BadUsage, match=says) as caught:
+        run(job, tmp_path, progress=SILENT)
+    assert "\n" not in str(caught.value)
+
+
 # --- SAEs -----------------------------------------------------------------------------------------
 
 

@@ -248,7 +248,10 @@ def kind_of(path: Path) -> str:
 BESIDE = frozenset({"README.md", "LICENSE", ".gitattributes", ".gitignore", ".git", ".cache"})
 """What else belongs to a repository on the Hugging Face hub."""
 LEADS_OUT = "a link that leads out of the submission; it was not followed. Copy the file here."
-CODE = "code, which is never run: a folder holds data alone."
+CODE = (
+    "code, which is never run: a folder holds data alone. A featurizer is declared as layers"
+    " (featurizer.json), a position as a rule (--position-rule)."
+)
 MOST_PROBLEMS, LONGEST = 200, 500
 """Problems of a report, and letters of one."""
 LARGEST_JSON = 10**7

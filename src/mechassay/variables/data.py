@@ -37,6 +37,7 @@ from mechassay.models.model import Model
 from mechassay.prompts.interchange_batch import InterchangeBatch
 from mechassay.prompts.interchanges import InterchangePair
 from mechassay.prompts.pairs import Example, Examples, Prompt
+from mechassay.prompts.part_rules import with_parts
 from mechassay.prompts.tokenization import encode, tokenizer_of
 from mechassay.tasks.accuracy import score_prompts, written
 from mechassay.tasks.task import Task
@@ -77,6 +78,7 @@ def answered_examples(
     n: int,
     kinds: Sequence[str] = (),
     *,
+    position_rules: Sequence[str] = (),
     seed: int = 0,
     private_seed: int | None = None,
     progress: Progress = BAR,
@@ -85,9 +87,11 @@ def answered_examples(
 
     Args:
         kinds: of counterfactuals that have to be there and answered; none: all there are.
+        position_rules: parts that prompts get, see `prompts.part_rules`.
 
     Raises:
-        BadPairs: no example is left; the message has the counts.
+        BadPairs: no example is left; the message has the counts. Or a rule of positions does not
+            match once.
         UnknownName: a kind that no example has; others, and BadUsage: see `Task.examples`.
     """
     defaults = defaults_of(task.name)
@@ -100,7 +104,7 @@ def answered_examples(
         except BadUsage:
             # There are fewer: all of them then, which is refused anew if something else is wrong.
             made, whole = task.examples(split, model, **seeds), True
-        examples = defaults.prepared(made)
+        examples = with_parts(defaults.prepared(made), position_rules)
         known = dict.fromkeys(k for x in examples for k in (*x.counterfactuals, *x.unread))
         for kind in kinds:
             one_of(f"kind of counterfactual of {task.name}", kind, known)

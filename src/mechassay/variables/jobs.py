@@ -35,6 +35,7 @@ from mechassay.interventions.site import ALL, PARTS
 from mechassay.models.loading import resolve
 from mechassay.models.model import check_dtype
 from mechassay.models.sources import find_source, with_truths
+from mechassay.prompts.part_rules import PartRule
 from mechassay.results.records import Record, Spec
 from mechassay.runs.job import MANY, Bench, Cell, Job, cell_name, layers_of, made_by, shown_model
 from mechassay.tasks.task import PRIVATE, settings_of
@@ -79,6 +80,8 @@ class VariablesJob(VariablesPlan, Job):
         if not self.featurizers:
             raise BadUsage("Name a featurizer: there is nothing to do.")
         layers_of(self.layers, MANY)
+        for rule in self.position_rules:
+            PartRule.of(rule)
         if self.steps is not None and self.epochs is not None:
             raise BadUsage("A training has --steps or --epochs; got both.")
         if self.lr is not None and not self.lr > 0:
@@ -179,6 +182,8 @@ class AlignmentsJob(AlignmentsPlan, Job):
         check_dtype(self.dtype)
         one_of("split to report on", self.test_split, ("test", PRIVATE))
         layers_of(self.layers, MANY)
+        for rule in self.position_rules:
+            PartRule.of(rule)
         for task in self.tasks:
             bench.task(task)
         if not self.given:
@@ -235,6 +240,7 @@ class AlignmentsJob(AlignmentsPlan, Job):
             tuple(hypotheses(task)),
             layers=self.layers,
             positions=(ALL,) if at_all else (),
+            position_rules=self.position_rules,
             kinds=self.kinds,
             controls=(),
             train_limit=self.train_limit,

@@ -48,6 +48,14 @@ class VariablesPlan:
         tuple[str, ...],
         option("Part of the prompts, or `last`; the task's default ones if none.", "--position"),
     ] = ()
+    position_rules: Annotated[
+        tuple[str, ...],
+        option(
+            r"A part of the prompts by a regular expression that matches once, its group if it has"
+            r" one: year=/in 17(\d\d)/, for --position year.",
+            "--position-rule",
+        ),
+    ] = ()
     part: Annotated[str, option("Of each layer: resid, mlp, or heads (each alone).")] = "resid"
     ks: Annotated[
         tuple[int, ...],
@@ -120,6 +128,14 @@ class AlignmentsPlan:
     ] = ()
     kinds: Annotated[
         tuple[str, ...], option("Kind of counterfactuals; the task's default ones.", "--kind")
+    ] = ()
+    position_rules: Annotated[
+        tuple[str, ...],
+        option(
+            r"A part of the prompts by a regular expression that matches once, its group if it has"
+            r" one: year=/in 17(\d\d)/, for --position year.",
+            "--position-rule",
+        ),
     ] = ()
     layers: Annotated[
         str, option("Of IOI: layers whose heads the coefficients are fitted with, such as ::3.")

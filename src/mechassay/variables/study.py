@@ -126,6 +126,7 @@ class VariableStudy:
                 split,
                 size,
                 self.kinds,
+                position_rules=job.position_rules,
                 seed=job.seed,
                 private_seed=job.private_seed if split == PRIVATE else None,
                 progress=self.progress,
