@@ -27,6 +27,8 @@ def test_list_has_every_task_with_kinds_splits_and_sizes(run: Run) -> None:
             assert kind in done.out
         for size in task.sizes.values():
             assert f"={size}" in done.out
+        for split, size in task.published_sizes.items():
+            assert size > task.sizes[split] and f"{split}={size}" in done.out
     assert "│ s2_io_flip_counterfactual, " in done.out  # the default first
 
 

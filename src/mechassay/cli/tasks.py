@@ -44,7 +44,11 @@ PrivateSeed = Annotated[
 
 @app.command("list")
 def list_tasks(json: JsonOption = False) -> None:
-    """Tasks with their counterfactuals (the default first), splits and sizes."""
+    """Tasks with their counterfactuals (the default first), splits and sizes.
+
+    Splits that are larger in the paper are read from its public data by the settings source=hub or
+    questions=hub, or from a file.
+    """
     from mechassay.tasks import SPLITS, TASKS, load_task
     from mechassay.tasks.task import settings_of
 
@@ -57,11 +61,12 @@ def list_tasks(json: JsonOption = False) -> None:
                 task.counterfactuals, key=lambda kind: kind != task.default_counterfactual
             ),
             "pairs": {split: task.sizes[split] for split in SPLITS if split in task.sizes},
+            "larger in the paper": dict(task.published_sizes),
             "settings": settings_of(task),
         }
         for task in tasks
     ]
-    show(rows, json, ("counterfactuals", "settings"))
+    show(rows, json, ("counterfactuals", "settings", "larger in the paper"))
 
 
 @app.command("show")

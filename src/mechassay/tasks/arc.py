@@ -33,6 +33,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from mechassay.errors import BadFile, BadUsage
@@ -233,6 +234,9 @@ class ARCEasy(ARC):
     """Questions of ARC's easy set, or like them."""
 
     name: ClassVar[str] = "arc-easy"
+    published_sizes: ClassVar[Mapping[str, int]] = MappingProxyType(
+        {"train": 2251, "validation": 570, "test": 1188, "private": 1188}
+    )
     public: ClassVar[PublicData] = PublicData("mib-bench/arc_easy")
     data: ClassVar[_Set] = EASY
 
@@ -242,6 +246,9 @@ class ARCChallenge(ARC):
     """Questions of ARC's challenge set, or like them."""
 
     name: ClassVar[str] = "arc-challenge"
+    published_sizes: ClassVar[Mapping[str, int]] = MappingProxyType(
+        {"train": 1119, "validation": 299, "test": 586, "private": 586}
+    )
     public: ClassVar[PublicData] = PublicData("mib-bench/arc_challenge")
     data: ClassVar[_Set] = CHALLENGE
 

@@ -31,6 +31,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -213,6 +214,7 @@ class Addition(Arithmetic):
     counterfactuals: ClassVar[tuple[str, ...]] = COLUMNS
     default_counterfactual: ClassVar[str] = RANDOM
     sizes: ClassVar[Mapping[str, int]] = ADDITION_SIZES
+    published_sizes: ClassVar[Mapping[str, int]] = MappingProxyType({"train": 34400})
     public: ClassVar[PublicData] = PublicData("mib-bench/arithmetic_addition")
     operator = "+"
     templates = (
@@ -235,6 +237,7 @@ class Subtraction(Arithmetic):
     )
     default_counterfactual: ClassVar[str] = RANDOM
     sizes: ClassVar[Mapping[str, int]] = SUBTRACTION_SIZES
+    published_sizes: ClassVar[Mapping[str, int]] = MappingProxyType({"train": 17400})
     public: ClassVar[PublicData] = PublicData("mib-bench/arithmetic_subtraction")
     operator = "-"
     templates = (

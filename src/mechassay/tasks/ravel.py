@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import cycle
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -93,6 +94,9 @@ class Ravel(PublicTask):
     variable: str = ""
 
     name: ClassVar[str] = "ravel"
+    published_sizes: ClassVar[Mapping[str, int]] = MappingProxyType(
+        {"train": 100_000, "validation": 16_000}
+    )
     version: ClassVar[int] = 2
     counterfactuals: ClassVar[tuple[str, ...]] = (CITY, ATTRIBUTE, WIKIPEDIA, TEMPLATE)
     default_counterfactual: ClassVar[str] = CITY

@@ -30,6 +30,7 @@ from functools import cache
 from hashlib import blake2b
 from importlib.resources import files
 from itertools import accumulate, islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -61,6 +62,8 @@ class Task(ABC):
         default_counterfactual: the kind used when none is asked for and no tokenizer is known.
         objective: the objective that fits its answers.
         sizes: examples of each split when no limit is given; a split that is not there is empty.
+        published_sizes: those of the paper, of splits that are smaller here; the public data has
+            them where a task can read it (`source=hub`, `questions=hub`, or a file).
         seeded: whether a seed decides the examples; where they are read, it does not.
     """
 
@@ -70,6 +73,7 @@ class Task(ABC):
     default_counterfactual: ClassVar[str]
     objective: ClassVar[str] = "logit_diff"
     sizes: ClassVar[Mapping[str, int]]
+    published_sizes: ClassVar[Mapping[str, int]] = MappingProxyType({})
 
     @property
     def seeded(self) -> bool:
