@@ -82,3 +82,9 @@ def test_files_of_an_sae_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as wrong:
         main(["saes", "show", str(golden.parent)])
     assert wrong.value.code == 2 and "no SAE: there is" in capsys.readouterr().err
+
+
+def test_activations_of_a_model_in_bfloat16_are_kept_in_it() -> None:
+    """It loses nothing, and late layers exceed what float16 holds."""
+    assert JOB.store_settings().dtype == "float16"
+    assert replace(JOB, dtype="bfloat16").store_settings().dtype == "bfloat16"

@@ -54,7 +54,9 @@ class SAEJob(SAEPlan, Job):
 
     def store_settings(self) -> StoreSettings:
         """What is taken of the corpus."""
-        return StoreSettings(window=self.window, tokens=self.tokens, seed=self.seed)
+        # What a model computes in bfloat16 loses nothing there, and late layers exceed float16.
+        stored = "bfloat16" if self.dtype == "bfloat16" else "float16"
+        return StoreSettings(window=self.window, tokens=self.tokens, seed=self.seed, dtype=stored)
 
     def settings(self, seed: int) -> SAESettings:
         """How an SAE is trained."""
