@@ -1,0 +1,46 @@
+"""Commands of the page on coverage: spelled right; and, slow, each ends well as it stands."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mechassay.models.weight_files import is_fetched
+
+PAGE = Path(__file__).parents[2] / "docs/coverage.md"
+HUB = re.compile(r"-m (?:gpt2|[\w.-]+/[\w.-]+) ")
+REAL_MODEL = "smollm2-135m"
+
+
+def commands() -> list[str]:
+    """The commands in the page's cells, each once, in its order."""
+    cells = re.findall(r"`(mechassay [^`]+)`", PAGE.read_text("utf-8"))
+    return list(dict.fromkeys(cell.replace(r"\|", "|") for cell in cells))
+
+
+def test_the_page_has_commands_and_says_what_is_left_out() -> None:
+    assert len(commands()) > 25
+    rows = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| ")]
+    bare = [row for row in rows if row.count(" | ") != 1]
+    assert not bare, "a row is an item and what answers it"
+
+
+@pytest.mark.slow
+@pytest.mark.real
+@pytest.mark.skipif(not is_fetched(REAL_MODEL), reason=f"{REAL_MODEL} is not fetched")
+def test_every_command_that_needs_no_hub_ends_well(tmp_path: Path) -> None:
+    """One after another in one folder, as some read what others wrote."""
+    failed: dict[str, str] = {}
+    for line in commands():
+        if HUB.search(f"{line} "):
+            continue
+        program = [sys.executable, "-m", "mechassay", *shlex.split(line)[1:]]
+        ended = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True)
+        if ended.returncode:
+            failed[line] = ended.stderr.strip().splitlines()[-1]
+    assert not failed
