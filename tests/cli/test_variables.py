@@ -51,3 +51,15 @@ def test_every_problem_is_listed(run: Run, tmp_path: Path) -> None:
 def test_a_model_of_another_class_is_wrong_usage(run: Run, tmp_path: Path, folder: Path) -> None:
     done = run("variables", "validate", tmp_path / "none", "-m", folder)
     assert done.code == 1 and "there is no such folder" in done.err
+
+
+def test_an_interchange_is_drawn_to_a_file(run: Run, tmp_path: Path) -> None:
+    name = "truth-mcqa-trained"
+    fit = Fit({Site(1, "last"): Identity(48)})
+    VariableAlignment("truth-mcqa", "answer_pointer", name, fit).save(tmp_path / "own")
+    figure = tmp_path / "figures" / "one.svg"
+    done = run("variables", "draw", tmp_path / "own", "-m", name, "--example", "2", "-o", figure)
+    assert done.code == 0 and "answer_pointer of truth-mcqa-test-" in done.out
+    assert "<svg" in figure.read_text("utf-8")
+    missing = run("variables", "draw", tmp_path / "none", "-m", name)
+    assert missing.code == 1 and len(missing.err.splitlines()) == 1

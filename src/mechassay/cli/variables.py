@@ -69,3 +69,31 @@ def validate(
     loaded = None if model is None else load_model(model)
     problems = problems_of(folder, model=loaded, ignore_code=ignore_code)
     tell(folder, problems, json, what="folder")
+
+
+@app.command("draw")
+def draw(
+    folder: Annotated[Path, typer.Argument(help="An alignment's folder, as of a run.")],
+    model: Annotated[str, typer.Option("--model", "-m", help="Packaged name, hub id or folder.")],
+    example: Annotated[int, typer.Option(help="Which answered test example, from 0.", min=0)] = 0,
+    kind: Annotated[str, typer.Option(help="Of the counterfactual; one that tells.")] = "",
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The figure: .svg, .png or .pdf.")
+    ] = Path("interchange.svg"),
+) -> None:
+    """Draw one interchange on the causal model and on the language model."""
+    from mechassay.models.model import load_model
+    from mechassay.tasks import load_task
+    from mechassay.truth.ground_truth import is_truth
+    from mechassay.variables.alignment import VariableAlignment
+    from mechassay.variables.data import answered_examples
+    from mechassay.variables.interchange_figure import draw_interchange
+
+    loaded = load_model(model)
+    alignment = VariableAlignment.load(folder).on(loaded)
+    task = load_task(model if is_truth(model) else alignment.task)
+    examples = answered_examples(loaded, task, "test", example + 1)
+    figure = draw_interchange(alignment, examples[-1], kind)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(output)
+    typer.echo(f"{output}: {alignment.variable} of {examples[-1].id}")
