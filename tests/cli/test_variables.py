@@ -62,4 +62,4 @@ def test_an_interchange_is_drawn_to_a_file(run: Run, tmp_path: Path) -> None:
     assert done.code == 0 and "answer_pointer of truth-mcqa-test-" in done.out
     assert "<svg" in figure.read_text("utf-8")
     missing = run("variables", "draw", tmp_path / "none", "-m", name)
-    assert missing.code == 1 and len(missing.err.splitlines()) == 1
+    assert missing.code == 2 and len(missing.err.splitlines()) == 1
