@@ -52,8 +52,8 @@ class CircuitsPlan:
     construction: Annotated[
         Construction,
         option(
-            "How edges make a circuit: top takes the best, greedy grows it from the logits, own is"
-            " what each method asks for."
+            "How edges make a circuit: top takes the best, greedy grows it from the logits; each"
+            " method has its way by default."
         ),
     ] = "own"
     random_rankings: Annotated[
