@@ -23,7 +23,7 @@ import yaml
 import mechassay as ma
 from mechassay.adversarial.jobs import AdversarialJob
 from mechassay.circuits.circuit import Circuit
-from mechassay.circuits.mib_submission import Track, write_submission
+from mechassay.circuits.mib_submission import MIB, Track, write_submission
 from mechassay.circuits.scores import SCORES_SHA256, EdgeScores
 from mechassay.cli.main import main
 from mechassay.discovery.job import CircuitsJob
@@ -55,6 +55,7 @@ from mechassay.tasks import load_task
 from mechassay.truth.ground_truth import load_truth
 from mechassay.utils.display import SILENT
 from mechassay.utils.files import folder_hash
+from mechassay.variables.mib_format import MIB_BOARD
 
 TRACK = BoardTrack(
     models={
@@ -653,3 +654,24 @@ def test_a_folder_can_name_a_commit_of_the_hub(
 def test_what_is_no_commit_of_the_hub_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(BadFile, match="all 40 digits of the commit"):
         Declaration.of({"name": "mine", "hub": text})
+
+
+def test_mib_s_own_track_has_its_models_graphs_and_sizes(tmp_path: Path) -> None:
+    """Five models whose graphs are the benchmark's, and folders of nine circuits, no fewer."""
+    track = BoardTrack.read(Path("mib"))
+    assert set(track.models) == set(MIB.models) and track.profile == "mib-2025"
+    for name, theirs in MIB.models.items():
+        assert track.circuit_model(name).graph == theirs.graph
+        assert track.circuit_model(name).d_model == theirs.d_model
+        assert set(theirs.tasks) <= set(track.models[name].tasks)
+    classes = {about.mib_class for about in track.models.values()} - {None, ""}
+    assert classes == set(MIB_BOARD.models)
+    graph = MIB.models["interpbench"].graph
+    scores = ma.circuits.Random(seed=0).draw(graph)
+    folder = tmp_path / "mine"
+    write_submission(folder, {("ioi", "interpbench"): scores}, "circuits")
+    (folder / "submission.yaml").write_text("name: mine\n", "utf-8")
+    assert not read_submission(folder, track).problems.errors
+    next((folder / "ioi_interpbench").iterdir()).unlink()
+    (error,) = read_submission(folder, track).problems.errors
+    assert error.message.startswith("no circuit of ") and "% of the edges" in error.message

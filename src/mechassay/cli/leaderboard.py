@@ -70,7 +70,7 @@ SourceArgument = Annotated[
 ]
 TrackOption = Annotated[
     Path | None,
-    typer.Option("--track", help="What is evaluated (YAML); the packaged track if not given."),
+    typer.Option("--track", help="What is evaluated (YAML, or mib); packaged models if not given."),
 ]
 
 

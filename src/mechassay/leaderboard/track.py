@@ -58,6 +58,8 @@ LARGEST = 10**5
 """Bytes of a file that declares a submission."""
 LONGEST_NAME, LONGEST_LINE, LONGEST_TEXT, MOST_HASHES = 80, 200, 5000, 10_000
 HEADER_FILE = "submission.json"
+PACKAGED = {"mib": "mib-track.yaml"}
+"""Tracks by name."""
 IN_SAMPLE = "In-sample: the declared training data are the examples that this is evaluated on."
 _NAME = re.compile(r"\w[\w .,:+=()@/-]*")
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -495,16 +497,17 @@ class BoardTrack(Stored):
 
     @staticmethod
     def read(path: Path | None = None) -> BoardTrack:
-        """The track of a file; that of this package if none is given.
+        """The track of a file, or MIB's by the name "mib"; that of our own models if none is given.
 
         Raises:
             BadFile: missing, no YAML, or not a track: the first mistake is named.
         """
         try:
+            packaged = "track.yaml" if path is None else PACKAGED.get(str(path))
             text = (
-                files("mechassay.leaderboard").joinpath("data/track.yaml").read_text("utf-8")
-                if path is None
-                else path.read_text("utf-8")
+                path.read_text("utf-8")
+                if path is not None and packaged is None
+                else files("mechassay.leaderboard").joinpath(f"data/{packaged}").read_text("utf-8")
             )
             plain = yaml.safe_load(text) if len(text) <= LARGEST_TRACK else None
             return BoardTrack.model_validate(plain)
