@@ -39,7 +39,11 @@ class CircuitsPlan:
     keep: Annotated[Keep, options.KEEP] = "all"
     ablation: Annotated[str, options.ABLATION] = "counterfactual"
     optimal: Annotated[
-        str, option("Settings of optimal ablation: loss=language-model,check_every=50.")
+        str,
+        option(
+            "Settings of optimal ablation, such as loss=language-model; commas stand between"
+            " several."
+        ),
     ] = ""
     pairing: Annotated[str, options.PAIRING] = "matched"
     train_split: Annotated[str, option("Split to find circuits on.")] = "train"
