@@ -249,10 +249,10 @@ def test_an_ablation_is_kept_with_the_run(folder: Path, tmp_path: Path, run: Run
     assert run(*words).code == 0
     record = Record.model_validate_json(held(out, "records", "eap.json").read_text())
     assert record.task.args["ablation"] == "mean"
-    values = load_ablated(held(out, "kept", "constants.safetensors"))
+    values = load_ablated(held(out, "kept", "mean.safetensors"))
     assert values.name == "mean"
     held(out, "records", "eap.json").unlink()
-    held(out, "kept", "controls.safetensors").unlink()
+    held(out, "kept", "controls-5.safetensors").unlink()
     run(*words)
     again = Record.model_validate_json(held(out, "records", "eap.json").read_text())
     assert again.values == record.values

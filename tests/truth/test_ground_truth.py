@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,28 +142,26 @@ def job(out: Path, **changes: Any) -> Record:
 
 
 @pytest.mark.slow
-def test_optimal_constants_are_learned_once_and_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "mechassay.discovery.study.OptimalAblation", partial(OptimalAblation, steps=20)
-    )
+def test_optimal_constants_are_learned_once_and_kept(tmp_path: Path) -> None:
+    """On the train pairs, until the validation pairs say so."""
     out = tmp_path / "out"
-    before = job(out, ablation="optimal", seed=3)
-    file = held(out, "kept", "constants.safetensors")
-    model = load_model("truth-previous-token")
-    train = load_task("truth-previous-token").pairs("train", model, limit=6, seed=3)
-    learned = OptimalAblation(steps=20, seed=3).learn(model, train)
+    before = job(out, ablation="optimal", optimal="steps=20", seed=3)
+    file = held(out, "kept", "optimal.safetensors")
+    model, task = load_model("truth-previous-token"), load_task("truth-previous-token")
+    train, validation = (
+        task.pairs(split, model, limit=n, seed=3) for split, n in (("train", 6), ("validation", 8))
+    )
+    learned = OptimalAblation(steps=20, seed=3).learn(model, train, validation)
     assert load_ablated(file).name == "optimal" and load_ablated(file).content == learned.content
     assert before.task.args["ablation"] == "optimal"
     when = os.stat(file).st_mtime_ns
     for kind, name in (
         ("records", "eap.json"),
         ("scores", "eap.safetensors"),
-        ("kept", "controls.safetensors"),
+        ("kept", "controls-20.safetensors"),
     ):
         held(out, kind, name).unlink()
-    again = job(out, ablation="optimal", seed=3)
+    again = job(out, ablation="optimal", optimal="steps=20", seed=3)
     assert again.values == before.values and os.stat(file).st_mtime_ns == when
     means = job(tmp_path / "means", ablation="mean", seed=3)
     assert means.values is not None and before.values is not None
