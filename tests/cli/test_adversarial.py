@@ -160,7 +160,7 @@ def test_an_interrupt_before_anything_was_found(
         (("--budget", "0"), "A search needs a budget and starts of 1 or more; got 0"),
         (("--split", "tset"), "Did you mean 'test'"),
         (("--counterfactual", "none"), "Unknown counterfactual 'none'"),
-        (("--n-clean", "0"), "got 0 clean and 12 corrupted"),
+        (("--n-clean", "0"), "n_clean must be between 1 and 1000000; got 0"),
         (("--task", "ioi2"), "Unknown task"),
     ],
 )

@@ -35,7 +35,7 @@ def test_a_run(tmp_path: Path) -> None:
     limits = ["--train-limit", "8", "--validation-limit", "4", "--limit", "4"]
     labels = ["--control-label", " Ann", "--control-label", " Bob", "--layers", "0"]
     said = invoke(*words, *limits, *labels, "-o", str(tmp_path / "run"))
-    assert "Selectivity" in said and (tmp_path / "run" / "report.html").is_file()
+    assert "Odds beside those of controls" in said and (tmp_path / "run" / "report.html").is_file()
 
 
 def test_few_steps_need_no_other_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
