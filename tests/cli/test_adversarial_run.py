@@ -269,7 +269,7 @@ def test_the_paper(run: Run, small_gpt2: Path, tmp_path: Path) -> None:
         assert re.search(
             rf"{task}: what table 3 is closer to cannot be told: .* is not GPT-2 small\.", done.out
         )
-    assert page.count("cannot be told") == 2
+        assert f"{task}: what table 3 is closer to cannot be told" in page
     again = run(*words)
     assert again.code == 0 and again.out == done.out
     assert (

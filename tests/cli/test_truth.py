@@ -106,7 +106,10 @@ def test_train_refuses_a_circuit_that_is_not_clear_and_an_unknown_name(
         "Did you mean 'truth-ioi-trained'?"
         in run("truth", "train", "truth-ioi-traned", *short).line
     )
-    assert "steps of at least 1; got 0" in run("truth", "train", "truth-ioi-trained", *short, "--steps", "0").line
+    assert (
+        "steps of at least 1; got 0"
+        in run("truth", "train", "truth-ioi-trained", *short, "--steps", "0").line
+    )
 
 
 def test_verify_takes_the_folder_of_a_trained_model(run: Run) -> None:
