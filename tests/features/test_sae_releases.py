@@ -105,6 +105,9 @@ def test_a_run_of_trainings_is_a_folder_of_saes(release: Path, tmp_path: Path) -
     for seed in (0, 1):
         save_sae(sae, run / f"saes/one--resid.12/seed-{seed}", site="resid.12")
     assert sae_of_site(str(run), SITE).hook == "resid.12"
+    save_sae(sae, run / "saes/two--resid.12/seed-0", site="resid.12")
+    with pytest.raises(BadUsage, match="several models: one--resid.12, two--resid.12"):
+        sae_of_site(str(run), SITE)
     save_sae(sae, run / "saes/one--resid.3/seed-0", site="resid.12")
     with pytest.raises(BadUsage, match=r"resid\.12"):
         sae_of_site(str(run), load_site("resid.3@last"))

@@ -64,6 +64,9 @@ def test_what_cannot_be_drawn_is_one_line(model: ma.Model) -> None:
     example = answered_examples(model, ma.load_task(NAME), "test", 1)[0]
     with pytest.raises(BadUsage, match="has no model"):
         draw_interchange(alignment(None), example)
+    for site in ("resid.1@all", "resid.1@2"):
+        with pytest.raises(BadUsage, match="one named token"):
+            draw_interchange(alignment(model, site), example)
     with pytest.raises(UnknownName, match="kind of counterfactual"):
         draw_interchange(alignment(model), example, "color")
     assert Site(1, "last") in alignment(model).fit

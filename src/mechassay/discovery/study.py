@@ -268,7 +268,7 @@ class Study:
         if self.job.random_rankings is not None:
             return self.job.random_rankings
         n_tried = len(self.job.methods) + len(self.job.scores)
-        return DRAWS_PER_TRY * n_tried if self.on_truth else FEW_DRAWS
+        return DRAWS_PER_TRY * n_tried if self.circuit_is_known else FEW_DRAWS
 
     def _run_controls(self) -> Controls:
         return run_controls(
@@ -469,7 +469,7 @@ class Study:
         return record.changed(warnings=[*record.warnings, *notes])
 
     @cached_property
-    def on_truth(self) -> bool:
+    def circuit_is_known(self) -> bool:
         """Whether the model's circuit is known: a ground truth on its own task, or by a file."""
         return bool(self.known)
 
@@ -497,9 +497,9 @@ class Study:
     def metrics(self) -> tuple[Metric, ...]:
         """The metrics of the job but those of its curve, and on a truth those that need one."""
         asked = [name for name in self.job.metrics if not (self.job.curve and name == "cma")]
-        names = (*(OF_TRUTHS if self.on_truth else ()), *asked)
+        names = (*(OF_TRUTHS if self.circuit_is_known else ()), *asked)
         made = dict.fromkeys(METRICS.make(name) for name in names)
-        return tuple(metric for metric in made if self.on_truth or not metric.needs_truth)
+        return tuple(metric for metric in made if self.circuit_is_known or not metric.needs_truth)
 
     def _specs(self, cell: Cell, scores: Ranked) -> dict[str, Spec]:
         job, name, typed = self.job, cell.of["method"], cell.typed["method"]

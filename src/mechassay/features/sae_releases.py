@@ -60,6 +60,9 @@ def _in_folder(folder: Path, site: Site) -> Path:
         if path.exists():
             return path
     trained = sorted(folder.glob(f"saes/*--{names[1]}/seed-*"))
+    models = sorted({path.parent.name for path in trained})
+    if len(models) > 1:
+        raise BadUsage(f"{folder} has SAEs of {site} of several models: {', '.join(models)}.")
     if trained:
         return trained[0]
     files = [

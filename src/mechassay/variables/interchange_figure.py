@@ -15,6 +15,7 @@ from mechassay.causal_models.labels import expected_labels
 from mechassay.errors import BadUsage, one_of
 from mechassay.interventions.intervene import intervene
 from mechassay.interventions.intervention import Interchange
+from mechassay.interventions.site import ALL
 from mechassay.results.plots import GREY, INK, PALETTE, SETTINGS, SIZE
 from mechassay.utils.display import shortened
 
@@ -41,8 +42,8 @@ def draw_interchange(alignment: VariableAlignment, example: Example, kind: str =
             from the base's if not given.
 
     Raises:
-        BadUsage: no model is loaded, sites of heads whose label is a number, or an example of which
-            no counterfactual has a label.
+        BadUsage: no model is loaded, a label that is a number, a site at all tokens or at a
+            number, or an example of which no counterfactual has a label.
         UnknownName: a kind that the example does not have.
     """
     from matplotlib.figure import Figure as Picture
@@ -60,12 +61,15 @@ def draw_interchange(alignment: VariableAlignment, example: Example, kind: str =
     known = dict.fromkeys(example.counterfactuals)
     if kind:
         one_of("kind of counterfactual", kind, known)
+    sites = alignment.fit.sites
+    unnamed = [site for site in sites if not isinstance(site.position, str) or site.position == ALL]
+    if unnamed:
+        raise BadUsage(f"{unnamed[0]}: drawn are sites at one named token, as resid.12@last.")
     labels = expected_labels(causal, variable, [example], [kind] if kind else list(known))
     if not labels:
         raise BadUsage(f"{example.id}: no counterfactual has a label of {variable}.")
     row = next((n for n, pair in enumerate(labels) if pair.label != pair.base_label), 0)
     pair, batch = labels[row], labels.tokenized(model)[1].select([row])
-    sites = alignment.fit.sites
     features = {site: Interchange(features=alignment.fit.features(site)) for site in sites}
     written = bool(intervene(model, batch, features).written[0])
     assert causal.read is not None
@@ -92,7 +96,7 @@ def draw_interchange(alignment: VariableAlignment, example: Example, kind: str =
                 (first[side] + int(column[0]) - offset + 0.4, site.layer + 0.5)
                 for side, (column, offset) in enumerate(
                     zip(
-                        batch.column(site.position if isinstance(site.position, str) else "last"),
+                        batch.column(str(site.position)),
                         (int(start[0]) for start in batch.starts),
                         strict=True,
                     )

@@ -14,6 +14,11 @@ Profile = Literal["strict", "paper", "mib-2025"]
 PROFILES: tuple[Profile, ...] = get_args(Profile)
 VariableControl = Literal["random-variable", "untrained"]
 VARIABLE_CONTROLS: tuple[VariableControl, ...] = get_args(VariableControl)
+POSITION_RULES = option(
+    r"A part of the prompts by a regular expression that matches once, its group if it has one:"
+    r" year=/in 17(\d\d)/, for --position year.",
+    "--position-rule",
+)
 
 
 @dataclass(frozen=True)
@@ -48,14 +53,7 @@ class VariablesPlan:
         tuple[str, ...],
         option("Part of the prompts, or `last`; the task's default ones if none.", "--position"),
     ] = ()
-    position_rules: Annotated[
-        tuple[str, ...],
-        option(
-            r"A part of the prompts by a regular expression that matches once, its group if it has"
-            r" one: year=/in 17(\d\d)/, for --position year.",
-            "--position-rule",
-        ),
-    ] = ()
+    position_rules: Annotated[tuple[str, ...], POSITION_RULES] = ()
     part: Annotated[str, option("Of each layer: resid, mlp, or heads (each alone).")] = "resid"
     ks: Annotated[
         tuple[int, ...],
@@ -129,14 +127,7 @@ class AlignmentsPlan:
     kinds: Annotated[
         tuple[str, ...], option("Kind of counterfactuals; the task's default ones.", "--kind")
     ] = ()
-    position_rules: Annotated[
-        tuple[str, ...],
-        option(
-            r"A part of the prompts by a regular expression that matches once, its group if it has"
-            r" one: year=/in 17(\d\d)/, for --position year.",
-            "--position-rule",
-        ),
-    ] = ()
+    position_rules: Annotated[tuple[str, ...], POSITION_RULES] = ()
     layers: Annotated[
         str, option("Of IOI: layers whose heads the coefficients are fitted with, such as ::3.")
     ] = "all"

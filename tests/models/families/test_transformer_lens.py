@@ -187,6 +187,12 @@ def test_interpbench_is_read_by_its_layout(tmp_path: Path) -> None:
     GraphFile(other, 64, circuit=Circuit.full(other)).write(tmp_path / "other.json")
     with pytest.raises(BadUsage, match="graph"):
         ma.run(replace(job, known=str(tmp_path / "other.json")), tmp_path / "no", progress=SILENT)
+    beside = tmp_path / "beside"
+    with_words()[0].save_pretrained(beside)
+    (beside / "interpbench_graph.json").write_bytes(
+        (folder / "interpbench_graph.json").read_bytes()
+    )
+    assert ma.load_model(str(beside)).family == "llama", "a config says what a model is"
     (folder / "ioi_all_splits" / "ll_model_100_100_80.pth").unlink()
     with pytest.raises(BadFile, match="InterpBench's weights are ioi_all_splits/"):
         ma.load_model(str(folder))

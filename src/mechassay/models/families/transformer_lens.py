@@ -280,8 +280,8 @@ def is_checkpoint(folder: Path) -> bool:
     """Whether a folder is InterpBench's, or has a config.json of TransformerLens' (of any model),
     and not of transformers'.
     """
-    if is_interpbench(folder):
-        return True
+    if not (folder / "config.json").is_file():
+        return is_interpbench(folder)
     read = _read_json(folder / "config.json")
     return (
         isinstance(read, dict)
