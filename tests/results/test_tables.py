@@ -63,10 +63,20 @@ def test_latex_has_the_rules_of_booktabs_and_no_sign_of_its_own() -> None:
     ]
 
 
+def test_what_only_looks_like_a_number_stays_text() -> None:
+    words = [",", "3 [a, b]", "1 [2, 3] of 4", "٣", "1,234 [1,000, 2,000]"]
+    table = TextTable.of("", ("token", "value"), [("x", word) for word in words], words=True)
+    rows = list(csv.reader(io.StringIO(table.csv())))
+    assert [row[1] for row in rows[1:]] == [*words[:-1], "1234.0"]
+    assert rows[-1][2:] == ["1000.0", "2000.0"]
+
+
 @given(st.lists(st.text(st.characters(codec="utf-8")), min_size=1, max_size=4))
 def test_no_cell_breaks_a_row(cells: list[str]) -> None:
     """Whatever a cell says, a row is one line with as many separators as columns."""
     table = TextTable.of("", [f"c{place}" for place in range(len(cells))], [cells])
+    held = list(csv.reader(io.StringIO(table.csv())))
+    assert len(held) >= 2 and len({len(line) for line in held}) == 1
     row = table.latex().split("\\midrule\n")[1].split("\n\\bottomrule")[0]
     bare = row.replace("\\&", "").replace("\\textbackslash{}", "")
     assert "\n" not in row and bare.count("&") == len(cells) - 1

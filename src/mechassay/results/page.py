@@ -191,8 +191,9 @@ class TextTable:
         )
 
 
+_DIGITS = r"-?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?"
 _NUMBER = re.compile(
-    rf"{BEST}?(-?[\d,]+(?:\.\d+)?(?:e[-+]?\d+)?)(?: \[(?P<low>[^,\]]+), (?P<high>[^\]]+)\])?"
+    rf"{BEST}?({_DIGITS})(?: \[(?P<low>{_DIGITS}), (?P<high>{_DIGITS})\])?", re.ASCII
 )
 
 
