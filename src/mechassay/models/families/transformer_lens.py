@@ -141,7 +141,9 @@ INTERPBENCH = LensConfig(
     d_mlp=3072,
     normalized=False,
 )
-"""The sizes of mib-bench/interpbench: GPT-2's, with six layers of four heads 64 wide."""
+"""The sizes of mib-bench/interpbench, by the code that trained it: GPT-2's configuration (norms
+folded), with six layers of four heads, 64 wide.
+"""
 INTERPBENCH_HUB = "mib-bench/interpbench"
 INTERPBENCH_WEIGHTS = "ioi_all_splits/ll_model_100_100_80.pth"
 INTERPBENCH_GRAPH = "interpbench_graph.json"
