@@ -122,6 +122,8 @@ class StatusStep(Stored):
             return ""
         across = f" across {len(self.given)} runs" if self.step == "vote" else ""
         why = f": {self.why}" if self.why else ""
+        if self.step == "vote" and self.why:
+            return f"[{self.why.upper()}: {most}→{self.status}{across}]"
         return f"[{NOTES[self.step]}: {most}→{self.status}{across}{why}]"
 
 

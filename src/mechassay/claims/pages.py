@@ -238,7 +238,8 @@ def _scored(record: Record) -> str:
             f" {FEW_GROUPS}"
         )
     else:
-        held = f", held there as {'; '.join(score.because)}" if score.because else ""
+        cuts = f" (by the paper's cuts {score.tier})" if score.tier != score.gated_tier else ""
+        held = f"{cuts}, held there as {'; '.join(score.because)}" if score.because else cuts
         tiers = list(dict.fromkeys(end.gated_tier for end in ends))
         crosses = f" (the range crosses from {' to '.join(tiers)})" if len(tiers) > 1 else ""
         tier = f"{score.gated_tier}{held}{crosses}"
@@ -252,7 +253,11 @@ def _scored(record: Record) -> str:
     exists, supported = _score(record, "quote_exists"), _score(record, "supported")
     if supported.cvs == score.cvs:
         return f"Score {score.cvs:.1f}{within}: {tier}{unread}"
-    sentence = f"Supported: {_one(supported.cvs)}, {supported.gated_tier}. "
+    given, left = (
+        sum(own.counts[status] for status in ("YES", "PARTIAL")) for own in (score, supported)
+    )
+    lost = f": of {given} YES and PARTIAL, quotes support {left}" if left < given else ""
+    sentence = f"Supported: {_one(supported.cvs)}, {supported.gated_tier}{lost}. "
     if exists.cvs != supported.cvs:
         sentence += f"Quotes exist for {_one(exists.cvs)}, whatever they are about. "
     return f"{sentence}As judged: {score.cvs:.1f}{within}, {tier}{unread}"

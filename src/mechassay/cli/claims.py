@@ -16,8 +16,12 @@ from mechassay.cli.command import HOW, DeviceOption, DtypeOption, command, seed_
 from mechassay.judges.plan import AssessPlan
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mechassay.claims.document import PagedDocument
     from mechassay.claims.judgments import Judgments
+    from mechassay.judges.objections import Objections
+    from mechassay.results.records import Record
 
 
 app = typer.Typer(help="Judge claims about mechanisms.", no_args_is_help=True)
@@ -263,6 +267,14 @@ SpareOption = Annotated[
         " (system, paper).",
     ),
 ]
+JudgeOption = Annotated[
+    str,
+    typer.Option("--judge", help="Who objects: scripted:FILE, replay:FOLDER, openai:MODEL@URL."),
+]
+AnswersOption = Annotated[
+    Path | None,
+    typer.Option("--answers", help="Folder that keeps answers; `answers` beside the output."),
+]
 LikeOption = Annotated[
     float, typer.Option("--like", help="Least similarity of claims that are one, 0 to 1.")
 ]
@@ -279,6 +291,13 @@ def vote(
     support: Annotated[
         int, typer.Option("--support", min=1, help="Runs that have to make a claim.")
     ] = 1,
+    by: Annotated[
+        str,
+        typer.Option(
+            "--by",
+            help="What several statuses make: minimum; mean, median or majority for a consensus.",
+        ),
+    ] = "minimum",
     audited: Annotated[
         bool, typer.Option("--audit/--no-audit", help="Whether a leak audit follows.")
     ] = True,
@@ -294,6 +313,7 @@ def vote(
     from mechassay.errors import one_of
     from mechassay.judges.debiasing import CALIBRATIONS, debias
     from mechassay.judges.leak_audit import SPARES
+    from mechassay.judges.voting import AGGREGATES
     from mechassay.utils.files import check_ending
 
     file = check_ending(output, ".json")
@@ -303,6 +323,7 @@ def vote(
         None if claims is None else read_claims(claims),
         like=like,
         support=support,
+        by=one_of("aggregate", by, AGGREGATES),
         audited=audited,
         auditor=None if auditor is None else read_judgments(auditor),
         spare=one_of("choice of claims to spare", spare, SPARES),
@@ -326,9 +347,15 @@ def audit(
     spare: SpareOption = "system",
     advocate: AdvocateOption = None,
     calibration: CalibrationOption = "conservative",
+    judge: JudgeOption = "",
+    answers: AnswersOption = None,
     page: PageOption = None,
 ) -> None:
-    """Lower what rests on evidence of the whole system; then what an advocate argues against."""
+    """Lower what rests on evidence of the whole system; then what an advocate argues against.
+
+    A language model audits where --judge names one, else --auditor, else a rule.
+    """
+    from functools import partial
     from json import dumps
 
     from mechassay.claims.judgments import read_judgments
@@ -336,12 +363,15 @@ def audit(
     from mechassay.judges.debiasing import CALIBRATIONS, challenge
     from mechassay.judges.leak_audit import SPARES, audit_request
     from mechassay.judges.leak_audit import audit as audited
+    from mechassay.judges.objections import ask_auditor
     from mechassay.utils.files import check_ending, write_text
 
     if output is None and request is None:
         raise BadUsage(
             "An audit writes judgments (--output), or what an auditor needs (--request)."
         )
+    if judge and auditor is not None:
+        raise BadUsage("An audit is by a --judge or by the judgments of an --auditor, not by both.")
     chosen = one_of("choice of claims to spare", spare, SPARES)
     how = one_of("calibration of an advocate", calibration, CALIBRATIONS)
     asked = None if request is None else check_ending(request, ".json")
@@ -352,10 +382,170 @@ def audit(
         text = dumps(audit_request(read, spare=chosen), indent=1, ensure_ascii=False) + "\n"
         typer.echo(f"Written: {write_text(asked, text)}")
     if file is not None:
-        audit = audited(read, None if auditor is None else read_judgments(auditor), spare=chosen)
+        own = None if auditor is None else read_judgments(auditor)
+        if judge:
+            own = _objections(
+                partial(ask_auditor, read, spare=chosen), judge, answers, file, "auditor"
+            )
+        audit = audited(read, own, spare=chosen)
         if advocate is not None:
             audit = challenge(audit, read_judgments(advocate), how)
         _tell_steps(audit, file, html)
+
+
+@app.command("advocate")
+def advocate(
+    judgments: Annotated[Path, typer.Argument(help="Judgments, audited or not, .json or .yaml.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Judgments to write, .json.")],
+    judge: JudgeOption,
+    calibration: CalibrationOption = "conservative",
+    answers: AnswersOption = None,
+    page: PageOption = None,
+) -> None:
+    """Let a language model argue against judgments, as devil's advocate without the document."""
+    from functools import partial
+
+    from mechassay.claims.judgments import read_judgments
+    from mechassay.errors import one_of
+    from mechassay.judges.debiasing import CALIBRATIONS, challenge
+    from mechassay.judges.objections import ask_advocate
+    from mechassay.utils.files import check_ending
+
+    how = one_of("calibration of an advocate", calibration, CALIBRATIONS)
+    file = check_ending(output, ".json")
+    html = None if page is None else check_ending(page, ".html")
+    read = read_judgments(judgments)
+    ask = partial(ask_advocate, read, calibration=how)
+    _tell_steps(
+        challenge(read, _objections(ask, judge, answers, file, "advocate"), how), file, html
+    )
+
+
+def _objections(
+    ask: Callable[..., Objections], judge: str, answers: Path | None, file: Path, who: str
+) -> Judgments:
+    """What a language model objects, which is written beside the judgments."""
+    from mechassay.judges.judge import load_judge
+    from mechassay.utils.display import BAR, counted
+
+    objections = ask(judge=load_judge(judge), kept=answers or file.parent / "answers", progress=BAR)
+    spent = sum(exchange.answer is not None for exchange in objections.exchanges)
+    typer.echo(
+        f"{objections.judgments.rater.id}: {counted(objections.n_objections, 'objection')} in"
+        f" {counted(spent, 'answer')}"
+    )
+    beside = file.with_name(f"{file.stem}-{who}.json")
+    typer.echo(f"Written: {objections.judgments.save(beside)}")
+    return objections.judgments
+
+
+@app.command("prompt")
+def prompt(
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write, .yaml.")
+    ] = None,
+) -> None:
+    """Show what a judge is told, or write it to a file to change: `claims assess --prompt FILE`."""
+    from mechassay.judges.assessment import prompt_text
+    from mechassay.utils.files import check_ending, write_text
+
+    if output is None:
+        typer.echo(prompt_text())
+    else:
+        typer.echo(f"Written: {write_text(check_ending(output, '.yaml'), prompt_text())}")
+
+
+@app.command("judges")
+def judges(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of `mechassay claims assess`.")],
+    reference: Annotated[
+        str,
+        typer.Option(
+            "--reference",
+            "-r",
+            help="The tier that papers should have: its name, labels (.yaml, .json), tower-2026.",
+        ),
+    ] = "",
+    by: Annotated[
+        str, typer.Option("--by", help="The consensus: minimum, mean, median or majority.")
+    ] = "majority",
+    consensus: Annotated[
+        Path | None, typer.Option("--consensus", help="Judgments of the consensus to write, .json.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Page to write, .html.")
+    ] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="Record to write, .json.")] = None,
+) -> None:
+    """Put judges, efforts, prompts or papers beside each other: claims, score, tier, cost."""
+    from mechassay.errors import BadUsage, one_of
+    from mechassay.judges.judges_compared import (
+        CONSENSUS,
+        JudgesCompared,
+        read_judged_run,
+    )
+    from mechassay.judges.reference_labels import PUBLISHED, read_labels
+    from mechassay.judges.voting import AGGREGATES
+    from mechassay.utils.files import check_ending
+
+    how = one_of("aggregate", by, AGGREGATES)
+    together = None if consensus is None else check_ending(consensus, ".json")
+    is_file = reference == PUBLISHED or Path(reference).suffix != ""
+    known = read_labels(reference) if is_file else reference
+    compared = JudgesCompared.of([read_judged_run(folder) for folder in folders], known, how)
+    if together is not None:
+        made = [own.judgments for own in compared.judged if own.judge == CONSENSUS]
+        if len(made) != 1 or made[0] is None:
+            raise BadUsage(f"A consensus is of judges of one paper; got {len(made)} such papers.")
+        typer.echo(f"Written: {made[0].save(together)}")
+    _tell_record(compared.record(), output, json)
+
+
+@app.command("registry")
+def registry(
+    judgments: Annotated[
+        list[Path], typer.Argument(help="Judgments of papers, a file each; its name is the paper.")
+    ],
+    like: Annotated[
+        float, typer.Option("--like", help="Least similarity of claims on one circuit, 0 to 1.")
+    ] = 0.5,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Page to write, .html.")
+    ] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="Record to write, .json.")] = None,
+) -> None:
+    """Collect judgments by circuit over papers: agreements, and contradictions."""
+    from mechassay.claims.judgments import read_judgments
+    from mechassay.errors import BadUsage
+    from mechassay.judges.registry import CircuitRegistry
+
+    names = [_paper_name(path) for path in judgments]
+    for name in names:
+        if names.count(name) > 1:
+            raise BadUsage(f"Two files of judgments are of the paper {name!r}.")
+    judged = {name: read_judgments(path) for name, path in zip(names, judgments, strict=True)}
+    _tell_record(CircuitRegistry.of(judged, like).record(), output, json)
+
+
+def _paper_name(path: Path) -> str:
+    """The name of a file of judgments; below a run's folder the folder's."""
+    return path.parent.parent.name if path.parent.name == "judgments" else path.stem
+
+
+def _tell_record(record: Record, output: Path | None, json: Path | None) -> None:
+    """Print a record's tables, and write its page and itself."""
+    from mechassay.results.report import print_report, write_page
+    from mechassay.utils.files import check_ending
+
+    page = None if output is None else check_ending(output, ".html")
+    file = None if json is None else check_ending(json, ".json")
+    print_report([record])
+    for warning in record.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    if page is not None:
+        typer.echo(f"Written: {write_page(page, [record])}")
+    if file is not None:
+        typer.echo(f"Written: {record.save(file)}")
 
 
 def _tell_steps(judgments: Judgments, file: Path, page: Path | None) -> None:

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 import time
 import unicodedata
@@ -36,15 +35,15 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
-from mechassay.claims.claim import Claim, ClaimFile
+from mechassay.claims.claim import Claim, ClaimFile, fault, read_plain
 from mechassay.claims.document import PagedDocument, ReviewerOrder, find_orders, flat_text
 from mechassay.claims.judgments import JudgedClaim, Judgment, Judgments, Rater, ordered
 from mechassay.claims.rubric import RUBRIC, Criterion, Rubric, load_rubric
-from mechassay.errors import BadUsage, NoAnswer, one_of
+from mechassay.errors import BadFile, BadUsage, NoAnswer, one_of
 from mechassay.judges.judge import Judge, ask
-from mechassay.judges.plan import LONGEST, MOST_TOKENS, TRIES, Steps
+from mechassay.judges.plan import LONGEST, MOST_TOKENS, TRIES, Steps, Theory
 from mechassay.judges.requests import (
     Exchange,
     JudgeRequest,
@@ -53,6 +52,7 @@ from mechassay.judges.requests import (
     claims_in,
     judgments_in,
     read_answer,
+    spent_on,
 )
 from mechassay.results.records import Stored
 from mechassay.utils.display import SILENT, OneLine, Progress
@@ -255,6 +255,7 @@ class JudgePrompt(Stored):
     evidence: tuple[str, ...]
     data: str
     orders: str
+    theory: tuple[str, ...] = ()
     example: WorkedExample
 
     @property
@@ -264,10 +265,32 @@ class JudgePrompt(Stored):
 
 
 @cache
-def judge_prompt() -> JudgePrompt:
-    """The words of this version."""
-    text = files("mechassay.judges").joinpath("data", "judge.yaml").read_text("utf-8")
-    return JudgePrompt.model_validate(yaml.safe_load(text))
+def prompt_text() -> str:
+    """The words of this version, as they stand in their file."""
+    return files("mechassay.judges").joinpath("data", "judge.yaml").read_text("utf-8")
+
+
+def judge_prompt(path: str | Path = "") -> JudgePrompt:
+    """The words of this version, or those of a file of the same form.
+
+    Raises:
+        BadFile: it is not readable, not of the form, or its example leaves criteria out.
+    """
+    if not path:
+        return JudgePrompt.model_validate(yaml.safe_load(prompt_text()))
+    try:
+        prompt = JudgePrompt.model_validate(read_plain(Path(path)))
+    except ValidationError as error:
+        raise BadFile(f"{path}: {fault(error, JudgePrompt)}") from None
+    codes = set(load_rubric().codes)
+    for claim in prompt.example.claims:
+        given = set(prompt.example.criteria.get(str(claim.get("id")), ()))
+        if given != codes:
+            raise BadFile(
+                f"{path}: the example's claim {claim.get('id')!r} needs an answer to each of"
+                f" {len(codes)} criteria; {', '.join(sorted(codes ^ given))} differ."
+            )
+    return prompt
 
 
 def system_text(prompt: JudgePrompt) -> str:
@@ -287,9 +310,12 @@ def system_text(prompt: JudgePrompt) -> str:
 
 
 def document_text(
-    prompt: JudgePrompt, document: PagedDocument, flags: Sequence[DocumentFlag]
+    prompt: JudgePrompt,
+    document: PagedDocument,
+    flags: Sequence[DocumentFlag],
+    theory: Theory = "auto",
 ) -> str:
-    """The document between its marks, and what rules found in it."""
+    """The document between its marks, what rules found in it, and how proofs count."""
     pages = marked_pages(document)
     mark = hashlib.sha256("\f".join(pages).encode()).hexdigest()[:16]
     parts = [f"===== BEGIN OF THE DOCUMENT {mark} ====="]
@@ -300,8 +326,11 @@ def document_text(
     if flags:
         lines = [_flag(flag) for flag in flags]
         parts.append(f"\nRules found this in its text:\n{_list(lines)}")
-    if any(flag.name == "ORDERS_TO_REVIEWER" for flag in flags):
+    names = {flag.name for flag in flags}
+    if "ORDERS_TO_REVIEWER" in names:
         parts.append(prompt.orders)
+    if theory == "always" or (theory == "auto" and "THEORETICAL_PAPER" in names):
+        parts.append(f"\nProofs count so:\n{_list(prompt.theory)}")
     return "\n".join(parts)
 
 
@@ -410,23 +439,8 @@ class Assessment(OneLine):
     exchanges: tuple[Exchange, ...]
 
     def spent(self) -> dict[str, float]:
-        """Requests, what failed of them, tokens of all answers and their cost in US dollars.
-
-        The cost is NaN if that of an answer is not known; `without_price` counts these.
-        """
-        tried = [attempt for exchange in self.exchanges for attempt in exchange.tried]
-        answers = [step.answer for step in (*tried, *self.exchanges) if step.answer is not None]
-        unpriced = sum(math.isnan(answer.cost) for answer in answers)
-        return {
-            "requests": float(len(self.exchanges)),
-            "faults": float(sum(attempt.kind == "fault" for attempt in tried)),
-            "invalid_answers": float(sum(attempt.kind == "invalid" for attempt in tried)),
-            "input_tokens": float(sum(answer.input_tokens for answer in answers)),
-            "cached_tokens": float(sum(answer.cached_tokens for answer in answers)),
-            "output_tokens": float(sum(answer.output_tokens for answer in answers)),
-            "cost": math.nan if unpriced else math.fsum(answer.cost for answer in answers),
-            "without_price": float(unpriced),
-        }
+        """See `mechassay.judges.requests.spent_on`."""
+        return spent_on(self.exchanges)
 
 
 @dataclass(frozen=True)
@@ -488,6 +502,8 @@ def assess(
     claims: ClaimFile | None = None,
     criteria: Sequence[str] = (),
     rubric: str = RUBRIC,
+    prompt: JudgePrompt | None = None,
+    theory: Theory = "auto",
     run: int = 0,
     most_tokens: int = MOST_TOKENS,
     longest: int = LONGEST,
@@ -501,6 +517,9 @@ def assess(
     Args:
         claims: to judge; those that the judge finds if none are given.
         criteria: codes; all of the rubric if none are named. Others are NOT TESTED.
+        prompt: words of the judge; `judge_prompt()` if none are given.
+        theory: when proofs count as I1 and I2: in documents that are flagged as theory ("auto"),
+            "always" or "never".
         run: from 0; several runs of one judge are several requests.
         most_tokens: of an answer.
         longest: characters of a reason or a quote.
@@ -515,14 +534,15 @@ def assess(
     own = load_rubric(claims.rubric if claims else rubric)
     if claims is not None and own.key != load_rubric(rubric).key:
         raise BadUsage(f"The claims are for {own.key}, not for {rubric}.")
-    prompt, flags = judge_prompt(), find_flags(document)
+    one_of("choice of theory", theory, get_args(Theory))
+    prompt, flags = prompt or judge_prompt(), find_flags(document)
     asked = _Asked(
         judge,
         own,
         codes=check_codes(own, criteria),
         document=document,
         prompt=prompt,
-        document_text=document_text(prompt, document, flags),
+        document_text=document_text(prompt, document, flags, theory),
         run=run,
         most_tokens=most_tokens,
         longest=longest,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -24,11 +24,11 @@ from mechassay.claims.judgments import JudgedClaim, Judgment, Judgments, StatusS
 from mechassay.claims.rubric import JUDGED, Rubric, Status, claim_score
 from mechassay.errors import BadUsage, one_of
 from mechassay.judges.leak_audit import Spare, audit, changed, objections, spared_claims
+from mechassay.judges.plan import Calibration
 from mechassay.judges.voting import AGGREGATES, LIKE, Aggregate, aggregated, step_input, vote
 from mechassay.results.records import Measure, Record, Spec, Table, provenance
 from mechassay.utils.display import counted
 
-Calibration = Literal["conservative", "aggressive"]
 CALIBRATIONS: tuple[Calibration, ...] = get_args(Calibration)
 
 
@@ -75,6 +75,7 @@ def debias(
     *,
     like: float = LIKE,
     support: int = 1,
+    by: Aggregate = "minimum",
     audited: bool = True,
     auditor: Judgments | None = None,
     spare: Spare = "system",
@@ -89,7 +90,7 @@ def debias(
     Raises:
         BadUsage: runs that cannot be voted on, or objections by another rubric.
     """
-    judgments = vote(runs, claims, like=like, support=support)
+    judgments = vote(runs, claims, like=like, support=support, by=by)
     if audited or auditor is not None:
         judgments = audit(judgments, auditor, spare=spare)
     return judgments if advocate is None else challenge(judgments, advocate, calibration)

@@ -41,7 +41,7 @@ from mechassay.errors import (
     first_line,
     one_of,
 )
-from mechassay.judges.plan import TRIES
+from mechassay.judges.plan import TRIES, Effort
 from mechassay.judges.requests import (
     BYTES_PER_TOKEN,
     UNCLEAR,
@@ -116,6 +116,8 @@ class ScriptedJudge(OneLine):
 def _as_answer(judgments: Judgments, request: JudgeRequest) -> dict[str, Any]:
     if request.step == "criteria":
         return {"criteria": _criteria(judgments.claim(request.claim), request)}
+    if request.step in ("audit", "advocate"):
+        return {"criteria": _objections(judgments.claim(request.claim), request)}
     whole = request.step == "one"
     return {
         "claims": [
@@ -147,6 +149,26 @@ def _criteria(judged: JudgedClaim, request: JudgeRequest) -> dict[str, Any]:
         for code in request.codes
         for own in [judged.criteria[code]]
     }
+
+
+def _objections(judged: JudgedClaim, request: JudgeRequest) -> dict[str, Any]:
+    """What a script says of judgments that are not its own: NO objects, PARTIAL is in doubt."""
+    origins = {"NO": "whole", "YES": "part"}
+    evidence = {"NO": "other", "PARTIAL": "indirect"}
+    answers: dict[str, Any] = {}
+    for code in request.codes:
+        own = judged.criteria[code]
+        reason = {"reason": own.reason or "No reason was given."}
+        answers[code] = (
+            {**reason, "origin": origins.get(own.status, "unclear")}
+            if request.step == "audit"
+            else {
+                "experiment": "None was named.",
+                **reason,
+                "evidence": evidence.get(own.status, "direct"),
+            }
+        )
+    return answers
 
 
 @dataclass(frozen=True)
@@ -254,6 +276,7 @@ class ServedJudge:
         timeout: seconds of a request.
         context: tokens of a request and its answer; None if the server is to say it.
         prices: US dollars for a million tokens of input and of output; known ones if not given.
+        effort: of reasoning, as `reasoning_effort` of the request; "" leaves it to the server.
     """
 
     model: str
@@ -262,6 +285,7 @@ class ServedJudge:
     timeout: float = 600.0
     context: int | None = None
     prices: tuple[float, float] | None = None
+    effort: Effort = ""
 
     @staticmethod
     def of(text: str, **settings: Any) -> ServedJudge:
@@ -286,8 +310,8 @@ class ServedJudge:
 
     @property
     def id(self) -> str:
-        """The model's name: the same model is one rater, wherever it runs."""
-        return self.model
+        """The model's name, and its effort: the same model is one rater, wherever it runs."""
+        return f"{self.model}, effort {self.effort}" if self.effort else self.model
 
     @property
     def window(self) -> int | None:
@@ -378,6 +402,7 @@ class ServedJudge:
                     "seed": seed,
                     "timeout": self.timeout,
                     "max_retries": 0,
+                    **({"openai_reasoning_effort": self.effort} if self.effort else {}),
                 },
                 model_request_parameters=self._form(request, strict=own),
             )

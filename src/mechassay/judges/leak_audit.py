@@ -120,19 +120,20 @@ def audit_request(judgments: Judgments, *, spare: Spare = "system") -> dict[str,
     return {
         "criteria": {code: rubric.criterion(code).asks for code in codes},
         "system": [
-            _claim_for_auditor(claim, codes)
+            claim_for_auditor(claim, codes)
             for claim in judgments.claims
             if claim.claim.id in spared
         ],
         "claims": [
-            _claim_for_auditor(claim, codes)
+            claim_for_auditor(claim, codes)
             for claim in judgments.claims
             if claim.claim.id not in spared
         ],
     }
 
 
-def _claim_for_auditor(judged: JudgedClaim, codes: Sequence[str]) -> dict[str, Any]:
+def claim_for_auditor(judged: JudgedClaim, codes: Sequence[str]) -> dict[str, Any]:
+    """A claim and the evidence of some criteria, as plain values."""
     claim = judged.claim
     return {
         "id": claim.id,

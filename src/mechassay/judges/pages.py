@@ -78,6 +78,8 @@ READING = {
 }
 
 RUNS = "Runs of the judge"
+FINAL_RUN = "final"
+"""What is left after a vote, an audit and an advocate."""
 
 
 class AssessmentsPage(Page):
@@ -97,7 +99,8 @@ class AssessmentsPage(Page):
     ) -> list[TextTable]:
         """What a console shows."""
         runs = _runs(records)
-        tables = pages.ClaimsPage().tables(runs[0]) if len(runs) == 1 else []
+        one = len(runs) == 1 or _is_final(runs[0])
+        tables = pages.ClaimsPage().tables(runs[0]) if runs and one else []
         return [*tables, *([_runs_table(runs)] if runs else []), *failures_table(failures, "run")]
 
     def sections(
@@ -118,9 +121,18 @@ class AssessmentsPage(Page):
             more = replace(more, blocks=(reading, *more.blocks))
             return [Section("", (*first.blocks, *failed)), table, *others, more]
         systems = [own[0] for own in runs]
+        single = [system for system in systems if system.cell["run"] != FINAL_RUN]
+        verdicts = [Text(_apart(single), "verdict")] if len(single) > 1 else []
+        if _is_final(runs[0]):
+            steps = systems[0].specs["judge"].args["followed_by"]
+            verdict = pages.verdict_line(systems[0])
+            lead = f"{systems[0].cell['claim']}, after {steps}:"
+            verdicts = [Text(verdict, "verdict", lead), *verdicts]
+            link = 'What they changed: <a href="steps.html">steps.html</a>.'
+            verdicts.append(Text(Markup(link), "soft"))
         return framed(
             systems,
-            [Text(_apart(systems), "verdict"), *failed],
+            [*verdicts, *failed],
             [table],
             wrong=[*pages.lost_quotes(records), *pages.denied(records)],
             reading=READING,
@@ -134,6 +146,10 @@ def _runs(records: Sequence[Record]) -> list[list[Record]]:
     for record in records:
         by_paper.setdefault(record.cell["run"], []).append(record)
     return list(by_paper.values())
+
+
+def _is_final(records: Sequence[Record]) -> bool:
+    return records[0].cell["run"] == FINAL_RUN
 
 
 def _apart(systems: Sequence[Record]) -> str:
@@ -342,9 +358,10 @@ def draw_scores(record: Record, rubric: Rubric, ax: Axes | None = None) -> Figur
             ax.axvline(boundary, color=INK, lw=0.8, alpha=0.35, zorder=1)
         ends = [*least[1:], TOP]
         for y, row in enumerate(rows):
-            place = names.index(str(row["expected"]))
-            band: dict[str, Any] = {"color": GREY, "alpha": 0.28, "lw": 0, "zorder": 0}
-            ax.barh(y, ends[place] - least[place], left=least[place], height=0.72, **band)
+            if row["expected"]:
+                place = names.index(str(row["expected"]))
+                band: dict[str, Any] = {"color": GREY, "alpha": 0.28, "lw": 0, "zorder": 0}
+                ax.barh(y, ends[place] - least[place], left=least[place], height=0.72, **band)
             low, high = plain_number(row["lowest"]), plain_number(row["highest"])
             if high > low:
                 ax.plot([low, high], [y, y], color=INK, lw=2.2, alpha=0.55, zorder=2)
@@ -374,19 +391,27 @@ def _scores_axis(
     above.tick_params(length=0, colors=INK)
     above.spines[:].set_visible(False)
     plain_axes(ax)
-    marks: list[Any] = [
-        _mark(EXACT, "o", "tier of the label"),
-        _mark(HIGH, "^", "above it"),
-        _mark(LOW, "v", "below it"),
-        Line2D([], [], color=INK, lw=2.2, alpha=0.55, label="single runs"),
-        Patch(color=GREY, alpha=0.28, lw=0, label="range of the label's tier"),
-    ]
+    marks: list[Any] = [_mark(EXACT, "o", "score")]
+    if any(row["expected"] for row in rows):
+        marks = [
+            _mark(EXACT, "o", "tier of the label"),
+            _mark(HIGH, "^", "above it"),
+            _mark(LOW, "v", "below it"),
+            Patch(color=GREY, alpha=0.28, lw=0, label="range of the label's tier"),
+        ]
+    marks.append(Line2D([], [], color=INK, lw=2.2, alpha=0.55, label="single runs"))
     look: dict[str, Any] = {"frameon": False, "labelcolor": INK, "fontsize": SIZE - 1.5}
     figure_of(ax).legend(handles=marks, loc="outside lower center", ncols=5, **look)
 
 
 def _look(error: float) -> tuple[str, str]:
-    return (EXACT, "o") if error == 0 else (HIGH, "^") if error > 0 else (LOW, "v")
+    return (
+        (EXACT, "o")
+        if error == 0 or math.isnan(error)
+        else (HIGH, "^")
+        if error > 0
+        else (LOW, "v")
+    )
 
 
 def _mark(colour: str, marker: str, label: str) -> Line2D:

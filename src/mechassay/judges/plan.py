@@ -9,6 +9,9 @@ from mechassay.documents import Extractor
 from mechassay.runs.options import option
 
 Steps = Literal["one", "claims-then-criteria", "per-criterion"]
+Calibration = Literal["conservative", "aggressive"]
+Theory = Literal["auto", "always", "never"]
+Effort = Literal["", "none", "minimal", "low", "medium", "high"]
 MOST_TOKENS = 16_384
 LONGEST = 1200
 """Characters of a reason, a quote or a statement."""
@@ -19,6 +22,9 @@ TRIES = 5
 class AssessPlan:
     """Have a language model judge the claims of a document, and score what it says: as it stands,
     and with the quotes alone that are in the document.
+
+    With several runs the least status of all counts. Then the judge may audit leaks, and argue
+    against itself, both without the document.
 
     Attributes:
         source: the document.
@@ -39,7 +45,40 @@ class AssessPlan:
         int,
         option("Runs of the judge; each is a file of judgments.", least=1, role="free", first=True),
     ] = 1
+    audit: Annotated[
+        bool,
+        option(
+            "Whether the judge audits leaks: evidence of the whole, given for a part.",
+            "--audit/--no-audit",
+            role="free",
+            first=True,
+        ),
+    ] = False
+    advocate: Annotated[
+        bool,
+        option(
+            "Whether the judge argues against what is left, as devil's advocate.",
+            "--advocate/--no-advocate",
+            role="free",
+            first=True,
+        ),
+    ] = False
+    calibration: Annotated[
+        Calibration,
+        option("Of the advocate: only plain mismatches count, or all doubts.", role="free"),
+    ] = "conservative"
     steps: Annotated[Steps, option("How much one request asks.")] = "claims-then-criteria"
+    prompt: Annotated[
+        str,
+        option(
+            "Words of the judge, .yaml, see `mechassay claims prompt`; else this version's.",
+            complete="files",
+        ),
+    ] = ""
+    theory: Annotated[
+        Theory, option("When proofs count as I1 and I2; auto is in documents without experiments.")
+    ] = "auto"
+    effort: Annotated[Effort, option("Of reasoning, for servers that take one.")] = ""
     claims: Annotated[
         str, option("Claims to judge, .yaml or .json; else the judge finds them.", complete="files")
     ] = ""

@@ -8,6 +8,9 @@ hash is the name under which its answer is kept.
     one         {"claims": [claim with "criteria"]}
     criteria    {"criteria": {"C1": judgment, ...}}
 
+    audit       {"criteria": {"I2": {reason, origin}, ...}}
+    advocate    {"criteria": {"I2": {experiment, reason, evidence}, ...}}
+
     claim       id, statement, system, description_mode, families, components
     judgment    reason, quotes, status
 
@@ -35,7 +38,7 @@ from mechassay.errors import BadFile, BadUsage, InvalidAnswer, first_line
 from mechassay.results.records import Number, Stored, first_mistake
 from mechassay.utils.files import write_text
 
-Step = Literal["claims", "one", "criteria"]
+Step = Literal["claims", "one", "criteria", "audit", "advocate"]
 """What one request asks for."""
 MOST_CLAIMS = 20
 MOST_QUOTES = 3
@@ -53,8 +56,9 @@ def answer_form(step: Step, rubric: Rubric, codes: Sequence[str], longest: int) 
     """
     if step == "claims":
         return _form("ClaimsAnswer", claims=_several(_claim(rubric, longest)))
-    own = _form("CriteriaAnswer", **dict.fromkeys(codes, _judgment(rubric, longest)))
-    if step == "criteria":
+    judgment = {"audit": _origin, "advocate": _experiment}.get(step, _judgment)(rubric, longest)
+    own = _form("CriteriaAnswer", **dict.fromkeys(codes, judgment))
+    if step in ("criteria", "audit", "advocate"):
         return _form("JudgmentsAnswer", criteria=own)
     judged = create_model("JudgedAnswer", __base__=_claim(rubric, longest), criteria=(own, ...))
     return _form("ClaimsAnswer", claims=_several(judged))
@@ -81,6 +85,16 @@ def _judgment(rubric: Rubric, longest: int) -> type[BaseModel]:
         quotes=Annotated[list[text], Field(max_length=MOST_QUOTES)],
         status=_word(*rubric.statuses),
     )
+
+
+def _origin(rubric: Rubric, longest: int) -> type[BaseModel]:
+    return _form("AuditAnswer", reason=_text(longest), origin=_word("part", "whole", "unclear"))
+
+
+def _experiment(rubric: Rubric, longest: int) -> type[BaseModel]:
+    text = _text(longest)
+    evidence = _word("direct", "indirect", "other")
+    return _form("AdvocateAnswer", experiment=text, reason=text, evidence=evidence)
 
 
 def _claim(rubric: Rubric, longest: int) -> type[BaseModel]:
@@ -257,6 +271,26 @@ class Exchange(Stored):
         return write_text(
             exchange_file(folder, self.request), self.model_dump_json(indent=1) + "\n"
         )
+
+
+def spent_on(exchanges: Sequence[Exchange]) -> dict[str, float]:
+    """Requests, what failed of them, tokens of all answers and their cost in US dollars.
+
+    The cost is NaN if that of an answer is not known; `without_price` counts these.
+    """
+    tried = [attempt for exchange in exchanges for attempt in exchange.tried]
+    answers = [step.answer for step in (*tried, *exchanges) if step.answer is not None]
+    unpriced = sum(math.isnan(answer.cost) for answer in answers)
+    return {
+        "requests": float(len(exchanges)),
+        "faults": float(sum(attempt.kind == "fault" for attempt in tried)),
+        "invalid_answers": float(sum(attempt.kind == "invalid" for attempt in tried)),
+        "input_tokens": float(sum(answer.input_tokens for answer in answers)),
+        "cached_tokens": float(sum(answer.cached_tokens for answer in answers)),
+        "output_tokens": float(sum(answer.output_tokens for answer in answers)),
+        "cost": math.nan if unpriced else math.fsum(answer.cost for answer in answers),
+        "without_price": float(unpriced),
+    }
 
 
 def exchange_file(folder: Path, request: JudgeRequest) -> Path:

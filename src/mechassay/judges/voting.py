@@ -234,6 +234,8 @@ def vote(
     *,
     like: float = LIKE,
     support: int = 1,
+    by: Aggregate = "minimum",
+    finished: bool = False,
 ) -> Judgments:
     """The minimum of several runs on one source, claim by claim and criterion by criterion.
 
@@ -251,6 +253,9 @@ def vote(
         claims: that lead the matching, if they were given beforehand (see `match_claims`).
         like: the least similarity of claims that are one.
         support: how many runs have to make a claim; others are left out.
+        by: what the statuses of several runs make; others than the minimum for a consensus.
+        finished: whether runs may have been voted on, audited or challenged: a consensus of several
+            judges is of what each of them ends with.
 
     Returns:
         Judgments whose steps name the runs, with the hash of each; every claim has the claims
@@ -260,7 +265,8 @@ def vote(
         BadUsage: fewer than two runs; of two rubrics, sources or scopes; runs that went through
             a step already; or no claim has enough support.
     """
-    _check(runs, claims)
+    one_of("aggregate", by, AGGREGATES)
+    _check(runs, claims, finished)
     names = rater_names(runs)
     groups = [
         group
@@ -277,14 +283,14 @@ def vote(
         claim = group.lead.model_copy(
             update={"id": _unique(group.lead.id, taken), "system": place == system}
         )
-        judged.append(_voted(claim, group, names, systems, runs[0].criteria.codes))
+        judged.append(_voted(claim, group, names, systems, runs[0].criteria.codes, by))
     check_claims(runs[0].rubric, [own.claim for own in judged])
     documents: dict[str, SourceDocument] = {
         document.sha256: document for run in runs for document in run.documents
     }
     return Judgments(
         rubric=runs[0].rubric,
-        rater=Rater(kind="vote", id=f"minimum of {', '.join(names)}"),
+        rater=Rater(kind="vote", id=f"{by} of {', '.join(names)}"),
         scope=runs[0].scope,
         created=now(),
         documents=tuple(documents.values()),
@@ -306,7 +312,7 @@ def step_input(name: str, judgments: Judgments) -> StepInput:
     )
 
 
-def _check(runs: Sequence[Judgments], claims: ClaimFile | None) -> None:
+def _check(runs: Sequence[Judgments], claims: ClaimFile | None, finished: bool) -> None:
     if len(runs) < 2:
         raise BadUsage(f"A vote takes at least two runs; got {len(runs)}.")
     named = [run.rubric for run in runs] + ([claims.rubric] if claims is not None else [])
@@ -318,7 +324,7 @@ def _check(runs: Sequence[Judgments], claims: ClaimFile | None) -> None:
             "A vote is of runs of one scope; got some on the claim, some on other models."
         )
     for run in runs:
-        if run.steps:
+        if run.steps and not finished:
             raise BadUsage(
                 f"The judgments of {run.rater.id} went through {run.steps[-1].step} already; the"
                 " order is matching, vote, audit, advocate, score."
@@ -364,12 +370,13 @@ def _voted(
     names: Sequence[str],
     systems: Sequence[str],
     codes: Sequence[str],
+    by: Aggregate,
 ) -> JudgedClaim:
     members = sorted(group.members.items())
     return JudgedClaim(
         claim=claim,
         criteria={
-            code: _minimum({names[run]: judged.criteria[code] for run, judged in members})
+            code: _made_one({names[run]: judged.criteria[code] for run, judged in members}, by)
             for code in codes
         },
         runs=tuple(
@@ -385,9 +392,9 @@ def _voted(
     )
 
 
-def _minimum(judgments: dict[str, Judgment]) -> Judgment:
+def _made_one(judgments: dict[str, Judgment], by: Aggregate) -> Judgment:
     given: dict[str, Status] = {name: judgment.status for name, judgment in judgments.items()}
-    status = aggregated(list(given.values()))
+    status = aggregated(list(given.values()), by)
 
     def order(judgment: Judgment) -> tuple[bool, int, bool, str]:
         # Of those that give the status, else the lowest; with evidence first; then by content.
@@ -399,5 +406,7 @@ def _minimum(judgments: dict[str, Judgment]) -> Judgment:
         status=status,
         reason=chosen.reason,
         evidence=chosen.evidence,
-        steps=(StatusStep(step="vote", given=given, status=status),),
+        steps=(
+            StatusStep(step="vote", given=given, status=status, why="" if by == "minimum" else by),
+        ),
     )

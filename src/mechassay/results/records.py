@@ -78,6 +78,8 @@ PAGES = Registry(
         "claims": "mechassay.claims.pages:ClaimsPage",
         "claims-comparison": "mechassay.claims.pages:ClaimsComparisonPage",
         "claims-evaluation": "mechassay.judges.pages:ClaimsEvaluationPage",
+        "claims-judges": "mechassay.judges.judges_compared:JudgesPage",
+        "claims-registry": "mechassay.judges.registry:RegistryPage",
         "claims-vote": "mechassay.judges.pages:ClaimsVotePage",
         "directions": "mechassay.gym.pages:DirectionsPage",
         "faithfulness": "mechassay.discovery.suite_page:FaithfulnessPage",

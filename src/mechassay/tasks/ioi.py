@@ -325,10 +325,10 @@ class _IOIRow:
         if kind in (ABC, NEW_NAMES):
             c, choices = third, (*choices, third)
         things = {"place": self.place, "object": self.object}
-        return _prompt(self.template, {"name_A": a, "name_B": b, "name_C": c, **things}, choices)
+        return ioi_prompt(self.template, {"name_A": a, "name_B": b, "name_C": c, **things}, choices)
 
 
-def _prompt(template: str, fields: Mapping[str, str], choices: Sequence[str]) -> Prompt:
+def ioi_prompt(template: str, fields: Mapping[str, str], choices: Sequence[str]) -> Prompt:
     """A filled template with its answer, and the parts that its people are by meaning."""
     a, b, c = (fields[f"name_{letter}"] for letter in "ABC")
     offered = tuple(f" {name}" for name in choices)
@@ -354,7 +354,7 @@ def _read(template: str, struct: Mapping[str, Any], metadata: Mapping[str, Any])
             "a prompt that is not its template",
             f"the prompt {text!r} does not fit its template {template!r}",
         )
-    prompt = _prompt(template, fields, struct["choices"])
+    prompt = ioi_prompt(template, fields, struct["choices"])
     if not set(prompt.answers) <= set(prompt.choices):
         raise BadRow(
             "choices without the right one",

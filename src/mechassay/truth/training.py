@@ -52,7 +52,7 @@ from mechassay.models.gradients import masked_readout
 from mechassay.models.graph import Graph
 from mechassay.models.model import Model, load_model
 from mechassay.prompts.batch import Batch
-from mechassay.truth.tasks import Causal, Right, Tokens
+from mechassay.truth.tasks import Causal, Tokens, words_of
 from mechassay.truth.verification import ABLATIONS, Verification, verify, write_model, write_truth
 from mechassay.utils.checkpoint import descend, key_of
 from mechassay.utils.display import BAR, Progress
@@ -63,10 +63,8 @@ if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
 
 
-WIDTH, N_HEADS = 48, 4
+N_HEADS = 4
 ROPE_THETA = 100.0
-CONTEXT = 16
-LOGIT = 8.0
 WEIGHTS = "model.safetensors"
 CLIP = 1.0
 SPLIT, SEED = "test", 0
@@ -197,11 +195,11 @@ def untrained(causal: Causal, seed: int) -> LlamaForCausalLM:
 
     config = LlamaConfig(
         vocab_size=len(causal.task.vocabulary),
-        hidden_size=WIDTH,
+        hidden_size=causal.width,
         intermediate_size=causal.d_mlp,
         num_hidden_layers=causal.n_layers,
         num_attention_heads=N_HEADS,
-        max_position_embeddings=CONTEXT,
+        max_position_embeddings=causal.context,
         rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
         tie_word_embeddings=False,
         bos_token_id=0,
@@ -214,7 +212,7 @@ def untrained(causal: Causal, seed: int) -> LlamaForCausalLM:
     for name, parameter in model.named_parameters():
         if parameter.ndim == 2:
             # Rows of length 1 for tokens; what is written is of that size too.
-            scale = 1 / math.sqrt(WIDTH) if "embed" not in name else 1.0
+            scale = 1 / math.sqrt(causal.width) if "embed" not in name else 1.0
             parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
     return model
 
@@ -356,11 +354,13 @@ class Prompts:
         self, decoder: Decoder, carried: str, size: int, rng: np.random.Generator
     ) -> Float[Tensor, "batch vocab"]:
         """Squared errors of logits where cut edges carry one kind of thing."""
-        own, other = (self.tokens[rng.integers(len(self.tokens), size=size)] for _ in range(2))
-        right, node = (
+        drawn = rng.integers(len(self.tokens), size=size)
+        own = self.tokens[drawn]
+        other = self.tokens[self.causal.partners(self.tokens, drawn, rng)]
+        wanted, node = (
             self._interchanges(own, other, rng)
             if carried == "counterfactual"
-            else (self.causal.answers(own, other, None), NONE.repeat(size))
+            else (self.causal.logits(own, other, None), NONE.repeat(size))
         )
         batch = Batch.from_tokens(
             torch.from_numpy(own), torch.from_numpy(other), [1] * size, [2] * size
@@ -375,21 +375,21 @@ class Prompts:
         mask = self._masks(node, carried, rng).to(decoder.embedding)
         logits = masked_readout(decoder, Contrast(batch, ctx, 0, clean, reference), mask).all()
         target = torch.zeros_like(logits)
-        target[:, 1 : 1 + right.shape[1]] = LOGIT * torch.from_numpy(right).to(logits)
+        target[:, 1 : 1 + wanted.shape[1]] = torch.from_numpy(wanted).to(logits)
         return (logits - target).square()
 
     def _interchanges(
         self, own: Tokens, other: Tokens, rng: np.random.Generator
-    ) -> tuple[Right, Int[np.ndarray, "prompts"]]:
-        """Right answers, and which variable has the other prompt's value: -1 for none."""
-        right, node = self.causal.answers(own, other, None), NONE.repeat(len(own))
+    ) -> tuple[Float[np.ndarray, "prompts words"], Int[np.ndarray, "prompts"]]:
+        """Logits of the words, and which variable has the other prompt's value: -1 for none."""
+        logits, node = self.causal.logits(own, other, None), NONE.repeat(len(own))
         # One more than there are variables: in that share nothing is interchanged.
-        wanted = rng.integers(len(self.nodes) + 1, size=len(own))
+        drawn = rng.integers(len(self.nodes) + 1, size=len(own))
         for number, variable in enumerate(self.causal.nodes):
-            moved = self.causal.answers(own, other, variable)
-            rows = (wanted == number) & moved.any(axis=1)
-            right, node = np.where(rows[:, None], moved, right), np.where(rows, number, node)
-        return right, node
+            moved = self.causal.logits(own, other, variable)
+            rows = (drawn == number) & ~np.isnan(moved).any(axis=1)
+            logits, node = np.where(rows[:, None], moved, logits), np.where(rows, number, node)
+        return logits, node
 
     def _masks(
         self, node: Int[np.ndarray, "prompts"], carried: str, rng: np.random.Generator
@@ -409,7 +409,7 @@ def pool(causal: Causal, size: int, seed: int) -> Tokens:
     number = {word: place for place, word in enumerate(causal.task.vocabulary)}
     rng = np.random.default_rng(seed)
     prompts = (causal.task.draw_from("train", rng)[0] for _ in range(size))
-    return np.array([[number[word] for word in prompt.text.split()] for prompt in prompts])
+    return np.array([[number[word] for word in words_of(prompt.text)] for prompt in prompts])
 
 
 def constants(decoder: Decoder, clean: Trace, name: str) -> Constants:

@@ -1,0 +1,222 @@
+"""Six models of InterpBench's size that do IOI in English, by circuits with what real ones have.
+
+    "When Kate and Paul went to the store, Paul gave a book to" -> " Kate"
+
+    truth-text-ioi               one name mover
+    truth-text-ioi-negative      and a negative head, which lowers the answer
+    truth-text-ioi-negatives     and two of them, a strong and a weak one
+    truth-text-ioi-redundant     two movers share the work
+    truth-text-ioi-parallel      two paths: each mover has an inhibition head of its own
+    truth-text-ioi-backup        a second mover, which writes more where the first one's name is
+                                 not its own
+
+Six layers of four heads, 64 wide, as InterpBench's model of IOI (Gupta et al. 2024; Mueller et
+al. 2025, appendix F). Each word is one token of SmolLM2's tokenizer; no other words are known.
+Heads are named as by Wang et al. (2023): one finds the repeated name, inhibition heads bring it
+to the end, movers attend to the name that is not inhibited. A model is trained
+(`mechassay.truth.training`) to have the logits
+
+    logits = sum over movers w of weight[w] onehot(answer[w])
+
+where answer[w] is the name that w's inhibition head leaves over. The weights sum to `LOGIT`; that
+of a negative head is negative, so that a circuit without it overshoots. Measures that reward
+overshoot differ from those that do not only on such models. A backup's weight is larger by `MORE`
+where the first mover's answer is another name, as if that one was cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from mechassay.prompts.pairs import Prompt
+from mechassay.tasks.ioi import ioi_prompt
+from mechassay.truth.tasks import (
+    LOGIT,
+    OTHER,
+    PATIENCE,
+    Causal,
+    CompiledTask,
+    Right,
+    Tokens,
+    words_of,
+)
+
+PEOPLE = ("Kate", "Paul", "Emma", "Jack", "Laura", "Simon", "Alice", "Tom", "Susan", "Peter")
+PLACES = ("store", "park", "museum", "farm", "school", "beach", "library", "hotel")
+OBJECTS = ("book", "ring", "gift", "letter", "phone", "key", "flower", "lamp")
+TEMPLATES = (
+    "When {name_A} and {name_B} went to the {place}, {name_C} gave a {object} to",
+    "While {name_A} and {name_B} sat at the {place}, {name_C} passed a {object} to",
+    "After {name_A} and {name_B} came to the {place}, {name_C} handed a {object} to",
+    "At the {place}, {name_A} and {name_B} met and {name_C} gave a {object} to",
+    "Today {name_A} and {name_B} met near the {place} and {name_C} offered a {object} to",
+    "Then {name_A} and {name_B} left the {place}, and {name_C} brought a {object} to",
+)
+MORE = 4.0
+SAME_PEOPLE = "same-people"
+SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
+
+
+def _other_words() -> tuple[str, ...]:
+    empty = dict.fromkeys(("name_A", "name_B", "name_C", "place", "object"), "")
+    plain = [word for template in TEMPLATES for word in words_of(template.format(**empty))]
+    return (*dict.fromkeys(plain), *PLACES, *OBJECTS)
+
+
+@dataclass(frozen=True)
+class TextIOI(CompiledTask):
+    """Two people, one of them again: the other one. All prompts have 14 tokens.
+
+    A counterfactual is another prompt about the same people with the other answer, or any prompt.
+    """
+
+    counterfactuals: ClassVar[tuple[str, ...]] = (SAME_PEOPLE, OTHER)
+    default_counterfactual: ClassVar[str] = SAME_PEOPLE
+    name: ClassVar[str] = "truth-text-ioi"
+    words: ClassVar[tuple[str, ...]] = PEOPLE
+    others: ClassVar[tuple[str, ...]] = _other_words()
+
+    def draw(self, rng: np.random.Generator) -> tuple[Prompt, tuple[str, ...]]:
+        first, second = rng.choice(PEOPLE, size=2, replace=False).tolist()
+        repeated = str(rng.choice((first, second)))
+        return _about(first, second, repeated, rng), (f" {repeated}",)
+
+    def others_of(self, prompt: Prompt, split: str, rng: np.random.Generator) -> dict[str, Prompt]:
+        repeated, other = prompt.part("indirect_object"), prompt.part("subject")
+        orders = ((repeated, other), (other, repeated))
+        turns = (orders[rng.integers(2)] for _ in range(PATIENCE))
+        same = self.first_of(split, (_about(a, b, repeated, rng) for a, b in turns))
+        any_other = {OTHER: self.draw_from(split, rng)[0]}
+        return any_other if same is None else {SAME_PEOPLE: same, **any_other}
+
+
+def _about(first: str, second: str, repeated: str, rng: np.random.Generator) -> Prompt:
+    """A prompt about two people in this order, at a random place with a random thing."""
+    place, thing, template = (str(rng.choice(what)) for what in (PLACES, OBJECTS, TEMPLATES))
+    people = {"name_A": first, "name_B": second, "name_C": repeated}
+    return ioi_prompt(template, {**people, "place": place, "object": thing}, PEOPLE)
+
+
+class CausalTextIOI(Causal):
+    """One head finds what is repeated, another brings it to the end, a mover copies the other name.
+
+    Attributes:
+        inhibitors: the inhibition head of each mover.
+        weights: of each mover; negative for a negative head.
+        backed: the movers that write more where another one's answer differs, and that one.
+    """
+
+    task = TextIOI()
+    n_layers: ClassVar[int] = 6
+    width: ClassVar[int] = 64
+    d_mlp: ClassVar[int] = 64
+    context: ClassVar[int] = 24
+    duplicate: ClassVar[str] = "a0.h2"
+    inhibitors: ClassVar[Mapping[str, str]] = {"a4.h1": "a2.h3"}
+    weights: ClassVar[Mapping[str, float]] = {"a4.h1": LOGIT}
+    backed: ClassVar[Mapping[str, str]] = {}
+    free_edges: ClassVar[tuple[str, ...]] = ("input->a0.h2<q>",)
+
+    @property
+    def nodes(self) -> dict[str, str]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        writers = (self.duplicate, *dict.fromkeys(self.inhibitors.values()), *self.inhibitors)
+        return {name: name for name in writers}
+
+    @property
+    def edges(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        names = [f"input->{self.duplicate}<{part}>" for part in "kv"]
+        names += [
+            f"{self.duplicate}->{head}<v>" for head in dict.fromkeys(self.inhibitors.values())
+        ]
+        for mover, inhibitor in self.inhibitors.items():
+            names += [f"{inhibitor}->{mover}<q>", f"{mover}->logits"]
+            names += [f"input->{mover}<{part}>" for part in "kv"]
+        return (*names, *(f"{first}->{second}<q>" for second, first in self.backed.items()))
+
+    @property
+    def constant_edges(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        readers = dict.fromkeys(self.inhibitors.values())
+        names = [f"input->{head}<{part}>" for head in readers for part in "qk"]
+        return (*names, *(f"input->{mover}<q>" for mover in self.inhibitors))
+
+    def partners(
+        self, tokens: Tokens, drawn: Int[np.ndarray, "draws"], rng: np.random.Generator
+    ) -> Int[np.ndarray, "draws"]:
+        """Half of the prompts meet one about the same people, the others any."""
+        present, _ = self._names(tokens)
+        people = present @ (1 << np.arange(len(PEOPLE)))
+        order = people.argsort(kind="stable")
+        first, n = (np.searchsorted(people[order], people[drawn], side=side) for side in SIDES)
+        same = order[first + rng.integers(n - first)]
+        return np.where(
+            rng.random(len(drawn)) < 0.5, same, rng.integers(len(tokens), size=len(drawn))
+        )
+
+    def answers(self, own: Tokens, other: Tokens, variable: str | None) -> Right:
+        return self._answer(own, other, variable, next(iter(self.inhibitors)))
+
+    def _answer(self, own: Tokens, other: Tokens, variable: str | None, mover: str) -> Right:
+        """The name that a mover writes; none where what is inhibited is no name of the prompt."""
+        present, _ = self._names(other if variable == mover else own)
+        upstream = (self.duplicate, self.inhibitors[mover], mover)
+        _, repeated = self._names(other if variable in upstream else own)
+        return present & ~repeated & (present & repeated).any(axis=1, keepdims=True)
+
+    def logits(
+        self, own: Tokens, other: Tokens, variable: str | None
+    ) -> Float[np.ndarray, "prompts words"]:
+        total = np.zeros((len(own), len(PEOPLE)))
+        for mover, weight in self.weights.items():
+            answer = self._answer(own, other, variable, mover)
+            if mover in self.backed and variable != mover:
+                first = self._answer(own, other, variable, self.backed[mover])
+                differs = (answer != first).any(axis=1, keepdims=True)
+                total += MORE * differs * answer
+            undefined = ~answer.any(axis=1, keepdims=True)
+            total += np.where(undefined, np.nan, weight * answer)
+        return total
+
+    def _names(self, tokens: Tokens) -> tuple[Right, Right]:
+        counts = (tokens[:, :, None] == 1 + np.arange(len(PEOPLE))).sum(axis=1)
+        return counts > 0, counts > 1
+
+
+class WithNegative(CausalTextIOI):
+    """A negative head writes a third of what the mover writes, with the other sign."""
+
+    inhibitors: ClassVar[Mapping[str, str]] = {"a4.h1": "a2.h3", "a5.h2": "a2.h3"}
+    weights: ClassVar[Mapping[str, float]] = {"a4.h1": 12.0, "a5.h2": -4.0}
+
+
+class WithNegatives(CausalTextIOI):
+    """A strong negative head and a weak one."""
+
+    inhibitors: ClassVar[Mapping[str, str]] = dict.fromkeys(("a4.h1", "a4.h3", "a5.h2"), "a2.h3")
+    weights: ClassVar[Mapping[str, float]] = {"a4.h1": 14.0, "a4.h3": -2.0, "a5.h2": -4.0}
+
+
+class Redundant(CausalTextIOI):
+    """Two movers read the same inhibition head."""
+
+    inhibitors: ClassVar[Mapping[str, str]] = {"a4.h1": "a2.h3", "a5.h0": "a2.h3"}
+    weights: ClassVar[Mapping[str, float]] = {"a4.h1": 5.0, "a5.h0": 3.0}
+
+
+class Parallel(CausalTextIOI):
+    """Two paths from the head that finds the repeated name to the logits."""
+
+    inhibitors: ClassVar[Mapping[str, str]] = {"a3.h1": "a1.h0", "a4.h2": "a2.h3"}
+    weights: ClassVar[Mapping[str, float]] = {"a3.h1": 5.0, "a4.h2": 3.0}
+
+
+class WithBackup(CausalTextIOI):
+    """A second mover reads what the first one wrote, and writes more if that is another name."""
+
+    inhibitors: ClassVar[Mapping[str, str]] = {"a3.h1": "a2.h3", "a5.h0": "a2.h3"}
+    weights: ClassVar[Mapping[str, float]] = {"a3.h1": 6.0, "a5.h0": 2.0}
+    backed: ClassVar[Mapping[str, str]] = {"a5.h0": "a3.h1"}
