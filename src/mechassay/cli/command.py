@@ -140,6 +140,8 @@ def _check_typed(plan: type[Any], fields: Mapping[str, Any], *, here: bool) -> N
     kinds = {name: about.complete for name, about in options_of(plan).items() if name in fields}
     for name, kind in sorted(kinds.items(), key=lambda item: item[1] == "models"):
         value = fields[name]
+        if kind == "gym tasks" and fields.get("source"):
+            continue  # Tasks of a source are its own.
         if value and (here or kind != "models"):
             check_names(kind, value if isinstance(value, tuple) else (value,))
 

@@ -51,6 +51,8 @@ def say(text: str) -> None:
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
     if isinstance(value, Mapping):
         return ", ".join(f"{name}={part}" for name, part in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -19,7 +19,7 @@ rows have the names of our regions, else "region_1" and so on.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import as_file, files
 from os import PathLike, fspath
@@ -199,12 +199,22 @@ def read_causalgym_rows(path: str | Path, *, split: str = "") -> dict[str, GymPa
         BadPairs: rows whose base and source have different numbers of spans.
         MissingExtra: parquet without `pyarrow`.
     """
-    file = Path(path)
+    return gym_rows(read_rows(Path(path)), path, split=split or Path(path).stem)
+
+
+def gym_rows(
+    rows: Iterable[tuple[int, Mapping[str, Any]]], path: str | Path, *, split: str
+) -> dict[str, GymPairs]:
+    """The interchanges of numbered rows; `path` is where they are from, for messages.
+
+    Raises:
+        BadFile, BadPairs: see `read_causalgym_rows`.
+    """
     pairs: dict[str, list[InterchangePair]] = {}
     names: dict[str, tuple[str, ...]] = {}
     groups: dict[frozenset[str], str] = {}
     mistakes: list[tuple[int, Mistake]] = []
-    for place, row in read_rows(file):
+    for place, row in rows:
         try:
             texts = _sides(row)
             task: str = row["task"]
@@ -222,7 +232,7 @@ def read_causalgym_rows(path: str | Path, *, split: str = "") -> dict[str, GymPa
         task: GymPairs(
             pairs,
             task=task,
-            split=split or file.stem,
+            split=split,
             seed=None,
             tested=_tested(names[task], pairs),
         )

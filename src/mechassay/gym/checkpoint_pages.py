@@ -23,7 +23,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLo
 
 from mechassay.gym.names import FAMILIES, in_words
 from mechassay.gym.task_accuracy import ACCURACY_SAYS, LEAST_ACCURACY
-from mechassay.gym.task_odds import CELLS, ORIGINAL, RIGHT, SELECTIVITY
+from mechassay.gym.task_odds import CELLS, EXAMPLE, ORIGINAL, RIGHT, SELECTIVITY
 from mechassay.interventions.heatmap import as_grid, look_of_line
 from mechassay.models.sources import AT
 from mechassay.results.page import Block, Column, Fold, Page, Row, Section, Text, TextTable
@@ -37,6 +37,8 @@ from mechassay.utils.display import shortened
 
 Scale = Literal["training step", "parameters"]
 Points = Sequence[tuple[float, Estimate]]
+AXIS = 28
+"""Characters of a region and its example on the axis of a heat map."""
 ACROSS = 4
 """Panels beside each other at most."""
 TICKS = 8
@@ -53,6 +55,19 @@ class OddsMap:
     layers: Sequence[int]
     regions: Sequence[str]
     values: Sequence[float]
+
+
+def places_of(record: Record) -> dict[str, str]:
+    """What the axis of a heat map calls regions: each with what an example pair has there, base and
+    source, as in figures 4 to 6 of Arora et al. (2024).
+    """
+    if not record.has_table(EXAMPLE):
+        return {}
+    names: dict[str, str] = {}
+    for row in record.table(EXAMPLE).rows():
+        texts = dict.fromkeys((str(row["base"]), str(row["source"])))
+        names[str(row["region"])] = f"{row['region']}: {'/'.join(texts)}"
+    return names
 
 
 def draw_by_scale(
@@ -140,7 +155,7 @@ def draw_maps(maps: Sequence[OddsMap], top: float) -> Figure:
             )
             place.set_title(odds_map.title, fontsize=SIZE - 1.5, loc="left", color=INK)
             place.title.set_parse_math(False)
-            labels = [f" {shortened(name, 18)}" for name in regions]
+            labels = [f" {shortened(name, AXIS)}" for name in regions]
             look: dict[str, Any] = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"}
             place.set_xticks(range(len(regions)), labels, fontsize=SIZE - 3, **look)
             step = max(1, -(-len(layers) // 8))
@@ -374,7 +389,9 @@ def _of_task(
             values = some.numbers("odds").tolist()
             if layers:
                 title = f"{checkpoint_name(record)}{text}"
-                panels.append(OddsMap(title, layers, regions, values))
+                names = places_of(record)
+                places = [names.get(region, region) for region in regions]
+                panels.append(OddsMap(title, layers, places, values))
         if panels:
             name = in_words(method)
             about = f"{task}, {base}, {name}: mean odds by layer and region, a panel a checkpoint"

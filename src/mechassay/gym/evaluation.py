@@ -43,6 +43,7 @@ from mechassay.features.finder import (
 )
 from mechassay.features.training import SiteTokens
 from mechassay.gym.causalgym import load_gym_task
+from mechassay.gym.classification import told_apart
 from mechassay.gym.gym_task import GymTask
 from mechassay.gym.interchanges import (
     compat_batches,
@@ -53,7 +54,15 @@ from mechassay.gym.interchanges import (
 from mechassay.gym.methods import GymMethod, gym_method, has_seed, spelled_methods
 from mechassay.gym.names import METHODS
 from mechassay.gym.pairs import GymPairs
-from mechassay.gym.task_odds import CONTROL, ORIGINAL, MethodOdds, Odds, TaskOdds, best_mean
+from mechassay.gym.task_odds import (
+    CONTROL,
+    ORIGINAL,
+    Classified,
+    MethodOdds,
+    Odds,
+    TaskOdds,
+    best_mean,
+)
 from mechassay.interventions.intervention import Interchange, Intervention
 from mechassay.interventions.site import Site, blocks, sites
 from mechassay.interventions.sweep import TokenLogits, token_logits
@@ -213,6 +222,18 @@ class TaskItems:
             for batches in (self.items, self.control, self.fitted)
         )
         return replace(self, items=items, control=control, fitted=fitted)
+
+
+def example_of(pairs: GymPairs) -> dict[str, tuple[str, str]]:
+    """What the first pair has in each region at which interventions are tried."""
+    first = pairs[0]
+    return {
+        region: (
+            first.base[slice(*first.base_spans.get(region, (0, 0)))],
+            first.source[slice(*first.source_spans.get(region, (0, 0)))],
+        )
+        for region in pairs.tested
+    }
 
 
 def types_of(task: Any, pairs: Mapping[str, GymPairs]) -> tuple[str, ...]:
@@ -430,9 +451,14 @@ def evaluate(
     types = types_of(task, pairs)
     data = TaskItems.of("evaluate", model, pairs, SPLITS, types, control, compat)
     numbers = {name: number for number, name in enumerate(types)}
-    of_train = torch.tensor([numbers[pair.tags.get("type", "")] for pair in pairs["train"]])
+    classes = {
+        split: torch.tensor([numbers[pair.tags.get("type", "")] for pair in pairs[split]])
+        for split in SPLITS
+    }
     measured = ArmMeasurement(model, data, blocks(model, layers), seed, progress, compat)
-    runs = _GymEvaluation(measured, of_train, chosen, tuple(seeds), folder)
+    runs = _GymEvaluation(
+        measured, MappingProxyType(classes), example_of(pairs["test"]), chosen, tuple(seeds), folder
+    )
     odds = runs.result()
     if untrained is None:
         return odds
@@ -449,20 +475,49 @@ class _GymEvaluation:
     """One task in one model.
 
     Attributes:
-        types: of each train base, numbered.
+        types: of each base of each split, numbered.
     """
 
     measured: ArmMeasurement
-    types: torch.Tensor
+    types: Mapping[str, torch.Tensor]
+    example: Mapping[str, tuple[str, str]]
     methods: list[GymMethod]
     seeds: tuple[int, ...]
     folder: Path | None
 
     def result(self) -> TaskOdds:
         model, data = self.measured.model, self.measured.data
-        values = BaseValues.of(model, data.fitted["train"], self.measured.sites, self.types)
-        return self.measured.result(
-            [arm for method in self.methods for arm in self.arms(method, values)]
+        values = {
+            split: BaseValues.of(model, data.fitted[split], self.measured.sites, self.types[split])
+            for split in SPLITS
+        }
+        arms = [arm for method in self.methods for arm in self.arms(method, values["train"])]
+        odds = self.measured.result(arms)
+        return replace(
+            odds,
+            classified=MappingProxyType(
+                {name: self._classified(own, values) for name, own in odds.methods.items()}
+            ),
+            example=self.example,
+        )
+
+    def _classified(
+        self, method: MethodOdds, values: Mapping[str, BaseValues]
+    ) -> Mapping[str, Classified]:
+        """Of validation and test items, whether a sentence's own type is the nearest one."""
+        train, (n_layers, n_regions) = values["train"], method.test[ORIGINAL].shape[2:]
+        return MappingProxyType(
+            {
+                split: told_apart(
+                    method.fits[ORIGINAL],
+                    self.measured.sites,
+                    train.values,
+                    train.classes,
+                    values[split].values,
+                    values[split].classes,
+                ).reshape(method.seeds, -1, n_layers, n_regions)
+                for split in SPLITS[1:]
+            }
         )
 
     def arms(self, method: GymMethod, values: BaseValues) -> list[Arm]:

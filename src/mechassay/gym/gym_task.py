@@ -485,9 +485,14 @@ def _misfits(
         for number, (first, second) in chunk
         for a, b in ((first, second), (second, first))
     ]
-    rows = interchange_tokens(both, tokenizer)
+    reasons = unusable(both, tokenizer)
+    return [a or b for a, b in zip(reasons[::2], reasons[1::2], strict=True)]
+
+
+def unusable(pairs: Sequence[InterchangePair], tokenizer: Any) -> list[Misaligned | None]:
+    """Why an interchange cannot be used: a continuation that is not one token after a sentence."""
     reasons: list[Misaligned | None] = []
-    for pair, row in zip(both, rows, strict=True):
+    for pair, row in zip(pairs, interchange_tokens(pairs, tokenizer), strict=True):
         if isinstance(row, Misaligned):
             reasons.append(row)
         elif row.cut or max(len(row.label), len(row.base_label)) > 1:
@@ -496,7 +501,7 @@ def _misfits(
             reasons.append(Misaligned(SEVERAL, message))
         else:
             reasons.append(None)
-    return [a or b for a, b in zip(reasons[::2], reasons[1::2], strict=True)]
+    return reasons
 
 
 def _length(label: tuple[list[int], Any]) -> int:

@@ -17,9 +17,10 @@ methods that were run there.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -38,9 +39,10 @@ from mechassay.gym.evaluation import evaluate
 from mechassay.gym.gym_task import GymTask
 from mechassay.gym.interchanges import COMPATS, control_labels
 from mechassay.gym.methods import gym_method, spelled_methods, with_training
-from mechassay.gym.names import task_names, with_shuffled
+from mechassay.gym.names import ALL_TASKS, task_names, with_shuffled
 from mechassay.gym.pairs import GymPairs
 from mechassay.gym.plan import GYM_CONTROLS, PAPER_STEPS, DirectionsPlan, GymCheckPlan, GymPlan
+from mechassay.gym.sources import RowsTask, source_tasks
 from mechassay.gym.task_accuracy import accuracy
 from mechassay.gym.task_odds import ORIGINAL, TaskOdds
 from mechassay.interventions.site import ModelShape
@@ -56,8 +58,71 @@ WIDTH = 512
 """Settings are checked before any model is there."""
 
 
+class _OnTasks:
+    """What jobs on several models and gym tasks share: where tasks are from, and dtypes."""
+
+    models: tuple[str, ...]
+    tasks: tuple[str, ...]
+    source: str
+    dtype: str
+
+    @cached_property
+    def from_source(self) -> Mapping[str, GymTask | RowsTask]:
+        """The tasks of the source; none where tasks are ours.
+
+        Raises:
+            BadUsage, BadFile: see `gym.sources.source_tasks`.
+        """
+        return source_tasks(self.source) if self.source else {}
+
+    @property
+    def task_names(self) -> tuple[str, ...]:
+        """The tasks, "all" and families written out."""
+        if not self.source:
+            return task_names(self.tasks)
+        every = tuple(self.from_source)
+        return every if ALL_TASKS in self.tasks else task_names(self.tasks)
+
+    def gym_task(self, name: str) -> GymTask | RowsTask:
+        """A task by name, of the source if there is one.
+
+        Raises:
+            UnknownName: no such task.
+        """
+        if not self.source:
+            return load_gym_task(name)
+        return self.from_source[one_of(f"gym task of {self.source}", name, self.from_source)]
+
+    def versions(self, bench: Bench) -> dict[str, Any]:
+        """See `Job.versions`: what the source says of its tasks is a part of the plan."""
+        if not self.source:
+            return {}
+        texts = "".join(self.gym_task(name).sha256 for name in self.task_names)
+        return {"source_sha256": hashlib.sha256(texts.encode()).hexdigest()}
+
+    def dtype_of(self, model: str) -> str:
+        """The dtype of a model: its own if it is named, else that of all.
+
+        Raises:
+            BadUsage: no such dtype. UnknownName: a model that is not among those of the run.
+        """
+        first, *others = self.dtype.split(",")
+        own = {name: kind for name, _, kind in (text.rpartition("=") for text in others)}
+        known = dict.fromkeys(name for typed in self.models for name in (typed, bare(typed)))
+        for name, dtype in own.items():
+            one_of("model with a dtype", name, known)
+            check_dtype(dtype)
+        check_dtype(first)
+        return own.get(model, own.get(bare(model), first))
+
+
+def bare(model: str) -> str:
+    """A model without its checkpoint."""
+    return split_revision(model)[0]
+
+
 @dataclass(frozen=True)
-class GymJob(GymPlan, Job):
+class GymJob(_OnTasks, GymPlan, Job):
     """A cell is all methods on one task in one model; see `GymPlan` for the fields."""
 
     for_boards: ClassVar[bool] = True
@@ -89,7 +154,8 @@ class GymJob(GymPlan, Job):
 
     def check(self, bench: Bench) -> None:
         """See `Job.check`."""
-        check_dtype(self.dtype)
+        for model in self.models:
+            self.dtype_of(model)
         for control in self.controls:
             one_of("control", control, GYM_CONTROLS)
         if self.compat:
@@ -99,20 +165,21 @@ class GymJob(GymPlan, Job):
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise BadUsage(f"Draws are seeds, one or more, each once; got {self.seeds}.")
         layers_of(self.layers, MANY)
-        for name in task_names(self.tasks):
-            task = load_gym_task(name)
+        for name in self.task_names:
+            task = self.gym_task(name)
             if self.control_labels:
                 control_labels(task.types, self.control_labels)
 
     def cells(self) -> list[Cell]:
         """See `Job.cells`."""
-        return gym_cells(self.models, self.tasks)
+        return gym_cells(self.models, self.task_names)
 
     def run(self, cell: Cell, bench: Bench) -> Record:
         """See `Job.run`."""
         begin = time.perf_counter()
-        model = bench.model(cell.typed["model"], dtype=self.dtype, prepend_bos=self.prepend_bos)
-        task = load_gym_task(cell.typed["task"])
+        dtype = self.dtype_of(cell.typed["model"])
+        model = bench.model(cell.typed["model"], dtype=dtype, prepend_bos=self.prepend_bos)
+        task = self.gym_task(cell.typed["task"])
         limits = {
             "train": self.train_limit,
             "validation": self.validation_limit,
@@ -145,7 +212,7 @@ class GymJob(GymPlan, Job):
             data=chosen,
         )
 
-    def _labels(self, task: GymTask) -> dict[str, str] | bool:
+    def _labels(self, task: GymTask | RowsTask) -> dict[str, str] | bool:
         """The control label of each type, if there are any."""
         if "labels" not in self.controls:
             return False
@@ -202,13 +269,13 @@ def model_spec(model: Model, cell: Cell) -> Spec:
     return Spec(name=cell.of["model"], args={**spec.args, **about})
 
 
-def task_spec(task: GymTask) -> Spec:
+def task_spec(task: GymTask | RowsTask) -> Spec:
     """A gym task and what it is made of."""
     args: dict[str, Any] = {"family": task.family, "lengths": task.lengths, "sha256": task.sha256}
     return Spec(name=task.name, version=task.version, args=args)
 
 
-def at_most(task: GymTask, model: Model, split: str, size: int, seed: int) -> GymPairs:
+def at_most(task: GymTask | RowsTask, model: Model, split: str, size: int, seed: int) -> GymPairs:
     """As many interchanges of a split as are asked for, or as there are."""
     if size >= task.sizes[split]:
         return task.interchanges(split, model, seed=seed)
@@ -240,7 +307,7 @@ def save_fits(odds: TaskOdds, folder: Path) -> None:
 
 
 @dataclass(frozen=True)
-class GymCheckJob(GymCheckPlan, Job):
+class GymCheckJob(_OnTasks, GymCheckPlan, Job):
     """A cell is one task in one model; see `GymCheckPlan` for the fields."""
 
     command: ClassVar[tuple[str, ...]] = ("gym", "check")
@@ -252,19 +319,21 @@ class GymCheckJob(GymCheckPlan, Job):
 
     def check(self, bench: Bench) -> None:
         """See `Job.check`."""
-        check_dtype(self.dtype)
-        for name in task_names(self.tasks):
-            load_gym_task(name)
+        for model in self.models:
+            self.dtype_of(model)
+        for name in self.task_names:
+            self.gym_task(name)
 
     def cells(self) -> list[Cell]:
         """See `Job.cells`."""
-        return gym_cells(self.models, self.tasks)
+        return gym_cells(self.models, self.task_names)
 
     def run(self, cell: Cell, bench: Bench) -> Record:
         """See `Job.run`."""
         begin = time.perf_counter()
-        model = bench.model(cell.typed["model"], dtype=self.dtype, prepend_bos=self.prepend_bos)
-        task = load_gym_task(cell.typed["task"])
+        dtype = self.dtype_of(cell.typed["model"])
+        model = bench.model(cell.typed["model"], dtype=dtype, prepend_bos=self.prepend_bos)
+        task = self.gym_task(cell.typed["task"])
         pairs = at_most(task, model, "test", self.limit, self.seed)
         spec, chosen = model_spec(model, cell), selection(pairs, model)
         behaviour = replace(accuracy(model, pairs, progress=bench.progress), model=spec.name)

@@ -30,6 +30,7 @@ from mechassay.gym.checkpoint_pages import (
     draw_maps,
     last_checkpoints,
     mean_of_tasks,
+    places_of,
     training_figures,
     training_folds,
 )
@@ -201,6 +202,7 @@ def _methods_table(last: Mapping[str, Sequence[Record]]) -> list[TextTable]:
             kinds.append("" if method in ranking else "control")
     labels = "better in tasks" if several else "less shuffled"
     headings = ("odds", "shuffled labels", labels, "control labels", "selectivity", "untrained")
+    headings = (*headings, "tells types apart")
     numbers = tuple(map(Column, headings))
     texts = (Column("model", False), Column("method", False))
     columns = (*texts, *numbers, Column("loss still falls", False, optional=1))
@@ -232,6 +234,7 @@ def _beside(method: Beside, *, counted: bool = False) -> tuple[str, ...]:
         method.text("result", CONTROL),
         method.text("result", SELECTIVITY),
         method.text(f"control:{UNTRAINED}"),
+        method.text("result", "classification"),
         "" if method.falls is None else "yes" if method.falls else "no",
     )
 
@@ -269,7 +272,7 @@ def _tasks_table(last: Mapping[str, Sequence[Record]]) -> list[TextTable]:
             ranking = ranked([record])
             if len(records) == 1 or not ranking:
                 continue
-            odds, shuffled, _, control, _, untrained, _ = _beside(ranking[0])
+            odds, shuffled, _, control, _, untrained, *_ = _beside(ranking[0])
             accuracy, whole = record.measure("accuracy"), Beside(VANILLA, [record]).text()
             cells = (measured(accuracy), ranking[0].name, odds, shuffled, control, untrained, whole)
             rows.append([record.task.name, *cells])
@@ -351,7 +354,8 @@ def _folds(records: Sequence[Record]) -> Iterator[Fold]:
 def _map(record: Record, method: str) -> OddsMap:
     cells = record.table(CELLS).where(method=method)
     layers = [int(x) for x in cells.numbers("layer")]
-    regions = [str(x) for x in cells.columns["region"]]
+    names = places_of(record)
+    regions = [names.get(str(x), str(x)) for x in cells.columns["region"]]
     return OddsMap(in_words(method), layers, regions, cells.numbers("odds").tolist())
 
 
@@ -365,7 +369,10 @@ def _figures(record: Record) -> list[Block]:
         return []
     lines = {in_words(method): _layers(record, method) for method in methods}
     of_layers = f"{where}: odds of test items by layer, each at its region."
-    of_maps = f"{where}: mean odds of test items by layer and region, a panel a method."
+    of_maps = (
+        f"{where}: mean odds of test items by layer and region, a panel a method; beside each"
+        " region what an example pair has there, base/source."
+    )
     picture = draw_maps([_map(record, method) for method in methods], top)
     return [
         Figure(draw_layers(lines), title="Layers", name="layers", about=of_layers),

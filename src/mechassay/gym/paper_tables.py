@@ -26,6 +26,7 @@ from mechassay.gym.verdicts import mean_text, methods_of, value_of
 from mechassay.results.page import Column, Row, Section, TextTable
 from mechassay.results.records import Measure, Record, Scalar
 from mechassay.results.sections import measured
+from mechassay.utils.display import number
 
 HEADINGS = {
     ORIGINAL: "Odds",
@@ -49,6 +50,10 @@ READING = {
         "The published rule: of each layer the region that is best on the test items themselves. It"
         " gives more than 0 even where there is nothing; random directions under the same rule say"
         " how much."
+    ),
+    "Tells types apart": (
+        "The share of test sentences whose own type is the nearest class mean along what was found;"
+        " half is chance where there are two types. A feature that can be read need not be used."
     ),
     "Whole vector": (
         "All numbers exchanged: what all directions together do. A method with more moves the"
@@ -166,6 +171,15 @@ def _sizes(validation: Sequence[Measure], test: Sequence[Measure]) -> str:
 def sweep_sections(groups: Mapping[str, Sequence[Record]]) -> list[Section]:
     """The sweeps that were run, of every model, in the form of table 2."""
     scores = {model: _scores(records) for model, records in groups.items()}
+    if len(scores) > 1:
+        common = set.intersection(*map(set, scores.values()))
+        means = {
+            method: float(np.mean([own[method][0] for own in scores.values()])) for method in common
+        }
+        # Table 2 is of the mean of the three smallest models.
+        scores[f"mean of {len(scores)} models"] = {
+            method: (mean, number(mean)) for method, mean in means.items()
+        }
     made = (_probes(scores), _axes(scores), _trainings(scores))
     tables = tuple(table for table in made if table.rows)
     return [Section("Settings that the paper compares", tables)] if tables else []

@@ -20,6 +20,7 @@ TASKS = option(
     complete="gym tasks",
     first=True,
 )
+DTYPES = option("float32, float64, bfloat16 or float16; several by model: float32,MODEL=bfloat16.")
 REVISIONS = option(
     "Checkpoint of the models: a revision of the hub, or a subfolder, such as step512. Repeat for"
     f" several; {PAPER_STEPS} stands for those of the paper's section 6.",
@@ -52,6 +53,14 @@ class GymPlan:
             first=True,
         ),
     ] = PUBLISHED
+    source: Annotated[
+        str,
+        option(
+            "Where tasks are from: hub (aryaman/causalgym), a folder of its rows, a .json file of"
+            " its templates; else they are ours.",
+            complete="files",
+        ),
+    ] = ""
     revisions: Annotated[tuple[str, ...], REVISIONS] = ()
     layers: Annotated[str, option("`all`, numbers such as 0,3,6, or every third: ::3.")] = "all"
     seeds: Annotated[
@@ -88,7 +97,7 @@ class GymPlan:
     test_limit: Annotated[
         int, options.limit("Interchanges to report on.", "--limit", least=2, first=True)
     ] = 100
-    dtype: Annotated[str, options.DTYPE] = "float32"
+    dtype: Annotated[str, DTYPES] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False
     seed: Annotated[int, options.SEED] = 0
 
@@ -106,9 +115,17 @@ class GymCheckPlan:
 
     models: Annotated[tuple[str, ...], options.LOADED_MODELS]
     tasks: Annotated[tuple[str, ...], TASKS] = (ALL_TASKS,)
+    source: Annotated[
+        str,
+        option(
+            "Where tasks are from: hub (aryaman/causalgym), a folder of its rows, a .json file of"
+            " its templates; else they are ours.",
+            complete="files",
+        ),
+    ] = ""
     revisions: Annotated[tuple[str, ...], REVISIONS] = ()
     limit: Annotated[int, options.limit("Test sentences of each task.", least=2, first=True)] = 100
-    dtype: Annotated[str, options.DTYPE] = "float32"
+    dtype: Annotated[str, DTYPES] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False
     seed: Annotated[int, options.SEED] = 0
 

@@ -51,6 +51,8 @@ RULES = (VALIDATION, CAUSALGYM_2024)
 
 Odds = Float[np.ndarray, "seeds n layers regions"]
 """Log odds-ratios of n items, in nats."""
+Classified = Bool[np.ndarray, "seeds n layers regions"]
+"""Whether a sentence's own type is the nearest, see `gym.classification`."""
 
 
 def chosen_regions(
@@ -182,7 +184,7 @@ def means_of(
     return [Estimate(float(x), *end) for x, end in zip(means, ends, strict=True)]
 
 
-METHODS_TABLE, CANDIDATES, CELLS = "methods", "candidates", "cells"
+METHODS_TABLE, CANDIDATES, CELLS, EXAMPLE = "methods", "candidates", "cells", "example"
 WHOLE_VECTOR, RANDOM_DIRECTIONS = "whole vector", "random directions"
 """Controls of directions that others found."""
 UNTRAINED = "untrained model"
@@ -198,6 +200,10 @@ SAYS = {
         "The same of the odds less those of control labels, each at the same layer and region."
     ),
 }
+CLASSIFICATION_SAYS = (
+    "Share of test sentences whose own type is the nearest class mean along what was found: mean"
+    " over layers, each at the region that is best on validation items. Nothing is exchanged."
+)
 BIASED = (
     "As published: of each layer the region that is best on the test items themselves. Too high;"
     " random directions say by how much."
@@ -218,6 +224,8 @@ class TaskOdds(Result, kind="gym"):
         controls: methods that are no results here; the others stand beside them.
         undefined: why a selectivity that was asked for is undefined.
         validation_groups: of the validation items; without them, what chooses has no interval.
+        classified: of each method, for validation and test items; none where it was not asked for.
+        example: what the first test pair has in each region, base and source.
     """
 
     model: str
@@ -235,6 +243,8 @@ class TaskOdds(Result, kind="gym"):
     controls: tuple[str, ...] = ()
     undefined: str = ""
     validation_groups: tuple[str, ...] = ()
+    classified: Mapping[str, Mapping[str, Classified]] = field(default_factory=dict)
+    example: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -292,6 +302,26 @@ class TaskOdds(Result, kind="gym"):
         low, high, _ = proportion_interval(self.right.astype(float), self.groups)
         return Estimate(float(self.right.mean()), low, high)
 
+    def classification(self, method: str) -> Estimate:
+        """The share of test sentences whose own type is the nearest along what a method found: the
+        mean over layers, each at the region that is best on validation items. NaN if not measured.
+
+        Raises:
+            UnknownName: no such method.
+        """
+        one_of("method of the evaluation", method, self.methods)
+        if method not in self.classified:
+            return Estimate(float("nan"))
+        right = {split: own.astype(float) for split, own in self.classified[method].items()}
+        regions = chosen_regions(right["validation"], right["test"])
+        shares = by_item(right["test"], regions)
+        estimate = mean_of(shares, self.groups, self.seed)
+        if shares.min() < shares.max():
+            return estimate
+        # Where every sentence is right, a bootstrap knows no other; few items still leave room.
+        low, high, _ = proportion_interval(shares[0], self.groups)
+        return Estimate(estimate.value, low, high)
+
     def chosen(self, method: str, of: str = ORIGINAL, rule: str = VALIDATION) -> dict[int, str]:
         """The region of every layer, of the first seed."""
         picked = self[method].regions(of, rule)[0]
@@ -338,6 +368,9 @@ class TaskOdds(Result, kind="gym"):
         other = self.untrained
         known = other is not None and method in other.methods
         row["untrained"] = other.estimate(method).value if known and other else float("nan")
+        told = self.classification(method)
+        names = ("classification", "classification_low", "classification_high")
+        row |= dict(zip(names, (told.value, told.low, told.high), strict=True))
         row |= _training(method_odds)
         row |= {"sites_without": len(method_odds.lacking), "n": len(self)}
         return row
@@ -443,6 +476,14 @@ class TaskOdds(Result, kind="gym"):
                 Table(name=METHODS_TABLE, keys=("method",), columns=self.columns()),
                 Table(name=CANDIDATES, keys=("method", "setting"), columns=self.candidates()),
                 Table(name=CELLS, keys=("method", "layer", "region"), columns=self.cells()),
+                Table.of(
+                    EXAMPLE,
+                    ("region",),
+                    [
+                        {"region": region, "base": base, "source": source}
+                        for region, (base, source) in self.example.items()
+                    ],
+                ),
             ],
             "values": Values(
                 unit="pair",
@@ -487,6 +528,10 @@ class TaskOdds(Result, kind="gym"):
                     title = f"{CAUSALGYM_2024}, {title}"
                     yield _measure(named, title, "result", Estimate(estimate.value), n, BIASED)
                     yield from self._beside(method, of)
+            if method in self.classified:
+                told = self.classification(method)
+                name, title = f"classification_{method}", f"classification: {method}"
+                yield _measure(name, title, "result", told, n, CLASSIFICATION_SAYS, "")
             if self.undefined:
                 name, title = f"{SELECTIVITY}_{method}", f"{SELECTIVITY}: {method}"
                 nothing = Estimate(float("nan"))

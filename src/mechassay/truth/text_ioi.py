@@ -58,7 +58,7 @@ TEMPLATES = (
     "Then {name_A} and {name_B} left the {place}, and {name_C} brought a {object} to",
 )
 MORE = 4.0
-SAME_PEOPLE = "same-people"
+SAME_PEOPLE, SAME_SHARE = "same-people", 0.1
 SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
 
 
@@ -147,14 +147,16 @@ class CausalTextIOI(Causal):
     def partners(
         self, tokens: Tokens, drawn: Int[np.ndarray, "draws"], rng: np.random.Generator
     ) -> Int[np.ndarray, "draws"]:
-        """Half of the prompts meet one about the same people, the others any."""
+        """A tenth of the prompts meet one about the same people, the others any: more of them
+        keep training from finding the circuit.
+        """
         present, _ = self._names(tokens)
         people = present @ (1 << np.arange(len(PEOPLE)))
         order = people.argsort(kind="stable")
         first, n = (np.searchsorted(people[order], people[drawn], side=side) for side in SIDES)
         same = order[first + rng.integers(n - first)]
         return np.where(
-            rng.random(len(drawn)) < 0.5, same, rng.integers(len(tokens), size=len(drawn))
+            rng.random(len(drawn)) < SAME_SHARE, same, rng.integers(len(tokens), size=len(drawn))
         )
 
     def answers(self, own: Tokens, other: Tokens, variable: str | None) -> Right:
