@@ -54,6 +54,11 @@ def sae_of_site(source: str, site: Site) -> SAE:
     return load_sae(path).check_site(site)
 
 
+def is_release(source: str) -> bool:
+    """Whether it is written as a hub id is, with words behind it or without."""
+    return _HUB.fullmatch(source) is not None
+
+
 def _in_folder(folder: Path, site: Site) -> Path:
     names = (str(site), str(site).partition("@")[0])
     for path in (folder / f"{name}{end}" for end in ENDINGS for name in names):

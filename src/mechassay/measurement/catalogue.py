@@ -335,6 +335,7 @@ class PageMetric:
 
     Attributes:
         id, script: its names.
+        establishes, does_not: what a pass shows, and what it does not, each a clause.
         needs: inputs; "a|b" is either.
         labels: the criteria that the page names, in its own words.
         criterion: that of the rubric.
@@ -353,6 +354,8 @@ class PageMetric:
     defaults: Mapping[str, float]
     conditions: tuple[Condition, ...]
     scales: tuple[BandScale, ...]
+    establishes: str
+    does_not: str
 
 
 def parse_condition(text: str) -> Condition:
@@ -392,6 +395,8 @@ def _metric(id: str, row: Mapping[str, Any]) -> PageMetric:
         dict(row["defaults"]),
         tuple(map(parse_condition, row["pass"])),
         scales,
+        row["establishes"],
+        row["does_not"],
     )
 
 

@@ -27,6 +27,7 @@ from mechassay.circuits.methods.spec import CircuitSpec
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadFile, BadUsage, one_of
 from mechassay.features.sae import load_sae
+from mechassay.features.sae_releases import is_release, sae_of_site
 from mechassay.interventions.site import load_site
 from mechassay.measurement.catalogue import catalogue
 from mechassay.measurement.gauges import ALL_GAUGES, all_gauges, gauge_name
@@ -54,7 +55,10 @@ from mechassay.utils.files import path_hash
 N_PROMPTS = 40
 """Where the page's usage line of a metric has no number of prompts."""
 MISSING = "missing input"
-TRUTH = "truth"
+TRUTH, FOUND, TRAINED = "truth", "eap@0.01", "trained on the texts"
+BUILT_IN = "docstrings"
+"""Texts of a metric that is named and needs some."""
+EITHER = "circuit|sae"
 ABLATION = "counterfactual"
 ANSWER = "answer"
 DICTIONARIES = frozenset(("site", "sae", "other sae", "texts", "trainer"))
@@ -95,21 +99,23 @@ class MeasureJob(MeasurePlan, Job):
         if self.texts:
             if not self.site:
                 raise BadUsage("Texts are read at a site: give both --texts and --site.")
-            self.dictionaries().check()
+            self.dictionaries(self.site).check()
         for task in (*self.tasks, *filter(None, (self.other_task,))):
             bench.task(task)
-        for file in filter(None, (self.sae, *self.other_saes, self.records)):
+        for file in filter(None, (*self.other_saes, self.records)):
             if not Path(file).exists():
                 raise BadFile(f"{file}: there is no such file or folder.")
+        if self.sae and not Path(self.sae).exists() and not is_release(self.sae):
+            raise BadFile(f"{self.sae}: there is no such file or folder, and it is no hub id.")
         if any(map(needs_task, self.gauges().values())):
             check_tasks(self.models, self.tasks)
 
-    def dictionaries(self) -> Any:
+    def dictionaries(self, site: str) -> Any:
         """What makes the activations of the texts, and what trains dictionaries on them."""
-        activations = ("texts", "site", "tokens", "window", "seed")
-        trainings = ("architecture", "n_features", "k", "steps")
-        chosen = {name: getattr(self, name) for name in (*activations, *trainings)}
-        return SOURCES.load("dictionaries")(**chosen)
+        names = ("tokens", "window", "seed", "architecture", "n_features", "k", "steps")
+        chosen = {name: getattr(self, name) for name in names}
+        texts = self.texts or BUILT_IN
+        return SOURCES.load("dictionaries")(texts=texts, site=site, **chosen)
 
     def gauges(self) -> dict[str, str]:
         """The metrics, "all" written out: what each is called, and how it was typed."""
@@ -156,24 +162,33 @@ class MeasureJob(MeasurePlan, Job):
             for name, text in chosen.items()
         ]
 
-    def given(self, model: str) -> tuple[str, ...]:
-        """The inputs that metrics have, by name."""
+    def given(self, model: str, metric: str = "") -> tuple[str, ...]:
+        """The inputs that a metric has, by name.
+
+        A metric that is named has what it needs of the package: texts, the site in the middle, a
+        dictionary that is trained there, a circuit that a method finds. "all" are those that have
+        what was given.
+        """
+        needs = load_gauge(metric).needs if metric in self.metrics else ()
+        named = bool(needs) and not is_truth(model)
         there = {
             "model": True,
             "pairs": True,
             "train": True,
             # Ground truths know the words of their own task alone.
             "names": not is_truth(model),
-            "circuit": bool(self.circuit) or is_truth(model),
+            "circuit": bool(self.circuit)
+            or is_truth(model)
+            or (named and EITHER in needs and not self.sae),
             "ranking": bool(self.methods),
             "rankings": len(self.methods) > 1,
             "other task": bool(self.other_task) and len(self.methods) > 1,
             "labels": bool(self.by),
-            "sae": bool(self.sae),
+            "sae": bool(self.sae) or (named and EITHER not in needs),
             "other sae": bool(self.other_saes),
-            "texts": bool(self.texts),
-            "trainer": bool(self.texts),
-            "site": bool(self.site),
+            "texts": bool(self.texts) or named,
+            "trainer": bool(self.texts) or named,
+            "site": bool(self.site) or named,
             "records": bool(self.records),
         }
         return tuple(name for name, is_there in there.items() if is_there)
@@ -181,7 +196,7 @@ class MeasureJob(MeasurePlan, Job):
     def skip(self, cell: Cell, bench: Bench) -> tuple[str, str] | None:
         """See `Job.skip`: what the metric needs was not given."""
         gauge = load_gauge(cell.typed["metric"])
-        missing = missing_inputs(gauge.needs, self.given(cell.typed["model"]))
+        missing = missing_inputs(gauge.needs, self.given(cell.typed["model"], cell.typed["metric"]))
         return (MISSING, f"needs {', and '.join(missing)}") if missing else None
 
     def run(self, cell: Cell, bench: Bench) -> Record:
@@ -193,9 +208,9 @@ class MeasureJob(MeasurePlan, Job):
         )
         gauge: Any = load_gauge(cell.typed["metric"])
         pairs = None if task is None else study.test(self.size(gauge.id))
-        inputs = study.inputs(pairs)
+        inputs = study.inputs(pairs, cell.typed["metric"])
         measurement = gauge.measure(inputs)
-        specs, data = study.named(gauge.needs, pairs)
+        specs, data = study.named(gauge.needs, pairs, cell.typed["metric"])
         specs["method"] = Spec(name=gauge.id, version=gauge.version, args=dataclasses.asdict(gauge))
         specs["metric"] = Spec(name="" if pairs is None else inputs.objective.name)
         return measurement.record(
@@ -297,7 +312,23 @@ class MeasureStudy:
     @property
     def circuit_name(self) -> str:
         """How the circuit is spelled."""
-        return self.job.circuit or (TRUTH if is_truth(self.model_name) else "")
+        return self.job.circuit or (TRUTH if is_truth(self.model_name) else FOUND)
+
+    @cached_property
+    def site(self) -> str:
+        """Where dictionaries are: the middle block if nothing else was asked for."""
+        return self.job.site or f"resid.{max(0, self.model.graph.n_layers // 2 - 1)}"
+
+    @cached_property
+    def sae(self) -> Any:
+        """The dictionary in question: the given one, of a release that of the site, or one that is
+        trained.
+        """
+        job = self.job
+        if not job.sae:
+            return self.trainer.train(seed=job.seed).sae
+        site = load_site(self.site)
+        return load_sae(job.sae) if Path(job.sae).exists() else sae_of_site(job.sae, site)
 
     @cached_property
     def circuit(self) -> Circuit:
@@ -354,13 +385,14 @@ class MeasureStudy:
     def store(self) -> Store:
         """The activations of the site over the texts, taken now or before."""
         folder = self.bench.folder.path / "activations"
-        return self.job.dictionaries().store(self.model, folder, self.bench.progress)
+        return self.job.dictionaries(self.site).store(self.model, folder, self.bench.progress)
 
     @property
     def trainer(self) -> Trainer:
         """What trains dictionaries on these activations, and keeps them in the folder."""
         bench, folder = self.bench, self.bench.folder.path / "dictionaries"
-        return self.job.dictionaries().trainer(self.store, folder, bench.device, bench.progress)
+        source = self.job.dictionaries(self.site)
+        return source.trainer(self.store, folder, bench.device, bench.progress)
 
     def records(self) -> list[Record]:
         """The records of the folder of a run.
@@ -374,10 +406,11 @@ class MeasureStudy:
         return [read_record(file) for file in files]
 
     def named(
-        self, needs: Sequence[str], pairs: Pairs | None
+        self, needs: Sequence[str], pairs: Pairs | None, metric: str
     ) -> tuple[dict[str, Spec], dict[str, Selection]]:
         """What took part in a metric: by role, and the pairs or values that it was measured on."""
-        job, used = self.job, {need_name for need in needs for need_name in need.split("|")}
+        job, given = self.job, self.job.given(self.model_name, metric)
+        used = {name for need in needs for name in need.split("|") if name in given}
         specs: dict[str, Spec] = {"model": self.model.spec()}
         data: dict[str, Selection] = {}
         if "texts" in used:
@@ -388,23 +421,23 @@ class MeasureStudy:
             task = self.task
             about = {"split": job.split, "n_prompts": len(pairs), **settings_of(task)}
             specs["task"] = Spec(name=task.name, version=task.version, args=about)
-            specs["circuit"] = Spec(name=self.circuit_name)
+            specs["circuit"] = Spec(name=self.circuit_name if "circuit" in given else "")
             data["test"] = Selection.of(pairs.selection())
-        if job.site and used & DICTIONARIES:
-            specs["site"] = Spec(name=job.site)
-        if job.sae and "sae" in used:
-            specs["sae"] = _of_file(job.sae)
+        if "site" in given and used & DICTIONARIES:
+            specs["site"] = Spec(name=self.site)
+        if "sae" in used:
+            specs["sae"] = _of_file(job.sae) if job.sae else Spec(name=TRAINED)
         if job.other_saes and "other sae" in used:
             files = {file: path_hash(Path(file)) for file in job.other_saes}
             specs["other sae"] = Spec(name=", ".join(files), args={"sha256": list(files.values())})
-        if "trainer" in used:
-            training = job.dictionaries().training()
+        if "trainer" in used or ("sae" in used and not job.sae):
+            training = job.dictionaries(self.site).training()
             specs["trainer"] = Spec(name=job.architecture, args=dataclasses.asdict(training))
         return specs, data
 
-    def inputs(self, pairs: Pairs | None) -> Inputs:
-        """What metrics are given; each thing is made when a metric asks for it."""
-        given = self.job.given(self.model_name)
+    def inputs(self, pairs: Pairs | None, metric: str) -> Inputs:
+        """What a metric is given; each thing is made when it asks for it."""
+        given = self.job.given(self.model_name, metric)
 
         def if_given(name: str, value: Any) -> Any:
             return value if name in given else None
@@ -418,11 +451,11 @@ class MeasureStudy:
             rankings=if_given("ranking", lambda: self.rankings(self.task_name)),
             other_rankings=if_given("other task", lambda: self.rankings(job.other_task)),
             labels=None if pairs is None else if_given("labels", lambda: self.labels(pairs)),
-            sae=if_given("sae", lambda: load_sae(job.sae)),
+            sae=if_given("sae", lambda: self.sae),
             other_saes=if_given("other sae", lambda: tuple(map(load_sae, job.other_saes))),
             texts=if_given("texts", lambda: self.store),
             trainer=if_given("trainer", lambda: self.trainer),
-            site=job.site or None,
+            site=if_given("site", self.site),
             records=if_given("records", self.records),
             objective=job.objective,
             seed=job.seed,
@@ -431,5 +464,8 @@ class MeasureStudy:
 
 
 def _of_file(file: str) -> Spec:
-    """A dictionary, by the file or folder that it was read from and what that holds."""
-    return Spec(name=file, args={"sha256": path_hash(Path(file))})
+    """A dictionary, by the file or folder that it was read from and what that holds; of a release
+    by its name.
+    """
+    path = Path(file)
+    return Spec(name=file, args={"sha256": path_hash(path)} if path.exists() else {})

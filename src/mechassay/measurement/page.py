@@ -17,6 +17,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as MatplotlibFigure
+
+from mechassay.measurement.catalogue import catalogue
+from mechassay.measurement.figures import ABOUT, draw_measurement
 from mechassay.measurement.measurement import ALL, NAMES, PASSED, PassRate
 from mechassay.results.curves import labels
 from mechassay.results.page import Block, Column, Figure, Fold, Page, Row, Section, Text, TextTable
@@ -31,7 +36,7 @@ VARIANTS = {"repaired": "result", "page": "page"}
 """Variants, and what their measures are of."""
 SPREADS = ("_se", "_sd", "_sem", "standard_error", "minimum_difference", "relative_error")
 """What names of quantities end with that are themselves about how far numbers may be off."""
-OWN = ("verdicts", "conditions", "readings", "flags", "rates")
+OWN = ("verdicts", "conditions", "readings", "flags", "rates", "responses")
 MOST_FALSE, LEAST_POWER = 0.1, 0.8
 READING = {
     "Repaired, as published": (
@@ -69,8 +74,10 @@ class MeasurePage(Page):
     def tables(
         self, records: Sequence[Record], failures: Sequence[Failure] = ()
     ) -> list[TextTable]:
-        """A row a metric; then the conditions of all."""
-        return [_verdicts(records, failures), *(_conditions(record) for record in records)]
+        """A row a metric; the conditions of all; what each establishes, and what not."""
+        conditions = [_conditions(record) for record in records]
+        about = _establishes(records)
+        return [_verdicts(records, failures), *conditions, *([about] if about.rows else [])]
 
     def sections(
         self,
@@ -89,6 +96,10 @@ class MeasurePage(Page):
             folded=[Section(name, tuple(_blocks(record))) for record, name in named],
             reading={**READING, **meanings(records)},
         )
+
+    def draw(self, record: Record, ax: Axes | None = None) -> MatplotlibFigure | None:
+        """The figure of a metric, if it has one."""
+        return draw_measurement(record, ax)
 
 
 @dataclass(frozen=True)
@@ -260,7 +271,26 @@ def _why_none(measure: Measure) -> str:
     return "the definition computes none"
 
 
+def _establishes(records: Sequence[Record]) -> TextTable:
+    rows = [
+        (metric.id, metric.establishes, metric.does_not)
+        for name in dict.fromkeys(record.method.name for record in records)
+        if (metric := catalogue().get(name)) is not None
+    ]
+    headings = ("metric", "establishes", "does not establish")
+    return TextTable.of("What metrics establish", headings, rows, words=True)
+
+
 def _blocks(record: Record) -> list[Block]:
+    metric = catalogue().get(record.method.name)
+    first: list[Block] = []
+    if metric is not None:
+        says = f"Establishes {metric.establishes}. Does not establish {metric.does_not}."
+        first.append(Text(says))
+    drawn = draw_measurement(record)
+    if drawn is not None:
+        about = ABOUT[record.method.name]
+        first.append(Figure(drawn, caption=about, name=record.method.name, about=about))
     quantities = [
         (name, m.heading, *_number_and_interval(m), f"{m.n:,}" if m.n else "not said")
         for name, of in zip(NAMES.values(), VARIANTS.values(), strict=True)
@@ -268,6 +298,7 @@ def _blocks(record: Record) -> list[Block]:
         if m.of == of
     ]
     blocks: list[Block] = [
+        *first,
         TextTable.of(
             "Quantities",
             ("definition", "quantity", "value", "95 % interval", "n"),

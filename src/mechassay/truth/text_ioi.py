@@ -116,6 +116,7 @@ class CausalTextIOI(Causal):
     width: ClassVar[int] = 64
     d_mlp: ClassVar[int] = 64
     context: ClassVar[int] = 24
+    rising: ClassVar[float] = 0.4
     duplicate: ClassVar[str] = "a0.h2"
     inhibitors: ClassVar[Mapping[str, str]] = {"a4.h1": "a2.h3"}
     weights: ClassVar[Mapping[str, float]] = {"a4.h1": LOGIT}

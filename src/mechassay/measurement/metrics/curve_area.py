@@ -85,6 +85,7 @@ def curve_area(
     sizes: Sequence[float] = FRACTIONS,
     n: int = 0,
     flags: Sequence[Flag] = (),
+    strict_f: Mapping[float, float] | None = None,
 ) -> Measurement:
     """The areas of a ranking.
 
@@ -93,6 +94,7 @@ def curve_area(
         repaired: our areas, with the differences from both random rankings and their lower ends.
         mib: the benchmark's areas.
         n: prompts.
+        strict_f: faithfulness of the repaired curve by size, to be drawn beside the page's.
     """
     zero = "the model's logit difference is 0"
     small = page_f[np.asarray(sizes) <= SMALL]
@@ -111,8 +113,16 @@ def curve_area(
     page = {
         "cpr": quantity(cpr, n=n, reason=zero),
         "cmd": quantity(float(page_cmd(page_f, sizes)), n=n, reason=zero),
+        "least_f": quantity(float(page_f.min()), n=n, reason=zero, meaning="Over all sizes."),
+        "largest_step": quantity(
+            float(np.diff(page_f).max()) if len(page_f) > 1 else math.nan,
+            n=n,
+            reason=zero,
+            meaning="The largest rise of f from one size to the next.",
+        ),
     }
     rows = ({"size": size, "f": float(f)} for size, f in zip(sizes, page_f, strict=True))
+    strict_rows = [{"size": size, "f": f} for size, f in (strict_f or {}).items()]
     return Measurement.of(
         ID,
         page,
@@ -120,7 +130,10 @@ def curve_area(
         REPAIRED,
         flags=notes,
         null=null(n or 40),
-        tables=[Table.of("published faithfulness", ("size",), rows)],
+        tables=[
+            Table.of("published faithfulness", ("size",), rows),
+            Table.of("faithfulness", ("size",), strict_rows),
+        ],
     )
 
 
@@ -255,7 +268,8 @@ class FaithfulnessArea:
             "The published definition keeps edges in the order of layers: its curve is the same"
             " for all rankings.",
         )
-        return curve_area(self._page(inputs), repaired, mib=mib, n=n, flags=[flag])
+        drawn = dict(zip(strict.fractions, strict.faithfulness["value"].tolist(), strict=True))
+        return curve_area(self._page(inputs), repaired, mib=mib, n=n, flags=[flag], strict_f=drawn)
 
     def _page(self, inputs: Inputs) -> Float[np.ndarray, "sizes"]:
         graph = inputs.model.graph

@@ -208,7 +208,20 @@ def weber(
         REPAIRED,
         flags=notes,
         null=null(n_prompts or 40),
-        tables=[Table.of("heads", ("head",), rows)],
+        tables=[
+            Table.of("heads", ("head",), rows),
+            Table.of(
+                "responses",
+                ("head", "level", "scale"),
+                [
+                    {"head": name, "of": of, "level": b, "scale": s, "output": float(output)}
+                    for of, own_responses in (("circuit", responses), ("control", others))
+                    for name, x in own_responses.items()
+                    for b, row in zip(levels, x, strict=True)
+                    for s, output in zip(scales, row, strict=True)
+                ],
+            ),
+        ],
     )
 
 
@@ -234,6 +247,12 @@ def _page(
         ),
         "all_detectable": quantity(float(undetected == 0) if n else math.nan, n=n, reason=empty),
         "n_undetectable": quantity(float(undetected) if n else math.nan, n=n, reason=empty),
+        "levels_differ": quantity(
+            sum(len(set(jnds)) > 1 for jnds in by_head.values()) / n if n else math.nan,
+            n=n,
+            reason=empty,
+            meaning="Share of heads whose JND is another one at half of their output.",
+        ),
     }
 
 

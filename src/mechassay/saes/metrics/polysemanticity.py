@@ -195,6 +195,7 @@ def polysemanticity(
             better="down",
         ),
         "n_dead": quantity(float(n_dead), n=n_all),
+        "dead_share": quantity(n_dead / n_all if n_all else None, n=n_all, reason="no features"),
     }
     few = f"no feature has {LEAST} contexts"
     repaired = {

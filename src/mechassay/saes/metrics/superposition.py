@@ -308,9 +308,24 @@ def _page(layers: Mapping[str, Moments]) -> tuple[dict[str, Quantity], Table, li
             "regime": quantity(
                 regime(packing, among), n=n, reason=zero, meaning="0 weak, 1 transition, 2 strong."
             ),
+            "layers_together": quantity(
+                _together([row["regime"] for row in rows_found]),
+                n=len(rows_found),
+                reason=zero,
+                meaning="0 if all layers are weak, 2 if all are strong, else 1.",
+            ),
         },
         Table.of("layers", ("layer",), rows_found),
         notes,
+    )
+
+
+def _together(regimes: Sequence[str]) -> float:
+    """What the regimes of layers are together; NaN if one is undefined."""
+    if not all(regimes):
+        return math.nan
+    return (
+        {REGIMES[0]: 0.0, REGIMES[2]: 2.0}.get(regimes[0], 1.0) if len(set(regimes)) == 1 else 1.0
     )
 
 
