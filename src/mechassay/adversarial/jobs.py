@@ -33,6 +33,7 @@ from mechassay.adversarial.pages import BOUND, SEARCH_KIND, AdversarialPage, bes
 from mechassay.adversarial.plan import (
     AdversarialPlan,
     SearchPlan,
+    ShiftPlan,
 )
 from mechassay.adversarial.pools import Pool, check_finite, draw_pools, parse_same, parse_where
 from mechassay.adversarial.record import KIND, RecordMaker
@@ -239,7 +240,7 @@ class SearchJob(SearchPlan, Job):
         """
         begin = time.perf_counter()
         model, task = self._model(bench), bench.task(self.task)
-        circuit = self._circuit(cell.of["circuit"], model, task, bench)
+        circuit = found_circuit(self, cell.of["circuit"], model, task, bench)
         pools = draw_pools(
             task,
             model,
@@ -275,21 +276,6 @@ class SearchJob(SearchPlan, Job):
 
     def _model(self, bench: Bench) -> Model:
         return bench.model(self.model, dtype=self.dtype, prepend_bos=self.prepend_bos)
-
-    def _circuit(self, text: str, model: Model, task: Task, bench: Bench) -> FoundCircuit:
-        """The circuit, found by a method if need be."""
-        spec, scores = CircuitSpec.parse(text), dict[str, Scores]()
-        if spec.kind == "method":
-            kind, n, seed = self.counterfactual, self.train_limit, self.seed
-            pairs = task.pairs("train", model, limit=n, counterfactual=kind, seed=seed)
-            templates = [task.template(pair.tags) for pair in pairs]
-            rng = np.random.default_rng(seed)
-            batch = paired(model.batch(pairs), self.pairing, rng, templates).batch
-            objective = load_objective(self.objective or task.objective)
-            method = METHODS.make(spec.name)
-            scores[spec.name] = method.score(model, batch, objective, progress=bench.progress)
-        truth = partial(truth_circuit, self.model, "counterfactual")
-        return spec.find(model.graph, seed=self.seed, scores=scores, truth=truth)
 
     def _record(
         self,
@@ -348,6 +334,29 @@ class SearchJob(SearchPlan, Job):
             warnings=without_fields(task, pools),
             provenance=made_by(model, self.seed, digest.hexdigest()),
         )
+
+
+def found_circuit(
+    plan: SearchPlan | ShiftPlan, text: str, model: Model, task: Task, bench: Bench
+) -> FoundCircuit:
+    """A circuit as it is typed, found on the train split if need be."""
+    spec, scores = CircuitSpec.parse(text), dict[str, Scores]()
+    if spec.kind == "method":
+        pairs = task.pairs(
+            "train",
+            model,
+            limit=plan.train_limit,
+            counterfactual=plan.counterfactual,
+            seed=plan.seed,
+        )
+        templates = [task.template(pair.tags) for pair in pairs]
+        rng = np.random.default_rng(plan.seed)
+        batch = paired(model.batch(pairs), plan.pairing, rng, templates).batch
+        objective = load_objective(plan.objective or task.objective)
+        method = METHODS.make(spec.name)
+        scores[spec.name] = method.score(model, batch, objective, progress=bench.progress)
+    truth = partial(truth_circuit, plan.model, "counterfactual")
+    return spec.find(model.graph, seed=plan.seed, scores=scores, truth=truth)
 
 
 def _tables(result: SearchResult) -> list[Table]:

@@ -348,8 +348,11 @@ def verdict_text(task: str, how_close: Closeness) -> str:
     )
 
 
-MAPS = {"ioi": ("place,object",), "greater-than": ("noun,year",)}
-"""Fields of the paper's figures 7 and 10."""
+MAPS = {
+    "ioi": ("place,object", "object,corrupted object", "place,corrupted place"),
+    "greater-than": ("noun,year", "noun,century+year"),
+}
+"""Fields of the paper's figures 7 to 9, and 10 by digits and by the full year."""
 KINDS = {"ioi": NEW_NAMES, "greater-than": None, "docstring": RANDOM}
 """Counterfactuals of each task."""
 PROMPTS: Mapping[str, Mapping[str, str]] = {

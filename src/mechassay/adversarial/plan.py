@@ -161,6 +161,41 @@ class SearchPlan:
 
 
 @dataclass(frozen=True)
+class ShiftPlan:
+    """Find circuits on a task's prompts, and compare them on these and on shifted ones: unseen
+    words, templates, another register, another task.
+
+    Attributes:
+        shifts: kinds of `ioi-shift`, or tasks of the same behaviour.
+    """
+
+    model: Annotated[str, options.MODEL]
+    circuits: Annotated[tuple[str, ...], option(CIRCUIT_HELP, "--circuit", "-c")]
+    task: Annotated[str, options.TASK] = "ioi"
+    shifts: Annotated[
+        tuple[str, ...],
+        option(
+            "What the circuit meets: names, objects, places, templates, all, register, secret (of"
+            " ioi; all of them if none is named), or another task of the behaviour. Repeat.",
+            "--to",
+            first=True,
+        ),
+    ] = ()
+    n_prompts: Annotated[
+        int, option("Pairs of each kind of prompts.", least=2, most=MOST_PROMPTS, first=True)
+    ] = 300
+    counterfactual: Annotated[str | None, options.COUNTERFACTUAL] = None
+    train_limit: Annotated[int, options.limit("Pairs that a method finds the circuit on.")] = 100
+    objective: Annotated[str | None, options.OBJECTIVE] = None
+    pairing: Annotated[str, options.PAIRING] = "matched"
+    dtype: Annotated[str, options.DTYPE] = "float32"
+    prepend_bos: Annotated[bool, options.BOS] = False
+    seed: Annotated[int, options.SEED] = 0
+
+    kind: ClassVar[str] = "adversarial-shift"
+
+
+@dataclass(frozen=True)
 class PaperPlan:
     """Run the evaluation of Uit de Bos and Garriga-Alonso (2024) again: IOI, greater-than and
     docstring, unmatched and matched pairs.

@@ -579,11 +579,18 @@ def fields_of(
 
 
 def named_field(name: str, clean: Pool, corrupted: Pool | None) -> Field:
-    """The field of that name, however many labels it has.
+    """The field of that name, however many labels it has; "century+year" joins the labels of
+    several.
 
     Raises:
-        UnknownName: the prompts have no such part.
+        UnknownName: the prompts have no such part. BadUsage: parts of both sides are joined.
     """
+    if "+" in name:
+        parts = [named_field(part, clean, corrupted) for part in name.split("+")]
+        if len({part.side for part in parts}) > 1:
+            raise BadUsage(f"A joined field is of one side; got {name!r}.")
+        labels = map("".join, zip(*(part.labels for part in parts), strict=True))
+        return Field(name, tuple(labels), parts[0].side)
     known: list[str] = []
     for side, own, labels in _all_labels(clean, corrupted):
         if _full_name(side, own) == name:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mechassay.adversarial.plan import AdversarialPlan, PaperPlan, SearchPlan
+from mechassay.adversarial.plan import AdversarialPlan, PaperPlan, SearchPlan, ShiftPlan
 from mechassay.cli.command import command
 
 app = typer.Typer(
@@ -15,50 +15,62 @@ app = typer.Typer(
 app.command("run")(command(AdversarialPlan))
 app.command("paper")(command(PaperPlan))
 app.command("search")(command(SearchPlan))
+app.command("shift")(command(ShiftPlan))
 
 
 @app.command("bound")
 def bound(
-    p: Annotated[float, typer.Option("--p", help="The percentile, as a share: .99.")],
+    p: Annotated[
+        list[float],
+        typer.Option("--p", help="The percentile, as a share: .99. Repeat for several."),
+    ],
     epsilon: Annotated[
-        float,
+        list[float],
         typer.Option(
             "--epsilon",
-            help="Margin: the bound is the value at the share p + epsilon of the sample.",
+            help="Margin: the bound is the value at the share p + epsilon of the sample. Repeat.",
         ),
     ],
     delta: Annotated[
-        float, typer.Option("--delta", help="Confidence that the bound is at least the percentile.")
-    ] = 0.95,
+        list[float] | None,
+        typer.Option(
+            "--delta",
+            help="Confidence that the bound is at least the percentile; .95 if none. Repeat.",
+        ),
+    ] = None,
     n: Annotated[int | None, typer.Option("--n", help="Also: what n pairs say.")] = None,
 ) -> None:
     """How many independent pairs it takes for an upper bound of a percentile;
-    with --n, what that many say.
+    with --n, what that many say. Several values make a table.
     """
+    from itertools import product
+
     from mechassay.results.console import print_tables, standard_output
-    from mechassay.results.page import NOTHING, TextTable
+    from mechassay.results.page import NOTHING, Column, Row, TextTable
     from mechassay.stats.bounds import KINDS, confidence, margin_rank, required_n, smallest_rank
 
-    needed = {kind: required_n(p, delta, epsilon, kind) for kind in KINDS}
-    rows = tuple((kind, f"{size.smallest:,}", f"{size.always:,}") for kind, size in needed.items())
-    grids = [
-        TextTable.of("Independent pairs needed", ("bound", "smallest n", "from which n on"), rows)
-    ]
-    ranks = {} if n is None else {kind: smallest_rank(n, p, delta, kind) for kind in KINDS}
+    every = list(product(p, epsilon, delta or [0.95]))
+    rows: list[Row] = []
+    lacking = False
+    for share, margin, sure in every:
+        for kind in KINDS:
+            needed = required_n(share, sure, margin, kind)
+            cells = [f"{100 * share:g}", f"{margin:g}", f"{sure:g}", kind]
+            cells += [f"{needed.smallest:,}", f"{needed.always:,}"]
+            if n is not None:
+                rank = smallest_rank(n, share, sure, kind)
+                lacking = lacking or rank is None
+                cells += [f"{confidence(n, share, margin, kind):.6g}"]
+                cells += [f"{margin_rank(n, share, margin):,}", f"{rank:,}" if rank else NOTHING]
+            rows.append(Row(tuple(cells)))
+    headings = ["percentile", "epsilon", "confidence", "bound", "smallest n", "from which n on"]
     if n is not None:
-        at = f"confidence at rank {margin_rank(n, p, epsilon):,}"
-        sentences = [
-            (kind, f"{confidence(n, p, epsilon, kind):.6g}", f"{rank:,}" if rank else NOTHING)
-            for kind, rank in ranks.items()
-        ]
-        grids.append(
-            TextTable.of(
-                f"With {n:,} pairs", ("bound", at, f"smallest rank for {delta:g}"), tuple(sentences)
-            )
-        )
-    typer.echo(f"Upper bound of percentile {100 * p:g}, confidence {delta:g}, epsilon {epsilon:g}")
-    print_tables(grids, standard_output())
-    if None in ranks.values():
+        headings += [f"confidence with {n:,}", "at rank", "smallest rank"]
+    columns = tuple(Column(name, numeric=name != "bound") for name in headings)
+    print_tables(
+        [TextTable("Independent pairs for an upper bound", columns, tuple(rows))], standard_output()
+    )
+    if lacking:
         typer.echo(
             f"{NOTHING}: too few pairs; not even the largest value is known to be a bound with this"
             " confidence."

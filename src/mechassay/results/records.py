@@ -72,6 +72,7 @@ PAGES = Registry(
         "accuracy": "mechassay.runs.accuracy:AccuracyPage",
         "adversarial": "mechassay.adversarial.pages:AdversarialPage",
         "adversarial-paper": "mechassay.adversarial.paper:PaperPage",
+        "adversarial-shift": "mechassay.adversarial.shift:ShiftPage",
         "adversarial-search": "mechassay.adversarial.pages:SearchPage",
         "alignments": "mechassay.variables.page:VariablesPage",
         "assess": "mechassay.judges.pages:AssessmentsPage",

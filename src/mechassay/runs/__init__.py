@@ -11,6 +11,7 @@ JOBS = Registry(
         "accuracy": "mechassay.runs.accuracy:AccuracyJob",
         "adversarial": "mechassay.adversarial.jobs:AdversarialJob",
         "adversarial-paper": "mechassay.adversarial.paper:PaperJob",
+        "adversarial-shift": "mechassay.adversarial.shift:ShiftJob",
         "adversarial-search": "mechassay.adversarial.jobs:SearchJob",
         "alignments": "mechassay.variables.jobs:AlignmentsJob",
         "assess": "mechassay.judges.job:AssessJob",

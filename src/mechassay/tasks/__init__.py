@@ -39,6 +39,7 @@ TASKS = Registry(
         "docstring": "mechassay.tasks.docstring:Docstring",
         "greater-than": "mechassay.tasks.greater_than:GreaterThan",
         "ioi": "mechassay.tasks.ioi:IOI",
+        "ioi-shift": "mechassay.tasks.ioi_shift:ShiftedIOI",
         "mcqa": "mechassay.tasks.multiple_choice:MCQA",
         "ravel": "mechassay.tasks.ravel:Ravel",
     },

@@ -211,13 +211,17 @@ class IOI(PublicTask):
         object.__setattr__(self, "sizes", PAPER_SIZES)
         object.__setattr__(self, "counterfactuals", (*CHANGES, NEW_NAMES))
 
+    def split_words(self, split: str) -> IOIWords:
+        """What the rows of a split are made of."""
+        return ioi_words(split) if self.words == OWN else _paper_words(self.words)
+
     def invent(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
         """The rows of one split; with a tokenizer, only names that it writes as one token.
 
         Raises:
             BadPairs: the tokenizer leaves fewer than 6 names, or no two pairs of them.
         """
-        words = _words()[split] if self.words == OWN else _paper_words(self.words)
+        words = self.split_words(split)
         names = words.names
         if tokenizer is not None:
             # No template begins with a name, so a space stands before each.
@@ -282,7 +286,7 @@ class IOI(PublicTask):
 
 
 @dataclass(frozen=True)
-class _IOIWords:
+class IOIWords:
     """What the rows of one split are made of."""
 
     templates: tuple[str, ...]
@@ -386,14 +390,19 @@ def _column(prompt: Prompt) -> dict[str, Any]:
 
 
 @cache
-def _words() -> dict[str, _IOIWords]:
+def _words() -> dict[str, IOIWords]:
     return {
-        split: _IOIWords(**{field: tuple(words) for field, words in group.items()})
+        split: IOIWords(**{field: tuple(words) for field, words in group.items()})
         for split, group in word_lists("ioi").items()
     }
 
 
-def _rows(words: _IOIWords, names: Sequence[str], rng: np.random.Generator) -> Iterator[_IOIRow]:
+def ioi_words(split: str) -> IOIWords:
+    """The words of a split."""
+    return _words()[split]
+
+
+def _rows(words: IOIWords, names: Sequence[str], rng: np.random.Generator) -> Iterator[_IOIRow]:
     """Draws of a template, five names, an object, a place and an order, without end."""
     sizes = (len(words.templates), len(words.objects), len(words.places), 2)
     while True:
@@ -411,16 +420,16 @@ def _rows(words: _IOIWords, names: Sequence[str], rng: np.random.Generator) -> I
 
 
 @cache
-def _paper_words(words: str) -> _IOIWords:
+def _paper_words(words: str) -> IOIWords:
     lists = word_lists("paper")["ioi"]
     names, objects, places = (tuple(lists[kind]) for kind in ("names", "objects", "places"))
-    return _IOIWords((lists["templates"][words],), names, objects, places)
+    return IOIWords((lists["templates"][words],), names, objects, places)
 
 
 NamePairs = list[tuple[str, str]]
 
 
-def _paper_pairs(words: _IOIWords, names: Sequence[str], split: str) -> tuple[NamePairs, NamePairs]:
+def _paper_pairs(words: IOIWords, names: Sequence[str], split: str) -> tuple[NamePairs, NamePairs]:
     """The pairs of names of a split, and those of them that have strangers."""
     place = {name: number for number, name in enumerate(words.names)}
     pairs = [(a, b) for a, b in combinations(names, 2) if owner(place[a], place[b]) == split]
@@ -436,7 +445,7 @@ def _paper_pairs(words: _IOIWords, names: Sequence[str], split: str) -> tuple[Na
 
 
 def _paper_rows(
-    words: _IOIWords,
+    words: IOIWords,
     pairs: Sequence[tuple[str, str]],
     people: Sequence[tuple[str, str]],
     names: Sequence[str],

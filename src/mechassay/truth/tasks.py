@@ -382,8 +382,6 @@ class Causal(ABC):
     Attributes:
         task: what is computed.
         n_layers, width, d_mlp, context: of the transformer.
-        rising: the share of a training over which the cuts outside the circuit become as many as
-            they are to be; deep models find no circuit if all are there at once.
         nodes: the writers that hold the variables, by variable.
         edges: the edges that carry them.
         constant_edges: the edges that may carry something that is the same in every prompt.
@@ -395,7 +393,6 @@ class Causal(ABC):
     width: ClassVar[int] = 48
     d_mlp: ClassVar[int] = 64
     context: ClassVar[int] = 16
-    rising: ClassVar[float] = 0.0
     nodes: ClassVar[dict[str, str]]
     edges: ClassVar[tuple[str, ...]]
     constant_edges: ClassVar[tuple[str, ...]]
@@ -416,12 +413,6 @@ class Causal(ABC):
         """What the words' logits are to be: `LOGIT` for right answers; NaN where undefined."""
         right = self.answers(own, other, variable)
         return np.where(right.any(axis=1, keepdims=True), LOGIT * right, np.nan)
-
-    def partners(
-        self, tokens: Tokens, drawn: Int[np.ndarray, "draws"], rng: np.random.Generator
-    ) -> Int[np.ndarray, "draws"]:
-        """Which prompts of a pool the drawn ones are paired with: any."""
-        return rng.integers(len(tokens), size=len(drawn))
 
     def token(self, word: str) -> int:
         """The id of a word."""

@@ -28,10 +28,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from mechassay.prompts.pairs import Prompt
 from mechassay.tasks.ioi import ioi_prompt
@@ -58,8 +58,7 @@ TEMPLATES = (
     "Then {name_A} and {name_B} left the {place}, and {name_C} brought a {object} to",
 )
 MORE = 4.0
-SAME_PEOPLE, SAME_SHARE = "same-people", 0.1
-SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
+SAME_PEOPLE = "same-people"
 
 
 def _other_words() -> tuple[str, ...]:
@@ -88,11 +87,13 @@ class TextIOI(CompiledTask):
 
     def others_of(self, prompt: Prompt, split: str, rng: np.random.Generator) -> dict[str, Prompt]:
         repeated, other = prompt.part("indirect_object"), prompt.part("subject")
-        orders = ((repeated, other), (other, repeated))
-        turns = (orders[rng.integers(2)] for _ in range(PATIENCE))
-        same = self.first_of(split, (_about(a, b, repeated, rng) for a, b in turns))
+        # Three in four have the other order, so that each place has another name.
+        first = prompt.part("name_A")
+        same = (repeated, other) if first == repeated else (other, repeated)
+        turns = (same if rng.integers(4) == 0 else same[::-1] for _ in range(PATIENCE))
+        about = self.first_of(split, (_about(a, b, repeated, rng) for a, b in turns))
         any_other = {OTHER: self.draw_from(split, rng)[0]}
-        return any_other if same is None else {SAME_PEOPLE: same, **any_other}
+        return any_other if about is None else {SAME_PEOPLE: about, **any_other}
 
 
 def _about(first: str, second: str, repeated: str, rng: np.random.Generator) -> Prompt:
@@ -116,7 +117,6 @@ class CausalTextIOI(Causal):
     width: ClassVar[int] = 64
     d_mlp: ClassVar[int] = 64
     context: ClassVar[int] = 24
-    rising: ClassVar[float] = 0.4
     duplicate: ClassVar[str] = "a0.h2"
     inhibitors: ClassVar[Mapping[str, str]] = {"a4.h1": "a2.h3"}
     weights: ClassVar[Mapping[str, float]] = {"a4.h1": LOGIT}
@@ -144,21 +144,6 @@ class CausalTextIOI(Causal):
         readers = dict.fromkeys(self.inhibitors.values())
         names = [f"input->{head}<{part}>" for head in readers for part in "qk"]
         return (*names, *(f"input->{mover}<q>" for mover in self.inhibitors))
-
-    def partners(
-        self, tokens: Tokens, drawn: Int[np.ndarray, "draws"], rng: np.random.Generator
-    ) -> Int[np.ndarray, "draws"]:
-        """A tenth of the prompts meet one about the same people, the others any: more of them
-        keep training from finding the circuit.
-        """
-        present, _ = self._names(tokens)
-        people = present @ (1 << np.arange(len(PEOPLE)))
-        order = people.argsort(kind="stable")
-        first, n = (np.searchsorted(people[order], people[drawn], side=side) for side in SIDES)
-        same = order[first + rng.integers(n - first)]
-        return np.where(
-            rng.random(len(drawn)) < SAME_SHARE, same, rng.integers(len(tokens), size=len(drawn))
-        )
 
     def answers(self, own: Tokens, other: Tokens, variable: str | None) -> Right:
         return self._answer(own, other, variable, next(iter(self.inhibitors)))

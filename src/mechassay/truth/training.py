@@ -131,7 +131,7 @@ def train(
     decoder = decode(model)
     parameters = trainable(decoder)
     optimiser = torch.optim.Adam(parameters, betas=(0.9, 0.98))
-    prompts = Prompts(causal, training.seed, training.pool, training.steps)
+    prompts = Prompts(causal, training.seed, training.pool)
     losses = torch.zeros(training.steps, dtype=torch.float64)
 
     def differentiate(step: int) -> None:
@@ -321,8 +321,8 @@ def verified(
 class Prompts:
     """A pool of prompts of the train split, and the interventions of one step after another."""
 
-    def __init__(self, causal: Causal, seed: int, size: int, steps: int) -> None:
-        self.causal, self.rising = causal, causal.rising * steps
+    def __init__(self, causal: Causal, seed: int, size: int) -> None:
+        self.causal = causal
         self.graph = Graph(causal.n_layers, N_HEADS)
         self.seed = seed
         self.tokens = pool(causal, size, seed)
@@ -344,20 +344,17 @@ class Prompts:
         sizes = np.diff(
             [0, *np.rint(np.cumsum([share for _, share in CARRIED]) * size).astype(int).tolist()]
         )
-        strict = min(1.0, step / self.rising) if self.rising else 1.0
         errors = [
-            self._errors(decoder, carried, int(n), rng, strict)
+            self._errors(decoder, carried, int(n), rng)
             for (carried, _), n in zip(CARRIED, sizes, strict=True)
         ]
         return torch.cat(errors).mean()
 
     def _errors(
-        self, decoder: Decoder, carried: str, size: int, rng: np.random.Generator, strict: float
+        self, decoder: Decoder, carried: str, size: int, rng: np.random.Generator
     ) -> Float[Tensor, "batch vocab"]:
         """Squared errors of logits where cut edges carry one kind of thing."""
-        drawn = rng.integers(len(self.tokens), size=size)
-        own = self.tokens[drawn]
-        other = self.tokens[self.causal.partners(self.tokens, drawn, rng)]
+        own, other = (self.tokens[rng.integers(len(self.tokens), size=size)] for _ in range(2))
         wanted, node = (
             self._interchanges(own, other, rng)
             if carried == "counterfactual"
@@ -373,7 +370,7 @@ class Prompts:
             if carried == "counterfactual"
             else constant_trace(decoder, constants(decoder, clean, carried), ctx)
         )
-        mask = self._masks(node, carried, rng, strict).to(decoder.embedding)
+        mask = self._masks(node, carried, rng).to(decoder.embedding)
         logits = masked_readout(decoder, Contrast(batch, ctx, 0, clean, reference), mask).all()
         target = torch.zeros_like(logits)
         target[:, 1 : 1 + wanted.shape[1]] = torch.from_numpy(wanted).to(logits)
@@ -393,15 +390,11 @@ class Prompts:
         return logits, node
 
     def _masks(
-        self,
-        node: Int[np.ndarray, "prompts"],
-        carried: str,
-        rng: np.random.Generator,
-        strict: float,
+        self, node: Int[np.ndarray, "prompts"], carried: str, rng: np.random.Generator
     ) -> Float[Tensor, "batch writers readers"]:
-        """1 at edges that are kept; of those outside, a share of `strict` may be cut."""
+        """1 at edges that are kept."""
         outside = self.outside["counterfactual" if carried == "counterfactual" else "constant"]
-        shares = strict * rng.choice(CUT_SHARES, size=len(node))
+        shares = rng.choice(CUT_SHARES, size=len(node))
         draws = torch.from_numpy(rng.random((len(node), *outside.shape), dtype=np.float32))
         cut = outside & (draws < torch.from_numpy(shares)[:, None, None])
         writers = torch.tensor([*self.nodes, -1])[torch.from_numpy(node)]
