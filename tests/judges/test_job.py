@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,10 +19,21 @@ import pytest
 import mechassay
 from helpers.jobs import DATA, SMALL_JOBS
 from helpers.judge_server import FaultProxy, JudgeServer, form_of, port_of, served, smallest
+from mechassay.claims.document import PagedDocument
 from mechassay.claims.judgments import read_judgments
+from mechassay.claims.quote_rules import can_be_about
 from mechassay.cli.main import main
-from mechassay.errors import BadFile, BadUsage, MechassayError, UnknownName
+from mechassay.documents.reading import read_document
+from mechassay.errors import BadFile, BadUsage, MechassayError, NoAnswer, UnknownName
+from mechassay.judges.assessment import (
+    assess,
+    document_text,
+    find_flags,
+    judge_prompt,
+    prompt_text,
+)
 from mechassay.judges.job import AssessJob, judgments_file
+from mechassay.judges.judge import ScriptedJudge
 from mechassay.results.reading import read_record
 from mechassay.runs.execute import run
 from mechassay.runs.job import command_line
@@ -33,7 +45,7 @@ PAPER, SCRIPT = DATA / "names_paper.md", DATA / "names_judged.yaml"
 
 def test_every_run_of_the_judge_is_a_file_of_judgments_with_scores(tmp_path: Path) -> None:
     results = run(JOB, tmp_path, progress=SILENT)
-    assert [record.cell["run"] for record in results.records] == ["1", "2"]
+    assert [record.cell["run"] for record in results.records] == ["1", "2", "final"]
     first, second = (read_judgments(judgments_file(tmp_path, each)) for each in (1, 2))
     assert first == second and first.rater.id == "script of careful"
     assert len(list((tmp_path / "answers").glob("*.json"))) == 2 * 4
@@ -54,7 +66,7 @@ def test_more_runs_may_be_asked_for_and_a_single_one_is_a_page_of_its_claims(
     page = (tmp_path / "report.html").read_text("utf-8")
     assert "Claim names-circuit" in page and not (tmp_path / "run-1.html").exists()
     before = judgments_file(tmp_path, 1).stat().st_mtime_ns
-    assert len(run(replace(JOB, runs=3), tmp_path, progress=SILENT).records) == 3
+    assert len(run(replace(JOB, runs=3), tmp_path, progress=SILENT).records) == 4
     assert judgments_file(tmp_path, 1).stat().st_mtime_ns == before
 
 
@@ -106,7 +118,7 @@ def test_a_judge_that_gives_no_answer_is_a_failure_that_says_why(tmp_path: Path)
     (tmp_path / "one" / "answers").rename(empty)
     results = run(replace(JOB, judge=f"replay:{empty}"), tmp_path / "run", progress=SILENT)
     assert [cell.name for cell, _ in results.done] == ["1"]
-    [failure] = results.failures
+    failure, _ = results.failures
     assert (
         failure.error == "NoAnswer" and "no answer to this request was recorded" in failure.message
     )
@@ -204,3 +216,98 @@ def wait_for(folder: Path, n: int, child: subprocess.Popen[bytes]) -> list[Path]
         assert child.poll() is None, "the run ended before it could be killed"
         time.sleep(0.01)
     raise AssertionError("the run did not begin")
+
+
+# The pipeline
+
+
+def pipeline(**changes: Any) -> AssessJob:
+    return replace(JOB, steps="one", criteria=(), runs=3, audit=True, advocate=True, **changes)
+
+
+def test_runs_vote_audit_and_advocate_are_one_command(tmp_path: Path) -> None:
+    results = run(pipeline(), tmp_path, progress=SILENT)
+    assert [record.cell["run"] for record in results.records] == ["1", "2", "3", "final"]
+    name = "final-vote3-audit-advocate-conservative"
+    final = read_judgments(judgments_file(tmp_path, name))
+    assert [step.step for step in final.steps] == ["vote", "audit", "advocate"]
+    who = [step.inputs[0].rater.id for step in final.steps[1:]]
+    assert who == ["script of careful as auditor", "script of careful as devil's advocate"]
+    assert (
+        read_judgments(judgments_file(tmp_path, f"{name}-auditor")).rater.kind == "language model"
+    )
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert "after vote, audit, advocate:" in page and 'href="steps.html"' in page
+    assert "What they changed" in page and (tmp_path / "steps.html").is_file()
+
+
+def test_an_audit_may_be_asked_for_later_and_costs_no_run_again(tmp_path: Path) -> None:
+    run(replace(pipeline(), audit=False, advocate=False), tmp_path, progress=SILENT)
+    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "answers").glob("*.json")}
+    results = run(pipeline(), tmp_path, progress=SILENT)
+    after = {file: file.stat().st_mtime_ns for file in (tmp_path / "answers").glob("*.json")}
+    assert all(after[file] == time_ns for file, time_ns in before.items())
+    assert results.records[-1].specs["judge"].args["followed_by"] == "vote, audit, advocate"
+
+
+def test_a_run_that_is_missing_leaves_the_others_and_says_so_in_a_line(tmp_path: Path) -> None:
+    run(pipeline(), tmp_path / "whole", progress=SILENT)
+    some = tmp_path / "answers"
+    shutil.copytree(tmp_path / "whole" / "answers", some)
+    second = [
+        file for file in some.glob("*.json") if json.loads(file.read_text())["request"]["run"] == 1
+    ]
+    for file in second:
+        file.unlink()
+    replayed = replace(pipeline(), judge=f"replay:{some}")
+    results = run(replayed, tmp_path / "part", progress=SILENT)
+    assert [cell.name for cell, _ in results.done] == ["1", "3"]
+    second_run, final = results.failures
+    assert "no answer to this request was recorded" in second_run.message
+    assert final.message.startswith("The vote needs 3 runs of the judge; 2 gave no judgments.")
+    assert "\n" not in final.message
+
+
+def test_runs_with_other_numbers_of_claims_are_one_vote() -> None:
+    from helpers.judges import CIRCUIT, DUPLICATE, claim
+    from helpers.judges import run as judged
+    from mechassay.judges.voting import vote
+
+    one = judged(claim("circuit", CIRCUIT, "YES"))
+    two = judged(claim("circuit", CIRCUIT, "PARTIAL"), claim("more", DUPLICATE, "YES"))
+    voted = vote([one, two, one])
+    assert {own.claim.id: len(own.runs) for own in voted.claims} == {"circuit": 3, "more": 1}
+    assert voted.claim("circuit").statuses["I1"] == "PARTIAL"
+
+
+def test_a_document_without_claims_is_one_line(tmp_path: Path) -> None:
+    nothing = {"claims": []}
+    judge = ScriptedJudge(lambda request: nothing, "honest")
+    with pytest.raises(NoAnswer, match="finds no mechanism claim in names_paper.md") as error:
+        assess(read_document(str(PAPER)), judge, kept=tmp_path)
+    assert "\n" not in str(error.value) and len(list(tmp_path.glob("*.json"))) == 1
+
+
+def test_a_prompt_of_ones_own_is_another_plan_and_a_wrong_one_is_refused(tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text(prompt_text().replace("id: judge", "id: strict").replace("You are strict", "Be"))
+    results = run(replace(JOB, prompt=str(own)), tmp_path / "run", progress=SILENT)
+    assert results.records[0].specs["prompt"].name == "strict"
+    own.write_text("role: judge")
+    with pytest.raises(BadFile, match="own.yaml: "):
+        run(replace(JOB, prompt=str(own)), tmp_path / "other", progress=SILENT)
+
+
+def test_proofs_count_in_documents_without_experiments_alone() -> None:
+    theory = "Theorem. " + "Lemma and proof. " * 6
+    for text, mode, expected in (
+        (theory, "auto", True),
+        (theory, "never", False),
+        ("We ablate heads.", "auto", False),
+        ("We ablate heads.", "always", True),
+    ):
+        document = PagedDocument("paper.md", "a" * 64, (text,), 1)
+        words = document_text(judge_prompt(), document, find_flags(document), mode)  # pyright: ignore[reportArgumentType]
+        assert ("Proofs count so" in words) == expected
+    assert can_be_about("I1", "Corollary 4. Without it no model has the behaviour, by the proof.")
+    assert can_be_about("I2", "We construct the weights exactly.")
