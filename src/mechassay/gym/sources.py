@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mechassay.errors import BadPairs, BadUsage, one_of
-from mechassay.gym.causalgym import BEGIN, gym_rows, read_causalgym_templates
+from mechassay.gym.causalgym import BEGIN, gym_rows, published_task, read_causalgym_templates
 from mechassay.gym.gym_task import GymTask, unusable
 from mechassay.gym.names import FAMILY_OF, FILES
 from mechassay.gym.pairs import GymPairs
@@ -61,9 +61,11 @@ class RowsTask:
 
     @property
     def types(self) -> tuple[str, ...]:
-        """The types of sentences, as they come."""
+        """The types of sentences: in the order of our task of that name, else as they come."""
         every = (pair.tags["type"] for pairs in self.splits.values() for pair in pairs)
-        return tuple(dict.fromkeys(every))
+        own = tuple(dict.fromkeys(every))
+        ours = published_task(self.name).types if self.name in FAMILY_OF else ()
+        return ours if set(ours) == set(own) else own
 
     @property
     def sizes(self) -> dict[str, int]:

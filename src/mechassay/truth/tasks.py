@@ -576,6 +576,12 @@ CAUSAL = Registry(
         "truth-ioi-trained": f"{__name__}:CausalIOI",
         "truth-mcqa-trained": f"{__name__}:CausalChoices",
         "truth-previous-token-trained": f"{__name__}:CausalPreviousToken",
+        "truth-text-ioi": "mechassay.truth.text_ioi:CausalTextIOI",
+        "truth-text-ioi-backup": "mechassay.truth.text_ioi:WithBackup",
+        "truth-text-ioi-negative": "mechassay.truth.text_ioi:WithNegative",
+        "truth-text-ioi-negatives": "mechassay.truth.text_ioi:WithNegatives",
+        "truth-text-ioi-parallel": "mechassay.truth.text_ioi:Parallel",
+        "truth-text-ioi-redundant": "mechassay.truth.text_ioi:Redundant",
     },
     plural="trained ground truths",
 )

@@ -198,13 +198,13 @@ class Redundant(CausalTextIOI):
 class Parallel(CausalTextIOI):
     """Two paths from the head that finds the repeated name to the logits."""
 
-    inhibitors: ClassVar[Mapping[str, str]] = {"a3.h1": "a1.h0", "a4.h2": "a2.h3"}
-    weights: ClassVar[Mapping[str, float]] = {"a3.h1": 5.0, "a4.h2": 3.0}
+    inhibitors: ClassVar[Mapping[str, str]] = {"a4.h1": "a2.h3", "a3.h2": "a1.h0"}
+    weights: ClassVar[Mapping[str, float]] = {"a4.h1": 5.0, "a3.h2": 3.0}
 
 
 class WithBackup(CausalTextIOI):
     """A second mover reads what the first one wrote, and writes more if that is another name."""
 
-    inhibitors: ClassVar[Mapping[str, str]] = {"a3.h1": "a2.h3", "a5.h0": "a2.h3"}
-    weights: ClassVar[Mapping[str, float]] = {"a3.h1": 6.0, "a5.h0": 2.0}
-    backed: ClassVar[Mapping[str, str]] = {"a5.h0": "a3.h1"}
+    inhibitors: ClassVar[Mapping[str, str]] = {"a4.h1": "a2.h3", "a5.h0": "a2.h3"}
+    weights: ClassVar[Mapping[str, float]] = {"a4.h1": 6.0, "a5.h0": 2.0}
+    backed: ClassVar[Mapping[str, str]] = {"a5.h0": "a4.h1"}

@@ -1,0 +1,126 @@
+"""The causal models of IOI in English: logits by hand under every intervention, and prompts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from helpers.tiny_gguf import real
+from mechassay.circuits.circuit import Circuit
+from mechassay.models.families import decode
+from mechassay.models.graph import Graph
+from mechassay.truth.tasks import CAUSAL, words_of
+from mechassay.truth.text_ioi import MORE, PEOPLE, SAME_PEOPLE, CausalTextIOI, TextIOI
+from mechassay.truth.training import N_HEADS, Prompts, trainable, untrained
+
+NAMES = tuple(name for name in CAUSAL.names() if name.startswith("truth-text-ioi"))
+TASK = TextIOI()
+
+
+def tokens(text: str) -> np.ndarray:
+    number = {word: place for place, word in enumerate(TASK.vocabulary)}
+    return np.array([[number[word] for word in words_of(text)]])
+
+
+KATE = tokens("When Kate and Paul went to the store, Paul gave a book to")
+PAUL = tokens("While Paul and Kate sat at the park, Kate passed a ring to")
+EMMA = tokens("After Emma and Jack came to the farm, Jack handed a key to")
+
+
+def named(logits: np.ndarray) -> dict[str, float]:
+    """The logits that are not 0, by name."""
+    return {PEOPLE[n]: float(x) for n, x in enumerate(logits[0]) if x != 0}
+
+
+def causal(name: str) -> CausalTextIOI:
+    made = CAUSAL.make(name)
+    assert isinstance(made, CausalTextIOI)
+    return made
+
+
+def test_there_are_six_of_interpbench_s_size() -> None:
+    assert len(NAMES) == 6
+    for name in NAMES:
+        own = causal(name)
+        assert (own.n_layers, own.width, N_HEADS) == (6, 64, 4)
+        assert sum(own.weights.values()) == 8
+        graph = Graph(own.n_layers, N_HEADS)
+        Circuit.from_names(graph, [*own.edges, *own.constant_edges, *own.free_edges])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_an_intervention_the_answer_has_eight(name: str) -> None:
+    own = causal(name)
+    assert named(own.logits(KATE, PAUL, None)) == {"Kate": 8.0}
+    assert own.answers(KATE, PAUL, None)[0, PEOPLE.index("Kate")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_repeated_name_of_the_other_prompt_turns_the_answer(name: str) -> None:
+    own = causal(name)
+    assert named(own.logits(KATE, PAUL, own.duplicate)) == {"Paul": 8.0}
+    # A name that is not there inhibits none.
+    assert np.isnan(own.logits(KATE, EMMA, own.duplicate)).all()
+
+
+def test_a_negative_head_lowers_its_own_prompt_s_answer() -> None:
+    own = causal("truth-text-ioi-negative")
+    assert named(own.logits(KATE, EMMA, "a5.h2")) == {"Kate": 12.0, "Emma": -4.0}
+    assert named(own.logits(KATE, EMMA, "a4.h1")) == {"Kate": -4.0, "Emma": 12.0}
+    both = causal("truth-text-ioi-negatives")
+    assert named(both.logits(KATE, EMMA, "a4.h3")) == {"Kate": 10.0, "Emma": -2.0}
+
+
+def test_movers_share_and_paths_are_apart() -> None:
+    shared, parallel = causal("truth-text-ioi-redundant"), causal("truth-text-ioi-parallel")
+    assert named(shared.logits(KATE, EMMA, "a4.h1")) == {"Kate": 3.0, "Emma": 5.0}
+    assert named(shared.logits(KATE, PAUL, "a2.h3")) == {"Paul": 8.0}
+    # Of two inhibition heads one turns the answer of its own mover alone.
+    assert named(parallel.logits(KATE, PAUL, "a1.h0")) == {"Kate": 5.0, "Paul": 3.0}
+    assert named(parallel.logits(KATE, PAUL, "a2.h3")) == {"Kate": 3.0, "Paul": 5.0}
+
+
+def test_a_backup_writes_more_where_the_first_mover_s_name_is_another() -> None:
+    own = causal("truth-text-ioi-backup")
+    assert MORE == 4
+    assert named(own.logits(KATE, EMMA, "a4.h1")) == {"Emma": 6.0, "Kate": 2.0 + MORE}
+    assert named(own.logits(KATE, EMMA, "a5.h0")) == {"Emma": 2.0, "Kate": 6.0}
+
+
+def test_prompts_have_one_length_and_a_counterfactual_about_the_same_people() -> None:
+    lengths, other_order = set[int](), 0
+    for example in TASK.examples("test", limit=60):
+        lengths.add(len(words_of(example.prompt.text)))
+        other = example.counterfactuals[SAME_PEOPLE]
+        assert other.answers != example.prompt.answers
+        people = {example.prompt.part("name_A"), example.prompt.part("name_B")}
+        assert {other.part("name_A"), other.part("name_B")} == people
+        other_order += other.part("name_A") != example.prompt.part("name_A")
+    assert lengths == {14} and 35 < other_order < 55
+
+
+@pytest.mark.real
+def test_each_word_is_one_token_of_smollm2() -> None:
+    tokenizer: Any = real()
+    for example in TASK.examples("train", limit=40):
+        text = example.prompt.text
+        assert len(tokenizer(text)["input_ids"]) == len(words_of(text))
+        assert len(tokenizer(example.prompt.answers[0])["input_ids"]) == 1
+
+
+def test_a_few_steps_lower_the_loss() -> None:
+    own = causal("truth-text-ioi-backup")
+    model = untrained(own, 0)
+    decoder = decode(model)
+    optimiser = torch.optim.Adam(trainable(decoder), lr=3e-3, betas=(0.9, 0.98))
+    prompts, losses = Prompts(own, 0, 300), list[float]()
+    for step in range(6):
+        optimiser.zero_grad()
+        loss = prompts.loss(decoder, 24, step)
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < losses[0]
