@@ -86,7 +86,10 @@ def line_of(criteria: dict[str, dict[str, object]], kind: str = "human", **about
 def test_statuses_without_evidence_do_not_make_the_headline() -> None:
     """A judge that says YES to everything, and shows nothing."""
     said = line_of({code: {"status": "YES"} for code in CODES}, "language model")
-    assert said == ("NO on none of 27. Supported: 0.0, Proposed. As judged: 10.0, Validated.")
+    assert said == (
+        "NO on none of 27. Supported: 0.0, Proposed: of 27 YES and PARTIAL, quotes support 0. As"
+        " judged: 10.0, Validated."
+    )
 
 
 def test_the_range_takes_open_criteria_at_both_ends() -> None:

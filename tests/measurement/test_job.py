@@ -108,14 +108,14 @@ def test_metrics_of_dictionaries_get_what_they_ask_for(tmp_path: Path) -> None:
     job.check(bench)
     assert missing_inputs(("sae", "other sae", "texts", "trainer"), job.given("truth-ioi")) == []
     study = MeasureStudy(job, bench, "truth-ioi", "truth-ioi")
-    inputs = study.inputs(study.test(4))
+    inputs = study.inputs(study.test(4), "")
     assert inputs.dictionary.hook == "resid.1" and inputs.dictionary.n_features == 20
     [other] = inputs.other_saes
     assert torch.equal(other.w_dec, random.w_dec)
     assert inputs.texts.values("train").shape == (inputs.texts.n_rows("train"), random.d_in)
     found = inputs.get("trainer").train(seed=1, n_features=12)
     assert found.sae.n_features == 12 and found.sae.k == 3 and len(found.losses) == 4
-    again = study.inputs(study.test(4)).get("trainer").train(seed=1, n_features=12)
+    again = study.inputs(study.test(4), "").get("trainer").train(seed=1, n_features=12)
     assert torch.equal(again.sae.w_dec, found.sae.w_dec)
     [kept] = (tmp_path / "run" / "dictionaries").iterdir()
     assert (kept / "cfg.json").is_file() and (tmp_path / "run" / "activations").is_dir()

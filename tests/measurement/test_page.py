@@ -63,7 +63,8 @@ def test_what_is_undefined_or_an_end_of_an_interval_says_so(record: Record) -> N
 
 
 def test_conditions_say_their_n_and_the_interval_of_what_they_decide(record: Record) -> None:
-    (_, conditions) = MeasurePage().tables([record])
+    _, conditions, about = MeasurePage().tables([record])
+    assert about.title == "What metrics establish"
     assert f"n: {record.n}." in conditions.caption
     place = [m.name for m in record.measures].index("coherence_score")
     decided = record.measures[place].model_copy(update={"low": 0.9, "high": 0.99, "value": 0.95})

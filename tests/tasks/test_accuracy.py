@@ -249,6 +249,7 @@ def test_every_public_task_has_one() -> None:
         "arithmetic-addition": 3,
         "arithmetic-subtraction": 3,
         "ioi": 1,
+        "ioi-shift": 1,
         "mcqa": 1,
         "ravel": 2,
     }

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mechassay.errors import BadUsage, one_of
 from mechassay.gym.causalgym import load_gym_task
@@ -61,10 +61,11 @@ WIDTH = 512
 class _OnTasks:
     """What jobs on several models and gym tasks share: where tasks are from, and dtypes."""
 
-    models: tuple[str, ...]
-    tasks: tuple[str, ...]
-    source: str
-    dtype: str
+    if TYPE_CHECKING:  # Fields of the plans, which have their options.
+        models: tuple[str, ...]
+        tasks: tuple[str, ...]
+        source: str
+        dtype: str
 
     @cached_property
     def from_source(self) -> Mapping[str, GymTask | RowsTask]:

@@ -53,6 +53,7 @@ class GymPlan:
             first=True,
         ),
     ] = PUBLISHED
+    revisions: Annotated[tuple[str, ...], REVISIONS] = ()
     source: Annotated[
         str,
         option(
@@ -61,7 +62,6 @@ class GymPlan:
             complete="files",
         ),
     ] = ""
-    revisions: Annotated[tuple[str, ...], REVISIONS] = ()
     layers: Annotated[str, option("`all`, numbers such as 0,3,6, or every third: ::3.")] = "all"
     seeds: Annotated[
         tuple[int, ...],
@@ -115,6 +115,7 @@ class GymCheckPlan:
 
     models: Annotated[tuple[str, ...], options.LOADED_MODELS]
     tasks: Annotated[tuple[str, ...], TASKS] = (ALL_TASKS,)
+    revisions: Annotated[tuple[str, ...], REVISIONS] = ()
     source: Annotated[
         str,
         option(
@@ -123,7 +124,6 @@ class GymCheckPlan:
             complete="files",
         ),
     ] = ""
-    revisions: Annotated[tuple[str, ...], REVISIONS] = ()
     limit: Annotated[int, options.limit("Test sentences of each task.", least=2, first=True)] = 100
     dtype: Annotated[str, DTYPES] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False

@@ -368,9 +368,9 @@ class TaskOdds(Result, kind="gym"):
         other = self.untrained
         known = other is not None and method in other.methods
         row["untrained"] = other.estimate(method).value if known and other else float("nan")
-        told = self.classification(method)
+        share = self.classification(method)
         names = ("classification", "classification_low", "classification_high")
-        row |= dict(zip(names, (told.value, told.low, told.high), strict=True))
+        row |= dict(zip(names, (share.value, share.low, share.high), strict=True))
         row |= _training(method_odds)
         row |= {"sites_without": len(method_odds.lacking), "n": len(self)}
         return row
@@ -529,9 +529,9 @@ class TaskOdds(Result, kind="gym"):
                     yield _measure(named, title, "result", Estimate(estimate.value), n, BIASED)
                     yield from self._beside(method, of)
             if method in self.classified:
-                told = self.classification(method)
+                share = self.classification(method)
                 name, title = f"classification_{method}", f"classification: {method}"
-                yield _measure(name, title, "result", told, n, CLASSIFICATION_SAYS, "")
+                yield _measure(name, title, "result", share, n, CLASSIFICATION_SAYS, "")
             if self.undefined:
                 name, title = f"{SELECTIVITY}_{method}", f"{SELECTIVITY}: {method}"
                 nothing = Estimate(float("nan"))

@@ -180,15 +180,15 @@ class AssessJob(AssessPlan, Job):
         # Each has a file of its own before the next is asked for.
         judge = self.load_judge() if self.audit or self.advocate else None
         if self.audit and judge is not None:
-            said = ask_auditor(judgments, judge, **how)
-            said.judgments.save(judgments_file(folder, f"{cell.name}-auditor"))
-            judgments = audit(judgments, said.judgments)
-            exchanges += said.exchanges
+            objections = ask_auditor(judgments, judge, **how)
+            objections.judgments.save(judgments_file(folder, f"{cell.name}-auditor"))
+            judgments = audit(judgments, objections.judgments)
+            exchanges += objections.exchanges
         if self.advocate and judge is not None:
-            said = ask_advocate(judgments, judge, self.calibration, **how)
-            said.judgments.save(judgments_file(folder, f"{cell.name}-advocate"))
-            judgments = challenge(judgments, said.judgments, self.calibration)
-            exchanges += said.exchanges
+            objections = ask_advocate(judgments, judge, self.calibration, **how)
+            objections.judgments.save(judgments_file(folder, f"{cell.name}-advocate"))
+            judgments = challenge(judgments, objections.judgments, self.calibration)
+            exchanges += objections.exchanges
         record = self._scored(cell, folder, self.document(), judgments, exchanges, begin, [])
         steps = debiasing_record(judgments)
         steps.save(folder / SCORES / cell.name / STEPS)

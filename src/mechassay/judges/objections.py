@@ -161,7 +161,7 @@ def _ask_all(
                 for code in leaking(rubric)
                 if rank(judged.statuses[code]) > 1 and judged.claim.id not in spared
             )
-            said: dict[str, Judgment] = {}
+            objected: dict[str, Judgment] = {}
             if codes:
                 form = answer_form(objector, rubric, codes, longest)
                 request = JudgeRequest(
@@ -183,8 +183,8 @@ def _ask_all(
                     own = answer["criteria"][code]
                     wanted = status(own, judged.statuses[code])
                     if wanted != "NOT TESTED":
-                        said[code] = Judgment(status=wanted, reason=own["reason"])
-            claims.append(JudgedClaim(claim=judged.claim, criteria=ordered(rubric, said)))
+                        objected[code] = Judgment(status=wanted, reason=own["reason"])
+            claims.append(JudgedClaim(claim=judged.claim, criteria=ordered(rubric, objected)))
             advance(1)
     rater = Rater(kind="language model", id=f"{judge.id} as {_ROLES[objector]}")
     objections = Judgments(rubric=rubric.key, rater=rater, created=now(), claims=tuple(claims))

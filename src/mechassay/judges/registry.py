@@ -60,11 +60,11 @@ class KnownCircuit:
     def kind(self, code: str) -> str:
         """Agreement, contradiction or one paper alone; "" if no paper shows the criterion."""
         judgments = [own.criteria[code] for own in self.claims.values()]
-        shown = sum(rank(judgment.status) > 1 for judgment in judgments)
+        n_met = sum(rank(judgment.status) > 1 for judgment in judgments)
         against = any(judgment.status == "NO" and judgment.evidence for judgment in judgments)
-        if shown and against:
+        if n_met and against:
             return CONTRADICTION
-        return AGREEMENT if shown > 1 else ALONE if shown else ""
+        return AGREEMENT if n_met > 1 else ALONE if n_met else ""
 
     def best(self) -> dict[str, Status]:
         """The best status of each criterion over papers."""

@@ -382,6 +382,8 @@ class Causal(ABC):
     Attributes:
         task: what is computed.
         n_layers, width, d_mlp, context: of the transformer.
+        recipe: settings of the trainings that make it, one after another, where it is made on a
+            user's machine; `begins_with` is the ground truth whose weights the first begins with.
         nodes: the writers that hold the variables, by variable.
         edges: the edges that carry them.
         constant_edges: the edges that may carry something that is the same in every prompt.
@@ -393,6 +395,8 @@ class Causal(ABC):
     width: ClassVar[int] = 48
     d_mlp: ClassVar[int] = 64
     context: ClassVar[int] = 16
+    recipe: ClassVar[tuple[Mapping[str, float], ...]] = ()
+    begins_with: ClassVar[str] = ""
     nodes: ClassVar[dict[str, str]]
     edges: ClassVar[tuple[str, ...]]
     constant_edges: ClassVar[tuple[str, ...]]

@@ -117,6 +117,10 @@ class CausalTextIOI(Causal):
     width: ClassVar[int] = 64
     d_mlp: ClassVar[int] = 64
     context: ClassVar[int] = 24
+    recipe: ClassVar[tuple[Mapping[str, float], ...]] = (
+        {"steps": 3000, "batch_size": 96, "rate": 3e-3, "seed": 0},
+        {"steps": 1500, "batch_size": 96, "rate": 1e-3, "seed": 1},
+    )
     duplicate: ClassVar[str] = "a0.h2"
     inhibitors: ClassVar[Mapping[str, str]] = {"a4.h1": "a2.h3"}
     weights: ClassVar[Mapping[str, float]] = {"a4.h1": LOGIT}
@@ -174,35 +178,44 @@ class CausalTextIOI(Causal):
         return counts > 0, counts > 1
 
 
-class WithNegative(CausalTextIOI):
+class _Begun(CausalTextIOI):
+    """One that begins with the weights of the plain model, whose heads it has."""
+
+    recipe: ClassVar[tuple[Mapping[str, float], ...]] = (
+        {"steps": 2000, "batch_size": 96, "rate": 2e-3, "seed": 1},
+    )
+    begins_with: ClassVar[str] = "truth-text-ioi"
+
+
+class WithNegative(_Begun):
     """A negative head writes a third of what the mover writes, with the other sign."""
 
     inhibitors: ClassVar[Mapping[str, str]] = {"a4.h1": "a2.h3", "a5.h2": "a2.h3"}
     weights: ClassVar[Mapping[str, float]] = {"a4.h1": 12.0, "a5.h2": -4.0}
 
 
-class WithNegatives(CausalTextIOI):
+class WithNegatives(_Begun):
     """A strong negative head and a weak one."""
 
     inhibitors: ClassVar[Mapping[str, str]] = dict.fromkeys(("a4.h1", "a4.h3", "a5.h2"), "a2.h3")
     weights: ClassVar[Mapping[str, float]] = {"a4.h1": 14.0, "a4.h3": -2.0, "a5.h2": -4.0}
 
 
-class Redundant(CausalTextIOI):
+class Redundant(_Begun):
     """Two movers read the same inhibition head."""
 
     inhibitors: ClassVar[Mapping[str, str]] = {"a4.h1": "a2.h3", "a5.h0": "a2.h3"}
     weights: ClassVar[Mapping[str, float]] = {"a4.h1": 5.0, "a5.h0": 3.0}
 
 
-class Parallel(CausalTextIOI):
+class Parallel(_Begun):
     """Two paths from the head that finds the repeated name to the logits."""
 
     inhibitors: ClassVar[Mapping[str, str]] = {"a4.h1": "a2.h3", "a3.h2": "a1.h0"}
     weights: ClassVar[Mapping[str, float]] = {"a4.h1": 5.0, "a3.h2": 3.0}
 
 
-class WithBackup(CausalTextIOI):
+class WithBackup(_Begun):
     """A second mover reads what the first one wrote, and writes more if that is another name."""
 
     inhibitors: ClassVar[Mapping[str, str]] = {"a4.h1": "a2.h3", "a5.h0": "a2.h3"}

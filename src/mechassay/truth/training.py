@@ -31,6 +31,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+import shutil
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,16 +45,26 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from mechassay.circuits.circuit import Circuit
-from mechassay.errors import BadFile, BadUsage, NonFinite, first_line
+from mechassay.errors import BadFile, BadUsage, MechassayError, NonFinite, first_line, one_of
 from mechassay.models.decoder import Decoder
 from mechassay.models.families import decode
 from mechassay.models.forward import Constants, Contrast, Trace, constant_trace, trace
 from mechassay.models.gradients import masked_readout
 from mechassay.models.graph import Graph
 from mechassay.models.model import Model, load_model
+from mechassay.models.sources import MADE_TRUTHS, made_truth_folder
+from mechassay.models.weight_files import is_model_folder
 from mechassay.prompts.batch import Batch
-from mechassay.truth.tasks import Causal, Tokens, words_of
-from mechassay.truth.verification import ABLATIONS, Verification, verify, write_model, write_truth
+from mechassay.truth.tasks import CAUSAL, Causal, Tokens, words_of
+from mechassay.truth.verification import (
+    ABLATIONS,
+    LEAST_SHARE,
+    MARGIN,
+    Verification,
+    verify,
+    write_model,
+    write_truth,
+)
 from mechassay.utils.checkpoint import descend, key_of
 from mechassay.utils.display import BAR, Progress
 from mechassay.utils.files import read_tensors
@@ -281,6 +292,57 @@ def make_truth(
         write_truth(folder, causal.task.name, holding, split=SPLIT, seed=SEED, training=about)
     checkpoint.unlink()
     return losses, verifications
+
+
+MADE_ON = 200
+"""Pairs that a ground truth which is made here is verified on."""
+
+
+def make_from_recipe(name: str, *, progress: Progress = BAR) -> Path:
+    """Make a ground truth of InterpBench's size by its recipe, unless that was done before.
+
+    Its trainings go on where they were stopped. The model is kept in the cache only if the circuit
+    of counterfactuals holds here: other machines round otherwise.
+
+    Returns:
+        The folder of the model.
+
+    Raises:
+        UnknownName: no such ground truth is made.
+        MechassayError: its circuit does not hold on this machine, with what it lacks.
+    """
+    target = made_truth_folder(one_of("ground truth that is made", name, MADE_TRUTHS))
+    if is_model_folder(target):
+        return target
+    causal = CAUSAL.make(name)
+    start = make_from_recipe(causal.begins_with, progress=progress) if causal.begins_with else None
+    trainings = [Training(**phase) for phase in causal.recipe]
+    folders = [target.with_name(f"{name}.part{n}") for n in range(1, len(trainings) + 1)]
+    for training, folder in zip(trainings[:-1], folders[:-1], strict=True):
+        if not is_model_folder(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            checkpoint = folder / "training.safetensors"
+            model, _ = train(
+                causal, training, progress=progress, checkpoint=checkpoint, start=start
+            )
+            write_model(model, causal.task.vocabulary, folder)
+        start = folder
+    if is_model_folder(folders[-1]):
+        shutil.rmtree(folders[-1])  # One whose circuit did not hold.
+    _, done = make_truth(
+        causal, trainings[-1], folders[-1], limit=MADE_ON, progress=progress, start=start
+    )
+    if not done["counterfactual"].holds:
+        own = done["counterfactual"]
+        raise MechassayError(
+            f"{name}: the circuit does not hold on this machine: margin {own.margin:.3g}, over all"
+            f" outside at once {own.joint_margin:.3g} (each has to be {MARGIN:g}), least share"
+            f" {own.least_share:.2f} (of {LEAST_SHARE:g}). Its weights are in {folders[-1]}."
+        )
+    folders[-1].rename(target)
+    for folder in folders[:-1]:
+        shutil.rmtree(folder)
+    return target
 
 
 def _check_folder(folder: Path, checkpoint: Path, key: str) -> None:
