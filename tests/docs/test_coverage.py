@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from helpers.jobs import DATA
+from helpers.suites import number_suite
 from mechassay.models.weight_files import is_fetched
 
 PAGE = Path(__file__).parents[2] / "docs/coverage.md"
-HUB = re.compile(r"-m (?:gpt2|[\w.-]+/[\w.-]+) ")
+HUB = re.compile(r"-m (?:gpt2|[\w.-]+/[\w.-]+) |openai:")
 REAL_MODEL = "smollm2-135m"
+EXPECTED = {"claims assess": 1, "claims score": 1}
+"""One of the script's quotes is not in the paper, which is what these commands are to say."""
 
 
 def commands() -> list[str]:
@@ -34,13 +40,18 @@ def test_the_page_has_commands_and_says_what_is_left_out() -> None:
 @pytest.mark.real
 @pytest.mark.skipif(not is_fetched(REAL_MODEL), reason=f"{REAL_MODEL} is not fetched")
 def test_every_command_that_needs_no_hub_ends_well(tmp_path: Path) -> None:
-    """One after another in one folder, as some read what others wrote."""
+    """One after another in one folder, as some read what others wrote; beside a paper with the
+    script of a judge, and a suite.
+    """
+    for name, source in {"paper.md": "names_paper.md", "judged.yaml": "names_judged.yaml"}.items():
+        shutil.copyfile(DATA / source, tmp_path / name)
+    (tmp_path / "suite.json").write_text(json.dumps(number_suite()))
     failed: dict[str, str] = {}
     for line in commands():
         if HUB.search(f"{line} "):
             continue
         program = [sys.executable, "-m", "mechassay", *shlex.split(line)[1:]]
         ended = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True)
-        if ended.returncode:
+        if ended.returncode != EXPECTED.get(" ".join(shlex.split(line)[1:3]), 0):
             failed[line] = ended.stderr.strip().splitlines()[-1]
     assert not failed

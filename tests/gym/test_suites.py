@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.suites import ITEMS, WORDS, number_suite
 from helpers.tiny_gguf import of_words
 from mechassay.cli.main import main
 from mechassay.errors import BadFile, BadUsage, UnknownName
@@ -25,46 +26,11 @@ from mechassay.gym.syntaxgym import Suite, read_suite
 from mechassay.models.model import Model, make_model
 from mechassay.testing import tiny
 
-ITEMS = (("author", "senator"), ("farmer", "clerk"), ("pilot", "driver"))
-WORDS = ("The", "near", "the", "is", "are", "tired", ".", *(w for pair in ITEMS for w in pair))
-WORDS += tuple(f"{subject}s" for subject, _ in ITEMS)
-
-
-def condition(name: str, *texts: str) -> dict[str, Any]:
-    regions = [{"region_number": n, "content": text} for n, text in enumerate(texts, 1)]
-    return {"condition_name": name, "regions": regions}
-
-
-def data() -> dict[str, Any]:
-    items: list[dict[str, Any]] = []
-    for number, (subject, other) in enumerate(ITEMS, 1):
-        conditions = [
-            condition(
-                f"{match}_{kind}",
-                f"The {subject}{'s' * (kind == 'plural')}",
-                "near the",
-                other,
-                "is" if (kind == "sing") == (match == "match") else "are",
-                "tired .",
-            )
-            for kind in ("sing", "plural")
-            for match in ("match", "mismatch")
-        ]
-        items.append({"item_number": number, "conditions": conditions})
-    formulas = [f"(4;%match_{k}%) < (4;%mismatch_{k}%)" for k in ("sing", "plural")]
-    names = ("subject", "prep", "object", "verb", "end")
-    return {
-        "meta": {"name": "number-pp", "metric": "sum"},
-        "region_meta": {str(n): name for n, name in enumerate(names, 1)},
-        "predictions": [{"type": "formula", "formula": text} for text in formulas],
-        "items": items,
-    }
-
 
 @pytest.fixture
 def suite(tmp_path: Path) -> Suite:
     file = tmp_path / "number.json"
-    file.write_text(json.dumps(data()))
+    file.write_text(json.dumps(number_suite()))
     return read_suite(file)
 
 
@@ -101,7 +67,7 @@ def test_accuracy_has_an_interval_and_random_weights_beside_it(suite: Suite, mod
 
 def test_grammatical_conditions_are_those_on_the_left_of_the_predictions(suite: Suite) -> None:
     assert grammatical(suite) == ("match_sing", "match_plural", 4)
-    plain = data()
+    plain = number_suite()
     plain["predictions"] = plain["predictions"][:1]
     with pytest.raises(BadUsage, match="name two of match_sing, mismatch_sing"):
         grammatical(read_of(plain))
@@ -159,7 +125,7 @@ def test_what_makes_no_task_is_refused_in_a_line(
 
 
 def test_a_suite_with_unequal_regions_is_one_line(tmp_path: Path) -> None:
-    plain = data()
+    plain = number_suite()
     del plain["items"][1]["conditions"][0]["regions"][2]
     file = tmp_path / "number.json"
     file.write_text(json.dumps(plain))
@@ -170,7 +136,7 @@ def test_a_suite_with_unequal_regions_is_one_line(tmp_path: Path) -> None:
 
 def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, task, bits = (tmp_path / name for name in ("number.json", "number.yaml", "bits.csv"))
-    file.write_text(json.dumps(data()))
+    file.write_text(json.dumps(number_suite()))
     assert run(["gym", "template", str(file), "-o", str(task)]) == 0
     assert "18 sentences of 3 items" in capsys.readouterr().out
     folder = tmp_path / "model"

@@ -311,3 +311,19 @@ def test_proofs_count_in_documents_without_experiments_alone() -> None:
         assert ("Proofs count so" in words) == expected
     assert can_be_about("I1", "Corollary 4. Without it no model has the behaviour, by the proof.")
     assert can_be_about("I2", "We construct the weights exactly.")
+
+
+def test_a_judge_that_only_talks_is_a_failure_with_a_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "none").mkdir()
+    run(replace(JOB, runs=1), tmp_path / "whole", progress=SILENT)
+    kept = next((tmp_path / "whole" / "answers").glob("*.json"))
+    shutil.copy(kept, tmp_path / "none")
+    words = ["claims", "assess", str(PAPER), "--judge", f"replay:{tmp_path / 'none'}"]
+    with pytest.raises(SystemExit) as done:
+        main([*words, "--runs", "2", "-o", str(tmp_path / "run")])
+    assert done.value.code == 1
+    said = capsys.readouterr().err
+    assert "Traceback" not in said and "no answer to this request was recorded" in said
+    assert "Nothing was judged." in (tmp_path / "run" / "report.html").read_text("utf-8")

@@ -99,8 +99,8 @@ class AssessmentsPage(Page):
     ) -> list[TextTable]:
         """What a console shows."""
         runs = _runs(records)
-        one = len(runs) == 1 or _is_final(runs[0])
-        tables = pages.ClaimsPage().tables(runs[0]) if runs and one else []
+        first = runs[:1] if len(runs) == 1 or (runs and _is_final(runs[0])) else []
+        tables = [table for own in first for table in pages.ClaimsPage().tables(own)]
         return [*tables, *([_runs_table(runs)] if runs else []), *failures_table(failures, "run")]
 
     def sections(

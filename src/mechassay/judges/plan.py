@@ -84,7 +84,7 @@ class AssessPlan:
     ] = ""
     criteria: Annotated[
         tuple[str, ...],
-        option("Criterion, as I2; all if none is named.", "--criterion", first=True),
+        option("Criterion, as I2; all if none is named.", "--criterion"),
     ] = ()
     pages: Annotated[int | None, option("Pages of a PDF to read.", least=1, none="all")] = None
     extractor: Annotated[Extractor, option("What reads PDFs; paper is pypdf, 50 pages.")] = "pdfium"

@@ -384,6 +384,8 @@ class Causal(ABC):
         n_layers, width, d_mlp, context: of the transformer.
         recipe: settings of the trainings that make it, one after another, where it is made on a
             user's machine; `begins_with` is the ground truth whose weights the first begins with.
+        copies: heads that then begin as copies of others, with the factor of what they write: a
+            head that was trained to be silent does not learn any more.
         nodes: the writers that hold the variables, by variable.
         edges: the edges that carry them.
         constant_edges: the edges that may carry something that is the same in every prompt.
@@ -397,6 +399,7 @@ class Causal(ABC):
     context: ClassVar[int] = 16
     recipe: ClassVar[tuple[Mapping[str, float], ...]] = ()
     begins_with: ClassVar[str] = ""
+    copies: ClassVar[Mapping[str, tuple[str, float]]] = {}
     nodes: ClassVar[dict[str, str]]
     edges: ClassVar[tuple[str, ...]]
     constant_edges: ClassVar[tuple[str, ...]]

@@ -186,6 +186,13 @@ class _Begun(CausalTextIOI):
     )
     begins_with: ClassVar[str] = "truth-text-ioi"
 
+    @property
+    def copies(self) -> dict[str, tuple[str, float]]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        plain = CausalTextIOI.inhibitors
+        ((mover, inhibitor),) = plain.items()
+        heads = {head: (inhibitor, 1.0) for head in self.inhibitors.values() if head != inhibitor}
+        return {**heads, **{own: (mover, weight / LOGIT) for own, weight in self.weights.items()}}
+
 
 class WithNegative(_Begun):
     """A negative head writes a third of what the mover writes, with the other sign."""

@@ -139,6 +139,7 @@ def train(
     model = untrained(causal, training.seed)
     if start is not None:
         _begin_with(model, start)
+        copy_heads(model, causal)
     decoder = decode(model)
     parameters = trainable(decoder)
     optimiser = torch.optim.Adam(parameters, betas=(0.9, 0.98))
@@ -198,6 +199,33 @@ def _begin_with(model: LlamaForCausalLM, folder: Path) -> None:
     if {name: value.shape for name, value in tensors.items()} != shapes:
         raise BadUsage(f"The model in {folder} has other weights than the one that is trained.")
     model.load_state_dict(tensors)
+
+
+def copy_heads(model: LlamaForCausalLM, causal: Causal) -> None:
+    """Let heads begin as copies of others, see `Causal.copies`: same query, key and value of the
+    stream, whatever the gains of the layers' norms are, and what they write times a factor.
+    """
+    width = causal.width // N_HEADS
+    layers: Any = model.model.layers
+    # All are read before one is written: a head may be a copy of one that is changed itself.
+    read: dict[str, tuple[list[Tensor], Tensor]] = {}
+    for new, (old, factor) in causal.copies.items():
+        layer, head = (int(part) for part in old[1:].split(".h"))
+        to_layer = int(new[1:].split(".h")[0])
+        rows, source = slice(head * width, (head + 1) * width), layers[layer]
+        gains = source.input_layernorm.weight / layers[to_layer].input_layernorm.weight
+        attention = source.self_attn
+        parts = [attention.q_proj, attention.k_proj, attention.v_proj]
+        inputs = [part.weight[rows] * gains for part in parts]
+        read[new] = inputs, factor * attention.o_proj.weight[:, rows]
+    for new, (inputs, output) in read.items():
+        layer, head = (int(part) for part in new[1:].split(".h"))
+        rows, attention = slice(head * width, (head + 1) * width), layers[layer].self_attn
+        for part, value in zip(
+            (attention.q_proj, attention.k_proj, attention.v_proj), inputs, strict=True
+        ):
+            part.weight[rows] = value
+        attention.o_proj.weight[:, rows] = output
 
 
 def untrained(causal: Causal, seed: int) -> LlamaForCausalLM:
