@@ -48,9 +48,8 @@ def answer_by_hand(name: str, text: str) -> str:
 
 
 def test_the_names_are_those_of_the_blueprints_and_tasks() -> None:
-    assert truth_names() == sorted(
-        [*NAMES, *(name for name in CAUSAL.names() if name not in MADE_TRUTHS)]
-    )
+    trained = [name for name in CAUSAL.names() if name not in MADE_TRUTHS]
+    assert truth_names() == sorted([*NAMES, *trained])
     assert [truth_of(name).task for name in NAMES] == [BLUEPRINTS[name]().task for name in NAMES]
 
 

@@ -182,7 +182,7 @@ class _Begun(CausalTextIOI):
     """One that begins with the weights of the plain model, whose heads it has."""
 
     recipe: ClassVar[tuple[Mapping[str, float], ...]] = (
-        {"steps": 2000, "batch_size": 96, "rate": 2e-3, "seed": 1},
+        {"steps": 1500, "batch_size": 96, "rate": 1e-3, "seed": 1},
     )
     begins_with: ClassVar[str] = "truth-text-ioi"
 
