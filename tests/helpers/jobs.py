@@ -10,6 +10,7 @@ from typing import Any
 
 from mechassay.adversarial.jobs import AdversarialJob, SearchJob
 from mechassay.adversarial.paper import PaperJob
+from mechassay.adversarial.shift import ShiftJob
 from mechassay.discovery.job import CircuitsJob
 from mechassay.gym.jobs import DirectionsJob, GymCheckJob, GymJob
 from mechassay.interventions.job import PatchJob
@@ -48,6 +49,9 @@ SMALL_JOBS: dict[str, Any] = {
         budget=30,
         starts=1,
         restarts=1,
+    ),
+    "adversarial-shift": ShiftJob(
+        "truth-ioi", ("truth",), "truth-ioi", ("truth-ioi",), n_prompts=8
     ),
     "assess": AssessJob(
         str(DATA / "names_paper.md"),

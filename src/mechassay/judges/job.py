@@ -65,7 +65,7 @@ class AssessJob(AssessPlan, Job):
         return {
             "document": self.document().sha256,
             "claims_file": claims,
-            "prompt": judge_prompt(self.prompt).key,
+            "prompt_version": judge_prompt(self.prompt).key,
             "prompt_file": file_hash(Path(self.prompt)) if self.prompt else "",
         }
 
