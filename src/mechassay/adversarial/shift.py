@@ -45,7 +45,7 @@ from mechassay.results.page import Column, Figure, Page, Row, Section, Text, Tex
 from mechassay.results.plots import draw_points
 from mechassay.results.records import Failure, Measure, Record, Selection, Spec, Table
 from mechassay.results.result import RecordContents, Result
-from mechassay.results.sections import framed
+from mechassay.results.sections import failure_row, framed
 from mechassay.results.text import plain_number
 from mechassay.runs.job import Bench, Cell, Job, cell_name, made_by, shown_model
 from mechassay.stats.intervals import (
@@ -375,8 +375,12 @@ class ShiftPage(Page):
     def tables(
         self, records: Sequence[Record], failures: Sequence[Failure] = ()
     ) -> list[TextTable]:
-        """What a console shows."""
-        return [_table(record) for record in records]
+        """The kinds of prompts of every circuit, and what failed."""
+        made = [_table(record) for record in records]
+        if failures:
+            failed = [failure_row(failure, "circuit") for failure in failures]
+            made.append(TextTable.of("What failed", ("circuit", "why"), failed, words=True))
+        return made
 
     def sections(
         self,
@@ -396,7 +400,7 @@ class ShiftPage(Page):
         return framed(
             records,
             [Text(_verdict(record), "verdict") for record in records],
-            [Section("Kinds of prompts", tuple(map(_table, records)))],
+            [Section("Kinds of prompts", tuple(self.tables(records, failures)))],
             figure=figures,
             failures=failures,
             reading=READING,
