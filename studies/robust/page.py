@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from mechassay.results.page import Page, Row, Section, Text, TextTable
+from mechassay.results.page import Page, Section, Text, TextTable
 from mechassay.results.records import Failure, Record, Scalar
-from mechassay.results.sections import failure_row, framed
+from mechassay.results.sections import failures_table, framed
 from mechassay.stats.intervals import LEVEL, Estimate, student_interval
 from mechassay.utils.display import interval, number, share
 
@@ -100,10 +100,7 @@ class RobustPage(Page):
         if rounds:
             head = "KL of each round's circuit on its fresh pairs, mean over repeats"
             made.append(TextTable.of(head, ROUND_HEADS, rounds))
-        if failures:
-            failed: list[Row] = [failure_row(failure, "repeat") for failure in failures]
-            made.append(TextTable.of("What failed", ("repeat", "why"), failed, words=True))
-        return made
+        return [*made, *failures_table(failures, "repeat")]
 
     def sections(
         self,

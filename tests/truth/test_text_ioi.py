@@ -13,7 +13,7 @@ from mechassay.circuits.circuit import Circuit
 from mechassay.models.families import decode
 from mechassay.models.graph import Graph
 from mechassay.truth.tasks import CAUSAL, words_of
-from mechassay.truth.text_ioi import MORE, PEOPLE, SAME_PEOPLE, CausalTextIOI, TextIOI
+from mechassay.truth.text_ioi import PEOPLE, SAME_PEOPLE, CausalTextIOI, TextIOI
 from mechassay.truth.training import N_HEADS, Prompts, trainable, untrained
 
 NAMES = tuple(name for name in CAUSAL.names() if name.startswith("truth-text-ioi"))
@@ -41,8 +41,8 @@ def causal(name: str) -> CausalTextIOI:
     return made
 
 
-def test_there_are_six_of_interpbench_s_size() -> None:
-    assert len(NAMES) == 6
+def test_there_are_two_of_interpbench_s_size() -> None:
+    assert len(NAMES) == 2
     for name in NAMES:
         own = causal(name)
         assert (own.n_layers, own.width, N_HEADS) == (6, 64, 4)
@@ -66,28 +66,10 @@ def test_the_repeated_name_of_the_other_prompt_turns_the_answer(name: str) -> No
     assert np.isnan(own.logits(KATE, EMMA, own.duplicate)).all()
 
 
-def test_a_negative_head_lowers_its_own_prompt_s_answer() -> None:
-    own = causal("truth-text-ioi-negative")
-    assert named(own.logits(KATE, EMMA, "a5.h2")) == {"Kate": 12.0, "Emma": -4.0}
-    assert named(own.logits(KATE, EMMA, "a4.h1")) == {"Kate": -4.0, "Emma": 12.0}
-    both = causal("truth-text-ioi-negatives")
-    assert named(both.logits(KATE, EMMA, "a4.h3")) == {"Kate": 10.0, "Emma": -2.0}
-
-
-def test_movers_share_and_paths_are_apart() -> None:
-    shared, parallel = causal("truth-text-ioi-redundant"), causal("truth-text-ioi-parallel")
+def test_movers_share() -> None:
+    shared = causal("truth-text-ioi-redundant")
     assert named(shared.logits(KATE, EMMA, "a4.h1")) == {"Kate": 3.0, "Emma": 5.0}
     assert named(shared.logits(KATE, PAUL, "a2.h3")) == {"Paul": 8.0}
-    # Of two inhibition heads one turns the answer of its own mover alone.
-    assert named(parallel.logits(KATE, PAUL, "a1.h0")) == {"Kate": 5.0, "Paul": 3.0}
-    assert named(parallel.logits(KATE, PAUL, "a2.h3")) == {"Kate": 3.0, "Paul": 5.0}
-
-
-def test_a_backup_writes_more_where_the_first_mover_s_name_is_another() -> None:
-    own = causal("truth-text-ioi-backup")
-    assert MORE == 4
-    assert named(own.logits(KATE, EMMA, "a4.h1")) == {"Emma": 6.0, "Kate": 2.0 + MORE}
-    assert named(own.logits(KATE, EMMA, "a5.h0")) == {"Emma": 2.0, "Kate": 6.0}
 
 
 def test_prompts_have_one_length_and_a_counterfactual_about_the_same_people() -> None:
@@ -112,7 +94,7 @@ def test_each_word_is_one_token_of_smollm2() -> None:
 
 
 def test_a_few_steps_lower_the_loss() -> None:
-    own = causal("truth-text-ioi-backup")
+    own = causal("truth-text-ioi-redundant")
     model = untrained(own, 0)
     decoder = decode(model)
     optimiser = torch.optim.Adam(trainable(decoder), lr=3e-3, betas=(0.9, 0.98))

@@ -54,7 +54,7 @@ from mechassay.results.records import Failure, Record
 from mechassay.results.sections import (
     checks_section,
     failed_checks,
-    failure_row,
+    failures_table,
     framed,
     measures_table,
 )
@@ -548,10 +548,7 @@ class SearchPage(Page):
             ]
             columns = ("climb", "divergence", "at its start", "changes", "local maximum")
             made.append(TextTable.of(head, columns, rows))
-        if failures:
-            failed = [failure_row(failure, "circuit") for failure in failures]
-            made.append(TextTable.of("What failed", ("circuit", "why"), failed, words=True))
-        return made
+        return [*made, *failures_table(failures, "circuit")]
 
     def sections(
         self,

@@ -45,7 +45,7 @@ from mechassay.results.page import Column, Figure, Page, Row, Section, Text, Tex
 from mechassay.results.plots import draw_points
 from mechassay.results.records import Failure, Measure, Record, Selection, Spec, Table
 from mechassay.results.result import RecordContents, Result
-from mechassay.results.sections import failure_row, framed
+from mechassay.results.sections import failures_table, framed
 from mechassay.results.text import plain_number
 from mechassay.runs.job import Bench, Cell, Job, cell_name, made_by, shown_model
 from mechassay.stats.intervals import (
@@ -376,11 +376,7 @@ class ShiftPage(Page):
         self, records: Sequence[Record], failures: Sequence[Failure] = ()
     ) -> list[TextTable]:
         """The kinds of prompts of every circuit, and what failed."""
-        made = [_table(record) for record in records]
-        if failures:
-            failed = [failure_row(failure, "circuit") for failure in failures]
-            made.append(TextTable.of("What failed", ("circuit", "why"), failed, words=True))
-        return made
+        return [*map(_table, records), *failures_table(failures, "circuit")]
 
     def sections(
         self,

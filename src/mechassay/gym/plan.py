@@ -20,6 +20,11 @@ TASKS = option(
     complete="gym tasks",
     first=True,
 )
+SOURCE = option(
+    "Where tasks are from: hub (aryaman/causalgym), a folder of its rows, a .json file of its"
+    " templates; else they are ours.",
+    complete="files",
+)
 DTYPES = option("float32, float64, bfloat16 or float16; several by model: float32,MODEL=bfloat16.")
 REVISIONS = option(
     "Checkpoint of the models: a revision of the hub, or a subfolder, such as step512. Repeat for"
@@ -54,14 +59,7 @@ class GymPlan:
         ),
     ] = PUBLISHED
     revisions: Annotated[tuple[str, ...], REVISIONS] = ()
-    source: Annotated[
-        str,
-        option(
-            "Where tasks are from: hub (aryaman/causalgym), a folder of its rows, a .json file of"
-            " its templates; else they are ours.",
-            complete="files",
-        ),
-    ] = ""
+    source: Annotated[str, SOURCE] = ""
     layers: Annotated[str, option("`all`, numbers such as 0,3,6, or every third: ::3.")] = "all"
     seeds: Annotated[
         tuple[int, ...],
@@ -116,14 +114,7 @@ class GymCheckPlan:
     models: Annotated[tuple[str, ...], options.LOADED_MODELS]
     tasks: Annotated[tuple[str, ...], TASKS] = (ALL_TASKS,)
     revisions: Annotated[tuple[str, ...], REVISIONS] = ()
-    source: Annotated[
-        str,
-        option(
-            "Where tasks are from: hub (aryaman/causalgym), a folder of its rows, a .json file of"
-            " its templates; else they are ours.",
-            complete="files",
-        ),
-    ] = ""
+    source: Annotated[str, SOURCE] = ""
     limit: Annotated[int, options.limit("Test sentences of each task.", least=2, first=True)] = 100
     dtype: Annotated[str, DTYPES] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False

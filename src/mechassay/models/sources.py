@@ -93,10 +93,6 @@ def truth_names() -> list[str]:
 
 MADE_TRUTHS = (
     "truth-text-ioi",
-    "truth-text-ioi-backup",
-    "truth-text-ioi-negative",
-    "truth-text-ioi-negatives",
-    "truth-text-ioi-parallel",
     "truth-text-ioi-redundant",
 )
 """Ground truths of InterpBench's size, which `mechassay truth make` trains on this machine."""

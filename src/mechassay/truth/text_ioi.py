@@ -1,14 +1,9 @@
-"""Six models of InterpBench's size that do IOI in English, by circuits with what real ones have.
+"""Two models of InterpBench's size that do IOI in English, by circuits with what real ones have.
 
     "When Kate and Paul went to the store, Paul gave a book to" -> " Kate"
 
     truth-text-ioi               one name mover
-    truth-text-ioi-negative      and a negative head, which lowers the answer
-    truth-text-ioi-negatives     and two of them, a strong and a weak one
     truth-text-ioi-redundant     two movers share the work
-    truth-text-ioi-parallel      two paths: each mover has an inhibition head of its own
-    truth-text-ioi-backup        a second mover, which writes more where the first one's name is
-                                 not its own
 
 Six layers of four heads, 64 wide, as InterpBench's model of IOI (Gupta et al. 2024; Mueller et
 al. 2025, appendix F). Each word is one token of SmolLM2's tokenizer; no other words are known.
@@ -18,10 +13,7 @@ to the end, movers attend to the name that is not inhibited. A model is trained
 
     logits = sum over movers w of weight[w] onehot(answer[w])
 
-where answer[w] is the name that w's inhibition head leaves over. The weights sum to `LOGIT`; that
-of a negative head is negative, so that a circuit without it overshoots. Measures that reward
-overshoot differ from those that do not only on such models. A backup's weight is larger by `MORE`
-where the first mover's answer is another name, as if that one was cut.
+where answer[w] is the name that w's inhibition head leaves over. The weights sum to `LOGIT`.
 """
 
 from __future__ import annotations
@@ -57,7 +49,6 @@ TEMPLATES = (
     "Today {name_A} and {name_B} met near the {place} and {name_C} offered a {object} to",
     "Then {name_A} and {name_B} left the {place}, and {name_C} brought a {object} to",
 )
-MORE = 4.0
 SAME_PEOPLE = "same-people"
 
 
@@ -108,8 +99,7 @@ class CausalTextIOI(Causal):
 
     Attributes:
         inhibitors: the inhibition head of each mover.
-        weights: of each mover; negative for a negative head.
-        backed: the movers that write more where another one's answer differs, and that one.
+        weights: of each mover.
     """
 
     task = TextIOI()
@@ -124,7 +114,6 @@ class CausalTextIOI(Causal):
     duplicate: ClassVar[str] = "a0.h2"
     inhibitors: ClassVar[Mapping[str, str]] = {"a4.h1": "a2.h3"}
     weights: ClassVar[Mapping[str, float]] = {"a4.h1": LOGIT}
-    backed: ClassVar[Mapping[str, str]] = {}
     free_edges: ClassVar[tuple[str, ...]] = ("input->a0.h2<q>",)
 
     @property
@@ -141,7 +130,7 @@ class CausalTextIOI(Causal):
         for mover, inhibitor in self.inhibitors.items():
             names += [f"{inhibitor}->{mover}<q>", f"{mover}->logits"]
             names += [f"input->{mover}<{part}>" for part in "kv"]
-        return (*names, *(f"{first}->{second}<q>" for second, first in self.backed.items()))
+        return tuple(names)
 
     @property
     def constant_edges(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -165,10 +154,6 @@ class CausalTextIOI(Causal):
         total = np.zeros((len(own), len(PEOPLE)))
         for mover, weight in self.weights.items():
             answer = self._answer(own, other, variable, mover)
-            if mover in self.backed and variable != mover:
-                first = self._answer(own, other, variable, self.backed[mover])
-                differs = (answer != first).any(axis=1, keepdims=True)
-                total += MORE * differs * answer
             undefined = ~answer.any(axis=1, keepdims=True)
             total += np.where(undefined, np.nan, weight * answer)
         return total
@@ -178,53 +163,13 @@ class CausalTextIOI(Causal):
         return counts > 0, counts > 1
 
 
-class _Begun(CausalTextIOI):
-    """One that begins with the weights of the plain model, whose heads it has."""
+class Redundant(CausalTextIOI):
+    """Two movers read the same inhibition head. It begins with the plain model's weights."""
 
-    recipe: ClassVar[tuple[Mapping[str, float], ...]] = (
-        {"steps": 1500, "batch_size": 96, "rate": 1e-3, "seed": 1},
-    )
+    recipe: ClassVar[tuple[Mapping[str, float], ...]] = CausalTextIOI.recipe[1:]
     begins_with: ClassVar[str] = "truth-text-ioi"
-
-    @property
-    def copies(self) -> dict[str, tuple[str, float]]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        plain = CausalTextIOI.inhibitors
-        ((mover, inhibitor),) = plain.items()
-        heads = {head: (inhibitor, 1.0) for head in self.inhibitors.values() if head != inhibitor}
-        return {**heads, **{own: (mover, weight / LOGIT) for own, weight in self.weights.items()}}
-
-
-class WithNegative(_Begun):
-    """A negative head writes a third of what the mover writes, with the other sign."""
-
-    inhibitors: ClassVar[Mapping[str, str]] = {"a4.h1": "a2.h3", "a5.h2": "a2.h3"}
-    weights: ClassVar[Mapping[str, float]] = {"a4.h1": 12.0, "a5.h2": -4.0}
-
-
-class WithNegatives(_Begun):
-    """A strong negative head and a weak one."""
-
-    inhibitors: ClassVar[Mapping[str, str]] = dict.fromkeys(("a4.h1", "a4.h3", "a5.h2"), "a2.h3")
-    weights: ClassVar[Mapping[str, float]] = {"a4.h1": 14.0, "a4.h3": -2.0, "a5.h2": -4.0}
-
-
-class Redundant(_Begun):
-    """Two movers read the same inhibition head."""
-
     inhibitors: ClassVar[Mapping[str, str]] = {"a4.h1": "a2.h3", "a5.h0": "a2.h3"}
     weights: ClassVar[Mapping[str, float]] = {"a4.h1": 5.0, "a5.h0": 3.0}
-
-
-class Parallel(_Begun):
-    """Two paths from the head that finds the repeated name to the logits."""
-
-    inhibitors: ClassVar[Mapping[str, str]] = {"a4.h1": "a2.h3", "a3.h2": "a1.h0"}
-    weights: ClassVar[Mapping[str, float]] = {"a4.h1": 5.0, "a3.h2": 3.0}
-
-
-class WithBackup(_Begun):
-    """A second mover reads what the first one wrote, and writes more if that is another name."""
-
-    inhibitors: ClassVar[Mapping[str, str]] = {"a4.h1": "a2.h3", "a5.h0": "a2.h3"}
-    weights: ClassVar[Mapping[str, float]] = {"a4.h1": 6.0, "a5.h0": 2.0}
-    backed: ClassVar[Mapping[str, str]] = {"a5.h0": "a4.h1"}
+    copies: ClassVar[Mapping[str, tuple[str, float]]] = {
+        mover: ("a4.h1", weight / LOGIT) for mover, weight in weights.items()
+    }
