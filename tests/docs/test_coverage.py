@@ -40,11 +40,12 @@ def test_the_page_has_commands_and_says_what_is_left_out() -> None:
 @pytest.mark.real
 @pytest.mark.skipif(not is_fetched(REAL_MODEL), reason=f"{REAL_MODEL} is not fetched")
 def test_every_command_that_needs_no_hub_ends_well(tmp_path: Path) -> None:
-    """One after another in one folder, as some read what others wrote; beside a paper with the
-    script of a judge, and a suite.
+    """One after another in one folder, as some read what others wrote; beside two papers with
+    the script of a judge, and a suite.
     """
     for name, source in {"paper.md": "names_paper.md", "judged.yaml": "names_judged.yaml"}.items():
         shutil.copyfile(DATA / source, tmp_path / name)
+    (tmp_path / "other.md").write_text(f"{(DATA / 'names_paper.md').read_text('utf-8')}\nMore.\n")
     (tmp_path / "suite.json").write_text(json.dumps(number_suite()))
     failed: dict[str, str] = {}
     for line in commands():

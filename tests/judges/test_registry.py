@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from helpers.judges import CIRCUIT, DUPLICATE, MOVERS, claim, run
-from mechassay.claims.judgments import Judgments
+from mechassay.claims.judgments import Judgments, SourceDocument
 from mechassay.cli.main import main
 from mechassay.errors import BadUsage
 from mechassay.judges.registry import AGREEMENT, ALONE, CONTRADICTION, CircuitRegistry
@@ -67,6 +67,15 @@ def test_the_record_has_a_page_and_every_claim() -> None:
 def test_one_paper_is_no_registry() -> None:
     with pytest.raises(BadUsage, match="two papers or more; got 1"):
         CircuitRegistry.of({"only": run(claim("circuit", CIRCUIT))})
+
+
+def test_a_paper_does_not_agree_with_itself() -> None:
+    documents = (SourceDocument(sha256="a" * 64, name="paper.md"),)
+    twice = {
+        name: own.model_copy(update={"documents": documents}) for name, own in papers().items()
+    }
+    with pytest.raises(BadUsage, match="'first' and 'second' judge one document"):
+        CircuitRegistry.of(twice)
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,7 +85,7 @@ class CircuitRegistry(Result, kind="claims-registry"):
         """Collect judgments by the names of their papers.
 
         Raises:
-            BadUsage: fewer than two papers, or judgments by several rubrics.
+            BadUsage: fewer than two papers, one twice, or judgments by several rubrics.
         """
         if len(judged) < 2:
             raise BadUsage(f"A registry is over two papers or more; got {len(judged)}.")
@@ -93,6 +93,15 @@ class CircuitRegistry(Result, kind="claims-registry"):
         if len(rubrics) > 1:
             raise BadUsage(f"A registry is by one rubric; these judgments are by {rubrics}.")
         papers = tuple(judged)
+        paper_of: dict[str, str] = {}
+        for paper, own in judged.items():
+            for document in own.documents:
+                first = paper_of.setdefault(document.sha256, paper)
+                if first != paper:
+                    raise BadUsage(
+                        f"{first!r} and {paper!r} judge one document, which would agree with"
+                        " itself; judgments of one paper go to claims vote."
+                    )
         circuits = [
             KnownCircuit(
                 group.lead.id,
