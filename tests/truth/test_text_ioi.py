@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,24 @@ import torch
 
 from helpers.tiny_gguf import real
 from mechassay.circuits.circuit import Circuit
+from mechassay.errors import MechassayError, UnknownName
 from mechassay.models.families import decode
 from mechassay.models.graph import Graph
+from mechassay.models.sources import made_truth_folder
+from mechassay.truth import training
+from mechassay.truth.ground_truth import load_truth
 from mechassay.truth.tasks import CAUSAL, words_of
-from mechassay.truth.text_ioi import PEOPLE, SAME_PEOPLE, CausalTextIOI, TextIOI
-from mechassay.truth.training import N_HEADS, Prompts, trainable, untrained
+from mechassay.truth.text_ioi import PEOPLE, SAME_PEOPLE, CausalTextIOI, Redundant, TextIOI
+from mechassay.truth.training import (
+    N_HEADS,
+    Prompts,
+    copy_heads,
+    make_from_recipe,
+    trainable,
+    untrained,
+)
+from mechassay.truth.verification import Verification
+from mechassay.utils.display import SILENT
 
 NAMES = tuple(name for name in CAUSAL.names() if name.startswith("truth-text-ioi"))
 TASK = TextIOI()
@@ -106,3 +120,63 @@ def test_a_few_steps_lower_the_loss() -> None:
         optimiser.step()
         losses.append(float(loss.detach()))
     assert losses[-1] < losses[0]
+
+
+def written(model: Any, layer: int, head: int) -> torch.Tensor:
+    """What a head writes for one random stream, with its own rows and no positions."""
+    block, width = model.model.layers[layer], 16
+    rows = slice(head * width, (head + 1) * width)
+    stream = torch.randn(14, 64, generator=torch.Generator().manual_seed(1))
+    normed, attention = block.input_layernorm(stream), block.self_attn
+    query, key, value = (
+        normed @ getattr(attention, f"{part}_proj").weight[rows].T for part in "qkv"
+    )
+    pattern = (query @ key.T / width**0.5).softmax(dim=-1)
+    return pattern @ value @ attention.o_proj.weight[:, rows].T
+
+
+def test_heads_begin_as_copies_that_write_a_share_of_the_same() -> None:
+    model = untrained(causal("truth-text-ioi-redundant"), 0).requires_grad_(False)
+    gains = torch.Generator().manual_seed(2)
+    for layer in model.model.layers:
+        layer.input_layernorm.weight.copy_(0.5 + torch.rand(64, generator=gains))
+    mover, other = written(model, 4, 1), written(model, 4, 2)
+    copy_heads(model, causal("truth-text-ioi-redundant"))
+    torch.testing.assert_close(written(model, 4, 1), 5 / 8 * mover)
+    torch.testing.assert_close(written(model, 5, 0), 3 / 8 * mover)
+    torch.testing.assert_close(written(model, 4, 2), other, atol=0, rtol=0)
+
+
+@pytest.fixture
+def short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Recipes of two steps a phase, made in a cache of their own."""
+    monkeypatch.setenv("MECHASSAY_CACHE", str(tmp_path))
+    phases = ({"steps": 2, "batch_size": 8, "pool": 50},) * 2
+    monkeypatch.setattr(CausalTextIOI, "recipe", phases)
+    monkeypatch.setattr(Redundant, "recipe", phases[1:])
+    monkeypatch.setattr(training, "MADE_ON", 4)
+    return tmp_path
+
+
+def test_a_model_whose_circuit_does_not_hold_is_not_kept(short: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(MechassayError, match="truth-text-ioi: the circuit does not hold"):
+            make_from_recipe("truth-text-ioi", progress=SILENT)
+    made = made_truth_folder("truth-text-ioi")
+    assert not made.exists() and short in made.parents
+    with pytest.raises(UnknownName):
+        make_from_recipe("truth-ioi", progress=SILENT)
+
+
+def test_one_whose_circuit_holds_is_made_once_with_what_it_begins_with(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Verification, "holds", True)
+    folder = make_from_recipe("truth-text-ioi-redundant", progress=SILENT)
+    plain = made_truth_folder("truth-text-ioi")
+    assert folder == made_truth_folder("truth-text-ioi-redundant") and plain.is_dir()
+    assert sorted(path.name for path in folder.parent.iterdir()) == [plain.name, folder.name]
+    before = (folder / "model.safetensors").stat().st_mtime_ns
+    assert make_from_recipe("truth-text-ioi-redundant", progress=SILENT) == folder
+    assert (folder / "model.safetensors").stat().st_mtime_ns == before
+    assert load_truth("truth-text-ioi-redundant").task.name == TASK.name
