@@ -16,7 +16,6 @@ import pytest
 
 from mechassay.errors import BadPairs
 from mechassay.models.graph import Graph
-from mechassay.models.sources import MADE_TRUTHS
 from mechassay.prompts.pairs import Example, Prompt
 from mechassay.tasks import SPLITS, TRUTHS
 from mechassay.testing.checks import check_task
@@ -66,7 +65,7 @@ def test_a_split_without_any_prompt_is_an_error_and_no_endless_search() -> None:
             list(Single().generate(split, 0))
 
 
-NAMES = [name for name in CAUSAL.names() if name not in MADE_TRUTHS]
+NAMES = CAUSAL.names()
 
 
 @cache

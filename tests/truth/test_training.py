@@ -22,10 +22,10 @@ from mechassay.circuits.evaluation.metrics import recovery_of
 from mechassay.errors import BadFile, BadUsage, NonFinite, UnknownName
 from mechassay.models.families import decode
 from mechassay.models.graph import Graph
-from mechassay.models.sources import MADE_TRUTHS
 from mechassay.truth.ground_truth import load_truth, truth_folder
-from mechassay.truth.tasks import CAUSAL, LOGIT, CausalIOI, CausalPreviousToken
+from mechassay.truth.tasks import CAUSAL, CausalIOI, CausalPreviousToken
 from mechassay.truth.training import (
+    LOGIT,
     N_HEADS,
     Prompts,
     Training,
@@ -37,7 +37,7 @@ from mechassay.truth.training import (
 from mechassay.truth.verification import ABLATIONS, LEAST_SHARE, MARGIN, Verification, verify
 
 truth_of = cache(load_truth)
-NAMES = [name for name in CAUSAL.names() if name not in MADE_TRUTHS]
+NAMES = CAUSAL.names()
 SHORT = Training(steps=20, batch_size=36, pool=300, seed=3)
 # Trained once; no test changes the model.
 trained = cache(lambda: train(CausalPreviousToken(), SHORT))

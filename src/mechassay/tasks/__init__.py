@@ -57,8 +57,6 @@ TRUTHS = Registry(
         "truth-mcqa-trained": "mechassay.truth.tasks:Choices",
         "truth-previous-token": "mechassay.truth.tasks:PreviousToken",
         "truth-previous-token-trained": "mechassay.truth.tasks:PreviousToken",
-        "truth-text-ioi": "mechassay.truth.text_ioi:TextIOI",
-        "truth-text-ioi-redundant": "mechassay.truth.text_ioi:TextIOI",
     },
     plural="truths",
 )

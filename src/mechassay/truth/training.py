@@ -31,7 +31,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-import shutil
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,26 +44,16 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from mechassay.circuits.circuit import Circuit
-from mechassay.errors import BadFile, BadUsage, MechassayError, NonFinite, first_line, one_of
+from mechassay.errors import BadFile, BadUsage, NonFinite, first_line
 from mechassay.models.decoder import Decoder
 from mechassay.models.families import decode
 from mechassay.models.forward import Constants, Contrast, Trace, constant_trace, trace
 from mechassay.models.gradients import masked_readout
 from mechassay.models.graph import Graph
 from mechassay.models.model import Model, load_model
-from mechassay.models.sources import MADE_TRUTHS, made_truth_folder
-from mechassay.models.weight_files import is_model_folder
 from mechassay.prompts.batch import Batch
-from mechassay.truth.tasks import CAUSAL, Causal, Tokens, words_of
-from mechassay.truth.verification import (
-    ABLATIONS,
-    LEAST_SHARE,
-    MARGIN,
-    Verification,
-    verify,
-    write_model,
-    write_truth,
-)
+from mechassay.truth.tasks import Causal, Right, Tokens
+from mechassay.truth.verification import ABLATIONS, Verification, verify, write_model, write_truth
 from mechassay.utils.checkpoint import descend, key_of
 from mechassay.utils.display import BAR, Progress
 from mechassay.utils.files import read_tensors
@@ -74,8 +63,10 @@ if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
 
 
-N_HEADS = 4
+WIDTH, N_HEADS = 48, 4
 ROPE_THETA = 100.0
+CONTEXT = 16
+LOGIT = 8.0
 WEIGHTS = "model.safetensors"
 CLIP = 1.0
 SPLIT, SEED = "test", 0
@@ -139,7 +130,6 @@ def train(
     model = untrained(causal, training.seed)
     if start is not None:
         _begin_with(model, start)
-        copy_heads(model, causal)
     decoder = decode(model)
     parameters = trainable(decoder)
     optimiser = torch.optim.Adam(parameters, betas=(0.9, 0.98))
@@ -201,44 +191,17 @@ def _begin_with(model: LlamaForCausalLM, folder: Path) -> None:
     model.load_state_dict(tensors)
 
 
-def copy_heads(model: LlamaForCausalLM, causal: Causal) -> None:
-    """Let heads begin as copies of others, see `Causal.copies`: same query, key and value of the
-    stream, whatever the gains of the layers' norms are, and what they write times a factor.
-    """
-    width = causal.width // N_HEADS
-    layers: Any = model.model.layers
-    # All are read before one is written: a head may be a copy of one that is changed itself.
-    read: dict[str, tuple[list[Tensor], Tensor]] = {}
-    for new, (old, factor) in causal.copies.items():
-        layer, head = (int(part) for part in old[1:].split(".h"))
-        to_layer = int(new[1:].split(".h")[0])
-        rows, source = slice(head * width, (head + 1) * width), layers[layer]
-        gains = source.input_layernorm.weight / layers[to_layer].input_layernorm.weight
-        attention = source.self_attn
-        parts = [attention.q_proj, attention.k_proj, attention.v_proj]
-        inputs = [part.weight[rows] * gains for part in parts]
-        read[new] = inputs, factor * attention.o_proj.weight[:, rows]
-    for new, (inputs, output) in read.items():
-        layer, head = (int(part) for part in new[1:].split(".h"))
-        rows, attention = slice(head * width, (head + 1) * width), layers[layer].self_attn
-        for part, value in zip(
-            (attention.q_proj, attention.k_proj, attention.v_proj), inputs, strict=True
-        ):
-            part.weight[rows] = value
-        attention.o_proj.weight[:, rows] = output
-
-
 def untrained(causal: Causal, seed: int) -> LlamaForCausalLM:
     """A model with random weights for a causal model's task."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
         vocab_size=len(causal.task.vocabulary),
-        hidden_size=causal.width,
+        hidden_size=WIDTH,
         intermediate_size=causal.d_mlp,
         num_hidden_layers=causal.n_layers,
         num_attention_heads=N_HEADS,
-        max_position_embeddings=causal.context,
+        max_position_embeddings=CONTEXT,
         rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
         tie_word_embeddings=False,
         bos_token_id=0,
@@ -251,7 +214,7 @@ def untrained(causal: Causal, seed: int) -> LlamaForCausalLM:
     for name, parameter in model.named_parameters():
         if parameter.ndim == 2:
             # Rows of length 1 for tokens; what is written is of that size too.
-            scale = 1 / math.sqrt(causal.width) if "embed" not in name else 1.0
+            scale = 1 / math.sqrt(WIDTH) if "embed" not in name else 1.0
             parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
     return model
 
@@ -320,57 +283,6 @@ def make_truth(
         write_truth(folder, causal.task.name, holding, split=SPLIT, seed=SEED, training=about)
     checkpoint.unlink()
     return losses, verifications
-
-
-MADE_ON = 200
-"""Pairs that a ground truth which is made here is verified on."""
-
-
-def make_from_recipe(name: str, *, progress: Progress = BAR) -> Path:
-    """Make a ground truth of InterpBench's size by its recipe, unless that was done before.
-
-    Its trainings go on where they were stopped. The model is kept in the cache only if the circuit
-    of counterfactuals holds here: other machines round otherwise.
-
-    Returns:
-        The folder of the model.
-
-    Raises:
-        UnknownName: no such ground truth is made.
-        MechassayError: its circuit does not hold on this machine, with what it lacks.
-    """
-    target = made_truth_folder(one_of("ground truth that is made", name, MADE_TRUTHS))
-    if is_model_folder(target):
-        return target
-    causal = CAUSAL.make(name)
-    start = make_from_recipe(causal.begins_with, progress=progress) if causal.begins_with else None
-    trainings = [Training(**phase) for phase in causal.recipe]
-    folders = [target.with_name(f"{name}.part{n}") for n in range(1, len(trainings) + 1)]
-    for training, folder in zip(trainings[:-1], folders[:-1], strict=True):
-        if not is_model_folder(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            checkpoint = folder / "training.safetensors"
-            model, _ = train(
-                causal, training, progress=progress, checkpoint=checkpoint, start=start
-            )
-            write_model(model, causal.task.vocabulary, folder)
-        start = folder
-    if is_model_folder(folders[-1]):
-        shutil.rmtree(folders[-1])  # One whose circuit did not hold.
-    _, done = make_truth(
-        causal, trainings[-1], folders[-1], limit=MADE_ON, progress=progress, start=start
-    )
-    if not done["counterfactual"].holds:
-        own = done["counterfactual"]
-        raise MechassayError(
-            f"{name}: the circuit does not hold on this machine: margin {own.margin:.3g}, over all"
-            f" outside at once {own.joint_margin:.3g} (each has to be {MARGIN:g}), least share"
-            f" {own.least_share:.2f} (of {LEAST_SHARE:g}). Its weights are in {folders[-1]}."
-        )
-    folders[-1].rename(target)
-    for folder in folders[:-1]:
-        shutil.rmtree(folder)
-    return target
 
 
 def _check_folder(folder: Path, checkpoint: Path, key: str) -> None:
@@ -445,10 +357,10 @@ class Prompts:
     ) -> Float[Tensor, "batch vocab"]:
         """Squared errors of logits where cut edges carry one kind of thing."""
         own, other = (self.tokens[rng.integers(len(self.tokens), size=size)] for _ in range(2))
-        wanted, node = (
+        right, node = (
             self._interchanges(own, other, rng)
             if carried == "counterfactual"
-            else (self.causal.logits(own, other, None), NONE.repeat(size))
+            else (self.causal.answers(own, other, None), NONE.repeat(size))
         )
         batch = Batch.from_tokens(
             torch.from_numpy(own), torch.from_numpy(other), [1] * size, [2] * size
@@ -463,21 +375,21 @@ class Prompts:
         mask = self._masks(node, carried, rng).to(decoder.embedding)
         logits = masked_readout(decoder, Contrast(batch, ctx, 0, clean, reference), mask).all()
         target = torch.zeros_like(logits)
-        target[:, 1 : 1 + wanted.shape[1]] = torch.from_numpy(wanted).to(logits)
+        target[:, 1 : 1 + right.shape[1]] = LOGIT * torch.from_numpy(right).to(logits)
         return (logits - target).square()
 
     def _interchanges(
         self, own: Tokens, other: Tokens, rng: np.random.Generator
-    ) -> tuple[Float[np.ndarray, "prompts words"], Int[np.ndarray, "prompts"]]:
-        """Logits of the words, and which variable has the other prompt's value: -1 for none."""
-        logits, node = self.causal.logits(own, other, None), NONE.repeat(len(own))
+    ) -> tuple[Right, Int[np.ndarray, "prompts"]]:
+        """Right answers, and which variable has the other prompt's value: -1 for none."""
+        right, node = self.causal.answers(own, other, None), NONE.repeat(len(own))
         # One more than there are variables: in that share nothing is interchanged.
-        drawn = rng.integers(len(self.nodes) + 1, size=len(own))
+        wanted = rng.integers(len(self.nodes) + 1, size=len(own))
         for number, variable in enumerate(self.causal.nodes):
-            moved = self.causal.logits(own, other, variable)
-            rows = (drawn == number) & ~np.isnan(moved).any(axis=1)
-            logits, node = np.where(rows[:, None], moved, logits), np.where(rows, number, node)
-        return logits, node
+            moved = self.causal.answers(own, other, variable)
+            rows = (wanted == number) & moved.any(axis=1)
+            right, node = np.where(rows[:, None], moved, right), np.where(rows, number, node)
+        return right, node
 
     def _masks(
         self, node: Int[np.ndarray, "prompts"], carried: str, rng: np.random.Generator
@@ -497,7 +409,7 @@ def pool(causal: Causal, size: int, seed: int) -> Tokens:
     number = {word: place for place, word in enumerate(causal.task.vocabulary)}
     rng = np.random.default_rng(seed)
     prompts = (causal.task.draw_from("train", rng)[0] for _ in range(size))
-    return np.array([[number[word] for word in words_of(prompt.text)] for prompt in prompts])
+    return np.array([[number[word] for word in prompt.text.split()] for prompt in prompts])
 
 
 def constants(decoder: Decoder, clean: Trace, name: str) -> Constants:
