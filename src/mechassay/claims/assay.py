@@ -204,7 +204,7 @@ def write_alternative(claim: Claim, file: Path, load: Callable[[], Model]) -> No
 
     Raises:
         BadUsage: it is found by a method, or has another number of edges than the claim's circuit.
-        Others are those of `claimed_circuit`.
+            Others are those of `claimed_circuit`.
     """
     assert claim.alternative is not None
     other = claim.model_copy(
