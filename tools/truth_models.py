@@ -15,7 +15,8 @@ trained one for counterfactuals; for another ablation it is left out. Known site
 (`mechassay.causal_models.true_sites`) that do not hold are refused. The check compares text files
 as they are, tensors to 1e-6 (matrix products are not rounded the same everywhere), the edges
 exactly, and effects not at all: the largest effect outside a compiled circuit is mostly rounding.
-Weights of trained models are those that `mechassay truth train` wrote, and are not touched.
+Weights of trained models are those that `mechassay truth train` wrote, rounded to float16, and are
+not touched.
 """
 
 from __future__ import annotations

@@ -255,7 +255,7 @@ def discrimination_record(
     made: Provenance,
     *,
     cell: Mapping[str, str],
-    realised: Mapping[str, float] | None = None,
+    spent: Mapping[str, float] | None = None,
 ) -> Record:
     """A metric's discriminations as a record: AUROCs as measures (of "result" the repaired ones, of
     "page" the published ones), and tables of everything, and of every subject.
@@ -291,6 +291,6 @@ def discrimination_record(
             Table.of("discrimination", ("variant", "against"), told),
             Table.of("subjects", keys, subjects),
         ],
-        realised=dict(realised or {}),
+        spent=dict(spent or {}),
         provenance=made,
     )

@@ -148,7 +148,7 @@ class MeasureTrialJob(Job):
             specs,
             provenance(device=bench.device, dtype="float32", seed=self.seed),
             cell=cell.of,
-            realised={"seconds": round(time.perf_counter() - begin, 3)},
+            spent={"seconds": round(time.perf_counter() - begin, 3)},
         )
 
     def _about(self, sort: str) -> dict[str, Any]:

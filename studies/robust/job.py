@@ -273,7 +273,7 @@ class _Repeat:
                 *_rounds(scores),
             ],
             data=data,
-            realised={
+            spent={
                 "seconds": round(time.perf_counter() - begin, 3),
                 "pairs_of_the_grid": n_pairs,
             },

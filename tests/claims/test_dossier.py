@@ -89,7 +89,7 @@ def record(
             groups=list(map(str, range(n_pairs))),
             columns={"clean": [gap] * n_pairs, "empty": [0.0] * n_pairs},
         ),
-        realised={"evaluate_seconds": 12.0},
+        spent={"evaluate_seconds": 12.0},
         data={"test": Selection(hash=prompts)},
         provenance=provenance(device="cpu", dtype="float32", seed=seed),
     )

@@ -67,6 +67,6 @@ def test_a_kind_of_run_of_one_file(installed: Path, tmp_path: Path) -> None:
 
 
 def numbers(record: Record) -> str:
-    return record.model_copy(update={"provenance": None, "realised": {}}).model_dump_json(
+    return record.model_copy(update={"provenance": None, "spent": {}}).model_dump_json(
         warnings=False
     )

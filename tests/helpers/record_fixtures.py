@@ -140,7 +140,7 @@ def make_record() -> Callable[..., Record]:
                 Table.of("random areas", ("of", "seed"), areas),
             ],
             "values": Values(unit="pair", ids=names, groups=names, columns=columns),
-            "realised": {"localize_seconds": 1.5, "evaluate_seconds": 2.0},
+            "spent": {"localize_seconds": 1.5, "evaluate_seconds": 2.0},
             "provenance": Provenance(
                 created="2026-01-01T00:00:00+00:00",
                 commit="abc123",

@@ -50,8 +50,8 @@ def test_every_run_of_the_judge_is_a_file_of_judgments_with_scores(tmp_path: Pat
     assert first == second and first.rater.id == "script of careful"
     assert len(list((tmp_path / "answers").glob("*.json"))) == 2 * 4
     record = read_record(tmp_path / "scores" / "1" / "names-circuit.json")
-    assert record.kind == "claims" and record.realised["requests"] == 4
-    assert record.realised["cost"] == 0 and record.specs["judge"].args["steps"] == "per-criterion"
+    assert record.kind == "claims" and record.spent["requests"] == 4
+    assert record.spent["cost"] == 0 and record.specs["judge"].args["steps"] == "per-criterion"
     page = (tmp_path / "report.html").read_text("utf-8")
     assert "2 runs of the judge" in page and 'href="run-2.html"' in page
     assert "recovers 97 %" in page and "NO_VARIANCE_REPORTED" in page

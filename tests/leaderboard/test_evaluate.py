@@ -465,8 +465,8 @@ def test_a_published_record_has_rounded_numbers_and_nothing_about_examples(
     private_record: Record,
 ) -> None:
     record = published(private_record, PrivateSeed("2026-11", SEED))
-    assert private_record.tables and private_record.values is not None and private_record.realised
-    assert not (record.tables or record.values or record.realised or record.warnings)
+    assert private_record.tables and private_record.values is not None and private_record.spent
+    assert not (record.tables or record.values or record.spent or record.warnings)
     assert record.task.args["epoch"] == "2026-11" and record.data["test"].split == "private"
     for before, after in zip(private_record.measures, record.measures, strict=True):
         own = private_record.measure(before.name)

@@ -189,7 +189,7 @@ def test_nothing_is_loaded_from_anywhere(
 
 def test_hostile_text_is_text(page: Write, make_record: Make, scores: EdgeScores) -> None:
     record = make_record(
-        HOSTILE, ids=[HOSTILE, "b"], model=HOSTILE, warnings=[HOSTILE], realised={HOSTILE: 1.0}
+        HOSTILE, ids=[HOSTILE, "b"], model=HOSTILE, warnings=[HOSTILE], spent={HOSTILE: 1.0}
     )
     failure = Failure(cell={"method": HOSTILE, HOSTILE: HOSTILE}, error=HOSTILE, message=HOSTILE)
     drawing = draw_circuit(scores, Circuit.empty(scores.graph), title=HOSTILE)
@@ -361,7 +361,7 @@ def test_labels_tell_records_apart(make_record: Make) -> None:
 
 
 def test_missing_parts_are_blank(make_record: Make) -> None:
-    record = make_record(realised={"peak_memory_gb": 1.0})
+    record = make_record(spent={"peak_memory_gb": 1.0})
     assert math.isnan(seconds(record)) and "seconds" not in cells([record])[0]
     assert kept_at(record, 0.33) == ""
 

@@ -67,7 +67,7 @@ def record(**changes: Any) -> Record:
             columns={"clean": [1, NAN, 3.5]},
         ),
         "data": {"test": Selection(hash="abc", kept=3, dropped={"too long": 2})},
-        "realised": {"seconds": 1.5},
+        "spent": {"seconds": 1.5},
         "warnings": ["Only 3 examples: intervals are rough."],
         "provenance": provenance(device="cpu", dtype="float32", seed=7, data_hash="abc"),
     }

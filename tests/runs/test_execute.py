@@ -56,7 +56,7 @@ def numbers(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for file in sorted((folder / "records").rglob("*.json")):
         record = json.loads(file.read_text())
-        for name in ("provenance", "realised", "sha256"):
+        for name in ("provenance", "spent", "sha256"):
             record.pop(name)
         found[str(file.relative_to(folder))] = record
     return found

@@ -330,7 +330,7 @@ class SearchJob(SearchPlan, Job):
                     counts=dict(zip(("clean", "corrupted"), map(len, pools), strict=True)),
                 )
             },
-            realised={"seconds": round(seconds, 3)},
+            spent={"seconds": round(seconds, 3)},
             warnings=without_fields(task, pools),
             provenance=made_by(model, self.seed, digest.hexdigest()),
         )

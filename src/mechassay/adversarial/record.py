@@ -295,7 +295,7 @@ class RecordMaker:
                 file=self.study.values_file.name,
                 sha256=DivergenceFile.file_hash(self.study.values_file),
             ),
-            realised={"evaluate_seconds": self.study.seconds, "analyse_seconds": seconds},
+            spent={"evaluate_seconds": self.study.seconds, "analyse_seconds": seconds},
             data=chosen,
             warnings=[*broken, *self._cautions(circuit)],
             provenance=made_by(model, run.seed, chosen["prompts"].hash),

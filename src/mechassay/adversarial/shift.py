@@ -340,7 +340,7 @@ class ShiftJob(ShiftPlan, Job):
             },
             made_by(model, self.seed, data[HOME].hash),
             cell=dict(cell.of),
-            realised={"seconds": round(time.perf_counter() - begin, 3)},
+            spent={"seconds": round(time.perf_counter() - begin, 3)},
             data=data,
         )
 

@@ -187,7 +187,7 @@ def n_circuits(name: str, claim: Claim, most: int | None = None) -> int:
 
 
 def _seconds(record: Record) -> float:
-    values = [value for key, value in record.realised.items() if key.endswith("seconds")]
+    values = [value for key, value in record.spent.items() if key.endswith("seconds")]
     return sum(value for value in values if math.isfinite(value))
 
 

@@ -57,7 +57,7 @@ from mechassay.errors import BadUsage, GraphMismatch, one_of
 from mechassay.models.graph import Graph
 from mechassay.results.page import NOTHING, Section, Text, TextTable, render
 from mechassay.results.page import Figure as PageFigure
-from mechassay.results.sections import framed, parts, run_section
+from mechassay.results.sections import framed, run_section, svg_parts
 from mechassay.utils.display import counted, number, share, shortened
 from mechassay.utils.files import write_text
 
@@ -474,7 +474,7 @@ def _size_text(cut: Cut) -> str:
 
 
 def _figure(drawing: object) -> PageFigure:
-    svg, _, _ = parts(drawing)
+    svg, _, _ = svg_parts(drawing)
     return PageFigure(svg, kind="drawing")
 
 

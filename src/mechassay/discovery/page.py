@@ -58,9 +58,9 @@ from mechassay.results.sections import (
     meanings,
     measure_column,
     measured,
-    parts,
     seconds_text,
     shown_measures,
+    svg_parts,
     values_section,
     warnings_notice,
 )
@@ -688,7 +688,7 @@ def _facets(record: Record) -> dict[str, str]:
     for kind in control_kinds(record):
         if n := against_chance(record, "cpr").n_drawn.get(kind):
             texts.append(f"{n} rankings of {control_name(kind)}")
-    if seconds := record.realised.get("shared_controls_s"):
+    if seconds := record.spent.get("shared_controls_s"):
         texts.append(f"{seconds:,.1f} s, shared by all methods")
     return {
         "objective": objective(record),
@@ -702,7 +702,7 @@ def _drawings(drawings: Sequence[object]) -> list[Section]:
     point = "Point at a line or a box for its name and scores."
     blocks: list[Block] = []
     for drawing in drawings:
-        svg, name, about = parts(drawing)
+        svg, name, about = svg_parts(drawing)
         blocks.append(Figure(svg, name, f"{about} {point}", "drawing"))
         strongest: tuple[tuple[str, float], ...] = getattr(drawing, "strongest", ())
         if strongest:

@@ -373,7 +373,7 @@ class Study:
             cell=dict(cell.of),
             specs={**self._specs(cell, scores), "metric": Spec(name=self.objective.name)},
             measures=[Measure(name="scored", value=n_scored, n=len(self.train))],
-            realised={"localize_seconds": _seconds(scores)},
+            spent={"localize_seconds": _seconds(scores)},
             data=data,
             provenance=made_by(self.model, self.job.seed, data["train"].hash),
         )
@@ -410,13 +410,13 @@ class Study:
             data=data,
         )
         # After the record, whose intervals are a good part of the time.
-        realised = {
+        spent = {
             "localize_seconds": _seconds(scores),
             "evaluate_seconds": round(time.perf_counter() - begin, 3),
             "peak_memory_gb": round(_peak_memory() / 2**30, 3),
             "shared_controls_s": controls.seconds,
         }
-        record = record.changed(realised=realised)
+        record = record.changed(spent=spent)
         return self._with_metrics(record, scores, batch)
 
     def _bare(self, cell: Cell, scores: Ranked, batch: Batch) -> Record:
@@ -437,7 +437,7 @@ class Study:
                 groups=list(batch.groups),
                 columns={"clean": full.tolist(), "empty": empty.tolist()},
             ),
-            realised={
+            spent={
                 "localize_seconds": _seconds(scores),
                 "evaluate_seconds": round(time.perf_counter() - begin, 3),
                 "peak_memory_gb": round(_peak_memory() / 2**30, 3),

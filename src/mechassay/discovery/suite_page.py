@@ -539,11 +539,9 @@ def _method(record: Record) -> str:
 
 
 def _took(record: Record) -> str:
-    spent = [
-        record.realised.get(name, math.nan) for name in ("localize_seconds", "evaluate_seconds")
-    ]
+    spent = [record.spent.get(name, math.nan) for name in ("localize_seconds", "evaluate_seconds")]
     texts = [f"{seconds:.2g}" if seconds < 10 else f"{seconds:,.0f}" for seconds in spent]
-    return f"{' + '.join(texts)} s, {record.realised.get('peak_memory_gb', math.nan):.1f} GB"
+    return f"{' + '.join(texts)} s, {record.spent.get('peak_memory_gb', math.nan):.1f} GB"
 
 
 def _ability(record: Record) -> tuple[str, str, str]:

@@ -209,7 +209,7 @@ class GymJob(_OnTasks, GymPlan, Job):
             {"model": model_spec(model, cell), "task": task_spec(task)},
             made_by(model, self.seed, chosen["test"].hash),
             cell=dict(cell.of),
-            realised={"seconds": round(time.perf_counter() - begin, 3)},
+            spent={"seconds": round(time.perf_counter() - begin, 3)},
             data=chosen,
         )
 
@@ -342,7 +342,7 @@ class GymCheckJob(_OnTasks, GymCheckPlan, Job):
             {"model": spec, "task": task_spec(task)},
             made_by(model, self.seed, chosen.hash),
             cell=dict(cell.of),
-            realised={"seconds": round(time.perf_counter() - begin, 3)},
+            spent={"seconds": round(time.perf_counter() - begin, 3)},
             data={"test": chosen},
         )
 
@@ -450,7 +450,7 @@ class DirectionsJob(DirectionsPlan, Job):
             },
             made_by(model, self.seed, chosen["test"].hash),
             cell=dict(cell.of),
-            realised={"seconds": round(time.perf_counter() - begin, 3)},
+            spent={"seconds": round(time.perf_counter() - begin, 3)},
             data=chosen,
         )
         warnings = [*record.warnings, *_warnings(record, given.method, k)]

@@ -128,7 +128,7 @@ class PatchJob(PatchPlan, Job):
                 file=str(file.relative_to(bench.folder.path)),
                 sha256=hashlib.sha256(file.read_bytes()).hexdigest(),
             ),
-            realised={"seconds": round(time.perf_counter() - begin, 3)},
+            spent={"seconds": round(time.perf_counter() - begin, 3)},
             data={"test": chosen},
         )
 

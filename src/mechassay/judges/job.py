@@ -236,7 +236,7 @@ class AssessJob(AssessPlan, Job):
                     "cell": {**record.cell, "run": cell.of["run"]},
                     "specs": {**record.specs, **about},
                     "warnings": [*flags, *record.warnings],
-                    "realised": {**spent_on(exchanges), "seconds": seconds},
+                    "spent": {**spent_on(exchanges), "seconds": seconds},
                 }
             )
             for record in score_judgments(judgments, [document]).records()

@@ -108,7 +108,7 @@ def read_judged_run(folder: Path) -> JudgedRun:
         {record.cell["claim"]: record.value("cvs") for record in own},
         {record.cell["claim"]: record.value("cvs supported") for record in own},
         tuple(record.value("cvs") for record in systems if record.cell["run"] != FINAL_RUN),
-        {what: math.fsum(record.realised[what] for record in systems) for what in SPENT},
+        {what: math.fsum(record.spent[what] for record in systems) for what in SPENT},
         "; ".join(failure.message for failure in results.failures),
     )
 

@@ -184,7 +184,7 @@ def _runs_table(runs: Sequence[Sequence[Record]]) -> TextTable:
 
 def _row(own: Sequence[Record], *, linked: bool) -> Row:
     system = own[0]
-    number, spent = system.cell["run"], system.realised
+    number, spent = system.cell["run"], system.spent
     name = Markup('<a href="run-{0}.html">{0}</a>').format(number) if linked else number
     lost = sum(
         row["status"] != row["supported"]

@@ -477,7 +477,7 @@ def _settings(record: Record, role: str) -> str:
 
 
 def _seconds(record: Record) -> float:
-    spent = [value for key, value in record.realised.items() if key.endswith("seconds")]
+    spent = [value for key, value in record.spent.items() if key.endswith("seconds")]
     return float(sum(spent)) if spent else math.nan
 
 

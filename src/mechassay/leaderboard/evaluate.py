@@ -209,7 +209,7 @@ def published(record: Record, seed: PrivateSeed) -> Record:
         tables=[],
         values=None,
         warnings=[],
-        realised={},
+        spent={},
     )
 
 

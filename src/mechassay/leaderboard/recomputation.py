@@ -123,7 +123,7 @@ def _differing(cell: BoardCell, own: BoardCell) -> list[str]:
 
 
 TOLERANCE = 1e-6
-LEFT_OUT = {"provenance": True, "realised": True, "sha256": True, "values": {"sha256"}}
+LEFT_OUT = {"provenance": True, "spent": True, "sha256": True, "values": {"sha256"}}
 ORDERED_BY_LAST_BITS = ("worst pairs", "tokens", "parts")
 """Tables of adversarial records that illustrate their numbers."""
 WEIGHTS = "weights"

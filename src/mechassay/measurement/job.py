@@ -217,7 +217,7 @@ class MeasureJob(MeasurePlan, Job):
             specs,
             made_by(study.model, self.seed, data["test"].hash if data else ""),
             cell=dict(cell.of),
-            realised={"seconds": round(time.perf_counter() - begin, 3)},
+            spent={"seconds": round(time.perf_counter() - begin, 3)},
             data=data,
         )
 

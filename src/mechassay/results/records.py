@@ -400,7 +400,7 @@ class Record(Stored):
         kind: which system measured: "faithfulness", "accuracy", "adversarial".
         cell: the names by which the run asked for it: model, task, method.
         specs: what took part, by its role: model, task, method, metric, and whatever else.
-        realised: what it took: seconds, memory.
+        spent: what it took: seconds, memory.
         data: what was chosen, by role: the train and the test pairs.
         warnings: what a reader has to know.
         sha256: of the content, in files alone: `stored_text` writes it, `read_record` takes it off.
@@ -414,7 +414,7 @@ class Record(Stored):
     tables: list[Table] = Field(default_factory=list)
     checks: list[Check] = Field(default_factory=list)
     values: Values | None = None
-    realised: dict[str, Number] = Field(default_factory=dict)
+    spent: dict[str, Number] = Field(default_factory=dict)
     data: dict[str, Selection] = Field(default_factory=dict)
     warnings: list[str] = Field(default_factory=list)
     provenance: Provenance

@@ -323,7 +323,7 @@ def _facts(record: Record, more: Facets | None) -> dict[str, str]:
         name = f"{role} pairs" if role in ("train", "test") else role
         facts[name] = selection_text(chosen)
     facts |= {**_values_facts(record), **(more(record) if more else {})}
-    for key, value in record.realised.items():
+    for key, value in record.spent.items():
         if math.isfinite(value):
             facts[key.replace("_", " ")] = f"{value:,.4g}"
     return {
@@ -421,7 +421,7 @@ def run_section(facts: Sequence[Mapping[str, str]]) -> list[Section]:
     return [Section("What was run on what", (table,))] if facts else []
 
 
-def parts(drawing: object) -> tuple[str, str, str]:
+def svg_parts(drawing: object) -> tuple[str, str, str]:
     """A drawing, its title and its description, which an SVG carries itself."""
     if not isinstance(drawing, str):
         svg, name, about = (str(getattr(drawing, key)) for key in ("svg", "title", "about"))

@@ -46,7 +46,7 @@ def chance_text(chance: float) -> str:
 
 def seconds(record: Record) -> float:
     """All time spent on the record; NaN if none was noted."""
-    spent = [value for key, value in record.realised.items() if key.endswith("seconds")]
+    spent = [value for key, value in record.spent.items() if key.endswith("seconds")]
     known = [value for value in spent if not math.isnan(value)]
     return math.fsum(known) if known else math.nan
 

@@ -314,7 +314,7 @@ def _facts(record: Record) -> dict[str, str]:
         "seed": str(about.seed),
         "data hash": about.data_hash[:16],
         "dtype": about.dtype,
-        "seconds": f"{record.realised.get('seconds', math.nan):,.3g}",
+        "seconds": f"{record.spent.get('seconds', math.nan):,.3g}",
     }
 
 
@@ -410,7 +410,7 @@ def score_task(model: Model, task: Task, job: AccuracyJob, *, progress: Progress
             },
         ),
         data={"test": chosen},
-        realised={"seconds": round(time.perf_counter() - begin, 3)},
+        spent={"seconds": round(time.perf_counter() - begin, 3)},
         warnings=[
             f"Examples that could not be read and are left out: {count:,} ({reason})."
             for reason, count in sorted(examples.dropped.items())

@@ -112,7 +112,7 @@ class SAEJob(SAEPlan, Job):
         return quality.record(
             made=made_by(model, self.seed, store.key),
             cell=dict(cell.of),
-            realised={"seconds": round(time.perf_counter() - begin, 3)},
+            spent={"seconds": round(time.perf_counter() - begin, 3)},
         )
 
     def _store(self, model: Model, site: str, bench: Bench) -> ActivationStore:

@@ -336,7 +336,7 @@ def numbers(results: Results) -> dict[str, Any]:
     plain_cells: dict[str, Any] = {}
     for cell, record in results.done:
         plain = json.loads(record.model_dump_json())
-        for name in ("provenance", "realised"):
+        for name in ("provenance", "spent"):
             plain.pop(name)
         plain_cells[cell.name] = plain
     return plain_cells

@@ -287,7 +287,7 @@ class AlignmentsJob(AlignmentsPlan, Job):
             },
             made_by(model, self.seed, chosen["test"].hash),
             cell=dict(cell.of),
-            realised={"seconds": round(time.perf_counter() - begin, 3)},
+            spent={"seconds": round(time.perf_counter() - begin, 3)},
             data=chosen,
         )
         more: dict[str, dict[str, str]] = {"method": {FEATURES_SHA256: given.sha256}}

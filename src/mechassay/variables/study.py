@@ -239,7 +239,7 @@ class VariableStudy:
             },
             made_by(model, job.seed, chosen["test"].hash),
             cell=dict(cell.of),
-            realised={"seconds": round(time.perf_counter() - begin, 3)},
+            spent={"seconds": round(time.perf_counter() - begin, 3)},
             data=chosen,
         )
 
