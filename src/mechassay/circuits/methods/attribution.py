@@ -25,7 +25,8 @@ values as past: before it, activations are equal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -284,6 +285,20 @@ def _contraction_bytes(device: torch.device) -> int:
     return CONTRACTION_BYTES if free is None else max(CONTRACTION_BYTES, free // 16)
 
 
+@contextmanager
+def _products_as_precise_as(model: Model) -> Iterator[None]:
+    """On a GPU, products of fp32 tensors of a model in half precision are in TF32, which has more
+    bits than the model (10 against 7 in bf16) and is summed in fp32; in fp32 they stay exact.
+    """
+    before = torch.get_float32_matmul_precision()
+    if model.device.type == "cuda" and model.dtype in (torch.bfloat16, torch.float16):
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 @torch.no_grad()
 def contract(
     model: Model,
@@ -303,9 +318,10 @@ def contract(
     vectors = graph.n_writers + GROUPED_LAYERS * graph.readers_per_layer
     per_token = vectors * decoder.d_model * 4 * (gradients.times if keep_steps else 1)
     size = max(1, _contraction_bytes(model.device) // per_token)
-    for begin in range(0, n_tokens, size):
-        block = slice(begin, min(begin + size, n_tokens))
-        _contract_block(model, contrast, gradients, into, block, keep_steps, writers)
+    with _products_as_precise_as(model):
+        for begin in range(0, n_tokens, size):
+            block = slice(begin, min(begin + size, n_tokens))
+            _contract_block(model, contrast, gradients, into, block, keep_steps, writers)
 
 
 class _Products:
