@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from mechassay.circuits.methods.random import Random, RandomPaths
     from mechassay.circuits.scores import EdgeScores, NeuronScores, NodeScores
     from mechassay.circuits.series import agreement
+    from mechassay.circuits.stability import PartScores, Stability, resampled, score_in_parts
 
 __all__ = [
     "ACDC",
@@ -68,10 +69,12 @@ __all__ = [
     "NodeScores",
     "OptimalAblation",
     "Overlap",
+    "PartScores",
     "Random",
     "RandomPaths",
     "Recovery",
     "SmallestCircuit",
+    "Stability",
     "SubnetworkProbing",
     "UniformGradientSampling",
     "ablate",
@@ -84,7 +87,9 @@ __all__ = [
     "minimality",
     "overlap_of",
     "recovery_of",
+    "resampled",
     "run_controls",
+    "score_in_parts",
     "smallest_circuit",
 ]
 
@@ -107,5 +112,6 @@ __getattr__, __dir__ = lazy_names(
         "methods.random": "Random RandomPaths",
         "scores": "EdgeScores NeuronScores NodeScores",
         "series": "agreement",
+        "stability": "PartScores Stability resampled score_in_parts",
     },
 )

@@ -7,6 +7,7 @@ are not drawn. `circuits.graph_layout` decides the places within a row.
 A line is an edge. Its colour is the sign of its score (blue helps: the objective drops when the
 edge is ablated; orange hurts), its width grows with the square root of |score|. A grey line has
 the score 0, a dashed grey one has none. Where no edge has a score all lines are plain and grey.
+Where it is known which edges depend on the pairs (`circuits.stability`), these are dashed.
 The legend names those of these lines that are there. Edges whose |score| is a small share of the
 largest are left out and counted: most are rounding. A line enters a head at the mark q, k or v of
 the input it feeds. Pointing at a line or a node shows its name and numbers.
@@ -503,6 +504,8 @@ SAMPLES = {
     "unknown": Sample(Paint("unknown", UNKNOWN, "5 4"), "not scored"),
 }
 """The lines of a circuit with scores, in the order of the legend."""
+CONTINGENT = Sample(Paint("", "currentColor", "6 3"), "depends on the pairs")
+"""Edges that fewer than 95 % of halves of the pairs have."""
 LEAST_SHARE = 0.01
 """Edges are left out whose |score| is a smaller share of the largest."""
 SCORE_STYLE = f"""\
@@ -526,13 +529,19 @@ def score_text(score: float) -> str:
 
 
 def draw_circuit(
-    scores: DrawnScores | None, circuit: Drawable, *, title: str = "", least: float = LEAST_SHARE
+    scores: DrawnScores | None,
+    circuit: Drawable,
+    *,
+    title: str = "",
+    least: float = LEAST_SHARE,
+    stable: Bool[Tensor, "writers readers"] | None = None,
 ) -> Drawing:
     """A circuit as a self-contained SVG; see the module's description for how to read it.
 
     Args:
         scores: None if no edge has one.
         least: edges whose |score| is a smaller share of the largest are left out; 0 draws all.
+        stable: which edges do not depend on the pairs (`PartScores.stable`); others are dashed.
 
     Raises:
         GraphMismatch: the circuit belongs to another graph than the scores.
@@ -565,8 +574,16 @@ def draw_circuit(
         return f"{name}: {len(into)} in {total(into)}, {len(out)} out {total(out)}", None
 
     samples = {name: _sample(score) if scored else PLAIN for name, score in by_name.items()}
+    contingent = {
+        edge for edge in score_of if stable is not None and not bool(stable[edge[0], edge[1]])
+    }
+
+    def paint(name: str, edge: tuple[int, int]) -> Paint:
+        own = samples[name].paint
+        return replace(own, dash=CONTINGENT.paint.dash) if edge in contingent else own
+
     lines = [
-        Line.of(graph, *edge, width(score), samples[name].paint, score_text(score))
+        Line.of(graph, *edge, width(score), paint(name, edge), score_text(score))
         for (name, score), edge in zip(by_name.items(), score_of, strict=True)
     ]
     nodes, kept = nodes_between(graph, lines, look), len(circuit.pruned())
@@ -577,6 +594,7 @@ def draw_circuit(
     )
     left_out = _left_out(len(circuit) - len(lines), least)
     kinds = [sample for sample in (*SAMPLES.values(), PLAIN) if sample in samples.values()]
+    kinds += [CONTINGENT] if contingent else []
     sizes = [
         Sample(Paint("", "currentColor"), f"|score| {size:.2g}", width(size))
         for size in ((largest, largest * 0.1) if largest else ())
@@ -590,10 +608,18 @@ def draw_circuit(
         lambda name, ends: f"{name}: {len(ends)} edges {total(ends)}",
         title,
         f"{len(circuit)} edges, {paths}; {len(lines)} are drawn, between input, logits, and"
-        f" {len(nodes)} head{'s and MLPs' if len(nodes) != 1 else ' or MLP'}. {left_out}".strip(),
+        f" {len(nodes)} head{'s and MLPs' if len(nodes) != 1 else ' or MLP'}. {left_out}"
+        f"{_depends(len(contingent), len(lines)) if stable is not None else ''}".strip(),
     )
     known = [edge for edge in by_name.items() if not math.isnan(edge[1])]
     return replace(drawing, strongest=tuple(sorted(known, key=lambda edge: -abs(edge[1]))))
+
+
+def _depends(n_contingent: int, n_drawn: int) -> str:
+    """How many of the drawn edges depend on the pairs."""
+    if not n_contingent:
+        return f" All {n_drawn:,} drawn are in at least 95 % of circuits of halves of the pairs."
+    return f" Dashed are {n_contingent:,} that fewer than 95 % of halves of the pairs have."
 
 
 def check_share(least: float) -> None:

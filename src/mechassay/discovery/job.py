@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
+import numpy as np
 from rich.console import Console
 
 from mechassay.circuits.drawing import Drawing, draw_circuit
@@ -40,6 +41,7 @@ from mechassay.circuits.series import (
     ranked_hash,
     ranked_name,
 )
+from mechassay.circuits.stability import PartScores
 from mechassay.discovery.plan import CircuitsPlan, Construction, Stage
 from mechassay.discovery.study import (
     KIND,
@@ -49,6 +51,7 @@ from mechassay.discovery.study import (
     TypedMethod,
     constructed,
     optimal_ablation,
+    part_scores_file,
 )
 from mechassay.discovery.suite_page import suite_differences
 from mechassay.errors import BadFile, BadUsage, one_of
@@ -271,7 +274,9 @@ class CircuitsJob(CircuitsPlan, Job):
             drawings = [
                 drawing
                 for cell, _ in part.done
-                for drawing in _drawings(cell, self._kept_scores(cell, results), self.construction)
+                for drawing in _drawings(
+                    cell, self._kept_scores(cell, results), self.construction, folder
+                )
             ]
             every += drawings
             target = page if len(groups) == 1 else folder / "pages" / f"{group}.html"
@@ -344,7 +349,7 @@ def _duration(seconds: float) -> str:
     return f"about {hours:,.0f} h" if hours >= 10 else f"about {hours:.1f} h"
 
 
-def _drawings(cell: Cell, file: Path, construction: Construction) -> list[Drawing]:
+def _drawings(cell: Cell, file: Path, construction: Construction, folder: Path) -> list[Drawing]:
     """The strongest connected edges of scores of edges, or the largest circuit that fits."""
     name = cell.of["method"]
     if not file.exists() or name.startswith("random"):
@@ -359,4 +364,12 @@ def _drawings(cell: Cell, file: Path, construction: Construction) -> list[Drawin
     if isinstance(scores, CircuitSeries) and not len(circuit):
         return []
     edges = scores if isinstance(scores, EdgeScores) else None
-    return [replace(draw_circuit(edges, circuit, title=title), of=dict(cell.of))]
+    stable = None
+    parts = part_scores_file(folder, cell.shares, file)
+    if edges is not None and parts.is_file() and not edges.grows:
+        # The circuit's size before pruning: up to its last edge in the ranking.
+        drawn = circuit.edges.flatten().numpy()[edges.ranking("magnitude")]
+        n = int(np.flatnonzero(drawn).max(initial=-1)) + 1
+        stable = PartScores.load(parts, edges).stable(n)
+    drawing = draw_circuit(edges, circuit, title=title, stable=stable)
+    return [replace(drawing, of=dict(cell.of))]

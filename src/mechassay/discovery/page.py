@@ -27,6 +27,9 @@ from mechassay.circuits.drawing import score_text
 from mechassay.circuits.evaluation.chance import SIGN, against_chance, n_groups, n_methods
 from mechassay.circuits.evaluation.curve import SMALLEST
 from mechassay.circuits.evaluation.differences import AreaName, Differences, differences_of
+from mechassay.circuits.stability import STABILITY
+from mechassay.discovery.stability_section import READING as STABILITY_READING
+from mechassay.discovery.stability_section import stability_sections, stability_text
 from mechassay.errors import one_of
 from mechassay.results.curves import (
     CONTROL,
@@ -106,7 +109,17 @@ def verdicts(records: Sequence[Record]) -> list[str]:
     areas: tuple[AreaName, ...] = ("cpr", "cmd")
     sentences = [verdict(records, area) for area in areas]
     return list(
-        dict.fromkeys(filter(None, [smallest_text(records), *sentences, *_cautions(records)]))
+        dict.fromkeys(
+            filter(
+                None,
+                [
+                    smallest_text(records),
+                    _stability_of_smallest(records),
+                    *sentences,
+                    *_cautions(records),
+                ],
+            )
+        )
     )
 
 
@@ -114,34 +127,21 @@ def smallest_text(records: Sequence[Record]) -> str:
     """One sentence on the smallest circuit of a setting that stands for the model, or on its lack;
     empty if none was looked for.
     """
-    tried = _tried(records)
-    rows = {
-        place: {str(row["of"]): row for row in record.table(SMALLEST).rows()}
-        for place, record in enumerate(tried)
-        if record.has_table(SMALLEST)
-    }
+    tried, rows = _tried(records), _smallest_rows(records)
     if not rows:
         return ""
     some = next(iter(rows.values()))["chosen"]
     wanted = f"at least {share(_number(some, 'target'))} of what ablation changes"
     split = f"{some['split']} " if some["split"] else ""
     chosen_on = f"{some['n']:,} {split}pairs"
-    there = {place: held for place, held in rows.items() if "result" in held}
-    if not there:
+    best = _best_smallest(records)
+    if best is None:
         methods = f" that {len(tried)} methods found" if len(tried) > 1 else ""
         return (
             f"No circuit{methods} up to {share(_number(some, 'largest'))} of the edges keeps"
             f" {wanted} ({chosen_on})."
         )
-    # Chosen where it does not count: by its size and agreement on the pairs of the choice.
-    best = min(
-        there,
-        key=lambda place: (
-            _number(there[place]["chosen"], "kept"),
-            -_number(there[place]["chosen"], "value"),
-        ),
-    )
-    record, held = tried[best], there[best]
+    record, held = tried[best], rows[best]
     own, without = held["result"], held["without"]
     agreement = interval(*(_number(own, name) for name in ("value", "low", "high")))
     size = f"{own['kept']:,} edges, {share(_number(own, 'fraction'))}"
@@ -157,6 +157,37 @@ def smallest_text(records: Sequence[Record]) -> str:
             f" pairs: A {agreement}. It has {size}{by}; {after}"
         )
     return first + on
+
+
+def _smallest_rows(records: Sequence[Record]) -> dict[int, dict[str, dict[str, Any]]]:
+    """The table of the smallest circuit by its column `of`, of each record of a method by place."""
+    return {
+        place: {str(row["of"]): row for row in record.table(SMALLEST).rows()}
+        for place, record in enumerate(_tried(records))
+        if record.has_table(SMALLEST)
+    }
+
+
+def _best_smallest(records: Sequence[Record]) -> int | None:
+    """The place of the method whose smallest circuit is best, chosen where it does not count: by
+    its size and agreement on the pairs of the choice. None if no method has one.
+    """
+    there = {place: held for place, held in _smallest_rows(records).items() if "result" in held}
+
+    def worth(place: int) -> tuple[float, float]:
+        chosen = there[place]["chosen"]
+        return _number(chosen, "kept"), -_number(chosen, "value")
+
+    return min(there, key=worth, default=None)
+
+
+def _stability_of_smallest(records: Sequence[Record]) -> str:
+    """Which edges of the smallest circuit depend on the pairs; empty where that is not known."""
+    best = _best_smallest(records)
+    if best is None:
+        return ""
+    fraction = _number(_smallest_rows(records)[best]["result"], "fraction")
+    return stability_text(_tried(records)[best], fraction)
 
 
 def _random_of_size(record: Record, held: Mapping[str, Mapping[str, Any]]) -> str:
@@ -424,7 +455,8 @@ READING = {
     ),
     "Intervals": (
         "Bootstrap over the evaluated examples, whole groups at a time. They do not cover the"
-        " choice of the examples that the scores were found on."
+        " choice of the examples that the scores were found on: how much that changes is in the"
+        " section on how circuits vary with the pairs."
     ),
 }
 PROFILES = {
@@ -491,6 +523,7 @@ class CircuitsPage(Page):
             failures=failures,
             folded=[
                 *([Section("CPR and CMD as a figure", areas)] if areas else []),
+                *stability_sections(records),
                 *_first_pairs(groups),
                 *_drawings(drawings),
             ],
@@ -566,6 +599,8 @@ def reading(records: Sequence[Record]) -> dict[str, str]:
     known = dict(READING)
     if not any(record.measure("log_cpr") for record in records):
         del known["log CPR, log CMD"]
+    if any(record.has_table(STABILITY) for record in records):
+        known |= STABILITY_READING
     profiles = {str(record.metric.args.get("profile")) for record in records}
     known |= {f"Profile {name}": text for name, text in PROFILES.items() if name in profiles}
     return {**known, **meanings(records)}

@@ -42,7 +42,13 @@ from mechassay.circuits.graph_files import ENDINGS, load_scores, read_graph_file
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.method import Method, method_name, paired, settings
 from mechassay.circuits.scores import SCORES_SHA256, EdgeScores, Scores
-from mechassay.circuits.series import Ranked, load_ranked, ranked_hash
+from mechassay.circuits.series import CircuitSeries, Ranked, load_ranked, ranked_hash
+from mechassay.circuits.stability import (
+    PartScores,
+    is_mean_of_pairs,
+    parts_of,
+    score_in_parts,
+)
 from mechassay.discovery.plan import CircuitsPlan, Construction
 from mechassay.errors import BadFile, one_of
 from mechassay.models.forward import Constants
@@ -50,7 +56,7 @@ from mechassay.models.memory import token_budget, trace_bytes
 from mechassay.models.model import Model
 from mechassay.models.objectives import load_objective
 from mechassay.prompts.batch import NO_TOKEN, Batch
-from mechassay.results.records import Measure, PairTokens, Record, Spec, Values
+from mechassay.results.records import Measure, PairTokens, Record, Spec, Table, Values
 from mechassay.runs.job import Bench, Cell, made_by
 from mechassay.stats.chance import DRAWS_PER_TRY, FEW_DRAWS
 from mechassay.tasks import load_task
@@ -283,6 +289,10 @@ class Study:
         """Where the scores of a method are kept."""
         return self.bench.folder.scores_file(cell.name.removesuffix(".scores"))
 
+    def parts_file(self, cell: Cell) -> Path:
+        """Where the scores of parts of the pairs are kept, of a mean over pairs."""
+        return part_scores_file(self.bench.folder.path, self.group, self.scores_file(cell))
+
     def ranking(self, cell: Cell) -> Ranked:
         """What a cell measures: scores of a file or a method, or a folder's circuits.
 
@@ -298,16 +308,31 @@ class Study:
         """The scores of a cell's method, found now or before."""
         file = self.scores_file(cell)
         if not file.is_file():
-            self.score(self.method(cell), file).save(file)
+            self.score(self.method(cell), file, self.parts_file(cell)).save(file)
         return load_scores(file, self.model.graph)
 
-    def score(self, typed: TypedMethod, file: Path) -> Scores:
-        """The scores that a method finds on the train pairs; a checkpoint stands beside `file`."""
+    def score(self, typed: TypedMethod, file: Path, parts_file: Path) -> Scores:
+        """The scores that a method finds on the train pairs; a checkpoint stands beside `file`, and
+        those of parts of the pairs go to `parts_file`.
+        """
         job, train = self.job, self.ablated(self.train, typed.ablation)
         begin = time.perf_counter()
         scores = self._best_candidate(typed, train, file)
+        checkpoint, progress = file.with_suffix(".checkpoint"), self.bench.progress
+        if scores is None and is_mean_of_pairs(typed.method) and parts_of(train, job.seed):
+            in_parts = score_in_parts(
+                typed.method,
+                self.model,
+                train,
+                self.objective,
+                seed=job.seed,
+                progress=progress,
+                checkpoint=checkpoint,
+            )
+            parts_file.parent.mkdir(parents=True, exist_ok=True)
+            in_parts.save(parts_file)
+            scores = in_parts.scores
         if scores is None:
-            checkpoint, progress = file.with_suffix(".checkpoint"), self.bench.progress
             scores = typed.method.score(
                 self.model, train, self.objective, progress=progress, checkpoint=checkpoint
             )
@@ -409,6 +434,8 @@ class Study:
             cell=dict(cell.of),
             data=data,
         )
+        if stability := self.stability(cell, scores):
+            record = record.changed(tables=[*record.tables, stability])
         # After the record, whose intervals are a good part of the time.
         spent = {
             "localize_seconds": _seconds(scores),
@@ -418,6 +445,16 @@ class Study:
         }
         record = record.changed(spent=spent)
         return self._with_metrics(record, scores, batch)
+
+    def stability(self, cell: Cell, scores: Ranked) -> Table | None:
+        """How circuits depend on the train pairs; None where parts of them were not scored, and of
+        circuits that are grown from the logits.
+        """
+        file = self.parts_file(cell)
+        grows = isinstance(scores, EdgeScores) and scores.grows
+        if isinstance(scores, CircuitSeries) or grows or not file.is_file():
+            return None
+        return PartScores.load(file, scores).stability(seed=self.job.seed).table()
 
     def _bare(self, cell: Cell, scores: Ranked, batch: Batch) -> Record:
         """A record of the full and the empty circuit, which metrics add to."""
@@ -534,6 +571,11 @@ class Study:
                 | ({} if finder.ablation == job.ablation else {"ablation": finder.ablation}),
             ),
         }
+
+
+def part_scores_file(folder: Path, group: str, scores_file: Path) -> Path:
+    """Where a run keeps the scores of parts of the pairs that belong to a file of scores."""
+    return folder / "kept" / group / f"{scores_file.stem}.parts.safetensors"
 
 
 def pair_tokens(model: Model, batch: Batch, row: int) -> PairTokens:

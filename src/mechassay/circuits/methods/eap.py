@@ -87,6 +87,7 @@ class GradientMethod(ABC, Generic[ScoresT]):
     name: ClassVar[str]
     version: ClassVar[int] = 1
     instead: ClassVar[str] = ""
+    mean_of_pairs: ClassVar[bool] = True
     backward: str
 
     def __post_init__(self) -> None:

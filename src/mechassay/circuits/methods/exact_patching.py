@@ -164,6 +164,7 @@ class PatchingMethod(ABC, Generic[ScoresT]):
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
+    mean_of_pairs: ClassVar[bool] = True
     stack_tokens: ClassVar[int] = 4096
 
     @abstractmethod

@@ -48,7 +48,8 @@ class Method(Protocol):
     version: ClassVar[int]
 
     # A method may also have `candidates() -> Sequence[Method]`: what validation pairs decide
-    # between (`discovery.study`).
+    # between (`discovery.study`); and `mean_of_pairs = True`: its scores of pairs are the mean of
+    # its scores of each, so that how they vary costs no second run (`circuits.stability`).
 
     def score(
         self,
