@@ -167,7 +167,11 @@ def test_rows_of_one_table_are_found_under_other_ablations(tmp_path: Path) -> No
         model, ma.circuits.ablate(model, train, "mean", progress=SILENT), task.objective
     )
     kept = EdgeScores.load(RunFolder(tmp_path).scores_file(job.cells()[1].name))
-    assert torch.equal(kept.values.nan_to_num(), scores.values.nan_to_num())
+    # A run sums over parts of the pairs.
+    largest = float(scores.values.nan_to_num().abs().max())
+    torch.testing.assert_close(
+        kept.values, scores.values, rtol=0, atol=1e-6 * largest, equal_nan=True
+    )
     assert kept.provenance["ablation"] == "mean"
     curve = ma.circuits.faithfulness_curve(model, scores, test, task.objective, progress=SILENT)
     assert results.records[1].value("cmd") == pytest.approx(curve.sweeps["magnitude"].cmd.value)

@@ -31,7 +31,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from scipy.stats import rankdata
+from scipy.stats import norm, rankdata
+from scipy.stats import t as student
 from torch import Tensor
 
 from mechassay.circuits.methods.method import Method, method_name, provenance_of
@@ -42,6 +43,7 @@ from mechassay.models.model import Model
 from mechassay.models.objectives import ObjectiveLike, load_objective
 from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.results.records import Table
+from mechassay.stats.intervals import AGREE, Interval
 from mechassay.utils.checkpoint import checkpointed, key_of
 from mechassay.utils.display import BAR, SILENT, OneLine, Progress, Tabular
 from mechassay.utils.files import read_tensors, write_tensors
@@ -52,12 +54,14 @@ GROUPS_A_PART = 2
 LEAST_PARTS = 4
 """Fewer parts have no halves worth comparing."""
 N_SPLITS = 25
+LEAST_RESAMPLES = 8
+"""Fewer resamples say too little of a standard deviation."""
 SIGN_DRAWS = 4
 """Draws of random signs, each with `SIGN_SPLITS` splits."""
 SIGN_SPLITS = 10
 STABLE = 0.95
-STABILITY = "stability"
-"""The table of a record."""
+STABILITY, RESAMPLES = "stability", "resamples"
+"""The tables of a record."""
 
 
 def is_mean_of_pairs(method: Method) -> bool:
@@ -105,21 +109,14 @@ class PartScores(OneLine):
     def _whole(self) -> Float[np.ndarray, "units"]:
         return self.scores.values.flatten().numpy()[self._places]
 
-    def resamples(self, n: int, seed: int = 0) -> Iterator[Scores]:
-        """Scores of resamples: the parts drawn with replacement (bootstrap).
-
-        Raises:
-            BadUsage: fewer than one.
-        """
-        if n < 1:
-            raise BadUsage(f"At least one resample can be drawn; got {n}.")
-        rng, n_parts = np.random.default_rng(seed), len(self.parts)
-        for number in range(n):
-            weights = rng.multinomial(n_parts, np.full(n_parts, 1 / n_parts)) * self.n_pairs
-            values = self.scores.values.clone()
-            values.view(-1)[self._places] = torch.from_numpy(_mean(self.parts, weights))
-            about = {**self.scores.provenance, "resample": number, "resample seed": seed}
-            yield replace(self.scores, values=values, provenance=about)
+    def resample(self, number: int, seed: int = 0) -> Scores:
+        """Scores of one resample: as many parts, drawn with replacement (bootstrap)."""
+        rng, n_parts = np.random.default_rng((seed, number)), len(self.parts)
+        weights = rng.multinomial(n_parts, np.full(n_parts, 1 / n_parts)) * self.n_pairs
+        values = self.scores.values.clone()
+        values.view(-1)[self._places] = torch.from_numpy(_mean(self.parts, weights))
+        about = {**self.scores.provenance, "resample": number, "resample seed": seed}
+        return replace(self.scores, values=values, provenance=about)
 
     def stability(
         self, fractions: Sequence[float] = FRACTIONS, *, n_splits: int = N_SPLITS, seed: int = 0
@@ -161,7 +158,7 @@ class PartScores(OneLine):
         counts = np.zeros(self.parts.shape[1], dtype=int)
         for pair in _halves(len(self.parts), n_splits, np.random.default_rng(seed)):
             for half in pair:
-                counts += _Ranked.of(_mean(self.parts, half * self.n_pairs), by).chosen(n)
+                counts += _Order.of(_mean(self.parts, half * self.n_pairs), by).chosen(n)
         flat = torch.zeros(self.scores.values.numel(), dtype=torch.bool)
         flat[self._places] = torch.from_numpy(counts >= STABLE * 2 * n_splits)
         return flat.view_as(self.scores.values)
@@ -216,7 +213,7 @@ def _halves(
         yield one, other
 
 
-class _Ranked(NamedTuple):
+class _Order(NamedTuple):
     """Units ranked: the key, its rank, and the keys best first."""
 
     keys: Float[np.ndarray, "units"]
@@ -224,12 +221,12 @@ class _Ranked(NamedTuple):
     falling: Float[np.ndarray, "units"]
 
     @staticmethod
-    def of(values: Float[np.ndarray, "units"], by: By) -> _Ranked:
+    def of(values: Float[np.ndarray, "units"], by: By) -> _Order:
         keys = np.abs(values) if by == "magnitude" else values
         order = np.argsort(-keys, kind="stable")
         ranks = np.empty(len(order), dtype=np.int32)
         ranks[order] = np.arange(len(order), dtype=np.int32)
-        return _Ranked(keys, ranks, keys[order])
+        return _Order(keys, ranks, keys[order])
 
     def decided(self, n: int) -> int:
         """How many of the n best are better than the first one left out."""
@@ -241,7 +238,7 @@ class _Ranked(NamedTuple):
         return self.ranks < self.decided(n)
 
 
-class _Compared(NamedTuple):
+class _Halves(NamedTuple):
     """How halves agree at each size."""
 
     sizes: Int[np.ndarray, "sizes"]
@@ -256,13 +253,13 @@ class _Compared(NamedTuple):
 
 def _compared(
     scored: PartScores, sizes: Sequence[int], by: By, n_splits: int, rng: np.random.Generator
-) -> _Compared:
-    whole = _Ranked.of(_mean(scored.parts, scored.n_pairs), by)
+) -> _Halves:
+    whole = _Order.of(_mean(scored.parts, scored.n_pairs), by)
     members = [np.flatnonzero(whole.chosen(n)) for n in sizes]
     counts = [np.zeros(len(member), dtype=int) for member in members]
     jaccard, rank = np.full((2, n_splits, len(sizes)), np.nan)
     for split, pair in enumerate(_halves(len(scored.parts), n_splits, rng)):
-        one, other = (_Ranked.of(_mean(scored.parts, half * scored.n_pairs), by) for half in pair)
+        one, other = (_Order.of(_mean(scored.parts, half * scored.n_pairs), by) for half in pair)
         for place, (n, member) in enumerate(zip(sizes, members, strict=True)):
             first, second = one.chosen(n), other.chosen(n)
             either = np.count_nonzero(first | second)
@@ -271,9 +268,7 @@ def _compared(
             rank[split, place] = _correlation(one.keys[member], other.keys[member])
             counts[place] += first[member].astype(int) + second[member]
     n_stable = [int((count >= STABLE * 2 * n_splits).sum()) for count in counts]
-    return _Compared(
-        np.array([len(member) for member in members]), jaccard, rank, np.array(n_stable)
-    )
+    return _Halves(np.array([len(member) for member in members]), jaccard, rank, np.array(n_stable))
 
 
 def _correlation(one: np.ndarray, other: np.ndarray) -> float:
@@ -284,7 +279,12 @@ def _correlation(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def _row(
-    by: By, share: float, place: int, own: _Compared, drawn: Sequence[_Compared], n_units: int
+    by: By,
+    share: float,
+    place: int,
+    own: _Halves,
+    drawn: Sequence[_Halves],
+    n_units: int,
 ) -> dict[str, Any]:
     """One size of one ranking."""
     size, jaccard = int(own.sizes[place]), own.jaccard[:, place]
@@ -408,6 +408,13 @@ def score_in_parts(
     return PartScores(whole, kept, n_pairs)
 
 
+def resampled_rows(batch: Batch, number: int, seed: int = 0) -> list[int]:
+    """The pairs of one resample: as many groups, drawn with replacement, whole."""
+    names, group_of = np.unique(np.asarray(batch.groups), return_inverse=True)
+    drawn = np.random.default_rng((seed, number)).integers(len(names), size=len(names))
+    return np.concatenate([np.flatnonzero(group_of.reshape(-1) == name) for name in drawn]).tolist()
+
+
 def resampled(
     method: Method,
     model: Model,
@@ -431,14 +438,48 @@ def resampled(
     batch = model.batch(pairs)
     if is_mean_of_pairs(method) and parts_of(batch, seed):
         scored = score_in_parts(method, model, batch, objective, seed=seed, progress=progress)
-        yield from scored.resamples(n, seed)
+        yield from (scored.resample(number, seed) for number in range(n))
         return
-    rng = np.random.default_rng(seed)
-    names = sorted(set(batch.groups))
-    rows_of = {name: [i for i, of in enumerate(batch.groups) if of == name] for name in names}
     with progress.track(f"{n} resamples of {method_name(method)}", n) as advance:
-        for _ in range(n):
-            drawn = rng.choice(len(names), size=len(names))
-            rows = [row for place in drawn for row in rows_of[names[place]]]
-            yield method.score(model, batch.select(rows), objective, progress=SILENT)
+        for number in range(n):
+            chosen = batch.select(resampled_rows(batch, number, seed))
+            yield method.score(model, chosen, objective, progress=SILENT)
             advance(1)
+
+
+def interval_of_method(own: Interval, draws: Float[np.ndarray, "resamples"]) -> Interval:
+    """The interval of what a method reaches on other training pairs too, around the value at hand.
+
+    Half its width is t sqrt(h^2 / z^2 + s^2): h is half the width of `own`, the interval over test
+    pairs at the same level; s the standard deviation over resamples of the training pairs, whose
+    circuits were measured on the same test pairs; z and t are the quantiles of the normal and of
+    Student's distribution with as many degrees of freedom as there are resamples, less one.
+
+    Returns:
+        Half widths below and above the value, as `low` and `high` of an interval around 0; NaN of
+        fewer than eight resamples, where one is undefined, and where they have two peaks: no
+        interval around one of them holds both.
+    """
+    undefined = len(draws) < LEAST_RESAMPLES or bool(np.isnan(draws).any())
+    if undefined or two_peaks(draws, own.high - own.low):
+        return Interval(math.nan, math.nan, own.level)
+    tail = (1 + own.level) / 2
+    spread = (own.high - own.low) / 2 / float(norm.ppf(tail))
+    half = float(student.ppf(tail, len(draws) - 1)) * math.hypot(spread, float(draws.std(ddof=1)))
+    return Interval(-half, half, own.level)
+
+
+def two_peaks(draws: Float[np.ndarray, "resamples"], least: float = 0.0) -> bool:
+    """Whether draws fall into two clusters: a gap between neighbours is more than half of the
+    range, and at least two lie on either side.
+
+    Args:
+        least: a smaller gap tells nothing apart, such as the width of an interval over test pairs.
+    """
+    known = np.sort(draws[~np.isnan(draws)])
+    if len(known) < 4:
+        return False
+    gaps = np.diff(known)
+    widest = int(gaps.argmax())
+    apart = gaps[widest] > max(least, np.ptp(known) / 2, AGREE * float(np.abs(known).max()))
+    return bool(apart and 1 <= widest <= len(gaps) - 2)

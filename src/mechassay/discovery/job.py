@@ -41,7 +41,7 @@ from mechassay.circuits.series import (
     ranked_hash,
     ranked_name,
 )
-from mechassay.circuits.stability import PartScores
+from mechassay.circuits.stability import PartScores, is_mean_of_pairs
 from mechassay.discovery.plan import CircuitsPlan, Construction, Stage
 from mechassay.discovery.study import (
     KIND,
@@ -217,6 +217,8 @@ class CircuitsJob(CircuitsPlan, Job):
         model, n_pairs = study.model, len(study.train)
         typed = study.method(cell)
         forwards = typed.method.forwards(model.graph, n_pairs)
+        if not is_mean_of_pairs(typed.method):
+            forwards *= 1 + self.resamples
         under = (self.ablation, typed.ablation)
         if "optimal" in under and not study.constants_file("optimal").is_file():
             forwards += optimal_ablation(self.optimal, self.seed).forwards(model.graph, n_pairs)

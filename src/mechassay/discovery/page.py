@@ -29,7 +29,11 @@ from mechassay.circuits.evaluation.curve import SMALLEST
 from mechassay.circuits.evaluation.differences import AreaName, Differences, differences_of
 from mechassay.circuits.stability import STABILITY
 from mechassay.discovery.stability_section import READING as STABILITY_READING
-from mechassay.discovery.stability_section import stability_sections, stability_text
+from mechassay.discovery.stability_section import (
+    resamples_sections,
+    stability_sections,
+    stability_text,
+)
 from mechassay.errors import one_of
 from mechassay.results.curves import (
     CONTROL,
@@ -524,6 +528,7 @@ class CircuitsPage(Page):
             folded=[
                 *([Section("CPR and CMD as a figure", areas)] if areas else []),
                 *stability_sections(records),
+                *resamples_sections(records),
                 *_first_pairs(groups),
                 *_drawings(drawings),
             ],

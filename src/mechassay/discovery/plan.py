@@ -68,6 +68,14 @@ class CircuitsPlan:
             least=5,
         ),
     ] = None
+    resamples: Annotated[
+        int,
+        option(
+            "Resamples of the pairs to find circuits on, each with circuits of its own: one more"
+            " curve each, and for a method that is no mean over pairs one more scoring.",
+            least=0,
+        ),
+    ] = 0
     metrics: Annotated[tuple[str, ...], options.METRICS] = ()
     known: Annotated[
         str,

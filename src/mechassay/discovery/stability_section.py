@@ -10,11 +10,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mechassay.circuits.stability import STABILITY, STABLE
+import numpy as np
+
+from mechassay.circuits.stability import RESAMPLES, STABILITY, STABLE, two_peaks
 from mechassay.results.curves import labels
 from mechassay.results.page import NOTHING, Section, TextTable
 from mechassay.results.records import Record
-from mechassay.utils.display import number, share
+from mechassay.utils.display import interval, number, share
 
 READING = {
     "Jaccard": (
@@ -91,6 +93,41 @@ def stability_sections(records: Sequence[Record]) -> list[Section]:
             (TextTable.of("", columns, rows, caption=caption),),
         )
     ]
+
+
+def resamples_sections(records: Sequence[Record]) -> list[Section]:
+    """What the methods reach on resamples of the training pairs, of the records that have them."""
+    names = dict(zip(map(id, records), labels(records), strict=True))
+    rows: list[tuple[str, ...]] = []
+    for record in records:
+        if not record.has_table(RESAMPLES):
+            continue
+        table = record.table(RESAMPLES)
+        for name in (column for column in table.columns if column != "resample"):
+            own, method = record.measure(name), record.measure(name, "method")
+            draws = table.numbers(name)
+            ends = (own.low, own.high) if own else (math.nan, math.nan)
+            rows.append(
+                (
+                    names[id(record)],
+                    own.heading if own else name.upper(),
+                    interval(own.value, own.low, own.high) if own else NOTHING,
+                    interval(method.value, method.low, method.high) if method else NOTHING,
+                    " ".join(number(value, *ends) for value in np.sort(draws)),
+                    "two peaks" if two_peaks(draws, np.nan_to_num(ends[1] - ends[0])) else "",
+                )
+            )
+    if not rows:
+        return []
+    columns = ("method", "measure", "these circuits", "the method", "resamples, sorted", "notes")
+    caption = (
+        "Each resample draws the training pairs anew, finds circuits and measures them on the same"
+        " test pairs. The interval of these circuits is over test pairs; that of the method over"
+        " training pairs too. It has none with fewer than eight resamples, nor where they have two"
+        " peaks: no interval around one value holds both."
+    )
+    resamples = TextTable.of("", columns, rows, caption=caption)
+    return [Section("The method on other training pairs", (resamples,))]
 
 
 def _rows(record: Record, **values: Any) -> list[dict[str, Any]]:

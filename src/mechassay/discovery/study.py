@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +38,19 @@ from mechassay.circuits.evaluation.faithfulness import (
     run_controls,
     smallest_circuit,
 )
-from mechassay.circuits.evaluation.metrics import Metric, Scored, with_metrics
+from mechassay.circuits.evaluation.metrics import Metric, Scored, recovery_of, with_metrics
 from mechassay.circuits.graph_files import ENDINGS, load_scores, read_graph_file
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.method import Method, method_name, paired, settings
 from mechassay.circuits.scores import SCORES_SHA256, EdgeScores, Scores
 from mechassay.circuits.series import CircuitSeries, Ranked, load_ranked, ranked_hash
 from mechassay.circuits.stability import (
+    RESAMPLES,
     PartScores,
+    interval_of_method,
     is_mean_of_pairs,
     parts_of,
+    resampled_rows,
     score_in_parts,
 )
 from mechassay.discovery.plan import CircuitsPlan, Construction
@@ -59,14 +63,18 @@ from mechassay.prompts.batch import NO_TOKEN, Batch
 from mechassay.results.records import Measure, PairTokens, Record, Spec, Table, Values
 from mechassay.runs.job import Bench, Cell, made_by
 from mechassay.stats.chance import DRAWS_PER_TRY, FEW_DRAWS
+from mechassay.stats.intervals import Interval
 from mechassay.tasks import load_task
 from mechassay.tasks.task import PRIVATE, settings_of
 from mechassay.truth.ground_truth import is_truth, load_truth
+from mechassay.utils.files import read_json, write_text
 from mechassay.utils.registry import Registry
 
 KIND, SUITE, ONE_SIZE = "faithfulness", "suite", "one-size"
 MOST_VALIDATION = 50
 """Pairs that the smallest circuit is chosen on, at most: it costs half a curve of so many."""
+AREAS = ("cpr", "cmd", "cma")
+"""What is measured of every resample."""
 OF_TRUTHS = ("recovery", "completeness", "minimality")
 """What is measured wherever a circuit is known."""
 
@@ -436,6 +444,8 @@ class Study:
         )
         if stability := self.stability(cell, scores):
             record = record.changed(tables=[*record.tables, stability])
+        if job.resamples:
+            record = self._with_resamples(cell, record, scores)
         # After the record, whose intervals are a good part of the time.
         spent = {
             "localize_seconds": _seconds(scores),
@@ -455,6 +465,68 @@ class Study:
         if isinstance(scores, CircuitSeries) or grows or not file.is_file():
             return None
         return PartScores.load(file, scores).stability(seed=self.job.seed).table()
+
+    def resample(self, cell: Cell, scores: Ranked, number: int) -> Scores:
+        """What the cell's method finds on a resample of the train pairs."""
+        file, seed = self.parts_file(cell), self.job.seed
+        if isinstance(scores, Scores) and file.is_file():
+            return PartScores.load(file, scores).resample(number, seed)
+        typed = self.method(cell)
+        train = self.ablated(self.train, typed.ablation)
+        chosen = train.select(resampled_rows(train, number, seed))
+        method, progress = typed.method, self.bench.progress
+        return method.score(self.model, chosen, self.objective, progress=progress)
+
+    def _areas_of_resample(self, cell: Cell, scores: Ranked, number: int) -> dict[str, float]:
+        """CPR, CMD and CMA of a resample's circuits, and its AUROC where the circuit is known."""
+        job, known = self.job, self.known.get(self.job.ablation)
+        resampled_scores = constructed(self.resample(cell, scores, number), job.construction)
+        curve = faithfulness_curve(
+            self.model,
+            resampled_scores,
+            self.ablated_test,
+            self.objective,
+            profile=job.profile,
+            controls=self.controls,
+            seed=job.seed,
+            progress=self.bench.progress,
+        )
+        areas = {name: float(getattr(curve, name)) for name in AREAS}
+        if known is not None and isinstance(resampled_scores, EdgeScores):
+            areas["auroc"] = recovery_of(resampled_scores, known).auroc
+        return areas
+
+    def _with_resamples(self, cell: Cell, record: Record, scores: Ranked) -> Record:
+        """The record with the areas of resamples of the train pairs, and intervals that hold for
+        the method on other train pairs too; as it is where a file was measured.
+        """
+        if cell.typed["method"] in self.job.scores:
+            return record
+        stem = self.scores_file(cell).stem
+        rows = [
+            self.bench.kept(
+                self._kept(f"{stem}.resample-{number}.json"),
+                partial(self._areas_of_resample, cell, scores, number),
+                read_json,
+                lambda areas, path: write_text(path, json.dumps(areas)),
+            )
+            for number in range(self.job.resamples)
+        ]
+        table = Table.of(
+            RESAMPLES, ("resample",), [{"resample": place, **row} for place, row in enumerate(rows)]
+        )
+        measures: list[Measure] = []
+        for name in AREAS:
+            own = record.measure(name)
+            if own is not None:
+                around = interval_of_method(
+                    Interval(own.low, own.high, own.level), table.numbers(name)
+                )
+                ends = {"low": own.value + around.low, "high": own.value + around.high}
+                measures.append(own.model_copy(update={"of": "method", "meaning": "", **ends}))
+        return record.changed(
+            tables=[*record.tables, table], measures=[*record.measures, *measures]
+        )
 
     def _bare(self, cell: Cell, scores: Ranked, batch: Batch) -> Record:
         """A record of the full and the empty circuit, which metrics add to."""
