@@ -26,7 +26,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ from torch import Tensor
 from mechassay.circuits.methods.method import Method, method_name, provenance_of
 from mechassay.circuits.scores import By, Scores
 from mechassay.circuits.series import FRACTIONS
-from mechassay.errors import BadFile, BadUsage
+from mechassay.errors import BadFile, BadUsage, one_of
 from mechassay.models.model import Model
 from mechassay.models.objectives import ObjectiveLike, load_objective
 from mechassay.prompts.batch import Batch, PairsLike
@@ -60,6 +60,8 @@ SIGN_DRAWS = 4
 """Draws of random signs, each with `SIGN_SPLITS` splits."""
 SIGN_SPLITS = 10
 STABLE = 0.95
+Selection = Literal["rank", "sign", "ratio"]
+SELECTIONS: tuple[Selection, ...] = get_args(Selection)
 STABILITY, RESAMPLES = "stability", "resamples"
 """The tables of a record."""
 
@@ -162,6 +164,42 @@ class PartScores(OneLine):
         flat = torch.zeros(self.scores.values.numel(), dtype=torch.bool)
         flat[self._places] = torch.from_numpy(counts >= STABLE * 2 * n_splits)
         return flat.view_as(self.scores.values)
+
+    def ordered(self, selection: Selection, *, seed: int = 0) -> Scores:
+        """Scores that rank units by how they hold over the pairs, for circuits of stable units.
+
+        Each is in [-1, 1] with the sign of the mean score, so that `by="magnitude"` takes those
+        that hold best:
+
+            rank    1 - mean rank by magnitude over halves, as a share of all (rank ensemble)
+            sign    |positive - negative parts| / P; within a tie the larger mean is first
+            ratio   |sum| / sum of absolute values, over parts: 1 where all parts agree in sign
+
+        Raises:
+            UnknownName: no such selection.
+        """
+        one_of("selection", selection, SELECTIONS)
+        whole, n_units = self._whole(), self.parts.shape[1]
+        if selection == "rank":
+            rng, held = np.random.default_rng(seed), np.zeros(n_units)
+            for pair in _halves(len(self.parts), N_SPLITS, rng):
+                for half in pair:
+                    held += _Order.of(_mean(self.parts, half * self.n_pairs), "magnitude").ranks
+            worth = 1 - held / (2 * N_SPLITS * n_units)
+        elif selection == "sign":
+            largest = float(np.abs(whole).max(initial=0.0)) or 1.0
+            agreeing = np.abs(np.sign(self.parts).sum(axis=0))
+            worth = (agreeing + np.abs(whole) / largest / 2) / (len(self.parts) + 0.5)
+        else:
+            weighted = self.parts * self.n_pairs[:, None]
+            total = np.abs(weighted).sum(axis=0)
+            worth = np.abs(weighted.sum(axis=0)) / np.where(total > 0, total, 1.0)
+        values = self.scores.values.clone()
+        values.view(-1)[self._places] = torch.from_numpy(
+            (np.sign(whole) * worth).astype(np.float32)
+        )
+        about = {**self.scores.provenance, "selection": selection}
+        return replace(self.scores, values=values, provenance=about)
 
     def save(self, path: str | Path) -> None:
         """Write the parts as safetensors; the scores have a file of their own."""

@@ -41,7 +41,7 @@ from mechassay.circuits.series import (
     ranked_hash,
     ranked_name,
 )
-from mechassay.circuits.stability import PartScores, is_mean_of_pairs
+from mechassay.circuits.stability import SELECTIONS, PartScores, is_mean_of_pairs
 from mechassay.discovery.plan import CircuitsPlan, Construction, Stage
 from mechassay.discovery.study import (
     KIND,
@@ -125,6 +125,8 @@ class CircuitsJob(CircuitsPlan, Job):
         one_of("choice of pairs to keep", self.keep, get_args(Keep))
         one_of("ablation", self.ablation, ABLATIONS)
         one_of("construction", self.construction, get_args(Construction))
+        if self.construction in SELECTIONS:
+            self._check_stable_edges()
         optimal_ablation(self.optimal, self.seed)
         check_dtype(self.dtype)
         check_pairing(self.pairing)
@@ -141,6 +143,19 @@ class CircuitsJob(CircuitsPlan, Job):
         for task in self.tasks:
             bench.task(task)
         check_tasks(self.models, self.tasks)
+
+    def _check_stable_edges(self) -> None:
+        """Refuse a construction by how edges hold over the pairs where that is not known."""
+        others = [
+            typed.name for typed in self.typed_methods() if not is_mean_of_pairs(typed.method)
+        ]
+        if others or self.scores:
+            raise BadUsage(
+                f"The construction {self.construction} needs scores of parts of the pairs, which"
+                f" methods have that are means over pairs; got {', '.join((*others, *self.scores))}."
+            )
+        if self.resamples:
+            raise BadUsage(f"Circuits of the construction {self.construction} have no resamples.")
 
     def _check_plugins(self) -> None:
         for text in self.metrics:
@@ -368,7 +383,7 @@ def _drawings(cell: Cell, file: Path, construction: Construction, folder: Path) 
     edges = scores if isinstance(scores, EdgeScores) else None
     stable = None
     parts = part_scores_file(folder, cell.shares, file)
-    if edges is not None and parts.is_file() and not edges.grows:
+    if edges is not None and parts.is_file() and construction in ("own", "top"):
         # The circuit's size before pruning: up to its last edge in the ranking.
         drawn = circuit.edges.flatten().numpy()[edges.ranking("magnitude")]
         n = int(np.flatnonzero(drawn).max(initial=-1)) + 1

@@ -11,7 +11,7 @@ from mechassay.runs.options import option
 from mechassay.tasks import Keep
 
 Stage = Literal["all", "localize"]
-Construction = Literal["own", "top", "greedy"]
+Construction = Literal["own", "top", "greedy", "rank", "sign", "ratio"]
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,9 @@ class CircuitsPlan:
     construction: Annotated[
         Construction,
         option(
-            "How edges make a circuit: top takes the best, greedy grows it from the logits; each"
-            " method has its way by default."
+            "How edges make a circuit: top takes the best, greedy grows it from the logits; rank,"
+            " sign and ratio take those that hold over the pairs. Each method has its way by"
+            " default."
         ),
     ] = "own"
     random_rankings: Annotated[

@@ -46,6 +46,7 @@ from mechassay.circuits.scores import SCORES_SHA256, EdgeScores, Scores
 from mechassay.circuits.series import CircuitSeries, Ranked, load_ranked, ranked_hash
 from mechassay.circuits.stability import (
     RESAMPLES,
+    SELECTIONS,
     PartScores,
     interval_of_method,
     is_mean_of_pairs,
@@ -310,7 +311,11 @@ class Study:
         typed, construction = cell.typed["method"], self.job.construction
         if typed in self.job.scores:
             return constructed(load_ranked(typed, self.model.graph), construction)
-        return constructed(self.scores_of(cell), construction)
+        scores = self.scores_of(cell)
+        if construction in SELECTIONS:
+            in_parts = PartScores.load(self.parts_file(cell), scores)
+            return in_parts.ordered(construction, seed=self.job.seed)
+        return constructed(scores, construction)
 
     def scores_of(self, cell: Cell) -> Scores:
         """The scores of a cell's method, found now or before."""
@@ -462,7 +467,8 @@ class Study:
         """
         file = self.parts_file(cell)
         grows = isinstance(scores, EdgeScores) and scores.grows
-        if isinstance(scores, CircuitSeries) or grows or not file.is_file():
+        chosen_otherwise = grows or self.job.construction in SELECTIONS
+        if isinstance(scores, CircuitSeries) or chosen_otherwise or not file.is_file():
             return None
         return PartScores.load(file, scores).stability(seed=self.job.seed).table()
 
