@@ -146,13 +146,13 @@ class CircuitsJob(CircuitsPlan, Job):
 
     def _check_stable_edges(self) -> None:
         """Refuse a construction by how edges hold over the pairs where that is not known."""
-        others = [
-            typed.name for typed in self.typed_methods() if not is_mean_of_pairs(typed.method)
-        ]
-        if others or self.scores:
+        typed_methods = self.typed_methods()
+        others = [typed.name for typed in typed_methods if not is_mean_of_pairs(typed.method)]
+        others += self.scores
+        if others:
             raise BadUsage(
                 f"The construction {self.construction} needs scores of parts of the pairs, which"
-                f" methods have that are means over pairs; got {', '.join((*others, *self.scores))}."
+                f" methods have that are means over pairs; got {', '.join(others)}."
             )
         if self.resamples:
             raise BadUsage(f"Circuits of the construction {self.construction} have no resamples.")
