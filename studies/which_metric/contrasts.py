@@ -23,9 +23,17 @@ from scipy.stats import rankdata
 from studies.which_metric.measures import MEASURES, REFERENCE
 from studies.which_metric.truths import family_of
 
-Chosen = Literal["all", "methods"]
+Chosen = Literal["all", "methods", "right signs", "methods and random"]
 Target = Literal["auroc", "auprc"]
 SETS: tuple[Chosen, Chosen] = ("all", "methods")
+"""Of the plan; the others stand beside it."""
+CHOSEN: Mapping[Chosen, Callable[[str, str], bool]] = {
+    "all": lambda label, sort: True,
+    "methods": lambda label, sort: sort == "method",
+    "right signs": lambda label, sort: not label.startswith("signs"),
+    "methods and random": lambda label, sort: sort != "made",
+}
+"""Which scorings are in a set, by their names and sorts."""
 MAIN = "counterfactual"
 LEVEL, APART, ROUNDED = 0.95, 0.05, 1e-6
 Place = tuple[str, Chosen]
@@ -99,9 +107,9 @@ class Agreements:
     def mean(self, measure: str, level: float = LEVEL, *, families: bool = False) -> Mean:
         """Over models, or over families of models."""
         column = self.values[:, list(MEASURES).index(measure)]
-        groups, values = _averaged(self.models, column.tolist())
+        groups, values = averaged(self.models, column.tolist())
         if families:
-            _, values = _averaged([family_of(name) for name in groups], values)
+            _, values = averaged([family_of(name) for name in groups], values)
         return student(values, level)
 
     @property
@@ -111,7 +119,7 @@ class Agreements:
         return {name: int(n) for name, n in zip(MEASURES, counts, strict=True) if n}
 
 
-def _averaged(groups: Sequence[str], values: Sequence[float]) -> tuple[list[str], list[float]]:
+def averaged(groups: Sequence[str], values: Sequence[float]) -> tuple[list[str], list[float]]:
     """The mean of what is defined in each group."""
     members: dict[str, list[float]] = {group: [] for group in groups}
     for group, value in zip(groups, values, strict=True):
@@ -133,8 +141,8 @@ def agreements(
     for record in counted:
         scorings = [
             scoring
-            for scoring in record["scorings"].values()
-            if chosen == "all" or scoring["sort"] == "method"
+            for label, scoring in record["scorings"].items()
+            if CHOSEN[chosen](label, scoring["sort"])
         ]
         recovery = np.array([scoring[target] for scoring in scorings])
         columns = np.array([[s["measures"][name] for name in MEASURES] for s in scorings])
