@@ -87,6 +87,30 @@ def order(x: Float[np.ndarray, "scorings"], y: Float[np.ndarray, "scorings"]) ->
     return float((1 + steps[apart]).mean() / 2)
 
 
+def ordered_by_gap(
+    records: Records, measure: str, low: float, high: float
+) -> tuple[list[str], list[float], int]:
+    """Of pairs of methods whose measure differs by `low` to `high`, the share ordered as the AUROC.
+
+    Pairs of equal AUROC are left out.
+
+    Returns:
+        The model and the share of each record, and how many pairs there are in all.
+    """
+    models, shares, n = list[str](), list[float](), 0
+    for record in records:
+        methods = [s for s in record["scorings"].values() if s["sort"] == "method"]
+        x = np.array([s["measures"][measure] for s in methods])
+        y = _rounded(np.array([s["auroc"] for s in methods]))
+        gap = x[:, None] - x
+        taken = (gap > low) & (gap <= high) & (y[:, None] != y)
+        steps = (y[:, None] > y)[taken]
+        models.append(str(record["model"]))
+        shares.append(float(steps.mean()) if len(steps) else math.nan)
+        n += len(steps)
+    return models, shares, n
+
+
 def _rounded(values: Float[np.ndarray, "scorings"]) -> Float[np.ndarray, "scorings"]:
     return np.round(values / ROUNDED)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from studies.which_metric.contrasts import (
     decision,
     grids_of,
     order,
+    ordered_by_gap,
     student,
 )
 from studies.which_metric.measures import MEASURES, REFERENCE
@@ -34,6 +36,9 @@ CONTROLS = (
     *("false .1", "false .3", "false .6", "weakest last", "strongest last", "half 0"),
 )
 SUMMED_UP = (REFERENCE, "CPR", "CMD", "1 - RMS", "KL faithfulness", "S90", "same best token")
+GAUGED = (REFERENCE, "CMD", "CPR", "KL faithfulness", "S90 of A")
+GAPS = (1e-6, 0.01, 0.03, 0.1, math.inf)
+"""Differences of methods, from one to the next."""
 KINDS = ("plain", *CHANGES)
 
 
@@ -94,6 +99,9 @@ def page(records: Records) -> str:
         "Not in the plan, the same for two other sets of scorings: without the three whose signs"
         " were changed, and for methods and random rankings alone.",
         _other_sets_table(main),
+        "Nor this: of pairs of methods whose measures are so far apart, the share whose AUROC is"
+        " ordered the same (equal AUROCs are left out), and how many pairs there are.",
+        _gap_table(main),
         "## Plain and changed models",
         _kind_table(main),
         "## The other grids",
@@ -169,6 +177,19 @@ def _other_sets_table(records: Records) -> str:
         for name in RIVALS
     )
     return markdown(["measure less CMA", *columns], rows)
+
+
+def _gap_table(records: Records) -> str:
+    counted = [record for record in records if not record["dropped"]]
+    rows: list[list[str]] = []
+    for low, high in pairwise(GAPS):
+        upper = "" if math.isinf(high) else f" to {number(high)}"
+        row = [f"{'more than ' if not upper else ''}{number(low)}{upper}"]
+        for name in GAUGED:
+            models, shares, n = ordered_by_gap(counted, name, low, high)
+            row.append(f"{cell(_over_models(models, shares))} ({n})")
+        rows.append(row)
+    return markdown(["difference", *GAUGED], rows)
 
 
 def _kind_table(records: Records) -> str:
