@@ -29,8 +29,9 @@ from studies.which_metric.contrasts import (
 from studies.which_metric.measures import MEASURES, REFERENCE
 from studies.which_metric.truths import CHANGES, change_of
 
-OVERSHOOTS, NEAR = 1.1, 0.99
-"""An f above the first overshoots; an AUROC of the second or more is nearly perfect."""
+OVERSHOOTS, NEAR, LUCKY = 1.1, 0.99, 0.1
+"""An f above the first overshoots, an AUROC of the second or more is nearly perfect, and a CMA of
+more than the third is luck in a random ranking."""
 CONTROLS = (
     *("as they are", "signs 1", "random edges 0", "random paths 0", "noise .3 0", "noise 1 0"),
     *("false .1", "false .3", "false .6", "weakest last", "strongest last", "half 0"),
@@ -258,7 +259,21 @@ def _control_table(records: Records) -> str:
         for name in SUMMED_UP:
             row.append(cell(_over_models(models, [s["measures"][name] for s in scorings])))
         rows.append(row)
-    return markdown(["scoring", "AUROC", *SUMMED_UP], rows)
+    lines = [markdown(["scoring", "AUROC", *SUMMED_UP], rows)]
+    for kind in ("random edges", "random paths"):
+        areas = np.array(
+            [
+                scoring["measures"][REFERENCE]
+                for record in members
+                for label, scoring in record["scorings"].items()
+                if label.startswith(kind)
+            ]
+        )
+        lines.append(
+            f"Of {len(areas)} rankings of {kind} {float((areas > LUCKY).mean()):.0%} have a"
+            f" {REFERENCE} above {number(LUCKY)}; the largest is {number(float(areas.max()))}.\n"
+        )
+    return "\n".join(lines)
 
 
 def _model_table(records: Records) -> str:
