@@ -105,7 +105,7 @@ def all_scorings(
     member = truth.edges[graph.legal].numpy()
     for label, values in made_values(exact, integrated, member, np.random.default_rng(seed)):
         made[label] = Scoring("made", _edge_scores(graph, values))
-    kept = {label: each for label, each in made.items() if not few or _in_few(label, each)}
+    kept = {label: one for label, one in made.items() if not few or _in_few(label, one)}
     return Scorings(kept, refused)
 
 

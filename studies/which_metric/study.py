@@ -45,14 +45,14 @@ VERSION = 1
 """Rises when the same settings would give other numbers."""
 N_DENSE = 24
 BOTH: tuple[By, By] = ("value", "magnitude")
-RANKINGS: Mapping[tuple[By, Cut], Sequence[float] | None] = {
-    ("value", "strict"): FRACTIONS,
-    ("magnitude", "strict"): FRACTIONS,
-    ("value", "mib-2025"): FRACTIONS,
-    ("magnitude", "mib-2025"): FRACTIONS,
-    ("magnitude", "dense"): None,
-}
-"""How circuits are cut, and at which sizes; None stands for the dense ones."""
+RANKINGS: tuple[tuple[By, Cut], ...] = (
+    ("value", "strict"),
+    ("magnitude", "strict"),
+    ("value", "mib-2025"),
+    ("magnitude", "mib-2025"),
+    ("magnitude", "dense"),
+)
+"""How circuits are ranked and cut."""
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,7 @@ def page(records: Records) -> str:
         _control_table(main),
         "## Models",
         _model_table(main),
+        _reference_table(grids),
         "## What ran",
         _run_table(grids),
         _undefined(grids),
@@ -277,18 +278,42 @@ def _control_table(records: Records) -> str:
 
 
 def _model_table(records: Records) -> str:
-    first = [record for record in records if record["sample"] == 0]
+    rows: list[list[str]] = []
+    for record in records:
+        if record["sample"]:
+            continue
+        name, margin = str(record["model"]), f"{record['margin']:.3g}"
+        row = [name, str(record["n_edges"]), str(record["n_true"]), margin]
+        scorings = [r["scorings"] for r in records if r["model"] == name]
+        if record["dropped"]:
+            rows.append([*row, "", "", "", str(record["dropped"])])
+            continue
+        top = max(s["largest f"]["value"] for held in scorings for s in held.values())
+        row.append(f"{top:.2f}")
+        for label in ("as they are", "false .3"):
+            areas = [held[label]["measures"]["CPR"] for held in scorings]
+            row.append(number(float(np.mean(areas))))
+        rows.append([*row, "counts"])
+    heads = ["model", "edges", "true edges", "margin", "largest f, by value"]
+    heads += ["CPR, as they are", "CPR, false .3", "counts, or why not"]
+    return markdown(heads, rows)
+
+
+def _reference_table(grids: dict[str, Records]) -> str:
+    """The reference's agreement in each model: where it fails."""
+    heads, columns = ["AUROC, CMA"], list[dict[str, float]]()
+    place = list(MEASURES).index(REFERENCE)
+    for name, records in grids.items():
+        for chosen in SETS:
+            table = agreements(records, chosen)
+            names, means = averaged(table.models, table.values[:, place].tolist())
+            columns.append(dict(zip(names, means, strict=True)))
+            heads.append(f"{name}, {chosen}")
     rows = [
-        [
-            str(record["model"]),
-            str(record["n_edges"]),
-            str(record["n_true"]),
-            f"{record['margin']:.3g}",
-            str(record["dropped"]) or "counts",
-        ]
-        for record in first
+        [model, *(number(column[model]) if model in column else "" for column in columns)]
+        for model in columns[0]
     ]
-    return markdown(["model", "edges", "true edges", "margin", "counts, or why not"], rows)
+    return markdown(heads, rows)
 
 
 def _run_table(grids: dict[str, Records]) -> str:
