@@ -14,7 +14,7 @@ VARIABLES := --k 16 --train-limit 64 --validation-limit 32 --limit 64 --dtype bf
 VARIABLE_TRUTHS := truth-addition-trained truth-ioi-trained truth-greater-than-trained truth-mcqa-trained
 FEWER := --k 16 --train-limit 48 --validation-limit 24 --limit 48 --dtype bfloat16 -f full-vector -f das
 CAUSALGYM_NEEDS := numpy==1.26.4 pandas==2.2.2 pyvene==0.1.6 scikit_learn==1.5.2 scipy==1.13.1 tqdm==4.66.6 transformers==4.46.2 safetensors
-STUDIES := robust measure-trial gym-neox chance variance
+STUDIES := robust measure-trial gym-neox chance which-metric variance
 STUDY := $(filter $(STUDIES),$(or $(NAME),$(MAKECMDGOALS)))
 GYM := -t agr_sv_num_pp -t agr_refl_num_pp -t garden_npz_v-trans -t gss_subord -t cleft --train-limit 100 --validation-limit 40 --limit 40 --dtype bfloat16
 TRAINED := --tokens 200000 --steps 10000 --dtype bfloat16
@@ -142,7 +142,7 @@ gym: venv ## Measure gym tasks in gym-neox and both packaged models (two hours o
 	@$(BIN)/mechassay gym run -m gemma3-270m --layers 1::4 $(GYM) -o runs/gym/gemma3-270m
 	@$(BIN)/python tools/tables.py runs/gym/gym-neox/tables.md runs/gym/smollm2-135m/tables.md runs/gym/gemma3-270m/tables.md docs/results/gym.csv
 
-study: venv ## Run a study (studies/*/README.md): make study robust, make study measure-trial (METRIC=package.module:Class), make study gym-neox or make study chance.
+study: venv ## Run a study (studies/*/README.md): make study robust, make study measure-trial (METRIC=package.module:Class), make study gym-neox, make study chance or make study which-metric.
 	@test -n "$(STUDY)" || { echo "Say which study to run: make study NAME, where NAME is one of $(STUDIES)."; exit 2; }
 	@$(PIP) install --no-deps -e studies
 	@$(BIN)/python -m studies.$(subst -,_,$(STUDY)) $(METRIC)
