@@ -62,7 +62,7 @@ def test_the_script_has_all_digits_and_the_differences(runs: Path, tmp_path: Pat
     boards = BoardsFolder.of(runs, tmp_path)
     boards.write()
     data, board = data_of((tmp_path / "circuits.html").read_text()), boards.boards["circuits"]
-    assert [table["column"] for table in data] == ["cpr", "cmd", "auroc"]
+    assert [table["column"] for table in data] == ["cpr", "cmd", "cma", "auroc"]
     for table in data:
         [place] = board.places(table["column"])
         for row, values in table["rows"].items():
@@ -73,7 +73,8 @@ def test_the_script_has_all_digits_and_the_differences(runs: Path, tmp_path: Pat
     values = data[0]["rows"]
     assert less == pytest.approx(values[first][0] - values[second][0])
     assert low <= less <= high and resolved is (low > 0 or high < 0)
-    assert data[2]["pairs"] == [[]]
+    # Areas have paired differences; the AUROC is one number of a ranking.
+    assert data[2]["pairs"] != [[]] and data[3]["pairs"] == [[]]
 
 
 def test_names_with_markup_stay_text(runs: Path, tmp_path: Path) -> None:
@@ -203,9 +204,9 @@ def test_tables_have_the_controls_and_the_intervals_of_averages(runs: Path, tmp_
     boards.write()
     page, board = unescape((tmp_path / "circuits.html").read_text()), boards.boards["circuits"]
     rows = re.findall(r'<tr class="control">(.*?)</tr>', page, re.DOTALL)
-    # Two of CPR, two of CMD, one of AUROC.
+    # Two of each area, one of AUROC.
     assert [re.sub("<[^>]+>", "", row).split("\n")[1].strip() for row in rows] == [
-        *["control: random", "control: random-paths"] * 2,
+        *["control: random", "control: random-paths"] * 3,
         "control: random",
     ]
     assert f"{board.find('eap/truth-ioi/truth-ioi/cpr').controls['random-paths']:.2f}" in rows[1]
@@ -222,9 +223,9 @@ def test_controls_of_one_row_alone_stand_in_its_cell(runs: Path, tmp_path: Path)
         changed.append(cell.model_copy(update={"controls": own, "reason": "too few <pairs>"}))
     page = BoardPages({"circuits": Board.of(rules, changed)}, lambda _: None).board("circuits")
     assert 'class="control"' not in page and "too few &lt;pairs&gt;" in page
-    assert unescape(page).count(">random\u00a00.50<") == 3
-    assert unescape(page).count(">random\u00a00.75<") == 3
-    assert page.count("controls of its row") == 3
+    assert unescape(page).count(">random\u00a00.50<") == 4
+    assert unescape(page).count(">random\u00a00.75<") == 4
+    assert page.count("controls of its row") == 4
 
 
 def test_language_models_and_ground_truths_have_a_table_each() -> None:

@@ -170,19 +170,25 @@ class Circuit(OneLine, Tabular):
         return html_facts("Circuit", facts, drawn)
 
     def draw(
-        self, scores: DrawnScores | None = None, *, title: str = "", least: float = LEAST_SHARE
+        self,
+        scores: DrawnScores | None = None,
+        *,
+        title: str = "",
+        least: float = LEAST_SHARE,
+        stable: Bool[Tensor, "writers readers"] | None = None,
     ) -> Drawing:
         """The circuit as a layered graph, an SVG that shows itself in a notebook.
 
         Args:
             scores: of its edges: their sign is the colour of a line, their size its width.
             least: edges whose |score| is a smaller share of the largest are left out; 0 draws all.
+            stable: which edges do not depend on the pairs (`PartScores.stable`); others are dashed.
 
         Raises:
             GraphMismatch: scores of another graph.
             BadUsage: more edges than anybody could see apart (1,000).
         """
-        return draw_circuit(scores, self, title=title, least=least)
+        return draw_circuit(scores, self, title=title, least=least, stable=stable)
 
     def plot(
         self, scores: DrawnScores | None = None, *, title: str = "", least: float = LEAST_SHARE

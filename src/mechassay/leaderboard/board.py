@@ -27,7 +27,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from mechassay.circuits.evaluation.differences import differences_of
+from mechassay.circuits.evaluation.differences import AreaName, differences_of
 from mechassay.errors import BadUsage, UnknownName, one_of
 from mechassay.leaderboard.cells import BoardCell, newest, told_apart
 from mechassay.leaderboard.rules import Better, BoardColumn, BoardRules, PlaceConditions, in_words
@@ -423,10 +423,9 @@ def paired_differences(column: BoardColumn, records: Mapping[str, Record], seed:
     if not column.paired or len(records) < 2:
         return {}
     if column.paired == AREAS:
-        if column.name != "cpr" and column.name != "cmd":
-            raise BadUsage(f"Areas are cpr and cmd; got the column {column.name}.")
+        area = one_of("area", column.name, get_args(AreaName))
         rows = list(records)
-        differences = differences_of(list(records.values()), column.name, names=rows, seed=seed)
+        differences = differences_of(list(records.values()), area, names=rows, seed=seed)
         ends = differences.values, differences.low, differences.high
         return {
             (rows[i], rows[j]): Estimate(*(float(numbers_of[i, j]) for numbers_of in ends))
