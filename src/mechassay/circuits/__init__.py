@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         smallest_circuit,
     )
     from mechassay.circuits.evaluation.metrics import Recovery, recovery_of
+    from mechassay.circuits.how_many import CrossAgreement, by_tag, cross_agreement
     from mechassay.circuits.methods import METHODS
     from mechassay.circuits.methods.acdc import ACDC
     from mechassay.circuits.methods.eap import (
@@ -55,6 +56,7 @@ __all__ = [
     "CleanCorrupted",
     "Completeness",
     "Controls",
+    "CrossAgreement",
     "Differences",
     "EAPIGActivations",
     "EAPIGInputs",
@@ -79,8 +81,10 @@ __all__ = [
     "UniformGradientSampling",
     "ablate",
     "agreement",
+    "by_tag",
     "complement",
     "completeness",
+    "cross_agreement",
     "differences_of",
     "evaluate",
     "faithfulness_curve",
@@ -103,6 +107,7 @@ __getattr__, __dir__ = lazy_names(
         "evaluation.faithfulness": "Completeness Minimality complement completeness evaluate"
         " faithfulness_curve minimality run_controls smallest_circuit",
         "evaluation.metrics": "Recovery recovery_of",
+        "how_many": "CrossAgreement by_tag cross_agreement",
         "methods": "METHODS",
         "methods.acdc": "ACDC",
         "methods.eap": "CleanCorrupted EAP EAPIGActivations EAPIGInputs NAP NAPIG",

@@ -110,12 +110,12 @@ def agreement(*, full: ArrayLike, empty: ArrayLike, circuit: ArrayLike) -> Any:
         rounding alone.
     """
     ends = np.array([empty, full], dtype=float)
-    effect, kept = _kept_effects(ends[1], ends[0], np.asarray(circuit, dtype=float))
+    effect, kept = kept_effects(ends[1], ends[0], np.asarray(circuit, dtype=float))
     whole = float(resolved_difference(effect.mean(), 0.0, ends))
     return kept.mean(axis=-1) / (whole if whole != 0 else math.nan)
 
 
-def _kept_effects(
+def kept_effects(
     full: Float[np.ndarray, "n"],
     empty: Float[np.ndarray, "n"],
     circuit: Float[np.ndarray, "*circuits n"],
@@ -295,7 +295,7 @@ class FaithfulnessMetric:
     ) -> tuple[Float[np.ndarray, "sizes"], Float[np.ndarray, "resamples sizes"]]:
         """`agreement` of each size's circuit, of all examples and in every resample."""
         empty, full = self.ends
-        effect, kept = _kept_effects(full, empty, values)
+        effect, kept = kept_effects(full, empty, values)
         means = self._resamples.means(np.vstack((effect[None], kept)))
         shares = agreement(full=full, empty=empty, circuit=values)
         with np.errstate(invalid="ignore", divide="ignore"):
