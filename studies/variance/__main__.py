@@ -28,6 +28,7 @@ import numpy as np
 
 import mechassay as ma
 from mechassay.circuits.evaluation.faithfulness import faithfulness_curve, magnitude_sweep
+from mechassay.circuits.how_many import by_tag
 from mechassay.circuits.series import FRACTIONS, agreement
 from mechassay.circuits.stability import (
     SELECTIONS,
@@ -145,18 +146,23 @@ def _coverage(cells: list[dict[str, Any]]) -> str:
 def transfer(name: str, task_name: str, tag: str) -> dict[str, Any]:
     """Agreement of pairs in circuits of all sizes, by selection, on seen and unseen templates."""
     model, task = ma.load_model(name, dtype="bfloat16"), ma.load_task(task_name)
-    train = list(task.pairs("train", model, limit=400))
-    test = list(task.pairs("test", model, limit=400))
-    names = sorted({pair.tags[tag] for pair in (*train, *test)})
+    # Of one split: the test split of IOI has templates of its own.
+    pairs_by_tag = by_tag(task.pairs("train", model, limit=400), tag)
+    names = sorted(pairs_by_tag)
     np.random.default_rng(0).shuffle(names)
-    seen = set(names[: len(names) // 2])
-    chosen = [pair for pair in train if pair.tags[tag] in seen][:N_FOUND_ON]
+    seen, unseen = (
+        [pair for name in half for pair in pairs_by_tag[name]]
+        for half in (names[: len(names) // 2], names[len(names) // 2 :])
+    )
+    order = np.random.default_rng(1).permutation(len(seen))[: N_FOUND_ON + N_MEASURED].tolist()
+    chosen = [seen[place] for place in order[:N_FOUND_ON]]
+    others = np.random.default_rng(2).permutation(len(unseen))[:N_MEASURED].tolist()
     in_parts = score_in_parts(METHODS["eap-ig-inputs"], model, chosen)
     sets = {
-        "seen": [pair for pair in test if pair.tags[tag] in seen][:N_MEASURED],
-        "unseen": [pair for pair in test if pair.tags[tag] not in seen][:N_MEASURED],
+        "seen": [seen[place] for place in order[N_FOUND_ON:]],
+        "unseen": [unseen[place] for place in others],
     }
-    values: dict[str, Any] = {"templates": [len(seen), len(names) - len(seen)]}
+    values: dict[str, Any] = {"templates": len(names)}
     for where, pairs in sets.items():
         batch = model.batch(pairs)
         full = ma.circuits.Circuit.full(model.graph)

@@ -1,0 +1,177 @@
+"""What a run and its page say of how circuits depend on the training pairs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mechassay.circuits.methods.eap import EAPIGInputs
+from mechassay.circuits.scores import EdgeScores
+from mechassay.circuits.stability import RESAMPLES, STABILITY, PartScores, score_in_parts
+from mechassay.discovery.job import CircuitsJob
+from mechassay.discovery.page import verdicts
+from mechassay.discovery.stability_section import (
+    resamples_sections,
+    stability_sections,
+    stability_text,
+)
+from mechassay.errors import BadUsage
+from mechassay.models.model import load_model
+from mechassay.results.page import TextTable
+from mechassay.results.records import Record
+from mechassay.runs.execute import run
+from mechassay.runs.job import Results
+from mechassay.tasks import load_task
+from mechassay.utils.display import SILENT
+
+TRUTH = "truth-ioi-trained"
+JOB = CircuitsJob(
+    (TRUTH,),
+    methods=("eap-ig-inputs:steps=3", "acdc:threshold=0.1"),
+    train_limit=24,
+    test_limit=20,
+    random_rankings=5,
+    resamples=8,
+)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return run(JOB, tmp_path_factory.mktemp("run"), progress=SILENT)
+
+
+def table_of(record: Record) -> TextTable:
+    (section,) = stability_sections([record])
+    (table,) = section.blocks
+    assert isinstance(table, TextTable)
+    return table
+
+
+def test_the_record_has_what_the_parts_say(results: Results) -> None:
+    record, acdc = results.records
+    model = load_model(TRUTH)
+    train = load_task(TRUTH).pairs("train", model, limit=24)
+    parts = score_in_parts(EAPIGInputs(steps=3), model, train, progress=SILENT)
+    table = record.table(STABILITY)
+    again = parts.stability().table()
+    assert str(table.rows()) == str(again.rows()) and len(table) == 18
+    assert not acdc.has_table(STABILITY) and stability_sections([acdc]) == []
+
+
+def test_sentences_say_how_many_edges_hold_beside_edges_without_an_effect(
+    results: Results,
+) -> None:
+    record = results.records[0]
+    (row,) = record.table(STABILITY).where(ranking="magnitude", fraction=0.05).rows()
+    text = stability_text(record, 0.05)
+    assert f"Of the 13 edges of this size, before pruning, {row['n_stable']} (" in text
+    assert "halves of the 24 training pairs" in text and "random signs leave" in text
+    # The first sentences are on the smallest circuit.
+    (chosen,) = record.table("smallest circuit").where(of="result").rows()
+    assert stability_text(record, float(str(chosen["fraction"]))) == verdicts([record])[1]
+    assert stability_text(record, 0.001) == ""  # No edge has this size.
+    assert stability_text(results.records[1], 0.05) == ""
+    rows = table_of(record).rows
+    assert rows[0].cells[:3] == ("eap-ig-inputs steps=3", "0.5\u00a0%", "1")
+
+
+def test_no_more_than_edges_without_an_effect_is_said(results: Results) -> None:
+    record = results.records[0]
+    table = record.table(STABILITY)
+    columns = {**table.columns, "stable_random_signs": [1.0] * len(table)}
+    drawn = record.changed(tables=[table.model_copy(update={"columns": columns})])
+    assert "no more than edges without an effect" in stability_text(drawn, 0.05)
+    nothing = {**columns, "stable_random_signs": [0.0] * len(table)}
+    clear = record.changed(tables=[table.model_copy(update={"columns": nothing})])
+    assert "no more than" not in stability_text(clear, 0.05)
+
+
+def test_resamples_are_curves_of_their_own(results: Results) -> None:
+    for record in results.records:
+        table = record.table(RESAMPLES)
+        assert list(table.columns) == ["resample", "cpr", "cmd", "cma", "auroc"]
+        assert len(table) == 8
+        for name in ("cpr", "cmd", "cma"):
+            own, method = record.measure(name), record.measure(name, "method")
+            assert own is not None and method is not None and method.value == own.value
+            if not np.isnan(method.low):
+                assert method.high - method.low > own.high - own.low
+    (section,) = resamples_sections(results.records)
+    (shown,) = section.blocks
+    assert isinstance(shown, TextTable) and len(shown.rows) == 8
+    assert len(str(shown.rows[0].cells[4]).split()) == 8
+
+
+def test_drawings_dash_the_edges_that_depend_on_the_pairs(results: Results) -> None:
+    record = results.records[0]
+    scores = EdgeScores.load(next((results.folder.path / "scores").rglob("eap*.safetensors")))
+    file = next((results.folder.path / "kept").rglob("eap*.parts.safetensors"))
+    parts = PartScores.load(file, scores)
+    circuit = scores.top(40, by="magnitude")
+    stable = parts.stable(40)
+    drawing = circuit.draw(scores, stable=stable, least=0.0)
+    n_contingent = int((circuit.edges & ~stable).sum())
+    assert n_contingent > 0 and f"Dashed are {n_contingent:,}" in drawing.about
+    # Every dashed line, and the one in the legend.
+    assert drawing.svg.count('stroke-dasharray="6 3"') == n_contingent + 1
+    assert 'stroke-dasharray="6 3"' not in circuit.draw(scores, least=0.0).svg
+    assert "All 1 drawn are in at least" in (
+        scores.top(1, by="magnitude").draw(scores, stable=parts.stable(40)).about
+    )
+    assert record.method.name in drawing.title or drawing.title == "circuit"
+
+
+def test_a_killed_run_keeps_its_resamples(tmp_path: Path) -> None:
+    job = replace(JOB, methods=("eap",), resamples=2)
+    run(job, tmp_path, progress=SILENT)
+    (record,) = (tmp_path / "records").rglob("*.json")
+    first = json.loads(record.read_text("utf-8"))
+    files = sorted((tmp_path / "kept").rglob("*.resample-*.json"))
+    assert len(files) == 2
+    kept = json.loads(files[0].read_text("utf-8"))
+    files[0].write_text(json.dumps({**kept, "cpr": 0.123}), encoding="utf-8")
+    record.unlink()
+    again = run(job, tmp_path, progress=SILENT).records[0].table(RESAMPLES)
+    assert again.numbers("cpr")[0] == 0.123
+    (table,) = (table for table in first["tables"] if table["name"] == RESAMPLES)
+    assert again.numbers("cpr")[1] == table["columns"]["cpr"][1]
+
+
+class TestConstructions:
+    @pytest.mark.parametrize("construction", ["rank", "sign", "ratio"])
+    @pytest.mark.few(2)
+    def test_circuits_are_those_of_the_ordered_scores(
+        self, tmp_path: Path, construction: str
+    ) -> None:
+        job = replace(JOB, methods=("eap",), resamples=0, construction=construction, train_limit=16)
+        (record,) = run(job, tmp_path, progress=SILENT).records
+        assert record.task.args["construction"] == construction
+        assert not record.has_table(STABILITY)
+        scores = EdgeScores.load(next((tmp_path / "scores").rglob("*.safetensors")))
+        parts = PartScores.load(next((tmp_path / "kept").rglob("*.parts.safetensors")), scores)
+        ordered = parts.ordered(construction)  # type: ignore[arg-type]
+        best = set(ordered.top(5, by="magnitude").names())
+        # The slow version.
+        held = parts.parts * parts.n_pairs[:, None]
+        whole = np.abs(held.sum(0)) / parts.n_pairs.sum()
+        slow = {
+            "sign": np.abs(np.sign(parts.parts).sum(0)) + whole / whole.max() / 2,
+            "ratio": np.abs(held.sum(0)) / np.maximum(np.abs(held).sum(0), 1e-30),
+        }
+        if construction in slow:
+            places = np.flatnonzero(scores.scored().flatten().numpy())
+            order = places[np.argsort(-slow[construction], kind="stable")[:5]]
+            assert best == {scores.place_name(int(place)) for place in order}
+        else:
+            assert best & set(scores.top(5, by="magnitude").names())
+
+    def test_what_has_no_parts_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(BadUsage, match="needs scores of parts of the pairs.*; got acdc"):
+            run(replace(JOB, construction="sign", resamples=0), tmp_path, progress=SILENT)
+        eap = replace(JOB, methods=("eap",), construction="rank")
+        with pytest.raises(BadUsage, match="the construction rank have no resamples"):
+            run(eap, tmp_path, progress=SILENT)
