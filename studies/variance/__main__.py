@@ -3,7 +3,7 @@
 *Coverage.* What a method reaches is the mean, over samples of 40 training pairs, of an area
 measured on 120 test pairs. Each sample is measured on its own 40 of these, with 12 resamples, and
 it is counted how often the interval over test pairs and the interval of the method
-(`circuits.stability.interval_of_method`) hold that mean. Where resamples have two peaks there is no
+(`circuits.methods.stability.interval_of_method`) hold that mean. Where resamples have two peaks there is no
 interval; that is counted too.
 
 *Transfer.* EAP-IG-inputs finds edges on some templates. Circuits take them by their mean score
@@ -28,14 +28,14 @@ import numpy as np
 
 import mechassay as ma
 from mechassay.circuits.evaluation.faithfulness import faithfulness_curve, magnitude_sweep
-from mechassay.circuits.how_many import by_tag
-from mechassay.circuits.series import FRACTIONS, agreement
-from mechassay.circuits.stability import (
+from mechassay.circuits.evaluation.how_many import by_tag
+from mechassay.circuits.methods.stability import (
     SELECTIONS,
     interval_of_method,
     score_in_parts,
     two_peaks,
 )
+from mechassay.circuits.series import FRACTIONS, agreement
 from mechassay.models.model import Model
 from mechassay.prompts.batch import Batch
 from mechassay.stats.intervals import Interval, Resamples, percentile_interval

@@ -217,6 +217,11 @@ CASES: list[tuple[str, str, list[Record]]] = [
     ("E1", "NO", [complement(1.0, 0.995, 1.0)]),
     ("E4", "YES", [circuit(0.2, 0.1, 0.3)]),
     ("E4", "NO", [circuit(0.05, 0.0, 0.09)]),
+    # Agreement stands beside recovery: a circuit that overshoots by as much as ablation changes
+    # recovers twice the behaviour and agrees in nothing.
+    ("E4", "YES", [record({"circuit@9": (0.2, 0.1, 0.3), "agreement@9": (0.2, 0.1, 0.3)})]),
+    ("E4", "PARTIAL", [record({"circuit@9": (2.0, 1.9, 2.1), "agreement@9": (0.0, 0.0, 0.05)})]),
+    ("E4", "NO", [record({"circuit@9": (0.05, 0.0, 0.09), "agreement@9": (0.5, 0.4, 0.6)})]),
     ("M1", "YES", [circuit(x, x - 0.02, x + 0.02, prompts=str(x)) for x in (0.8, 0.8002)]),
     ("M1", "PARTIAL", [circuit(x, x - 0.02, x + 0.02, prompts=str(x)) for x in (0.8, 0.81)]),
     ("M1", "PARTIAL", [circuit(0.8, 0.78, 0.82)]),

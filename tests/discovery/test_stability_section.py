@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from mechassay.circuits.methods.eap import EAPIGInputs
+from mechassay.circuits.methods.stability import RESAMPLES, STABILITY, PartScores, score_in_parts
 from mechassay.circuits.scores import EdgeScores
-from mechassay.circuits.stability import RESAMPLES, STABILITY, PartScores, score_in_parts
 from mechassay.discovery.job import CircuitsJob
 from mechassay.discovery.page import verdicts
 from mechassay.discovery.stability_section import (

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
         run_controls,
         smallest_circuit,
     )
+    from mechassay.circuits.evaluation.how_many import CrossAgreement, by_tag, cross_agreement
     from mechassay.circuits.evaluation.metrics import Recovery, recovery_of
-    from mechassay.circuits.how_many import CrossAgreement, by_tag, cross_agreement
     from mechassay.circuits.methods import METHODS
     from mechassay.circuits.methods.acdc import ACDC
     from mechassay.circuits.methods.eap import (
@@ -42,9 +42,14 @@ if TYPE_CHECKING:
         UniformGradientSampling,
     )
     from mechassay.circuits.methods.random import Random, RandomPaths
+    from mechassay.circuits.methods.stability import (
+        PartScores,
+        Stability,
+        resampled,
+        score_in_parts,
+    )
     from mechassay.circuits.scores import EdgeScores, NeuronScores, NodeScores
     from mechassay.circuits.series import agreement
-    from mechassay.circuits.stability import PartScores, Stability, resampled, score_in_parts
 
 __all__ = [
     "ACDC",
@@ -107,7 +112,7 @@ __getattr__, __dir__ = lazy_names(
         "evaluation.faithfulness": "Completeness Minimality complement completeness evaluate"
         " faithfulness_curve minimality run_controls smallest_circuit",
         "evaluation.metrics": "Recovery recovery_of",
-        "how_many": "CrossAgreement by_tag cross_agreement",
+        "evaluation.how_many": "CrossAgreement by_tag cross_agreement",
         "methods": "METHODS",
         "methods.acdc": "ACDC",
         "methods.eap": "CleanCorrupted EAP EAPIGActivations EAPIGInputs NAP NAPIG",
@@ -117,6 +122,6 @@ __getattr__, __dir__ = lazy_names(
         "methods.random": "Random RandomPaths",
         "scores": "EdgeScores NeuronScores NodeScores",
         "series": "agreement",
-        "stability": "PartScores Stability resampled score_in_parts",
+        "methods.stability": "PartScores Stability resampled score_in_parts",
     },
 )

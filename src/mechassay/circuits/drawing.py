@@ -7,7 +7,7 @@ are not drawn. `circuits.graph_layout` decides the places within a row.
 A line is an edge. Its colour is the sign of its score (blue helps: the objective drops when the
 edge is ablated; orange hurts), its width grows with the square root of |score|. A grey line has
 the score 0, a dashed grey one has none. Where no edge has a score all lines are plain and grey.
-Where it is known which edges depend on the pairs (`circuits.stability`), these are dashed.
+Where it is known which edges depend on the pairs (`circuits.methods.stability`), these are dashed.
 The legend names those of these lines that are there. Edges whose |score| is a small share of the
 largest are left out and counted: most are rounding. A line enters a head at the mark q, k or v of
 the input it feeds. Pointing at a line or a node shows its name and numbers.

@@ -111,7 +111,7 @@ def _check_values(file: Path, record: Record) -> None:
         raise BadFile(f"{beside}: was edited after {file.name} was made of it.")
 
 
-SIZED = ("circuit", "complement", "unneeded")
+SIZED = ("circuit", "complement", "agreement", "unneeded")
 """Measures whose name ends with the size of the circuit."""
 TRUTH = "truth-"
 RANDOM = "control:random*"

@@ -32,6 +32,7 @@ from mechassay.circuits.evaluation import METRICS
 from mechassay.circuits.evaluation.ablation import ABLATIONS
 from mechassay.circuits.graph_files import load_scores
 from mechassay.circuits.methods.method import check_pairing
+from mechassay.circuits.methods.stability import SELECTIONS, PartScores, is_mean_of_pairs
 from mechassay.circuits.profiles import VERSIONS, Profile
 from mechassay.circuits.scores import DRAWN_EDGES, SCORES_SHA256, EdgeScores, largest_drawable
 from mechassay.circuits.series import (
@@ -41,7 +42,6 @@ from mechassay.circuits.series import (
     ranked_hash,
     ranked_name,
 )
-from mechassay.circuits.stability import SELECTIONS, PartScores, is_mean_of_pairs
 from mechassay.discovery.plan import CircuitsPlan, Construction, Stage
 from mechassay.discovery.study import (
     KIND,

@@ -27,7 +27,7 @@ from mechassay.circuits.drawing import score_text
 from mechassay.circuits.evaluation.chance import SIGN, against_chance, n_groups, n_methods
 from mechassay.circuits.evaluation.curve import SMALLEST
 from mechassay.circuits.evaluation.differences import AreaName, Differences, differences_of
-from mechassay.circuits.stability import STABILITY
+from mechassay.circuits.methods.stability import STABILITY
 from mechassay.discovery.stability_section import READING as STABILITY_READING
 from mechassay.discovery.stability_section import (
     resamples_sections,

@@ -1,4 +1,4 @@
-"""What a page of circuits says of how they depend on the pairs (`circuits.stability`).
+"""What a page of circuits says of how they depend on the pairs (`circuits.methods.stability`).
 
 A sentence on the edges of the smallest circuit, which the field reads one by one, and a table of
 all sizes by magnitude. Circuits by value are in the record.
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mechassay.circuits.stability import RESAMPLES, STABILITY, STABLE, two_peaks
+from mechassay.circuits.methods.stability import RESAMPLES, STABILITY, STABLE, two_peaks
 from mechassay.results.curves import labels
 from mechassay.results.page import NOTHING, Section, TextTable
 from mechassay.results.records import Record

@@ -42,9 +42,7 @@ from mechassay.circuits.evaluation.metrics import Metric, Scored, recovery_of, w
 from mechassay.circuits.graph_files import ENDINGS, load_scores, read_graph_file
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.method import Method, method_name, paired, settings
-from mechassay.circuits.scores import SCORES_SHA256, EdgeScores, Scores
-from mechassay.circuits.series import CircuitSeries, Ranked, load_ranked, ranked_hash
-from mechassay.circuits.stability import (
+from mechassay.circuits.methods.stability import (
     RESAMPLES,
     SELECTIONS,
     PartScores,
@@ -54,6 +52,8 @@ from mechassay.circuits.stability import (
     resampled_rows,
     score_in_parts,
 )
+from mechassay.circuits.scores import SCORES_SHA256, EdgeScores, Scores
+from mechassay.circuits.series import CircuitSeries, Ranked, load_ranked, ranked_hash
 from mechassay.discovery.plan import CircuitsPlan, Construction
 from mechassay.errors import BadFile, one_of
 from mechassay.models.forward import Constants

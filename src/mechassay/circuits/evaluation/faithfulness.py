@@ -53,7 +53,9 @@ from mechassay.circuits.series import (
     FaithfulnessMetric,
     Ranked,
     RankingCurve,
+    agreement,
     check_fractions,
+    kept_effects,
 )
 from mechassay.errors import BadUsage, GraphMismatch, NonFinite, one_of
 from mechassay.models.circuit_forward import circuit_runner
@@ -485,6 +487,7 @@ class Completeness(OneLine):
 
     Attributes:
         circuit, complement: f of the circuit and of all other edges, with intervals.
+        agreement: the share of what ablation changes that the circuit keeps, pair by pair.
         per_example: the objective in the full model, the empty circuit, the circuit, and the
             complement.
     """
@@ -493,6 +496,8 @@ class Completeness(OneLine):
     circuit_interval: Interval
     complement: float
     complement_interval: Interval
+    agreement: float
+    agreement_interval: Interval
     per_example: Float[np.ndarray, "4 n"]
 
 
@@ -560,7 +565,8 @@ def completeness(
     circuits = [Circuit.full(graph), Circuit.empty(graph), circuit, complement(circuit)]
     values = evaluate(model, circuits, batch, chosen, progress=progress)
     f, intervals = _shares(values, batch, chosen, seed)
-    return Completeness(float(f[0]), intervals[0], float(f[1]), intervals[1], values)
+    kept = _agreement(values, batch, seed)
+    return Completeness(float(f[0]), intervals[0], float(f[1]), intervals[1], *kept, values)
 
 
 def minimality(
@@ -622,6 +628,19 @@ def _nodes(circuit: Circuit) -> dict[str, Circuit]:
         edges[:, graph.reader_owner == writer] = False
         without[graph.writer_name(writer)] = Circuit(graph, edges, circuit.neurons)
     return without
+
+
+def _agreement(values: Float[np.ndarray, "4 n"], batch: Batch, seed: int) -> tuple[float, Interval]:
+    """The agreement of the third row, a circuit, with its interval; the first two are the full
+    and the empty circuit.
+    """
+    share = float(agreement(full=values[0], empty=values[1], circuit=values[2]))
+    effect, kept = kept_effects(values[0], values[1], values[2])
+    draws = resampled_means(np.stack((kept, effect)), batch.groups, np.random.default_rng(seed))
+    if math.isnan(share):
+        return share, Interval(math.nan, math.nan)
+    shares = draws[:, 0] / np.where(draws[:, 1] == 0, np.nan, draws[:, 1])
+    return share, percentile_interval(shares, n_groups=len(set(batch.groups)))
 
 
 def _shares(

@@ -285,6 +285,14 @@ _CIRCUIT = Measure(
     title="f of one circuit",
     meaning="Faithfulness of the circuit at one size." + _SIZED + _RANDOM,
 )
+_AGREEMENT = Measure(
+    name="agreement",
+    value=math.nan,
+    better="up",
+    title="A of one circuit",
+    meaning="Agreement of the circuit at one size: the share of ablation's effects that it keeps,"
+    " pair by pair. Overshoot earns nothing." + _SIZED + _RANDOM,
+)
 _COMPLEMENT = Measure(
     name="complement",
     value=math.nan,
@@ -612,30 +620,30 @@ class CompletenessMetric(OneSizeMetric):
 
     name: ClassVar[str] = "completeness"
     version: ClassVar[int] = 1
-    undefined: ClassVar[tuple[Measure, ...]] = (_CIRCUIT, _COMPLEMENT)
+    undefined: ClassVar[tuple[Measure, ...]] = (_CIRCUIT, _COMPLEMENT, _AGREEMENT)
 
     def of_circuits(self, scored: Scored, circuits: Sequence[Circuit], of: str) -> Measured:
-        """f of the circuit and of its complement; of random circuits the means.
+        """f of the circuit and of its complement, and its agreement; of random ones the means.
 
         The objective of each pair stands in the record for the circuit of the scores alone.
         """
         parts = [scored.run(completeness, circuit) for circuit in circuits]
-        f, f_left = (
+        shares = (
             (
                 np.array([getattr(part, name) for part in parts]),
                 [getattr(part, f"{name}_interval") for part in parts],
             )
-            for name in ("circuit", "complement")
+            for name in ("circuit", "complement", "agreement")
         )
         n, at = len(scored.batch), _at(self.size)
-        named = (_CIRCUIT, _COMPLEMENT)
+        named = (_CIRCUIT, _COMPLEMENT, _AGREEMENT)
         rows = parts[0].per_example[2:].tolist() if of == "result" else []
         return Measured(
             tuple(
                 filled(
                     measure, float(values.mean()), _of_another(values, intervals), n=n, of=of, at=at
                 )
-                for measure, (values, intervals) in zip(named, (f, f_left), strict=True)
+                for measure, (values, intervals) in zip(named, shares, strict=True)
             ),
             columns={values.name + at: row for values, row in zip(named, rows, strict=False)},
         )

@@ -49,7 +49,7 @@ class Method(Protocol):
 
     # A method may also have `candidates() -> Sequence[Method]`: what validation pairs decide
     # between (`discovery.study`); and `mean_of_pairs = True`: its scores of pairs are the mean of
-    # its scores of each, so that how they vary costs no second run (`circuits.stability`).
+    # its scores of each, so that how they vary costs no second run (`circuits.methods.stability`).
 
     def score(
         self,

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from mechassay.circuits import ACDC, EAP, NAP, EAPIGInputs, ExactPatching, resampled
 from mechassay.circuits.methods.method import Method
-from mechassay.circuits.scores import EdgeScores
-from mechassay.circuits.stability import (
+from mechassay.circuits.methods.stability import (
     N_PARTS,
     PartScores,
     interval_of_method,
@@ -25,6 +24,7 @@ from mechassay.circuits.stability import (
     score_in_parts,
     two_peaks,
 )
+from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadFile, BadUsage
 from mechassay.models.graph import Graph
 from mechassay.models.model import Model, load_model

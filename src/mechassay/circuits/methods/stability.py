@@ -160,7 +160,7 @@ class PartScores(OneLine):
         counts = np.zeros(self.parts.shape[1], dtype=int)
         for pair in _halves(len(self.parts), n_splits, np.random.default_rng(seed)):
             for half in pair:
-                counts += _Order.of(_mean(self.parts, half * self.n_pairs), by).chosen(n)
+                counts += _UnitRanks.of(_mean(self.parts, half * self.n_pairs), by).chosen(n)
         flat = torch.zeros(self.scores.values.numel(), dtype=torch.bool)
         flat[self._places] = torch.from_numpy(counts >= STABLE * 2 * n_splits)
         return flat.view_as(self.scores.values)
@@ -184,7 +184,7 @@ class PartScores(OneLine):
             rng, held = np.random.default_rng(seed), np.zeros(n_units)
             for pair in _halves(len(self.parts), N_SPLITS, rng):
                 for half in pair:
-                    held += _Order.of(_mean(self.parts, half * self.n_pairs), "magnitude").ranks
+                    held += _UnitRanks.of(_mean(self.parts, half * self.n_pairs), "magnitude").ranks
             worth = 1 - held / (2 * N_SPLITS * n_units)
         elif selection == "sign":
             largest = float(np.abs(whole).max(initial=0.0)) or 1.0
@@ -251,7 +251,7 @@ def _halves(
         yield one, other
 
 
-class _Order(NamedTuple):
+class _UnitRanks(NamedTuple):
     """Units ranked: the key, its rank, and the keys best first."""
 
     keys: Float[np.ndarray, "units"]
@@ -259,12 +259,12 @@ class _Order(NamedTuple):
     falling: Float[np.ndarray, "units"]
 
     @staticmethod
-    def of(values: Float[np.ndarray, "units"], by: By) -> _Order:
+    def of(values: Float[np.ndarray, "units"], by: By) -> _UnitRanks:
         keys = np.abs(values) if by == "magnitude" else values
         order = np.argsort(-keys, kind="stable")
         ranks = np.empty(len(order), dtype=np.int32)
         ranks[order] = np.arange(len(order), dtype=np.int32)
-        return _Order(keys, ranks, keys[order])
+        return _UnitRanks(keys, ranks, keys[order])
 
     def decided(self, n: int) -> int:
         """How many of the n best are better than the first one left out."""
@@ -292,12 +292,14 @@ class _Halves(NamedTuple):
 def _compared(
     scored: PartScores, sizes: Sequence[int], by: By, n_splits: int, rng: np.random.Generator
 ) -> _Halves:
-    whole = _Order.of(_mean(scored.parts, scored.n_pairs), by)
+    whole = _UnitRanks.of(_mean(scored.parts, scored.n_pairs), by)
     members = [np.flatnonzero(whole.chosen(n)) for n in sizes]
     counts = [np.zeros(len(member), dtype=int) for member in members]
     jaccard, rank = np.full((2, n_splits, len(sizes)), np.nan)
     for split, pair in enumerate(_halves(len(scored.parts), n_splits, rng)):
-        one, other = (_Order.of(_mean(scored.parts, half * scored.n_pairs), by) for half in pair)
+        one, other = (
+            _UnitRanks.of(_mean(scored.parts, half * scored.n_pairs), by) for half in pair
+        )
         for place, (n, member) in enumerate(zip(sizes, members, strict=True)):
             first, second = one.chosen(n), other.chosen(n)
             either = np.count_nonzero(first | second)

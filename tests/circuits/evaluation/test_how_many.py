@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from helpers.two_behaviours import two_behaviours
 from mechassay.circuits import EAPIGInputs, Random, agreement, evaluate
 from mechassay.circuits.circuit import Circuit
-from mechassay.circuits.how_many import CrossAgreement, by_tag, cross_agreement
+from mechassay.circuits.evaluation.how_many import CrossAgreement, by_tag, cross_agreement
 from mechassay.errors import BadUsage
 from mechassay.models.model import load_model
 from mechassay.tasks import load_task
