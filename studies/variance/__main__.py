@@ -238,7 +238,8 @@ def main() -> None:
             "## Transfer",
             "",
             f"EAP-IG-inputs on {N_FOUND_ON} pairs, {N_MEASURED} test pairs of seen and as many of"
-            " unseen templates (of greater-than nouns, of docstring names of functions). Agreement at 1, 5 and 20 % of the edges;"
+            " unseen templates (of greater-than nouns, of docstring names of functions)."
+            " Agreement at 1, 5 and 20 % of the edges;"
             " then its mean over nine sizes, or the difference of that from the first row.",
             "",
             "| model | task | edges by | seen: 1 5 20 % | all sizes | unseen: 1 5 20 % |"
