@@ -23,14 +23,18 @@ EXPECTED = {"claims assess": 1}
 """One of the script's quotes is not in the paper, which is what the command is to say."""
 
 
-def commands() -> list[str]:
-    """The commands in the page's cells, each once, in its order."""
-    cells = re.findall(r"`(mechassay [^`]+)`", PAGE.read_text("utf-8"))
-    return list(dict.fromkeys(cell.replace(r"\|", "|") for cell in cells))
+def papers() -> dict[str, list[str]]:
+    """The commands in the cells of each paper's section, each once, in their order."""
+    sections = re.split(r"^## ", PAGE.read_text("utf-8"), flags=re.MULTILINE)[1:]
+    cells = {text.split(" (")[0]: re.findall(r"`(mechassay [^`]+)`", text) for text in sections}
+    return {
+        paper: list(dict.fromkeys(cell.replace(r"\|", "|") for cell in own))
+        for paper, own in cells.items()
+    }
 
 
 def test_the_page_has_commands_and_says_what_is_left_out() -> None:
-    assert len(commands()) > 25
+    assert len(papers()) == 5 and all(len(commands) > 5 for commands in papers().values())
     rows = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| ")]
     bare = [row for row in rows if row.count(" | ") != 1]
     assert not bare, "a row is an item and what answers it"
@@ -39,16 +43,17 @@ def test_the_page_has_commands_and_says_what_is_left_out() -> None:
 @pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.skipif(not is_fetched(REAL_MODEL), reason=f"{REAL_MODEL} is not fetched")
-def test_every_command_that_needs_no_hub_ends_well(tmp_path: Path) -> None:
-    """One after another in one folder, as some read what others wrote; beside two papers with
-    the script of a judge, and a suite.
+@pytest.mark.parametrize("paper", papers())
+def test_every_command_that_needs_no_hub_ends_well(tmp_path: Path, paper: str) -> None:
+    """One after another in one folder, as some of a paper read what others wrote; beside two papers
+    with the script of a judge, and a suite.
     """
     for name, source in {"paper.md": "names_paper.md", "judged.yaml": "names_judged.yaml"}.items():
         shutil.copyfile(DATA / source, tmp_path / name)
     (tmp_path / "other.md").write_text(f"{(DATA / 'names_paper.md').read_text('utf-8')}\nMore.\n")
     (tmp_path / "suite.json").write_text(json.dumps(number_suite()))
     failed: dict[str, str] = {}
-    for line in commands():
+    for line in papers()[paper]:
         if HUB.search(f"{line} "):
             continue
         program = [sys.executable, "-m", "mechassay", *shlex.split(line)[1:]]
