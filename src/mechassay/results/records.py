@@ -146,8 +146,9 @@ class Measure(Stored):
 
     Attributes:
         name: of the metric: "cpr".
-        of: what it is of: "result"; "model"; a control, as "control:random"; or the result less a
-            control over the same examples, as "difference:random".
+        of: what it is of: "result"; "model"; a control, as "control:random"; the result less a
+            control over the same examples, as "difference:random"; or "method", the result with an
+            interval over training pairs too.
         n, n_undefined: examples behind it, and what was undefined among them. Of a faithfulness
             nothing is left out: a value with undefined parts is itself undefined.
         better: whether higher ("up") or lower ("down") values are better; "" where neither is.
