@@ -87,7 +87,7 @@ def random_model(shape: str, device: str, dtype: str) -> Model:
 
     kind, settings = SHAPES[shape]
     config = getattr(transformers, kind)(**settings)
-    with torch.device(device):
+    with torch.random.fork_rng(), torch.device(device):
         torch.manual_seed(0)
         hf = transformers.AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
     return make_model(hf.requires_grad_(False), name=shape)
@@ -133,8 +133,12 @@ def rows(model: Model, batch: Batch) -> Iterator[Row]:
 
     yield "one circuit of 1 %, caches warm", one_circuit, 1, len(few)
     circuits = [scores.top(size, by="magnitude").pruned() for size in FRACTIONS]
-    ten = lambda: evaluate(model, circuits, few, progress=SILENT)  # noqa: E731
-    yield "ten sizes of one ranking", ten, 1, len(few)
+    yield (
+        "ten sizes of one ranking",
+        lambda: evaluate(model, circuits, few, progress=SILENT),
+        1,
+        len(few),
+    )
     exact, n_edges = sampled_exact_patching(model, few)
     yield "exact patching, an edge", exact, n_edges, len(few)
     training, steps = mask_step(model, batch, 4)

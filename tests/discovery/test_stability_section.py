@@ -100,6 +100,9 @@ def test_resamples_are_curves_of_their_own(results: Results) -> None:
             assert own is not None and method is not None and method.value == own.value
             if not np.isnan(method.low):
                 assert method.high - method.low > own.high - own.low
+            # No interval leaves what the area can be.
+            assert name == "cpr" or not method.low < 0
+            assert name != "cma" or not method.high > 1
     (section,) = resamples_sections(results.records)
     (shown,) = section.blocks
     assert isinstance(shown, TextTable) and len(shown.rows) == 8

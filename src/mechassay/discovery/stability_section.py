@@ -23,8 +23,9 @@ READING = {
         "The pairs are dealt into two halves, many times, and each half finds its own circuit of as"
         " many edges: the edges that both circuits have, over those that one of them has. In"
         " brackets are the middle 90 % of the splits. Random signs: the same after the scores of"
-        " each twentieth of the pairs were multiplied by +1 or -1, so that edges scatter as they do"
-        " and none has an effect. Chance: two random circuits of this size."
+        " each part of the pairs (a twentieth, where there are enough) were multiplied by +1 or -1,"
+        " so that edges scatter as they do and none has an effect. Chance: two random circuits of"
+        " this size."
     ),
     "Stable edges": (
         "Those that at least 95 % of the halves have. A half has half of the pairs, so as many"
@@ -80,8 +81,8 @@ def stability_sections(records: Sequence[Record]) -> list[Section]:
     if not rows:
         return []
     columns = (
-        "method", "size", "edges", "Jaccard of halves", "random signs", "chance",
-        "rank agreement", "stable edges", "random signs",
+        "method", "size", "edges", "Jaccard of halves", "Jaccard, random signs",
+        "Jaccard, chance", "rank agreement", "stable edges", "stable, random signs",
     )  # fmt: skip
     caption = (
         "Circuits by magnitude of two halves of the pairs. An edge that ties with the first one"

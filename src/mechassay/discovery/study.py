@@ -74,8 +74,8 @@ from mechassay.utils.registry import Registry
 KIND, SUITE, ONE_SIZE = "faithfulness", "suite", "one-size"
 MOST_VALIDATION = 50
 """Pairs that the smallest circuit is chosen on, at most: it costs half a curve of so many."""
-AREAS = ("cpr", "cmd", "cma")
-"""What is measured of every resample."""
+RANGES = {"cpr": (-math.inf, math.inf), "cmd": (0.0, math.inf), "cma": (0.0, 1.0)}
+"""What is measured of every resample, and the values that it can have."""
 OF_TRUTHS = ("recovery", "completeness", "minimality")
 """What is measured wherever a circuit is known."""
 
@@ -497,7 +497,7 @@ class Study:
             seed=job.seed,
             progress=self.bench.progress,
         )
-        areas = {name: float(getattr(curve, name)) for name in AREAS}
+        areas = {name: float(getattr(curve, name)) for name in RANGES}
         if known is not None and isinstance(resampled_scores, EdgeScores):
             areas["auroc"] = recovery_of(resampled_scores, known).auroc
         return areas
@@ -522,13 +522,19 @@ class Study:
             RESAMPLES, ("resample",), [{"resample": place, **row} for place, row in enumerate(rows)]
         )
         measures: list[Measure] = []
-        for name in AREAS:
+        for name in RANGES:
             own = record.measure(name)
             if own is not None:
                 around = interval_of_method(
                     Interval(own.low, own.high, own.level), table.numbers(name)
                 )
-                ends = {"low": own.value + around.low, "high": own.value + around.high}
+                least, most = RANGES[name]
+                ends = {
+                    "low": max(least, own.value + around.low),
+                    "high": min(most, own.value + around.high),
+                }
+                if math.isnan(around.high):
+                    ends = {"low": math.nan, "high": math.nan}
                 measures.append(own.model_copy(update={"of": "method", "meaning": "", **ends}))
         return record.changed(
             tables=[*record.tables, table], measures=[*record.measures, *measures]

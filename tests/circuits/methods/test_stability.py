@@ -13,7 +13,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mechassay.circuits import ACDC, EAP, NAP, EAPIGInputs, ExactPatching, resampled
+from mechassay.circuits import (
+    ACDC,
+    EAP,
+    NAP,
+    CleanCorrupted,
+    EAPIGActivations,
+    EAPIGInputs,
+    ExactPatching,
+    resampled,
+)
 from mechassay.circuits.methods.method import Method
 from mechassay.circuits.methods.stability import (
     N_PARTS,
@@ -60,7 +69,17 @@ def rows(scored: PartScores, by: str = "magnitude", **asked: Any) -> list[dict[s
     return [dict(row) for row in stability.rows if row["ranking"] == by]
 
 
-@pytest.mark.parametrize("method", [EAP(), EAPIGInputs(steps=3), NAP(), ExactPatching()])
+@pytest.mark.parametrize(
+    "method",
+    [
+        EAP(),
+        EAPIGInputs(steps=3),
+        EAPIGActivations(steps=2),
+        CleanCorrupted(),
+        NAP(),
+        ExactPatching(),
+    ],
+)
 def test_the_mean_of_the_parts_is_the_score_of_all_pairs(
     model: Model, batch: Batch, method: Method
 ) -> None:
