@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mechassay.circuits import EAP, NAP, EAPIGInputs, Random, ablate, evaluate
 from mechassay.circuits.circuit import Circuit
-from mechassay.errors import GraphMismatch, UnknownName
+from mechassay.errors import BadUsage, GraphMismatch, UnknownName
 from mechassay.models.decoder import Norm
 from mechassay.models.forward import Contrast, constant_trace, constants_of
 from mechassay.models.gradients import BackwardRules, backward_model, masked_readout, with_rules
@@ -95,7 +95,7 @@ def test_unknown_rules() -> None:
         EAP(backward="gimm")
 
 
-@pytest.fixture(scope="module", params=["gpt2", "neox", "qwen2", "gemma2"])
+@pytest.fixture(scope="module", params=["gpt2", "neox", "qwen2", "gemma2", "gemma3"])
 def masked_forward_case(request: pytest.FixtureRequest) -> Subject:
     return subject(request.param, torch.float64)
 
@@ -151,6 +151,64 @@ def test_real_masks_equal_the_dense_definition(masked_forward_case: Subject) -> 
         )
     fast = masked_readout(model.decoder, Contrast.run(model.decoder, batch), mask[None]).all()
     torch.testing.assert_close(fast, slow, rtol=0, atol=1e-9)
+
+
+def test_gradients_equal_those_of_the_dense_definition(masked_forward_case: Subject) -> None:
+    """Of masks that examples share, of one for each, and when they are taken a second time."""
+    model, batch, legal = (
+        masked_forward_case.model,
+        masked_forward_case.batch,
+        masked_forward_case.model.graph.legal,
+    )
+    generator = torch.Generator().manual_seed(1)
+    mask = torch.rand(legal.shape, generator=generator, dtype=torch.float64) * 1.5
+    mask.requires_grad_()
+    with exact_precision(model.hf), torch.enable_grad():
+        reference = ReferenceModel(model.hf, model.graph)
+        ablated = reference.record(batch.counterfactual, batch.mask)
+        slow = reference.run(batch.clean, batch.mask, ablated, mask)
+        weights = torch.rand(slow.shape, generator=generator, dtype=torch.float64)
+        by_example = torch.stack(
+            [
+                torch.autograd.grad((row * weight).sum(), mask, retain_graph=True)[0]
+                for row, weight in zip(slow, weights, strict=True)
+            ]
+        )
+        contrast = Contrast.run(model.decoder, batch)
+        for masks, expected in (
+            (mask[None], by_example.sum(0, keepdim=True)),
+            (mask.expand(len(batch), -1, -1), by_example),
+        ):
+            leaf = masks.detach().clone().requires_grad_()
+            fast = (masked_readout(model.decoder, contrast, leaf).all() * weights).sum()
+            for _ in range(2):
+                (gradient,) = torch.autograd.grad(fast, leaf, retain_graph=True)
+                torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-10)
+            assert not gradient[:, ~legal].any()
+
+
+def test_gradients_reach_weights_where_the_mask_is_constant() -> None:
+    """Each entry of a weight's gradient against a central difference."""
+    case = subject("qwen2", torch.float64)
+    decoder, batch = case.model.decoder, case.batch
+    up = decoder.layers[1].mlp.up.detach().clone().requires_grad_()
+    mask = case.model.graph.legal.double()[None] * 0.7
+
+    def objective(weight: Tensor) -> Tensor:
+        first, layer, *rest = decoder.layers
+        changed = replace(layer, mlp=replace(layer.mlp, up=weight))
+        contrast = Contrast.run(decoder, batch)
+        run = masked_readout(replace(decoder, layers=(first, changed, *rest)), contrast, mask)
+        return LogitDiff()(run, batch).mean()
+
+    with torch.enable_grad():
+        (slope,) = torch.autograd.grad(objective(up), up)
+    step = torch.zeros_like(up)
+    step[2, 3] = 1e-5
+    with torch.no_grad():
+        numeric = (objective(up + step) - objective(up - step)) / 2e-5
+    torch.testing.assert_close(slope[2, 3], numeric, rtol=1e-5, atol=1e-9)
+    assert abs(float(numeric)) > 1e-6
 
 
 def test_the_slope_at_the_full_circuit_is_eap(masked_forward_case: Subject) -> None:
@@ -216,3 +274,15 @@ def test_foreign_masks_are_refused() -> None:
     case = subject("gpt2")
     with pytest.raises(GraphMismatch, match=r"needs shape \[1 or 3, 16, 40\]; got \[2, 16, 40\]"):
         values(case, torch.ones(2, 16, 40))
+
+
+def test_trained_post_norms_are_refused() -> None:
+    case = subject("gemma2")
+    first, *rest = case.model.decoder.layers
+    post = first.attention.post_norm
+    trained = replace(post, weight=post.weight.clone().requires_grad_())
+    layer = replace(first, attention=replace(first.attention, post_norm=trained))
+    decoder = replace(case.model.decoder, layers=(layer, *rest))
+    contrast, mask = Contrast.run(decoder, case.batch), case.model.graph.legal.float()[None]
+    with torch.enable_grad(), pytest.raises(BadUsage, match="weights of post-norms"):
+        masked_readout(decoder, contrast, mask)

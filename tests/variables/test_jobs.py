@@ -350,6 +350,31 @@ def test_settings_of_trainings_are_what_is_asked_for(tmp_path: Path) -> None:
         assert loss is not None and loss.n == 1 and fall is not None and fall.n == steps
 
 
+def test_training_at_a_few_sites_is_where_whole_vectors_do_best(tmp_path: Path) -> None:
+    """The site and its test accuracy are those of a training everywhere that chose it; a mean of
+    the layers that were trained is not reported beside that of all.
+    """
+    job = replace(
+        SMALL_JOBS["variables"],
+        models=("truth-ioi-trained",),
+        variables=("answer",),
+        controls=(),
+        steps=20,
+    )
+    everywhere, few, many = (
+        run(replace(job, train_at=n), tmp_path / f"{n}", progress=SILENT).records
+        for n in (None, 1, 99)
+    )
+    whole, das = everywhere
+    sites = whole.table("sites").columns
+    best = sites["site"][sites["validation"].index(max(sites["validation"]))]
+    assert set(few[1].table("sites").columns["site"]) == {best} != set(sites["site"])
+    assert few[0].table("sites").columns == sites
+    assert few[1].measure("iia_layers") is None and few[0].measure("iia_layers") is not None
+    assert few[1].method.args["train_at"] == 1
+    assert many[1].measures == das.measures
+
+
 def test_the_tables_of_a_run_have_the_controls(tmp_path: Path) -> None:
     record = one(tmp_path)
     shown = page_of(AlignmentsJob.kind).tables([record])

@@ -45,9 +45,10 @@ class Norm:
 
     `weight` is what the normalised vector is multiplied with (Gemma's stored w enters as 1 + w).
     A `frozen` norm has the same value, but its scale is a constant to whatever differentiates it.
+    RMSNorms of several layers may be applied at once, each to its own values.
     """
 
-    weight: Float[Tensor, "d"]
+    weight: Float[Tensor, "*layers d"]
     bias: Float[Tensor, "d"] | None
     eps: float
     centred: bool
@@ -96,6 +97,17 @@ class Norm:
         if self.centred:
             flat = flat - delta.mean(-1, keepdim=True)
         return flat * at.rscale * self.weight.to(flat.dtype)
+
+    def pull_back(
+        self, gradient: Float[Tensor, "*lead d"], at: NormStatistics
+    ) -> Float[Tensor, "*lead d"]:
+        """J^T gradient, with the J of `push_forward`: from the norm's output to its input."""
+        weighted = flat = gradient * self.weight.to(at.xhat.dtype)
+        if not self.frozen:
+            flat = weighted - at.xhat * (weighted * at.xhat).mean(-1, keepdim=True)
+        if self.centred:
+            flat = flat - weighted.mean(-1, keepdim=True)
+        return flat * at.rscale
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,13 +20,14 @@ compensate for one another: of two redundant attention scores both have small gr
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from mechassay.errors import GraphMismatch, one_of
+from mechassay.errors import BadUsage, GraphMismatch, one_of
 from mechassay.models.decoder import Attention, Decoder, Mlp, Norm, Projection, Readout
 from mechassay.models.forward import Contrast, continued
 from mechassay.models.model import Model
@@ -37,11 +38,11 @@ def masked_readout(
 ) -> Readout:
     """Logits at the last column with the coefficient mask[., u, v] on every edge.
 
-    All readers of a stage (a layer's queries, keys and values) are computed at once, from sums
-    that are one batched product for each layer's writers. Under grouped-query attention every
-    query head has keys and values of its own stream, by the shared weights. Only the columns
-    from the contrast's `start` on are computed; in the last layer queries, the MLP and the
-    logits at the last column only.
+    All readers of a layer are computed from one product of the mask with what was written before
+    the layer; what its heads add to its MLP's stream is a second one. Under grouped-query
+    attention every query head has keys and values of its own stream, by the shared weights. Only
+    the columns from the contrast's `start` on are computed; in the last layer queries, the MLP
+    and the logits at the last column only.
 
     A writer that no edge of the circuit reaches changes nothing if the reference is a run of
     the model. If it is made of constants, give a mask that is zero wherever an edge is on no
@@ -53,6 +54,7 @@ def masked_readout(
 
     Raises:
         GraphMismatch: a mask of another graph's shape, or neither one mask nor one an example.
+        BadUsage: post-norms that are trained: they would have no gradient.
     """
     graph, n = decoder.graph, len(contrast.batch)
     if tuple(mask.shape[1:]) != (graph.n_writers, graph.n_readers) or len(mask) not in (1, n):
@@ -61,80 +63,262 @@ def masked_readout(
             f"A mask of edges on this graph and batch needs shape {allowed}; got"
             f" {list(mask.shape)}."
         )
-    mask = mask.to(contrast.other.embed).expand(n, -1, -1)
-    return _MaskedRun(decoder, contrast, mask).readout()
+    return _MaskedRun(decoder, contrast, mask.to(contrast.other.embed)).readout()
 
 
-class _Written(NamedTuple):
-    """What some neighbouring writers changed, and the post-norm they pass, with its old input."""
+class _Changes:
+    """What every writer changed, in one buffer, and in the backward pass the gradients by it.
 
-    first: int
-    changes: Float[Tensor, "batch writers pos d_model"]
-    post: Norm | None = None
-    base: Float[Tensor, "batch pos d_model"] | None = None
+    The readers of a stage see one product of the mask with all that was written before them. The
+    gradients of all stages are added up in place, so that autograd keeps no partial sums.
+    `_Enter`, `_Write` and `_Read` pass on an empty tensor, the order: by it autograd comes to a
+    write after all reads that follow it, and to the mask last.
+
+    Examples that share a mask are columns of one product: values are [masks, writers, examples of
+    a mask, pos, d_model]. `attended` is what the layers' post-norms read in the reference run.
+    """
+
+    def __init__(
+        self, decoder: Decoder, mask: Float[Tensor, "masks writers readers"], embed: Tensor
+    ) -> None:
+        graph, shape = decoder.graph, (len(embed) // len(mask), *embed.shape[1:])
+        self.graph, self.mask, self.n_written = graph, mask.detach(), 0
+        self.values = embed.new_empty(len(mask), graph.n_writers, *shape)
+        norms = [layer.attention.post_norm for layer in decoder.layers]
+        posts = [norm for norm in norms if norm is not None]
+        self.attended = embed.new_empty(len(mask), len(posts), *shape)
+        self.post: Norm | None = None
+        if posts:
+            weights = torch.stack([norm.weight for norm in posts])
+            if weights.requires_grad:
+                raise BadUsage("Masks of edges have no gradient by the weights of post-norms.")
+            self.post = replace(posts[0], weight=weights[:, None, None, None])
+
+    def begin_gradients(self) -> None:
+        """Zeros, to which the stages add."""
+        self.by_mask, self.by_values = torch.zeros_like(self.mask), torch.zeros_like(self.values)
+        self.by_attended = torch.zeros_like(self.attended)
+
+    def of_masks(self, x: Tensor) -> Tensor:
+        """[batch, some, ...] as [masks, some, examples of a mask, ...]."""
+        return x.unflatten(0, (len(self.mask), -1)).transpose(1, 2)
+
+    def seen(
+        self, rows: slice, readers: slice, n_pos: int
+    ) -> Float[Tensor, "batch readers pos d_model"]:
+        """What neighbouring writers add to the streams of some readers, in the last columns."""
+        plain = self._plain(rows)
+        values = self.values[:, plain, :, -n_pos:]
+        product = torch.bmm(self.mask[:, plain, readers].mT, values.flatten(2))
+        sums = product.unflatten(2, values.shape[2:])
+        if self._layers(rows):
+            norm, before, mixed = self._mixed(rows, readers, n_pos)
+            sums = sums + (_of_layers(norm, mixed) - _of_layers(norm, before)).sum(1)
+        return sums.transpose(1, 2).flatten(0, 1)
+
+    def add_gradient(
+        self, rows: slice, readers: slice, gradient: Float[Tensor, "batch readers pos d_model"]
+    ) -> None:
+        """Add what follows from a gradient by `seen`."""
+        plain, n_pos = self._plain(rows), gradient.shape[2]
+        by_sums = self.of_masks(gradient)
+        flat = by_sums.flatten(2)
+        values = self.values[:, plain, :, -n_pos:]
+        self.by_mask[:, plain, readers] = torch.bmm(values.flatten(2), flat.mT)
+        by_values, weights = self.by_values[:, plain, :, -n_pos:], self.mask[:, plain, readers]
+        if n_pos == self.values.shape[3]:
+            by_values.flatten(2).baddbmm_(weights, flat)
+        else:
+            by_values += torch.bmm(weights, flat).view(values.shape)
+        if self._layers(rows):
+            self._add_gradient_of_heads(rows, readers, by_sums)
+
+    def _add_gradient_of_heads(
+        self, rows: slice, readers: slice, by_sums: Float[Tensor, "masks readers ..."]
+    ) -> None:
+        layers, n_pos = self._layers(rows), by_sums.shape[-2]
+        norm, before, mixed = self._mixed(rows, readers, n_pos)
+        by_normed = by_sums[:, None].expand_as(mixed)
+        by_mixed = norm.pull_back(by_normed, norm.statistics(mixed))
+        by_before = by_mixed - norm.pull_back(by_normed, norm.statistics(before))
+        self.by_attended[:, layers.start : layers.stop, :, -n_pos:] += by_before.sum(2)
+        flat = by_mixed.to(by_sums.dtype).flatten(3)
+        heads, by_heads = (
+            self._heads(x, layers)[..., -n_pos:, :] for x in (self.values, self.by_values)
+        )
+        weights, by_mask = (self._heads(x, layers)[..., readers] for x in (self.mask, self.by_mask))
+        by_mask.copy_(heads.flatten(3) @ flat.mT)
+        by_heads += (weights @ flat).view(heads.shape)
+
+    def _plain(self, rows: slice) -> slice:
+        """Those of the writers that enter the stream as they are: not heads that are normed."""
+        if self.post is None:
+            return rows
+        step = self.graph.writers_per_layer if self.graph.mlp else self.graph.n_writers
+        return slice(-(-rows.start // step) * step, rows.stop, step)
+
+    def _layers(self, rows: slice) -> range:
+        """The layers of the writers whose heads pass a post-norm."""
+        if self.post is None:
+            return range(0)
+        ends = (rows.start, rows.stop)
+        return range(*((end - 1 + self.graph.mlp) // self.graph.writers_per_layer for end in ends))
+
+    def _heads(self, x: Tensor, layers: range) -> Float[Tensor, "masks layers heads ..."]:
+        """The heads of some layers, of something by mask and writer: a view."""
+        begin, step = self.graph.head(layers.start, 0), self.graph.writers_per_layer
+        rows = x[:, begin : begin + len(layers) * step]
+        return rows.unflatten(1, (len(layers), step))[:, :, : self.graph.n_heads]
+
+    def _mixed(self, rows: slice, readers: slice, n_pos: int) -> tuple[Norm, Tensor, Tensor]:
+        """Post-norms of the writers' layers, and what they read: in the reference run, and for each
+        reader [masks, layers, readers, examples of a mask, pos, d_model].
+        """
+        assert self.post is not None
+        layers = self._layers(rows)
+        norm = replace(self.post, weight=self.post.weight[layers.start : layers.stop])
+        before = self.attended[:, layers.start : layers.stop, None, :, -n_pos:]
+        heads = self._heads(self.values, layers)[..., -n_pos:, :]
+        mixed = self._heads(self.mask, layers)[..., readers].mT @ heads.flatten(3)
+        return norm, before, before + mixed.unflatten(3, heads.shape[3:])
+
+
+def _of_layers(
+    norm: Norm, x: Float[Tensor, "masks layers ..."]
+) -> Float[Tensor, "masks layers ..."]:
+    """A norm of each layer's own weight."""
+    return norm.scaled(norm.normalise(x)).to(x.dtype)
+
+
+class _Enter(torch.autograd.Function):
+    """The mask: what follows it in the order reads it."""
+
+    @staticmethod
+    def forward(ctx: Any, mask: Tensor, changes: _Changes) -> Tensor:
+        ctx.changes = changes
+        return mask.new_empty(0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, None]:
+        return ctx.changes.by_mask, None
+
+
+class _Write(torch.autograd.Function):
+    """Put into the buffer what the next writers changed, in the last columns."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, order: Tensor, change: Tensor, attended: Tensor | None, changes: _Changes
+    ) -> Tensor:
+        begin, end = changes.n_written, changes.n_written + change.shape[1]
+        ctx.place = slice(None), slice(begin, end), slice(None), slice(-change.shape[2], None)
+        changes.values[ctx.place] = changes.of_masks(change)
+        ctx.changes, ctx.layer = changes, (begin - 1) // changes.graph.writers_per_layer
+        if attended is not None:
+            changes.attended[:, ctx.layer] = attended.view_as(changes.attended[:, ctx.layer])
+        changes.n_written = end
+        return order.new_empty(0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, order: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None]:
+        changes, by_change, by_attended = ctx.changes, None, None
+        if ctx.needs_input_grad[1]:
+            by_change = changes.by_values[ctx.place].transpose(1, 2).flatten(0, 1)
+        if ctx.needs_input_grad[2]:
+            by_attended = changes.by_attended[:, ctx.layer].flatten(0, 1)
+        return order, by_change, by_attended, None
+
+
+class _Read(torch.autograd.Function):
+    """What some neighbouring writers add to the streams of some readers, in the last columns."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, order: Tensor, changes: _Changes, rows: slice, readers: slice, n_pos: int
+    ) -> Float[Tensor, "batch readers pos d_model"]:
+        ctx.changes, ctx.rows, ctx.readers = changes, rows, readers
+        return changes.seen(rows, readers, n_pos)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
+        changes: _Changes = ctx.changes
+        if ctx.readers.stop == changes.graph.n_readers:
+            changes.begin_gradients()
+        changes.add_gradient(ctx.rows, ctx.readers, gradient)
+        return gradient.new_empty(0), None, None, None, None
 
 
 class _MaskedRun:
     """One batch of masks on one batch of examples."""
 
     def __init__(
-        self,
-        decoder: Decoder,
-        contrast: Contrast,
-        mask: Float[Tensor, "batch writers readers"],
+        self, decoder: Decoder, contrast: Contrast, mask: Float[Tensor, "masks writers readers"]
     ) -> None:
-        self.decoder, self.graph, self.contrast, self.mask = decoder, decoder.graph, contrast, mask
+        self.decoder, self.graph, self.contrast = decoder, decoder.graph, contrast
         self.reference, self.columns = contrast.other, contrast.other.embed.shape[1]
-        self.written: list[_Written] = []
+        self.changes = _Changes(decoder, mask, self.reference.embed)
+        self.order = _Enter.apply(mask, self.changes)
 
     def readout(self) -> Readout:
         graph, reference = self.graph, self.reference
-        change = self.contrast.clean.embed[:, -self.columns :] - reference.embed
-        self.written.append(_Written(0, change[:, None]))
+        self._write((self.contrast.clean.embed[:, -self.columns :] - reference.embed)[:, None])
         for index in range(graph.n_layers):
-            if graph.parallel:
-                mlp = self._mlp_change(index)
-                self._write_heads(index)
-            else:
-                self._write_heads(index)
-                mlp = self._mlp_change(index)
-            if mlp is not None:
-                self.written.append(_Written(graph.mlp_writer(index), mlp))
-        final = self._streams(slice(graph.logits, graph.logits + 1), reference.final, last=True)
-        return self.decoder.readout(final[:, 0, 0])
+            self._layer(index)
+        logits = slice(graph.logits, graph.logits + 1)
+        stream = reference.final[:, None, -1:] + self._seen(logits, 1)
+        return self.decoder.readout(stream[:, 0, 0])
 
-    def _streams(
-        self, readers: slice, reference: Float[Tensor, "batch all_pos d_model"], *, last: bool
-    ) -> Float[Tensor, "batch readers pos d_model"]:
-        """What some readers of one stage see, given the reference stream there."""
-        columns = slice(-1, None) if last else slice(None)
-        base = reference[:, None, columns].expand(-1, readers.stop - readers.start, -1, -1)
-        x = base.flatten(2)
-        for part in self.written:
-            changes = part.changes[:, :, columns].flatten(2)
-            writers = slice(part.first, part.first + changes.shape[1])
-            weights = self.mask[:, writers, readers].transpose(1, 2)
-            if part.post is None:
-                x = torch.baddbmm(x, weights, changes)
-            else:
-                assert part.base is not None
-                before = part.base[:, None, columns]
-                mixed = before + torch.bmm(weights, changes).view(base.shape)
-                x = x + (part.post(mixed) - part.post(before)).flatten(2)
-        return x.view(base.shape)
+    def _layer(self, index: int) -> None:
+        """Write what the heads and the MLP of a layer change.
 
-    def _write_heads(self, index: int) -> None:
-        decoder, graph, contrast = self.decoder, self.graph, self.contrast
-        attention, reference = decoder.layers[index].attention, self.reference.layers[index]
-        last = index == graph.n_layers - 1
-        slots, n_heads = graph.slots(index).start, graph.n_heads
-        if last:
-            q_in = self._streams(slice(slots, slots + n_heads), reference.before, last=True)
-            rest = slice(slots + n_heads, slots + 3 * n_heads)
-            k_in, v_in = self._streams(rest, reference.before, last=False).chunk(2, dim=1)
+        What writers before the layer add is one product for all its readers, the MLP too; what
+        its heads add to the MLP's stream comes later. In the last layer columns differ.
+        """
+        graph, reference, begin = self.graph, self.reference.layers[index], self.changes.n_written
+        slots, n_heads, n_pos = graph.slots(index), graph.n_heads, self.columns
+        if index == graph.n_layers - 1:
+            n_pos, queries = 1, slice(slots.start, slots.start + n_heads)
+            others = self._seen(slice(queries.stop, slots.stop), self.columns)
+            streams = (self._seen(queries, 1), *others.chunk(2, dim=1))
+            of_mlp = None
         else:
-            streams = self._streams(graph.slots(index), reference.before, last=False)
-            q_in, k_in, v_in = streams.chunk(3, dim=1)
+            every = self._seen(slice(slots.start, slots.stop + graph.mlp), n_pos)
+            *streams, of_mlp = every.split((n_heads, n_heads, n_heads, graph.mlp), dim=1)
+        heads = self._heads_change(index, *streams)
+        mlp, reader = self.decoder.layers[index].mlp, slice(slots.stop, slots.stop + 1)
+        if mlp is None or reference.mlp is None:
+            self._write(heads, reference.attended)
+            return
+        if of_mlp is None:
+            of_mlp = self._seen(reader, n_pos)
+        self._write(heads, reference.attended)
+        if not graph.parallel:
+            of_mlp = of_mlp + self._seen(reader, n_pos, begin)
+        wrote = mlp(reference.middle[:, None, -n_pos:] + of_mlp)
+        self._write(wrote - reference.mlp[:, None, -n_pos:])
+
+    def _seen(
+        self, readers: slice, n_pos: int, begin: int = 0
+    ) -> Float[Tensor, "batch readers pos d_model"]:
+        """What writers so far, from one on, add to the streams of readers in the last columns."""
+        rows = slice(begin, self.changes.n_written)
+        return _Read.apply(self.order, self.changes, rows, readers, n_pos)
+
+    def _write(
+        self, change: Float[Tensor, "batch writers pos d_model"], attended: Tensor | None = None
+    ) -> None:
+        self.order = _Write.apply(self.order, change, attended, self.changes)
+
+    def _heads_change(
+        self, index: int, *seen: Float[Tensor, "batch heads _ d_model"]
+    ) -> Float[Tensor, "batch heads queries d_model"]:
+        """What a layer's heads change, by what is added to the streams of queries, keys, values."""
+        decoder, contrast = self.decoder, self.contrast
+        attention, reference = decoder.layers[index].attention, self.reference.layers[index]
+        q_in, k_in, v_in = (reference.before[:, None, -x.shape[2] :] + x for x in seen)
         q = self._ready(index, attention.q, q_in, is_key=False)
         k = self._ready(index, attention.k, k_in, is_key=True)
         v = _project(attention.v, attention.norm(v_in)).transpose(1, 2)
@@ -144,9 +328,7 @@ class _MaskedRun:
             v = continued(past.v, v, contrast.start)
         z = decoder.attend(index, q, k, v, contrast.ctx)
         change = z - reference.z[:, :, -z.shape[2] :]
-        wrote = torch.einsum("bhtk,hkd->bhtd", change, attention.out).contiguous()
-        first, post = graph.head(index, 0), attention.post_norm
-        self.written.append(_Written(first, wrote, post, reference.attended))
+        return torch.einsum("bhtk,hkd->bhtd", change, attention.out)
 
     def _ready(
         self,
@@ -159,14 +341,6 @@ class _MaskedRun:
         start = self.contrast.start + self.columns - x.shape[2]
         raw = _project(projection, self.decoder.layers[index].attention.norm(x))
         return self.decoder.rotate(index, raw, self.contrast.ctx, is_key=is_key, start=start)
-
-    def _mlp_change(self, index: int) -> Float[Tensor, "batch 1 pos d_model"] | None:
-        mlp, reference = self.decoder.layers[index].mlp, self.reference.layers[index]
-        if mlp is None or reference.mlp is None:
-            return None
-        last, reader = index == self.graph.n_layers - 1, self.graph.mlp_reader(index)
-        wrote = mlp(self._streams(slice(reader, reader + 1), reference.middle, last=last))
-        return wrote - reference.mlp[:, None, -wrote.shape[2] :]
 
 
 def _project(

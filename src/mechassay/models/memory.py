@@ -80,9 +80,9 @@ def may_be_kept(n_bytes: int, device: torch.device) -> bool:
 def masked_bytes(decoder: Decoder) -> int:
     """Of a differentiated run with a mask on every edge (`models.gradients`)."""
     graph = decoder.graph
-    vectors = 5 * graph.readers_per_layer + 2 * graph.writers_per_layer + 14
+    vectors = 2 * graph.readers_per_layer + 2 * graph.writers_per_layer + 14
     if decoder.has_post_norm:
-        vectors += 4 * graph.readers_per_layer * graph.n_layers // 2
+        vectors += 4 * graph.readers_per_layer
     return _kept_bytes(decoder, vectors)
 
 

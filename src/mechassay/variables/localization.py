@@ -377,12 +377,14 @@ class Localization(Result, kind="variables"):
                 named = f"difference:{of}"
                 yield measured("iia", "IIA", named, self.difference(of), n, IIA_SAYS)
         yield measured("gain", "gain", "result", self.gain, n, GAIN_SAYS)
-        says = LAYERS_SAYS.format(self.choose_on)
-        yield measured("iia_layers", "mean of layers", "result", self.mean_of_layers(), n, says)
-        mean, highest = self.as_mib()
-        for name, value in (("mib_mean", mean), ("mib_highest", highest)):
-            title = name.replace("_", "-2025 ")
-            yield measured(name, title, "result", Estimate(value), n, MIB_SAYS)
+        # A mean over the few layers that were trained would stand beside that of all.
+        if len(self.chosen.test.sites) == len(self.full.sites):
+            says = LAYERS_SAYS.format(self.choose_on)
+            yield measured("iia_layers", "mean of layers", "result", self.mean_of_layers(), n, says)
+            mean, highest = self.as_mib()
+            for name, value in (("mib_mean", mean), ("mib_highest", highest)):
+                title = name.replace("_", "-2025 ")
+                yield measured(name, title, "result", Estimate(value), n, MIB_SAYS)
         validation = self.chosen.validation
         at, says = validation.estimate(self.site), CHOSEN_SAYS[self.choose_on]
         yield measured("validation", "validation", "result", at, len(validation), says)

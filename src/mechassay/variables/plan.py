@@ -55,6 +55,14 @@ class VariablesPlan:
     ] = ()
     position_rules: Annotated[tuple[str, ...], POSITION_RULES] = ()
     part: Annotated[str, option("Of each layer: resid, mlp, or heads (each alone).")] = "resid"
+    train_at: Annotated[
+        int | None,
+        option(
+            "Train only at so many sites of a variable: those where whole vectors do best on"
+            " validation pairs; at all sites if not given.",
+            least=1,
+        ),
+    ] = None
     ks: Annotated[
         tuple[int, ...],
         option("Number of directions of das; of several the best on validation.", "--k"),

@@ -46,7 +46,7 @@ from mechassay.variables.ioi_heads import (
     head_subsets,
     localize_in_heads,
 )
-from mechassay.variables.localization import Localization, localize
+from mechassay.variables.localization import Localization, localize, score_of
 from mechassay.variables.logit_difference import inhibition_heads, linear_difference
 from mechassay.variables.plan import VariablesPlan
 
@@ -182,6 +182,28 @@ class VariableStudy:
         test = pairs.labels["test"]
         return accuracy(fit, test, controls=(), seed=self.job.seed, progress=self.progress)
 
+    def trained_sites(self, variable: str) -> tuple[Site, ...]:
+        """Where featurizers of a variable are trained: everywhere, or where whole vectors do best
+        on validation pairs.
+        """
+        return self._once(f"trained {variable}", lambda: self._trained_sites(variable))
+
+    def _trained_sites(self, variable: str) -> tuple[Site, ...]:
+        n, places = self.job.train_at, self.sites
+        if n is None or n >= len(places):
+            return places
+        pairs = self.pairs(variable)
+        fit = FullVector().fit(self.model, pairs.batches["validation"], places)
+        whole = accuracy(
+            fit,
+            pairs.labels["validation"],
+            controls=(),
+            seed=self.job.seed,
+            progress=self.progress,
+        )
+        best = sorted(places, key=lambda site: score_of(whole, site), reverse=True)[:n]
+        return tuple(site for site in places if site in best)
+
     @property
     def untrained(self) -> Model | None:
         """The model with random weights, where that control is asked for."""
@@ -216,6 +238,9 @@ class VariableStudy:
         # Models that were built by hand go another way than the trained ones.
         if hypothesis.right is not None and model.name in KNOWN_SITES:
             about["hypothesis"] = "right" if hypothesis.right else "wrong"
+        method = Spec(name=featurizer)
+        if job.train_at is not None and featurizer != "full-vector":
+            method = Spec(name=featurizer, args={"train_at": job.train_at})
         chosen = self.selections(variable)
         VariableAlignment.of(
             localization.chosen_fit,
@@ -236,6 +261,7 @@ class VariableStudy:
                     args={"split": job.test_split, **settings_of(self.task)},
                 ),
                 "variable": Spec(name=variable, args=about),
+                "method": method,
             },
             made_by(model, job.seed, chosen["test"].hash),
             cell=dict(cell.of),
@@ -245,7 +271,8 @@ class VariableStudy:
 
     def _at_sites(self, cell: Cell, variable: str, featurizer: str) -> Localization:
         job, model = self.job, self.model
-        pairs, places = self.pairs(variable), self.sites
+        pairs = self.pairs(variable)
+        places = self.sites if featurizer == "full-vector" else self.trained_sites(variable)
         ks = n_features_of(job.profile, self.task.name, variable, places[0].width(model.decoder))
         return localize(
             model,

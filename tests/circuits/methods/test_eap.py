@@ -19,7 +19,6 @@ from mechassay.circuits.methods.attribution import (
     at_interpolations,
     clean_scores,
     interpolated_scores,
-    pull_back,
 )
 from mechassay.circuits.methods.eap import NAP, NAPIG, quadrature
 from mechassay.circuits.scores import NeuronScores, NodeScores
@@ -244,7 +243,7 @@ def test_pulling_back_is_the_transpose_of_pushing_forward(centred: bool) -> None
     x, gradient, weight, bias = torch.randn(4, 6, generator=generator, dtype=torch.float64)
     norm = Norm(weight, bias, 1e-5, centred)
     expected = torch.autograd.functional.vjp(norm, x, gradient)[1]
-    torch.testing.assert_close(pull_back(norm, gradient, norm.statistics(x)), expected)
+    torch.testing.assert_close(norm.pull_back(gradient, norm.statistics(x)), expected)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from mechassay.models.decoder import Context, Decoder, Norm, NormStatistics, Readout, at_least_fp32
+from mechassay.models.decoder import Context, Decoder, NormStatistics, Readout, at_least_fp32
 from mechassay.models.forward import Contrast, LayerTrace, Place, Trace, forward
 from mechassay.models.memory import available_bytes
 from mechassay.models.model import Model
@@ -556,22 +556,10 @@ class WriterGradients:
                 gradient = at_least_fp32(next(grads))[:, -columns:]
                 if tapped.post is not None and layer.attention.post_norm is not None:
                     at = NormStatistics(*(part[:, -gradient.shape[1] :] for part in tapped.post))
-                    gradient = pull_back(layer.attention.post_norm, gradient, at)
+                    gradient = layer.attention.post_norm.pull_back(gradient, at)
                 heads.append(summed(gradient))
             mlp = tuple(summed(at_least_fp32(gradient)[:, -columns:]) for gradient in grads)
             return WriterGradients(embed, tuple(heads), mlp)
-
-
-def pull_back(
-    norm: Norm, gradient: Float[Tensor, "*lead d"], at: NormStatistics
-) -> Float[Tensor, "*lead d"]:
-    """J^T gradient, with the J of `Norm.push_forward`: from a norm's output to its input."""
-    weighted = flat = gradient * norm.weight.to(gradient.dtype)
-    if not norm.frozen:
-        flat = weighted - at.xhat * (weighted * at.xhat).mean(-1, keepdim=True)
-    if norm.centred:
-        flat = flat - weighted.mean(-1, keepdim=True)
-    return flat * at.rscale
 
 
 @torch.no_grad()
