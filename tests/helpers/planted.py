@@ -7,6 +7,8 @@ e^2, and opposed ones cancel, so that with logits of 10 times the attention
 
     logit difference = 0 + 5 tanh(1) position + 5 tanh(1) token
 
+A GPT-2 in which two heads alone write.
+
 A store of values that a planted dictionary made: sparse sums of random unit rows.
 """
 
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,10 +28,12 @@ from torch import Tensor
 from mechassay.causal_models.ioi import FLIPS
 from mechassay.features.sae import SAE
 from mechassay.interventions.site import Site
+from mechassay.models.graph import Graph
 from mechassay.models.model import Model, make_model
 from mechassay.prompts.pairs import Example, Prompt
 from mechassay.saes import ActivationStore, StoreSettings
 from mechassay.tasks.task import Task
+from mechassay.testing.tiny import Subject, build, subject
 from mechassay.truth.compiled import CONTEXT, GAP, Blueprint, Reads, Space, compile_model
 from mechassay.truth.tasks import FILLERS, LENGTH, NAMES, CompiledIOI
 from mechassay.truth.verification import word_tokenizer
@@ -169,3 +173,30 @@ def explained(sae: SAE, values: Tensor) -> float:
     """The share of variance that an SAE explains."""
     left = (values - sae.reconstruct(values)).square().sum()
     return 1 - float(left / (values - values.mean(0)).square().sum())
+
+
+ALIVE = ("input", "a0.h1", "a2.h2")
+"""The writers of `two_heads` that write."""
+
+
+def two_heads(n_pairs: int = 4) -> Subject:
+    """GPT-2 in which two heads write and nothing else does: few edges can matter."""
+    hf: Any = build("gpt2")
+    with torch.no_grad():
+        for layer, block in enumerate(hf.transformer.h):
+            out = block.attn.c_proj.weight.view(4, 8, 32)
+            for head in range(4):
+                out[head] *= 3.0 if f"a{layer}.h{head}" in ALIVE else 0.0
+            block.mlp.c_proj.weight.zero_()
+    return replace(subject("gpt2", n_pairs=n_pairs), model=make_model(hf))
+
+
+def can_matter(graph: Graph) -> Tensor:
+    """Edges from a writer that writes, into the logits or a head that writes."""
+    alive = [graph.writer(name) for name in ALIVE]
+    rows = torch.zeros(graph.n_writers, dtype=torch.bool)
+    columns = torch.zeros(graph.n_readers, dtype=torch.bool)
+    rows[alive] = True
+    owners = (*alive, graph.n_writers)
+    columns[[v for v in range(graph.n_readers) if int(graph.reader_owner[v]) in owners]] = True
+    return rows[:, None] & columns & graph.legal

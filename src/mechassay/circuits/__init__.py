@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         SubnetworkProbing,
         UniformGradientSampling,
     )
+    from mechassay.circuits.methods.matryoshka import Matryoshka
     from mechassay.circuits.methods.random import Random, RandomPaths
     from mechassay.circuits.methods.stability import (
         PartScores,
@@ -71,6 +72,7 @@ __all__ = [
     "ExactPatching",
     "FaithfulnessCurve",
     "InformationFlowRoutes",
+    "Matryoshka",
     "Minimality",
     "NeuronScores",
     "NodeScores",
@@ -118,6 +120,7 @@ __getattr__, __dir__ = lazy_names(
         "methods.eap": "CleanCorrupted EAP EAPIGActivations EAPIGInputs NAP NAPIG",
         "methods.exact_patching": "ExactNodePatching ExactPatching",
         "methods.ifr": "InformationFlowRoutes",
+        "methods.matryoshka": "Matryoshka",
         "methods.mask_learning": "EdgePruning SubnetworkProbing UniformGradientSampling",
         "methods.random": "Random RandomPaths",
         "scores": "EdgeScores NeuronScores NodeScores",

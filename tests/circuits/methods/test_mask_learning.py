@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from helpers.planted import can_matter, two_heads
 from mechassay.circuits import EdgeScores, ExactPatching, ablate
 from mechassay.circuits.methods import mask_learning as mask_training
 from mechassay.circuits.methods.mask_learning import (  # pyright: ignore[reportPrivateUsage]  # pyright: ignore[reportPrivateUsage]
@@ -39,7 +40,6 @@ SHORT: list[Any] = [
     SubnetworkProbing(steps=6, lr=0.1),
     EdgePruning(steps=6, target=0.5),
 ]
-ALIVE = ("input", "a0.h1", "a2.h2")
 
 
 def names(methods: list[Any]) -> list[str]:
@@ -48,34 +48,7 @@ def names(methods: list[Any]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def planted() -> Subject:
-    """GPT-2 in which two heads write and nothing else does: few edges can matter."""
-    tiny = subject("gpt2", n_pairs=4)
-    hf: Any = build("gpt2")
-    with torch.no_grad():
-        for layer, block in enumerate(hf.transformer.h):
-            out = block.attn.c_proj.weight.view(4, 8, 32)
-            for head in range(4):
-                out[head] *= 3.0 if f"a{layer}.h{head}" in ALIVE else 0.0
-            block.mlp.c_proj.weight.zero_()
-    return replace(tiny, model=make_model(hf))
-
-
-def can_matter(graph: Graph) -> Tensor:
-    """Edges from a writer that writes, into the logits or a head that writes."""
-    alive = [graph.writer(name) for name in ALIVE]
-    rows, columns = (
-        torch.zeros(graph.n_writers, dtype=torch.bool),
-        torch.zeros(graph.n_readers, dtype=torch.bool),
-    )
-    rows[alive] = True
-    columns[
-        [
-            reader
-            for reader in range(graph.n_readers)
-            if int(graph.reader_owner[reader]) in (*alive, graph.n_writers)
-        ]
-    ] = True
-    return rows[:, None] & columns & graph.legal
+    return two_heads()
 
 
 @pytest.mark.parametrize("method", SHORT, ids=names(SHORT))

@@ -35,6 +35,7 @@ from mechassay.utils.display import SILENT
 SHORT: dict[str, dict[str, Any]] = {
     "acdc": {"threshold": 0.5},
     "edge-pruning": {"steps": 6},
+    "matryoshka": {"steps": 6, "batch_size": 2},
     "subnetwork-probing": {"steps": 6},
     "ugs": {"steps": 6, "batch_size": 2, "samples": 2},
 }

@@ -23,6 +23,7 @@ METHODS = Registry(
         "exact": f"{_HERE}.exact_patching:ExactPatching",
         "exact-nodes": f"{_HERE}.exact_patching:ExactNodePatching",
         "ifr": f"{_HERE}.ifr:InformationFlowRoutes",
+        "matryoshka": f"{_HERE}.matryoshka:Matryoshka",
         "nap": f"{_HERE}.eap:NAP",
         "nap-ig": f"{_HERE}.eap:NAPIG",
         "random": f"{_HERE}.random:Random",

@@ -9,10 +9,10 @@ A step draws some examples and some random masks m of real numbers, evaluates th
 
     fidelity(m) + penalty,    fidelity = mean over examples and masks of KL(P_clean || P_masked)
 
-at the last token, or of minus the objective where `loss` is "objective". A method (`Masks`)
-draws masks from trainable parameters and sets the penalty. A caller may draw each step's
-examples itself (`DrawExamples`), and weigh them by their losses, each a mean over its masks
-(`WeighExamples`).
+at the last token, or of minus the objective where `loss` is "objective". A method draws masks
+from trainable parameters and sets the penalty (`Masks`), and may have losses of its own. A
+caller may draw each step's examples itself (`DrawExamples`), and weigh them by their losses,
+each a mean over its masks (`WeighExamples`).
 
 Where ablated edges carry constants, edges of a drawn mask that are on no path of nonzero edges
 from `input` to `logits` are zeroed, as when a circuit is evaluated. Where they carry a run of
@@ -25,29 +25,31 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechassay.circuits.methods.method import check_gradients, provenance_of, seeded
-from mechassay.circuits.scores import EdgeScores
-from mechassay.errors import BadUsage, NonFinite, one_of
-from mechassay.models.decoder import Readout
+from mechassay.circuits.scores import EdgeScores, NodeScores
+from mechassay.errors import BadUsage, NonFinite
+from mechassay.models.decoder import Decoder, Readout
 from mechassay.models.forward import Contrast, constants_of
 from mechassay.models.gradients import masked_readout
 from mechassay.models.graph import Graph
 from mechassay.models.memory import masked_bytes, out_of_memory_is_an_error, token_budget
 from mechassay.models.model import Model
-from mechassay.models.objectives import Kl, Objective, ObjectiveLike, load_objective, signed
+from mechassay.models.objectives import Kl, Objective, ObjectiveLike, Values, load_objective, signed
 from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.utils.checkpoint import Order, descend, key_of
 from mechassay.utils.display import BAR, Progress
 from mechassay.utils.settings import Within, check_settings
 
 Loss = Literal["kl", "objective"]
+LossT = TypeVar("LossT", bound=str)
 MIN_STEPS = 3
 """Losses are reported by thirds of the training."""
 
@@ -73,15 +75,15 @@ class Masks(ABC):
         """What is added to the loss at a step, counted from 0."""
 
     @abstractmethod
-    def probabilities(self) -> Float[Tensor, "writers readers"]:
-        """The score of every edge: how probable it is that the mask keeps it."""
+    def probabilities(self) -> Float[Tensor, "writers *readers"]:
+        """The score of every edge, or node: how probable it is that the mask keeps it."""
 
     def reached(self) -> dict[str, Any]:
         """What else the provenance says of the end of the training."""
         return {}
 
 
-class MaskMethod(ABC):
+class MaskMethod(ABC, Generic[LossT]):
     """A method that trains masks: a frozen dataclass whose fields are those below and its own.
 
     Attributes:
@@ -100,12 +102,25 @@ class MaskMethod(ABC):
     steps: int
     batch_size: int
     samples: int
-    loss: Loss
+    loss: LossT
     seed: int
 
     @abstractmethod
-    def start(self, model: Model) -> tuple[Masks, torch.optim.Optimizer]:
+    def start(
+        self, model: Model, batch: Batch, objective: Objective
+    ) -> tuple[Masks, torch.optim.Optimizer]:
         """The masks before the first step, and the optimiser of their parameters."""
+
+    def losses(
+        self, value: Values, ends: Callable[[], tuple[Values, Values]], sample: int
+    ) -> Values:
+        """The loss of each example under the mask of a sample.
+
+        Args:
+            value: the objective under the mask, higher being better.
+            ends: gives that of the full and of the empty circuit.
+        """
+        return -value
 
     def score(
         self,
@@ -117,7 +132,7 @@ class MaskMethod(ABC):
         checkpoint: Path | None = None,
         examples: DrawExamples | None = None,
         weigh: WeighExamples | None = None,
-    ) -> EdgeScores:
+    ) -> EdgeScores | NodeScores:
         """See `Method.score`; scores are probabilities.
 
         The objective plays a part only if `loss` is "objective".
@@ -134,7 +149,7 @@ class MaskMethod(ABC):
             chosen = Kl()
         elif not chosen.differentiable:
             raise BadUsage(f"{self.name} needs a differentiable objective; {chosen.name!r} is not.")
-        masks, optimiser = self.start(model)
+        masks, optimiser = self.start(model, batch, chosen)
         about = provenance_of(self, model, batch, chosen)
         losses = train(
             model,
@@ -150,7 +165,9 @@ class MaskMethod(ABC):
             weigh=weigh,
         )
         about |= {"losses": summary(losses), **masks.reached()}
-        return EdgeScores.of(model.graph, masks.probabilities().detach(), about)
+        values = masks.probabilities().detach()
+        kind = NodeScores if values.dim() == 1 else EdgeScores
+        return kind.of(model.graph, values, about)
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
         """See `Method.forwards`: the training."""
@@ -168,7 +185,6 @@ class MaskMethod(ABC):
                 raise BadUsage(
                     f"Training a mask needs {name} of at least 1; got {getattr(self, name)}."
                 )
-        one_of("loss", self.loss, get_args(Loss))
 
 
 class StepLoss(NamedTuple):
@@ -184,7 +200,7 @@ def train(
     objective: Objective,
     masks: Masks,
     optimiser: torch.optim.Optimizer,
-    method: MaskMethod,
+    method: MaskMethod[Any],
     *,
     about: Mapping[str, Any],
     progress: Progress,
@@ -225,7 +241,9 @@ def train(
                 f" {method.steps}: {loss}."
             )
         losses[step] = torch.tensor(loss, dtype=torch.float64)
-        torch.autograd.backward([drawn, penalty], [gradient.to(drawn), torch.ones_like(penalty)])
+        drawn.backward(gradient.to(drawn))
+        if penalty.requires_grad:
+            penalty.backward()
 
     with (
         torch.enable_grad(),
@@ -260,7 +278,7 @@ def fidelity_and_gradient(
     batch: Batch,
     objective: Objective,
     drawn: Float[Tensor, "masks writers readers"],
-    method: MaskMethod,
+    method: MaskMethod[Any],
     budget: int,
     weights: Float[Tensor, "n"] | None = None,
 ) -> tuple[float, Float[Tensor, "masks writers readers"]]:
@@ -286,7 +304,7 @@ def losses_of(
     batch: Batch,
     objective: Objective,
     drawn: Float[Tensor, "masks writers readers"],
-    method: MaskMethod,
+    method: MaskMethod[Any],
     budget: int,
 ) -> Float[Tensor, "n"]:
     """The loss of each example, a mean over its masks, in fp64."""
@@ -304,7 +322,7 @@ def _masked_runs(
     wanted: list[int],
     objective: Objective,
     drawn: Float[Tensor, "masks writers readers"],
-    method: MaskMethod,
+    method: MaskMethod[Any],
     budget: int,
 ) -> Iterator[tuple[list[int], list[int], Tensor, Callable[[Tensor], Tensor]]]:
     """Rows of examples, places and values of one mask each, and a mask's loss per example."""
@@ -312,22 +330,39 @@ def _masked_runs(
     for chosen, chunk in batch.select(wanted).chunks(budget):
         rows = [wanted[row] for row in chosen]
         contrast = Contrast.run(decoder, chunk)
-        clean = contrast.clean.readout(decoder) if objective.needs_clean else None
-
-        def run(
-            mask: Tensor,
-            chunk: Batch = chunk,
-            contrast: Contrast = contrast,
-            clean: Readout | None = clean,
-        ) -> Tensor:
-            return -signed(objective, masked_readout(decoder, contrast, mask), chunk, clean)
-
+        examples = _Examples(decoder, objective, chunk, contrast)
         for sample in range(method.samples):
             places = [sample * len(batch) + row for row in rows] if method.per_example else [sample]
             mask = drawn[places]
             if constants_of(batch) is not None:
                 mask = mask * connected(model.graph, mask)
-            yield rows, places, mask, run
+            yield rows, places, mask, partial(examples.losses, method, sample)
+
+
+class _Examples(NamedTuple):
+    """Some examples that masks are run on."""
+
+    decoder: Decoder
+    objective: Objective
+    batch: Batch
+    contrast: Contrast
+
+    def losses(self, method: MaskMethod[Any], sample: int, mask: Tensor) -> Values:
+        """What a method makes of the values under a mask, by example."""
+        value = self._value(masked_readout(self.decoder, self.contrast, mask))
+        return method.losses(value, self._ends, sample)
+
+    @torch.no_grad()
+    def _ends(self) -> tuple[Values, Values]:
+        full, empty = (
+            self._value(run.readout(self.decoder))
+            for run in (self.contrast.clean, self.contrast.other)
+        )
+        return full, empty
+
+    def _value(self, readout: Readout) -> Values:
+        clean = self.contrast.clean.readout(self.decoder) if self.objective.needs_clean else None
+        return signed(self.objective, readout, self.batch, clean)
 
 
 def connected(
@@ -380,7 +415,7 @@ INITIAL_LOG_ALPHA, INITIAL_SPREAD = 10.0, 0.01
 
 
 @dataclass(frozen=True)
-class EdgePruning(MaskMethod):
+class EdgePruning(MaskMethod[Loss]):
     """Edge pruning: hard concrete masks trained to a target sparsity by Lagrange multipliers.
 
     Bhaskar et al. 2024. With s the sparsity 1 - mean_edges P(m > 0) and s* its target,
@@ -421,7 +456,9 @@ class EdgePruning(MaskMethod):
     def __post_init__(self) -> None:
         check_settings(self, self.name)
 
-    def start(self, model: Model) -> tuple[Masks, torch.optim.Optimizer]:
+    def start(
+        self, model: Model, batch: Batch, objective: Objective
+    ) -> tuple[Masks, torch.optim.Optimizer]:
         # Another stream than that of the training, which has the seed itself.
         generator = seeded(self.seed + 2**32)
         noise = torch.randn(model.graph.legal.shape, generator=generator) * INITIAL_SPREAD
@@ -464,7 +501,7 @@ INITIAL_MASK = 0.9
 
 
 @dataclass(frozen=True)
-class SubnetworkProbing(MaskMethod):
+class SubnetworkProbing(MaskMethod[Loss]):
     """Subnetwork probing on edges: hard concrete masks and a price for every edge kept.
 
     Cao et al. 2021, in the form that Conmy et al. 2023 compare with ACDC, with a mask on every
@@ -493,7 +530,9 @@ class SubnetworkProbing(MaskMethod):
     def __post_init__(self) -> None:
         check_settings(self, self.name)
 
-    def start(self, model: Model) -> tuple[Masks, torch.optim.Optimizer]:
+    def start(
+        self, model: Model, batch: Batch, objective: Objective
+    ) -> tuple[Masks, torch.optim.Optimizer]:
         share = (INITIAL_MASK - GAMMA) / (ZETA - GAMMA)
         initial, like = math.log(share / (1 - share)), model.decoder.embedding
         log_alpha = like.new_full(model.graph.legal.shape, initial, dtype=model.accumulator)
@@ -522,7 +561,7 @@ EDGE = 1e-3
 
 
 @dataclass(frozen=True)
-class UniformGradientSampling(MaskMethod):
+class UniformGradientSampling(MaskMethod[Loss]):
     """Uniform gradient sampling: a probability for every edge, learned from masks between 0 and 1.
 
     Li and Janson 2024; run by MIB (Mueller et al. 2025, appendix E.2). Every edge has a
@@ -587,7 +626,9 @@ class UniformGradientSampling(MaskMethod):
         once = super().forwards(graph, n_pairs)
         return len(SPARSITIES) * once if self.search else once
 
-    def start(self, model: Model) -> tuple[Masks, torch.optim.Optimizer]:
+    def start(
+        self, model: Model, batch: Batch, objective: Objective
+    ) -> tuple[Masks, torch.optim.Optimizer]:
         if self.search:
             raise BadUsage(
                 "ugs: search=True needs validation pairs, which a run of circuits has; in Python"
