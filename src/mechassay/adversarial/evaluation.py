@@ -246,23 +246,18 @@ class Schedule:
     def grid_blocks(self, part: PartialGrid | None = None) -> list[GridBlock]:
         """Blocks of the whole grid, or of one grid for each stratum of a part."""
         whole = (np.arange(len(self.clean)), np.arange(len(self.corrupted)))
-        return [
-            block
-            for rows, columns in ([whole] if part is None else part.blocks())
-            for block in self._blocks_of(rows, columns)
-        ]
-
-    def _blocks_of(
-        self, clean: Int[np.ndarray, "rows"], corrupted: Int[np.ndarray, "columns"]
-    ) -> list[GridBlock]:
-        order = clean[lexicographic(self.clean[torch.from_numpy(clean)])]
-        columns = corrupted[lexicographic(self.corrupted[torch.from_numpy(corrupted)])]
-        groups = [columns[group] for group in _slices(len(columns), REFERENCES)]
-        distinct = torch.tensor([count_prefixes(self.corrupted[group]) for group in groups])
-        shares = (distinct.sum(dim=0) / len(columns)).tolist()
-        return [
-            GridBlock(self, order[rows], groups, shares) for rows in _slices(len(order), self.size)
-        ]
+        blocks: list[GridBlock] = []
+        for clean, corrupted in [whole] if part is None else part.blocks():
+            order = clean[lexicographic(self.clean[torch.from_numpy(clean)])]
+            columns = corrupted[lexicographic(self.corrupted[torch.from_numpy(corrupted)])]
+            groups = [columns[group] for group in _slices(len(columns), REFERENCES)]
+            distinct = torch.tensor([count_prefixes(self.corrupted[group]) for group in groups])
+            shares = (distinct.sum(dim=0) / len(columns)).tolist()
+            blocks += [
+                GridBlock(self, order[rows], groups, shares)
+                for rows in _slices(len(order), self.size)
+            ]
+        return blocks
 
     def pair_blocks(self) -> list[PairBlock]:
         """Blocks of pairs of the same place in both pools."""
