@@ -698,7 +698,10 @@ class Assay:
             begin = time.perf_counter()
             reason = self._do(step)
             seconds = time.perf_counter() - begin
-            self._spend(step, seconds)
+            file, key = self.folder / SECONDS, str(step.folder.relative_to(self.folder))
+            times = read_json(file, "times of steps", dict) if file.is_file() else {}
+            times[key] = round(float(times.get(key, 0.0)) + seconds, 1)
+            write_text(file, json.dumps(times, indent=1))
             left, spent, run_for = left - step.forwards, spent + step.forwards, run_for + seconds
             if reason:
                 failed[str(step.folder)] = reason
@@ -729,13 +732,6 @@ class Assay:
         step.job.report(results)
         lacking = [failure for failure in results.failures if failure.status == "failed"]
         return lacking[0].message if lacking else ""
-
-    def _spend(self, step: AssayStep, seconds: float) -> None:
-        file = self.folder / SECONDS
-        known = read_json(file, "times of steps", dict) if file.is_file() else {}
-        key = str(step.folder.relative_to(self.folder))
-        known[key] = round(float(known.get(key, 0.0)) + seconds, 1)
-        write_text(file, json.dumps(known, indent=1))
 
     def _judge(
         self, read: Judgments | None, documents: Sequence[PagedDocument], failed: dict[str, str]
