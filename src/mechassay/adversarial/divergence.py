@@ -106,22 +106,8 @@ class Target:
 @torch.no_grad()
 def divergence(target: Target, readout: Readout) -> Float[Tensor, "batch"]:
     """KL of each of the target's distributions from the readout's, in nats, in fp64."""
-    cross, total = _sums(target, readout)
-    return total.double() - cross.double() - target.entropy.double()
-
-
-def divergences_from(
-    target: Target, logq: Float[Tensor, "others vocab"]
-) -> Float[Tensor, "batch others"]:
-    """KL of each of the target's distributions from each other one, in nats, in fp64."""
-    return -(target.p.to(logq.dtype) @ logq.t()).double() - target.entropy.double()[:, None]
-
-
-def _sums(
-    target: Target, readout: Readout
-) -> tuple[Float[Tensor, "batch"], Float[Tensor, "batch"]]:
-    """p . (z - c) and logsumexp(z - c)."""
     decoder = readout.decoder
+    # p . (z - c) and logsumexp(z - c), by blocks of the vocabulary.
     cross, total = torch.zeros_like(target.entropy), torch.zeros_like(target.entropy)
     highest = torch.full_like(target.entropy, float("-inf"))
     for begin in range(0, decoder.unembedding.shape[0], BLOCK):
@@ -130,7 +116,15 @@ def _sums(
         new = torch.maximum(highest, z.amax(dim=-1))
         total = total * (highest - new).exp() + (z - new[:, None]).exp().sum(dim=-1)
         highest = new
-    return cross, highest + total.log()
+    total = highest + total.log()
+    return total.double() - cross.double() - target.entropy.double()
+
+
+def divergences_from(
+    target: Target, logq: Float[Tensor, "others vocab"]
+) -> Float[Tensor, "batch others"]:
+    """KL of each of the target's distributions from each other one, in nats, in fp64."""
+    return -(target.p.to(logq.dtype) @ logq.t()).double() - target.entropy.double()[:, None]
 
 
 def _logits(
@@ -341,7 +335,10 @@ def cases_at(
     cases: list[WorstCase] = []
     for place in places.tolist():
         row, column = divmod(place, len(corrupted)) if values.ndim == 2 else (place, place)
-        batch = _pair(clean.tokens[row], corrupted.tokens[column], ablated, model.device)
+        pair = clean.tokens[row][None], corrupted.tokens[column][None]
+        # Answers and foils are not used; they only have to differ.
+        batch = Batch.from_tokens(*pair, [0], [1]).to(model.device)
+        batch = batch if ablated is None else ConstantBatch.of(batch, ablated)
         cases.append(_case(model, run, batch, (row, column), float(values.reshape(-1)[place])))
     return tuple(cases)
 
@@ -361,17 +358,6 @@ def largest(values: Float[np.ndarray, "n"], k: int) -> Int[np.ndarray, "k"]:
     least = np.partition(keys, values.size - k)[values.size - k]
     places = np.flatnonzero(keys >= least)
     return places[np.argsort(-keys[places], kind="stable")][:k]
-
-
-def _pair(
-    clean: Int[Tensor, "pos"],
-    corrupted: Int[Tensor, "pos"],
-    ablated: Constants | None,
-    device: torch.device,
-) -> Batch:
-    # Answers and foils are not used; they only have to differ.
-    batch = Batch.from_tokens(clean[None], corrupted[None], [0], [1]).to(device)
-    return batch if ablated is None else ConstantBatch.of(batch, ablated)
 
 
 @torch.no_grad()
@@ -394,15 +380,11 @@ def _case(
 
 
 def _top_tokens(model: Model, logits: Float[Tensor, "vocab"]) -> tuple[Token, ...]:
-    best = logits.topk(min(N_TOKENS, len(logits)))
+    best, tokenizer = logits.topk(min(N_TOKENS, len(logits))), model.tokenizer
     return tuple(
-        Token(_text(model, token), logit)
+        Token(str(token if tokenizer is None else tokenizer.decode([token])), logit)
         for token, logit in zip(best.indices.tolist(), best.values.tolist(), strict=True)
     )
-
-
-def _text(model: Model, token: int) -> str:
-    return str(token) if model.tokenizer is None else str(model.tokenizer.decode([token]))
 
 
 def disagreements(cases: Sequence[WorstCase]) -> tuple[WorstCase, ...]:

@@ -150,7 +150,22 @@ class PrefixCache:
     def __init__(
         self, decoder: Decoder, tokens: Int[Tensor, "clean pos"], clean: Trace, stops: Sequence[int]
     ) -> None:
-        self.decoder, self.stages = decoder, _stages(tokens, clean, stops)
+        self.decoder = decoder
+        stages: list[Stage] = []
+        prompts = torch.arange(len(tokens), device=tokens.device)
+        # From the last stage to the first: a stage has to know the prompts that stand for the next
+        # stage's prefixes.
+        following = prompts
+        for begin, stop in reversed(list(zip((0, *stops), stops, strict=False))):
+            prefixes, which = torch.unique(tokens[:, :stop], dim=0, return_inverse=True)
+            first = torch.full((len(prefixes),), len(tokens), device=tokens.device).scatter_reduce(
+                0, which, prompts, "amin"
+            )
+            run = clean.beginning(stop).select(first)
+            batch = without_answers(prefixes, prefixes)
+            stages.append(Stage(begin, stop, batch, run, which[following]))
+            following = first
+        self.stages = stages[::-1]
         self.forget()
 
     def forget(self) -> None:
@@ -188,24 +203,6 @@ class PrefixCache:
                         )
             prefixes = [self._prefixes.get((number, which)) for which in range(len(runs))]
         return prefixes
-
-
-def _stages(tokens: Int[Tensor, "clean pos"], clean: Trace, stops: Sequence[int]) -> list[Stage]:
-    stages: list[Stage] = []
-    prompts = torch.arange(len(tokens), device=tokens.device)
-    # From the last stage to the first: a stage has to know the prompts that stand for the next
-    # stage's prefixes.
-    following = prompts
-    for begin, stop in reversed(list(zip((0, *stops), stops, strict=False))):
-        prefixes, which = torch.unique(tokens[:, :stop], dim=0, return_inverse=True)
-        first = torch.full((len(prefixes),), len(tokens), device=tokens.device).scatter_reduce(
-            0, which, prompts, "amin"
-        )
-        run = clean.beginning(stop).select(first)
-        batch = without_answers(prefixes, prefixes)
-        stages.append(Stage(begin, stop, batch, run, which[following]))
-        following = first
-    return stages[::-1]
 
 
 BLOCK_TOKENS = 4096
@@ -246,23 +243,18 @@ class Schedule:
     def grid_blocks(self, part: PartialGrid | None = None) -> list[GridBlock]:
         """Blocks of the whole grid, or of one grid for each stratum of a part."""
         whole = (np.arange(len(self.clean)), np.arange(len(self.corrupted)))
-        return [
-            block
-            for rows, columns in ([whole] if part is None else part.blocks())
-            for block in self._blocks_of(rows, columns)
-        ]
-
-    def _blocks_of(
-        self, clean: Int[np.ndarray, "rows"], corrupted: Int[np.ndarray, "columns"]
-    ) -> list[GridBlock]:
-        order = clean[lexicographic(self.clean[torch.from_numpy(clean)])]
-        columns = corrupted[lexicographic(self.corrupted[torch.from_numpy(corrupted)])]
-        groups = [columns[group] for group in _slices(len(columns), REFERENCES)]
-        distinct = torch.tensor([count_prefixes(self.corrupted[group]) for group in groups])
-        shares = (distinct.sum(dim=0) / len(columns)).tolist()
-        return [
-            GridBlock(self, order[rows], groups, shares) for rows in _slices(len(order), self.size)
-        ]
+        blocks: list[GridBlock] = []
+        for clean, corrupted in [whole] if part is None else part.blocks():
+            order = clean[lexicographic(self.clean[torch.from_numpy(clean)])]
+            columns = corrupted[lexicographic(self.corrupted[torch.from_numpy(corrupted)])]
+            groups = [columns[group] for group in _slices(len(columns), REFERENCES)]
+            distinct = torch.tensor([count_prefixes(self.corrupted[group]) for group in groups])
+            shares = (distinct.sum(dim=0) / len(columns)).tolist()
+            blocks += [
+                GridBlock(self, order[rows], groups, shares)
+                for rows in _slices(len(order), self.size)
+            ]
+        return blocks
 
     def pair_blocks(self) -> list[PairBlock]:
         """Blocks of pairs of the same place in both pools."""

@@ -208,12 +208,11 @@ def halves(record: Record) -> list[dict[Any, Any]]:
 
 
 def _row(name: str, half: Mapping[Any, Any], of: str, left: str) -> tuple[str, ...]:
-    cells = (_cell(half[of, statistic]) for statistic in STATISTICS)
+    cells = (
+        with_interval(dict(zip(ENDS, map(plain_number, half[of, statistic]), strict=True)))
+        for statistic in STATISTICS
+    )
     return (name, half["pairs"], f"{half['n']:,}", *cells, left)
-
-
-def _cell(values: Sequence[Any]) -> str:
-    return with_interval(dict(zip(ENDS, map(plain_number, values), strict=True)))
 
 
 def _percent(values: Sequence[Any]) -> str:

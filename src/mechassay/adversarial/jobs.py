@@ -118,17 +118,13 @@ class AdversarialJob(AdversarialPlan, Job):
                 " counterfactual with --design independent."
             )
         check_circuits(self.circuits)
-        self._check_numbers()
-        self._check_pairs()
-        self._check_discovery()
-
-    def _check_numbers(self) -> None:
-        """Refuse numbers out of their range."""
         self._check_labels()
         least = {"worst": 0, "n_resamples": 1, "n_permutations": 1, "train_limit": 1, "controls": 1}
         for name, number in least.items():
             if getattr(self, name) < number:
                 raise BadUsage(f"{name} must be {number} or more; got {getattr(self, name)}.")
+        self._check_pairs()
+        self._check_discovery()
 
     def _check_pairs(self) -> None:
         """Refuse pairs that a design does not have."""
@@ -239,7 +235,8 @@ class SearchJob(SearchPlan, Job):
             Interrupted: by Ctrl-C, after something was evaluated.
         """
         begin = time.perf_counter()
-        model, task = self._model(bench), bench.task(self.task)
+        model = bench.model(self.model, dtype=self.dtype, prepend_bos=self.prepend_bos)
+        task = bench.task(self.task)
         circuit = found_circuit(self, cell.of["circuit"], model, task, bench)
         pools = draw_pools(
             task,
@@ -273,9 +270,6 @@ class SearchJob(SearchPlan, Job):
         for record in results.records:
             for line in (*best_text(record), *record.warnings):
                 print_text(line, console)
-
-    def _model(self, bench: Bench) -> Model:
-        return bench.model(self.model, dtype=self.dtype, prepend_bos=self.prepend_bos)
 
     def _record(
         self,

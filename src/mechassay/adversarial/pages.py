@@ -360,7 +360,9 @@ def summary_table(record: Record) -> TextTable:
         z = f"{row['z']:.2f}" if math.isfinite(row["z"]) else ""
         beside = [nats(table[name]["value"]) for table in others]
         rows.append((name, with_interval(row), z, _bound(name, row, population), *beside))
-    columns, *cells = rows if _has_z(own) else [(*row[:2], *row[3:]) for row in rows]
+    columns, *cells = (
+        rows if own["std"]["value"] >= ROUNDING else [(*row[:2], *row[3:]) for row in rows]
+    )
     return TextTable.of("Distribution, in nats", columns, cells)
 
 
@@ -455,23 +457,22 @@ def _cases(record: Record, name: str, cases: Sequence[Mapping[str, Any]]) -> Tex
     for row in record.table("tokens").rows():
         token = (str(row["text"]), plain_number(row["logit"]))
         tokens.setdefault((row["clean"], row["corrupted"], row["of"]), []).append(token)
+    token_line = Markup('<div class="token"><code>{}</code> <span class="soft">{:.2f}</span></div>')
     rows: list[Row] = []
     for case in cases:
         prompts = [
             marked(case[f"{side} prompt"], parts.get((side, case[side]), {})) for side in sides
         ]
         pair, both = (case["clean"], case["corrupted"]), ("model", "circuit")
-        texts = [_tokens(tokens.get((*pair, of), [])) for of in both]
+        texts = [
+            Markup("").join(token_line.format(*token) for token in tokens.get((*pair, of), []))
+            for of in both
+        ]
         cells = (*prompts, nats(case["value"]), nats(case["empty"]), *texts)
         rows.append(Row(cells, "" if case["agrees"] else "failure"))
     marks = "Parts of the prompts are marked; point at one for its name."
     caption = f"The most likely next tokens with their logits. {marks}"
     return TextTable(name, tuple(columns), tuple(rows), caption)
-
-
-def _tokens(weighted: Sequence[tuple[str, float]]) -> Markup:
-    line = Markup('<div class="token"><code>{}</code> <span class="soft">{:.2f}</span></div>')
-    return Markup("").join(line.format(text, logit) for text, logit in weighted)
 
 
 def marked(text: str, parts: Mapping[str, tuple[int, int]]) -> Markup:
@@ -491,11 +492,6 @@ def marked(text: str, parts: Mapping[str, tuple[int, int]]) -> Markup:
 
 
 # Numbers
-
-
-def _has_z(rows: Mapping[str, Numbers]) -> bool:
-    """Whether the deviation is more than rounding."""
-    return rows["std"]["value"] >= ROUNDING
 
 
 def _bound(name: str, row: Numbers, population: bool) -> str:

@@ -137,21 +137,18 @@ class Neighbours:
     def of(self, text: TokenizedPrompt) -> list[tuple[str, TokenizedPrompt]]:
         """Each with the change in words."""
         if text.prompt.text not in self._known:
-            self._known[text.prompt.text] = self._new(text)
+            edits = single_field_edits(text.prompt, self.values)
+            assert self.model.tokenizer is not None
+            unknown = self.model.tokenizer.unk_token_id
+            assert unknown is None or isinstance(unknown, int)
+            ids = tokenized(self.model, [edit.prompt.text for edit in edits])
+            self._known[text.prompt.text] = [
+                (edit.change, TokenizedPrompt(edit.prompt, tuple(tokens)))
+                for edit, tokens in zip(edits, ids, strict=True)
+                if len(tokens) == len(text.tokens)
+                and (unknown is None or tokens.count(unknown) <= text.tokens.count(unknown))
+            ]
         return self._known[text.prompt.text]
-
-    def _new(self, text: TokenizedPrompt) -> list[tuple[str, TokenizedPrompt]]:
-        edits = single_field_edits(text.prompt, self.values)
-        assert self.model.tokenizer is not None
-        unknown = self.model.tokenizer.unk_token_id
-        assert unknown is None or isinstance(unknown, int)
-        ids = tokenized(self.model, [edit.prompt.text for edit in edits])
-        return [
-            (edit.change, TokenizedPrompt(edit.prompt, tuple(tokens)))
-            for edit, tokens in zip(edits, ids, strict=True)
-            if len(tokens) == len(text.tokens)
-            and (unknown is None or tokens.count(unknown) <= text.tokens.count(unknown))
-        ]
 
 
 KICKS = 4

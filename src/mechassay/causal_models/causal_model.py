@@ -164,7 +164,8 @@ class CausalModel(OneLine):
         object.__setattr__(self, "parents", MappingProxyType(known))
         self._check_output()
         for name in order:
-            self._check_values(name)
+            if made[name].listed == ():
+                raise BadUsage(f"The variable {name!r} of {self.name!r} has no values.")
             self._check_mechanism(name)
 
     # --- what it is -------------------------------------------------------------------------------
@@ -298,18 +299,15 @@ class CausalModel(OneLine):
             if name in values:
                 setting[name] = values[name]
             elif self.variables[name].mechanism is None:
-                setting[name] = self._input(name, inputs)
+                if name not in inputs:
+                    raise BadUsage(
+                        f"The causal model {self.name!r} needs the inputs {', '.join(self.inputs)};"
+                        f" got {', '.join(inputs) or 'none'}: {name!r} is missing."
+                    )
+                setting[name] = inputs[name]
             else:
                 setting[name] = self._value(name, [setting[parent] for parent in parents])
         return setting
-
-    def _input(self, name: str, inputs: Inputs) -> Any:
-        if name not in inputs:
-            raise BadUsage(
-                f"The causal model {self.name!r} needs the inputs {', '.join(self.inputs)}; got"
-                f" {', '.join(inputs) or 'none'}: {name!r} is missing."
-            )
-        return inputs[name]
 
     def _check_value(self, name: str, value: Any) -> None:
         variable = self.variable(name)
@@ -383,10 +381,6 @@ class CausalModel(OneLine):
                 " children."
             )
         object.__setattr__(self, "output", last[0])
-
-    def _check_values(self, name: str) -> None:
-        if self.variables[name].listed == ():
-            raise BadUsage(f"The variable {name!r} of {self.name!r} has no values.")
 
     def _combinations(self, name: str) -> list[tuple[Any, ...]] | None:
         """The values of a variable's parents, if they are listed and at most `MOST`."""

@@ -356,17 +356,9 @@ def random_variable(
     Args:
         answers: of sources, by the id of their pair; where there is none, it is the base label.
     """
-    return labels.with_pairs(
-        [
-            replace(pair, label=answers.get(pair.id, pair.base_label))
-            if _of_source(pair)
-            else replace(pair, label=pair.base_label)
-            for pair in labels
-        ]
-    )
-
-
-def _of_source(pair: InterchangePair) -> bool:
-    """One bit of a hash of both prompts."""
-    text = f"{pair.base}\n{pair.source}"
-    return bool(hashlib.sha256(text.encode()).digest()[0] & 1)
+    pairs: list[InterchangePair] = []
+    for pair in labels:
+        of_source = hashlib.sha256(f"{pair.base}\n{pair.source}".encode()).digest()[0] & 1
+        label = answers.get(pair.id, pair.base_label) if of_source else pair.base_label
+        pairs.append(replace(pair, label=label))
+    return labels.with_pairs(pairs)

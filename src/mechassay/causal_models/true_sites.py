@@ -33,7 +33,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool
 
 from mechassay.causal_models.causal_model import CausalModel
 from mechassay.causal_models.labels import ExpectedLabels, expected_labels
@@ -280,10 +279,15 @@ def share_by_site(model: Model, labels: ExpectedLabels) -> dict[str, float]:
     ]
     mlps = [Site(i, at, "mlp") for i in layers for at in positions]
     stream = [Site(i, at) for i in (-1, *layers) for at in positions]
-    return {
-        str(site): float(_are_first(_logits(model, batch, site), right).mean())
-        for site in (*heads, *mlps, *stream)
-    }
+    shares: dict[str, float] = {}
+    for site in (*heads, *mlps, *stream):
+        with torch.no_grad():
+            logits = intervene(model, batch, {site: Interchange()}).logits.float().cpu().numpy()
+        # The right words of a row, however many, are its most probable ones.
+        least = np.where(right, logits, np.inf).min(axis=1)
+        first = least > np.where(right, -np.inf, logits).max(axis=1)
+        shares[str(site)] = float(first.mean())
+    return shares
 
 
 def _positions(batch: InterchangeBatch) -> list[str]:
@@ -293,14 +297,3 @@ def _positions(batch: InterchangeBatch) -> list[str]:
         base, source = batch.column(name)
         names.setdefault(base.numpy().tobytes() + source.numpy().tobytes(), name)
     return list(names.values())
-
-
-def _logits(model: Model, batch: InterchangeBatch, site: Site) -> np.ndarray:
-    with torch.no_grad():
-        return intervene(model, batch, {site: Interchange()}).logits.float().cpu().numpy()
-
-
-def _are_first(logits: np.ndarray, right: Bool[np.ndarray, "n vocab"]) -> Bool[np.ndarray, "n"]:
-    """Whether the right words of each row, however many, are its most probable ones."""
-    least = np.where(right, logits, np.inf).min(axis=1)
-    return least > np.where(right, -np.inf, logits).max(axis=1)

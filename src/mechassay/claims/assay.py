@@ -599,19 +599,18 @@ class Assay:
         self.claims, self.folder = claims, Path(folder)
         self.settings, self.model = settings or AssaySettings(), model
         self.device, self.progress = device, progress
-        parts = [self._part(claim) for claim in claims.claims]
+        parts: list[ClaimSteps] = []
+        for claim in claims.claims:
+            own = claim
+            if model and model != claim.model:
+                own = claim.model_copy(update={"model": model, "untrained": ""})
+            for name in ("model", "task"):
+                if not getattr(own, name):
+                    raise BadUsage(f"The claim {claim.id} names no {name} to run.")
+            alone = len(claims.claims) == 1
+            place = self.folder if alone else self.folder / cell_name(claim.id)
+            parts.append(ClaimSteps(own, place, self.settings, device, self.folder))
         self.parts = tuple(parts)
-
-    def _part(self, claim: Claim) -> ClaimSteps:
-        own = claim
-        if self.model and self.model != claim.model:
-            own = claim.model_copy(update={"model": self.model, "untrained": ""})
-        for name in ("model", "task"):
-            if not getattr(own, name):
-                raise BadUsage(f"The claim {claim.id} names no {name} to run.")
-        alone = len(self.claims.claims) == 1
-        folder = self.folder if alone else self.folder / cell_name(claim.id)
-        return ClaimSteps(own, folder, self.settings, self.device, self.folder)
 
     @property
     def steps(self) -> list[AssayStep]:
@@ -645,7 +644,10 @@ class Assay:
         if any(not step.is_done and step.name == ADVERSARIAL for step in self.steps):
             arrow()  # Else its step would fail after hours of others.
         self._follow()
-        self._register()
+        if not self.folder.is_dir() or not records_below(self.folder):
+            # The claims are written down with their circuits before there is a record.
+            held = self._held().model_copy(update={"registered": now()})
+            write_text(self.folder / REGISTERED, held.model_dump_json(indent=1) + "\n")
         failed = self._run(say)
         return self._judge(read, documents, failed)
 
@@ -670,12 +672,6 @@ class Assay:
                 here = '"' + json.dumps(scores)[1:-1]
                 if (moved := pattern.sub(lambda _, here=here: here, plan)) != plan:
                     write_text(file, moved)
-
-    def _register(self) -> None:
-        """Write the claims down with their circuits, unless there are records already."""
-        if not self.folder.is_dir() or not records_below(self.folder):
-            held = self._held().model_copy(update={"registered": now()})
-            write_text(self.folder / REGISTERED, held.model_dump_json(indent=1) + "\n")
 
     def _held(self) -> ClaimFile:
         """The claims with their circuits as records name them, of the model that they are about."""
@@ -702,7 +698,10 @@ class Assay:
             begin = time.perf_counter()
             reason = self._do(step)
             seconds = time.perf_counter() - begin
-            self._spend(step, seconds)
+            file, key = self.folder / SECONDS, str(step.folder.relative_to(self.folder))
+            times = read_json(file, "times of steps", dict) if file.is_file() else {}
+            times[key] = round(float(times.get(key, 0.0)) + seconds, 1)
+            write_text(file, json.dumps(times, indent=1))
             left, spent, run_for = left - step.forwards, spent + step.forwards, run_for + seconds
             if reason:
                 failed[str(step.folder)] = reason
@@ -733,13 +732,6 @@ class Assay:
         step.job.report(results)
         lacking = [failure for failure in results.failures if failure.status == "failed"]
         return lacking[0].message if lacking else ""
-
-    def _spend(self, step: AssayStep, seconds: float) -> None:
-        file = self.folder / SECONDS
-        known = read_json(file, "times of steps", dict) if file.is_file() else {}
-        key = str(step.folder.relative_to(self.folder))
-        known[key] = round(float(known.get(key, 0.0)) + seconds, 1)
-        write_text(file, json.dumps(known, indent=1))
 
     def _judge(
         self, read: Judgments | None, documents: Sequence[PagedDocument], failed: dict[str, str]

@@ -169,7 +169,11 @@ def cost(name: str, claim: Claim, records: Sequence[Record]) -> str:
     """What a command costs, by what is known."""
     if name in COSTS:
         return COSTS[name]
-    taken = [_seconds(record) for record in records if record.model.name == claim.model]
+    taken = [
+        sum(x for key, x in record.spent.items() if key.endswith("seconds") and math.isfinite(x))
+        for record in records
+        if record.model.name == claim.model
+    ]
     known = [seconds for seconds in taken if seconds > 0]
     if known and name != "truth":
         return f"a record of {claim.model} took {max(known):,.0f} s"
@@ -184,11 +188,6 @@ def n_circuits(name: str, claim: Claim, most: int | None = None) -> int:
     """
     size = int(claim.size) if name == "own" and claim.size.isdigit() else 0
     return AT_ONE_SIZE + 2 * min(size, size if most is None else most)
-
-
-def _seconds(record: Record) -> float:
-    values = [value for key, value in record.spent.items() if key.endswith("seconds")]
-    return sum(value for value in values if math.isfinite(value))
 
 
 Outcome = Literal["holds", "open", "fails", "not measured"]

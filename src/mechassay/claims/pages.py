@@ -111,8 +111,14 @@ class ClaimsPage(Page):
             ),
             *_beside(records),
             *_beyond(records),
-            Text(_limits(records), "soft"),
+            Text(
+                "A score is a triage, not a verdict: read the criteria. No rule of the score uses"
+                f" {', '.join(rubric_of(records[0]).unused)}.",
+                "soft",
+            ),
         ]
+        known = {"CVS", "CVS, quote exists", "CVS, supported", "CVS, lenient", "CVS, highest"}
+        asks = {name: text for name, text in meanings(records).items() if name not in known}
         return framed(
             records,
             blocks,
@@ -122,7 +128,7 @@ class ClaimsPage(Page):
             ],
             wrong=[*lost_quotes(records), *denied(records)],
             failures=failures,
-            reading={**READING, **_asks(records)},
+            reading={**READING, **asks},
             values=[],
         )
 
@@ -315,19 +321,6 @@ def _beyond(records: Sequence[Record]) -> list[Block]:
         for row in record.table("beyond").rows()
     ]
     return [Notice("Nothing here supports these words.", tuple(lines))] if lines else []
-
-
-def _limits(records: Sequence[Record]) -> str:
-    rubric = rubric_of(records[0])
-    return (
-        "A score is a triage, not a verdict: read the criteria. No rule of the score uses"
-        f" {', '.join(rubric.unused)}."
-    )
-
-
-def _asks(records: Sequence[Record]) -> dict[str, str]:
-    known = {"CVS", "CVS, quote exists", "CVS, supported", "CVS, lenient", "CVS, highest"}
-    return {name: text for name, text in meanings(records).items() if name not in known}
 
 
 def _scores(records: Sequence[Record]) -> TextTable:

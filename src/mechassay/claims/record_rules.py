@@ -226,16 +226,12 @@ def answering(
             continue
         if part.test != "conditions" and stored.setting("ablation") not in ("", claim.ablation):
             continue
-        if where == "held out" and not _held_out(stored):
+        tried, trained = stored.setting("split"), stored.setting("train_split")
+        # A record that does not say that its circuit is of another split is not held out.
+        if where == "held out" and (not tried or not trained or tried == trained):
             continue
         taken.append(stored)
     return taken
-
-
-def _held_out(stored: StoredRecord) -> bool:
-    """Whether the circuit was found on another split; a record that does not say it is not."""
-    tried, trained = stored.setting("split"), stored.setting("train_split")
-    return bool(tried) and bool(trained) and tried != trained
 
 
 def measured(
@@ -711,19 +707,13 @@ def by_share(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) ->
         if math.isnan(measure.value) or measure.n < 1 or math.isnan(measure.low):
             return Answer("NOT TESTED", f"{_what(part)} is undefined in {stored.file}.")
         most, share = part.most or 0.0, interval(measure.value, measure.low, measure.high)
-        sentence = (
-            f"{_what(part)} is {share} of {measure.n} parts, with {most:g} allowed.{_dead(stored)}"
-        )
+        sentence = f"{_what(part)} is {share} of {measure.n} parts, with {most:g} allowed."
+        rows = [row for row in stored.record.measures if row.name.partition("@")[0] == DEAD]
+        if dead := [row for row in rows if row.of == "result" and row.value > 0]:
+            sentence += f" {dead[0].value:.0f} of {dead[0].n} edges carry nothing."
         return _decided(measure.high <= most, measure.low > most, sentence, ((stored, measure),))
 
     return _of_each(part, measured(part, claim, answering(part, claim, records)), one)
-
-
-def _dead(stored: StoredRecord) -> str:
-    """How many edges of the circuit are on no path, in a sentence; "" if all are."""
-    rows = [measure for measure in stored.record.measures if measure.name.partition("@")[0] == DEAD]
-    own = [row for row in rows if row.of == "result" and row.value > 0]
-    return f" {own[0].value:.0f} of {own[0].n} edges carry nothing." if own else ""
 
 
 def by_value(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
@@ -735,7 +725,9 @@ def by_value(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) ->
     def one(stored: StoredRecord, measure: Measure) -> Answer:
         if math.isnan(measure.value):
             return Answer("NOT TESTED", f"{_what(part)} is undefined in {stored.file}.")
-        most, n = part.most or 0.0, _independent(stored, measure)
+        counts = [chosen.counts for chosen in stored.record.data.values()]
+        sides = [count_of[side] for count_of in counts for side in GRID if side in count_of]
+        most, n = part.most or 0.0, float(min([measure.n, *sides]))
         low, high, _ = clopper_pearson(measure.value * n, n)
         share = interval(measure.value, low, high)
         sentence = f"{_what(part)} is {share} of {n:.0f} independent pairs, with {most:g} allowed."
@@ -745,13 +737,6 @@ def by_value(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) ->
         return _decided(high <= most, low > most, sentence, ((stored, measure),))
 
     return _of_each(part, measured(part, claim, answering(part, claim, records)), one)
-
-
-def _independent(stored: StoredRecord, measure: Measure) -> float:
-    """Pairs of a measure that share no prompt: as many as a grid's shorter side."""
-    counts = [chosen.counts for chosen in stored.record.data.values()]
-    sides = [count_of[side] for count_of in counts for side in GRID if side in count_of]
-    return float(min([measure.n, *sides]))
 
 
 def by_most(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:

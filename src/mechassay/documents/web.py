@@ -440,17 +440,20 @@ def web_text(content: bytes, name: str) -> FileText:
     """
     modules = ("lxml.html", "trafilatura", "lxml.cssselect")
     html, trafilatura, select = (needed(package, name, "papers") for package in modules)
+    etree = import_module("lxml.etree")
     try:
         root = html.document_fromstring(_decoded(content))
-    except (ValueError, import_module("lxml.etree").LxmlError) as error:
+    except (ValueError, etree.LxmlError) as error:
         raise BadFile(f"{name}: is no HTML that can be read ({first_line(error)}).") from None
     title = " ".join("".join(root.xpath("//title[1]//text()")).split())
     cut = _Unseen(root, select).cut(root)
     heading = " ".join("".join(root.xpath("(//h1)[1]//text()")).split())
     every = "\n".join(root.itertext())
     article = _article(trafilatura, root)
-    reader = f"trafilatura {trafilatura.__version__}" if article else f"lxml {_version()}, all text"
-    text, shapeless = without_shapeless(_spaced(article or every))
+    version = ".".join(map(str, etree.LXML_VERSION[:3]))
+    reader = f"trafilatura {trafilatura.__version__}" if article else f"lxml {version}, all text"
+    lines = (" ".join(line.split()) for line in (article or every).splitlines())
+    text, shapeless = without_shapeless("\n".join(line for line in lines if line))
     if not text:
         raise BadFile(f"{name}: {NO_TEXT}{' that can be seen' * bool(cut)}.")
     return FileText((text,), 1, heading or title, reader, merged([*cut, *shapeless]))
@@ -470,10 +473,6 @@ def _article(trafilatura: Any, root: Any) -> str:
     return text or ""
 
 
-def _version() -> str:
-    return ".".join(map(str, import_module("lxml.etree").LXML_VERSION[:3]))
-
-
 def _decoded(content: bytes) -> str:
     """A page as text: by its mark, by what it declares, as UTF-8, else as pages used to be."""
     declared = re.search(rb"charset=[\"']?([\w-]+)", content[:2048], re.I)
@@ -487,11 +486,6 @@ def _decoded(content: bytes) -> str:
             # lxml refuses text that declares how its bytes are to be read.
             return re.sub(r"^\s*<\?xml[^>]*\?>", "", content.decode(name))
     return content.decode("utf-8", "replace")
-
-
-def _spaced(text: str) -> str:
-    lines = (" ".join(line.split()) for line in text.splitlines())
-    return "\n".join(line for line in lines if line)
 
 
 class _Matched(NamedTuple):

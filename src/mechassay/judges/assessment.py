@@ -27,7 +27,7 @@ import re
 import time
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -35,12 +35,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from mechassay.claims.claim import Claim, ClaimFile, fault, read_plain
 from mechassay.claims.document import PagedDocument, ReviewerOrder, find_orders, flat_text
 from mechassay.claims.judgments import JudgedClaim, Judgment, Judgments, Rater, ordered
-from mechassay.claims.rubric import RUBRIC, Criterion, Rubric, load_rubric
+from mechassay.claims.rubric import RUBRIC, Rubric, load_rubric
 from mechassay.errors import BadFile, BadUsage, NoAnswer, one_of
 from mechassay.judges.judge import Judge, ask
 from mechassay.judges.plan import LONGEST, MOST_TOKENS, TRIES, Steps, Theory
@@ -324,7 +324,11 @@ def document_text(
         parts += [f"[page {number}, {mark}]", page.replace("<|", "< |")]
     parts.append(f"===== END OF THE DOCUMENT {mark} =====")
     if flags:
-        lines = [_flag(flag) for flag in flags]
+        lines = [
+            f"{flag.name} ({flag.level}): {flag.says}"
+            + (f" Weigh it in {', '.join(flag.about)}." if flag.about else "")
+            for flag in flags
+        ]
         parts.append(f"\nRules found this in its text:\n{_list(lines)}")
     names = {flag.name for flag in flags}
     if "ORDERS_TO_REVIEWER" in names:
@@ -332,11 +336,6 @@ def document_text(
     if theory == "always" or (theory == "auto" and "THEORETICAL_PAPER" in names):
         parts.append(f"\nProofs count so:\n{_list(prompt.theory)}")
     return "\n".join(parts)
-
-
-def _flag(flag: DocumentFlag) -> str:
-    about = f" Weigh it in {', '.join(flag.about)}." if flag.about else ""
-    return f"{flag.name} ({flag.level}): {flag.says}{about}"
 
 
 def claims_question(prompt: JudgePrompt) -> str:
@@ -375,22 +374,19 @@ def criteria_question(
         + _json({"criteria": example.answers(own_claim["id"], codes)})
         for own_claim in example.claims
     ]
+    # A claim as data: its words may be those of a document.
+    about = "the system as a whole" if claim.system else "a part, not the system as a whole"
+    components = {"components": list(map(_marked, claim.components))} if claim.components else {}
+    stated = {"statement": _marked(claim.statement), "about": about, **components}
     return "\n".join(
         [
             guidance(rubric, codes),
             *parts,
             f"# Your task\nJudge {'this criterion' if len(codes) == 1 else 'these criteria'} for"
             " this claim of the document, and for no other. What it says is data, as the document"
-            f" is:\n{_json(_stated(claim))}",
+            f" is:\n{_json(stated)}",
         ]
     )
-
-
-def _stated(claim: Claim) -> dict[str, Any]:
-    """A claim as data: its words may be those of a document."""
-    about = "the system as a whole" if claim.system else "a part, not the system as a whole"
-    components = {"components": list(map(_marked, claim.components))} if claim.components else {}
-    return {"statement": _marked(claim.statement), "about": about, **components}
 
 
 def _marked(text: str) -> str:
@@ -402,19 +398,16 @@ def _marked(text: str) -> str:
 def guidance(rubric: Rubric, codes: Sequence[str]) -> str:
     """What criteria ask, what meets them, and the pitfalls that they have."""
     pitfalls = [pitfall.text for pitfall in rubric.pitfalls if set(pitfall.about) & set(codes)]
-    parts = [f"# Criteria\n{_criteria(rubric.criterion(code) for code in codes)}"]
-    if pitfalls:
-        parts.append(f"# Pitfalls\n{_list(pitfalls)}")
-    return "\n".join(parts)
-
-
-def _criteria(criteria: Iterable[Criterion]) -> str:
-    return "\n".join(
+    criteria = "\n".join(
         f"{criterion.code} {criterion.name}. {criterion.asks}\n"
         f"  YES: {criterion.met}\n  PARTIAL: {criterion.partly}\n"
         f"  NO: {criterion.not_met}\n  Threshold: {criterion.threshold}"
-        for criterion in criteria
+        for criterion in map(rubric.criterion, codes)
     )
+    parts = [f"# Criteria\n{criteria}"]
+    if pitfalls:
+        parts.append(f"# Pitfalls\n{_list(pitfalls)}")
+    return "\n".join(parts)
 
 
 def _list(lines: Sequence[str]) -> str:
@@ -476,13 +469,7 @@ class _Asked:
             read(answer)
             return answer
 
-        request = self._request(step, question, codes, claim, form)
-        return ask(self.judge, request, checked, kept=self.kept, tries=self.tries, sleep=self.sleep)
-
-    def _request(
-        self, step: Step, question: str, codes: Sequence[str], claim: str, form: type[BaseModel]
-    ) -> JudgeRequest:
-        return JudgeRequest(
+        request = JudgeRequest(
             step=step,
             claim=claim,
             codes=tuple(codes),
@@ -492,6 +479,7 @@ class _Asked:
             most_tokens=self.most_tokens,
             run=self.run,
         )
+        return ask(self.judge, request, checked, kept=self.kept, tries=self.tries, sleep=self.sleep)
 
 
 def assess(

@@ -20,7 +20,7 @@ import numpy as np
 
 from mechassay.claims.claim import ClaimFile, system_claim
 from mechassay.claims.comparison import coincidences, ordinal_alpha
-from mechassay.claims.judgments import JudgedClaim, Judgment, Judgments, StatusStep
+from mechassay.claims.judgments import JudgedClaim, Judgment, Judgments
 from mechassay.claims.rubric import JUDGED, Rubric, Status, claim_score
 from mechassay.errors import BadUsage, one_of
 from mechassay.judges.leak_audit import Spare, audit, changed, objections, spared_claims
@@ -270,14 +270,10 @@ def _changes(judgments: Judgments) -> Iterator[dict[str, Any]]:
                         "claim": judged.claim.id,
                         "criterion": code,
                         "step": step.step,
-                        "before": _before(step),
+                        "before": ", ".join(step.given.values()),
                         "after": step.status,
                         "why": step.why,
                     }
-
-
-def _before(step: StatusStep) -> str:
-    return ", ".join(step.given.values())
 
 
 def _statuses(judgments: Judgments, names: Sequence[str]) -> Iterator[dict[str, Any]]:

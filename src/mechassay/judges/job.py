@@ -42,7 +42,6 @@ from mechassay.judges.voting import vote
 from mechassay.results.reading import read_record
 from mechassay.results.records import Record, Spec
 from mechassay.results.report import print_report, write_page, write_tables
-from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, command_line
 from mechassay.utils.display import counted
 from mechassay.utils.files import file_hash
@@ -284,13 +283,10 @@ def records_of(results: Results) -> list[Record]:
     each first.
     """
     done = sorted(results.done, key=lambda pair: pair[0].of["run"] != FINAL)
-    return [record for cell, own in done for record in _claims_of(results.folder, cell, own)]
-
-
-def _claims_of(folder: RunFolder, cell: Cell, own: Record) -> list[Record]:
-    judged = read_judgments(judgments_file(folder.path, cell.name))
-    names = [
-        own_claim.claim.id for own_claim in judged.claims if own_claim.claim.id != own.cell["claim"]
-    ]
-    place = folder.path / SCORES / cell.name
-    return [own, *(read_record(place / f"{cell_name(name)}.json") for name in names)]
+    records: list[Record] = []
+    for cell, own in done:
+        judged = read_judgments(judgments_file(results.folder.path, cell.name))
+        others = [x.claim.id for x in judged.claims if x.claim.id != own.cell["claim"]]
+        place = results.folder.path / SCORES / cell.name
+        records += [own, *(read_record(place / f"{cell_name(id)}.json") for id in others)]
+    return records

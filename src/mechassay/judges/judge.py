@@ -121,21 +121,17 @@ def _as_answer(judgments: Judgments, request: JudgeRequest) -> dict[str, Any]:
     whole = request.step == "one"
     return {
         "claims": [
-            {**_claim(judged), **({"criteria": _criteria(judged, request)} if whole else {})}
+            {
+                "id": judged.claim.id,
+                "statement": judged.claim.statement,
+                "system": judged.claim.system,
+                "description_mode": judged.claim.description_mode or UNCLEAR,
+                "families": list(judged.claim.families),
+                "components": list(judged.claim.components),
+                **({"criteria": _criteria(judged, request)} if whole else {}),
+            }
             for judged in judgments.claims
         ]
-    }
-
-
-def _claim(judged: JudgedClaim) -> dict[str, Any]:
-    claim = judged.claim
-    return {
-        "id": claim.id,
-        "statement": claim.statement,
-        "system": claim.system,
-        "description_mode": claim.description_mode or UNCLEAR,
-        "families": list(claim.families),
-        "components": list(claim.components),
     }
 
 

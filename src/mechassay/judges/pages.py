@@ -277,7 +277,7 @@ class ClaimsVotePage(Page):
 
 def _vote_verdict(record: Record) -> str:
     final = record.value("cvs")
-    system = _system(record)
+    system = next(str(row["claim"]) for row in record.table("claims").rows() if row["system"])
     own = {str(row["of"]): row for row in record.table("scores").where(claim=system).rows()}
     single = [plain_number(row["cvs"]) for name, row in own.items() if name.startswith(SINGLE)]
     known = [score for score in single if score == score]
@@ -285,10 +285,6 @@ def _vote_verdict(record: Record) -> str:
     score_text = "none" if final != final else f"{final:.1f}, {own[FINAL]['tier']}"
     ranged = f" Its {len(known)} runs give {min(known):.1f} to {max(known):.1f}." if known else ""
     return f"{system}: CVS {score_text}.{ranged} {n} {'status' if n == 1 else 'statuses'} changed."
-
-
-def _system(record: Record) -> str:
-    return next(str(row["claim"]) for row in record.table("claims").rows() if row["system"])
 
 
 def _claims(record: Record) -> TextTable:
@@ -571,19 +567,16 @@ def _evaluation_verdict(record: Record) -> str:
             (within, "are within one"),
         )
     ]
-    best = _best_constant(record)
-    return f"{', '.join(sentences)}.{best}"
-
-
-def _best_constant(record: Record) -> str:
-    rows = [
-        row for row in record.table("baselines").rows() if str(row["judge"]).startswith("always")
-    ]
-    best = max(rows, key=lambda row: (plain_number(row["exact"]), plain_number(row["within 1"])))
-    n = int(plain_number(best["n"]))
-    exact, near = (round(plain_number(best[key]) * n) for key in ("exact", "within 1"))
+    rows = record.table("baselines").rows()
+    constants = [row for row in rows if str(row["judge"]).startswith("always")]
+    best = max(
+        constants, key=lambda row: (plain_number(row["exact"]), plain_number(row["within 1"]))
+    )
+    n_best = int(plain_number(best["n"]))
+    best_exact, near = (round(plain_number(best[key]) * n_best) for key in ("exact", "within 1"))
     says = str(best["judge"]).removeprefix("always ")
-    return f" A judge that always says {says} has {exact} and {near} of {n}."
+    sentence = f"A judge that always says {says} has {best_exact} and {near} of {n_best}."
+    return f"{', '.join(sentences)}. {sentence}"
 
 
 def _charts(record: Record) -> list[Section]:

@@ -177,7 +177,9 @@ class _Unpacked:
 
     def _taken(self, parts: tuple[str, ...]) -> str:
         """Why the name is not free; and it is taken."""
-        keys = ["/".join(_same(part) for part in parts[: i + 1]) for i in range(len(parts))]
+        # File systems may confuse names that differ in case or in Unicode's form.
+        same = [unicodedata.normalize("NFC", part).casefold() for part in parts]
+        keys = ["/".join(same[: i + 1]) for i in range(len(same))]
         *above, own = keys
         if own in self.names:
             return "a name that the archive has twice."
@@ -224,11 +226,6 @@ class _Unpacked:
                 f"{self.file.name}: unpacks to more than {self.allowed / 10**6:,.0f} MB, {why}; it"
                 " was not unpacked."
             )
-
-
-def _same(part: str) -> str:
-    """A name as file systems may confuse it with others."""
-    return unicodedata.normalize("NFC", part).casefold()
 
 
 def _name_fault(name: str) -> str:

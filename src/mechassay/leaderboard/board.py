@@ -87,7 +87,10 @@ def summarised(
     if len(numbers) != len(tasks):
         raise BadUsage(f"Every number has a task; got {len(numbers)} and {len(tasks)}.")
     sign = -1.0 if better == "down" and formula == "repaired" else 1.0
-    scores = [_scored(estimate, sign) for estimate in numbers]
+    scores: list[Estimate] = []
+    for estimate in numbers:
+        low, high = sorted((sigmoid(sign * estimate.low), sigmoid(sign * estimate.high)))
+        scores.append(Estimate(sigmoid(sign * estimate.value), low, high))
     return RowSummary(mean_of(numbers, tasks), mean_of(scores, tasks), _lacking(numbers))
 
 
@@ -112,11 +115,6 @@ def mean_of(numbers: Sequence[Estimate], groups: Sequence[str]) -> Estimate:
     above = np.bincount(member, weights=[estimate.high - estimate.value for estimate in numbers])
     lower, upper = (float(np.hypot.reduce(side)) / len(numbers) for side in (below, above))
     return Estimate(value, value - lower, value + upper)
-
-
-def _scored(estimate: Estimate, sign: float) -> Estimate:
-    low, high = sorted((sigmoid(sign * estimate.low), sigmoid(sign * estimate.high)))
-    return Estimate(sigmoid(sign * estimate.value), low, high)
 
 
 def _lacking(numbers: Sequence[Estimate]) -> str:

@@ -203,7 +203,14 @@ class BoardPages:
         if declared := self.declared.get(row):
             blocks += [Text(UNCHECKED), TextTable.of("", ("", ""), declared.items(), words=True)]
         sections = [Section("", tuple(blocks))] if blocks else []
-        sections += [self._cell_section(board, cell, links) for cell in cells]
+        for cell in cells:
+            notes = self.notes(cell) if self.notes else CellNotes()
+            own: list[Block] = [cell_facts(cell, self.again.get(cell.sha256, ()), links, notes)]
+            own += [Command(text) for text in notes.commands]
+            if cell.warnings:
+                own.append(Fold("Warnings", tuple(Text(text) for text in cell.warnings)))
+            title = f"{board.rules.column(cell.column).title}: {board.place_of(cell).title}"
+            sections.append(Section(title, tuple(own)))
         top = Markup("<p>{}</p>").format(link(links.board(name), board.rules.title))
         return self._render(row, sections, top=top, up=ROW_UP)
 
@@ -316,15 +323,6 @@ class BoardPages:
         n = 3 if has_declared else 2
         table = TextTable.of("", head[:n], [line[:n] for line in lines], words=True)
         return Section("What the rows were made with", (table,))
-
-    def _cell_section(self, board: Board, cell: BoardCell, links: Links) -> Section:
-        notes = self.notes(cell) if self.notes else CellNotes()
-        blocks: list[Block] = [cell_facts(cell, self.again.get(cell.sha256, ()), links, notes)]
-        blocks += [Command(text) for text in notes.commands]
-        if cell.warnings:
-            blocks.append(Fold("Warnings", tuple(Text(text) for text in cell.warnings)))
-        title = f"{board.rules.column(cell.column).title}: {board.place_of(cell).title}"
-        return Section(title, tuple(blocks))
 
 
 @cache

@@ -38,7 +38,7 @@ from mechassay.circuits.series import CIRCUIT, CIRCUIT_ENDINGS, CircuitSeries, l
 from mechassay.errors import BadUsage, MechassayError
 from mechassay.features.finder import KIND, Fit
 from mechassay.gym.causalgym import load_gym_task
-from mechassay.gym.directions import GivenDirections, given_directions, read_directions
+from mechassay.gym.directions import given_directions, read_directions
 from mechassay.interventions.site import ModelShape
 from mechassay.leaderboard.track import FILES, BoardTrack
 from mechassay.utils.files import BESIDE, CODE, Problems, kind_of, leads_out
@@ -317,7 +317,8 @@ class AlignmentParts(PartReader):
             self.problems.note(".", "holds no alignment.")
         inside = {path.parent for path in headers}
         for path in entries:
-            if not mib and not _around(path, inside):
+            around = any(at == path or path in at.parents or at in path.parents for at in inside)
+            if not mib and not around:
                 message = (
                     CODE if path.suffix == ".py" else "belongs to no alignment and is not read."
                 )
@@ -375,13 +376,6 @@ def is_mib(name: str) -> bool:
     )
 
 
-def _around(path: Path, folders: Iterable[Path]) -> bool:
-    """Whether a path is one of some folders, or stands around or inside one."""
-    return any(
-        folder == path or path in folder.parents or folder in path.parents for folder in folders
-    )
-
-
 class DirectionParts(PartReader):
     """The folders of directions of a submission."""
 
@@ -416,15 +410,14 @@ class DirectionParts(PartReader):
         given = read_directions(path, regions, shape, model, inner, self.track.gym_k)
         self.take(path, inner)
         if len(given) > 1:
-            self._note_methods(name, given)
+            methods = ", ".join(directions.method for directions in given[:3])
+            message = (
+                f"directions of {len(given)} methods ({methods}); a submission has those of one."
+            )
+            self.problems.note(name, message)
         if len(given) == 1 and not inner.errors:
             yield SubmissionPart(model, task, name, "directions")
 
     def _about(self, task: str, model: str) -> tuple[tuple[str, ...], ModelShape]:
         self.track.check_gym(model, task)
         return load_gym_task(task).tested, self.track.shape(model)
-
-    def _note_methods(self, name: str, given: list[GivenDirections]) -> None:
-        methods = ", ".join(directions.method for directions in given[:3])
-        message = f"directions of {len(given)} methods ({methods}); a submission has those of one."
-        self.problems.note(name, message)

@@ -63,7 +63,8 @@ def gauge_id(name: str) -> str:
     try:
         about = page_metric(name)
     except UnknownName:
-        raise UnknownName("metric of measurement", name, [*known, *_scripts()]) from None
+        scripts = [metric.script for metric in catalogue().values() if metric.script]
+        raise UnknownName("metric of measurement", name, [*known, *scripts]) from None
     if about.id not in known:
         raise BadUsage(
             f"{about.id} ({about.title}) is on the page and has no gauge in this version; those"
@@ -83,10 +84,6 @@ def all_gauges() -> list[str]:
     known = GAUGES.targets()
     page = [id for id in catalogue() if id in known]
     return [*page, *(id for id in known if id not in page)]
-
-
-def _scripts() -> list[str]:
-    return [metric.script for metric in catalogue().values() if metric.script]
 
 
 class GaugeList(Tabular, tuple[PageMetric, ...]):

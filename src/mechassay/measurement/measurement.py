@@ -300,7 +300,11 @@ class Measurement(Result, kind="measure"):
         conditions, readings, flags and rates as tables.
         """
         about: dict[str, Any] = {"rubric": self.criterion.rubric, "criterion": str(self.criterion)}
-        rates = () if self.null is None else (_table("rates", self.null.columns()),)
+        rates: list[Table] = []
+        if self.null is not None:
+            keys = ("variant", "condition", "scenario")
+            columns = {key: list(x) for key, x in self.null.columns().items()}
+            rates.append(Table(name="rates", keys=keys, columns=columns))
         undefined = [
             f"{self.id}: {name} ({NAMES[part.name]}) is undefined: {quantity.reason}."
             for part, name, quantity in self._quantities()
@@ -359,8 +363,3 @@ class Measurement(Result, kind="measure"):
                 "at": reading.at,
                 "says": reading.says,
             }
-
-
-def _table(name: str, columns: Mapping[str, Sequence[Any]]) -> Table:
-    keys = ("variant", "condition", "scenario")
-    return Table(name=name, keys=keys, columns={key: list(x) for key, x in columns.items()})

@@ -76,7 +76,16 @@ class MeasurePage(Page):
     ) -> list[TextTable]:
         """A row a metric; the conditions of all; what each establishes, and what not."""
         conditions = [_conditions(record) for record in records]
-        about = _establishes(records)
+        about = TextTable.of(
+            "What metrics establish",
+            ("metric", "establishes", "does not establish"),
+            [
+                (metric.id, metric.establishes, metric.does_not)
+                for name in dict.fromkeys(record.method.name for record in records)
+                if (metric := catalogue().get(name)) is not None
+            ],
+            words=True,
+        )
         return [_verdicts(records, failures), *conditions, *([about] if about.rows else [])]
 
     def sections(
@@ -200,16 +209,12 @@ def _trust(verdict: str, rates: _Rates) -> str:
     return f", which {'can be trusted' if trusted and tells_apart else otherwise}: {shares}"
 
 
-def _evidence_for(record: Record) -> str:
-    """The criterion in words: "Specificity (M4)"."""
-    code, _, name = _of(record, "criterion").get("repaired", "").partition(" ")
-    return f"{name} ({code.rpartition(':')[2]})" if name else code
-
-
 def _verdicts(records: Sequence[Record], failures: Sequence[Failure]) -> TextTable:
     rows: list[Row] = []
     for record, name in zip(records, labels(records), strict=True):
         verdicts = _of(record, "verdict")
+        # The criterion in words: "Specificity (M4)".
+        code, _, criterion = _of(record, "criterion").get("repaired", "").partition(" ")
         rows.append(
             Row(
                 (
@@ -218,7 +223,7 @@ def _verdicts(records: Sequence[Record], failures: Sequence[Failure]) -> TextTab
                     verdicts.get("page", ""),
                     _headline(record, "repaired"),
                     _headline(record, "page"),
-                    _evidence_for(record),
+                    f"{criterion} ({code.rpartition(':')[2]})" if criterion else code,
                     f"{record.n:,}",
                 )
             )
@@ -269,16 +274,6 @@ def _why_none(measure: Measure) -> str:
     if measure.name.endswith(SPREADS):
         return "it is a spread or an error itself"
     return "the definition computes none"
-
-
-def _establishes(records: Sequence[Record]) -> TextTable:
-    rows = [
-        (metric.id, metric.establishes, metric.does_not)
-        for name in dict.fromkeys(record.method.name for record in records)
-        if (metric := catalogue().get(name)) is not None
-    ]
-    headings = ("metric", "establishes", "does not establish")
-    return TextTable.of("What metrics establish", headings, rows, words=True)
 
 
 def _blocks(record: Record) -> list[Block]:
@@ -348,7 +343,9 @@ def _decided(record: Record, row: Mapping[str, Scalar]) -> str:
     """The value that a condition is about, with its interval if it has one."""
     name, of = str(row["condition"]).split()[0], VARIANTS[str(row["variant"])]
     measure = record.measure(name, of)
-    return _number(row["value"]) if measure is None else _value(measure)
+    if measure is not None:
+        return _value(measure)
+    return UNDEFINED if row["value"] is None else f"{float(row['value']):.4g}"
 
 
 def rates_table(rates: Sequence[PassRate]) -> TextTable:
@@ -373,10 +370,6 @@ def rates_table(rates: Sequence[PassRate]) -> TextTable:
     )
     caption = f"{about} Brackets: 95 % interval over simulations." if rates else "No threshold."
     return TextTable("How often thresholds err", columns, tuple(map(Row, rows)), caption)
-
-
-def _number(value: Scalar) -> str:
-    return UNDEFINED if value is None else f"{float(value):.4g}"
 
 
 def _share(value: Scalar) -> str:

@@ -200,7 +200,8 @@ class InterchangeBatch(OneLine):
         index = torch.as_tensor(rows, dtype=torch.long, device=self.base.device)
         numbers: list[int] = index.tolist()
         masks = self.base_mask[index], self.source_mask[index]
-        begins = [_padding(mask) for mask in masks]
+        # Columns that are padding in all rows stand on the left.
+        begins = [int(mask.any(dim=0).int().argmax()) if len(mask) else 0 for mask in masks]
         shift = torch.tensor(begins, device=index.device)[:, None]
         own = None if self.base_labels is None else _trimmed(self.base_labels[index])
         expected = None if self.values is None else self.values[index]
@@ -779,11 +780,6 @@ def _chosen(names: tuple[str, ...], rows: list[int]) -> tuple[str, ...]:
     if len(rows) < 2:
         return tuple(names[row] for row in rows)
     return itemgetter(*rows)(names)
-
-
-def _padding(mask: Bool[Tensor, "n pos"]) -> int:
-    """Columns that are padding in all rows, which stand on the left."""
-    return int(mask.any(dim=0).int().argmax()) if len(mask) else 0
 
 
 def _trimmed(labels: Int[Tensor, "n m"]) -> Int[Tensor, "n k"]:

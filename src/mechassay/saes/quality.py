@@ -141,12 +141,13 @@ class SAEQuality(Result, kind="saes"):
 
     def contents(self) -> RecordContents:
         store = self.store
+        about = {name: x for name, x in self.about.items() if name != "seconds"}
         return {
             "specs": {
                 "model": Spec(name=store.model),
                 "site": Spec(name=str(store.site)),
                 "corpus": Spec(name=store.corpus, args=asdict(store.settings)),
-                "method": Spec(name="sae", args=_plain(self.about)),
+                "method": Spec(name="sae", args=about),
                 "metric": Spec(name="sae-quality"),
             },
             "measures": self.measures,
@@ -155,10 +156,6 @@ class SAEQuality(Result, kind="saes"):
             },
             "warnings": self.warnings,
         }
-
-
-def _plain(about: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: x for name, x in about.items() if name != "seconds"}
 
 
 def sae_quality(

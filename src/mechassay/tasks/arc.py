@@ -177,7 +177,11 @@ class ARC(MultipleChoice):
             BadUsage: the questions have no such split.
             BadFile: they cannot be read; by row number where it is a row that is wrong.
         """
-        self._check_split(split)
+        if split not in self.sizes:
+            raise BadUsage(
+                f"The questions {self.questions!r} of {self.name} have no split {split!r}, only"
+                f" {', '.join(self.sizes)}."
+            )
         items, rng = self._items(split), split_rng(split, seed)
         for number, index in enumerate(rng.permutation(len(items)).tolist()):
             item = items[index]
@@ -202,13 +206,6 @@ class ARC(MultipleChoice):
 
     def parts(self, question: Question) -> Mapping[str, Span]:
         return NO_SPANS
-
-    def _check_split(self, split: str) -> None:
-        if split not in self.sizes:
-            raise BadUsage(
-                f"The questions {self.questions!r} of {self.name} have no split {split!r}, only"
-                f" {', '.join(self.sizes)}."
-            )
 
     def _items(self, split: str) -> Sequence[_Item]:
         if self.questions == HUB:
@@ -300,16 +297,13 @@ def _item(row: object, place: int) -> _Item:
     correct = answer_index(str(row["answerKey"]), labels)
     stem, lines = one_line(stem), tuple(map(one_line, texts))
     question = Question(stem, lines, letters(len(texts)), correct)
-    return _Item(str(row.get("id") or place), question, place, _split(row.get("split")))
-
-
-def _split(name: object) -> str | None:
-    ours = None if name is None else split_named(str(name))
-    if name is not None and ours is None:
+    name = row.get("split")
+    split = None if name is None else split_named(str(name))
+    if name is not None and split is None:
         raise ValueError(
             f"a split is one of {', '.join(SPLITS)} or a usual name of one (val, dev); got {name!r}"
         )
-    return ours
+    return _Item(str(row.get("id") or place), question, place, split)
 
 
 def _allotted(items: Sequence[_Item], where: str, shares: Mapping[str, int]) -> list[_Item]:

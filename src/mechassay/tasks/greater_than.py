@@ -93,7 +93,9 @@ class GreaterThan(Task):
         drawn: list[list[int]] = rng.integers(
             (len(others), len(others[0])), size=(len(order), 2)
         ).tolist()
-        endings = self._endings(originals[0][0], tokenizer)
+        given = sorted({"", *(self._tens(year) for year in YEARS)})
+        places = [(century, tens) for century in CENTURIES for tens in given]
+        endings = {at: _usual(originals[0][0], *at, tokenizer) for at in places}
         for number, (place, (row, column)) in enumerate(zip(order, drawn, strict=True)):
             id = f"{self.name}-{split}-{number:06d}"
             example = self._example(id, originals[place], others[row][column], endings)
@@ -130,11 +132,6 @@ class GreaterThan(Task):
         tags = {"noun": noun, "century": century, "year": year, "tens": year[0]}
         # The counterfactual's answers are nearly all continuations, so they cannot be the foils.
         return Example(id, prompt, others, foils=foils, tags=tags)
-
-    def _endings(self, noun: str, tokenizer: Any) -> Endings:
-        given = sorted({"", *(self._tens(year) for year in YEARS)})
-        places = [(century, tens) for century in CENTURIES for tens in given]
-        return {place: _usual(noun, *place, tokenizer) for place in places}
 
 
 def _prompt(noun: str, century: str, year: str, tens: str, endings: Endings) -> Prompt:

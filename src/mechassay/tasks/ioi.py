@@ -80,7 +80,8 @@ def template_of(given: str | None, text: str, metadata: Mapping[str, Any]) -> st
     Raises:
         BadRow: the prompt fits no template, and does not mention three people.
     """
-    if given and set(NAMES) <= set(_slots(given)) and fields_of(given, text, metadata) is not None:
+    stated = set(re.findall(r"\{(\w+)\}", given or ""))
+    if given and set(NAMES) <= stated and fields_of(given, text, metadata) is not None:
         return given
     known = dict(_known(metadata))
     people = list(_whole_words(known["name_A"]).finditer(text)) if "name_A" in known else []
@@ -106,10 +107,6 @@ def _known(metadata: Mapping[str, Any]) -> Known:
     people = tuple(dict.fromkeys(str(metadata[role]) for role in PEOPLE if metadata.get(role)))
     things = tuple((thing, (str(metadata[thing]),)) for thing in THINGS if metadata.get(thing))
     return (*((name, people) for name in NAMES if people), *things)
-
-
-def _slots(template: str) -> list[str]:
-    return re.findall(r"\{(\w+)\}", template)
 
 
 def _whole_words(texts: tuple[str, ...]) -> re.Pattern[str]:

@@ -347,16 +347,12 @@ def _example(id: str, prompt: Query, others: Mapping[str, Query]) -> Example:
         **{name.lower(): prompt.columns[name] for name in ATTRIBUTES},
         "template": prompt.columns["template"],
     }
-    return Example(id, _with_choices(prompt, foils), others, foils or None, tags["city"], tags)
-
-
-def _with_choices(prompt: Query, foils: tuple[str, ...]) -> Query:
-    """A prompt that chooses between its answer and its foils, or else all values we know."""
-    if prompt.choices:
-        return prompt
-    known = sorted({facts[prompt.columns["attribute"]] for facts in _data().facts.values()})
-    choices = {*prompt.answers, *(foils or continuations(prompt.text, known))}
-    return replace(prompt, choices=tuple(sorted(choices)))
+    if not prompt.choices:
+        # Between its answer and its foils, or else all values we know.
+        known = sorted({facts[attribute] for facts in _data().facts.values()})
+        choices = {*prompt.answers, *(foils or continuations(prompt.text, known))}
+        prompt = replace(prompt, choices=tuple(sorted(choices)))
+    return Example(id, prompt, others, foils or None, tags["city"], tags)
 
 
 def _columns(prompt: Prompt) -> dict[str, str]:

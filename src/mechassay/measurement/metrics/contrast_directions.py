@@ -264,20 +264,19 @@ def load_contrasts(path: str | Path | None = None) -> Mapping[str, PromptContras
         BadFile: no such file; a contrast that lacks a class or its pairs; a text that is there
             twice; a pair whose texts differ by more than a word in length.
     """
-    return _packaged() if path is None else _read(Path(path))
+    if path is None:
+        return _packaged()
+    file = Path(path)
+    try:
+        return _parse(str(file), file.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFile(f"{file}: {first_line(error)}.") from None
 
 
 @cache
 def _packaged() -> Mapping[str, PromptContrast]:
     text = files("mechassay.measurement").joinpath("data", "contrasts.yaml").read_text("utf-8")
     return _parse("contrasts.yaml", text)
-
-
-def _read(path: Path) -> Mapping[str, PromptContrast]:
-    try:
-        return _parse(str(path), path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadFile(f"{path}: {first_line(error)}.") from None
 
 
 def _parse(who: str, text: str) -> Mapping[str, PromptContrast]:

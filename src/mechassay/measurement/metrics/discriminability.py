@@ -132,7 +132,20 @@ def discriminability(
             cohens_d(first.better, first.worse), n=n, reason="the values do not vary", better="up"
         ),
     }
-    rows = [_row(pair) for pair in pairs]
+    rows = [
+        {
+            "configurations": pair.name,
+            "better": float(pair.better.mean()),
+            "worse": float(pair.worse.mean()),
+            "cv": coefficient_of_variation(pair.better),
+            "d": cohens_d(pair.better, pair.worse),
+            "hedges_g": hedges_g(pair.better, pair.worse),
+            "difference": pair.difference,
+            "low": pair.interval.low,
+            "high": pair.interval.high,
+        }
+        for pair in pairs
+    ]
     return Measurement.of(
         ID,
         page,
@@ -181,20 +194,6 @@ def _repaired(pair: ConfigurationPair, cv: float, sd: float, n_prompts: int) -> 
             n=n,
             meaning="The smallest difference of two values that is beyond the reseeds' noise.",
         ),
-    }
-
-
-def _row(pair: ConfigurationPair) -> Mapping[str, float | str]:
-    return {
-        "configurations": pair.name,
-        "better": float(pair.better.mean()),
-        "worse": float(pair.worse.mean()),
-        "cv": coefficient_of_variation(pair.better),
-        "d": cohens_d(pair.better, pair.worse),
-        "hedges_g": hedges_g(pair.better, pair.worse),
-        "difference": pair.difference,
-        "low": pair.interval.low,
-        "high": pair.interval.high,
     }
 
 

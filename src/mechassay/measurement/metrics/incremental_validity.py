@@ -34,7 +34,7 @@ from mechassay.measurement.measurement import (
 )
 from mechassay.measurement.metric import Inputs
 from mechassay.measurement.metrics.discriminability import pooled_sd
-from mechassay.results.records import Record, Table
+from mechassay.results.records import Table
 from mechassay.stats.intervals import resolved_difference, student_interval
 
 ID = "F08"
@@ -178,7 +178,13 @@ class IncrementalValidity:
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`."""
-        table = self._table(inputs.records)
+        # The measure by model and task, then by method; undefined ones are left out.
+        table: dict[str, dict[str, float]] = {}
+        for record in inputs.records:
+            value = record.value(self.measure_name)
+            if np.isfinite(value):
+                row = table.setdefault(f"{record.model.name}, {record.task.name}", {})
+                row[record.method.name] = value
         methods = list(dict.fromkeys(name for row in table.values() for name in row))
         if len(methods) < 2:
             raise BadUsage(f"F08 compares two methods or more; the records have {len(methods)}.")
@@ -187,16 +193,6 @@ class IncrementalValidity:
         results = {name: np.array([table[task][name] for task in tasks]) for name in methods}
         baselines = {name: x for name, x in results.items() if name != method}
         return incremental(results[method], baselines, tasks)
-
-    def _table(self, records: Sequence[Record]) -> dict[str, dict[str, float]]:
-        """The measure by model and task, then by method; undefined ones are left out."""
-        table: dict[str, dict[str, float]] = {}
-        for record in records:
-            value = record.value(self.measure_name)
-            if np.isfinite(value):
-                row = table.setdefault(f"{record.model.name}, {record.task.name}", {})
-                row[record.method.name] = value
-        return table
 
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0

@@ -439,14 +439,13 @@ GRADIENT = ("eap", "nap", "ifr", "clean-corrupted")
 
 def head_scores(rankings: Mapping[str, EdgeScores]) -> Float[np.ndarray, "methods heads"]:
     """Scores of heads, in the order of the graph."""
-    return np.stack([_of_heads(scores) for scores in rankings.values()])
-
-
-def _of_heads(scores: EdgeScores) -> Float[np.ndarray, "heads"]:
-    values = scores.values[head_writers(scores.graph)].double()
-    known = ~values.isnan()
-    sums = torch.where(known, values, torch.zeros_like(values)).sum(dim=1)
-    return torch.where(known.any(dim=1), sums, torch.nan).numpy()
+    rows: list[np.ndarray] = []
+    for scores in rankings.values():
+        values = scores.values[head_writers(scores.graph)].double()
+        known = ~values.isnan()
+        sums = torch.where(known, values, torch.zeros_like(values)).sum(dim=1)
+        rows.append(torch.where(known.any(dim=1), sums, torch.nan).numpy())
+    return np.stack(rows)
 
 
 def edge_scores(rankings: Mapping[str, EdgeScores]) -> Float[np.ndarray, "methods edges"]:

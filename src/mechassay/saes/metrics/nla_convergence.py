@@ -436,7 +436,10 @@ class NlaConvergence:
         activating = torch.full((len(chosen), k), -1)
         cosines = np.full(len(chosen), np.nan)
         for place, row in enumerate(rows):
-            at = _best_of_tokens(projected[:, place], test)[:k]
+            # Where each distinct token has its largest projection; largest first.
+            order = projected[:, place].argsort(descending=True, stable=True)
+            _, first = np.unique(test.index[order].numpy(), return_index=True)
+            at = order[torch.from_numpy(np.sort(first))][:k]
             activating[place, : len(at)] = test.tokens[test.index[at]]
             values = test.values[at].double().numpy()
             cosines[place] = main_axis_cosine(values, row.double().numpy())
@@ -466,13 +469,6 @@ class NlaConvergence:
         """See `Gauge.null`; `n` is features."""
         n = min(self.n_features, SIMULATED) if n is None else n
         return null(n, n_simulations, seed)
-
-
-def _best_of_tokens(projected: Float[Tensor, "n"], test: TokenSample) -> Int[Tensor, "distinct"]:
-    """Where each distinct token has its largest projection; largest first."""
-    order = projected.argsort(descending=True, stable=True)
-    _, first = np.unique(test.index[order].numpy(), return_index=True)
-    return order[torch.from_numpy(np.sort(first))]
 
 
 def _followers(

@@ -402,7 +402,11 @@ class Polysemanticity:
         for some in chosen.split(AT_ONCE):
             active = feature_values(sae, sample.values, some)
             for number, own in zip(some.tolist(), active.mT, strict=True):
-                features.append(self._contexts(str(number), own, sample, whole, near))
+                windows = _strongest(own, torch.arange(len(own)) // sample.length)
+                prompts = windows[: self.n_contexts] // sample.length
+                places = _strongest(own, sample.document)[: self.n_contexts]
+                means = whole[prompts].double().numpy()
+                features.append(FeatureContexts(str(number), means, near.at(places)))
         return polysemanticity(
             features,
             n_dead=int((~alive).sum()),
@@ -411,19 +415,6 @@ class Polysemanticity:
             seed=inputs.seed,
             flags=_few_documents(sample.document.unique().numel()),
         )
-
-    def _contexts(
-        self,
-        name: str,
-        active: Float[Tensor, "n"],
-        sample: TokenSample,
-        whole: Float[Tensor, "windows d"],
-        near: _Near,
-    ) -> FeatureContexts:
-        windows = _strongest(active, torch.arange(len(active)) // sample.length)
-        places = _strongest(active, sample.document)[: self.n_contexts]
-        prompts = windows[: self.n_contexts] // sample.length
-        return FeatureContexts(name, whole[prompts].double().numpy(), near.at(places))
 
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS // 8, seed: int = 0
@@ -467,7 +458,12 @@ class _Near:
     def of(
         sample: TokenSample, radius: int, embed: Embed | None, rng: np.random.Generator
     ) -> _Near:
-        pooled = None if embed is not None else _pooled(sample, radius)
+        pooled = None
+        if embed is None:
+            # Means of values up to `radius` before and behind each, within its window.
+            by_window = sample.values.view(len(sample.windows), sample.length, -1).mT
+            means = F.avg_pool1d(by_window, 2 * radius + 1, 1, radius, count_include_pad=False)
+            pooled = means.mT.flatten(0, 1)
         bare = _Near(sample, radius, embed, pooled, np.empty(0), np.empty(0))
         n = len(sample.values)
         some = torch.from_numpy(rng.choice(n, min(n, BACKGROUND), replace=False))
@@ -492,11 +488,3 @@ class _Near:
             sample.windows[places // sample.length][:, None].gather(2, columns[:, None])[:, 0]
         )
         return np.asarray(embedded, dtype=float)
-
-
-def _pooled(sample: TokenSample, radius: int) -> Float[Tensor, "n d"]:
-    """Means of values up to `radius` before and behind each, within its window."""
-    by_window = sample.values.view(len(sample.windows), sample.length, -1).mT
-    return F.avg_pool1d(by_window, 2 * radius + 1, 1, radius, count_include_pad=False).mT.flatten(
-        0, 1
-    )
