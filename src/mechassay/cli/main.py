@@ -50,7 +50,9 @@ def app_for(words: list[str]) -> typer.Typer:
         named = name in words
         group = import_module(f"mechassay.cli.{name}").app if named else _unnamed()
         app.add_typer(group, name=name, help=about)
-    for name in _added_kinds() - set(GROUPS):
+    # Kinds of run that other packages registered; each is a group with the command `run`.
+    added = {point.name for point in entry_points(group="mechassay.jobs")}
+    for name in added - set(GROUPS):
         group = _group_of(name) if name in words else _unnamed()
         app.add_typer(group, name=name, help="Of another package.")
     assayed = import_module("mechassay.cli.claims").assay if "assay" in words else _nothing
@@ -58,11 +60,6 @@ def app_for(words: list[str]) -> typer.Typer:
     app.command("report")(report.report)
     app.command("run-cells")(report.run_cells)
     return app
-
-
-def _added_kinds() -> set[str]:
-    """Kinds of run that other packages registered; each is a group with the command `run`."""
-    return {point.name for point in entry_points(group="mechassay.jobs")}
 
 
 def _group_of(kind: str) -> typer.Typer:

@@ -448,7 +448,13 @@ def _page(cuts: Sequence[Cut], least: float) -> str:
     facts = run_section([_facts(cut) for cut in cuts])
     if len(cuts) == 1:
         (cut,) = cuts
-        answer = [Text(_size_text(cut), "verdict")]
+        graph, n = cut.circuit.graph, len(cut.circuit)
+        nodes = counted(int(nodes_of(cut.circuit).sum()), "head or MLP", "heads and MLPs")
+        size = (
+            f"{cut.name} has {n:,} of {graph.n_edges:,} edges ({share(n / graph.n_edges)}),"
+            f" between {nodes}: {cut.how}."
+        )
+        answer = [Text(size, "verdict")]
         sections = framed((), answer, drawings, reading=READING, facts=facts)
         return render(f"Circuit of {cut.name}", sections)
     a, b = cuts
@@ -463,14 +469,6 @@ def _page(cuts: Sequence[Cut], least: float) -> str:
         facts=facts,
     )
     return render(f"Circuits of {names[0]} and {names[1]}", sections)
-
-
-def _size_text(cut: Cut) -> str:
-    """The size of one circuit."""
-    graph, n = cut.circuit.graph, len(cut.circuit)
-    nodes = counted(int(nodes_of(cut.circuit).sum()), "head or MLP", "heads and MLPs")
-    part = share(n / graph.n_edges)
-    return f"{cut.name} has {n:,} of {graph.n_edges:,} edges ({part}), between {nodes}: {cut.how}."
 
 
 def _figure(drawing: object) -> PageFigure:

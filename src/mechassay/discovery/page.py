@@ -111,20 +111,16 @@ def verdicts(records: Sequence[Record]) -> list[str]:
             " pairs do, not what others will."
         ]
     areas: tuple[AreaName, ...] = ("cpr", "cmd")
-    sentences = [verdict(records, area) for area in areas]
-    return list(
-        dict.fromkeys(
-            filter(
-                None,
-                [
-                    smallest_text(records),
-                    _stability_of_smallest(records),
-                    *sentences,
-                    *_cautions(records),
-                ],
-            )
+    sentences = [smallest_text(records), _stability_of_smallest(records)]
+    sentences += [verdict(records, area) for area in areas]
+    sentences += [text for record in _tried(records) if (text := _collapse(record, records))]
+    low, high = _denominator(records[0])
+    if low <= 0 <= high and not all(math.isnan(record.value("cpr")) for record in records):
+        sentences.append(
+            "These numbers mean little: the full model cannot be told from the empty circuit"
+            f" (difference [{low:.3g}, {high:.3g}])."
         )
-    )
+    return list(dict.fromkeys(filter(None, sentences)))
 
 
 def smallest_text(records: Sequence[Record]) -> str:
@@ -235,7 +231,12 @@ def verdict(records: Sequence[Record], area: AreaName = "cpr") -> str:
     tried = _tried(records)
     defined = [record for record in tried if not math.isnan(record.value(area))]
     if not defined:
-        return _undefined(tried[0])
+        low, high = _denominator(tried[0])
+        why = f" (difference [{low:.3g}, {high:.3g}])" if not math.isnan(low) else ""
+        return (
+            f"{_data(tried[0])}, faithfulness is undefined: {_whose(tried[0])} cannot be told from"
+            f" that of the empty circuit{why}."
+        )
     best = max(defined, key=lambda record: SIGN[area] * record.value(area))
     name = labels(records)[list(records).index(best)]
     among = f" (the best of {len(tried)} methods by {area.upper()})" if len(tried) > 1 else ""
@@ -317,18 +318,6 @@ def _denominator(record: Record) -> tuple[float, float]:
     return (math.nan, math.nan) if denominator is None else (denominator.low, denominator.high)
 
 
-def _cautions(records: Sequence[Record]) -> list[str]:
-    """What warns against the numbers of a setting."""
-    sentences = [text for record in _tried(records) if (text := _collapse(record, records))]
-    low, high = _denominator(records[0])
-    if low <= 0 <= high and not all(math.isnan(record.value("cpr")) for record in records):
-        sentences.append(
-            "These numbers mean little: the full model cannot be told from the empty circuit"
-            f" (difference [{low:.3g}, {high:.3g}])."
-        )
-    return sentences
-
-
 def _collapse(record: Record, records: Sequence[Record]) -> str:
     """A sentence where circuits by value are empty, or keep much less than those by magnitude."""
     kept = {by: _below_full(record, by) for by in ("value", "magnitude")}
@@ -355,15 +344,6 @@ def _below_full(record: Record, by: str) -> Table:
         return Table.of("curve", (), ())
     rows = record.table("curve").where(of="result", ranking=by).rows()
     return Table.of("curve", (), [row for row in rows if _number(row, "fraction") < 1])
-
-
-def _undefined(record: Record) -> str:
-    low, high = _denominator(record)
-    why = f" (difference [{low:.3g}, {high:.3g}])" if not math.isnan(low) else ""
-    return (
-        f"{_data(record)}, faithfulness is undefined: {_whose(record)} cannot be told from that of"
-        f" the empty circuit{why}."
-    )
 
 
 NOT_RANKED = "–"
@@ -665,8 +645,16 @@ def _cells(
         cells.append(measured(record.measure(name)))
         if name in RANKED:
             cells.append(ranks.get(name, ""))
-    cells.append(chance_words(record, n_tried))
-    return [*cells, f"{record.n:,}", kept_at(record), seconds_text(record), _notes(record)]
+    notes: list[str] = []
+    n_undefined = max((m.n_undefined for m in record.measures if m.of == "result"), default=0)
+    if n_undefined:
+        notes.append(f"undefined at {n_undefined} sizes")
+    if record.value("cpr") > 1:
+        notes.append("CPR overshoots")
+    if record.warnings:
+        notes.append(f"{len(record.warnings)} warning{'s' * (len(record.warnings) > 1)}")
+    cells += [chance_words(record, n_tried), f"{record.n:,}", kept_at(record)]
+    return [*cells, seconds_text(record), "; ".join(notes)]
 
 
 def chance_words(record: Record, n_tried: int) -> str:
@@ -690,18 +678,6 @@ def _ranks(group: Sequence[Record]) -> list[dict[str, str]]:
         }
         for place in range(len(group))
     ]
-
-
-def _notes(record: Record) -> str:
-    notes: list[str] = []
-    n_undefined = max((m.n_undefined for m in record.measures if m.of == "result"), default=0)
-    if n_undefined:
-        notes.append(f"undefined at {n_undefined} sizes")
-    if record.value("cpr") > 1:
-        notes.append("CPR overshoots")
-    if record.warnings:
-        notes.append(f"{len(record.warnings)} warning{'s' * (len(record.warnings) > 1)}")
-    return "; ".join(notes)
 
 
 def _control_rows(group: Sequence[Record], measures: Sequence[Measure]) -> list[Row]:

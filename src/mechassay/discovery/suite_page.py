@@ -165,7 +165,9 @@ class _Cells:
         """A table of one text a cell, with rows of random rankings' `control` measure if one is
         named.
         """
-        averaged = self._arithmetic(columns) if control else None
+        operators = [column for task in ARITHMETIC for column in columns if column.task == task]
+        # Both operators, if one model has them.
+        averaged = operators if control and len(operators) == len(ARITHMETIC) else []
         rows = [
             Row(
                 (
@@ -203,11 +205,6 @@ class _Cells:
         caption = " ".join([MARKED] * marked + [AVERAGED] * averaged)
         names += ["arithmetic (mean)"] * averaged
         return TextTable.of(title, ("method", *names), kept, caption=caption)
-
-    def _arithmetic(self, columns: Sequence[ModelTask]) -> tuple[ModelTask, ModelTask] | None:
-        """The columns of both operators, if one model has them."""
-        parts = [column for task in ARITHMETIC for column in columns if column.task == task]
-        return (parts[0], parts[1]) if len(parts) == len(ARITHMETIC) else None
 
     def _mean(self, columns: Sequence[ModelTask], method: str, name: str, of: str) -> str:
         """The mean of a measure over two columns that have no example in common."""
@@ -316,7 +313,9 @@ class SuitePage(Page):
         tables: list[TextTable] = []
         for name, columns in cells.groups():
             heads = [head for head in map(cells.head, columns) if head is not None]
-            for m in _measures(heads):
+            others = [m for m in shown_measures(heads) if m.name not in (*LEFT_OUT, *RANKS)]
+            # The areas are last, and also where no cell has any.
+            for m in (*others, *(area_measure(area, math.nan) for area in RANKS)):
                 way = OVERSHOOT if m.name == "cpr" else BETTER[m.better]
                 title = f"{m.heading}{way}, {name}"
                 tables.append(cells.table(title, columns, partial(cells.measured, m.name), m.name))
@@ -457,13 +456,6 @@ def _cmd_figure(cells: _Cells) -> list[Block]:
     drawn = draw_points(points, [column.name for column in columns], "CMD (lower is better)")
     about = "CMD of each method with its interval; the tables have the numbers."
     return [Figure(drawn, name="CMD of methods", about=about)]
-
-
-def _measures(records: Sequence[Record]) -> list[Measure]:
-    """Measures that have a table: the areas last, and also where no cell has any."""
-    measures = [m for m in shown_measures(records) if m.name not in LEFT_OUT]
-    others = [m for m in measures if m.name not in RANKS]
-    return [*others, *(area_measure(area, math.nan) for area in RANKS)]
 
 
 class FaithfulnessPage(CircuitsPage):

@@ -83,7 +83,10 @@ class DBM(TrainedFinder):
         generator: torch.Generator,
     ) -> Trainable:
         """See `TrainedFinder.start`."""
-        featurizers = [_featurizer(init.get(site, Identity(width))) for site in sites]
+        starts = [init.get(site, Identity(width)) for site in sites]
+        featurizers = [
+            Directions(start) if isinstance(start, Tensor) else start for start in starts
+        ]
         probe = torch.zeros(1, width, dtype=parameter_dtype(model), device=model.device)
         sizes: list[int] = []
         for site, featurizer in zip(sites, featurizers, strict=True):
@@ -95,10 +98,6 @@ class DBM(TrainedFinder):
                     f" not fit its {width} numbers."
                 ) from None
         return FeatureMasks(featurizers, sizes, self, probe)
-
-
-def _featurizer(start: Tensor | Featurizer) -> Featurizer:
-    return Directions(start) if isinstance(start, Tensor) else start
 
 
 class FeatureMasks(Trainable):

@@ -164,7 +164,12 @@ class SAE(OneLine, Featurizer):
 
     def decode_beside(self, f: Features, h: Values) -> Values:
         """Values of features, in the units of the values h that they stand beside."""
-        return self._restored(self.decode(f), h)
+        x = self.decode(f)
+        if self.normalization == "none":
+            return x
+        if self.normalization == "constant_norm_rescale":
+            return x * (h.norm(dim=1, keepdim=True) / self.d_in**0.5)
+        return x * h.std(1, keepdim=True) + h.mean(1, keepdim=True)
 
     def reconstruct(self, h: Values) -> Values:
         """What the SAE makes of values: h less its error; computed in fp32 at least."""
@@ -178,13 +183,6 @@ class SAE(OneLine, Featurizer):
         if self.normalization == "constant_norm_rescale":
             return h * (self.d_in**0.5 / h.norm(dim=1, keepdim=True))
         return (h - h.mean(1, keepdim=True)) / (h.std(1, keepdim=True) + EPSILON)
-
-    def _restored(self, x: Values, h: Values) -> Values:
-        if self.normalization == "none":
-            return x
-        if self.normalization == "constant_norm_rescale":
-            return x * (h.norm(dim=1, keepdim=True) / self.d_in**0.5)
-        return x * h.std(1, keepdim=True) + h.mean(1, keepdim=True)
 
     @staticmethod
     def load(

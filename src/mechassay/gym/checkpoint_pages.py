@@ -375,7 +375,10 @@ def _of_task(
     for of, title in ((ORIGINAL, "Odds"), (SELECTIVITY, "Selectivity")):
         if lines := _lines(records, methods, of):
             yield _by_step(lines, f"{title} by training step", base, task)
-    chosen = _spread(records)
+    # The first and the last checkpoint, and some between, evenly by their order.
+    n = len(records)
+    kept = sorted({round(place) for place in np.linspace(0, n - 1, min(n, MAPS))})
+    chosen = [records[place] for place in kept]
     cells = [record.table(CELLS) for record in chosen]
     top = max(float(np.nanmax(np.abs(cell.numbers("odds")), initial=1e-9)) for cell in cells)
     for method in methods if every else methods[:FIRST]:
@@ -400,13 +403,6 @@ def _of_task(
     if len(records) > len(chosen):
         text = f"Maps are of {len(chosen)} of {len(records)} checkpoints; the records have all."
         yield Text(text, "soft")
-
-
-def _spread(records: Sequence[Record]) -> list[Record]:
-    """The first and the last checkpoint, and some between, evenly by their order."""
-    n = len(records)
-    places = sorted({round(place) for place in np.linspace(0, n - 1, min(n, MAPS))})
-    return [records[place] for place in places]
 
 
 def _lines(
@@ -534,10 +530,15 @@ def _verdicts(records: Sequence[Record]) -> list[str]:
     for model, some in last_checkpoints(records).items():
         groups = checkpoints.get(base_of(some[0]))
         if not groups:
+            # A task of a few sentences is never above 60 % with its whole interval.
+            lows = [estimate_of(record.measure("accuracy")).low for record in some]
+            surely = sum(low > LEAST_ACCURACY for low in lows)
+            sizes = sorted({record.n for record in some})
+            n = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
             sentences.append(
-                f"{model} does {_above(some)} tasks better than 60 %, {_surely(some)} of them with"
-                f" their whole 95 % interval; its mean accuracy is {_average(some)}, on"
-                f" {_sentences(some)} test sentences of each."
+                f"{model} does {_above(some)} tasks better than 60 %, {surely} of them with their"
+                f" whole 95 % interval; its mean accuracy is {_average(some)}, on {n} test"
+                " sentences of each."
             )
             continue
         ends = (groups[0], groups[-1])
@@ -579,17 +580,6 @@ def _accuracy(record: Record) -> float:
 
 def _average(records: Sequence[Record]) -> str:
     return f"{np.mean([_accuracy(record) for record in records]):.2f}"
-
-
-def _surely(records: Sequence[Record]) -> str:
-    """How many tasks are above 60 % with their whole interval: never those of a few sentences."""
-    lows = [estimate_of(record.measure("accuracy")).low for record in records]
-    return f"{sum(low > LEAST_ACCURACY for low in lows)}"
-
-
-def _sentences(records: Sequence[Record]) -> str:
-    sizes = sorted({record.n for record in records})
-    return f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
 
 
 def _above(records: Sequence[Record]) -> str:

@@ -31,7 +31,6 @@ from types import MappingProxyType
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from mechassay.errors import BadUsage, MechassayError, first_line
 from mechassay.features.featurizer import Directions, Featurizer, Identity
@@ -270,12 +269,8 @@ def _check_numbers(path: Path, problems: Problems) -> None:
             continue
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             problems.note(path.name, f"{site}: numbers that are NaN or infinite.")
-        elif part in _AXES and _has_zero(tensor):
+        elif part in _AXES and tensor.ndim == 2 and not bool((tensor != 0).any(dim=0).all()):
             problems.note(path.name, f"{site}: a direction that is zero.")
-
-
-def _has_zero(axes: Tensor) -> bool:
-    return axes.ndim == 2 and not bool((axes != 0).any(dim=0).all())
 
 
 def _faults(

@@ -65,7 +65,7 @@ from mechassay.gym.task_odds import (
 )
 from mechassay.interventions.intervention import Interchange, Intervention
 from mechassay.interventions.site import Site, blocks, sites
-from mechassay.interventions.sweep import TokenLogits, token_logits
+from mechassay.interventions.sweep import token_logits
 from mechassay.models.model import Model
 from mechassay.prompts.interchange_batch import InterchangeBatch
 from mechassay.utils.display import BAR, Progress
@@ -337,7 +337,10 @@ class ArmMeasurement:
         logits = token_logits(self.model, batches[0], plans, tokens, progress=self.progress)
         odds: dict[tuple[int, str], Odds] = {}
         for number, kind in enumerate(self.kinds):
-            ratios = _ratios(logits, 2 * number)
+            # Log odds-ratios [plans, n] of the base label and the label, two columns of each kind.
+            own, other = 2 * number, 2 * number + 1
+            before = logits.base[:, own] - logits.base[:, other]
+            ratios = before - (logits.after[..., own] - logits.after[..., other])
             for arm in arms:
                 fit = arm.fits[kind]
                 made = np.zeros((len(self.sites), len(batches[0])))
@@ -391,12 +394,6 @@ class ArmMeasurement:
             )
         best = odds.pop(max(scores, key=lambda candidate: scores[candidate]))
         return replace(best, others=MappingProxyType(odds))
-
-
-def _ratios(logits: TokenLogits, first: int) -> np.ndarray:
-    """Log odds-ratios [plans, n] of the base label and the label in two columns."""
-    base = logits.base[:, first] - logits.base[:, first + 1]
-    return base - (logits.after[..., first] - logits.after[..., first + 1])
 
 
 SPLITS = ("train", "validation", "test")

@@ -348,11 +348,12 @@ class GymTask(OneLine, Task):
         while lost < PATIENCE * CHUNK and (chunk := list(islice(pairs, ahead))):
             for (number, drawn), misfit in zip(chunk, _misfits(chunk, tokenizer), strict=True):
                 lost = lost + 1 if misfit else 0
-                for name, (base, source) in _directions(f"{self.name}-{split}-{number:06d}", drawn):
+                pair, (first, second) = f"{self.name}-{split}-{number:06d}", drawn
+                for name, base, source in ((pair, first, second), (f"{pair}-swap", second, first)):
                     if misfit is not None:
                         yield Unreadable(name, misfit.reason, misfit.message)
                     else:
-                        yield self._example(name, f"{self.name}-{split}-{number:06d}", base, source)
+                        yield self._example(name, pair, base, source)
 
     def _example(self, name: str, group: str, base: Drawn, source: Drawn) -> Example:
         other = self._prompt(source)
@@ -464,14 +465,6 @@ class GymTask(OneLine, Task):
 
 def _interchange(example: Example) -> InterchangePair:
     return InterchangePair.from_pair(example.pair(KIND), KIND)
-
-
-def _directions(
-    name: str, pair: tuple[Drawn, Drawn]
-) -> tuple[tuple[str, tuple[Drawn, Drawn]], tuple[str, tuple[Drawn, Drawn]]]:
-    """A pair and its swap, by their ids."""
-    first, second = pair
-    return (name, (first, second)), (f"{name}-swap", (second, first))
 
 
 def _misfits(

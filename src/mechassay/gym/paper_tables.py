@@ -134,12 +134,13 @@ def chosen_table(records: Sequence[Record], methods: Sequence[str], model: str) 
     headings = ("validation items", "test items", "test items, selectivity")
     chosen_in = Column("chosen in tasks", optional=1)
     columns = (Column("method", False), Column("setting", False), *map(Column, headings), chosen_in)
+    sizes = (sizes_text(n_validation), sizes_text(n_test))
+    n = "n: {} validation items and {} test items of a task. ".format(*sizes) if all(sizes) else ""
     caption = (
         "Of several settings the one with the highest odds on validation items counts, task by"
-        f" task; test items choose nothing. {_sizes(n_validation, n_test)}"
-        f"{INTERVALS if len(records) == 1 else MEANS} Of each layer the region is the best one on"
-        " the validation items, so that their odds are too high; the interval does not say by how"
-        " much."
+        f" task; test items choose nothing. {n}{INTERVALS if len(records) == 1 else MEANS} Of each"
+        " layer the region is the best one on the validation items, so that their odds are too"
+        " high; the interval does not say by how much."
     )
     title = f"What was chosen on validation items, {model}"
     return [TextTable(title, columns, tuple(rows), caption)] if rows else []
@@ -155,14 +156,6 @@ def sizes_text(measures: Sequence[Measure | None]) -> str:
         return ""
     least, most = min(sizes), max(sizes)
     return f"{least:,}" if least == most else f"{least:,}–{most:,}"
-
-
-def _sizes(validation: Sequence[Measure], test: Sequence[Measure]) -> str:
-    """How many items there are of each kind, in a sentence; nothing where this is not known."""
-    sizes = sizes_text(validation), sizes_text(test)
-    if not all(sizes):
-        return ""
-    return f"n: {sizes[0]} validation items and {sizes[1]} test items of a task. "
 
 
 # Sweeps
@@ -197,10 +190,6 @@ def _scores(records: Sequence[Record]) -> dict[str, tuple[float, str]]:
     return means
 
 
-def _settings_in_name(method: str) -> dict[str, str]:
-    return dict(part.split("=", 1) for part in method.partition(":")[2].split(","))
-
-
 Scores = Mapping[str, Mapping[str, tuple[float, str]]]
 
 
@@ -213,7 +202,10 @@ def _table(
     column_of: Callable[[dict[str, str]], float | str],
 ) -> TextTable:
     """A row a model and setting, a column a value of another one."""
-    settings = {method: _settings_in_name(method) for method in SWEEPS[sweep]}
+    settings = {
+        method: dict(part.split("=", 1) for part in method.partition(":")[2].split(","))
+        for method in SWEEPS[sweep]
+    }
     method_name = in_words(SWEEPS[sweep][0].partition(":")[0])
     in_table = list(dict.fromkeys(column_of(setting) for setting in settings.values()))
     rows: list[Row] = []
@@ -281,20 +273,10 @@ def _known(records: Sequence[Record], of: str) -> bool:
     return any(m.name.startswith(f"{of}_") for record in records for m in record.measures)
 
 
-def _all_methods(records: Sequence[Record]) -> list[str]:
-    return list(dict.fromkeys(method for record in records for method in methods_of(record)))
-
-
 def main_methods(records: Sequence[Record]) -> list[str]:
     """All methods but those of sweeps, which have tables of their own."""
-    return [method for method in _all_methods(records) if method not in SWEPT]
-
-
-def _settings(records: Sequence[Record], method: str) -> list[str]:
-    """The settings of a method, if there are several."""
-    tried = [row["setting"] for record in records for row in candidates_of(record, method)]
-    tasks = list(dict.fromkeys(map(str, tried)))
-    return tasks if len(tasks) > 1 else []
+    methods = dict.fromkeys(method for record in records for method in methods_of(record))
+    return [method for method in methods if method not in SWEPT]
 
 
 def by_tasks(records: Sequence[Record], model: str) -> list[TextTable]:
@@ -310,7 +292,9 @@ def _by_task(records: Sequence[Record], of: str, model: str) -> TextTable:
     for method in main_methods(records):
         columns.append(Column(in_words(method)))
         groups.append([record.measure(f"{of}_{method}") for record in records])
-        for setting in _settings(records, method):
+        tried = [row["setting"] for record in records for row in candidates_of(record, method)]
+        settings = list(dict.fromkeys(map(str, tried)))
+        for setting in settings if len(settings) > 1 else ():
             columns.append(Column(f"{in_words(method)}, {setting}"))
             groups.append([_of_setting(record, method, setting, of) for record in records])
     rows = [

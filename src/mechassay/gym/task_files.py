@@ -21,7 +21,7 @@ place of some, of which no region is empty. Labels have a space before them, pun
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,10 @@ def read_gym_tasks(path: str | Path) -> dict[str, GymTask]:
     except UnicodeDecodeError as error:
         raise BadFile(f"{path}: is not UTF-8 ({error.reason} at byte {error.start}).") from error
     except yaml.YAMLError as error:
-        raise BadFile(f"{path}: is not YAML ({_where(error)}).") from error
+        mark = getattr(error, "problem_mark", None)
+        line = "" if mark is None else f"line {mark.line + 1}: "
+        reason = getattr(error, "problem", None) or first_line(error)
+        raise BadFile(f"{path}: is not YAML ({line}{reason}).") from error
     return gym_tasks(data, str(path))
 
 
@@ -112,28 +115,23 @@ class _TaskReader:
         filler = None
         if "filler" in task:
             filler = self._filler(regions, options, task["filler"])
-        return GymTask(
-            name=name,
-            family=family,
-            about=_text(task.get("about", ""), f"{self.at}.about"),
-            regions=tuple(region.name for region in regions),
-            labels=labels,
-            choices=choices,
-            lengths=next(
-                known for known in LENGTHS if known == self._checked_lengths(lengths, choices)
-            ),
-            filler=filler,
-        )
-
-    def _checked_lengths(self, lengths: str, choices: Iterable[Choice]) -> str:
-        """The lengths, checked against the options."""
+        about = _text(task.get("about", ""), f"{self.at}.about")
         empty = [name for choice in choices for name in choice.regions if choice.empty(name)]
         if empty and lengths != "unequal":
             raise BadUsage(
                 f"{self.at}.options.{empty[0]} has an empty option, so {self.at}.lengths must be"
                 f" unequal; got {lengths}"
             )
-        return lengths
+        return GymTask(
+            name=name,
+            family=family,
+            about=about,
+            regions=tuple(region.name for region in regions),
+            labels=labels,
+            choices=choices,
+            lengths=next(known for known in LENGTHS if known == lengths),
+            filler=filler,
+        )
 
     def _labels(self, data: Any) -> dict[str, Texts]:
         at = f"{self.at}.labels"
@@ -352,9 +350,3 @@ def _text(data: Any, at: str) -> str:
 def _quoted(value: Any) -> str:
     """YAML reads no, on and yes as truth values."""
     return " (a word such as no or yes is written in quotes)" if isinstance(value, bool) else ""
-
-
-def _where(error: yaml.YAMLError) -> str:
-    mark = getattr(error, "problem_mark", None)
-    reason = str(getattr(error, "problem", None) or first_line(error))
-    return f"line {mark.line + 1}: {reason}" if mark is not None else reason

@@ -225,7 +225,8 @@ class _PatchRun:
         if finals:
             every = torch.cat([patch.branch.prompts for patch in patches])
             objectives = self._objective(torch.cat(finals)[:, 0], every)
-            for patch, part in zip(patches, _split(objectives, patches), strict=True):
+            parts = np.split(objectives, np.cumsum([len(patch.rows) for patch in patches])[:-1])
+            for patch, part in zip(patches, parts, strict=True):
                 values[patch.rows, layers.index(patch.layer), patch.column] = part
         if self.part != "heads":
             missing = ~self.batch.mask.cpu().numpy()
@@ -268,10 +269,6 @@ class _Patch(NamedTuple):
     column: int
     rows: Int[np.ndarray, "n"]
     branch: Branch
-
-
-def _split(values: np.ndarray, patches: Sequence[_Patch]) -> list[np.ndarray]:
-    return np.split(values, np.cumsum([len(patch.rows) for patch in patches])[:-1])
 
 
 def _tokens(model: Model, batch: Batch) -> tuple[tuple[str, ...], ...]:

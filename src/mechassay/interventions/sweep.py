@@ -476,22 +476,18 @@ def logit_differences(
         BadPairs: a base label that is not known. Others as `intervene`.
     """
     ready = model.interchanges(batch)
-    logits = token_logits(model, ready, plans, _first_tokens(ready), progress=progress)
-    base, after = (x[..., 0] - x[..., 1] for x in logits)
-    return LogitDifferences(base, after.T)
-
-
-def _first_tokens(batch: InterchangeBatch) -> Int[Tensor, "n 2"]:
-    """The first tokens of each base label and label."""
-    own = batch.base_labels
+    own = ready.base_labels
     unknown = None if own is None else own[:, 0] == NO_TOKEN
     if own is None or unknown is None or bool(unknown.any()):
         row = 0 if unknown is None else int(unknown.int().argmax())
         raise BadPairs(
             f"A logit difference needs the label of every base (base_labels); pair"
-            f" {batch.ids[row]} has none."
+            f" {ready.ids[row]} has none."
         )
-    return torch.stack((own[:, 0], batch.labels[:, 0]), dim=1)
+    first_tokens = torch.stack((own[:, 0], ready.labels[:, 0]), dim=1)
+    logits = token_logits(model, ready, plans, first_tokens, progress=progress)
+    base, after = (x[..., 0] - x[..., 1] for x in logits)
+    return LogitDifferences(base, after.T)
 
 
 def _logits(

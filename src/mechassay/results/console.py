@@ -106,7 +106,12 @@ def _print_rows(table: TextTable, console: Console, elsewhere: str) -> int:
         return 0
     wide = _draw(layout, console)
     left_out = [table.columns[place].heading for place in every if place not in layout.places]
-    needed = f"a terminal of {_least_width(table):,} columns"
+    rows = [
+        tuple(_numbers(*pair, False) for pair in zip(row.cells, table.columns, strict=True))
+        for row in table.rows
+    ]
+    least = sum(_bounds(table.columns, rows)[0]) + _frame(len(table.columns))
+    needed = f"a terminal of {least:,} columns"
     print_text(f"Not shown: {'; '.join(left_out)}. See {elsewhere}, or {needed}.", console)
     return wide
 
@@ -208,16 +213,6 @@ def _bounds(
 def _frame(n_columns: int) -> int:
     """Letters of the lines between columns and of the spaces beside them."""
     return 3 * n_columns + 1
-
-
-def _least_width(table: TextTable) -> int:
-    """From which width on all columns are shown."""
-    rows = [
-        tuple(_numbers(*pair, False) for pair in zip(row.cells, table.columns, strict=True))
-        for row in table.rows
-    ]
-    least, _ = _bounds(table.columns, rows)
-    return sum(least) + _frame(len(table.columns))
 
 
 def _turned(table: TextTable) -> TextTable | None:

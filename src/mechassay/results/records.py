@@ -450,6 +450,8 @@ class Record(Stored):
 
     def html(self) -> str:
         """What a notebook shows: measures with intervals, warnings, and the figure if any."""
+        from mechassay.results.plots import svg
+
         names = {role: spec.name for role, spec in self.specs.items() if spec.name}
         numbers = [m for m in self.measures if m.of == "result" or m.of.startswith("control:")]
         rows = [
@@ -464,14 +466,11 @@ class Record(Stored):
         more = f"{len(numbers) - ROWS:,} more in to_pandas()" if len(numbers) > ROWS else ""
         table = html_table(("measure", "control", "value [interval]", "n"), rows, more)
         notes = "".join(map(html_note, self.warnings))
-        answer = f"<p>{escape(' '.join(page_of(self.kind).answers([self])))}</p>"
-        return answer + html_facts(self.kind, names, table, notes, self._picture())
-
-    def _picture(self) -> str:
-        from mechassay.results.plots import svg
-
-        figure = page_of(self.kind).draw(self)
-        return "" if figure is None else svg(figure)
+        page = page_of(self.kind)
+        answer = f"<p>{escape(' '.join(page.answers([self])))}</p>"
+        figure = page.draw(self)
+        picture = "" if figure is None else svg(figure)
+        return answer + html_facts(self.kind, names, table, notes, picture)
 
     def plot(self, ax: Axes | None = None, **settings: Any) -> Figure:
         """The figure of a record, which the page of its kind draws.

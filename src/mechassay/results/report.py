@@ -88,17 +88,14 @@ def write_page(
     page = _page_of_records(records, kind)
     sections = page.sections(records, failures, drawings)
     if command:
-        sections = _with_command(sections, command)
+        again = Fold("The command that makes this run again", (Command(command),))
+        # At the end of the first section, or in one of its own if that has a title.
+        if sections and not sections[0].title:
+            first, *others = sections
+            sections = [replace(first, blocks=(*first.blocks, again)), *others]
+        else:
+            sections = [Section("", (again,)), *sections]
     return write_text(path, render(title or page.title(records, failures), sections))
-
-
-def _with_command(sections: Sequence[Section], command: str) -> list[Section]:
-    """The sections, the first of which ends with the command; a first one if there is none."""
-    again = Fold("The command that makes this run again", (Command(command),))
-    if sections and not sections[0].title:
-        first, *others = sections
-        return [replace(first, blocks=(*first.blocks, again)), *others]
-    return [Section("", (again,)), *sections]
 
 
 def write_tables(

@@ -213,9 +213,11 @@ def _from_plain(hint: Any, value: Any, tensors: Mapping[str, Tensor], at: str = 
             raise TypeError(f"{at} is an array of another type or shape: {array.shape}")
         return array
     if is_dataclass(hint):
-        hints, plain = get_type_hints(hint), _mapping(value, at)
+        if not isinstance(value, Mapping):
+            raise TypeError(f"{at or 'the whole'} is no JSON object: {value!r}")
+        hints = get_type_hints(hint)
         parts = {
-            name: _from_plain(hints[name], plain[name], tensors, f"{at}.{name}".strip("."))
+            name: _from_plain(hints[name], value[name], tensors, f"{at}.{name}".strip("."))
             for name in (field.name for field in fields(hint))
         }
         return hint(**parts)  # pyright: ignore[reportCallIssue]
@@ -237,10 +239,4 @@ def _from_plain(hint: Any, value: Any, tensors: Mapping[str, Tensor], at: str = 
         return tuple(_from_plain(part, x, tensors, f"{at}.{i}") for i, (part, x) in pairs)
     if not isinstance(value, int | float if hint is float else hint):
         raise TypeError(f"{at or 'a key'} is no {hint.__name__}: {value!r}")
-    return value
-
-
-def _mapping(value: Any, at: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise TypeError(f"{at or 'the whole'} is no JSON object: {value!r}")
     return value

@@ -84,7 +84,9 @@ class AccuracyPage(Page):
     ) -> list[TextTable]:
         """All tasks first, then one for each task."""
         models = list(dict.fromkeys(record.model.name for record in records))
-        scores, tasks = _scores(records), _tasks(records)
+        has_mib = any(record.measure(f"{MIB}@{ORIGINAL}") is not None for record in records)
+        scores = {**SCORES, MIB: MIB} if has_mib else SCORES
+        tasks = _tasks(records)
         by_model = {name: {r.model.name: r for r in group} for name, group in tasks.items()}
         overall = [(name, *_cells(of, models, ORIGINAL, scores)) for name, of in by_model.items()]
         for failure in failures:
@@ -108,9 +110,16 @@ class AccuracyPage(Page):
         groups = list(_tasks(records).items())
         figures = [[_chart(name, group)] if _kinds(group[0]) else [] for name, group in groups]
         alone = len(groups) == 1
+        by_model: dict[str, list[Record]] = {}
+        for record in records:
+            by_model.setdefault(record.model.name, []).append(record)
+        answers = [
+            f"{model}: {'; '.join(f'{_able(record)} on {record.task.name}' for record in own)}."
+            for model, own in by_model.items()
+        ]
         return framed(
             records,
-            [page.Text(text, "verdict") for text in _answers(records)],
+            [page.Text(text, "verdict") for text in answers],
             [Section(table.title, (table,)) for table in tables[:1]],
             figure=figures[0] if alone else _all_tasks(records) if records else [],
             failures=failures,
@@ -132,17 +141,6 @@ class AccuracyPage(Page):
         columns = {} if values is None else values.columns
         groups = [] if values is None else values.groups
         return [_measure(name, np.array(own), groups) for name, own in columns.items()]
-
-
-def _answers(records: Sequence[Record]) -> list[str]:
-    """Of each model which tasks it does better than guessing, and of free answers how many."""
-    by_model: dict[str, list[Record]] = {}
-    for record in records:
-        by_model.setdefault(record.model.name, []).append(record)
-    return [
-        f"{model}: {'; '.join(f'{_able(record)} on {record.task.name}' for record in own)}."
-        for model, own in by_model.items()
-    ]
 
 
 def _able(record: Record) -> str:
@@ -268,12 +266,6 @@ def _kinds(record: Record) -> list[str]:
     return [m.name.removeprefix("greedy@") for m in greedy]
 
 
-def _scores(records: Sequence[Record]) -> dict[str, str]:
-    """The scores that some record has, with their titles."""
-    has_mib = any(record.measure(f"{MIB}@{ORIGINAL}") is not None for record in records)
-    return {**SCORES, MIB: MIB} if has_mib else SCORES
-
-
 def _column_names(first: str, models: Sequence[str], scores: dict[str, str]) -> tuple[str, ...]:
     names = (f"{model}: {name}" for model in models for name in scores.values())
     return (first, *names, "chance", "n")
@@ -282,23 +274,18 @@ def _column_names(first: str, models: Sequence[str], scores: dict[str, str]) -> 
 def _cells(
     records: dict[str, Record], models: Sequence[str], kind: str, scores: dict[str, str]
 ) -> tuple[str, ...]:
-    cells = [
-        _cell(records[model], f"{name}@{kind}") if model in records else NOTHING
+    measures = [
+        records[model].measure(f"{name}@{kind}") if model in records else None
         for model in models
         for name in scores
     ]
     some = next(iter(records.values()))
     chance, greedy = some.measure(f"chance@{kind}"), some.measure(f"greedy@{kind}")
     return (
-        *cells,
+        *(measured(m, least=CHANCE_DECIMALS) if m and m.n else NOTHING for m in measures),
         NOTHING if chance is None or not chance.n else chance_text(chance.value),
         "0" if greedy is None else f"{greedy.n:,}",
     )
-
-
-def _cell(record: Record, name: str) -> str:
-    measure = record.measure(name)
-    return measured(measure, least=CHANCE_DECIMALS) if measure and measure.n else NOTHING
 
 
 def _facts(record: Record) -> dict[str, str]:

@@ -79,30 +79,24 @@ def command_words(job: Any) -> list[str] | None:
     words = list[str](head)
     if not words:
         return None
-    defaults = {option.name: _default(option) for option in dataclasses.fields(job)} | dict(
-        job.typed
-    )
+    defaults = {
+        option.name: option.default if option.default_factory is dataclasses.MISSING else None
+        for option in dataclasses.fields(job)
+    } | dict(job.typed)
     for name, about in options_of(job).items():
         if name in option_words or about.role == "secret":
             continue
         value, default = getattr(job, name), defaults[name]
+        # 1 is one edge, 1.0 all of them.
+        same = type(value) is type(default) and value == default
         # A list of what to do has another default in some commands: it is always written.
-        if _same(value, default) and not (name in job.grows and value):
+        if same and not (name in job.grows and value):
             continue
         typed = _typed(name, about, value)
         if typed is None:
             return None
         words += typed
     return words
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    return field.default if field.default_factory is dataclasses.MISSING else None
-
-
-def _same(value: Any, default: Any) -> bool:
-    # 1 is one edge, 1.0 all of them.
-    return type(value) is type(default) and value == default
 
 
 def _typed(name: str, about: Option, value: Any) -> list[str] | None:
@@ -116,16 +110,13 @@ def _typed(name: str, about: Option, value: Any) -> list[str] | None:
     if value is None or value == ():
         return None
     values: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
+    long_flag = next((flag for flag in flags if flag.startswith("--")), flags[0])
     # A value that begins with a dash would be taken for an option.
     return [
         word
         for text in map(str, values)
-        for word in ([f"{_long(flags)}={text}"] if text.startswith("-") else [flags[0], text])
+        for word in ([f"{long_flag}={text}"] if text.startswith("-") else [flags[0], text])
     ]
-
-
-def _long(flags: tuple[str, ...]) -> str:
-    return next((flag for flag in flags if flag.startswith("--")), flags[0])
 
 
 T = TypeVar("T")

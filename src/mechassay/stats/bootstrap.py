@@ -261,7 +261,10 @@ class Resampled(OneLine):
         names, points, columns = ["mean"], [known.mean()], [draws.mean]
         if worst is not None:
             names.append(f"worst {100 * worst:g}%")
-            points.append(_worst_mean(known, worst))
+            # The last of the worst values counts in part.
+            wanted = worst * known.size
+            taken = np.clip(wanted - np.arange(known.size), 0, 1)
+            points.append(float(np.sort(known)[::-1] @ taken / wanted))
             # In the same state, the generator draws the same rows and columns.
             columns.append(two_way_worst(values, np.random.default_rng(seed), worst, n_resamples))
         names += [*(f"{100 * p:g}%" for p in percentiles), "max"]
@@ -295,13 +298,6 @@ class Resampled(OneLine):
             name: Estimate(float(point), *end)
             for name, point, end in zip(self.names, self.points, ends, strict=True)
         }
-
-
-def _worst_mean(values: Float[np.ndarray, "values"], share: float) -> float:
-    """The mean of the largest share of the values, the last of them in part."""
-    wanted = share * values.size
-    taken = np.clip(wanted - np.arange(values.size), 0, 1)
-    return float(np.sort(values)[::-1] @ taken / wanted)
 
 
 @dataclass(frozen=True)

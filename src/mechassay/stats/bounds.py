@@ -329,11 +329,8 @@ def by_inequality(n: int, margin: Fraction, p: float, kind: str) -> float:
 def _divergence(d: float, p: float) -> float:
     """D(p + d || p) of Bernoulli distributions, taken on the side of the small numbers."""
     q = float(1 - decimal(p))
-    return _bernoulli_divergence(q, -min(d, q))
-
-
-def _bernoulli_divergence(q: float, d: float) -> float:
-    """D(q + d || q) for -q <= d <= 0; written in d, because it is of second order in it."""
+    # Now D(q + d || q) for -q <= d <= 0; written in d, because it is of second order in it.
+    d = -min(d, q)
     return q * _excess(d / q) + (1 - q) * _excess(-d / (1 - q))
 
 

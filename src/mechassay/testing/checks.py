@@ -260,27 +260,23 @@ def check_job(job: Any, folder: Path, *, workers: int = 2) -> Results:
     # As many as each worker will have: sums depend on it in their last bits.
     torch.set_num_threads(max(1, threads // max(1, workers)))
     try:
-        return _checked(job, folder, workers)
+        results = run(job, folder / "here", progress=SILENT)
+        assert not results.failures, f"a cell has no result: {results.failures[0].message}"
+        assert len(results.records) == len(job.cells()), "every cell ends in a record"
+        check_plan_file(job, results.folder)
+        check_record(results.records[0])
+        before = _times(folder / "here")
+        again = _done(job, folder / "here")
+        assert _times(folder / "here") == before, "what is done is not done again"
+        assert numbers(again) == numbers(results), "stored results are read as they were"
+        if workers:
+            elsewhere = run(job, folder / "there", executor=Processes(workers), progress=SILENT)
+            assert numbers(elsewhere) == numbers(results), "other processes give other results"
+        check_taken_up(job, folder / "part", numbers(results), Here())
+        check_without_results(job, folder / "none")
+        return results
     finally:
         torch.set_num_threads(threads)
-
-
-def _checked(job: Any, folder: Path, workers: int) -> Results:
-    results = run(job, folder / "here", progress=SILENT)
-    assert not results.failures, f"a cell has no result: {results.failures[0].message}"
-    assert len(results.records) == len(job.cells()), "every cell ends in a record"
-    check_plan_file(job, results.folder)
-    check_record(results.records[0])
-    before = _times(folder / "here")
-    again = _done(job, folder / "here")
-    assert _times(folder / "here") == before, "what is done is not done again"
-    assert numbers(again) == numbers(results), "stored results are read as they were"
-    if workers:
-        elsewhere = run(job, folder / "there", executor=Processes(workers), progress=SILENT)
-        assert numbers(elsewhere) == numbers(results), "other processes give other results"
-    check_taken_up(job, folder / "part", numbers(results), Here())
-    check_without_results(job, folder / "none")
-    return results
 
 
 def check_plan(job: Any) -> None:

@@ -115,14 +115,12 @@ def random_model(
     with torch.no_grad():
         for path, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 0.3
-            parameter.copy_(noise + _centre(config.model_type, path, parameter))
+            of_norm = path.endswith("weight") and ("norm" in path or "ln_" in path)
+            is_scale = of_norm and parameter.ndim == 1
+            # Scales of norms are around 1; Gemma stores them less 1.
+            centre = 1.0 if is_scale and not config.model_type.startswith("gemma") else 0.0
+            parameter.copy_(noise + centre)
     return model.requires_grad_(False)
-
-
-def _centre(kind: str, path: str, parameter: torch.Tensor) -> float:
-    """Scales of norms are around 1; Gemma stores them less 1."""
-    is_scale = parameter.ndim == 1 and path.endswith("weight") and ("norm" in path or "ln_" in path)
-    return 1.0 if is_scale and not kind.startswith("gemma") else 0.0
 
 
 def quiet_model(kind: type, config: Any) -> Any:

@@ -197,7 +197,11 @@ def effects_by_pair(
     edges = model.graph.legal.nonzero()
     effects = torch.full((len(batch), *model.graph.legal.shape), float("nan"), dtype=torch.float64)
     for some in edges.split(CIRCUITS_AT_A_TIME):
-        without = [_without(full, writer, reader) for writer, reader in some.tolist()]
+        without: list[Circuit] = []
+        for writer, reader in some.tolist():
+            kept = full.edges.clone()
+            kept[writer, reader] = False
+            without.append(Circuit(full.graph, kept))
         values = evaluate(model, without, batch, objective, progress=progress)
         effects[:, some[:, 0], some[:, 1]] = torch.from_numpy(np.abs(baseline - values)).double().T
     return effects
@@ -222,12 +226,6 @@ def above_the_gap(graph: Graph, effects: Float[Tensor, "writers readers"]) -> Ci
     ordered = torch.cat((ordered, ordered.new_tensor([FLOOR * largest])))
     last = int((ordered[:-1] / ordered[1:]).argmax())
     return Circuit(graph, graph.legal & (effects >= ordered[last]))
-
-
-def _without(circuit: Circuit, writer: int, reader: int) -> Circuit:
-    edges = circuit.edges.clone()
-    edges[writer, reader] = False
-    return Circuit(circuit.graph, edges)
 
 
 def word_tokenizer(vocabulary: Sequence[str], context: int) -> PreTrainedTokenizerFast:

@@ -424,7 +424,24 @@ def write_unit(folder: Path, unit: str, featurizer: Featurizer, chosen: Mask | N
     Raises:
         BadUsage: features that MIB's files cannot hold, such as an SAE's.
     """
-    info, state = _content(unit, featurizer)
+    rotation = rotation_of(unit, featurizer)
+    kind, config, state = IDENTITY, dict[str, Any](), dict[str, Tensor]()
+    n_features = getattr(featurizer, "width", None)
+    if rotation is not None:
+        rotation = rotation.detach().cpu().clone().contiguous()
+        kind, n_features = SUBSPACE, rotation.shape[1]
+        config = {"rotation_matrix": rotation, "requires_grad": False}
+        # A basis that begins with the rotation's own columns, bit for bit.
+        completed, _ = torch.linalg.qr(rotation.double(), mode="complete")
+        rest = completed[:, n_features:].to(rotation.dtype)
+        base = torch.cat([rotation, rest], dim=1).contiguous()
+        state = {_ORIGINAL: torch.zeros_like(rotation), _BASE: base}
+        state[_ORIGINAL].fill_diagonal_(-1)
+    classes = {
+        f"{role}_class": next(name for name, of in CLASSES[role].items() if of == kind)
+        for role in CLASSES
+    }
+    info = {**classes, "n_features": n_features, "additional_config": config}
     # null where all features are meant, as MIB writes it.
     indices = None if chosen is None else chosen.nonzero().flatten().tolist()
     written: list[Path] = []
@@ -452,27 +469,3 @@ def rotation_of(unit: str, featurizer: Featurizer) -> Float[Tensor, "d k"] | Non
         f"{unit}: MIB's files hold rotations and identities, no {type(featurizer).__name__}; save"
         " the alignment itself."
     )
-
-
-def _content(unit: str, featurizer: Featurizer) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    rotation = rotation_of(unit, featurizer)
-    kind, config, state = IDENTITY, dict[str, Any](), dict[str, Tensor]()
-    n_features = getattr(featurizer, "width", None)
-    if rotation is not None:
-        rotation = rotation.detach().cpu().clone().contiguous()
-        kind, n_features = SUBSPACE, rotation.shape[1]
-        config = {"rotation_matrix": rotation, "requires_grad": False}
-        state = {_ORIGINAL: torch.zeros_like(rotation), _BASE: _completed(rotation)}
-        state[_ORIGINAL].fill_diagonal_(-1)
-    classes = {
-        f"{role}_class": next(name for name, of in CLASSES[role].items() if of == kind)
-        for role in CLASSES
-    }
-    return {**classes, "n_features": n_features, "additional_config": config}, state
-
-
-def _completed(rotation: Float[Tensor, "d k"]) -> Float[Tensor, "d d"]:
-    """A basis that begins with the rotation's own columns, bit for bit."""
-    basis, _ = torch.linalg.qr(rotation.double(), mode="complete")
-    rest = basis[:, rotation.shape[1] :].to(rotation.dtype)
-    return torch.cat([rotation, rest], dim=1).contiguous()

@@ -463,7 +463,11 @@ def _read_otherwise(
 ) -> Iterator[str]:
     """Where MIB's evaluator does something else than what the files say."""
     masks = [units.chosen for units in read.values() if units.chosen is not None]
-    empty = [str(site) for site, units in read.items() if not _any(units)]
+    empty = [
+        str(site)
+        for site, units in read.items()
+        if units.chosen is not None and not bool(units.chosen.any())
+    ]
     if empty:
         yield (
             f"no feature is exchanged at {', '.join(empty[:3])}{' …' * (len(empty) > 3)}; MIB's"
@@ -490,10 +494,6 @@ def _read_otherwise(
             f"{len(layers)} of {shape.graph.n_layers} layers: the board then shows the best layer"
             " only, and no average."
         )
-
-
-def _any(features: ChosenFeatures) -> bool:
-    return features.chosen is None or bool(features.chosen.any())
 
 
 def write_mib_folder(

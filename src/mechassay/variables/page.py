@@ -138,10 +138,14 @@ class VariablesPage(Page):
         """Sentences; a figure and a table for each task; what failed; folded heat maps; how to read
         them; facts; values.
         """
-        blocks: list[Block] = [Text(text, "verdict") for text in _verdicts(records)]
+        groups = [list(group) for _, group in groupby(records, _place)]
+        blocks: list[Block] = [
+            Text(_sentence(best) + _of_whole(best, group), "verdict")
+            for group in groups
+            for best in _best_of(group)
+        ]
         reading = {**(READING if _of(records, IIA) else {})}
         reading |= READING_ERRORS if _of(records, MSE) else {}
-        groups = [list(group) for _, group in groupby(records, _place)]
         failed = tuple(failures_table(failures, "variable"))
         return framed(
             records,
@@ -233,8 +237,16 @@ def _control(record: Record | None, control: str, name: str = IIA) -> str:
 def _task_section(records: Sequence[Record]) -> Section:
     """The figure and the table of one model and task, and folded the table in the form of MIB's."""
     model, task = _place(records[0])
+    best = _best_of(records)
+    title = "mean squared error" if measure_of(best[0]) == MSE else "accuracy on test pairs"
+    measured_of = {"result": "result"}
+    measured_of |= {name: f"control:{name}" for name in _controls_of(best)}
+    points = {
+        name: [estimate_of(record.measure(measure_of(record), of)) for record in best]
+        for name, of in measured_of.items()
+    }
     figure = Figure(
-        _draw_best(_best_of(records)),
+        draw_points(points, [_named(record) for record in best], title),
         "",
         "Of each variable the features that are best on validation pairs, at their site, and the"
         " controls there. Lines are 95 % intervals.",
@@ -267,18 +279,6 @@ def _controls_of(records: Sequence[Record]) -> list[str]:
     return [c for c in IN_WORDS if any((name, f"control:{c}") in measured_of for name in measures)]
 
 
-def _draw_best(records: Sequence[Record]) -> MatplotlibFigure:
-    """Results and controls of some records."""
-    title = "mean squared error" if measure_of(records[0]) == MSE else "accuracy on test pairs"
-    measured_of = {"result": "result"}
-    measured_of |= {name: f"control:{name}" for name in _controls_of(records)}
-    points = {
-        name: [estimate_of(record.measure(measure_of(record), of)) for record in records]
-        for name, of in measured_of.items()
-    }
-    return draw_points(points, [_named(record) for record in records], title)
-
-
 def _of_task(records: Sequence[Record]) -> TextTable:
     """A row a variable and featurizer: verdict, result, and every control at the same site."""
     controls, measure = _controls_of(records), measure_of(records[0])
@@ -294,7 +294,7 @@ def _of_task(records: Sequence[Record]) -> TextTable:
     ]
     rows: list[Row] = []
     for record in records:
-        args, fall = record.method.args, record.measure(FALL)
+        args, fall, n_features = record.method.args, record.measure(FALL), _n_features(record)
         cells = (
             record.specs["variable"].name,
             record.method.name,
@@ -303,7 +303,7 @@ def _of_task(records: Sequence[Record]) -> TextTable:
             measured(record.measure(measure)),
             *(_control(record, control, measure) for control in controls),
             *([] if errors else [measured(record.measure("gain"))]),
-            _features(record),
+            "" if n_features is None else f"{n_features:,}",
             str(args.get("steps", "")),
             "" if fall is None else "yes" if args.get(FALLS) else "no",
         )
@@ -319,25 +319,12 @@ def _of_task(records: Sequence[Record]) -> TextTable:
     return TextTable(f"{task}, {model}", tuple(columns), tuple(rows), caption)
 
 
-def _features(record: Record) -> str:
-    value = _n_features(record)
-    return "" if value is None else f"{value:,}"
-
-
 def _n_features(record: Record) -> int | None:
     """Of the chosen site; None where the featurizer does not say, and of heads."""
     if not record.has_table(SITES):
         return None
     (chosen,) = record.table(SITES).where(chosen=True).rows()
     return None if chosen["features"] is None else int(str(chosen["features"]))
-
-
-def _verdicts(records: Sequence[Record]) -> list[str]:
-    """A sentence for each variable, of the featurizer that is best on validation pairs."""
-    groups = [list(group) for _, group in groupby(records, _place)]
-    return [
-        _sentence(best) + _of_whole(best, group) for group in groups for best in _best_of(group)
-    ]
 
 
 def _of_whole(best: Record, records: Sequence[Record]) -> str:
