@@ -330,11 +330,11 @@ class Study:
         """
         job, train = self.job, self.ablated(self.train, typed.ablation)
         begin = time.perf_counter()
-        scores = self._best_candidate(typed, train, file)
+        method, scores, tried = self._best_candidate(typed, train, file)
         checkpoint, progress = file.with_suffix(".checkpoint"), self.bench.progress
-        if scores is None and is_mean_of_pairs(typed.method) and parts_of(train, job.seed):
+        if is_mean_of_pairs(method) and parts_of(train, job.seed):
             in_parts = score_in_parts(
-                typed.method,
+                method,
                 self.model,
                 train,
                 self.objective,
@@ -346,11 +346,12 @@ class Study:
             in_parts.save(parts_file)
             scores = in_parts.scores
         if scores is None:
-            scores = typed.method.score(
+            scores = method.score(
                 self.model, train, self.objective, progress=progress, checkpoint=checkpoint
             )
         about = {
             **scores.provenance,
+            **tried,
             "seconds": round(time.perf_counter() - begin, 3),
             "task": self.task_name,
             "split": job.train_split,
@@ -361,14 +362,18 @@ class Study:
             about |= {"pairing": job.pairing, "left out": alone}
         return dataclasses.replace(scores, provenance=about)
 
-    def _best_candidate(self, typed: TypedMethod, train: Batch, file: Path) -> Scores | None:
-        """The scores of the candidate with the lowest CMD on the validation pairs, and the CMD of
-        all; None of a method without candidates. Finished ones are kept until all are.
+    def _best_candidate(
+        self, typed: TypedMethod, train: Batch, file: Path
+    ) -> tuple[Method, Scores | None, dict[str, Any]]:
+        """Of a method with candidates the one with the lowest CMD on the validation pairs, its
+        scores, and what to say of them: the CMD of all. Else the method itself. Scores of finished
+        candidates are kept until all are.
         """
         candidates: Sequence[Method] = getattr(typed.method, "candidates", tuple)()
+        if not candidates:
+            return typed.method, None, {}
         kept: list[Path] = []
         tried: dict[str, float] = {}
-        best, lowest = None, math.inf
         for number, candidate in enumerate(candidates):
             part = self._kept(f"{file.stem}.{number}.safetensors")
             kept.append(self.bench.folder.path / part)
@@ -392,15 +397,18 @@ class Study:
                 seed=self.job.seed,
                 progress=self.bench.progress,
             ).cmd.value
-            # An undefined area is never the lowest.
-            if best is None or tried[method_name(candidate)] < lowest:
-                best, lowest = scores, min(lowest, tried[method_name(candidate)])
+        # An undefined area is never the lowest.
+        areas = [math.inf if math.isnan(area) else area for area in tried.values()]
+        chosen = areas.index(min(areas))
+        scores = load_scores(kept[chosen], self.model.graph)
         for path in kept:
             path.unlink()
-        if best is None:
-            return None
-        about = {**best.provenance, f"CMD on {self.validation[0]} pairs": tried}
-        return dataclasses.replace(best, provenance={**about, "settings": settings(typed.method)})
+        about = {
+            "candidate": method_name(candidates[chosen]),
+            f"CMD on {self.validation[0]} pairs": tried,
+            "settings": settings(typed.method),
+        }
+        return candidates[chosen], scores, about
 
     def localized(self, cell: Cell, scores: Scores) -> Record:
         """That scores were found: how many, and in how long."""

@@ -11,16 +11,17 @@ between. In post-norm models (Gemma) a layer's heads enter a reader through the 
 P(o' + sum_h m[h, v] (a_h - a'_h)) - P(o'), where o' is their sum in the reference run.
 
 `with_rules` gives a decoder with the same weights, and whatever differentiates it follows the
-rules (`BackwardRules`); the forward pass stays what it is. The rules are those of GIM, Gradient
-Interaction Modifications (Edin et al. 2025). GIM changes what gradients say about parts that
-compensate for one another: of two redundant attention scores both have small gradients.
+rules (`BackwardRules`); the forward pass stays what it is. Gradients say little of parts that
+compensate for one another, such as two redundant attention scores, and nothing of a saturated
+activation: the rules share out what a part contributes instead.
 """
 
 # pyright: reportIncompatibleMethodOverride=false
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -354,22 +355,23 @@ def _project(
     return raw.flatten(2, 3)
 
 
-BACKWARD = ("plain", "gim")
-
-
 @dataclass(frozen=True)
 class BackwardRules:
-    """How gradients are changed; the defaults are GIM's (Edin et al. 2025).
+    """How gradients are changed.
 
         norms        the scale of every norm is a constant (a LayerNorm's mean is not)
         softmax      its Jacobian is taken at scores / T; no factor 1/T
-        q, k, v      gradients are multiplied by 1/4, 1/4, 1/2: factors of a product share their
-                     credit
-        gate, up     gradients are multiplied by 1/2 each, in gated MLPs
+        q, k, v      gradients are multiplied by these: factors of a product share their credit
+        gate, up     likewise, in gated MLPs
+        activation   "slope": its derivative; "ratio": act(x) / x, as if it were linear
 
+    GIM (Edin et al. 2025), the defaults: 1/4, 1/4, 1/2 for q, k and v, halves in MLPs, T = 2.
     Their published code freezes only LayerNorms and RMSNorms of PyTorch's own in its Hugging
-    Face mode, not Llama's and Gemma's; here all norms are frozen, as in its TransformerLens
-    mode.
+    Face mode, not Llama's and Gemma's; here all norms are frozen, as in its TransformerLens mode.
+
+    AttnLRP (Achtibat et al. 2024) is the same at T = 1 with ratios: relevance is halved at each
+    product of two activations, and a softmax is expanded where it is. RelP (Jafari et al. 2025)
+    holds attention patterns constant: nothing reaches queries and keys, values get all.
     """
 
     freeze_norm: bool = True
@@ -379,6 +381,15 @@ class BackwardRules:
     v: float = 0.5
     gate: float = 0.5
     up: float = 0.5
+    activation: Literal["slope", "ratio"] = "slope"
+
+
+RULES = {
+    "gim": BackwardRules(),
+    "attnlrp": BackwardRules(temperature=1.0, activation="ratio"),
+    "relp": BackwardRules(temperature=1.0, q=0.0, k=0.0, v=1.0, activation="ratio"),
+}
+BACKWARD = ("plain", *RULES)
 
 
 class _Scaled(torch.autograd.Function):
@@ -406,6 +417,23 @@ class _SoftmaxAt(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (at,) = ctx.saved_tensors
         return at * (gradient - (gradient * at).sum(-1, keepdim=True)), None
+
+
+class _Ratio(torch.autograd.Function):
+    """An activation function whose slope is act(x) / x; near 0, that at a small x."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, act: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.act = act
+        return act(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        small = 1e-6 if x.dtype in (torch.float32, torch.float64) else 1e-3
+        away = torch.where(x.abs() < small, torch.full_like(x, small), x)
+        return gradient * ctx.act(away) / away, None
 
 
 def with_rules(decoder: Decoder, rules: BackwardRules) -> Decoder:
@@ -436,9 +464,15 @@ def with_rules(decoder: Decoder, rules: BackwardRules) -> Decoder:
         def credit(gate: Tensor, up: Tensor) -> Any:
             return _Scaled.apply(gate, rules.gate), _Scaled.apply(up, rules.up)
 
-        gated = None if own_mlp.gate is None else credit
+        def ratio(x: Tensor) -> Any:
+            return _Ratio.apply(x, own_mlp.act)
+
         return replace(
-            own_mlp, norm=norm(own_mlp.norm), post_norm=maybe(own_mlp.post_norm), credit=gated
+            own_mlp,
+            norm=norm(own_mlp.norm),
+            post_norm=maybe(own_mlp.post_norm),
+            credit=None if own_mlp.gate is None else credit,
+            act=ratio if rules.activation == "ratio" else own_mlp.act,
         )
 
     layers = tuple(
@@ -449,11 +483,11 @@ def with_rules(decoder: Decoder, rules: BackwardRules) -> Decoder:
 
 
 def backward_model(model: Model, backward: str) -> Model:
-    """The model itself ("plain"), or one whose gradients follow other rules ("gim").
+    """The model itself ("plain"), or one whose gradients follow the `RULES` of that name.
 
     Raises:
         UnknownName: no such rules.
     """
     if one_of("backward rules", backward, BACKWARD) == "plain":
         return model
-    return replace(model, decoder=with_rules(model.decoder, BackwardRules()))
+    return replace(model, decoder=with_rules(model.decoder, RULES[backward]))

@@ -20,9 +20,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -57,6 +57,7 @@ from mechassay.utils.display import BAR, Progress
 from mechassay.utils.settings import check_settings
 
 ScoresT = TypeVar("ScoresT", bound=Scores)
+AUTO = "auto"
 Points = Literal["left", "right", "midpoint", "gauss-legendre"]
 Quadrature = tuple[tuple[float, ...], tuple[float, ...]]
 """Points in [0, 1], and weights that sum to 1."""
@@ -79,7 +80,10 @@ def quadrature(points: str, steps: int) -> Quadrature:
 
 
 class GradientMethod(ABC, Generic[ScoresT]):
-    """A frozen dataclass with a field `backward`: "plain", or "gim" (`models.gradients`).
+    """A frozen dataclass with a field `backward`: "plain", or rules by name (`models.gradients`).
+
+    With "auto" a run of circuits tries all of them, and takes the one whose circuits have the
+    lowest CMD on validation pairs: none is best on every task.
 
     `instead` names the method for divergences from the clean run, which have no gradient there.
     """
@@ -92,7 +96,14 @@ class GradientMethod(ABC, Generic[ScoresT]):
 
     def __post_init__(self) -> None:
         check_settings(self, self.name)
-        one_of("backward rules", self.backward, BACKWARD)
+        one_of("backward rules", self.backward, (*BACKWARD, AUTO))
+
+    def candidates(self) -> tuple[Self, ...]:
+        """What validation pairs decide between; none but for "auto"."""
+        if self.backward != AUTO:
+            return ()
+        own: Any = self  # A dataclass, which the type does not say.
+        return tuple(replace(own, backward=rules) for rules in BACKWARD)
 
     @abstractmethod
     def add(self, model: Model, chunk: Batch, objective: Objective, into: Tensor) -> None:
@@ -118,7 +129,8 @@ class GradientMethod(ABC, Generic[ScoresT]):
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
         """See `Method.forwards`: two runs, and a forward and a backward pass for each copy."""
-        return (3.0 if self.instead else 2.0 + 2.0 * self.copies) * n_pairs
+        once = (3.0 if self.instead else 2.0 + 2.0 * self.copies) * n_pairs
+        return (len(BACKWARD) + 1) * once if self.backward == AUTO else once
 
     def score(
         self,
@@ -135,6 +147,11 @@ class GradientMethod(ABC, Generic[ScoresT]):
             BadUsage: also for a divergence (kl, js), which is smallest at the clean run and has no
                 gradient there, if that is where the method takes them.
         """
+        if self.backward == AUTO:
+            raise BadUsage(
+                f"{self.name}: backward=auto needs validation pairs, which a run of circuits has;"
+                " in Python score each of candidates(), or name the rules."
+            )
         model, chosen = backward_model(model, self.backward), load_objective(objective)
         if self.instead and chosen.needs_clean:
             raise BadUsage(
