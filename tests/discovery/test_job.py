@@ -221,6 +221,24 @@ def test_a_construction_is_a_choice_for_every_method(tmp_path: Path) -> None:
     assert values["greedy"][0] == pytest.approx(grown.sweeps["magnitude"].cmd.value)
 
 
+def test_backward_rules_are_chosen_on_validation_pairs(tmp_path: Path) -> None:
+    """The rules with the lowest CMD there; what is kept is their scores, and their stability."""
+    job = replace(JOB, methods=("eap:backward=auto",), metrics=(), random_rankings=5)
+    (record,) = run(job, tmp_path / "run", progress=SILENT).records
+    kept = EdgeScores.load(RunFolder(tmp_path / "run").scores_file(job.cells()[0].name))
+    tried = kept.provenance["CMD on validation pairs"]
+    rules = ("gim", "attnlrp", "relp")
+    assert set(tried) == {"eap", *(f"eap backward={name}" for name in rules)}
+    assert kept.provenance["candidate"] == min(tried, key=tried.get)
+    model, task = ma.load_model("truth-ioi"), ma.load_task("truth-ioi")
+    chosen = kept.provenance["candidate"].partition("=")[2] or "plain"
+    alone = ma.circuits.EAP(backward=chosen).score(
+        model, task.pairs("train", model, limit=8), task.objective, progress=SILENT
+    )
+    torch.testing.assert_close(kept.values.nan_to_num(), alone.values.nan_to_num())
+    assert record.method.args["backward"] == "auto" and record.has_table("stability")
+
+
 def test_a_penalty_is_searched_on_validation_pairs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

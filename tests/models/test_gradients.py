@@ -8,17 +8,25 @@ the dense definition, attribution and finite differences.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mechassay.circuits import EAP, NAP, EAPIGInputs, Random, ablate, evaluate
 from mechassay.circuits.circuit import Circuit
 from mechassay.errors import BadUsage, GraphMismatch, UnknownName
 from mechassay.models.decoder import Norm
-from mechassay.models.forward import Contrast, constant_trace, constants_of
-from mechassay.models.gradients import BackwardRules, backward_model, masked_readout, with_rules
+from mechassay.models.forward import Contrast, constant_trace, constants_of, trace
+from mechassay.models.gradients import (
+    RULES,
+    BackwardRules,
+    backward_model,
+    masked_readout,
+    with_rules,
+)
 from mechassay.models.hooks_reference import ReferenceModel, exact_precision
 from mechassay.models.objectives import LogitDiff
 from mechassay.testing.tiny import Subject, subject
@@ -53,15 +61,64 @@ def test_rules_that_change_nothing_change_nothing(case: Subject) -> None:
         torch.testing.assert_close(ours, plain, atol=1e-7, rtol=1e-6)
 
 
-def test_node_scores_are_sums_of_edge_scores_under_gim_too(case: Subject) -> None:
+@pytest.mark.parametrize("rules", RULES)
+def test_node_scores_are_sums_of_edge_scores_under_all_rules(case: Subject, rules: str) -> None:
     """The hand-written Jacobians of edges and the gradients of nodes follow the same rules,
     or this breaks.
     """
-    edges = EAP(backward="gim").score(case.model, case.batch, progress=SILENT)
-    nodes = NAP(level="node", backward="gim").score(case.model, case.batch, progress=SILENT)
+    edges = EAP(backward=rules).score(case.model, case.batch, progress=SILENT)
+    nodes = NAP(level="node", backward=rules).score(case.model, case.batch, progress=SILENT)
     torch.testing.assert_close(edges.values.nan_to_num().sum(1), nodes.values, atol=1e-5, rtol=1e-4)
     plain = EAP().score(case.model, case.batch, progress=SILENT)
     assert not torch.allclose(edges.values.nan_to_num(), plain.values.nan_to_num(), rtol=1e-2)
+
+
+def test_relevance_is_conserved_by_relp() -> None:
+    """Without biases the model is linear in its input under these rules: what all dimensions of the
+    embeddings contribute is the logit itself. By plain gradients it is not.
+    """
+    tiny = subject("llama", torch.float64)
+    batch, plain = tiny.batch, tiny.model.decoder
+    mask = batch.mask[:, :, None]
+    for rules, conserved in (("relp", True), ("plain", False)):
+        decoder = backward_model(tiny.model, rules).decoder
+        with torch.enable_grad():
+            embeds = plain.embed(batch.clean).detach().requires_grad_()
+            run = trace(decoder, embeds, decoder.context(batch.mask))
+            logits = run.readout(decoder).at(batch.answers[:, :1])[:, 0]
+            (gradient,) = torch.autograd.grad(logits.sum(), embeds)
+        relevance = (gradient * embeds.detach() * mask).sum(dim=(1, 2))
+        assert torch.allclose(relevance, logits, rtol=1e-9) == conserved
+
+
+def test_relp_gives_queries_and_keys_nothing_and_attnlrp_does(case: Subject) -> None:
+    graph, n_heads = case.model.graph, case.model.graph.n_heads
+    patterns = torch.cat(
+        [torch.arange(graph.slot(i, 0, 0), graph.slot(i, 2, 0)) for i in range(graph.n_layers)]
+    )
+    for rules, reached in (("relp", False), ("attnlrp", True), ("gim", True)):
+        values = EAP(backward=rules).score(case.model, case.batch, progress=SILENT).values
+        assert bool(values[:, patterns].nan_to_num().any()) == reached
+    assert len(patterns) == 2 * n_heads * graph.n_layers
+
+
+@pytest.mark.parametrize(
+    ("act", "slopes"),
+    [(F.silu, [0.11920292, 0.5, 0.95257413]), (F.relu, [0.0, 1.0, 1.0])],
+)
+def test_an_activation_has_the_slope_of_its_ratio(act: Any, slopes: list[float]) -> None:
+    """act(x) / x; at 0 that of a small x above it."""
+    mlp = replace(subject("gpt2", torch.float64).model.decoder.layers[0].mlp, act=act)
+    layer = replace(subject("gpt2", torch.float64).model.decoder.layers[0], mlp=mlp)
+    decoder = replace(subject("gpt2", torch.float64).model.decoder, layers=(layer,))
+    ratio = with_rules(decoder, RULES["relp"]).layers[0].mlp.act
+    x = torch.tensor([-2.0, 0.0, 3.0], dtype=torch.float64, requires_grad=True)
+    with torch.enable_grad():
+        torch.testing.assert_close(ratio(x), act(x))
+        (gradient,) = torch.autograd.grad(ratio(x).sum(), x)
+    torch.testing.assert_close(
+        gradient, torch.tensor(slopes, dtype=torch.float64), rtol=1e-6, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("centred", [True, False])

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import PreTrainedModel
 
 from mechassay.errors import (
     BadFile,
@@ -44,7 +43,7 @@ from mechassay.utils.files import file_hash
 from mechassay.utils.registry import Registry
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 COMPILERS = Registry("compiler", {"truth": "mechassay.truth.compiled:compiled_folder"})
@@ -268,6 +267,8 @@ def with_drawn_weights(hf: Any, name: str, seed: int = 0) -> PreTrainedModel:
     Raises:
         BadUsage: a model that transformers has no class for, which says how weights are drawn.
     """
+    from transformers import PreTrainedModel
+
     if not isinstance(hf, PreTrainedModel):
         raise BadUsage(
             f"untrained needs a model of transformers, whose class draws weights; {name} is a"

@@ -6,25 +6,30 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from mechassay.circuits import EAP, EAPIGInputs, ablate
+from mechassay.circuits import EAP, Conductance, EAPIGInputs, ablate, evaluate
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.attribution import (
+    ReaderGradients,
     WriterGradients,
     add_products,
     at_clean_run,
     at_interpolations,
     clean_scores,
+    contract,
     interpolated_scores,
+    tapped_forward,
 )
 from mechassay.circuits.methods.eap import NAP, NAPIG, quadrature
 from mechassay.circuits.scores import NeuronScores, NodeScores
 from mechassay.errors import BadUsage, NonFinite, UnknownName
 from mechassay.models.decoder import Norm
-from mechassay.models.forward import trace
+from mechassay.models.forward import Contrast, trace
 from mechassay.models.hooks_reference import ReferenceModel, exact_precision
 from mechassay.models.model import Model
 from mechassay.models.objectives import LogitDiff, Objective
@@ -196,6 +201,84 @@ def test_integrated_gradients_of_the_input_add_up_to_the_whole_change(case: Subj
     assert float(scores.values[0].sum()) == pytest.approx(
         float((values[0] - values[1]).mean()), rel=1e-5
     )
+
+
+def test_conductance_adds_up_at_the_logits_and_is_one_gradient_in_one_step(case: Subject) -> None:
+    """Edges into the logits carry the whole difference, with an error that falls as 1 / steps^2;
+    the mean gradient times the whole change does not.
+    """
+    model, batch, logits = case.model, case.batch, case.model.graph.logits
+    ends = [Circuit.empty(model.graph), Circuit.full(model.graph)]
+    empty, full = evaluate(model, ends, batch, progress=SILENT).mean(axis=1)
+
+    def error(method: Any) -> float:
+        values = method.score(model, batch, progress=SILENT).values
+        return abs(float(values[:, logits].sum()) - float(full - empty))
+
+    coarse, fine = (error(Conductance(steps=steps)) for steps in (64, 256))
+    assert fine < 0.1 * coarse + 1e-6 and fine < 1e-3
+    assert error(EAPIGInputs(steps=128, points="midpoint")) > 10 * fine
+    one, gradient = (
+        method.score(model, batch, progress=SILENT).values.nan_to_num()
+        for method in (Conductance(steps=1), EAPIGInputs(steps=1, points="midpoint"))
+    )
+    if not model.decoder.has_post_norm:
+        torch.testing.assert_close(one, gradient, rtol=1e-6, atol=1e-7)
+
+
+def test_conductance_of_two_steps_by_parts() -> None:
+    """Each step is the estimate of one gradient between two prompts that lie on the path."""
+    case = subject("gpt2", torch.float64)
+    model, batch = case.model, case.batch
+    decoder, into = model.decoder, torch.zeros_like(model.graph.legal, dtype=torch.float64)
+    ctx = decoder.context(batch.mask)
+    clean, other = decoder.embed(batch.clean), decoder.embed(batch.counterfactual)
+    for begin, end in ((0.0, 0.5), (0.5, 1.0)):
+        runs = [trace(decoder, other + alpha * (clean - other), ctx) for alpha in (end, begin)]
+        with torch.enable_grad():
+            x = (other + (begin + end) / 2 * (clean - other)).requires_grad_()
+            taps = tapped_forward(decoder, decoder.add_positions(x, ctx), ctx)
+            total = LogitDiff()(taps.readout, batch).sum()
+            gradients = ReaderGradients.of(decoder, taps, total, times=1, columns=batch.n_tokens)
+        contract(model, Contrast(batch, ctx, 0, *runs), gradients, into)
+    values = Conductance(steps=2).score(model, batch, progress=SILENT).values
+    legal = model.graph.legal
+    torch.testing.assert_close(
+        values[legal], (into / len(batch))[legal].float(), rtol=1e-6, atol=1e-7
+    )
+    constants = ablate(model, batch, "mean", progress=SILENT)
+    with pytest.raises(BadUsage, match="conductance needs the counterfactual run"):
+        Conductance().score(model, constants, progress=SILENT)
+
+
+def test_random_points_are_each_examples_own_and_of_no_batch(case: Subject) -> None:
+    """One example alone has the gradient at its point; others beside it change nothing."""
+    model, batch, legal = case.model, case.batch, case.model.graph.legal
+    method = EAPIGInputs(steps=2, points="random")
+    total = torch.zeros_like(legal, dtype=torch.float64)
+    drawn: set[float] = set()
+    for row, digits in enumerate(batch.prompt_hashes()):
+        within = int(digits[:8], 16) / 16**8
+        drawn.add(within)
+        alphas = (within / 2, (1 + within) / 2)
+        interpolated_scores(model, batch.select([row]), LogitDiff(), alphas, (0.5, 0.5), total)
+    assert len(drawn) == len(batch) and all(0 <= within < 1 for within in drawn)
+    values = method.score(model, batch, progress=SILENT).values
+    torch.testing.assert_close(
+        values[legal], (total / len(batch))[legal].float(), rtol=1e-5, atol=1e-7
+    )
+
+
+def test_auto_names_what_validation_pairs_decide_between() -> None:
+    case = subject("gpt2")
+    method = EAPIGInputs(steps=2, backward="auto")
+    names = [candidate.backward for candidate in method.candidates()]
+    assert names == ["plain", "gim", "attnlrp", "relp"] and EAP().candidates() == ()
+    assert method.forwards(case.model.graph, 3) == 5 * EAPIGInputs(steps=2).forwards(
+        case.model.graph, 3
+    )
+    with pytest.raises(BadUsage, match="backward=auto needs validation pairs"):
+        method.score(case.model, case.batch, progress=SILENT)
 
 
 def test_padding_and_chunks_do_not_change_scores(

@@ -16,6 +16,7 @@ METHODS = Registry(
     {
         "acdc": f"{_HERE}.acdc:ACDC",
         "clean-corrupted": f"{_HERE}.eap:CleanCorrupted",
+        "conductance": f"{_HERE}.eap:Conductance",
         "eap": f"{_HERE}.eap:EAP",
         "eap-ig-activations": f"{_HERE}.eap:EAPIGActivations",
         "eap-ig-inputs": f"{_HERE}.eap:EAPIGInputs",

@@ -451,19 +451,20 @@ def at_interpolations(
     model: Model,
     batch: Batch,
     objective: Objective,
-    alphas: Sequence[float],
+    alphas: Sequence[float | Tensor],
     weights: Sequence[float],
     gradients_of: Callable[..., Gradients],
 ) -> tuple[Contrast, Gradients]:
     """A batch's two runs, and gradients at inputs a' + alpha (a - a'), weighted.
 
-    alphas (1,) is EAP; k/Z for k < Z is MIB's EAP-IG-inputs; (0, 1) is clean-corrupted.
+    An alpha is that of all examples, or [batch, 1, 1]. alphas (1,) is EAP; k/Z for k < Z is MIB's
+    EAP-IG-inputs; (0, 1) is clean-corrupted.
     """
     decoder = model.decoder
     contrast = Contrast.run(decoder, batch)
     times = len(alphas)
     clean, other = contrast.clean.embed[:, contrast.start :], contrast.other.embed
-    points = torch.cat([other + alpha * (clean - other) for alpha in alphas])
+    points = torch.cat([between(other, clean, alpha) for alpha in alphas])
     with torch.enable_grad():
         ctx = contrast.ctx.repeat(times)
         x = decoder.add_positions(points.detach().requires_grad_(), ctx, contrast.start)
@@ -471,6 +472,12 @@ def at_interpolations(
         total = objective_total(decoder, objective, taps.readout, contrast, weights)
         gradients = gradients_of(decoder, taps, total, times=times, columns=clean.shape[1])
     return contrast, gradients
+
+
+def between(other: Tensor, clean: Tensor, alpha: float | Tensor) -> Tensor:
+    """What lies alpha of the way from `other` to `clean`."""
+    share = alpha.to(other) if isinstance(alpha, Tensor) else alpha
+    return other + share * (clean - other)
 
 
 def clean_scores(
@@ -484,7 +491,7 @@ def interpolated_scores(
     model: Model,
     batch: Batch,
     objective: Objective,
-    alphas: Sequence[float],
+    alphas: Sequence[float | Tensor],
     weights: Sequence[float],
     into: Float[Tensor, "writers readers"],
 ) -> None:

@@ -7,6 +7,7 @@ differentiated at once. The variants differ in where the gradient is taken:
 
     eap                  at the clean input
     eap-ig-inputs        averaged along the input, from counterfactual to clean
+    conductance          averaged likewise, each step's for what writers change in that step
     eap-ig-activations   averaged along each sublayer's output, from counterfactual to clean
     clean-corrupted      at the clean and at the counterfactual input
     nap, nap-ig          as eap and eap-ig-inputs, for neurons or nodes instead of edges
@@ -22,7 +23,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -35,6 +36,7 @@ from mechassay.circuits.methods.attribution import (
     add_products,
     at_clean_run,
     at_interpolations,
+    between,
     clean_scores,
     contract,
     interpolated_scores,
@@ -45,7 +47,7 @@ from mechassay.circuits.methods.method import check_gradients, provenance_of, re
 from mechassay.circuits.scores import EdgeScores, NeuronScores, NodeScores, Scores
 from mechassay.errors import BadUsage, one_of
 from mechassay.models.decoder import Decoder, NormStatistics
-from mechassay.models.forward import Contrast
+from mechassay.models.forward import Contrast, constants_of, trace
 from mechassay.models.gradients import BACKWARD, backward_model
 from mechassay.models.graph import Graph
 from mechassay.models.memory import gradient_bytes, token_budget
@@ -54,17 +56,17 @@ from mechassay.models.objectives import Objective, ObjectiveLike, load_objective
 from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.utils.checkpoint import key_of
 from mechassay.utils.display import BAR, Progress
-from mechassay.utils.settings import check_settings
+from mechassay.utils.settings import Within, check_settings
 
 ScoresT = TypeVar("ScoresT", bound=Scores)
 AUTO = "auto"
-Points = Literal["left", "right", "midpoint", "gauss-legendre"]
-Quadrature = tuple[tuple[float, ...], tuple[float, ...]]
-"""Points in [0, 1], and weights that sum to 1."""
+Points = Literal["left", "right", "midpoint", "gauss-legendre", "random"]
+Quadrature = tuple[tuple[float | Tensor, ...], tuple[float, ...]]
+"""Points in [0, 1], each of all examples or [batch, 1, 1], and weights that sum to 1."""
 
 
 def quadrature(points: str, steps: int) -> Quadrature:
-    """The points and weights of an integration rule.
+    """The points and weights of an integration rule; of "random" those of the middle of each step.
 
     Raises:
         UnknownName: no such rule. BadUsage: fewer than one step.
@@ -75,7 +77,7 @@ def quadrature(points: str, steps: int) -> Quadrature:
     if points == "gauss-legendre":
         nodes, weights = np.polynomial.legendre.leggauss(steps)
         return tuple(((nodes + 1) / 2).tolist()), tuple((weights / 2).tolist())
-    shift = {"left": 0.0, "right": 1.0, "midpoint": 0.5}[points]
+    shift = {"left": 0.0, "right": 1.0, "midpoint": 0.5, "random": 0.5}[points]
     return tuple((k + shift) / steps for k in range(steps)), (1 / steps,) * steps
 
 
@@ -121,6 +123,10 @@ class GradientMethod(ABC, Generic[ScoresT]):
     def path(self) -> Quadrature | None:
         """Where gradients are taken, from counterfactual (0) to clean (1); None: the clean run."""
         return None
+
+    def path_of(self, chunk: Batch) -> Quadrature | None:
+        """The path of some examples."""
+        return self.path
 
     @property
     def copies(self) -> int:
@@ -184,10 +190,11 @@ class EdgeGradientMethod(GradientMethod[EdgeScores]):
     """A gradient method that scores edges."""
 
     def add(self, model: Model, chunk: Batch, objective: Objective, into: Tensor) -> None:
-        if self.path is None:
+        path = self.path_of(chunk)
+        if path is None:
             clean_scores(model, chunk, objective, into)
         else:
-            interpolated_scores(model, chunk, objective, *self.path, into)
+            interpolated_scores(model, chunk, objective, *path, into)
 
     def shape(self, model: Model) -> tuple[int, int]:
         return model.graph.n_writers, model.graph.n_readers
@@ -197,7 +204,12 @@ class EdgeGradientMethod(GradientMethod[EdgeScores]):
 
 
 class IntegratedMethod(GradientMethod[ScoresT]):
-    """A gradient method with fields `steps` and `points`: gradients averaged along a path."""
+    """A gradient method with fields `steps` and `points`: gradients averaged along a path.
+
+    With "random" each example has a point of its own in each of the steps, all at the same place
+    within it, which is drawn by a hash of its clean prompt and answers. With one step that is the
+    estimate of expected gradients (Erion et al. 2021), at the cost of one backward.
+    """
 
     steps: int
     points: Points
@@ -209,6 +221,14 @@ class IntegratedMethod(GradientMethod[ScoresT]):
     @property
     def path(self) -> Quadrature:
         return quadrature(self.points, self.steps)
+
+    def path_of(self, chunk: Batch) -> Quadrature:
+        alphas, weights = self.path
+        if self.points != "random":
+            return alphas, weights
+        drawn = [int(digits[:8], 16) / 16**8 for digits in chunk.prompt_hashes()]
+        within = torch.tensor(drawn, dtype=torch.float64).to(chunk.clean.device)[:, None, None]
+        return tuple((k + within) / self.steps for k in range(self.steps)), weights
 
 
 @dataclass(frozen=True)
@@ -243,6 +263,53 @@ class EAPIGInputs(IntegratedMethod[EdgeScores], EdgeGradientMethod):
     points: Points = "left"
     backward: str = "plain"
     name: ClassVar[str] = "eap-ig-inputs"
+
+
+@dataclass(frozen=True)
+class Conductance(EdgeGradientMethod):
+    """Conductance of edges: gradients along the inputs, each for the change of its own step.
+
+        S[u, v] = - mean_examples sum_k <a_u(x_k) - a_u(x_k+1), dm/dx_v at (x_k + x_k+1) / 2>
+        x_k = a'_input + k / steps (a_input - a'_input)
+
+    Dhamdhere et al. 2019 for units; here a unit is what one writer adds to one reader's stream.
+    EAP-IG-inputs multiplies the mean gradient with the whole change a'_u - a_u instead, as if a
+    writer changed evenly along the path. Scores of all edges into the logits sum to
+    m(clean) - m(counterfactual), up to the rule's error, which falls as 1 / steps^2.
+
+    The path is one of runs of the model, so ablations by constants are refused.
+    """
+
+    steps: Annotated[int, Within(1)] = 5
+    backward: str = "plain"
+    name: ClassVar[str] = "conductance"
+
+    @torch.no_grad()
+    def add(self, model: Model, chunk: Batch, objective: Objective, into: Tensor) -> None:
+        if constants_of(chunk) is not None:
+            raise BadUsage(f"{self.name} needs the counterfactual run; ablations have none.")
+        decoder, contrast = model.decoder, Contrast.run(model.decoder, chunk)
+        ctx, start, past = contrast.ctx, contrast.start, contrast.clean
+        other = contrast.other.embed
+        change = contrast.clean.embed[:, start:] - other
+        before = contrast.other
+        for k in range(self.steps):
+            embeds = other + (k + 1) / self.steps * change
+            after = trace(decoder, embeds, ctx, past=past, start=start)
+            with torch.enable_grad():
+                middle = (other + (k + 0.5) / self.steps * change).requires_grad_()
+                x = decoder.add_positions(middle, ctx, start)
+                taps = tapped_forward(decoder, x, ctx, start=start, past=past)
+                total = objective_total(decoder, objective, taps.readout, contrast, (1.0,))
+                gradients = ReaderGradients.of(
+                    decoder, taps, total, times=1, columns=other.shape[1]
+                )
+            contract(model, replace(contrast, clean=after, other=before), gradients, into)
+            before = after
+
+    def forwards(self, graph: Graph, n_pairs: int) -> float:
+        """See `Method.forwards`: a run, and one that is differentiated, for each step."""
+        return (2.0 + 3.0 * self.steps) * n_pairs * super().forwards(graph, 1) / 4.0
 
 
 Reading = Literal["paper", "mib-2025"]
@@ -289,7 +356,7 @@ class EAPIGActivations(IntegratedMethod[EdgeScores], EdgeGradientMethod):
     def add(self, model: Model, chunk: Batch, objective: Objective, into: Tensor) -> None:
         contrast = Contrast.run(model.decoder, chunk)
         add_runs = _own_runs if self.reading == "paper" else _all_runs
-        add_runs(model, contrast, objective, *self.path, into)
+        add_runs(model, contrast, objective, *self.path_of(chunk), into)
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
         """See `Method.forwards`: a step at a sublayer resumes half a network on average."""
@@ -330,7 +397,7 @@ def _runs(
     model: Model,
     contrast: Contrast,
     objective: Objective,
-    alphas: Sequence[float],
+    alphas: Sequence[float | Tensor],
     weights: Sequence[float],
 ) -> Iterator[tuple[Sublayer, ReaderGradients]]:
     """The runs of each sublayer, stacked over the points."""
@@ -339,7 +406,7 @@ def _runs(
     ctx = contrast.ctx.repeat(times)
     for sublayer in _sublayers(model, contrast):
         clean, other = sublayer.clean, sublayer.other
-        points = torch.cat([other + alpha * (clean - other) for alpha in alphas])
+        points = torch.cat([between(other, clean, alpha) for alpha in alphas])
         post, of_heads = None, sublayer.kind == "heads"
         if of_heads:
             post = decoder.layers[sublayer.layer].attention.post_norm
@@ -396,7 +463,7 @@ def _own_runs(
     model: Model,
     contrast: Contrast,
     objective: Objective,
-    alphas: Sequence[float],
+    alphas: Sequence[float | Tensor],
     weights: Sequence[float],
     into: Tensor,
 ) -> None:
@@ -408,7 +475,7 @@ def _all_runs(
     model: Model,
     contrast: Contrast,
     objective: Objective,
-    alphas: Sequence[float],
+    alphas: Sequence[float | Tensor],
     weights: Sequence[float],
     into: Tensor,
 ) -> None:
@@ -479,10 +546,11 @@ class _NodeGradientMethod(GradientMethod[NeuronScores | NodeScores]):
         one_of("level", self.level, get_args(Level))
 
     def add(self, model: Model, chunk: Batch, objective: Objective, into: Tensor) -> None:
-        if self.path is None:
+        path = self.path_of(chunk)
+        if path is None:
             runs = at_clean_run(model, chunk, objective, WriterGradients.of)
         else:
-            runs = at_interpolations(model, chunk, objective, *self.path, WriterGradients.of)
+            runs = at_interpolations(model, chunk, objective, *path, WriterGradients.of)
         add_products(model, *runs, into)
 
     def shape(self, model: Model) -> tuple[int, int]:
