@@ -31,6 +31,7 @@ import torch
 from mechassay.circuits.evaluation.faithfulness import evaluate
 from mechassay.circuits.methods.eap import EAP, EAPIGInputs
 from mechassay.circuits.methods.exact_patching import ExactPatching, Patching
+from mechassay.circuits.methods.mask_learning import SubnetworkProbing
 from mechassay.circuits.series import FRACTIONS
 from mechassay.models.circuit_compiler import compile_circuit
 from mechassay.models.circuit_forward import run_circuit
@@ -104,6 +105,7 @@ def jobs(model: Model, batch: Batch) -> list[Job]:
         return run
 
     exact, n_edges = sampled_exact_patching(model, batch)
+    step, n_steps = mask_step(model, batch, len(batch))
     return [
         Job(
             f"EAP, all {model.graph.n_edges:,} edges",
@@ -129,8 +131,16 @@ def jobs(model: Model, batch: Batch) -> list[Job]:
             "about 150",
         ),
         Job("exact patching, per edge", exact, 0.6, 0.4, "about 26", divide_by=n_edges),
+        Job("a step of a trained mask on every edge", step, 6, 4.5, "", divide_by=n_steps),
         Job("a hundred continuations of two tokens", years(model, batch), 2, 1.7, "100"),
     ]
+
+
+def mask_step(model: Model, batch: Batch, n_pairs: int) -> tuple[Callable[[], object], int]:
+    """Steps of subnetwork probing on some pairs, and how many."""
+    pairs = batch.select(range(n_pairs))
+    method = SubnetworkProbing(steps=4, batch_size=n_pairs)
+    return lambda: method.score(model, pairs, progress=SILENT), method.steps
 
 
 def years(model: Model, batch: Batch) -> Callable[[], object]:

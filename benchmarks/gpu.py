@@ -28,6 +28,7 @@ from bench import (
     device_name,
     forward_gflop,
     gemm_speed,
+    mask_step,
     peak_memory,
     random_pairs,
     ratio,
@@ -37,7 +38,6 @@ from bench import (
 
 from mechassay.circuits.evaluation.faithfulness import evaluate, faithfulness_curve
 from mechassay.circuits.methods.eap import EAP, EAPIGInputs
-from mechassay.circuits.methods.mask_learning import SubnetworkProbing
 from mechassay.circuits.series import FRACTIONS
 from mechassay.errors import MechassayError
 from mechassay.features.das import DAS
@@ -91,13 +91,6 @@ def random_model(shape: str, device: str, dtype: str) -> Model:
         torch.manual_seed(0)
         hf = transformers.AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
     return make_model(hf.requires_grad_(False), name=shape)
-
-
-def mask_step(model: Model, batch: Batch, n_pairs: int) -> tuple[Callable[[], object], int]:
-    """Steps of subnetwork probing on some pairs, and how many."""
-    pairs = batch.select(range(n_pairs))
-    method = SubnetworkProbing(steps=4, batch_size=n_pairs)
-    return lambda: method.score(model, pairs, progress=SILENT), method.steps
 
 
 def das_step(model: Model, batch: Batch, n_rows: int) -> tuple[Callable[[], object], int]:
