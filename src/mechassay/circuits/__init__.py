@@ -35,7 +35,11 @@ if TYPE_CHECKING:
         EAPIGActivations,
         EAPIGInputs,
     )
-    from mechassay.circuits.methods.exact_patching import ExactNodePatching, ExactPatching
+    from mechassay.circuits.methods.exact_patching import (
+        ExactNodePatching,
+        ExactPatching,
+        ExactTop,
+    )
     from mechassay.circuits.methods.ifr import InformationFlowRoutes
     from mechassay.circuits.methods.mask_learning import (
         EdgePruning,
@@ -72,6 +76,7 @@ __all__ = [
     "EdgeScores",
     "ExactNodePatching",
     "ExactPatching",
+    "ExactTop",
     "FaithfulnessCurve",
     "InformationFlowRoutes",
     "Matryoshka",
@@ -120,7 +125,7 @@ __getattr__, __dir__ = lazy_names(
         "methods": "METHODS",
         "methods.acdc": "ACDC",
         "methods.eap": "CleanCorrupted Conductance EAP EAPIGActivations EAPIGInputs NAP NAPIG",
-        "methods.exact_patching": "ExactNodePatching ExactPatching",
+        "methods.exact_patching": "ExactNodePatching ExactPatching ExactTop",
         "methods.ifr": "InformationFlowRoutes",
         "methods.matryoshka": "Matryoshka",
         "methods.mask_learning": "EdgePruning SubnetworkProbing UniformGradientSampling",

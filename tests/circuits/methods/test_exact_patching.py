@@ -9,8 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from mechassay.circuits import Circuit, ExactNodePatching, ExactPatching, ablate, evaluate
-from mechassay.errors import NonFinite, UnknownName
+from mechassay.circuits import (
+    Circuit,
+    EAPIGInputs,
+    ExactNodePatching,
+    ExactPatching,
+    ExactTop,
+    ablate,
+    evaluate,
+)
+from mechassay.errors import BadUsage, NonFinite, UnknownName
 from mechassay.models.forward import constants_of, trace
 from mechassay.models.objectives import load_objective
 from mechassay.prompts.batch import Batch
@@ -137,6 +145,32 @@ def test_attention_only_models() -> None:
         rtol=0,
         atol=1e-9,
     )
+
+
+@pytest.mark.parametrize("edges", [1, 20, 10**6])
+def test_the_top_edges_are_exact_and_all_others_estimated(case: Subject, edges: int) -> None:
+    model, batch, legal = case.model, case.batch, case.model.graph.legal
+    exact = ExactPatching().score(model, batch, progress=SILENT)
+    estimate = EAPIGInputs().score(model, batch, progress=SILENT)
+    n = min(edges, model.graph.n_edges)
+    top = estimate.top(n, by="magnitude").edges
+    scores = ExactTop(edges=edges).score(model, batch, progress=SILENT)
+    assert int(top.sum()) == n == scores.provenance["patched"]
+    torch.testing.assert_close(scores.values[top], exact.values[top], rtol=1e-5, atol=1e-6)
+    assert torch.equal(scores.values[legal & ~top], estimate.values[legal & ~top])
+
+
+def test_what_exact_top_costs_and_refuses() -> None:
+    case = subject("gpt2")
+    graph = case.model.graph
+    every = ExactTop(edges=10**9).forwards(graph, 3)
+    assert every == EAPIGInputs().forwards(graph, 3) + 3 * (2 + 0.26 * graph.n_edges)
+    assert ExactTop(edges=9, estimate="eap").forwards(graph, 3) < every
+    for name in ("ifr", "nap", "random"):
+        with pytest.raises(BadUsage, match=f"{name} does not estimate the effect of an edge"):
+            ExactTop(estimate=name).score(case.model, case.batch, progress=SILENT)
+    with pytest.raises(BadUsage, match="edges of at least 1; got 0"):
+        ExactTop(edges=0)
 
 
 def test_what_is_refused() -> None:

@@ -23,6 +23,7 @@ METHODS = Registry(
         "edge-pruning": f"{_HERE}.mask_learning:EdgePruning",
         "exact": f"{_HERE}.exact_patching:ExactPatching",
         "exact-nodes": f"{_HERE}.exact_patching:ExactNodePatching",
+        "exact-top": f"{_HERE}.exact_patching:ExactTop",
         "ifr": f"{_HERE}.ifr:InformationFlowRoutes",
         "matryoshka": f"{_HERE}.matryoshka:Matryoshka",
         "nap": f"{_HERE}.eap:NAP",

@@ -2,27 +2,30 @@
 
     exact          S[u, v] = mean_examples m(clean) - m(clean with edge (u, v) ablated)
     exact-nodes    S[u] = mean_examples m(clean) - m(clean with a'_u on all edges out of u)
+    exact-top      exact where an estimate of S[u, v] is largest, and that estimate elsewhere
 
-There is no estimate, but one run per edge or node. The clean run of some examples is cached, and
-what each writer changes in the stream is known from the two runs. A change is added to the
-cached stream where it happens, and the forward resumes there: many changes stacked in one batch,
-at the columns that differ, without the prefix and without the reference run. With a post-norm P
-(Gemma) a head changes the stream by P(o + a'_u - a_u) - P(o), where o is the clean sum of the
-layer's heads and output bias.
+There is no estimate but in the last, and one run per edge or node. The clean run of some examples
+is cached, and what each writer changes in the stream is known from the two runs. A change is
+added to the cached stream where it happens, and the forward resumes there: many changes stacked
+in one batch, at the columns that differ, without the prefix and without the reference run. With
+a post-norm P (Gemma) a head changes the stream by P(o + a'_u - a_u) - P(o), where o is the clean
+sum of the layer's heads and output bias.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mechassay.circuits.methods import load_method
+from mechassay.circuits.methods.eap import EdgeGradientMethod
 from mechassay.circuits.methods.method import provenance_of, resumable_sum
 from mechassay.circuits.scores import EdgeScores, NodeScores, Scores
 from mechassay.errors import BadUsage
@@ -35,19 +38,23 @@ from mechassay.models.objectives import Objective, ObjectiveLike, load_objective
 from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.utils.checkpoint import key_of
 from mechassay.utils.display import BAR, Progress
-from mechassay.utils.settings import check_settings
+from mechassay.utils.settings import Within, check_settings
 
 ScoresT = TypeVar("ScoresT", bound=Scores)
 
 
 class PatchBatch(NamedTuple):
-    """Some examples and a run of writers, patched together at one place; layer -1 is the logits."""
+    """Some examples and some writers, patched together at one place; layer -1 is the logits.
+
+    `wanted` says into which readers of the place each writer's change goes; None: into all.
+    """
 
     rows: list[int]
     layer: int
     kind: str
-    writers: range
+    writers: Sequence[int]
     n_scores: int
+    wanted: Bool[Tensor, "writers readers"] | None = None
 
 
 class Patching:
@@ -60,7 +67,7 @@ class Patching:
         self.clean = readout if objective.needs_clean else None
         self.baseline = signed(objective, readout, contrast.batch, self.clean)
 
-    def changes(self, writers: range) -> Float[Tensor, "writers batch pos d_model"]:
+    def changes(self, writers: Sequence[int]) -> Float[Tensor, "writers batch pos d_model"]:
         """What the stream gains when a writer alone carries its ablated value."""
         graph, decoder, contrast = self.model.graph, self.model.decoder, self.contrast
         out = contrast.other.embed.new_empty((len(writers), *contrast.other.embed.shape))
@@ -207,13 +214,19 @@ class PatchingMethod(ABC, Generic[ScoresT]):
         model: Model,
         batch: Batch,
         objective: Objective,
+        blocks: Callable[[int], Iterator[PatchBatch]] | None = None,
         *,
         progress: Progress = BAR,
         checkpoint: Path | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """The mean effects over examples, and the provenance of the scores."""
+        """The mean effects over examples, and the provenance of the scores.
+
+        Args:
+            blocks: what is patched, by how many tokens may be stacked; `self.blocks` if not given.
+        """
         room = token_budget(patching_bytes(model.decoder), batch.n_tokens, model.device)
-        blocks = list(self.blocks(model, batch, min(room, self.stack_tokens)))
+        stack = min(room, self.stack_tokens)
+        todo = list(self.blocks(model, batch, stack) if blocks is None else blocks(stack))
         held: dict[int, Patching] = {}
 
         def add(block: PatchBatch, into: Mapping[str, Tensor]) -> None:
@@ -228,19 +241,73 @@ class PatchingMethod(ABC, Generic[ScoresT]):
         zeros = torch.zeros(self.shape(model.graph), dtype=model.accumulator, device=model.device)
         sums = resumable_sum(
             self.name,
-            key_of({**about, "blocks": len(blocks), "graph": model.graph.fingerprint}),
+            key_of({**about, "blocks": len(todo), "graph": model.graph.fingerprint}),
             {"total": zeros},
-            ((block.n_scores, block) for block in blocks),
+            ((block.n_scores, block) for block in todo),
             add,
-            n_units=sum(block.n_scores for block in blocks),
+            n_units=sum(block.n_scores for block in todo),
             progress=progress,
             checkpoint=checkpoint,
         )
         return sums["total"] / len(batch), about
 
 
+class _EdgePatching(PatchingMethod[EdgeScores]):
+    """Patching of edges: what is done at a stage, for all of its edges or for some."""
+
+    def blocks(self, model: Model, batch: Batch, stack_tokens: int) -> Iterator[PatchBatch]:
+        """Runs of writers into all readers of one stage: a layer's heads, its MLP, the logits."""
+        return self._blocks(model, batch, stack_tokens, [*range(model.graph.n_layers), -1])
+
+    def _blocks(
+        self,
+        model: Model,
+        batch: Batch,
+        stack_tokens: int,
+        layers: Sequence[int],
+        edges: Bool[Tensor, "writers readers"] | None = None,
+    ) -> Iterator[PatchBatch]:
+        """Blocks of the stages of some layers; of `edges` alone, if given."""
+        graph = model.graph
+        for rows, columns in chunks(batch, stack_tokens):
+            for layer in layers:
+                if layer == -1:
+                    stages = [("logits", graph.n_writers, graph.logits, 1)]
+                else:
+                    begin = graph.slots(layer).start
+                    stages = [("heads", graph.seen_by_heads(layer), begin, 3 * graph.n_heads)]
+                    mlp = "mlp", graph.seen_by_mlp(layer), graph.mlp_reader(layer), 1
+                    stages += [mlp] * graph.mlp
+                for kind, seen, reader, n_readers in stages:
+                    wanted, senders = None, torch.arange(seen)
+                    if edges is not None:
+                        wanted = edges[:seen, reader : reader + n_readers]
+                        senders = wanted.any(dim=1).nonzero()[:, 0]
+                    # Queries, keys and values of a writer are stacked.
+                    step = max(1, stack_tokens // (columns * min(n_readers, 3)))
+                    for part in senders.split(step) if len(senders) else ():
+                        own = None if wanted is None else wanted[part]
+                        n = len(part) * n_readers if own is None else int(own.sum())
+                        yield PatchBatch(rows, layer, kind, part.tolist(), n * len(rows), own)
+
+    def add(self, run: Patching, block: PatchBatch, into: Float[Tensor, "writers readers"]) -> None:
+        graph, changes = run.model.graph, run.changes(block.writers)
+        if block.kind == "logits":
+            into[block.writers, graph.logits] += run.at_logits(changes)
+        elif block.kind == "mlp":
+            into[block.writers, graph.mlp_reader(block.layer)] += _into_mlp(
+                run, block.layer, changes
+            )
+        else:
+            effects = _into_heads(run, block.layer, changes, block.wanted)
+            into[block.writers, graph.slots(block.layer)] += effects
+
+    def shape(self, graph: Graph) -> tuple[int, ...]:
+        return graph.n_writers, graph.n_readers
+
+
 @dataclass(frozen=True)
-class ExactPatching(PatchingMethod[EdgeScores]):
+class ExactPatching(_EdgePatching):
     """Exact effect of ablating each edge alone.
 
         S[u, v] = mean_examples m(clean) - m(clean with edge (u, v) ablated)
@@ -259,40 +326,13 @@ class ExactPatching(PatchingMethod[EdgeScores]):
     name: ClassVar[str] = "exact"
 
     def blocks(self, model: Model, batch: Batch, stack_tokens: int) -> Iterator[PatchBatch]:
-        """Runs of writers into all readers of one stage: a layer's heads, its MLP, the logits."""
-        graph = model.graph
-        layers = self._layers(graph)
+        graph, layers = model.graph, self._layers(model.graph)
         if any(not -1 <= layer < graph.n_layers for layer in layers):
             raise BadUsage(
                 f"Layers to patch must be between 0 and {graph.n_layers - 1}, or -1 for the logits;"
                 f" got {layers}."
             )
-        for rows, columns in chunks(batch, stack_tokens):
-            for layer in layers:
-                if layer == -1:
-                    stages = [("logits", graph.n_writers, 1, 1)]
-                else:
-                    stages = [("heads", graph.seen_by_heads(layer), 3 * graph.n_heads, 3)]
-                    stages += [("mlp", graph.seen_by_mlp(layer), 1, 1)] * graph.mlp
-                for kind, seen, readers, copies in stages:
-                    step = max(1, stack_tokens // (columns * copies))
-                    for begin in range(0, seen, step):
-                        writers = range(begin, min(begin + step, seen))
-                        n_scores = len(writers) * readers * len(rows)
-                        yield PatchBatch(rows, layer, kind, writers, n_scores)
-
-    def add(self, run: Patching, block: PatchBatch, into: Float[Tensor, "writers readers"]) -> None:
-        graph, changes = run.model.graph, run.changes(block.writers)
-        rows = slice(block.writers.start, block.writers.stop)
-        if block.kind == "logits":
-            into[rows, graph.logits] += run.at_logits(changes)
-        elif block.kind == "mlp":
-            into[rows, graph.mlp_reader(block.layer)] += _into_mlp(run, block.layer, changes)
-        else:
-            into[rows, graph.slots(block.layer)] += _into_heads(run, block.layer, changes)
-
-    def shape(self, graph: Graph) -> tuple[int, ...]:
-        return graph.n_writers, graph.n_readers
+        return self._blocks(model, batch, stack_tokens, layers)
 
     def scores(self, graph: Graph, mean: Tensor, provenance: dict[str, Any]) -> EdgeScores:
         if self.layers is None:
@@ -318,6 +358,73 @@ class ExactPatching(PatchingMethod[EdgeScores]):
         return [*range(graph.n_layers), -1] if self.layers is None else list(self.layers)
 
 
+@dataclass(frozen=True)
+class ExactTop(_EdgePatching):
+    """Exact effects of the edges that an estimate ranks highest, and the estimate of all others.
+
+    An estimate of every edge costs a few forwards, and an exact effect of one a part of a
+    forward. So the edges that small circuits are made of are exact, in minutes where all of them
+    take a day; where the estimate misses an edge it stays missed.
+
+    Attributes:
+        edges: how many are patched; all if there are fewer.
+        estimate: a gradient method, by name and settings; its scores estimate the same effect.
+    """
+
+    edges: Annotated[int, Within(1)] = 1000
+    estimate: str = "eap-ig-inputs"
+    name: ClassVar[str] = "exact-top"
+    mean_of_pairs: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_settings(self, self.name)
+
+    def score(
+        self,
+        model: Model,
+        pairs: PairsLike,
+        objective: ObjectiveLike = "logit_diff",
+        *,
+        progress: Progress = BAR,
+        checkpoint: Path | None = None,
+    ) -> EdgeScores:
+        """See `Method.score`.
+
+        Raises:
+            BadUsage: also where the estimate is none of this effect.
+        """
+        batch, layers = model.batch(pairs), [*range(model.graph.n_layers), -1]
+        first = self._estimate().score(model, batch, objective, progress=progress)
+        chosen = first.top(min(self.edges, model.graph.n_edges), by="magnitude").edges
+        mean, about = self.effects(
+            model,
+            batch,
+            load_objective(objective),
+            blocks=lambda room: self._blocks(model, batch, room, layers, chosen),
+            progress=progress,
+            checkpoint=checkpoint,
+        )
+        values = torch.where(chosen, mean.float().cpu(), first.values)
+        return EdgeScores(model.graph, values, {**about, "patched": int(chosen.sum())})
+
+    def scores(self, graph: Graph, mean: Tensor, provenance: dict[str, Any]) -> EdgeScores:
+        return EdgeScores.of(graph, mean, provenance)
+
+    def forwards(self, graph: Graph, n_pairs: int) -> float:
+        """See `Method.forwards`: of the estimate, two runs, and .26 an edge."""
+        patched = 2.0 + 0.26 * min(self.edges, graph.n_edges)
+        return self._estimate().forwards(graph, n_pairs) + patched * n_pairs
+
+    def _estimate(self) -> EdgeGradientMethod:
+        method = load_method(self.estimate)
+        if not isinstance(method, EdgeGradientMethod):
+            raise BadUsage(
+                f"exact-top: {self.estimate} does not estimate the effect of an edge; name a method"
+                " such as eap or eap-ig-inputs."
+            )
+        return method
+
+
 def _into_mlp(
     run: Patching, layer: int, changes: Float[Tensor, "writers batch pos d_model"]
 ) -> Float[Tensor, "writers"]:
@@ -327,9 +434,14 @@ def _into_mlp(
 
 
 def _into_heads(
-    run: Patching, layer: int, changes: Float[Tensor, "writers batch pos d_model"]
+    run: Patching,
+    layer: int,
+    changes: Float[Tensor, "writers batch pos d_model"],
+    wanted: Bool[Tensor, "writers readers"] | None,
 ) -> Float[Tensor, "writers readers"]:
-    """Effects on all q, k, v readers of a layer: one projection per writer, one run per edge."""
+    """Effects on q, k, v readers of a layer: one projection per writer, one run per edge; 0 where
+    none is wanted.
+    """
     decoder, contrast = run.model.decoder, run.contrast
     clean, times = contrast.clean.layers[layer], len(changes)
     n_heads, ctx = decoder.n_heads, contrast.ctx.repeat(times)
@@ -339,14 +451,19 @@ def _into_heads(
     )
     old_q, old_z = (x[:, :, -run.columns :].repeat(times, 1, 1, 1) for x in (clean.q, clean.z))
     old_k, old_v = (x.repeat(times, 1, 1, 1) for x in (clean.k, clean.v))
-    effects = changes.new_empty((times, 3, n_heads), dtype=run.model.accumulator)
+    effects = changes.new_zeros((times, 3, n_heads), dtype=run.model.accumulator)
     for slot, parts in enumerate(((q, old_k, old_v), (old_q, k, old_v), (old_q, old_k, v))):
         z = decoder.attend(layer, *parts, ctx) - old_z
         # [heads, writers, batch, pos, d_model]
         wrote = decoder.head_outputs(layer, z).unflatten(1, (times, -1))
         for head in range(n_heads):
-            change = run.through_post_norm(layer, wrote[head])
-            effects[:, slot, head] = run.after_heads(layer, change)
+            places = slice(None)
+            if wanted is not None:
+                places = wanted[:, slot * n_heads + head].nonzero()[:, 0].tolist()
+                if not places:
+                    continue
+            change = run.through_post_norm(layer, wrote[head][places])
+            effects[places, slot, head] = run.after_heads(layer, change)
     return effects.flatten(1)
 
 
@@ -405,7 +522,7 @@ class ExactNodePatching(PatchingMethod[NodeScores]):
             effects = run.after_heads(block.layer, changes)
         else:
             effects = run.entering(block.layer, changes)
-        into[block.writers.start : block.writers.stop] += effects
+        into[block.writers] += effects
 
     def shape(self, graph: Graph) -> tuple[int, ...]:
         return (graph.n_writers,)
