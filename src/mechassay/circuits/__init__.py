@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         EAPIGActivations,
         EAPIGInputs,
     )
+    from mechassay.circuits.methods.ensemble import Ensemble
     from mechassay.circuits.methods.exact_patching import (
         ExactNodePatching,
         ExactPatching,
@@ -74,6 +75,7 @@ __all__ = [
     "EAPIGInputs",
     "EdgePruning",
     "EdgeScores",
+    "Ensemble",
     "ExactNodePatching",
     "ExactPatching",
     "ExactTop",
@@ -125,6 +127,7 @@ __getattr__, __dir__ = lazy_names(
         "methods": "METHODS",
         "methods.acdc": "ACDC",
         "methods.eap": "CleanCorrupted Conductance EAP EAPIGActivations EAPIGInputs NAP NAPIG",
+        "methods.ensemble": "Ensemble",
         "methods.exact_patching": "ExactNodePatching ExactPatching ExactTop",
         "methods.ifr": "InformationFlowRoutes",
         "methods.matryoshka": "Matryoshka",

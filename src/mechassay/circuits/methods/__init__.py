@@ -21,6 +21,7 @@ METHODS = Registry(
         "eap-ig-activations": f"{_HERE}.eap:EAPIGActivations",
         "eap-ig-inputs": f"{_HERE}.eap:EAPIGInputs",
         "edge-pruning": f"{_HERE}.mask_learning:EdgePruning",
+        "ensemble": f"{_HERE}.ensemble:Ensemble",
         "exact": f"{_HERE}.exact_patching:ExactPatching",
         "exact-nodes": f"{_HERE}.exact_patching:ExactNodePatching",
         "exact-top": f"{_HERE}.exact_patching:ExactTop",
