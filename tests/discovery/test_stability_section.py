@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -178,3 +179,21 @@ class TestConstructions:
         eap = replace(JOB, methods=("eap",), construction="rank")
         with pytest.raises(BadUsage, match="the construction rank have no resamples"):
             run(eap, tmp_path, progress=SILENT)
+
+
+def test_halves_may_be_of_templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All pairs of a template are in one half; without templates there is nothing to draw."""
+    names = itertools.cycle([f"template {n}" for n in range(12)])
+    kind = type(load_task(TRUTH))
+    monkeypatch.setattr(kind, "template", lambda self, tags: next(names))
+    job = replace(JOB, methods=("eap",), over="templates", resamples=2)
+    (record,) = run(job, tmp_path / "run", progress=SILENT).records
+    assert record.task.args["over"] == "templates"
+    table = record.table(STABILITY)
+    assert set(table.columns["n_parts"]) == {6} and set(table.columns["n_pairs"]) == {24}
+    assert "halves of the templates of the 24 training pairs" in stability_text(record, 0.1)
+    assert "two halves of the templates of the pairs" in str(stability_sections([record]))
+    assert "draws the templates of the training pairs" in str(resamples_sections([record]))
+    monkeypatch.undo()
+    with pytest.raises(BadUsage, match="two templates or more; the 24 train pairs of .* have 1"):
+        run(job, tmp_path / "one", progress=SILENT)

@@ -77,6 +77,13 @@ class CircuitsPlan:
             least=0,
         ),
     ] = 0
+    over: Annotated[
+        Literal["pairs", "templates"],
+        option(
+            "What halves and resamples of the pairs to find circuits on are drawn of: pairs (groups"
+            " of them), or all pairs of a template at once."
+        ),
+    ] = "pairs"
     metrics: Annotated[tuple[str, ...], options.METRICS] = ()
     known: Annotated[
         str,

@@ -56,7 +56,7 @@ def stability_text(record: Record, fraction: float) -> str:
     no_more = ", no more than edges without an effect" if stable <= drawn else ""
     return (
         f"Of the {edges}, {n_stable:,} ({share(stable)}) are in at least {share(STABLE)} of the"
-        f" circuits that halves of the {row['n_pairs']:,} training pairs find"
+        f" circuits that halves of the {_drawn(record)}{row['n_pairs']:,} training pairs find"
         f"{by_scatter}{no_more}; two halves have a Jaccard of {jaccard} ({signs} with random signs,"
         f" {chance} by chance). Do not read the other edges one by one."
     )
@@ -85,8 +85,8 @@ def stability_sections(records: Sequence[Record]) -> list[Section]:
         "Jaccard, chance", "rank agreement", "stable edges", "stable, random signs",
     )  # fmt: skip
     caption = (
-        "Circuits by magnitude of two halves of the pairs. An edge that ties with the first one"
-        " left out is in no circuit."
+        f"Circuits by magnitude of two halves of the {_drawn(records[0])}pairs. An edge that ties"
+        " with the first one left out is in no circuit."
     )
     return [
         Section(
@@ -122,13 +122,18 @@ def resamples_sections(records: Sequence[Record]) -> list[Section]:
         return []
     columns = ("method", "measure", "these circuits", "the method", "resamples, sorted", "notes")
     caption = (
-        "Each resample draws the training pairs anew, finds circuits and measures them on the same"
-        " test pairs. The interval of these circuits is over test pairs; that of the method over"
-        " training pairs too. It has none with fewer than eight resamples, nor where they have two"
-        " peaks: no interval around one value holds both."
+        f"Each resample draws the {_drawn(records[0])}training pairs anew, finds circuits and"
+        " measures them on the same test pairs. The interval of these circuits is over test pairs;"
+        " that of the method over training pairs too. It has none with fewer than eight resamples,"
+        " nor where they have two peaks: no interval around one value holds both."
     )
     resamples = TextTable.of("", columns, rows, caption=caption)
     return [Section("The method on other training pairs", (resamples,))]
+
+
+def _drawn(record: Record) -> str:
+    """What is drawn, where that is not the pairs."""
+    return "templates of the " if record.task.args.get("over") == "templates" else ""
 
 
 def _rows(record: Record, **values: Any) -> list[dict[str, Any]]:

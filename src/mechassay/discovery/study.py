@@ -55,7 +55,7 @@ from mechassay.circuits.methods.stability import (
 from mechassay.circuits.scores import SCORES_SHA256, EdgeScores, Scores
 from mechassay.circuits.series import CircuitSeries, Ranked, load_ranked, ranked_hash
 from mechassay.discovery.plan import CircuitsPlan, Construction
-from mechassay.errors import BadFile, one_of
+from mechassay.errors import BadFile, BadUsage, one_of
 from mechassay.models.forward import Constants
 from mechassay.models.memory import token_budget, trace_bytes
 from mechassay.models.model import Model
@@ -157,7 +157,7 @@ class Study:
         what was chosen is kept in the folder under `role`, "train" or "test".
 
         Raises:
-            BadUsage: the folder holds results on other pairs.
+            BadUsage: the folder holds results on other pairs; `over` templates that are not there.
         """
         job = self.job
         pairs = self.task.pairs(
@@ -171,12 +171,22 @@ class Study:
         )
         batch = self.model.batch(pairs)
         about = {**pairs.selection(), "alignment": dict(batch.alignment)}
+        templates = [self.task.template(pair.tags) for pair in pairs]
         if role == "train" and job.pairing != "matched":
-            templates = [self.task.template(pair.tags) for pair in pairs]
-            batch, _, n_alone = paired(
+            batch, rows, n_alone = paired(
                 batch, job.pairing, np.random.default_rng(job.seed), templates
             )
+            templates = [templates[row] for row in rows]
             about |= {"pairing": job.pairing, "kept": len(batch), "alone": n_alone}
+        if role == "train" and job.over == "templates":
+            names = tuple(name for name in templates if name is not None)
+            if len(names) < len(batch) or len(set(names)) < 2:
+                raise BadUsage(
+                    f"--over templates needs pairs of two templates or more; the {len(batch)} train"
+                    f" pairs of {self.task.name} have {len(set(names))}."
+                )
+            batch = dataclasses.replace(batch, groups=names)
+            about |= {"templates": len(set(names))}
         if split != PRIVATE:
             about["first"] = pair_tokens(self.model, batch, 0).model_dump(mode="json")
         self.bench.folder.save_data(role, about, self.group)
@@ -647,6 +657,7 @@ class Study:
             "keep": job.keep,
             "ablation": job.ablation,
             **({} if job.construction == "own" else {"construction": job.construction}),
+            **({} if job.over == "pairs" else {"over": job.over}),
             **settings_of(self.task),
         }
         model = self.model.spec()
