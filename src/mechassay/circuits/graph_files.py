@@ -339,17 +339,6 @@ def convert_graph_file(
     return file
 
 
-def _places_of(graph: Graph, names: list[str]) -> np.ndarray:
-    """Flat index of every named edge; -1 for a name that is none."""
-    nodes = node_names(graph)
-    expected = [name for run in edge_runs(graph) for name in run.names(*nodes)]
-    places = np.concatenate([run.places(graph.n_readers) for run in edge_runs(graph)])
-    if names == expected:
-        return places
-    lookup = dict(zip(expected, places.tolist(), strict=True))
-    return np.array([lookup.get(name, -1) for name in names], dtype=np.int64)
-
-
 # Reading
 
 
@@ -415,7 +404,13 @@ def _json_edges(
     names, entries = list(edges), list(edges.values())
     no_object = (type(entry) is not dict for entry in entries)
     _refuse(path, names, no_object, "edges are not objects with score and in_graph")
-    places = _places_of(graph, names)
+    nodes = node_names(graph)
+    expected = [name for run in edge_runs(graph) for name in run.names(*nodes)]
+    # Flat index of every named edge; -1 for a name that is none.
+    places = np.concatenate([run.places(graph.n_readers) for run in edge_runs(graph)])
+    if names != expected:
+        lookup = dict(zip(expected, places.tolist(), strict=True))
+        places = np.array([lookup.get(name, -1) for name in names], dtype=np.int64)
     _refuse(path, names, places < 0, "edges are not in the graph")
     values = np.full(graph.n_writers * graph.n_readers, np.nan, dtype=np.float32)
     flags = np.zeros(values.shape, dtype=bool)

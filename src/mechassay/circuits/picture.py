@@ -94,7 +94,9 @@ def _draw(element: ElementTree.Element, axes: Axes, transform: Transform, scale:
 
 
 def _text(element: ElementTree.Element, axes: Axes, transform: Transform, scale: float) -> None:
-    about = element.attrib
+    from matplotlib.font_manager import fontManager
+
+    about, known = element.attrib, set(fontManager.get_font_names())
     axes.text(
         float(about["x"]),
         float(about["y"]),
@@ -103,21 +105,14 @@ def _text(element: ElementTree.Element, axes: Axes, transform: Transform, scale:
         fontsize=float(about["font-size"]) * scale,
         # Few fonts have a weight of 600.
         fontweight="bold" if int(about["font-weight"]) >= 600 else "normal",
-        fontfamily=_fonts(),
+        # The last one comes with matplotlib.
+        fontfamily=[name for name in FONTS if name in known],
         ha=ALIGNED[about["text-anchor"]],
         va="baseline",
         color="black",
         alpha=float(about.get("fill-opacity", 1.0)),
         parse_math=False,
     )
-
-
-def _fonts() -> list[str]:
-    """The fonts of `FONTS` that this machine has; the last one comes with matplotlib."""
-    from matplotlib.font_manager import fontManager
-
-    known = set(fontManager.get_font_names())
-    return [name for name in FONTS if name in known]
 
 
 def _shape(kind: str, about: dict[str, str]) -> Patch:

@@ -445,9 +445,14 @@ class CircuitSeries(OneLine):
         circuits: list[Circuit] = []
         with_scores: list[Path] = []
         for path in paths:
-            circuit, has_scores = _circuit(path, graph)
+            if path.suffix == ".safetensors":
+                circuit = Circuit.load(path, graph)
+            else:
+                file = read_graph_file(path, graph)
+                circuit = Circuit.empty(file.graph) if file.circuit is None else file.circuit
+                if scores_of(file) is not None and not len(circuit):
+                    with_scores.append(path)
             circuits.append(circuit)
-            with_scores += [path] if has_scores and not len(circuit) else []
             graph = circuit.graph
         # Of the smallest sizes nothing may be left after pruning, but not of all.
         if with_scores and not any(map(len, circuits)):
@@ -461,15 +466,6 @@ class CircuitSeries(OneLine):
 CIRCUIT_ENDINGS = (".safetensors", *ENDINGS)
 Ranked = Scores | CircuitSeries
 """What a curve of faithfulness is of: scores, or circuits that have been cut already."""
-
-
-def _circuit(path: Path, graph: Graph | None) -> tuple[Circuit, bool]:
-    """The circuit of a file, and whether the file has scores too, as EAP-IG's have."""
-    if path.suffix == ".safetensors":
-        return Circuit.load(path, graph), False
-    file = read_graph_file(path, graph)
-    circuit = Circuit.empty(file.graph) if file.circuit is None else file.circuit
-    return circuit, scores_of(file) is not None
 
 
 def circuit_files(folder: Path) -> list[Path]:

@@ -170,7 +170,9 @@ class Model(OneLine):
                     " pairs."
                 )
             pairs = Batch.from_pairs(pairs, self.tokenizer, prepend=self.prepend)
-        self._check_fits(pairs)
+        prompts = {"clean prompt": pairs.clean, "counterfactual": pairs.counterfactual}
+        self._check_tokens(pairs.ids, prompts, {"answer": pairs.answers, "foil": pairs.foils})
+        self._check_lengths(pairs.ids, pairs.lengths)
         return pairs.to(self.device)
 
     def interchanges(self, pairs: InterchangesLike) -> InterchangeBatch:
@@ -200,11 +202,6 @@ class Model(OneLine):
         self._check_lengths(pairs.ids, last - begin + pairs.label_lengths)
         self._check_lengths(pairs.ids, pairs.source_lengths)
         return pairs.to(self.device)
-
-    def _check_fits(self, batch: Batch) -> None:
-        prompts = {"clean prompt": batch.clean, "counterfactual": batch.counterfactual}
-        self._check_tokens(batch.ids, prompts, {"answer": batch.answers, "foil": batch.foils})
-        self._check_lengths(batch.ids, batch.lengths)
 
     def _check_tokens(
         self, ids: Sequence[str], prompts: Mapping[str, Tensor], answers: Mapping[str, Tensor]
@@ -291,17 +288,14 @@ class Model(OneLine):
 
 def _check_pairs(pairs: Any, kinds: tuple[type, ...] = (Pair,)) -> None:
     """Refuse what are no pairs, such as the name of a task."""
-    strange = next((x for x in pairs if not isinstance(x, kinds)), None) if _many(pairs) else pairs
+    several = isinstance(pairs, Sequence) and not isinstance(pairs, str)
+    strange = next((x for x in pairs if not isinstance(x, kinds)), None) if several else pairs
     if strange is not None:
         task = f"load_task({pairs!r})" if isinstance(pairs, str) else "task"
         raise BadPairs(
             f"Pairs of prompts are needed, such as {task}.pairs('train', model); got"
             f" {briefly(strange)}."
         )
-
-
-def _many(pairs: Any) -> bool:
-    return isinstance(pairs, Sequence) and not isinstance(pairs, str)
 
 
 def make_model(

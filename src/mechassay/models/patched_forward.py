@@ -198,18 +198,17 @@ class _SuffixRun:
         self.n_rows, self.n_tokens = self.stack.entered(depth)
         return slice(before, self.n_tokens)
 
-    def _held(self, tokens: slice) -> tuple[Tensor, Tensor]:
-        """Prompts and columns of some entering tokens; where columns are cut, of those read."""
-        prompt, column = self.prompt[tokens], self.stack.column[tokens]
-        if self.cut and not self.all_read:
-            kept = self.is_read[tokens]
-            prompt, column = prompt[kept], column[kept]
-        return prompt, column
-
     def _of_base(self, values: Tensor, tokens: slice) -> Tensor:
-        """Values [prompts, pos, ...] of the base run at entering tokens."""
-        if self.stack.uniform is None or (self.cut and not self.all_read):
-            return values[self._held(tokens)]
+        """Values [prompts, pos, ...] of the base run at entering tokens; where columns are cut, at
+        those read.
+        """
+        some_read = self.cut and not self.all_read
+        if self.stack.uniform is None or some_read:
+            prompt, column = self.prompt[tokens], self.stack.column[tokens]
+            if some_read:
+                kept = self.is_read[tokens]
+                prompt, column = prompt[kept], column[kept]
+            return values[prompt, column]
         width = self.stack.n_columns - self.stack.uniform
         rows = slice(tokens.start // width, tokens.stop // width)
         return values[self.stack.prompt[rows], self.stack.uniform :].flatten(0, 1)

@@ -126,9 +126,11 @@ def find_source(source: str) -> Resolved:
         return replace(known_source, name=f"{UNTRAINED}{known_source.name}", untrained=True)
     known_source = _find_whole(source)
     if known_source is not None:
-        return (
-            _last_of(known_source) if known_source.kind in ("packaged", "folder") else known_source
-        )
+        folder = Path(known_source.location)
+        if known_source.kind not in ("packaged", "folder") or is_model_folder(folder):
+            return known_source
+        # Of a folder of checkpoints the last one.
+        return replace(known_source, location=str(folder / checkpoints(folder)[-1]))
     name, at, revision = source.rpartition("@")
     if at and (whole := _find_whole(name)) is not None:
         return _revision(whole, revision)
@@ -194,19 +196,8 @@ def _find_whole(source: str) -> Resolved | None:
                 )
             raise BadFile(f"The folder {source!r} has no config.json, so it holds no model.")
         return Resolved("folder", path.name, str(path), own=True)
-    return Resolved("hub", source, source) if _is_hub_id(source) else None
-
-
-def _is_hub_id(name: str) -> bool:
-    return name in _HUB_IDS_WITHOUT_OWNER or _HUB_ID.fullmatch(name) is not None
-
-
-def _last_of(whole: Resolved) -> Resolved:
-    """A model's folder, or the last one in a folder of checkpoints."""
-    folder = Path(whole.location)
-    if is_model_folder(folder):
-        return whole
-    return replace(whole, location=str(folder / checkpoints(folder)[-1]))
+    is_hub_id = source in _HUB_IDS_WITHOUT_OWNER or _HUB_ID.fullmatch(source) is not None
+    return Resolved("hub", source, source) if is_hub_id else None
 
 
 def _revision(whole: Resolved, revision: str) -> Resolved:

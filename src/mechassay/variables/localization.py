@@ -337,6 +337,8 @@ class Localization(Result, kind="variables"):
         args |= {} if self.chosen.k is None else {"k": self.chosen.k}
         args |= training_args(self.chosen_fit)
         test = self.chosen.test
+        warning = self.fit.provenance.get("warnings", {}).get(str(self.site))
+        trained = [f"{self.featurizer} at {self.site}: {warning}."] if warning else []
         return {
             "specs": {
                 "model": Spec(name=self.model),
@@ -356,14 +358,8 @@ class Localization(Result, kind="variables"):
                 groups=list(test.groups),
                 columns={of: right.tolist() for of, right in self.right.items()},
             ),
-            "warnings": self._warnings(),
+            "warnings": [*test.warnings, *trained],
         }
-
-    def _warnings(self) -> list[str]:
-        """What a reader has to know of the pairs and of the training at the chosen site."""
-        warning = self.fit.provenance.get("warnings", {}).get(str(self.site))
-        trained = [f"{self.featurizer} at {self.site}: {warning}."] if warning else []
-        return [*self.chosen.test.warnings, *trained]
 
     def _measures(self) -> Iterator[Measure]:
         n = len(self.groups)
@@ -632,29 +628,22 @@ class _SiteSearch:
         }
         size = chosen.fit.n_features(site)
         if size is not None:
-            right[RANDOM] = self._of_random_directions(site, size)
+            plans = [
+                {site: random_interchange(self.model, site, size, self.seed + draw)}
+                for draw in range(DRAWS)
+            ]
+            swept = sweep_all(self.model, self.pairs.batches["test"], plans, progress=self.progress)
+            right[RANDOM] = np.mean([scores.written[:, 0] for scores in swept], axis=0)
         if drawn is not None:
-            right[RANDOM_VARIABLE] = self._of_random_variable(site, chosen.k, *drawn)
+            train, labelled = drawn
+            fit = self.fitted(self.model, train, [site], chosen.k, "random-variable")
+            on_test = accuracy(fit, labelled, controls=(), seed=self.seed, progress=self.progress)
+            right[RANDOM_VARIABLE] = on_test.right[RESULT][:, 0].astype(float)
         if untrained is not None:
             train = self.pairs.batches["train"]
             fit = self.fitted(untrained, train, [site], chosen.k, "untrained")
             right[UNTRAINED] = self.scores([fit], "test")[0].right[RESULT][:, 0].astype(float)
         return right
-
-    def _of_random_directions(self, site: Site, k: int) -> Right:
-        plans = [
-            {site: random_interchange(self.model, site, k, self.seed + draw)}
-            for draw in range(DRAWS)
-        ]
-        swept = sweep_all(self.model, self.pairs.batches["test"], plans, progress=self.progress)
-        return np.mean([scores.written[:, 0] for scores in swept], axis=0)
-
-    def _of_random_variable(
-        self, site: Site, k: int | None, train: InterchangeBatch, test: InterchangeBatch
-    ) -> Right:
-        fit = self.fitted(self.model, train, [site], k, "random-variable")
-        on_test = accuracy(fit, test, controls=(), seed=self.seed, progress=self.progress)
-        return on_test.right[RESULT][:, 0].astype(float)
 
 
 def best_of(candidates: Sequence[ScoredFit], split: str) -> tuple[ScoredFit, Site]:

@@ -428,8 +428,26 @@ class FaithfulnessCurve(Result, kind="faithfulness", file_kind="faithfulness cur
         return self.record().plot(ax, ranking=ranking)
 
     def table(self) -> Table:
-        """Every circuit that was run, a row each."""
-        return Table.of("curve", ("ranking", "of", "seed", "fraction"), self._points())
+        """Every circuit that was run: its sizes, the mean objective, f and its interval."""
+        lines = [("result", None, sweep) for sweep in self.sweeps.values()]
+        lines += [
+            (f"control:{kind}", seed, sweep)
+            for kind, sweeps in self.drawn.items()
+            for seed, sweep in sweeps.items()
+        ]
+        rows: list[dict[str, Any]] = []
+        for of, seed, sweep in lines:
+            about = {"ranking": sweep.by, "of": of, "seed": seed}
+            for place, fraction in enumerate(self.fractions):
+                low, high, _ = sweep.intervals[place]
+                size = {"asked": sweep.n_edges_requested[place], "kept": sweep.n_edges_kept[place]}
+                metric, f = sweep.per_example[place].mean(), sweep.faithfulness[place]
+                values = {"metric": float(metric), "f": float(f), "low": low, "high": high}
+                low, high, _ = sweep.agreement_intervals[place]
+                values |= {"agreement": float(sweep.agreement[place])}
+                values |= {"agreement_low": low, "agreement_high": high}
+                rows.append({**about, "fraction": fraction, **size, **values})
+        return Table.of("curve", ("ranking", "of", "seed", "fraction"), rows)
 
     def measures(self) -> Iterator[Measure]:
         """The areas."""
@@ -467,26 +485,6 @@ class FaithfulnessCurve(Result, kind="faithfulness", file_kind="faithfulness cur
                 less = estimate - mean
                 yield area_measure(name, mean.value, mean.interval, of=f"control:{kind}", n=n)
                 yield area_measure(name, less.value, less.interval, of=f"difference:{kind}", n=n)
-
-    def _points(self) -> Iterator[dict[str, Any]]:
-        """Every circuit that was run: its sizes, the mean objective, f and its interval."""
-        lines = [("result", None, sweep) for sweep in self.sweeps.values()]
-        lines += [
-            (f"control:{kind}", seed, sweep)
-            for kind, sweeps in self.drawn.items()
-            for seed, sweep in sweeps.items()
-        ]
-        for of, seed, sweep in lines:
-            about = {"ranking": sweep.by, "of": of, "seed": seed}
-            for place, fraction in enumerate(self.fractions):
-                low, high, _ = sweep.intervals[place]
-                size = {"asked": sweep.n_edges_requested[place], "kept": sweep.n_edges_kept[place]}
-                metric, f = sweep.per_example[place].mean(), sweep.faithfulness[place]
-                values = {"metric": float(metric), "f": float(f), "low": low, "high": high}
-                low, high, _ = sweep.agreement_intervals[place]
-                values |= {"agreement": float(sweep.agreement[place])}
-                values |= {"agreement_low": low, "agreement_high": high}
-                yield {**about, "fraction": fraction, **size, **values}
 
     def _random_areas(self) -> Iterator[dict[str, Any]]:
         for kind, drawn in self.random_areas.items():

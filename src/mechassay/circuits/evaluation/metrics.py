@@ -46,7 +46,7 @@ from mechassay.errors import BadUsage, GraphMismatch, one_of
 from mechassay.models.model import Model
 from mechassay.models.objectives import Objective
 from mechassay.prompts.batch import Batch
-from mechassay.results.records import Measure, Record, Spec, Table, Values
+from mechassay.results.records import Measure, Record, Spec, Table
 from mechassay.stats.chance import FEW_DRAWS, chance_limit
 from mechassay.stats.intervals import (
     LEVEL,
@@ -430,13 +430,17 @@ def with_metrics(record: Record, metrics: tuple[Metric, ...], scored: Scored) ->
         result = metric.measure(scored)
         settings = {name: value for name, value in vars(metric).items() if value is not None}
         spec = Spec(name=metric.name, version=metric.version, args=settings)
+        values = record.values
+        if values is not None and result.columns:
+            columns = {name: list(column) for name, column in result.columns.items()}
+            values = values.model_copy(update={"columns": {**values.columns, **columns}})
         record = record.model_copy(
             update={
                 "specs": {**record.specs, metric.name + _at(settings.get("size")): spec},
                 "measures": [*record.measures, *result.measures],
                 "tables": [*record.tables, *result.tables],
                 "warnings": [*record.warnings, *result.warnings],
-                "values": _with_columns(record.values, result.columns),
+                "values": values,
             }
         )
     lacking = [metric.name for metric in metrics if metric.needs_truth and scored.truth is None]
@@ -444,13 +448,6 @@ def with_metrics(record: Record, metrics: tuple[Metric, ...], scored: Scored) ->
         undefined = f"{scored.unknown}: undefined are {', '.join(lacking)}."
         record = record.changed(warnings=[*record.warnings, undefined])
     return record
-
-
-def _with_columns(values: Values | None, columns: Mapping[str, Sequence[float]]) -> Values | None:
-    if values is None or not columns:
-        return values
-    held = {name: list(column) for name, column in columns.items()}
-    return values.model_copy(update={"columns": {**values.columns, **held}})
 
 
 # Recovery

@@ -256,8 +256,10 @@ class ReaderGradients:
         return NormStatistics(*(self._tokens(part, block).flatten(0, 1) for part in at))
 
     def _tokens(self, x: Tensor, block: slice) -> Tensor:
-        x = _last_columns(x, self.columns).unflatten(0, (self.times, -1))
-        return at_least_fp32(x.flatten(1, 2)[:, block])
+        # Zeros stand in front where a tensor holds fewer columns.
+        missing = self.columns - x.shape[1]
+        x = F.pad(x, (0, 0) * (x.ndim - 2) + (missing, 0)) if missing > 0 else x[:, -self.columns :]
+        return at_least_fp32(x.unflatten(0, (self.times, -1)).flatten(1, 2)[:, block])
 
     def _stream(self, x: Tensor, block: slice, keep_steps: bool) -> Tensor:
         tokens = self._tokens(x, block)
@@ -269,12 +271,6 @@ def _constant(weight: Tensor, bias: Tensor | None, norm_bias: Tensor | None) -> 
     if bias is None:
         return from_norm
     return at_least_fp32(bias) if from_norm is None else from_norm + bias
-
-
-def _last_columns(x: Tensor, columns: int) -> Tensor:
-    """The last `columns` columns, with zeros in front where a tensor holds fewer."""
-    missing = columns - x.shape[1]
-    return x[:, -columns:] if missing <= 0 else F.pad(x, (0, 0) * (x.ndim - 2) + (missing, 0))
 
 
 def _contraction_bytes(device: torch.device) -> int:

@@ -102,8 +102,13 @@ class _Shares(NamedTuple):
 
     def add(self, model: Model, chunk: Batch) -> None:
         taken, _ = model.run(chunk)
-        streams, written = _streams(taken, chunk.mask), _written(model, taken, chunk.mask)
-        near = proximities(streams, written, model.graph)
+        # What the readers of each stage see.
+        seen: list[Tensor] = []
+        for layer in taken.layers:
+            seen += [layer.before] if layer.mlp is None else [layer.before, layer.middle]
+        seen.append(taken.final)
+        streams = torch.stack([at_least_fp32(stream[chunk.mask]) for stream in seen], dim=1)
+        near = proximities(streams, _written(model, taken, chunk.mask), model.graph)
         total = near.sum(-1)
         # NaN, of activations that overflow, counts as defined and is refused in the end.
         defined = total != 0
@@ -153,16 +158,6 @@ def proximities(
         distances = torch.cdist(streams[:, first:], vectors, p=1.0)
         near[:, first:, writers] = (norms[:, first:] - distances).clamp(min=0)
     return near
-
-
-def _streams(
-    taken: Trace, real: Bool[Tensor, "batch pos"]
-) -> Float[Tensor, "tokens streams d_model"]:
-    """What the readers of each stage see at real tokens."""
-    seen: list[Tensor] = []
-    for layer in taken.layers:
-        seen += [layer.before] if layer.mlp is None else [layer.before, layer.middle]
-    return torch.stack([at_least_fp32(stream[real]) for stream in (*seen, taken.final)], dim=1)
 
 
 def _written(

@@ -33,6 +33,10 @@ def _layer(block: nn.Module, config: Any) -> Layer:
     fused = find(attention, "c_attn.weight").data.t()
     q, k, v = fused.split(fused.shape[1], dim=0)
     q_bias, k_bias, v_bias = find(attention, "c_attn.bias").data.split(fused.shape[1])
+    # Not all versions of transformers keep what scores of attention are multiplied by.
+    scale = d_head**-0.5 if config.scale_attn_weights else 1.0
+    if config.scale_attn_by_inverse_layer_idx:
+        scale = scale / (attention.layer_idx + 1)
     return Layer(
         Attention(
             norm=layer_norm(find(block, "ln_1")),
@@ -41,7 +45,7 @@ def _layer(block: nn.Module, config: Any) -> Layer:
             v=projection(v, v_bias, d_head),
             out=find(attention, "c_proj.weight").data.unflatten(0, (attention.num_heads, d_head)),
             out_bias=find(attention, "c_proj.bias").data,
-            scale=_scale(config, d_head, attention.layer_idx),
+            scale=scale,
         ),
         Mlp(
             norm=layer_norm(find(block, "ln_2")),
@@ -52,9 +56,3 @@ def _layer(block: nn.Module, config: Any) -> Layer:
             act=activation(config.activation_function),
         ),
     )
-
-
-def _scale(config: Any, d_head: int, layer: int) -> float:
-    """What scores of attention are multiplied by; not all versions of transformers keep it."""
-    scale = d_head**-0.5 if config.scale_attn_weights else 1.0
-    return scale / (layer + 1) if config.scale_attn_by_inverse_layer_idx else scale
