@@ -43,6 +43,7 @@ from mechassay.prompts.batch import NO_TOKEN
 from mechassay.prompts.interchange_batch import InterchangeBatch
 from mechassay.prompts.interchanges import InterchangePair
 from mechassay.prompts.pairs import Pair
+from mechassay.tasks.accuracy import score_prompts
 from mechassay.testing.tiny import (
     FAMILIES,
     build,
@@ -399,7 +400,7 @@ def test_dtype_and_tokenizer_are_those_of_the_model() -> None:
 def test_a_trained_ground_truth_no_longer_does_its_task() -> None:
     model, task = ma.load_model("truth-ioi-trained"), ma.load_task("truth-ioi")
     examples = task.examples("test", limit=40)
-    scored = ma.tasks.accuracy.score_prompts
+    scored = score_prompts
     prompts = [each.prompt for each in examples]
     assert scored(model, prompts).greedy.mean() == 1
     assert scored(untrained(model), prompts).greedy.mean() < 0.3

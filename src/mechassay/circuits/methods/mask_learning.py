@@ -330,7 +330,7 @@ def _masked_runs(
     for chosen, chunk in batch.select(wanted).chunks(budget):
         rows = [wanted[row] for row in chosen]
         contrast = Contrast.run(decoder, chunk)
-        examples = _Examples(decoder, objective, chunk, contrast)
+        examples = _MaskedExamples(decoder, objective, chunk, contrast)
         for sample in range(method.samples):
             places = [sample * len(batch) + row for row in rows] if method.per_example else [sample]
             mask = drawn[places]
@@ -339,7 +339,7 @@ def _masked_runs(
             yield rows, places, mask, partial(examples.losses, method, sample)
 
 
-class _Examples(NamedTuple):
+class _MaskedExamples(NamedTuple):
     """Some examples that masks are run on."""
 
     decoder: Decoder
