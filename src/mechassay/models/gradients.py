@@ -67,7 +67,7 @@ def masked_readout(
     return _MaskedRun(decoder, contrast, mask.to(contrast.other.embed)).readout()
 
 
-class _Changes:
+class _MaskedChanges:
     """What every writer changed, in one buffer, and in the backward pass the gradients by it.
 
     The readers of a stage see one product of the mask with all that was written before them. The
@@ -195,7 +195,7 @@ class _Enter(torch.autograd.Function):
     """The mask: what follows it in the order reads it."""
 
     @staticmethod
-    def forward(ctx: Any, mask: Tensor, changes: _Changes) -> Tensor:
+    def forward(ctx: Any, mask: Tensor, changes: _MaskedChanges) -> Tensor:
         ctx.changes = changes
         return mask.new_empty(0)
 
@@ -210,7 +210,7 @@ class _Write(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, order: Tensor, change: Tensor, attended: Tensor | None, changes: _Changes
+        ctx: Any, order: Tensor, change: Tensor, attended: Tensor | None, changes: _MaskedChanges
     ) -> Tensor:
         begin, end = changes.n_written, changes.n_written + change.shape[1]
         ctx.place = slice(None), slice(begin, end), slice(None), slice(-change.shape[2], None)
@@ -237,7 +237,7 @@ class _Read(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, order: Tensor, changes: _Changes, rows: slice, readers: slice, n_pos: int
+        ctx: Any, order: Tensor, changes: _MaskedChanges, rows: slice, readers: slice, n_pos: int
     ) -> Float[Tensor, "batch readers pos d_model"]:
         ctx.changes, ctx.rows, ctx.readers = changes, rows, readers
         return changes.seen(rows, readers, n_pos)
@@ -245,7 +245,7 @@ class _Read(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
-        changes: _Changes = ctx.changes
+        changes: _MaskedChanges = ctx.changes
         if ctx.readers.stop == changes.graph.n_readers:
             changes.begin_gradients()
         changes.add_gradient(ctx.rows, ctx.readers, gradient)
@@ -260,7 +260,7 @@ class _MaskedRun:
     ) -> None:
         self.decoder, self.graph, self.contrast = decoder, decoder.graph, contrast
         self.reference, self.columns = contrast.other, contrast.other.embed.shape[1]
-        self.changes = _Changes(decoder, mask, self.reference.embed)
+        self.changes = _MaskedChanges(decoder, mask, self.reference.embed)
         self.order = _Enter.apply(mask, self.changes)
 
     def readout(self) -> Readout:
