@@ -29,8 +29,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike, DTypeLike
 from scipy.optimize import root_scalar
-from scipy.special import ndtr, ndtri, stdtrit
-from scipy.stats import beta
+from scipy.special import betaincinv, ndtr, ndtri, stdtrit
 
 from mechassay.utils.display import OneLine
 
@@ -179,8 +178,8 @@ def proportion_interval(
 def clopper_pearson(hits: float, size: float, level: float = LEVEL) -> Interval:
     """Clopper and Pearson's interval of a proportion: `hits` of `size` independent examples."""
     tail = (1 - level) / 2
-    low = float(beta.ppf(tail, hits, size - hits + 1)) if hits > 0 else 0.0
-    high = float(beta.ppf(1 - tail, hits + 1, size - hits)) if size > hits else 1.0
+    low = float(betaincinv(hits, size - hits + 1, tail)) if hits > 0 else 0.0
+    high = float(betaincinv(hits + 1, size - hits, 1 - tail)) if size > hits else 1.0
     return Interval(low, high, level)
 
 
