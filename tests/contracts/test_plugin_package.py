@@ -26,6 +26,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.guard
 def test_a_method_and_a_metric_of_one_file_each(installed: Path, tmp_path: Path) -> None:
     lines = (METHOD / "src" / "my_method" / "eap_corrupted.py").read_text().count("\n")
     assert lines <= MOST_LINES

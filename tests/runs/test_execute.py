@@ -182,6 +182,7 @@ def test_a_killed_worker_costs_its_cell_one_more_try(tmp_path: Path) -> None:
     assert len(list(out.glob("records/*/*.json"))) == 3 * len(MODELS)
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize("deaths", [1, 2, 3])
 def test_workers_that_die_are_begun_three_times_at_most(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaths: int
@@ -208,6 +209,7 @@ def test_workers_that_die_are_begun_three_times_at_most(
         assert begun == [4, 3, 2]
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize("keep", [0, 40])
 def test_a_record_that_was_cut_off_is_set_aside_and_made_again(tmp_path: Path, keep: int) -> None:
     two = job(methods=("eap",), random_rankings=5)

@@ -33,6 +33,8 @@ from mechassay.utils.display import SILENT
 from studies.robust.discovery import Redrawn, Robust, check_apart, labels_of
 from studies.robust.tails import MEAN, CVaR, Mixture, Tail, Weights, WorstGroup
 
+pytestmark = pytest.mark.guard
+
 METHOD = EAPIGInputs(steps=2)
 LABELS = ["a", "b", "a", "b", "a", "b"]
 

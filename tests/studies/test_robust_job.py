@@ -29,6 +29,8 @@ from studies.robust.discovery import strata_grid
 from studies.robust.job import RobustJob
 from studies.robust.page import EMPTY, OWN, RobustPage, over_repeats
 
+pytestmark = pytest.mark.guard
+
 METHOD = EAPIGInputs(steps=2)
 
 

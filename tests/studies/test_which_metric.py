@@ -20,6 +20,8 @@ from studies.which_metric import contrasts, measures, scorings, study, tables, t
 from studies.which_metric.__main__ import main
 from studies.which_metric.measures import Area, CutCircuits, Ends, Smallest
 
+pytestmark = pytest.mark.guard
+
 QUICK = study.Settings(
     n_train=6, n_test=12, methods={name: name for name in ("eap", "exact", "eap-ig-inputs")}
 )

@@ -130,6 +130,7 @@ def test_what_is_written_ends_as_what_it_is(save: Any, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.guard
 def test_a_run_ends_with_the_line_and_goes_on_when_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
