@@ -204,6 +204,7 @@ class Robust:
             scores = self.method.score(
                 model, pairs.batch, chosen, progress=progress, examples=steps.draw, weigh=weigh
             )
+            assert isinstance(scores, EdgeScores)
             return self._finished(scores, pairs, seed, {"n_examples": len(pairs.batch)})
         scores, more = _Rounds(
             self, model, pairs, chosen, {} if known is None else known, progress
