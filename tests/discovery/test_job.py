@@ -237,6 +237,11 @@ def test_backward_rules_are_chosen_on_validation_pairs(tmp_path: Path) -> None:
     )
     torch.testing.assert_close(kept.values.nan_to_num(), alone.values.nan_to_num())
     assert record.method.args["backward"] == "auto" and record.has_table("stability")
+    assert dict(zip(*record.table("candidates").columns.values(), strict=True)) == tried
+    # Of pairs too few for parts, resamples are found by the candidate that was chosen.
+    few = replace(job, train_limit=6, resamples=2)
+    (record,) = run(few, tmp_path / "few", progress=SILENT).records
+    assert len(record.table("resamples")) == 2 and not record.has_table("stability")
 
 
 def test_a_penalty_is_searched_on_validation_pairs(

@@ -195,5 +195,5 @@ def test_halves_may_be_of_templates(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "two halves of the templates of the pairs" in str(stability_sections([record]))
     assert "draws the templates of the training pairs" in str(resamples_sections([record]))
     monkeypatch.undo()
-    with pytest.raises(BadUsage, match="two templates or more; the 24 train pairs of .* have 1"):
+    with pytest.raises(BadUsage, match="of 2 templates or more; the 24 train pairs of .* have 1"):
         run(job, tmp_path / "one", progress=SILENT)

@@ -244,6 +244,19 @@ def test_gradients_equal_those_of_the_dense_definition(masked_forward_case: Subj
             assert not gradient[:, ~legal].any()
 
 
+def test_a_mask_that_was_changed_in_between_is_refused() -> None:
+    case = subject("gpt2", torch.float64)
+    leaf = case.model.graph.legal.double()[None].requires_grad_()
+    with torch.enable_grad():
+        mask = leaf * 1.0
+        loss = masked_readout(
+            case.model.decoder, Contrast.run(case.model.decoder, case.batch), mask
+        ).all()
+        mask.mul_(0.5)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.sum().backward()
+
+
 def test_gradients_reach_weights_where_the_mask_is_constant() -> None:
     """Each entry of a weight's gradient against a central difference."""
     case = subject("qwen2", torch.float64)

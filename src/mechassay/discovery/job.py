@@ -31,7 +31,7 @@ from mechassay.circuits.drawing import Drawing, draw_circuit
 from mechassay.circuits.evaluation import METRICS
 from mechassay.circuits.evaluation.ablation import ABLATIONS
 from mechassay.circuits.graph_files import load_scores
-from mechassay.circuits.methods.method import check_pairing
+from mechassay.circuits.methods.method import check_pairing, versions_of
 from mechassay.circuits.methods.stability import SELECTIONS, PartScores, is_mean_of_pairs
 from mechassay.circuits.profiles import VERSIONS, Profile
 from mechassay.circuits.scores import DRAWN_EDGES, SCORES_SHA256, EdgeScores, largest_drawable
@@ -104,10 +104,10 @@ class CircuitsJob(CircuitsPlan, Job):
 
     def definitions(self) -> dict[str, int]:
         """See `Job.definitions`: of methods and metrics."""
-        methods = [typed.method for typed in self.typed_methods()]
+        methods = [own for typed in self.typed_methods() for own in versions_of(typed.method)]
         metrics = [METRICS.make(text) for text in self.metrics]
         return {
-            **{f"method {method.name}": method.version for method in methods},
+            **{f"method {name}": version for name, version in methods},
             **{f"metric {metric.name}": metric.version for metric in metrics},
         }
 

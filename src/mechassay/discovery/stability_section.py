@@ -20,16 +20,16 @@ from mechassay.utils.display import interval, number, share
 
 READING = {
     "Jaccard": (
-        "The pairs are dealt into two halves, many times, and each half finds its own circuit of as"
-        " many edges: the edges that both circuits have, over those that one of them has. In"
-        " brackets are the middle 90 % of the splits. Random signs: the same after the scores of"
-        " each part of the pairs (a twentieth, where there are enough) were multiplied by +1 or -1,"
-        " so that edges scatter as they do and none has an effect. Chance: two random circuits of"
-        " this size."
+        "The pairs (under --over templates, the templates) are dealt into two halves, many times,"
+        " and each half finds its own circuit of as many edges: the edges that both circuits have,"
+        " over those that one of them has. In brackets are the middle 90 % of the splits. Random"
+        " signs: the same after the scores of each part of the pairs (a twentieth, where there are"
+        " enough) were multiplied by +1 or -1, so that edges scatter as they do and none has an"
+        " effect. Chance: two random circuits of this size."
     ),
     "Stable edges": (
         "Those that at least 95 % of the halves have. A half has half of the pairs, so as many"
-        " fresh pairs would agree at least as much."
+        " fresh ones would agree at least as much."
     ),
     "Rank agreement": (
         "Spearman's correlation of the scores of two halves, over the edges of the circuit."

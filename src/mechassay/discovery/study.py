@@ -43,6 +43,8 @@ from mechassay.circuits.graph_files import ENDINGS, load_scores, read_graph_file
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.method import Method, method_name, paired, settings
 from mechassay.circuits.methods.stability import (
+    GROUPS_A_PART,
+    LEAST_PARTS,
     RESAMPLES,
     SELECTIONS,
     PartScores,
@@ -180,10 +182,11 @@ class Study:
             about |= {"pairing": job.pairing, "kept": len(batch), "alone": n_alone}
         if role == "train" and job.over == "templates":
             names = tuple(name for name in templates if name is not None)
-            if len(names) < len(batch) or len(set(names)) < 2:
+            least = 2 if job.resamples else LEAST_PARTS * GROUPS_A_PART
+            if len(names) < len(batch) or len(set(names)) < least:
                 raise BadUsage(
-                    f"--over templates needs pairs of two templates or more; the {len(batch)} train"
-                    f" pairs of {self.task.name} have {len(set(names))}."
+                    f"--over templates needs pairs of {least} templates or more; the {len(batch)}"
+                    f" train pairs of {self.task.name} have {len(set(names))}."
                 )
             batch = dataclasses.replace(batch, groups=names)
             about |= {"templates": len(set(names))}
@@ -465,6 +468,12 @@ class Study:
             cell=dict(cell.of),
             data=data,
         )
+        if "candidate" in scores.provenance:
+            tried = scores.provenance[f"CMD on {self.validation[0]} pairs"]
+            rows = [{"candidate": name, "cmd": value} for name, value in tried.items()]
+            record = record.changed(
+                tables=[*record.tables, Table.of("candidates", ("candidate",), rows)]
+            )
         if stability := self.stability(cell, scores):
             record = record.changed(tables=[*record.tables, stability])
         if job.resamples:
@@ -499,6 +508,9 @@ class Study:
         train = self.ablated(self.train, typed.ablation)
         chosen = train.select(resampled_rows(train, number, seed))
         method, progress = typed.method, self.bench.progress
+        for candidate in getattr(method, "candidates", tuple)():
+            if method_name(candidate) == scores.provenance["candidate"]:
+                method = candidate
         return method.score(self.model, chosen, self.objective, progress=progress)
 
     def _areas_of_resample(self, cell: Cell, scores: Ranked, number: int) -> dict[str, float]:

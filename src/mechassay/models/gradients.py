@@ -196,12 +196,15 @@ class _Enter(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, mask: Tensor, changes: _MaskedChanges) -> Tensor:
+        # Saved, so that autograd refuses a mask that was changed in place.
+        ctx.save_for_backward(mask)
         ctx.changes = changes
         return mask.new_empty(0)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, _: Tensor) -> tuple[Tensor, None]:
+        _ = ctx.saved_tensors
         return ctx.changes.by_mask, None
 
 

@@ -239,7 +239,8 @@ class VariableStudy:
         if hypothesis.right is not None and model.name in KNOWN_SITES:
             about["hypothesis"] = "right" if hypothesis.right else "wrong"
         method = Spec(name=featurizer)
-        if job.train_at is not None and featurizer != "full-vector":
+        in_heads = isinstance(localization, HeadLocalization)
+        if job.train_at is not None and featurizer != "full-vector" and not in_heads:
             method = Spec(name=featurizer, args={"train_at": job.train_at})
         chosen = self.selections(variable)
         VariableAlignment.of(

@@ -247,7 +247,7 @@ def test_conductance_of_two_steps_by_parts() -> None:
         values[legal], (into / len(batch))[legal].float(), rtol=1e-6, atol=1e-7
     )
     constants = ablate(model, batch, "mean", progress=SILENT)
-    with pytest.raises(BadUsage, match="conductance needs the counterfactual run"):
+    with pytest.raises(BadUsage, match="needs the counterfactual run; constants have none"):
         Conductance().score(model, constants, progress=SILENT)
 
 
@@ -277,7 +277,7 @@ def test_auto_names_what_validation_pairs_decide_between() -> None:
     assert method.forwards(case.model.graph, 3) == 5 * EAPIGInputs(steps=2).forwards(
         case.model.graph, 3
     )
-    with pytest.raises(BadUsage, match="backward=auto needs validation pairs"):
+    with pytest.raises(BadUsage, match="backward=auto is chosen on validation pairs"):
         method.score(case.model, case.batch, progress=SILENT)
 
 

@@ -53,7 +53,9 @@ def test_members_are_two_methods_that_score_edges() -> None:
     with pytest.raises(BadUsage, match="nap scores neurons"):
         Ensemble("eap+nap").score(tiny.model, tiny.batch, progress=SILENT)
     with pytest.raises(UnknownName, match="eap-ig-inputs"):
-        Ensemble("eap+eap-ig-input").score(tiny.model, tiny.batch, progress=SILENT)
+        Ensemble("eap+eap-ig-input")
+    with pytest.raises(BadUsage, match="auto is chosen on validation pairs"):
+        Ensemble("eap+eap:backward=auto")
     with pytest.raises(UnknownName, match="least"):
         Ensemble(how="last")  # pyright: ignore[reportArgumentType]
     assert EAPIGInputs().name in Ensemble().members

@@ -4,14 +4,20 @@ single edges, and what it does with constants.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from mechassay.circuits import (
+    EAP,
     Circuit,
     EAPIGInputs,
+    EdgeScores,
     ExactNodePatching,
     ExactPatching,
     ExactTop,
@@ -23,6 +29,7 @@ from mechassay.models.forward import constants_of, trace
 from mechassay.models.objectives import load_objective
 from mechassay.prompts.batch import Batch
 from mechassay.testing.tiny import Subject, subject
+from mechassay.utils import checkpoint
 from mechassay.utils.display import SILENT
 
 
@@ -160,6 +167,37 @@ def test_the_top_edges_are_exact_and_all_others_estimated(case: Subject, edges: 
     assert torch.equal(scores.values[legal & ~top], estimate.values[legal & ~top])
 
 
+def test_a_resumed_run_with_other_edges_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An estimate whose last bits differ may choose another edge, which was not patched yet."""
+    case = subject("gpt2", torch.float64)
+    monkeypatch.setattr(checkpoint, "EVERY_SECONDS", 0.0)
+    method, kept, calls = ExactTop(edges=12, estimate="eap"), tmp_path / "kept", []
+    plain, add = ExactPatching().score(case.model, case.batch, progress=SILENT), ExactTop.add
+
+    def killed(self: ExactTop, *args: Any) -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        add(self, *args)
+
+    monkeypatch.setattr(ExactTop, "add", killed)
+    with pytest.raises(KeyboardInterrupt):
+        method.score(case.model, case.batch, progress=SILENT, checkpoint=kept)
+    assert kept.is_file()
+    score = EAP.score
+
+    def reversed_estimate(self: EAP, *args: Any, **options: Any) -> EdgeScores:
+        scores = score(self, *args, **options)
+        return replace(scores, values=1 / scores.values)
+
+    monkeypatch.setattr(EAP, "score", reversed_estimate)
+    other = method.score(case.model, case.batch, progress=SILENT, checkpoint=kept)
+    top = EAP().score(case.model, case.batch, progress=SILENT).top(12, by="magnitude").edges
+    torch.testing.assert_close(other.values[top], plain.values[top], rtol=1e-5, atol=1e-6)
+
+
 def test_what_exact_top_costs_and_refuses() -> None:
     case = subject("gpt2")
     graph = case.model.graph
@@ -168,7 +206,9 @@ def test_what_exact_top_costs_and_refuses() -> None:
     assert ExactTop(edges=9, estimate="eap").forwards(graph, 3) < every
     for name in ("ifr", "nap", "random"):
         with pytest.raises(BadUsage, match=f"{name} does not estimate the effect of an edge"):
-            ExactTop(estimate=name).score(case.model, case.batch, progress=SILENT)
+            ExactTop(estimate=name)
+    with pytest.raises(BadUsage, match="eap:backward=auto is chosen on validation pairs"):
+        ExactTop(estimate="eap:backward=auto")
     with pytest.raises(BadUsage, match="edges of at least 1; got 0"):
         ExactTop(edges=0)
 

@@ -205,4 +205,4 @@ def test_wrong_settings_are_refused() -> None:
     with pytest.raises(BadUsage, match="warm=nap gives scores of neurons"):
         replace(SHORT, warm="nap").score(tiny.model, tiny.batch, progress=SILENT)
     with pytest.raises(UnknownName, match="eap"):
-        replace(SHORT, warm="eapp").score(tiny.model, tiny.batch, progress=SILENT)
+        Matryoshka(warm="eapp")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mechassay.errors import BadUsage
 from mechassay.utils.registry import Registry
 
 if TYPE_CHECKING:
@@ -48,3 +49,18 @@ def load_method(name: str, **settings: Any) -> Method:
         BadUsage: a setting of another type, or out of its range.
     """
     return METHODS.make(name, **settings)
+
+
+def inner_method(who: str, name: str) -> Method:
+    """The method that another one uses, by name and settings.
+
+    Raises:
+        UnknownName, BadUsage: as `load_method`; one that validation pairs would have to choose.
+    """
+    method = load_method(name)
+    if getattr(method, "candidates", tuple)():
+        raise BadUsage(
+            f"{who}: {name} is chosen on validation pairs, which a method within another has not;"
+            " name the one to use."
+        )
+    return method

@@ -155,7 +155,7 @@ class GradientMethod(ABC, Generic[ScoresT]):
         """
         if self.backward == AUTO:
             raise BadUsage(
-                f"{self.name}: backward=auto needs validation pairs, which a run of circuits has;"
+                f"{self.name}: backward=auto is chosen on validation pairs by a run of circuits;"
                 " in Python score each of candidates(), or name the rules."
             )
         model, chosen = backward_model(model, self.backward), load_objective(objective)
@@ -287,7 +287,7 @@ class Conductance(EdgeGradientMethod):
     @torch.no_grad()
     def add(self, model: Model, chunk: Batch, objective: Objective, into: Tensor) -> None:
         if constants_of(chunk) is not None:
-            raise BadUsage(f"{self.name} needs the counterfactual run; ablations have none.")
+            raise BadUsage(f"{self.name} needs the counterfactual run; constants have none.")
         decoder, contrast = model.decoder, Contrast.run(model.decoder, chunk)
         ctx, start, past = contrast.ctx, contrast.start, contrast.clean
         other = contrast.other.embed

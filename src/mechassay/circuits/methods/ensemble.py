@@ -6,8 +6,8 @@
     least   the smallest magnitude of the same quotients, with their sign if all agree in it, else
             0: an edge counts for as much as every method says
 
-Estimates that err in different places agree on what is there. Ensembles of methods were the best
-entry for circuits in the shared task on MIB's track (BlackboxNLP 2025).
+Estimates that err in different places agree on what is there. Ensembles were an entry for circuits
+in the shared task on MIB's track (Mondorf et al. 2025).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jaxtyping import Float
 from scipy.stats import rankdata
 from torch import Tensor
 
-from mechassay.circuits.methods import load_method
+from mechassay.circuits.methods import inner_method
 from mechassay.circuits.methods.method import Method, provenance_of
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage
@@ -54,6 +54,7 @@ class Ensemble:
                 "ensemble: members names two or more methods with + between, such as"
                 f" eap-ig-inputs+ifr; got {self.members!r}."
             )
+        self.inner()
 
     def score(
         self,
@@ -67,9 +68,9 @@ class Ensemble:
         """See `Method.score`; the last member alone keeps a checkpoint.
 
         Raises:
-            UnknownName, BadUsage: no such method, or one that does not score edges.
+            BadUsage: a member that does not score edges.
         """
-        batch, methods = model.batch(pairs), self._methods()
+        batch, methods = model.batch(pairs), self.inner()
         rows: list[Tensor] = []
         for method in methods:
             kept = checkpoint if method is methods[-1] else None
@@ -87,10 +88,11 @@ class Ensemble:
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
         """See `Method.forwards`: those of all members."""
-        return sum(method.forwards(graph, n_pairs) for method in self._methods())
+        return sum(method.forwards(graph, n_pairs) for method in self.inner())
 
-    def _methods(self) -> list[Method]:
-        return [load_method(name) for name in self.members.split("+")]
+    def inner(self) -> list[Method]:
+        """The members."""
+        return [inner_method(self.name, name) for name in self.members.split("+")]
 
 
 def combined(scores: Float[Tensor, "methods edges"], how: str) -> Float[Tensor, "edges"]:

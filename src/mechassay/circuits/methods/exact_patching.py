@@ -14,6 +14,7 @@ sum of the layer's heads and output bias.
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,9 +25,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechassay.circuits.methods import load_method
+from mechassay.circuits.methods import inner_method
 from mechassay.circuits.methods.eap import EdgeGradientMethod
-from mechassay.circuits.methods.method import provenance_of, resumable_sum
+from mechassay.circuits.methods.method import Method, provenance_of, resumable_sum
 from mechassay.circuits.scores import EdgeScores, NodeScores, Scores
 from mechassay.errors import BadUsage
 from mechassay.models.decoder import Readout
@@ -55,6 +56,16 @@ class PatchBatch(NamedTuple):
     writers: Sequence[int]
     n_scores: int
     wanted: Bool[Tensor, "writers readers"] | None = None
+
+
+def _digest(blocks: Sequence[PatchBatch]) -> str:
+    """Of what is patched, in its order."""
+    digest = hashlib.sha256()
+    for block in blocks:
+        digest.update(repr((block.rows, block.layer, block.kind, list(block.writers))).encode())
+        if block.wanted is not None:
+            digest.update(block.wanted.numpy().tobytes())
+    return digest.hexdigest()
 
 
 class Patching:
@@ -241,7 +252,7 @@ class PatchingMethod(ABC, Generic[ScoresT]):
         zeros = torch.zeros(self.shape(model.graph), dtype=model.accumulator, device=model.device)
         sums = resumable_sum(
             self.name,
-            key_of({**about, "blocks": len(todo), "graph": model.graph.fingerprint}),
+            key_of({**about, "blocks": _digest(todo), "graph": model.graph.fingerprint}),
             {"total": zeros},
             ((block.n_scores, block) for block in todo),
             add,
@@ -378,6 +389,7 @@ class ExactTop(_EdgePatching):
 
     def __post_init__(self) -> None:
         check_settings(self, self.name)
+        self.inner()
 
     def score(
         self,
@@ -391,7 +403,7 @@ class ExactTop(_EdgePatching):
         """See `Method.score`.
 
         Raises:
-            BadUsage: also where the estimate is none of this effect.
+            As `Method.score`.
         """
         batch, layers = model.batch(pairs), [*range(model.graph.n_layers), -1]
         first = self._estimate().score(model, batch, objective, progress=progress)
@@ -415,8 +427,12 @@ class ExactTop(_EdgePatching):
         patched = 2.0 + 0.26 * min(self.edges, graph.n_edges)
         return self._estimate().forwards(graph, n_pairs) + patched * n_pairs
 
+    def inner(self) -> list[Method]:
+        """The estimate."""
+        return [self._estimate()]
+
     def _estimate(self) -> EdgeGradientMethod:
-        method = load_method(self.estimate)
+        method = inner_method(self.name, self.estimate)
         if not isinstance(method, EdgeGradientMethod):
             raise BadUsage(
                 f"exact-top: {self.estimate} does not estimate the effect of an edge; name a method"

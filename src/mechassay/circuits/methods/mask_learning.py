@@ -133,9 +133,7 @@ class MaskMethod(ABC, Generic[LossT]):
         examples: DrawExamples | None = None,
         weigh: WeighExamples | None = None,
     ) -> EdgeScores | NodeScores:
-        """See `Method.score`; scores are probabilities.
-
-        The objective plays a part only if `loss` is "objective".
+        """See `Method.score`; scores are in [0, 1]. Under the loss "kl" the objective has no part.
 
         Args:
             examples: what each step is on; `batch_size` of the pairs if not given.

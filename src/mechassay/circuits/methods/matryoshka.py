@@ -21,8 +21,8 @@ of its ablation, the losses are
 
 The reported score of an edge is its mask averaged over sizes, spaced evenly in log k: it rises with
 s and is in (0, 1), so that rankings by value and by magnitude are one. Deviations: scores begin
-at those of another method if `warm` names one; masks of one step after the first are of mirrored
-sizes (n - k), or in `both` of the rest.
+at the ranks of another method if `warm` names one; the second half of a step's masks have the
+mirrored sizes, n - k or, even in log, n / k, and in `both` they are the rest of the first half.
 """
 
 # pyright: reportIncompatibleMethodOverride=false
@@ -36,8 +36,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechassay.circuits.methods import load_method
+from mechassay.circuits.methods import inner_method
 from mechassay.circuits.methods.mask_learning import MaskMethod, Masks
+from mechassay.circuits.methods.method import Method
 from mechassay.circuits.scores import EdgeScores, NodeScores
 from mechassay.errors import BadUsage
 from mechassay.models.graph import Graph
@@ -89,6 +90,11 @@ class Matryoshka(MaskMethod[Loss]):
                 f"matryoshka: loss=both needs an even number of samples, half of the circuit and"
                 f" half of the rest; got {self.samples}."
             )
+        self.inner()
+
+    def inner(self) -> list[Method]:
+        """The method that the training starts from, if any."""
+        return [inner_method(self.name, self.warm)] if self.warm else []
 
     def losses(
         self, value: Values, ends: Callable[[], tuple[Values, Values]], sample: int
@@ -107,8 +113,8 @@ class Matryoshka(MaskMethod[Loss]):
         self, model: Model, batch: Batch, objective: Objective
     ) -> tuple[Masks, torch.optim.Optimizer]:
         masks = _Nested(model.graph, self, model.device, model.accumulator)
-        if self.warm:
-            own = load_method(self.warm).score(model, batch, objective, progress=SILENT)
+        for method in self.inner():
+            own = method.score(model, batch, objective, progress=SILENT)
             wanted = EdgeScores if self.level == "edge" else NodeScores
             if not isinstance(own, wanted):
                 raise BadUsage(
@@ -121,7 +127,7 @@ class Matryoshka(MaskMethod[Loss]):
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
         """See `Method.forwards`: the training, and the method that it starts from."""
-        first = load_method(self.warm).forwards(graph, n_pairs) if self.warm else 0.0
+        first = sum(method.forwards(graph, n_pairs) for method in self.inner())
         return first + super().forwards(graph, n_pairs)
 
 
@@ -138,8 +144,8 @@ class _Nested(Masks):
 
     @torch.no_grad()
     def start_from(self, order: Tensor) -> None:
-        """Scores that fall evenly along an order of flat places."""
-        values = self.scores.new_zeros(self.shape.numel())
+        """Scores that fall evenly along an order of flat places; others are the lowest."""
+        values = self.scores.new_full((self.shape.numel(),), -WARM_RANGE / 2)
         spread = torch.linspace(WARM_RANGE / 2, -WARM_RANGE / 2, len(order))
         values[order.to(values.device)] = spread.to(values)
         self.scores.copy_(values[self.places])

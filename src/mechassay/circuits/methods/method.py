@@ -48,8 +48,9 @@ class Method(Protocol):
     version: ClassVar[int]
 
     # A method may also have `candidates() -> Sequence[Method]`: what validation pairs decide
-    # between (`discovery.study`); and `mean_of_pairs = True`: its scores of pairs are the mean of
-    # its scores of each, so that how they vary costs no second run (`circuits.methods.stability`).
+    # between (`discovery.study`); `inner() -> Sequence[Method]`: those that it uses, whose versions
+    # are a part of its own; and `mean_of_pairs = True`: its scores of pairs are the mean of its
+    # scores of each, so that how they vary costs no second run (`circuits.methods.stability`).
 
     def score(
         self,
@@ -93,6 +94,12 @@ def method_name(method: Method) -> str:
     return " ".join([method.name, *([",".join(changed)] if changed else [])])
 
 
+def versions_of(method: Method) -> list[tuple[str, int]]:
+    """Name and version of a method, and of those that it uses."""
+    inner: Sequence[Method] = getattr(method, "inner", tuple)()
+    return [(method.name, method.version), *(own for part in inner for own in versions_of(part))]
+
+
 def provenance_of(
     method: Method, model: Model, batch: Batch, objective: Objective
 ) -> dict[str, Any]:
@@ -100,6 +107,7 @@ def provenance_of(
     return {
         "method": method.name,
         "method_version": method.version,
+        **({"inner_versions": inner} if (inner := versions_of(method)[1:]) else {}),
         "settings": settings(method),
         "model": model.name,
         "objective": objective.name,
