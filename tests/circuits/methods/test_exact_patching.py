@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mechassay.circuits import (
     EAP,
+    METHODS,
     Circuit,
     EAPIGInputs,
     EdgeScores,
@@ -196,6 +197,11 @@ def test_a_resumed_run_with_other_edges_begins_anew(
     other = method.score(case.model, case.batch, progress=SILENT, checkpoint=kept)
     top = EAP().score(case.model, case.batch, progress=SILENT).top(12, by="magnitude").edges
     torch.testing.assert_close(other.values[top], plain.values[top], rtol=1e-5, atol=1e-6)
+
+
+def test_one_layer_is_typed_as_a_number() -> None:
+    assert METHODS.make("exact:layers=-1") == ExactPatching(layers=(-1,))
+    assert METHODS.make("exact:layers=(0,-1)").layers == (0, -1)
 
 
 def test_what_exact_top_costs_and_refuses() -> None:
