@@ -56,10 +56,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """All tests of a file run in one worker, so that what they share is made once."""
+    """All tests of a file run in one worker, so that what they share is made once; but those that
+    take minutes and share nothing each where there is room.
+    """
     from xdist.scheduler import LoadFileScheduling
 
-    return LoadFileScheduling(config, log)
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            apart = nodeid.startswith("tests/docs/test_coverage.py")
+            return nodeid if apart else super()._split_scope(nodeid)
+
+    return ByFile(config, log)
 
 
 def pytest_collection_finish() -> None:
