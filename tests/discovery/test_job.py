@@ -238,6 +238,8 @@ def test_backward_rules_are_chosen_on_validation_pairs(tmp_path: Path) -> None:
     torch.testing.assert_close(kept.values.nan_to_num(), alone.values.nan_to_num())
     assert record.method.args["backward"] == "auto" and record.has_table("stability")
     assert dict(zip(*record.table("candidates").columns.values(), strict=True)) == tried
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert f"{kept.provenance['candidate']}, of 4 by CMD on validation pairs" in page
     # Of pairs too few for parts, resamples are found by the candidate that was chosen.
     few = replace(job, train_limit=6, resamples=2)
     (record,) = run(few, tmp_path / "few", progress=SILENT).records

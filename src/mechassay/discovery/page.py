@@ -27,6 +27,7 @@ from mechassay.circuits.drawing import score_text
 from mechassay.circuits.evaluation.chance import SIGN, against_chance, n_groups, n_methods
 from mechassay.circuits.evaluation.curve import SMALLEST
 from mechassay.circuits.evaluation.differences import AreaName, Differences, differences_of
+from mechassay.circuits.methods.method import CANDIDATES
 from mechassay.circuits.methods.stability import STABILITY
 from mechassay.discovery.stability_section import READING as STABILITY_READING
 from mechassay.discovery.stability_section import (
@@ -646,6 +647,12 @@ def _cells(
         if name in RANKED:
             cells.append(ranks.get(name, ""))
     notes: list[str] = []
+    if record.has_table(CANDIDATES):
+        tried = record.table(CANDIDATES)
+        # An undefined area is never the lowest.
+        best = int(np.nan_to_num(tried.numbers("cmd"), nan=math.inf).argmin())
+        name = tried.columns["candidate"][best]
+        notes.append(f"{name}, of {len(tried)} by CMD on validation pairs")
     n_undefined = max((m.n_undefined for m in record.measures if m.of == "result"), default=0)
     if n_undefined:
         notes.append(f"undefined at {n_undefined} sizes")

@@ -41,7 +41,7 @@ from mechassay.circuits.evaluation.faithfulness import (
 from mechassay.circuits.evaluation.metrics import Metric, Scored, recovery_of, with_metrics
 from mechassay.circuits.graph_files import ENDINGS, load_scores, read_graph_file
 from mechassay.circuits.methods import METHODS
-from mechassay.circuits.methods.method import Method, method_name, paired, settings
+from mechassay.circuits.methods.method import CANDIDATES, Method, method_name, paired, settings
 from mechassay.circuits.methods.stability import (
     GROUPS_A_PART,
     LEAST_PARTS,
@@ -468,11 +468,12 @@ class Study:
             cell=dict(cell.of),
             data=data,
         )
-        if "candidate" in scores.provenance:
+        # Of a file of scores the candidates are those of another run.
+        if "candidate" in scores.provenance and cell.typed["method"] not in job.scores:
             tried = scores.provenance[f"CMD on {self.validation[0]} pairs"]
             rows = [{"candidate": name, "cmd": value} for name, value in tried.items()]
             record = record.changed(
-                tables=[*record.tables, Table.of("candidates", ("candidate",), rows)]
+                tables=[*record.tables, Table.of(CANDIDATES, ("candidate",), rows)]
             )
         if stability := self.stability(cell, scores):
             record = record.changed(tables=[*record.tables, stability])

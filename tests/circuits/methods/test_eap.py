@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mechassay.circuits import EAP, Conductance, EAPIGInputs, ablate, evaluate
+from mechassay.circuits import EAP, Conductance, EAPIGActivations, EAPIGInputs, ablate, evaluate
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.attribution import (
     ReaderGradients,
@@ -226,6 +226,13 @@ def test_conductance_adds_up_at_the_logits_and_is_one_gradient_in_one_step(case:
         torch.testing.assert_close(one, gradient, rtol=1e-6, atol=1e-7)
 
 
+def test_two_prompts_that_are_one_have_no_conductance() -> None:
+    case = subject("gemma2", torch.float64)
+    same = replace(case.batch, counterfactual=case.batch.clean)
+    values = Conductance().score(case.model, same, progress=SILENT).values
+    assert float(values[case.model.graph.legal].abs().max()) < 1e-12
+
+
 def test_conductance_of_two_steps_by_parts() -> None:
     """Each step is the estimate of one gradient between two prompts that lie on the path."""
     case = subject("gpt2", torch.float64)
@@ -274,9 +281,9 @@ def test_auto_names_what_validation_pairs_decide_between() -> None:
     method = EAPIGInputs(steps=2, backward="auto")
     names = [candidate.backward for candidate in method.candidates()]
     assert names == ["plain", "gim", "attnlrp", "relp"] and EAP().candidates() == ()
-    assert method.forwards(case.model.graph, 3) == 5 * EAPIGInputs(steps=2).forwards(
-        case.model.graph, 3
-    )
+    for plain in (EAP(), EAPIGInputs(steps=2), Conductance(), EAPIGActivations()):
+        auto = replace(plain, backward="auto")
+        assert auto.forwards(case.model.graph, 3) == 5 * plain.forwards(case.model.graph, 3)
     with pytest.raises(BadUsage, match="backward=auto is chosen on validation pairs"):
         method.score(case.model, case.batch, progress=SILENT)
 

@@ -133,10 +133,14 @@ class GradientMethod(ABC, Generic[ScoresT]):
         """Forward passes with gradients that are alive at once for one example."""
         return 1 if self.path is None else len(self.path[0])
 
+    def passes(self, graph: Graph) -> float:
+        """Of one pair: two runs, and a forward and a backward pass for each copy."""
+        return 3.0 if self.instead else 2.0 + 2.0 * self.copies
+
     def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`: two runs, and a forward and a backward pass for each copy."""
-        once = (3.0 if self.instead else 2.0 + 2.0 * self.copies) * n_pairs
-        return (len(BACKWARD) + 1) * once if self.backward == AUTO else once
+        """See `Method.forwards`; of "auto" all rules, and the chosen ones again in parts."""
+        times = len(BACKWARD) + 1 if self.backward == AUTO else 1
+        return times * self.passes(graph) * n_pairs
 
     def score(
         self,
@@ -307,9 +311,9 @@ class Conductance(EdgeGradientMethod):
             contract(model, replace(contrast, clean=after, other=before), gradients, into)
             before = after
 
-    def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`: a run, and one that is differentiated, for each step."""
-        return (2.0 + 3.0 * self.steps) * n_pairs * super().forwards(graph, 1) / 4.0
+    def passes(self, graph: Graph) -> float:
+        """Of one pair: two runs, and a run and one that is differentiated for each step."""
+        return 2.0 + 3.0 * self.steps
 
 
 Reading = Literal["paper", "mib-2025"]
@@ -358,9 +362,9 @@ class EAPIGActivations(IntegratedMethod[EdgeScores], EdgeGradientMethod):
         add_runs = _own_runs if self.reading == "paper" else _all_runs
         add_runs(model, contrast, objective, *self.path_of(chunk), into)
 
-    def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`: a step at a sublayer resumes half a network on average."""
-        return (2.0 + 1.5 * self.steps * len(graph.stages())) * n_pairs
+    def passes(self, graph: Graph) -> float:
+        """Of one pair: two runs; a step at a sublayer resumes half a network on average."""
+        return 2.0 + 1.5 * self.steps * len(graph.stages())
 
 
 class Sublayer(NamedTuple):

@@ -6,7 +6,8 @@
     least   the smallest magnitude of the same quotients, with their sign if all agree in it, else
             0: an edge counts for as much as every method says
 
-Estimates that err in different places agree on what is there. Ensembles were an entry for circuits
+Estimates that err in different places agree on what is there. A mean bears a member that does not
+see an edge at all; the other two do not. Ensembles were an entry for circuits
 in the shared task on MIB's track (Mondorf et al. 2025).
 """
 
@@ -42,7 +43,7 @@ class Ensemble:
         how: how their scores are combined.
     """
 
-    members: str = "eap-ig-inputs+eap"
+    members: str = "eap-ig-inputs+eap-ig-inputs:backward=gim"
     how: Literal["mean", "rank", "least"] = "mean"
     name: ClassVar[str] = "ensemble"
     version: ClassVar[int] = 1

@@ -9,20 +9,17 @@ moves with the scores, so that with p = m (1 - m)
 
     dL/ds_j = p_j / T (dL/dm_j - sum_i p_i dL/dm_i / sum_i p_i).
 
-With v the objective of an example under the mask, and full and empty those of the whole model and
-of its ablation, the losses are
+With v the objective of an example under the mask, and full and empty those of model and ablation:
 
     overshoot    -v, as published: a circuit may outdo the model
-    match        |v - full|
-    squared      (v - full)^2
-    agreement    min(|v - full|, |full - empty|): the sum that 1 - A of `circuits.series` divides
+    match        |v - full|; `squared` its square
+    agreement    min(|v - full|, |full - empty|), what 1 - A of `circuits.series` sums up
     kl           KL(P_full || P_mask) at the last token
     both         |v - full|, and |v - empty| with the rest of the edges in place of the circuit
 
-The reported score of an edge is its mask averaged over sizes, spaced evenly in log k: it rises with
-s and is in (0, 1), so that rankings by value and by magnitude are one. Deviations: scores begin
-at the ranks of another method if `warm` names one; the second half of a step's masks have the
-mirrored sizes, n - k or, even in log, n / k, and in `both` they are the rest of the first half.
+The reported score is an edge's mean mask over sizes, even in log k. It rises with s and is in
+(0, 1), so that both rankings are one. Deviations: `warm` starts from another method's ranks; the
+second half of a step's masks have mirrored sizes, or in `both` are the rest of the first half.
 """
 
 # pyright: reportIncompatibleMethodOverride=false
@@ -63,7 +60,8 @@ class Matryoshka(MaskMethod[Loss]):
     mask is that of all edges out of it. Other fields as in `MaskMethod`.
 
     Attributes:
-        samples: masks a step for all of its examples; of `both` an even number.
+        samples: masks a step for all of its examples; of `both` an even number. The mirror of a
+            size k of n is n - k, or n / k where sizes are even in log.
         sizes: k is drawn uniformly from 1 to n, or its logarithm is.
         temperature: T.
         lr: of Adam.

@@ -39,6 +39,8 @@ from mechassay.utils.checkpoint import checkpointed
 from mechassay.utils.display import BAR, Progress
 
 Part = TypeVar("Part")
+CANDIDATES = "candidates"
+"""The table of a record with what validation pairs decided between, and the CMD of each there."""
 
 
 class Method(Protocol):
