@@ -311,7 +311,14 @@ def _reach(limit: float | None, n_drawn: int) -> str:
 def _overshoot(record: Record, area: AreaName) -> str:
     if area != "cpr" or not record.value(area) > 1:
         return ""
-    return " A CPR above 1 is overshoot: circuits leave out edges that work against the answer."
+    overshoot = (
+        " A CPR above 1 is overshoot: circuits leave out edges that work against the answer."
+    )
+    rows = _below_full(record, "value")
+    if not len(rows):
+        return overshoot
+    most = float(np.nanmax(rows.numbers("agreement"), initial=0))
+    return f"{overshoot} Pair by pair they keep at most {_percent(most)} of what ablation changes."
 
 
 def _denominator(record: Record) -> tuple[float, float]:

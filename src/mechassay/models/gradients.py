@@ -88,6 +88,7 @@ class _MaskedChanges:
         norms = [layer.attention.post_norm for layer in decoder.layers]
         posts = [norm for norm in norms if norm is not None]
         self.attended = embed.new_empty(len(mask), len(posts), *shape)
+        self.learns_attended = False
         self.post: Norm | None = None
         if posts:
             weights = torch.stack([norm.weight for norm in posts])
@@ -141,8 +142,11 @@ class _MaskedChanges:
         norm, before, mixed = self._mixed(rows, readers, n_pos)
         by_normed = by_sums[:, None].expand_as(mixed)
         by_mixed = norm.pull_back(by_normed, norm.statistics(mixed))
-        by_before = by_mixed - norm.pull_back(by_normed, norm.statistics(before))
-        self.by_attended[:, layers.start : layers.stop, :, -n_pos:] += by_before.sum(2)
+        if self.learns_attended:
+            every = by_normed.sum(2, keepdim=True)
+            by_before = by_mixed.sum(2, keepdim=True)
+            by_before = by_before - norm.pull_back(every, norm.statistics(before))
+            self.by_attended[:, layers.start : layers.stop, :, -n_pos:] += by_before[:, :, 0]
         flat = by_mixed.to(by_sums.dtype).flatten(3)
         heads, by_heads = (
             self._heads(x, layers)[..., -n_pos:, :] for x in (self.values, self.by_values)
@@ -220,6 +224,7 @@ class _Write(torch.autograd.Function):
         changes.values[ctx.place] = changes.of_masks(change)
         ctx.changes, ctx.layer = changes, (begin - 1) // changes.graph.writers_per_layer
         if attended is not None:
+            changes.learns_attended |= ctx.needs_input_grad[2]
             changes.attended[:, ctx.layer] = attended.view_as(changes.attended[:, ctx.layer])
         changes.n_written = end
         return order.new_empty(0)
