@@ -165,7 +165,8 @@ def agreeing_by_value(record: Record, agreement: float) -> Record:
 
 
 def test_circuits_by_value_that_collapse_point_to_magnitudes(make_record: Make) -> None:
-    collapsed = agreeing_by_value(make_record("eap"), 0.1)
+    record = make_record("eap")
+    collapsed = agreeing_by_value(record, 0.1)
     assert verdicts([collapsed])[-1] == (
         "Read the circuits of eap by magnitude: they keep 90 % of what ablation changes; those by"
         " value keep 10 % at best."
