@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 # Before transformers is imported anywhere, which reads it once.
@@ -17,7 +18,7 @@ import torch
 from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
-from helpers.shapes import check_arrays_alone
+from helpers.shapes import check_again, check_arrays_alone
 
 check_arrays_alone()
 
@@ -69,6 +70,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     return ByFile(config, log)
 
 
+def pytest_runtest_setup() -> None:
+    """Shapes are checked anew in each test."""
+    check_again()
+
+
 def pytest_collection_finish() -> None:
     """Modules and tests stay to the end: looking through them for cycles, again and again, would
     take a fifteenth of the time.
@@ -107,3 +113,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for mark, reason in left_out.items():
             if reason and mark in item.keywords:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="module")
+def undrawn_charts() -> Iterator[None]:
+    """Charts of pages are empty: drawing them takes a sixth of the time of a small run, and tests
+    of runs do not look at them.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mechassay.results.plots.svg", lambda figure: "<svg></svg>")
+        yield

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -37,6 +38,7 @@ SEPARABLE = {
 """Rooms that could leave: modules that may import them, by how their names begin."""
 
 
+@cache
 def modules() -> dict[str, Path]:
     """Every module by its name below the package; a folder by its own."""
     names: dict[str, Path] = {}
@@ -62,6 +64,7 @@ def files_imported(source: str, known: Collection[str]) -> set[str]:
     return inside & set(known)
 
 
+@cache
 def imports() -> dict[str, set[str]]:
     """What each module imports. The package's own names are no module of it."""
     files = modules()
@@ -138,7 +141,10 @@ PAGES = Registry("page", {"i": "mechassay.i:Page"})
 def test_no_module_needs_what_only_posix_has() -> None:
     only_posix = {"fcntl", "grp", "posix", "pwd", "resource", "termios", "tty"}
     for path in PACKAGE.rglob("*.py"):
-        for node in ast.parse(path.read_text()).body:
+        source = path.read_text("utf-8")
+        if not any(name in source for name in only_posix):
+            continue
+        for node in ast.parse(source).body:
             names = [alias.name for alias in getattr(node, "names", [])]
             module = [node.module] if isinstance(node, ast.ImportFrom) else []
             imported = (

@@ -14,7 +14,7 @@ from mechassay.runs.options import options_of
 from mechassay.testing import check_job
 
 LESS = {
-    "variables": {"featurizers": ("das",)},
+    "variables": {"featurizers": ("das",), "steps": 5},
     "circuits": {"models": ("truth-previous-token", "truth-induction")},
 }
 LONG = {"adversarial-paper", "adversarial-search"}

@@ -23,6 +23,8 @@ from mechassay.runs.folder import RunFolder
 from mechassay.testing.checks import numbers
 from mechassay.utils.display import SILENT
 
+pytestmark = pytest.mark.usefixtures("undrawn_charts")
+
 JOB = CircuitsJob(
     ("truth-ioi",),
     methods=("eap",),

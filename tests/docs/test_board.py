@@ -28,6 +28,7 @@ def test_the_folder_has_the_archive_and_the_csvs_alone() -> None:
     }
 
 
+@pytest.mark.guard
 def test_the_csvs_are_those_of_the_runs(runs: Path, tmp_path: Path) -> None:
     boards = BoardsFolder.of(runs, tmp_path)
     assert not boards.unreadable

@@ -33,14 +33,14 @@ def test_a_notebook_has_few_lines_of_code(path: Path) -> None:
     assert sum(bool(line) and not line.startswith("#") for line in lines) <= MOST_LINES
 
 
-QUICK = "first-circuit"
+FIRST = "first-circuit"
 """The others run with --all."""
 
 
 @pytest.fixture(
     scope="module",
     params=[
-        path if path.stem == QUICK else pytest.param(path, marks=pytest.mark.slow)
+        pytest.param(path, marks=pytest.mark.guard if path.stem == FIRST else pytest.mark.slow)
         for path in NOTEBOOKS
     ],
     ids=[path.stem for path in NOTEBOOKS],
@@ -63,7 +63,7 @@ def test_a_notebook_runs_and_draws(page: Path) -> None:
 
 
 def test_the_first_circuit_is_the_one_that_was_built_in(page: Path) -> None:
-    if page.stem != "first-circuit":
+    if page.stem != FIRST:
         return
     known = load_truth("truth-ioi").verified["counterfactual"].circuit.names()
     shown = re.findall(r"'(\S+->\S+)'", page.read_text("utf-8"))

@@ -32,6 +32,8 @@ from mechassay.results.records import Measure, Record, Spec, Table, provenance
 from mechassay.stats.distribution import Design
 from mechassay.utils.display import SILENT
 
+pytestmark = pytest.mark.usefixtures("undrawn_charts")
+
 RULES = board_rules()["circuits"]
 
 

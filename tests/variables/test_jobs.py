@@ -46,6 +46,8 @@ from mechassay.variables.mib_submission import mib_parts, validate, write_mib_fo
 from mechassay.variables.page import VariablesPage
 from mechassay.variables.verdicts import verdict_of
 
+pytestmark = pytest.mark.usefixtures("undrawn_charts")
+
 JOB: AlignmentsJob = SMALL_JOBS["alignments"]
 MODEL, TASK = "truth-ioi-trained", "truth-ioi"
 
@@ -442,12 +444,13 @@ def test_a_cell_leaves_its_features_and_says_what_it_ran_on(results: Results) ->
 
 
 def test_a_folder_grows_by_a_featurizer(tmp_path: Path) -> None:
-    first = run(ONE, tmp_path / "run", progress=SILENT)
-    wider = run(replace(ONE, featurizers=("das", "dbm")), tmp_path / "run", progress=SILENT)
+    one = replace(ONE, steps=8)
+    first = run(one, tmp_path / "run", progress=SILENT)
+    wider = run(replace(one, featurizers=("das", "dbm")), tmp_path / "run", progress=SILENT)
     assert [record.method.name for record in wider.records] == ["das", "dbm"]
     assert numbers(first).items() <= numbers(wider).items()
     with pytest.raises(BadUsage, match="layers"):
-        run(replace(ONE, layers="1"), tmp_path / "run", progress=SILENT)
+        run(replace(one, layers="1"), tmp_path / "run", progress=SILENT)
 
 
 def test_private_prompts_are_not_in_what_is_written(tmp_path: Path) -> None:

@@ -21,12 +21,15 @@ from mechassay.utils.display import SILENT
 from mechassay.variables.page import VariablesPage
 from mechassay.variables.verdicts import verdict_of
 
+pytestmark = pytest.mark.usefixtures("undrawn_charts")
+
 JOB = replace(
     SMALL_JOBS["variables"],
     models=("truth-ioi-trained",),
     layers="1,2",
     train_limit=20,
     test_limit=30,
+    steps=20,
 )
 
 
