@@ -46,6 +46,7 @@ from mechassay.variables.localization import (
     at_site,
     best_of,
     localize,
+    score_of,
     shown_cells,
 )
 from mechassay.variables.verdicts import CONTROLS as search_CONTROLS
@@ -76,6 +77,18 @@ def accuracies(
         values,
         (2,) * len(SITES),
     )
+
+
+def test_of_the_pairs_whose_answer_changes_the_best_site_is_another() -> None:
+    """An exchange without any effect is right on the four pairs whose answer stays; one of a whole
+    vector is right on three of the four others, and changes a neighbour on those.
+    """
+    changed = np.array([True] * 4 + [False] * 4)
+    nothing, whole = [0] * 4 + [1] * 4, [1, 1, 1, 0] + [0] * 4
+    both = accuracies([nothing, whole, nothing, nothing])
+    assert score_of(both, SITES[0]) > score_of(both, SITES[1])
+    assert score_of(both, SITES[0], changed) == (0.0, 0.0)
+    assert score_of(both, SITES[1], changed) == (0.75, 0.0)
 
 
 def a_fit() -> Fit:

@@ -14,7 +14,7 @@ from rich.console import Console
 from helpers.jobs import SMALL_JOBS
 from mechassay.results.console import print_tables
 from mechassay.results.page import render
-from mechassay.results.records import Failure, Record
+from mechassay.results.records import Failure, Record, Spec
 from mechassay.runs.execute import run
 from mechassay.runs.job import Results
 from mechassay.utils.display import SILENT
@@ -65,6 +65,14 @@ def test_of_equal_featurizers_the_one_of_fewer_features_is_told(results: Results
     (sentence,) = [b.text for b in VariablesPage().sections(of)[0].blocks if hasattr(b, "text")][:1]
     assert " by das, 3 features, " in sentence, "of 48"
     assert "wrong hypothesis" not in sentence
+    few = [
+        r.changed(method=Spec(name=r.method.name, args={**r.method.args, "train_at": 1}))
+        for r in of
+    ]
+    (sentence,) = [b.text for b in VariablesPage().sections(few)[0].blocks if hasattr(b, "text")][
+        :1
+    ]
+    assert "20 steps of training at the best site of whole vectors: accuracy" in sentence
 
 
 def test_the_full_vector_is_a_ceiling_and_named_where_it_alone_has_the_variable(

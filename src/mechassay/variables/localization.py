@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy.special import stdtrit
 
 from mechassay.errors import BadUsage, one_of
@@ -422,13 +422,15 @@ def _place_name(site: Site) -> str:
     return f"{heads}{site.position}"
 
 
-def score_of(accuracy_at: InterchangeAccuracy, site: Site) -> tuple[float, float]:
-    """What sites are chosen by: accuracy, then the mean log-odds."""
-    column = accuracy_at.column(site)
-    odds = accuracy_at.log_odds[RESULT][:, column]
+def score_of(
+    accuracy_at: InterchangeAccuracy, site: Site, rows: Bool[np.ndarray, "pairs"] | None = None
+) -> tuple[float, float]:
+    """What sites are chosen by: accuracy, then the mean log-odds, of all pairs or of `rows`."""
+    column, rows = accuracy_at.column(site), slice(None) if rows is None else rows
+    odds = accuracy_at.log_odds[RESULT][rows, column]
     defined = odds[np.isfinite(odds)]
     mean = float(defined.mean()) if len(defined) else 0.0
-    return float(accuracy_at.right[RESULT][:, column].mean()), mean
+    return float(accuracy_at.right[RESULT][rows, column].mean()), mean
 
 
 def at_site(fit: Fit, site: Site) -> Fit:

@@ -350,6 +350,9 @@ def _sentence(record: Record) -> str:
     n_features = _n_features(record)
     size = "" if n_features is None else f", {n_features:,} features"
     steps = f", {args['steps']:,} steps of training" if args.get("steps") else ""
+    if n_sites := args.get("train_at"):
+        best = "best site" if n_sites == 1 else f"{n_sites} best sites"
+        steps += f" at the {best} of whole vectors"
     what = "squared error" if measure == MSE else "accuracy"
     controls = [
         f"{IN_WORDS[control]} {own.value:.2f}"

@@ -59,7 +59,7 @@ class VariablesPlan:
         int | None,
         option(
             "Train only at so many sites of a variable: those where whole vectors do best on"
-            " validation pairs; at all sites if not given.",
+            " validation pairs whose answer changes; at all sites if not given.",
             least=1,
         ),
     ] = None

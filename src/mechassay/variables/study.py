@@ -184,7 +184,8 @@ class VariableStudy:
 
     def trained_sites(self, variable: str) -> tuple[Site, ...]:
         """Where featurizers of a variable are trained: everywhere, or where whole vectors do best
-        on validation pairs.
+        on the validation pairs whose answer changes. On the others an exchange without any effect
+        is right.
         """
         return self._once(f"trained {variable}", lambda: self._trained_sites(variable))
 
@@ -193,15 +194,11 @@ class VariableStudy:
         if n is None or n >= len(places):
             return places
         pairs = self.pairs(variable)
+        labels = pairs.labels["validation"]
         fit = FullVector().fit(self.model, pairs.batches["validation"], places)
-        whole = accuracy(
-            fit,
-            pairs.labels["validation"],
-            controls=(),
-            seed=self.job.seed,
-            progress=self.progress,
-        )
-        best = sorted(places, key=lambda site: score_of(whole, site), reverse=True)[:n]
+        whole = accuracy(fit, labels, controls=(), seed=self.job.seed, progress=self.progress)
+        changed = labels.changed if labels.changed.any() else None
+        best = sorted(places, key=lambda site: score_of(whole, site, changed), reverse=True)[:n]
         return tuple(site for site in places if site in best)
 
     @property
