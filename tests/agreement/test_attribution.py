@@ -10,16 +10,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from helpers.models import USUAL, families
 from mechassay.circuits.methods.attribution import clean_scores, interpolated_scores
 from mechassay.circuits.methods.eap import EAPIGActivations
 from mechassay.circuits.methods.exact_patching import ExactPatching
 from mechassay.models.hooks_reference import Recording, ReferenceModel, exact_precision
 from mechassay.models.objectives import CrossEntropy, LogitDiff
 from mechassay.prompts.batch import Batch
-from mechassay.testing.tiny import FAMILIES, Subject, subject
+from mechassay.testing.tiny import Subject, subject
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=families(quick=USUAL))
 def case(request: pytest.FixtureRequest) -> Subject:
     return subject(request.param, dtype=torch.float64)
 

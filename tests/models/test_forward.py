@@ -18,6 +18,7 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
+from helpers.models import USUAL, families
 from mechassay.circuits.methods.attribution import tapped_forward
 from mechassay.errors import BadPairs, UnknownName
 from mechassay.models.decoder import Context
@@ -25,14 +26,14 @@ from mechassay.models.forward import LayerTrace, Place, continued, forward, trac
 from mechassay.models.hooks_reference import ModuleNames, ReferenceModel, exact_precision
 from mechassay.models.model import Model, load_model, make_model
 from mechassay.prompts.pairs import Pair, filled
-from mechassay.testing.tiny import FAMILIES, Subject, build, subject, write_attn_only
+from mechassay.testing.tiny import Subject, build, subject, write_attn_only
 
 PLACES: tuple[Place, ...] = get_args(Place)
 EDITED = 1
 """The layer that edits are made in: one before it, one after it."""
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=families(quick=USUAL))
 def case(request: pytest.FixtureRequest) -> Subject:
     return subject(request.param, dtype=torch.float64)
 

@@ -28,9 +28,9 @@ VOCABULARY = 97
 FAMILIES = [
     *("gpt2", "gpt2_scaled", "neox", "neox_seq", "llama", "llama31"),
     *("mistral", "qwen2", "qwen3", "gemma2", "gemma3"),
-    *("gptj", "gpt_neo", "opt", "phi3", "olmo2", "olmo3", "gemma", "granite", "stablelm"),
-    *("stablelm_12b", "smollm3", "mixtral", "qwen3_moe", "olmoe", "falcon_7b", "falcon_40b"),
-    *("cohere", "cohere_plus", "cohere2"),
+    *("gptj", "gpt_neo", "opt", "phi3", "gemma", "granite", "stablelm", "stablelm_12b", "smollm3"),
+    *("mixtral", "qwen3_moe", "olmoe", "falcon_7b", "falcon_40b", "cohere", "cohere_plus"),
+    *("cohere2", "olmo3", "olmo2"),
 ]
 # Special tokens inside the vocabulary: transformers would warn about its own defaults.
 _SPECIAL: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}

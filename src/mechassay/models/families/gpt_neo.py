@@ -1,4 +1,4 @@
-"""GPT-Neo: LayerNorm, learned positions, attention scores without a scale, windows in some layers."""
+"""GPT-Neo: LayerNorm, learned positions, attention scores without a scale, windows in some."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OLMo-2 and OLMo-3: the Llama layout with norms after its sublayers, in place of those before them.
+"""OLMo-2 and OLMo-3: the Llama layout with norms after its sublayers, and none before them.
 
 Norms of queries and keys are over all heads together. OLMo-3 has sliding windows, and a rotary
 table for each kind of layer.
