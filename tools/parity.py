@@ -4,9 +4,9 @@
     python tools/parity.py --write   write it into docs/models.md, between its two marks
 
 A number is the largest absolute difference of a logit at the last column of three prompts of seven
-and five tokens, the shorter one padded on the left here and bare in transformers, relative to
-the largest logit. In float64 transformers rounds norms, softmaxes and routers to float32; the
-column is without that (`mechassay.models.hooks_reference.exact_precision`).
+and five tokens, the shorter one padded on the left here and bare in transformers. The largest
+logit is that of the float64 model. There transformers rounds norms, softmaxes and routers to
+float32; the column is without that (`mechassay.models.hooks_reference.exact_precision`).
 """
 
 from __future__ import annotations
@@ -29,26 +29,27 @@ BEGIN, END = "<!-- parity -->", "<!-- /parity -->"
 
 
 @torch.no_grad()
-def largest_error(name: str, dtype: torch.dtype) -> float:
-    """Of a family's tiny model in a dtype, by the largest logit."""
+def largest_error(name: str, dtype: torch.dtype) -> tuple[float, float]:
+    """Of a family's tiny model in a dtype, and its largest logit."""
     model, batch = make_model(build(name, dtype)), token_pairs()
     ours = model.run(batch)[0].readout(model.decoder).all()
     with exact_precision(model.hf) if dtype == torch.float64 else nullcontext():
         rows = [tokens[real][None] for tokens, real in zip(batch.clean, batch.mask, strict=True)]
         theirs = torch.cat([model.hf(row, use_cache=False).logits[:, -1] for row in rows])
     theirs = at_least_fp32(theirs)
-    return float((ours - theirs).abs().max() / theirs.abs().max())
+    return float((ours - theirs).abs().max()), float(theirs.abs().max())
 
 
 def table() -> str:
     """All families, with the versions that made it."""
     lines = [
-        "| tiny model | type | float64 | float32 | bfloat16 |",
-        "|---|---|---|---|---|",
+        "| tiny model | type | largest logit | float64 | float32 | bfloat16 |",
+        "|---|---|---|---|---|---|",
     ]
     for name in FAMILIES:
-        cells = [f"{largest_error(name, dtype):.0e}" for dtype in DTYPES]
-        lines.append(f"| {name} | `{configs()[name].model_type}` | {' | '.join(cells)} |")
+        errors, largest = zip(*(largest_error(name, dtype) for dtype in DTYPES), strict=True)
+        cells = " | ".join(f"{error:.0e}" for error in errors)
+        lines.append(f"| {name} | `{configs()[name].model_type}` | {largest[0]:.1f} | {cells} |")
     made = f"transformers {transformers.__version__}, PyTorch {torch.__version__.split('+')[0]}"
     return "\n".join([*lines, "", f"Made by `python tools/parity.py --write` with {made}."])
 

@@ -143,7 +143,7 @@ def configs() -> dict[str, Any]:
         "qwen3_moe": kinds.Qwen3MoeConfig(
             **_GROUPED,
             head_dim=12,
-            moe_intermediate_size=20,
+            moe_intermediate_size=24,
             num_experts=6,
             num_experts_per_tok=3,
             norm_topk_prob=True,

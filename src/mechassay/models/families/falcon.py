@@ -29,7 +29,9 @@ def decode(hf: PreTrainedModel) -> Decoder:
     """
     config = hf.config
     if config.alibi:
-        raise UnsupportedModel("falcon: ALiBi adds to attention scores (as in Falcon-RW).")
+        raise UnsupportedModel(
+            "falcon: ALiBi adds to attention scores (as in Falcon-RW); not supported."
+        )
     return Decoder(
         embedding=find(hf, "transformer.word_embeddings.weight").data,
         embed_scale=None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from mechassay.errors import BadPairs
 from mechassay.models.decoder import Decoder, Layer
 from mechassay.models.families.sublayers import attention, linear_mlp
 from mechassay.models.families.weights import find, layer_norm, optional
@@ -23,6 +24,9 @@ def decode(hf: PreTrainedModel) -> Decoder:
     act, table = hf.config.activation_function, find(hf, "transformer.h.0.attn.embed_positions")
 
     def rotary(like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        if int(positions.max()) >= len(table):
+            n = int(positions.max()) + 1
+            raise BadPairs(f"A prompt has {n:,} tokens; this model has {len(table):,} positions.")
         sin, cos = table.to(positions.device)[positions].to(like.dtype).chunk(2, dim=-1)
         return cos.repeat_interleave(2, dim=-1), sin.repeat_interleave(2, dim=-1)
 

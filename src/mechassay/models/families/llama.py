@@ -23,7 +23,9 @@ def decode(hf: PreTrainedModel) -> Decoder:
     config = hf.config
     if getattr(config, "clip_qkv", None) is not None:
         kind, most = config.model_type, config.clip_qkv
-        raise UnsupportedModel(f"{kind}: queries, keys and values are clipped at {most}.")
+        raise UnsupportedModel(
+            f"{kind}: queries, keys and values are clipped at {most}; not supported."
+        )
     layers = enumerate(find(hf, "model.layers"))
     return around(hf, tuple(_layer(block, config, index) for index, block in layers))
 

@@ -18,14 +18,18 @@ def decode(hf: PreTrainedModel) -> Decoder:
     """The decoder of an `OPTForCausalLM`.
 
     Raises:
-        UnsupportedModel: norms after the sublayers on the stream itself (OPT-350m), or none at the
+        UnsupportedModel: norms after the sublayers on the stream itself (OPT-350M), or none at the
             end, embeddings of another width than the stream, or norms without weights.
     """
     config = hf.config
     if not config.do_layer_norm_before:
-        raise UnsupportedModel("opt: norms change the stream itself (as in OPT-350m).")
+        raise UnsupportedModel(
+            "opt: norms change the stream itself (as in OPT-350M); not supported."
+        )
     if config.word_embed_proj_dim != config.hidden_size:
-        raise UnsupportedModel("opt: embeddings are projected to the width of the stream.")
+        raise UnsupportedModel(
+            "opt: embeddings are projected to the width of the stream; not supported."
+        )
     root = find(hf, "model.decoder")
     offset = root.embed_positions.offset
     return Decoder(
