@@ -46,10 +46,11 @@ def table() -> str:
         "| tiny model | type | largest logit | float64 | float32 | bfloat16 |",
         "|---|---|---|---|---|---|",
     ]
+    tiny = configs()
     for name in FAMILIES:
         errors, largest = zip(*(largest_error(name, dtype) for dtype in DTYPES), strict=True)
         cells = " | ".join(f"{error:.0e}" for error in errors)
-        lines.append(f"| {name} | `{configs()[name].model_type}` | {largest[0]:.1f} | {cells} |")
+        lines.append(f"| {name} | `{tiny[name].model_type}` | {largest[0]:.1f} | {cells} |")
     made = f"transformers {transformers.__version__}, PyTorch {torch.__version__.split('+')[0]}"
     return "\n".join([*lines, "", f"Made by `python tools/parity.py --write` with {made}."])
 

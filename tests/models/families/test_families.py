@@ -1,4 +1,4 @@
-"""Variants of families that the tiny models do not have, and models that are refused in one line."""
+"""Variants of families that the tiny models do not have; models that are refused in one line."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LONGROPE = {
 }
 VARIANTS: dict[str, Any] = {
     "gptj, whole heads turned": KINDS.GPTJConfig(
-        vocab_size=97, n_embd=32, n_layer=2, n_head=4, n_positions=64, rotary_dim=None
+        vocab_size=97, n_embd=32, n_layer=2, n_head=4, n_positions=64, rotary_dim=8
     ),
     "gpt_neo, all global": KINDS.GPTNeoConfig(
         **SMALL, num_layers=2, num_heads=4, attention_types=[[["global"], 2]]
@@ -178,9 +178,11 @@ def test_norms_of_all_heads_and_of_each_are_differentiated_by_rules(
 
 def test_the_page_s_parity_table_has_every_family() -> None:
     page = (Path(__file__).parents[3] / "docs" / "models.md").read_text("utf-8")
-    rows = [line.split(" | ") for line in page.split("<!-- parity -->")[1].splitlines()]
+    part = page.partition("<!-- parity -->")[2].partition("<!-- /parity -->")[0]
+    rows = [line.split(" | ") for line in part.splitlines()]
     listed = {row[0].removeprefix("| "): row for row in rows if row[0].startswith("| ")}
-    wanted = {name: f"`{configs()[name].model_type}`" for name in FAMILIES}
+    tiny = configs()
+    wanted = {name: f"`{tiny[name].model_type}`" for name in FAMILIES}
     assert {name: row[1] for name, row in listed.items() if name != "tiny model"} == wanted
     for name in FAMILIES:
         largest, float64, float32, _ = (float(x.strip(" |")) for x in listed[name][2:])

@@ -22,9 +22,9 @@ def decode(hf: PreTrainedModel) -> Decoder:
     """The decoder of a model with the Llama layout."""
     config = hf.config
     if getattr(config, "clip_qkv", None) is not None:
-        kind, most = config.model_type, config.clip_qkv
         raise UnsupportedModel(
-            f"{kind}: queries, keys and values are clipped at {most}; not supported."
+            f"{config.model_type}: queries, keys and values are clipped at {config.clip_qkv}; not"
+            " supported."
         )
     layers = enumerate(find(hf, "model.layers"))
     return around(hf, tuple(_layer(block, config, index) for index, block in layers))

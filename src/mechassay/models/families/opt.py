@@ -22,14 +22,13 @@ def decode(hf: PreTrainedModel) -> Decoder:
             end, embeddings of another width than the stream, or norms without weights.
     """
     config = hf.config
-    if not config.do_layer_norm_before:
-        raise UnsupportedModel(
-            "opt: norms change the stream itself (as in OPT-350M); not supported."
-        )
+    unlike = None
     if config.word_embed_proj_dim != config.hidden_size:
-        raise UnsupportedModel(
-            "opt: embeddings are projected to the width of the stream; not supported."
-        )
+        unlike = "embeddings are projected to the width of the stream"
+    if not config.do_layer_norm_before:
+        unlike = "norms change the stream itself (as in OPT-350M)"
+    if unlike is not None:
+        raise UnsupportedModel(f"opt: {unlike}; not supported.")
     root = find(hf, "model.decoder")
     offset = root.embed_positions.offset
     return Decoder(
