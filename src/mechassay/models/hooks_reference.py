@@ -234,14 +234,16 @@ class ReferenceModel:
         self.written_scale = getattr(config, "residual_multiplier", 1.0)
         self.logit_scale = getattr(config, "logit_scale", 1 / getattr(config, "logits_scaling", 1))
 
-    def _part(self, layer: int, path: str) -> nn.Module:
+    def part(self, layer: int, path: str) -> nn.Module:
+        """A module of a block."""
         return self.blocks[layer].get_submodule(path)
 
     def _normed(self, layer: int, norm: str | None, x: Tensor) -> Tensor:
-        return x if norm is None else self._part(layer, norm)(x)
+        return x if norm is None else self.part(layer, norm)(x)
 
     @property
-    def _mlp_modules(self) -> tuple[str, ...]:
+    def mlp_modules(self) -> tuple[str, ...]:
+        """Those that its MLP is, in order."""
         mlp = self.layout.mlp
         return (mlp,) if isinstance(mlp, str) else mlp
 
@@ -276,15 +278,15 @@ class ReferenceModel:
             output(embedding, "embed")
             entering(self.hf.get_submodule(names.final_norm), "final")
             for layer in range(self.graph.n_layers):
-                out = self._part(layer, f"{names.attention}.{names.out}")
-                first, last = self._mlp_modules[0], self._mlp_modules[-1]
+                out = self.part(layer, f"{names.attention}.{names.out}")
+                first, last = self.mlp_modules[0], self.mlp_modules[-1]
                 if names.head_norm is not None:
-                    entering(self._part(layer, names.head_norm), f"before{layer}")
-                entering(self._part(layer, names.mlp_norm or first), f"middle{layer}")
+                    entering(self.part(layer, names.head_norm), f"before{layer}")
+                entering(self.part(layer, names.mlp_norm or first), f"middle{layer}")
                 entering(out, f"z{layer}")
                 output(out, f"attended{layer}")
-                output(self._part(layer, names.post_mlp or last), f"mlp{layer}")
-                hook = self._part(layer, names.attention).register_forward_pre_hook(
+                output(self.part(layer, names.post_mlp or last), f"mlp{layer}")
+                hook = self.part(layer, names.attention).register_forward_pre_hook(
                     lambda m, args, kwargs, layer=layer: seen.__setitem__(
                         f"kwargs{layer}", (args, kwargs)
                     ),
@@ -323,7 +325,7 @@ class ReferenceModel:
 
     def _head_output(self, layer: int, z: Float[Tensor, "batch pos width"], head: int) -> Tensor:
         """What one head writes: W_O on its part of the mix alone, without the bias."""
-        out = self._part(layer, f"{self.layout.attention}.{self.layout.out}")
+        out = self.part(layer, f"{self.layout.attention}.{self.layout.out}")
         width = z.shape[-1] // self.graph.n_heads
         alone = torch.zeros_like(z)
         alone[..., head * width : (head + 1) * width] = z[..., head * width : (head + 1) * width]
@@ -333,7 +335,7 @@ class ReferenceModel:
         self, layer: int, head: int, q: Tensor, k: Tensor, v: Tensor, kwargs: dict[str, Any]
     ) -> Tensor:
         """One head of the original attention module, on separate query, key and value inputs."""
-        attention = self._part(layer, self.layout.attention)
+        attention = self.part(layer, self.layout.attention)
         caught: dict[str, Tensor] = {}
         with ExitStack() as stack:
             first, *others = map(attention.get_submodule, self.layout.projections)
@@ -349,20 +351,24 @@ class ReferenceModel:
             attention(hidden_states=q, **kwargs)
         return self._head_output(layer, caught["z"], head)
 
-    def _fused_hook(self, module: nn.Module, k: Tensor, v: Tensor) -> Callable[..., Tensor]:
-        """Queries from the module's own output, keys and values from other inputs, fused."""
+    @property
+    def fused_slots(self) -> Int[Tensor, "heads"]:
+        """Of what one matrix projects, head by head: query (0), key (1) or value (2)."""
         config, n = self.hf.config, self.graph.n_heads
-        # How many heads have one key and value head, and how many of these stand side by side
-        # with their queries: [queries, key, value] of each, or all queries, all keys, all values.
         shared = getattr(config, "num_key_value_heads", None) or n
         if config.model_type == "falcon":
-            shared = n if not config.multi_query else 1
+            shared = 1 if config.multi_query else n
             shared = config.num_kv_heads if config.new_decoder_architecture else shared
-        apart = config.model_type in ("gpt_neox", "falcon")
-        sizes = [n // shared, 1, 1] if apart else [n, shared, shared]
-        slots = (
-            torch.arange(3).repeat_interleave(torch.tensor(sizes)).repeat(shared if apart else 1)
-        )
+        if config.model_type in ("gpt_neox", "falcon"):
+            # Key and value heads stand beside the queries that share them.
+            return (
+                torch.arange(3).repeat_interleave(torch.tensor([n // shared, 1, 1])).repeat(shared)
+            )
+        return torch.arange(3).repeat_interleave(torch.tensor([n, shared, shared]))
+
+    def _fused_hook(self, module: nn.Module, k: Tensor, v: Tensor) -> Callable[..., Tensor]:
+        """Queries from the module's own output, keys and values from other inputs, fused."""
+        slots = self.fused_slots
 
         def hook(_: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
             forward = type(module).forward
@@ -404,7 +410,7 @@ class ReferenceModel:
                     total = reference.attended[layer]
                     for head in range(graph.n_heads):
                         total = total + self._edge(writer + head, reader, m, changes, noise, deltas)
-                    post = self._part(layer, layout.post_attention)
+                    post = self.part(layer, layout.post_attention)
                     x = x + post(total) - post(reference.attended[layer])
             return x
 
@@ -452,8 +458,8 @@ class ReferenceModel:
 
     def _mlp(self, layer: int, x: Tensor) -> Tensor:
         y = self._normed(layer, self.layout.mlp_norm, x)
-        for name in self._mlp_modules:
-            y = self._part(layer, name)(y)
+        for name in self.mlp_modules:
+            y = self.part(layer, name)(y)
         return self._normed(layer, self.layout.post_mlp, y) * self.written_scale
 
 
