@@ -361,10 +361,8 @@ class ReferenceModel:
             shared = config.num_kv_heads if config.new_decoder_architecture else shared
         if config.model_type in ("gpt_neox", "falcon"):
             # Key and value heads stand beside the queries that share them.
-            return (
-                torch.arange(3).repeat_interleave(torch.tensor([n // shared, 1, 1])).repeat(shared)
-            )
-        return torch.arange(3).repeat_interleave(torch.tensor([n, shared, shared]))
+            return torch.tensor(([0] * (n // shared) + [1, 2]) * shared)
+        return torch.tensor([0] * n + [1] * shared + [2] * shared)
 
     def _fused_hook(self, module: nn.Module, k: Tensor, v: Tensor) -> Callable[..., Tensor]:
         """Queries from the module's own output, keys and values from other inputs, fused."""
