@@ -59,7 +59,8 @@ def test_a_trace_is_what_hooks_see(case: Subject) -> None:
     layers: list[LayerTrace] = []
     final = forward(model.decoder, x, ctx, keep=layers)
     with exact_precision(model.hf), torch.no_grad():
-        hooked = ReferenceModel(model.hf, graph).record(batch.clean, batch.mask)
+        reference = ReferenceModel(model.hf, graph)
+        hooked = reference.record(batch.clean, batch.mask)
 
     def same(ours: Tensor, theirs: Tensor) -> None:
         torch.testing.assert_close(ours[batch.mask], theirs[batch.mask], rtol=0, atol=1e-10)
@@ -70,7 +71,7 @@ def test_a_trace_is_what_hooks_see(case: Subject) -> None:
         same(layer.middle, hooked.middle[index])
         heads = model.decoder.head_outputs(index, layer.z)
         for ours, theirs in zip(heads, hooked.writers[graph.heads(index)], strict=True):
-            same(ours, theirs)
+            same(ours * reference.written_scale, theirs)
         assert layer.mlp is not None
         same(layer.mlp, hooked.writers[graph.mlp_writer(index)])
         if layer.attended is not None:

@@ -61,7 +61,7 @@ class Norm:
         return self.frozen or self.eps is None
 
     def __call__(self, x: Float[Tensor, "*lead d"]) -> Float[Tensor, "*lead d"]:
-        if self.centred and not self.frozen and self.weight.ndim == 1:
+        if self.centred and self.eps is not None and not self.frozen and self.weight.ndim == 1:
             wide = at_least_fp32(x)
             weight = self.weight.to(wide.dtype)
             bias = None if self.bias is None else self.bias.to(wide.dtype)
@@ -277,8 +277,15 @@ class Experts(Mlp):
         self, number: int, y: Float[Tensor, "tokens d_model"]
     ) -> Float[Tensor, "tokens d_model"]:
         assert self.gate is not None
-        parts = {"up": self.up[number], "gate": self.gate[number], "down": self.down[number]}
-        return Mlp(self.norm, act=self.act, credit=self.credit, **parts).inside(y)
+        own = Mlp(
+            self.norm,
+            up=self.up[number],
+            gate=self.gate[number],
+            down=self.down[number],
+            act=self.act,
+            credit=self.credit,
+        )
+        return own.inside(y)
 
 
 @dataclass(frozen=True, eq=False)

@@ -394,7 +394,7 @@ class ReferenceModel:
         m = coefficients * legal
         keep = torch.ones(graph.n_writers, 1).to(coefficients) if neurons is None else neurons
         embedded = embeds
-        if embeds is None:
+        if embedded is None:
             embedded = self.hf.get_submodule(layout.embed)(tokens) * self.embed_scale
         changes: list[Tensor] = [keep[0] * (embedded - reference.writers[0])]
 
