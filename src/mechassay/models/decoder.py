@@ -357,7 +357,7 @@ class Decoder:
 
     @property
     def has_post_norm(self) -> bool:
-        """A layer's heads are summed and normed before they enter the stream (Gemma-2, Gemma-3)."""
+        """A layer's heads are summed and normed before they enter the stream (Gemma-2, OLMo-2)."""
         return any(layer.attention.post_norm is not None for layer in self.layers)
 
     def embed(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_model"]:
