@@ -5,21 +5,24 @@ derivatives of the reference by each edge's coefficient, in fp64.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
+from helpers.hooks import on_mlp_input
+from helpers.models import USUAL, families
 from mechassay.circuits.methods.attribution import clean_scores, interpolated_scores
 from mechassay.circuits.methods.eap import EAPIGActivations
 from mechassay.circuits.methods.exact_patching import ExactPatching
 from mechassay.models.hooks_reference import Recording, ReferenceModel, exact_precision
 from mechassay.models.objectives import CrossEntropy, LogitDiff
 from mechassay.prompts.batch import Batch
-from mechassay.testing.tiny import FAMILIES, Subject, subject
+from mechassay.testing.tiny import Subject, subject
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=families(quick=USUAL))
 def case(request: pytest.FixtureRequest) -> Subject:
     return subject(request.param, dtype=torch.float64)
 
@@ -227,41 +230,48 @@ def _hooked(
     hf, graph, batch, layout = case.model.hf, case.model.graph, case.batch, reference.layout
     handles, leaves, seen = [], {}, {}
 
-    def leaf(module: torch.nn.Module, reader: int) -> None:
-        def add(_: torch.nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            leaves[reader] = torch.zeros_like(args[0], requires_grad=True)
-            return (args[0] + leaves[reader], *args[1:])
-
-        handles.append(module.register_forward_pre_hook(add))
-
     def replaced(module: torch.nn.Module, value: Tensor) -> None:
-        handles.append(module.register_forward_hook(lambda m, a, out: value))
+        handles.append(
+            module.register_forward_hook(lambda m, a, out: value.clone().view(out.shape))
+        )
+
+    def with_leaf(x: Tensor, reader: int) -> Tensor:
+        leaves[reader] = torch.zeros_like(other.final, requires_grad=True)
+        return x + leaves[reader].view(x.shape)
 
     for layer in range(graph.n_layers):
-        leaf(reference._part(layer, layout.mlp_norm), graph.mlp_reader(layer))
+        handles += on_mlp_input(
+            reference, layer, partial(with_leaf, reader=graph.mlp_reader(layer))
+        )
         if layout.post_attention:
             handles.append(
-                reference._part(layer, layout.post_attention).register_forward_pre_hook(
+                reference.part(layer, layout.post_attention).register_forward_pre_hook(
                     lambda m, a, layer=layer: seen.__setitem__(layer, a[0].detach())
                 )
             )
-    leaf(hf.get_submodule(layout.final_norm), graph.logits)
+    handles.append(
+        hf.get_submodule(layout.final_norm).register_forward_pre_hook(
+            lambda m, args: (with_leaf(args[0], graph.logits), *args[1:])
+        )
+    )
     layer, kind = divmod(source - 1, 2)
     if source == 0:
         replaced(
             hf.get_submodule(layout.embed),
-            other.writers[0] + alpha * (clean.writers[0] - other.writers[0]),
+            (other.writers[0] + alpha * (clean.writers[0] - other.writers[0]))
+            / reference.embed_scale,
         )
     elif kind == 0:
         replaced(
-            reference._part(layer, f"{layout.attention}.{layout.out}"),
+            reference.part(layer, f"{layout.attention}.{layout.out}"),
             other.attended[layer] + alpha * (clean.attended[layer] - other.attended[layer]),
         )
     else:
         row = graph.mlp_writer(layer)
         replaced(
-            reference._part(layer, layout.post_mlp or layout.mlp),
-            other.writers[row] + alpha * (clean.writers[row] - other.writers[row]),
+            reference.part(layer, layout.post_mlp or reference.mlp_modules[-1]),
+            (other.writers[row] + alpha * (clean.writers[row] - other.writers[row]))
+            / reference.written_scale,
         )
     position_ids = case.model.decoder.context(batch.mask).position_ids
     logits = hf(
@@ -281,7 +291,7 @@ def _through_post_norms(
     """Head changes through their layer's post-norm, by autograd."""
     changed = deltas.clone()
     for layer, at in post.items():
-        norm = reference._part(layer, str(reference.layout.post_attention))
+        norm = reference.part(layer, str(reference.layout.post_attention))
         for head in range(case.model.graph.n_heads):
             row = case.model.graph.head(layer, head)
             changed[row] = torch.autograd.functional.jvp(norm, at, deltas[row])[1]

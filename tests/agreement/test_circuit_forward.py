@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from helpers.models import USUAL, families
 from mechassay.circuits.circuit import Circuit
 from mechassay.models.circuit_compiler import compile_circuit
 from mechassay.models.circuit_forward import run_circuit
 from mechassay.models.forward import Contrast
 from mechassay.models.hooks_reference import ReferenceModel, exact_precision
-from mechassay.testing.tiny import FAMILIES, Subject, subject
+from mechassay.testing.tiny import Subject, subject
 
 DENSITIES = (0.02, 0.06, 0.15, 0.4, 0.7, 0.95)
 
@@ -29,7 +30,7 @@ class Case:
     slow: dict[str, Tensor]
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=families(quick=USUAL))
 def case(request: pytest.FixtureRequest) -> Case:
     tiny = subject(request.param, dtype=torch.float64)
     model, batch = tiny.model, tiny.batch

@@ -25,12 +25,14 @@ from mechassay.testing.tiny import FAMILIES
 
 QUICK = ("gpt2", "llama", "gemma2")
 """They differ in most of what a decoder can get wrong."""
+USUAL = (*FAMILIES[: FAMILIES.index("gptj")], "olmoe", "cohere_plus", "olmo2")
+"""Those that tests of decoders run by default: with the others' parts, or like them."""
 
 
-def families(names: Sequence[str] = FAMILIES) -> list[Any]:
-    """The names, those of other families than `QUICK` marked."""
+def families(names: Sequence[str] = FAMILIES, quick: Sequence[str] = QUICK) -> list[Any]:
+    """The names, those of other families than the quick ones marked."""
     slow = pytest.mark.slow
-    return [name if name in QUICK else pytest.param(name, marks=slow) for name in names]
+    return [name if name in quick else pytest.param(name, marks=slow) for name in names]
 
 
 def word_tokenizer(*tasks: Task) -> transformers.PreTrainedTokenizerFast:

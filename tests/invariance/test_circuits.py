@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import mechassay as ma
+from helpers.models import USUAL, families
 from mechassay.circuits import Circuit, EdgeScores, evaluate
 from mechassay.circuits.methods import attribution
 from mechassay.circuits.methods.attribution import tapped_forward
@@ -19,7 +20,7 @@ from mechassay.models.forward import Contrast
 from mechassay.models.model import Model
 from mechassay.models.objectives import LogitDiff
 from mechassay.prompts.batch import Batch
-from mechassay.testing.tiny import FAMILIES, Subject, subject
+from mechassay.testing.tiny import Subject, subject
 
 METHODS: dict[str, Method] = {
     "eap": ma.circuits.EAP(),
@@ -187,7 +188,7 @@ def test_pruning_does_not_change_what_a_circuit_computes(case: Subject) -> None:
         )
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", families(quick=USUAL))
 def test_scores_of_a_writers_edges_sum_to_its_first_order_change(name: str) -> None:
     """sum_v S[u, v] = - <a'_u - a_u, dm/da_u>:
     the gradient at an output is the sum of those at all its readers.

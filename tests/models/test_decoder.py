@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
+from helpers.models import USUAL, families
 from mechassay.models.families import decode
 from mechassay.models.forward import forward, trace
 from mechassay.models.hooks_reference import exact_precision
 from mechassay.models.model import Model, make_model, sum_of_writers
 from mechassay.prompts.batch import Batch
-from mechassay.testing.tiny import FAMILIES, Subject, build, subject
+from mechassay.testing.tiny import Subject, build, subject
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=families(quick=USUAL))
 def exact(request: pytest.FixtureRequest) -> Subject:
     return subject(request.param, dtype=torch.float64)
 
@@ -24,7 +25,7 @@ def original_logits(model: Model, row: torch.Tensor) -> torch.Tensor:
         return model.hf(row[None], use_cache=False).logits[0]
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", families(quick=USUAL))
 def test_logits_in_fp32(name: str) -> None:
     tiny = subject(name)
     taken, _ = tiny.model.run(tiny.batch)
@@ -114,7 +115,7 @@ def test_logits_of_some_tokens_are_those_of_all(exact: Subject) -> None:
     torch.testing.assert_close(readout.at(tokens), readout.all().gather(1, tokens))
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", families(quick=USUAL))
 def test_weights_are_shared_with_the_original(name: str) -> None:
     hf = build(name)
     decoder = decode(hf)

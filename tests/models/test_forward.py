@@ -18,21 +18,23 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
+from helpers.hooks import on_mlp_input
+from helpers.models import USUAL, families
 from mechassay.circuits.methods.attribution import tapped_forward
 from mechassay.errors import BadPairs, UnknownName
 from mechassay.models.decoder import Context
 from mechassay.models.forward import LayerTrace, Place, continued, forward, trace
-from mechassay.models.hooks_reference import ModuleNames, ReferenceModel, exact_precision
+from mechassay.models.hooks_reference import ReferenceModel, exact_precision
 from mechassay.models.model import Model, load_model, make_model
 from mechassay.prompts.pairs import Pair, filled
-from mechassay.testing.tiny import FAMILIES, Subject, build, subject, write_attn_only
+from mechassay.testing.tiny import Subject, build, subject, write_attn_only
 
 PLACES: tuple[Place, ...] = get_args(Place)
 EDITED = 1
 """The layer that edits are made in: one before it, one after it."""
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=families(quick=USUAL))
 def case(request: pytest.FixtureRequest) -> Subject:
     return subject(request.param, dtype=torch.float64)
 
@@ -57,7 +59,8 @@ def test_a_trace_is_what_hooks_see(case: Subject) -> None:
     layers: list[LayerTrace] = []
     final = forward(model.decoder, x, ctx, keep=layers)
     with exact_precision(model.hf), torch.no_grad():
-        hooked = ReferenceModel(model.hf, graph).record(batch.clean, batch.mask)
+        reference = ReferenceModel(model.hf, graph)
+        hooked = reference.record(batch.clean, batch.mask)
 
     def same(ours: Tensor, theirs: Tensor) -> None:
         torch.testing.assert_close(ours[batch.mask], theirs[batch.mask], rtol=0, atol=1e-10)
@@ -68,7 +71,7 @@ def test_a_trace_is_what_hooks_see(case: Subject) -> None:
         same(layer.middle, hooked.middle[index])
         heads = model.decoder.head_outputs(index, layer.z)
         for ours, theirs in zip(heads, hooked.writers[graph.heads(index)], strict=True):
-            same(ours, theirs)
+            same(ours * reference.written_scale, theirs)
         assert layer.mlp is not None
         same(layer.mlp, hooked.writers[graph.mlp_writer(index)])
         if layer.attended is not None:
@@ -91,7 +94,9 @@ def shape(model: Model, place: Place, n: int, columns: int) -> tuple[int, ...]:
 
 def added_to_output(delta: Tensor) -> Callable[..., Any]:
     return lambda module, args, output: (
-        (output[0] + delta, *output[1:]) if isinstance(output, tuple) else output + delta
+        (output[0] + delta, *output[1:])
+        if isinstance(output, tuple)
+        else output + delta.view(output.shape)
     )
 
 
@@ -99,43 +104,53 @@ def added_to_input(delta: Tensor) -> Callable[..., Any]:
     return lambda module, args: (args[0] + delta, *args[1:])
 
 
-def fused(model: Model, place: Place, delta: Tensor) -> Tensor:
-    """What a projection's output gains, where one module may hold all three."""
-    if model.family not in ("gpt2", "gpt_neox"):
-        return delta.flatten(2)
-    parts = [delta if slot == place else torch.zeros_like(delta) for slot in ("q", "k", "v")]
-    if model.family == "gpt_neox":
-        return torch.stack(parts, dim=3).flatten(2)
-    return torch.cat(parts, dim=2).flatten(2)
+def projected(model: Model, reference: ReferenceModel, place: Place, delta: Tensor) -> Any:
+    """The module that gives what a projection's norm gives, and what its output gains: one module
+    may hold all three projections.
+    """
+    layout, attention = reference.layout, reference.part(EDITED, reference.layout.attention)
+    norm = getattr(model.decoder.layers[EDITED].attention, place).norm
+    if norm is None and len(layout.projections) > 1:
+        return attention.get_submodule(f"{place}_proj"), delta.flatten(2)
+    if norm is None:
+        slots = reference.fused_slots
+        gained = delta.new_zeros(*delta.shape[:2], len(slots), delta.shape[3])
+        gained[:, :, slots == "qkv".index(place)] += delta
+        return attention.get_submodule(layout.projections[0]), gained.flatten(2)
+    if hasattr(attention, f"{place}_layernorm"):
+        return attention.get_submodule(f"{place}_layernorm"), delta.transpose(1, 2)
+    module = attention.get_submodule(f"{place}_norm")
+    return module, delta if norm.weight.ndim == 2 else delta.flatten(2)
 
 
-def hook(model: Model, layout: ModuleNames, place: Place, delta: Tensor) -> Any:
-    """Put the hook of an edit on the original model."""
+def hook(model: Model, reference: ReferenceModel, place: Place, delta: Tensor) -> list[Any]:
+    """Put the hooks of an edit on the original model."""
+    layout = reference.layout
     block = model.hf.get_submodule(layout.blocks).get_submodule(str(EDITED))
     attention = block.get_submodule(layout.attention)
 
     def after(module: nn.Module, change: Tensor = delta) -> Any:
-        return module.register_forward_hook(added_to_output(change))
+        return [module.register_forward_hook(added_to_output(change))]
 
     def before(module: nn.Module, change: Tensor = delta) -> Any:
-        return module.register_forward_pre_hook(added_to_input(change))
+        return [module.register_forward_pre_hook(added_to_input(change))]
 
     out = attention.get_submodule(layout.out)
     if place == "stream":
         return before(block)
     if place in ("q", "k", "v"):
-        names = layout.projections * (3 if len(layout.projections) == 1 else 1)
-        projection = attention.get_submodule(names["qkv".index(place)])
-        return after(projection, fused(model, place, delta))
+        return after(*projected(model, reference, place, delta))
     if place == "z":
         return before(out, delta.transpose(1, 2).flatten(2))
     if place == "attended":
         return after(out)
     if place == "middle":
-        return after(block.get_submodule(layout.post_attention) if layout.post_attention else out)
+        after_heads = block.get_submodule(layout.post_attention) if layout.post_attention else out
+        return after(after_heads, delta / reference.written_scale)
     if place == "mlp_in":
-        return before(block.get_submodule(layout.mlp_norm))
-    return after(block.get_submodule(layout.post_mlp or layout.mlp))
+        return on_mlp_input(reference, EDITED, lambda x: x + delta.view(x.shape))
+    last = block.get_submodule(layout.post_mlp or reference.mlp_modules[-1])
+    return after(last, delta / reference.written_scale)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -152,9 +167,10 @@ def test_an_edit_and_its_gradient_are_those_of_a_hooked_module(case: Subject, pl
         return value + delta if (where, layer) == (place, EDITED) else value
 
     ours = logits(model, forward(model.decoder, x, ctx, last_only=True, edit=edit))
-    layout = ReferenceModel(model.hf, model.graph).layout
+    reference = ReferenceModel(model.hf, model.graph)
     with exact_precision(model.hf), ExitStack() as stack:
-        stack.callback(hook(model, layout, place, delta).remove)
+        for handle in hook(model, reference, place, delta):
+            stack.callback(handle.remove)
         theirs = model.hf(
             batch.clean,
             attention_mask=batch.mask.long(),

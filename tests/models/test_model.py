@@ -25,7 +25,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 import mechassay as ma
-from helpers.models import families
+from helpers.models import USUAL, families
 from mechassay.circuits import EdgeScores
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.evaluation.faithfulness import evaluate
@@ -45,7 +45,6 @@ from mechassay.prompts.interchanges import InterchangePair
 from mechassay.prompts.pairs import Pair
 from mechassay.tasks.accuracy import score_prompts
 from mechassay.testing.tiny import (
-    FAMILIES,
     build,
     subject,
     token_pairs,
@@ -55,7 +54,7 @@ from mechassay.testing.tiny import (
 from mechassay.utils.display import SILENT
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", families(quick=USUAL))
 def test_a_saved_folder_loads_and_passes_its_check(name: str, tmp_path: Path) -> None:
     build(name).save_pretrained(tmp_path)
     model = ma.load_model(str(tmp_path))

@@ -14,6 +14,7 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from helpers.models import USUAL, families
 from mechassay.errors import BadPairs, BadUsage
 from mechassay.models.forward import trace
 from mechassay.models.hooks_reference import exact_precision
@@ -106,7 +107,7 @@ def row_by_row(model: Model, prompt: list[int], rest: list[int]) -> float:
 
 
 @pytest.mark.few(2)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", families(quick=USUAL))
 def test_equals_one_run_a_token(family: str) -> None:
     """In fp64, against Hugging Face's model and against rows of our own: prompts and continuations
     are longer than the windows of those that have them.

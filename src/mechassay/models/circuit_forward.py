@@ -438,10 +438,7 @@ class _CircuitRun:
             raw = streams.new_empty((*streams.shape[1:3], len(places), projection.weight.shape[1]))
             for stream, mine in plan.readers:
                 chosen = heads[places[mine]]
-                weight = projection.weight[chosen].flatten(0, 1)
-                bias = None if projection.bias is None else projection.bias[chosen].flatten()
-                projected = F.linear(streams[stream], weight, bias)
-                raw[:, :, mine] = projected.unflatten(-1, (len(chosen), -1))
+                raw[:, :, mine] = projection.of_heads(streams[stream], chosen)
             start = self.start + self.n_columns - raw.shape[1]
             ready = raw.transpose(1, 2)
             if part is None or part[2] != 2:

@@ -44,18 +44,24 @@ class Norm:
     """LayerNorm (`centred`) or RMSNorm; computed in fp32 at least, returned in the input's dtype.
 
     `weight` is what the normalised vector is multiplied with (Gemma's stored w enters as 1 + w).
-    A `frozen` norm has the same value, but its scale is a constant to whatever differentiates it.
-    RMSNorms of several layers may be applied at once, each to its own values.
+    Without `eps` nothing is divided: the input is multiplied by the weight alone. A `frozen` norm
+    has the same value, but its scale is a constant to whatever differentiates it. Norms of several
+    heads, or RMSNorms of several layers, may be applied at once, each to its own values.
     """
 
-    weight: Float[Tensor, "*layers d"]
+    weight: Float[Tensor, "*several d"]
     bias: Float[Tensor, "d"] | None
-    eps: float
+    eps: float | None
     centred: bool
     frozen: bool = False
 
+    @property
+    def scale_is_constant(self) -> bool:
+        """The scale does not depend on the input, or is taken as if it did not."""
+        return self.frozen or self.eps is None
+
     def __call__(self, x: Float[Tensor, "*lead d"]) -> Float[Tensor, "*lead d"]:
-        if self.centred and not self.frozen:
+        if self.centred and self.eps is not None and not self.frozen and self.weight.ndim == 1:
             wide = at_least_fp32(x)
             weight = self.weight.to(wide.dtype)
             bias = None if self.bias is None else self.bias.to(wide.dtype)
@@ -65,6 +71,8 @@ class Norm:
     def normalise(self, x: Float[Tensor, "*lead d"]) -> Float[Tensor, "*lead d"]:
         """The input without its scale (and mean), before weight and bias."""
         wide = at_least_fp32(x)
+        if self.eps is None:
+            return wide
         if self.frozen:
             wide = wide - wide.mean(-1, keepdim=True) if self.centred else wide
             return wide * torch.rsqrt(wide.detach().square().mean(-1, keepdim=True) + self.eps)
@@ -82,6 +90,8 @@ class Norm:
         wide = at_least_fp32(x)
         if self.centred:
             wide = wide - wide.mean(-1, keepdim=True)
+        if self.eps is None:
+            return NormStatistics(wide, torch.ones_like(wide[..., :1]))
         rscale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         return NormStatistics(wide * rscale, rscale)
 
@@ -91,9 +101,11 @@ class Norm:
         """J delta: the first-order change of the norm's output.
 
         With s = 1/scale: J = diag(w) s (I - [11^T/d] - xhat xhat^T/d); the bracket only for
-        LayerNorm, the last term only where the norm is not frozen.
+        LayerNorm, the last term only where the scale depends on the input.
         """
-        flat = delta if self.frozen else delta - at.xhat * (delta * at.xhat).mean(-1, keepdim=True)
+        flat = delta
+        if not self.scale_is_constant:
+            flat = delta - at.xhat * (delta * at.xhat).mean(-1, keepdim=True)
         if self.centred:
             flat = flat - delta.mean(-1, keepdim=True)
         return flat * at.rscale * self.weight.to(flat.dtype)
@@ -103,7 +115,7 @@ class Norm:
     ) -> Float[Tensor, "*lead d"]:
         """J^T gradient, with the J of `push_forward`: from the norm's output to its input."""
         weighted = flat = gradient * self.weight.to(at.xhat.dtype)
-        if not self.frozen:
+        if not self.scale_is_constant:
             flat = weighted - at.xhat * (weighted * at.xhat).mean(-1, keepdim=True)
         if self.centred:
             flat = flat - weighted.mean(-1, keepdim=True)
@@ -112,24 +124,53 @@ class Norm:
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """A linear map into heads: weight [heads, d_head, d_model], bias [heads, d_head] or None."""
+    """A linear map into heads: weight [heads, d_head, d_model], bias [heads, d_head] or None.
+
+    `norm` follows it where it is not one norm that all heads share: one over the numbers of all
+    heads together (a weight [heads * d_head]), or one of each head's own (weights [heads, d_head]).
+    """
 
     weight: Float[Tensor, "heads d_head d_model"]
     bias: Float[Tensor, "heads d_head"] | None
+    norm: Norm | None = None
 
-    def __call__(
-        self, x: Float[Tensor, "batch pos d_model"]
-    ) -> Float[Tensor, "batch pos heads d_head"]:
+    def __call__(self, x: Float[Tensor, "*lead d_model"]) -> Float[Tensor, "*lead heads d_head"]:
+        return self.normed(self.linear(x))
+
+    def linear(self, x: Float[Tensor, "*lead d_model"]) -> Float[Tensor, "*lead heads d_head"]:
+        """The map without its norm."""
         heads, width, d_model = self.weight.shape
         bias = None if self.bias is None else self.bias.reshape(-1)
         out = F.linear(x, self.weight.reshape(heads * width, d_model), bias)
         return out.unflatten(-1, (heads, width))
+
+    def normed(
+        self, raw: Float[Tensor, "*lead heads d_head"]
+    ) -> Float[Tensor, "*lead heads d_head"]:
+        """The norm of what `linear` gives."""
+        if self.norm is None:
+            return raw
+        if self.norm.weight.ndim == 2:
+            return self.norm(raw)
+        return self.norm(raw.flatten(-2)).unflatten(-1, raw.shape[-2:])
+
+    def of_heads(
+        self, x: Float[Tensor, "*lead d_model"], heads: Int[Tensor, "n"]
+    ) -> Float[Tensor, "*lead n d_head"]:
+        """For some heads alone."""
+        if self.norm is not None:
+            return self(x)[..., heads, :]
+        weight = self.weight[heads].flatten(0, 1)
+        bias = None if self.bias is None else self.bias[heads].flatten()
+        return F.linear(x, weight, bias).unflatten(-1, (len(heads), -1))
 
 
 @dataclass(frozen=True, eq=False)
 class Attention:
     """One layer's attention. `out` maps head h's mix z_h to z_h @ out[h]; `out_bias` is no head's.
 
+    `rotary` names a table of the decoder, or is None where positions rotate nothing. It turns
+    dimensions i and i + n/2 of the first n together, or 2i and 2i + 1 where `interleaved`.
     `softmax` and `credit` (of queries, keys and values) are set where gradients follow other rules.
     """
 
@@ -143,6 +184,7 @@ class Attention:
     softcap: float | None = None
     window: int | None = None
     rotary: str | None = None
+    interleaved: bool = False
     q_norm: Norm | None = None
     k_norm: Norm | None = None
     post_norm: Norm | None = None
@@ -168,19 +210,28 @@ class Mlp:
     """
 
     norm: Norm
-    up: Float[Tensor, "d_mlp d_model"]
-    down: Float[Tensor, "d_model d_mlp"]
+    up: Float[Tensor, "*experts d_mlp d_model"]
+    down: Float[Tensor, "*experts d_model d_mlp"]
     act: Callable[[Tensor], Tensor]
-    gate: Float[Tensor, "d_mlp d_model"] | None = None
+    gate: Float[Tensor, "*experts d_mlp d_model"] | None = None
     up_bias: Float[Tensor, "d_mlp"] | None = None
     gate_bias: Float[Tensor, "d_mlp"] | None = None
     down_bias: Float[Tensor, "d_model"] | None = None
     post_norm: Norm | None = None
     credit: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
 
+    @property
+    def width(self) -> int:
+        """Hidden numbers of a token."""
+        return self.up.shape[-2]
+
     def __call__(self, x: Float[Tensor, "*lead d_model"]) -> Float[Tensor, "*lead d_model"]:
         """What the MLP writes, given the residual stream (its norms included)."""
-        y = self.norm(x)
+        out = self.inside(self.norm(x))
+        return out if self.post_norm is None else self.post_norm(out)
+
+    def inside(self, y: Float[Tensor, "*lead d_model"]) -> Float[Tensor, "*lead d_model"]:
+        """The MLP between its norms."""
         up = F.linear(y, self.up, self.up_bias)
         if self.gate is None:
             inner = self.act(up)
@@ -188,8 +239,53 @@ class Mlp:
             gate = F.linear(y, self.gate, self.gate_bias)
             gate, up = (gate, up) if self.credit is None else self.credit(gate, up)
             inner = self.act(gate) * up
-        out = F.linear(inner, self.down, self.down_bias)
-        return out if self.post_norm is None else self.post_norm(out)
+        return F.linear(inner, self.down, self.down_bias)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Experts(Mlp):
+    """A mixture of experts, one node of the graph: the router's best `top_k` by softmax, weighted.
+
+        p = softmax(W_r y),   sum over the k largest p_e of p_e * down_e(act(gate_e(y)) * up_e(y))
+
+    with p divided by the sum of those k if `normalised`. The router reads what the experts read:
+    in a circuit it chooses anew. Gradients pass through p, not through the choice.
+    """
+
+    router: Float[Tensor, "experts d_model"]
+    top_k: int
+    normalised: bool
+
+    @property
+    def width(self) -> int:
+        return self.up.shape[-2] * self.top_k
+
+    def inside(self, y: Float[Tensor, "*lead d_model"]) -> Float[Tensor, "*lead d_model"]:
+        tokens = y.reshape(-1, y.shape[-1])
+        shares, chosen = at_least_fp32(F.linear(tokens, self.router)).softmax(-1).topk(self.top_k)
+        if self.normalised:
+            shares = shares / shares.sum(-1, keepdim=True)
+        # Sorted by expert, so that each is run once, on its tokens.
+        order = chosen.flatten().argsort(stable=True)
+        counts = torch.bincount(chosen.flatten(), minlength=len(self.router)).tolist()
+        groups = tokens[order // self.top_k].split(counts)
+        outs = [self._expert(e, own) for e, own in enumerate(groups) if len(own)]
+        wrote = torch.cat(outs)[order.argsort()].unflatten(0, (-1, self.top_k))
+        return (wrote * shares[..., None]).sum(1).to(y.dtype).view_as(y)
+
+    def _expert(
+        self, number: int, y: Float[Tensor, "tokens d_model"]
+    ) -> Float[Tensor, "tokens d_model"]:
+        assert self.gate is not None
+        own = Mlp(
+            self.norm,
+            up=self.up[number],
+            gate=self.gate[number],
+            down=self.down[number],
+            act=self.act,
+            credit=self.credit,
+        )
+        return own.inside(y)
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,7 +357,7 @@ class Decoder:
 
     @property
     def has_post_norm(self) -> bool:
-        """A layer's heads are summed and normed before they enter the stream (Gemma-2, Gemma-3)."""
+        """A layer's heads are summed and normed before they enter the stream (Gemma-2, OLMo-2)."""
         return any(layer.attention.post_norm is not None for layer in self.layers)
 
     def embed(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_model"]:
@@ -318,8 +414,12 @@ class Decoder:
         cos, sin = (table[:, None, columns] for table in ctx.rotary[attention.rotary])
         width = cos.shape[-1]
         turned = x[..., :width]
-        first, second = turned.chunk(2, dim=-1)
-        turned = turned * cos + torch.cat((-second, first), dim=-1) * sin
+        if attention.interleaved:
+            other = torch.stack((-turned[..., 1::2], turned[..., ::2]), dim=-1).flatten(-2)
+        else:
+            first, second = turned.chunk(2, dim=-1)
+            other = torch.cat((-second, first), dim=-1)
+        turned = turned * cos + other * sin
         return turned if width == x.shape[-1] else torch.cat((turned, x[..., width:]), dim=-1)
 
     def attend(

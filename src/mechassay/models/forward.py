@@ -10,9 +10,10 @@ A layer, with the place of each value and its shape (`pos`: the columns that are
     mlp_in    what the MLP reads: middle; in parallel blocks x
     mlp       what the MLP writes, after its post-norm if any
 
-and the next layer's x is middle + mlp. q, k and v are those before norm and rotary; k and v have
-key/value heads, but an `edit` may give each query head its own. What an edit returns takes the
-value's place from there on. `given` puts a value at z or mlp that is then not computed.
+and the next layer's x is middle + mlp. q, k and v are those before rotary, and before a norm that
+heads share; k and v have key/value heads, but an `edit` may give each query head its own. What an
+edit returns takes the value's place from there on. `given` puts a value at z or mlp that is then
+not computed.
 
 A run may enter at any layer, or at its MLP. Copies of a batch may be stacked along the first
 axis. A run may be of the last columns alone, attention being causal: the keys and values of

@@ -357,6 +357,11 @@ def _project(
 ) -> Float[Tensor, "batch pos heads d_head"]:
     """Each head's own input by its weights, which several query heads may share."""
     shared = projection.weight.shape[0]
+    if projection.norm is not None:
+        # It may be over the numbers of all heads together: all are projected from each input.
+        heads = torch.arange(x.shape[1], device=x.device)
+        every = projection(x)[:, heads, :, heads // (len(heads) // shared)]
+        return every.permute(1, 2, 0, 3)
     raw = torch.einsum("bngtd,nkd->btngk", x.unflatten(1, (shared, -1)), projection.weight)
     if projection.bias is not None:
         raw = raw + projection.bias[:, None]
@@ -453,12 +458,17 @@ def with_rules(decoder: Decoder, rules: BackwardRules) -> Decoder:
     def maybe(own_norm: Norm | None) -> Norm | None:
         return None if own_norm is None else norm(own_norm)
 
+    def projection(own_projection: Projection) -> Projection:
+        return replace(own_projection, norm=maybe(own_projection.norm))
+
     softmax: Any = _SoftmaxAt.apply
 
     def attention(own_attention: Attention) -> Attention:
         return replace(
             own_attention,
             norm=norm(own_attention.norm),
+            q=projection(own_attention.q),
+            k=projection(own_attention.k),
             q_norm=maybe(own_attention.q_norm),
             k_norm=maybe(own_attention.k_norm),
             post_norm=maybe(own_attention.post_norm),

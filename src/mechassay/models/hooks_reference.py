@@ -13,8 +13,8 @@ M = 1 is attribution patching by definition. N adds a small part of given vector
 gradients at points other than the clean run. Neuron masks n_u multiply a_u - a'_u on all edges of
 u: of a head, what W_O gives; of an MLP, what enters the stream.
 
-Hugging Face models round some norms and softmaxes to fp32 even in fp64; `exact_precision` lifts
-that with hooks, and changes nothing else.
+Hugging Face models round norms, softmaxes, rotated queries or routers to fp32 even in fp64;
+`exact_precision` lifts that, and changes nothing else.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from mechassay.errors import UnsupportedModel
 from mechassay.models.graph import Graph
@@ -34,17 +36,21 @@ from mechassay.models.graph import Graph
 
 @dataclass(frozen=True)
 class ModuleNames:
-    """Names of an architecture's modules, relative to the model or to a block."""
+    """Names of an architecture's modules, relative to the model or to a block.
+
+    A norm is None where a sublayer reads the stream itself. An MLP is several modules if they
+    stand in the block.
+    """
 
     embed: str
     blocks: str
     final_norm: str
-    head_norm: str
-    mlp_norm: str
+    head_norm: str | None
+    mlp_norm: str | None
     attention: str
     projections: tuple[str, ...]
     out: str
-    mlp: str
+    mlp: str | tuple[str, ...]
     post_attention: str | None = None
     post_mlp: str | None = None
 
@@ -65,6 +71,25 @@ _GEMMA = replace(
     mlp_norm="pre_feedforward_layernorm",
     post_attention="post_attention_layernorm",
     post_mlp="post_feedforward_layernorm",
+)
+_OLMO = replace(
+    _LLAMA,
+    head_norm=None,
+    mlp_norm=None,
+    post_attention="post_attention_layernorm",
+    post_mlp="post_feedforward_layernorm",
+)
+_ONE_NORM = replace(_LLAMA, mlp_norm="input_layernorm")
+_FALCON = ModuleNames(
+    "transformer.word_embeddings",
+    "transformer.h",
+    "transformer.ln_f",
+    "input_layernorm",
+    "input_layernorm",
+    "self_attention",
+    ("query_key_value",),
+    "dense",
+    "mlp",
 )
 LAYOUTS = {
     "gpt2": ModuleNames(
@@ -89,62 +114,89 @@ LAYOUTS = {
         "dense",
         "mlp",
     ),
-    "llama": _LLAMA,
-    "mistral": _LLAMA,
-    "qwen2": _LLAMA,
-    "qwen3": _LLAMA,
+    "gpt_neo": ModuleNames(
+        "transformer.wte",
+        "transformer.h",
+        "transformer.ln_f",
+        "ln_1",
+        "ln_2",
+        "attn.attention",
+        ("q_proj", "k_proj", "v_proj"),
+        "out_proj",
+        "mlp",
+    ),
+    "gptj": ModuleNames(
+        "transformer.wte",
+        "transformer.h",
+        "transformer.ln_f",
+        "ln_1",
+        "ln_1",
+        "attn",
+        ("q_proj", "k_proj", "v_proj"),
+        "out_proj",
+        "mlp",
+    ),
+    "opt": ModuleNames(
+        "model.decoder.embed_tokens",
+        "model.decoder.layers",
+        "model.decoder.final_layer_norm",
+        "self_attn_layer_norm",
+        "final_layer_norm",
+        "self_attn",
+        ("q_proj", "k_proj", "v_proj"),
+        "out_proj",
+        ("fc1", "activation_fn", "fc2"),
+    ),
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "smollm3", "gemma"), _LLAMA),
+    **dict.fromkeys(("mixtral", "qwen3_moe", "olmoe", "granite"), _LLAMA),
+    "stablelm": _LLAMA,
+    "stablelm parallel": _ONE_NORM,
+    "cohere": _ONE_NORM,
+    "cohere2": _ONE_NORM,
+    "olmo2": _OLMO,
+    "olmo3": _OLMO,
+    "phi3": replace(_LLAMA, projections=("qkv_proj",)),
+    "falcon": _FALCON,
+    "falcon of two norms": replace(_FALCON, head_norm="ln_attn", mlp_norm="ln_mlp"),
     "gemma2": _GEMMA,
     "gemma3_text": _GEMMA,
 }
 
 
+class _NoRounding(TorchFunctionMode):
+    """Numbers in fp64 stay so where code asks for fp32; tables of the model (buffers) aside."""
+
+    def __init__(self, hf: nn.Module) -> None:
+        super().__init__()
+        self.tables = {id(buffer) for buffer in hf.buffers()}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _ROUNDING and args[0].dtype == torch.float64 and id(args[0]) not in self.tables:
+            if func is Tensor.float:
+                return args[0]
+            args = tuple(torch.float64 if x is torch.float32 else x for x in args)
+            if kwargs.get("dtype") is torch.float32:
+                kwargs = {**kwargs, "dtype": torch.float64}
+        return func(*args, **kwargs)
+
+
+_ROUNDING = frozenset({Tensor.float, Tensor.to, F.softmax})
+"""Functions that can be asked for fp32."""
+
+
 @contextmanager
 def exact_precision(hf: Any) -> Iterator[None]:
-    """Run RMSNorms and attention softmaxes in the model's own dtype while inside."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import eager_mask
-
-    AttentionInterface.register("mechassay_exact", _exact_attention)
-    AttentionMaskInterface.register("mechassay_exact", eager_mask)
+    """Run norms, softmaxes, rotations and routers in the model's own dtype while inside."""
     before = hf.config._attn_implementation
-    handles = [
-        module.register_forward_hook(_exact_rms_norm)
-        for module in hf.modules()
-        if type(module).__name__.endswith("RMSNorm")
-    ]
-    hf.config._attn_implementation = "mechassay_exact"
+    hf.config._attn_implementation = "eager"
     try:
-        yield
+        with _NoRounding(hf):
+            yield
     finally:
         hf.config._attn_implementation = before
-        for handle in handles:
-            handle.remove()
-
-
-def _exact_rms_norm(module: Any, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    x = args[0]
-    eps = module.variance_epsilon if hasattr(module, "variance_epsilon") else module.eps
-    weight = module.weight + 1 if type(module).__name__.startswith("Gemma") else module.weight
-    return weight * x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + eps)
-
-
-def _exact_attention(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float,
-    softcap: float | None = None,
-    **_: Any,
-) -> tuple[Tensor, None]:
-    groups = query.shape[1] // key.shape[1]
-    scores = query @ key.repeat_interleave(groups, 1).transpose(2, 3) * scaling
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    if attention_mask is not None:
-        scores = scores + attention_mask
-    return (scores.softmax(-1) @ value.repeat_interleave(groups, 1)).transpose(1, 2), None
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,16 +220,32 @@ class ReferenceModel:
     """
 
     def __init__(self, hf: Any, graph: Graph) -> None:
-        kind = hf.config.model_type
+        config, kind = hf.config, hf.config.model_type
+        kind += " parallel" * getattr(config, "use_parallel_residual", False) * (kind != "gpt_neox")
+        kind += " of two norms" * (getattr(config, "num_ln_in_parallel_attn", None) == 2)
         if kind not in LAYOUTS:
             raise UnsupportedModel(
                 f"The reference evaluator has no layout for {kind!r}; known: {', '.join(LAYOUTS)}."
             )
         self.hf, self.graph, self.layout = hf, graph, LAYOUTS[kind]
         self.blocks = list(hf.get_submodule(self.layout.blocks))
+        # Granite's and Cohere's numbers.
+        self.embed_scale = getattr(config, "embedding_multiplier", 1.0)
+        self.written_scale = getattr(config, "residual_multiplier", 1.0)
+        self.logit_scale = getattr(config, "logit_scale", 1 / getattr(config, "logits_scaling", 1))
 
-    def _part(self, layer: int, path: str) -> nn.Module:
+    def part(self, layer: int, path: str) -> nn.Module:
+        """A module of a block."""
         return self.blocks[layer].get_submodule(path)
+
+    def _normed(self, layer: int, norm: str | None, x: Tensor) -> Tensor:
+        return x if norm is None else self.part(layer, norm)(x)
+
+    @property
+    def mlp_modules(self) -> tuple[str, ...]:
+        """Those that its MLP is, in order."""
+        mlp = self.layout.mlp
+        return (mlp,) if isinstance(mlp, str) else mlp
 
     def record(
         self,
@@ -191,9 +259,12 @@ class ReferenceModel:
         with ExitStack() as stack:
 
             def keep(name: str) -> Callable[..., None]:
-                return lambda module, args, out=None: seen.__setitem__(
-                    name, args[0] if out is None else out
-                )
+                def hook(module: nn.Module, args: tuple[Tensor, ...], out: Any = None) -> None:
+                    value = args[0] if out is None else out
+                    # Copied: Falcon adds to what its MLP wrote. OPT's reads all tokens in a row.
+                    seen[name] = value.clone().view(*tokens.shape, -1)
+
+                return hook
 
             def output(module: nn.Module, name: str) -> None:
                 stack.callback(module.register_forward_hook(keep(name)).remove)
@@ -202,17 +273,20 @@ class ReferenceModel:
                 stack.callback(module.register_forward_pre_hook(keep(name)).remove)
 
             if embeds is not None:
-                stack.callback(embedding.register_forward_hook(lambda m, a, out: embeds).remove)
+                given = embeds / self.embed_scale
+                stack.callback(embedding.register_forward_hook(lambda m, a, out: given).remove)
             output(embedding, "embed")
             entering(self.hf.get_submodule(names.final_norm), "final")
             for layer in range(self.graph.n_layers):
-                out = self._part(layer, f"{names.attention}.{names.out}")
-                entering(self._part(layer, names.head_norm), f"before{layer}")
-                entering(self._part(layer, names.mlp_norm), f"middle{layer}")
+                out = self.part(layer, f"{names.attention}.{names.out}")
+                first, last = self.mlp_modules[0], self.mlp_modules[-1]
+                if names.head_norm is not None:
+                    entering(self.part(layer, names.head_norm), f"before{layer}")
+                entering(self.part(layer, names.mlp_norm or first), f"middle{layer}")
                 entering(out, f"z{layer}")
                 output(out, f"attended{layer}")
-                output(self._part(layer, names.post_mlp or names.mlp), f"mlp{layer}")
-                hook = self._part(layer, names.attention).register_forward_pre_hook(
+                output(self.part(layer, names.post_mlp or last), f"mlp{layer}")
+                hook = self.part(layer, names.attention).register_forward_pre_hook(
                     lambda m, args, kwargs, layer=layer: seen.__setitem__(
                         f"kwargs{layer}", (args, kwargs)
                     ),
@@ -223,13 +297,15 @@ class ReferenceModel:
             logits = self.hf(
                 tokens, attention_mask=mask.long(), position_ids=position_ids, use_cache=False
             ).logits
-        writers = [embeds if embeds is not None else seen["embed"]]
+        writers = [embeds if embeds is not None else seen["embed"] * self.embed_scale]
         for layer in range(self.graph.n_layers):
             writers += [
                 self._head_output(layer, seen[f"z{layer}"], head)
                 for head in range(self.graph.n_heads)
             ]
-            writers.append(seen[f"mlp{layer}"])
+            writers.append(seen[f"mlp{layer}"] * self.written_scale)
+            if names.head_norm is None:
+                seen[f"before{layer}"] = seen[f"kwargs{layer}"][1]["hidden_states"]
         layers = range(self.graph.n_layers)
         return Recording(
             torch.stack(writers),
@@ -249,17 +325,17 @@ class ReferenceModel:
 
     def _head_output(self, layer: int, z: Float[Tensor, "batch pos width"], head: int) -> Tensor:
         """What one head writes: W_O on its part of the mix alone, without the bias."""
-        out = self._part(layer, f"{self.layout.attention}.{self.layout.out}")
+        out = self.part(layer, f"{self.layout.attention}.{self.layout.out}")
         width = z.shape[-1] // self.graph.n_heads
         alone = torch.zeros_like(z)
         alone[..., head * width : (head + 1) * width] = z[..., head * width : (head + 1) * width]
-        return out(alone) - out(torch.zeros_like(z))
+        return (out(alone) - out(torch.zeros_like(z))) * self.written_scale
 
     def _run_head(
         self, layer: int, head: int, q: Tensor, k: Tensor, v: Tensor, kwargs: dict[str, Any]
     ) -> Tensor:
         """One head of the original attention module, on separate query, key and value inputs."""
-        attention = self._part(layer, self.layout.attention)
+        attention = self.part(layer, self.layout.attention)
         caught: dict[str, Tensor] = {}
         with ExitStack() as stack:
             first, *others = map(attention.get_submodule, self.layout.projections)
@@ -275,20 +351,28 @@ class ReferenceModel:
             attention(hidden_states=q, **kwargs)
         return self._head_output(layer, caught["z"], head)
 
+    @property
+    def fused_slots(self) -> Int[Tensor, "heads"]:
+        """Of what one matrix projects, head by head: query (0), key (1) or value (2)."""
+        config, n = self.hf.config, self.graph.n_heads
+        shared = getattr(config, "num_key_value_heads", None) or n
+        if config.model_type == "falcon":
+            shared = 1 if config.multi_query else n
+            shared = config.num_kv_heads if config.new_decoder_architecture else shared
+        if config.model_type in ("gpt_neox", "falcon"):
+            # Key and value heads stand beside the queries that share them.
+            return torch.tensor(([0] * (n // shared) + [1, 2]) * shared)
+        return torch.tensor([0] * n + [1] * shared + [2] * shared)
+
     def _fused_hook(self, module: nn.Module, k: Tensor, v: Tensor) -> Callable[..., Tensor]:
         """Queries from the module's own output, keys and values from other inputs, fused."""
-        interleaved = self.hf.config.model_type == "gpt_neox"
-
-        def parts(x: Tensor) -> list[Tensor]:
-            if interleaved:
-                return list(x.unflatten(-1, (self.graph.n_heads, 3, -1)).unbind(-2))
-            return list(x.chunk(3, dim=-1))
+        slots = self.fused_slots
 
         def hook(_: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
             forward = type(module).forward
-            values = (output, forward(module, k), forward(module, v))
-            q_k_v = [parts(value)[slot] for slot, value in enumerate(values)]
-            return torch.stack(q_k_v, dim=-2).flatten(-3) if interleaved else torch.cat(q_k_v, -1)
+            values = torch.stack((output, forward(module, k), forward(module, v)))
+            by_heads = values.unflatten(-1, (len(slots), -1))
+            return torch.cat([by_heads[slot, ..., i, :] for i, slot in enumerate(slots)], dim=-1)
 
         return hook
 
@@ -309,7 +393,9 @@ class ReferenceModel:
         legal = graph.legal.to(coefficients)
         m = coefficients * legal
         keep = torch.ones(graph.n_writers, 1).to(coefficients) if neurons is None else neurons
-        embedded = self.hf.get_submodule(layout.embed)(tokens) if embeds is None else embeds
+        embedded = embeds
+        if embedded is None:
+            embedded = self.hf.get_submodule(layout.embed)(tokens) * self.embed_scale
         changes: list[Tensor] = [keep[0] * (embedded - reference.writers[0])]
 
         def stream(reader: int, base: Tensor) -> Tensor:
@@ -322,16 +408,20 @@ class ReferenceModel:
                     total = reference.attended[layer]
                     for head in range(graph.n_heads):
                         total = total + self._edge(writer + head, reader, m, changes, noise, deltas)
-                    post = self._part(layer, layout.post_attention)
+                    post = self.part(layer, layout.post_attention)
                     x = x + post(total) - post(reference.attended[layer])
             return x
 
         for layer in range(graph.n_layers):
-            norm, kwargs = self._part(layer, layout.head_norm), reference.attention_kwargs[layer]
+            kwargs = reference.attention_kwargs[layer]
             outputs: list[Tensor] = []
             for head in range(graph.n_heads):
                 q, k, v = (
-                    norm(stream(graph.slot(layer, slot, head), reference.before[layer]))
+                    self._normed(
+                        layer,
+                        layout.head_norm,
+                        stream(graph.slot(layer, slot, head), reference.before[layer]),
+                    )
                     for slot in range(3)
                 )
                 writer = graph.head(layer, head)
@@ -346,7 +436,7 @@ class ReferenceModel:
             writer = graph.mlp_writer(layer)
             changes.append(keep[writer] * (mlp - reference.writers[writer]))
         final = self.hf.get_submodule(layout.final_norm)(stream(graph.logits, reference.final))
-        logits = self.hf.get_output_embeddings()(final)[:, -1]
+        logits = self.hf.get_output_embeddings()(final)[:, -1] * self.logit_scale
         cap = getattr(self.hf.config, "final_logit_softcapping", None)
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
@@ -365,8 +455,10 @@ class ReferenceModel:
         return carried + noise[writer, reader] * deltas[writer]
 
     def _mlp(self, layer: int, x: Tensor) -> Tensor:
-        y = self._part(layer, self.layout.mlp)(self._part(layer, self.layout.mlp_norm)(x))
-        return y if self.layout.post_mlp is None else self._part(layer, self.layout.post_mlp)(y)
+        y = self._normed(layer, self.layout.mlp_norm, x)
+        for name in self.mlp_modules:
+            y = self.part(layer, name)(y)
+        return self._normed(layer, self.layout.post_mlp, y) * self.written_scale
 
 
 def _replace_by(module: nn.Module, x: Tensor) -> Callable[..., Tensor]:

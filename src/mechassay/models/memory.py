@@ -33,7 +33,7 @@ def trace_bytes(decoder: Decoder) -> int:
 def stream_bytes(decoder: Decoder, width: int) -> int:
     """Of a run of rows of `width` tokens of which the last stream alone is kept; with its mask."""
     mlp = decoder.layers[0].mlp
-    hidden = 0 if mlp is None else mlp.up.shape[0] * 4
+    hidden = 0 if mlp is None else mlp.width * 4
     numbers = 14 * decoder.d_model + hidden + 3 * decoder.n_heads * width
     return numbers * max(decoder.embedding.element_size(), 4) + 16 * width
 
@@ -41,7 +41,7 @@ def stream_bytes(decoder: Decoder, width: int) -> int:
 def gradient_bytes(decoder: Decoder, copies: int) -> int:
     """Of `copies` differentiated runs that autograd keeps, and the two runs of the contrast."""
     mlp, n_layers, d_model = decoder.layers[0].mlp, len(decoder.layers), decoder.d_model
-    hidden = 0 if mlp is None else mlp.up.shape[0] * (2 if mlp.gate is None else 4)
+    hidden = 0 if mlp is None else mlp.width * (2 if mlp.gate is None else 4)
     kept = n_layers * (14 * d_model + hidden)
     return (copies * kept + 2 * 9 * n_layers * d_model) * decoder.embedding.element_size()
 
@@ -57,7 +57,7 @@ def suffix_bytes(decoder: Decoder, n_columns: int, *, gradients: bool) -> tuple[
     whose keys and values are those of all columns.
     """
     attention, mlp = decoder.layers[0].attention, decoder.layers[0].mlp
-    hidden = 0 if mlp is None else mlp.up.shape[0] * (2 if mlp.gate is None else 3)
+    hidden = 0 if mlp is None else mlp.width * (2 if mlp.gate is None else 3)
     keys = 4 * n_columns * attention.n_heads * attention.q.weight.shape[1]
     layers = (len(decoder.layers) if gradients else 1) * decoder.embedding.element_size()
     return layers * (14 * decoder.d_model + hidden), layers * keys
@@ -94,7 +94,7 @@ def constants_bytes(decoder: Decoder) -> int:
 def _kept_bytes(decoder: Decoder, vectors: int) -> int:
     """Of what autograd keeps: so many vectors a layer, and an MLP's hidden ones."""
     mlp, width = decoder.layers[0].mlp, max(decoder.embedding.element_size(), 4)
-    hidden = 0 if mlp is None else mlp.up.shape[0] * 4
+    hidden = 0 if mlp is None else mlp.width * 4
     return len(decoder.layers) * (vectors * decoder.d_model + hidden) * width
 
 

@@ -314,6 +314,9 @@ def make_model(
         SelfCheckFailed: the decoder does not describe this model.
     """
     _check_plain(hf)
+    if hasattr(hf, "set_experts_implementation") and hf.dtype == torch.float64:
+        # PyTorch's product of all experts at once takes no fp64.
+        hf.set_experts_implementation("eager")
     hf.eval()
     label = name or getattr(hf.config, "_name_or_path", "") or type(hf).__name__
     model = Model(label, hf, tokenizer, decode(hf), tuple(prepend))

@@ -28,6 +28,9 @@ VOCABULARY = 97
 FAMILIES = [
     *("gpt2", "gpt2_scaled", "neox", "neox_seq", "llama", "llama31"),
     *("mistral", "qwen2", "qwen3", "gemma2", "gemma3"),
+    *("gptj", "gpt_neo", "opt", "phi3", "gemma", "granite", "stablelm", "stablelm_12b", "smollm3"),
+    *("mixtral", "qwen3_moe", "olmoe", "falcon_7b", "falcon_40b", "cohere", "cohere_plus"),
+    *("cohere2", "olmo3", "olmo2"),
 ]
 # Special tokens inside the vocabulary: transformers would warn about its own defaults.
 _SPECIAL: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
@@ -63,6 +66,7 @@ def configs() -> dict[str, Any]:
         "original_max_position_embeddings": 16,
         "rope_theta": 10000.0,
     }
+    rope = {"rope_type": "default", "rope_theta": 10000.0}
     softcaps: dict[str, Any] = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
     alternating = ["sliding_attention", "full_attention", "sliding_attention"]
     return {
@@ -93,6 +97,66 @@ def configs() -> dict[str, Any]:
             query_pre_attn_scalar=10,
             layer_types=alternating,
         ),
+        "gptj": kinds.GPTJConfig(**{**_GPT2, "n_embd": 40}, rotary_dim=4, n_inner=48),
+        "gpt_neo": kinds.GPTNeoConfig(
+            **{**_COMMON, "hidden_size": 36},
+            num_layers=3,
+            num_heads=4,
+            attention_types=[[["global", "local"], 1], [["global"], 1]],
+            window_size=4,
+        ),
+        "opt": kinds.OPTConfig(
+            **{**_COMMON, "hidden_size": 36},
+            ffn_dim=48,
+            word_embed_proj_dim=36,
+            activation_function="relu",
+        ),
+        "phi3": kinds.Phi3Config(
+            **{**_GROUPED, "hidden_size": 40},
+            sliding_window=4,
+            rope_parameters={**rope, "partial_rotary_factor": 0.4},
+        ),
+        "olmo2": kinds.Olmo2Config(**_GROUPED),
+        "olmo3": kinds.Olmo3Config(**_GROUPED, sliding_window=4, layer_types=alternating),
+        "gemma": kinds.GemmaConfig(**_GROUPED, head_dim=10),
+        "granite": kinds.GraniteConfig(
+            **_GROUPED,
+            embedding_multiplier=3.0,
+            attention_multiplier=0.3,
+            residual_multiplier=0.4,
+            logits_scaling=3.0,
+            attention_bias=True,
+            tie_word_embeddings=True,
+        ),
+        "stablelm": kinds.StableLmConfig(**_GROUPED, use_qkv_bias=True),
+        "stablelm_12b": kinds.StableLmConfig(
+            **_GROUPED, use_parallel_residual=True, qk_layernorm=True
+        ),
+        "smollm3": kinds.SmolLM3Config(
+            **_GROUPED,
+            no_rope_layers=[1, 0, 1],
+            use_sliding_window=True,
+            sliding_window=4,
+            layer_types=alternating,
+        ),
+        "mixtral": kinds.MixtralConfig(**_GROUPED, num_local_experts=5, sliding_window=4),
+        "qwen3_moe": kinds.Qwen3MoeConfig(
+            **_GROUPED,
+            head_dim=12,
+            moe_intermediate_size=24,
+            num_experts=6,
+            num_experts_per_tok=3,
+            norm_topk_prob=True,
+            mlp_only_layers=[1],
+        ),
+        "olmoe": kinds.OlmoeConfig(**_GROUPED, num_experts=6, num_experts_per_tok=2),
+        "falcon_7b": kinds.FalconConfig(**_COMMON, alibi=False, multi_query=True),
+        "falcon_40b": kinds.FalconConfig(
+            **_COMMON, alibi=False, new_decoder_architecture=True, num_kv_heads=2, bias=True
+        ),
+        "cohere": kinds.CohereConfig(**_GROUPED, logit_scale=0.3),
+        "cohere_plus": kinds.CohereConfig(**_GROUPED, logit_scale=0.3, use_qk_norm=True),
+        "cohere2": kinds.Cohere2Config(**_GROUPED, sliding_window=4, layer_types=alternating),
     }
 
 

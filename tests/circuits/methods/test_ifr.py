@@ -94,7 +94,7 @@ def _as_added(reference: ReferenceModel, recorded: Recording) -> Tensor:
         return recorded.writers
     added = recorded.writers.clone()
     for layer in range(graph.n_layers):
-        post, total = reference._part(layer, path), recorded.attended[layer]
+        post, total = reference.part(layer, path), recorded.attended[layer]
         # The ratio of the norm's output and its input, dimension by dimension.
         added[graph.heads(layer)] *= post(total) / total
     return added

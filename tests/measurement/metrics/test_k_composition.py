@@ -156,7 +156,11 @@ def slowly(decoder: Decoder, slot: int, a: int, h: int, b: int, g: int) -> float
     """A composition score from whole d_model by d_model matrices."""
 
     def read(part: Attention, which: str, head: int) -> Any:
-        weight = getattr(part, which).weight[head // (part.group if which != "q" else 1)].double()
+        projection, own = getattr(part, which), head // (part.group if which != "q" else 1)
+        weight = projection.weight[own].double()
+        if projection.norm is not None:
+            scales = projection.norm.weight.double().view(projection.weight.shape[:2])
+            weight = scales[own][:, None] * weight
         norm = getattr(part, f"{which}_norm", None)
         weight = weight if norm is None else norm.weight.double()[:, None] * weight
         weight = weight * part.norm.weight.double()
@@ -173,7 +177,7 @@ def slowly(decoder: Decoder, slot: int, a: int, h: int, b: int, g: int) -> float
     return float((by @ ov(writer, h)).norm() / by.norm() / ov(writer, h).norm())
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma3"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma3", "olmo2", "stablelm_12b"])
 def test_scores_are_those_of_whole_matrices(family: str) -> None:
     decoder = tiny_decoder(family)
     scores = composition_scores(decoder)

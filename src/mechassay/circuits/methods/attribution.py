@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -35,7 +35,14 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from mechassay.models.decoder import Context, Decoder, NormStatistics, Readout, at_least_fp32
+from mechassay.models.decoder import (
+    Context,
+    Decoder,
+    NormStatistics,
+    Projection,
+    Readout,
+    at_least_fp32,
+)
 from mechassay.models.forward import Contrast, LayerTrace, Place, Trace, forward
 from mechassay.models.memory import available_bytes
 from mechassay.models.model import Model
@@ -220,6 +227,10 @@ class ReaderGradients:
                 if constant is not None:
                     constant = constant.repeat_interleave(attention.group, dim=0)
             value, grad = self._tokens(value.detach(), block), self._tokens(grad.detach(), block)
+            shared: tuple[Tensor, Tensor] | None = None
+            if projection.norm is not None:
+                read = norm.scaled(xhat)
+                value, grad, shared = _before_norm(projection, read, value, grad)
             grad = grad * rscale[..., None]
             centred = value if constant is None else value - constant
             along = (centred * grad).sum(-1) / d_model  # [steps, tokens, heads]
@@ -229,14 +240,18 @@ class ReaderGradients:
             if norm.centred:
                 mean = torch.einsum("sthe,he->hst", summed, folded.mean(-1)).flatten(1)
                 target -= mean[..., None]
-            if norm.frozen:
-                continue
-            if keep_steps or self.times == 1:
-                target.addcmul_(along.flatten(0, 1).T[..., None], xhat.flatten(0, 1), value=-1)
-            else:
-                target.transpose(0, 1).baddbmm_(
-                    along.permute(1, 2, 0), xhat.transpose(0, 1), alpha=-1
-                )
+            products = [] if norm.scale_is_constant else [(along, xhat)]
+            if shared is not None:
+                at = NormStatistics(xhat, rscale)
+                products.append((shared[0], norm.pull_back(shared[1], at)))
+            for factors, vectors in products:
+                if keep_steps or self.times == 1:
+                    factors, vectors = factors.flatten(0, 1), vectors.flatten(0, 1)
+                    target.addcmul_(factors.T[..., None], vectors, value=-1)
+                else:
+                    target.transpose(0, 1).baddbmm_(
+                        factors.permute(1, 2, 0), vectors.transpose(0, 1), alpha=-1
+                    )
 
     def mlp_at(self, layer: int, block: slice, keep_steps: bool) -> Tensor | None:
         """Gradient at a layer's MLP reader for a block of tokens, or None where it was not run."""
@@ -264,6 +279,39 @@ class ReaderGradients:
     def _stream(self, x: Tensor, block: slice, keep_steps: bool) -> Tensor:
         tokens = self._tokens(x, block)
         return tokens.flatten(0, 1) if keep_steps else tokens.sum(0)
+
+
+def _before_norm(
+    projection: Projection,
+    read: Float[Tensor, "steps tokens d_model"],
+    value: Float[Tensor, "steps tokens heads d_head"],
+    grad: Float[Tensor, "steps tokens heads d_head"],
+) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor] | None]:
+    """Queries or keys p before the projection's norm, with gradients there, of p W^T for `read`.
+
+    Under a norm of all D numbers together, n = s p with weight w, a head's gradient is
+
+        s (w dq)_h - n s <q_h, dq_h> / D
+
+    of which the first part is the head's own. The second, of all heads' numbers, is the same
+    vector W^T n s / D of the input for every head: it is returned with its factors <q_h, dq_h>.
+    """
+    norm, raw = projection.norm, at_least_fp32(projection.linear(read.to(projection.weight.dtype)))
+    assert norm is not None
+    n_shared, d_head = raw.shape[2:]
+    group = value.shape[2] // n_shared
+    p = raw.repeat_interleave(group, dim=2)
+    if norm.weight.ndim == 2:
+        own = replace(norm, weight=norm.weight.repeat_interleave(group, dim=0))
+        return p, own.pull_back(grad, own.statistics(p)), None
+    at = norm.statistics(raw.flatten(2))
+    weight = norm.weight.to(raw.dtype).view(n_shared, d_head).repeat_interleave(group, dim=0)
+    shared = None
+    if not norm.scale_is_constant:
+        flat = at_least_fp32(projection.weight).flatten(0, 1)
+        vector = (at.xhat * at.rscale / at.xhat.shape[-1]) @ flat
+        shared = ((value * grad).sum(-1), vector)
+    return p, grad * weight * at.rscale[..., None], shared
 
 
 def _constant(weight: Tensor, bias: Tensor | None, norm_bias: Tensor | None) -> Tensor | None:

@@ -47,7 +47,7 @@ from mechassay.measurement.measurement import (
 )
 from mechassay.measurement.metric import Inputs
 from mechassay.measurement.metrics.circuit_runs import heads_of
-from mechassay.models.decoder import Attention, Decoder, Norm, at_least_fp32
+from mechassay.models.decoder import Attention, Decoder, Norm, Projection, at_least_fp32
 from mechassay.models.graph import SLOTS, Graph
 from mechassay.results.records import Table
 from mechassay.utils.display import SILENT, Progress
@@ -411,8 +411,8 @@ def _out(attention: Attention) -> Heads:
 def _read(attention: Attention) -> tuple[Heads, Heads, Heads]:
     """By what each head's query, key and value read: L_K^T W_Q, L_Q^T W_K and L_O^T W_V."""
     norm = attention.norm
-    q = _scaled(_folded(at_least_fp32(attention.q.weight), norm), attention.q_norm)
-    k = _scaled(_folded(at_least_fp32(attention.k.weight), norm), attention.k_norm)
+    q = _scaled(_folded(at_least_fp32(attention.q.weight), norm), attention.q, attention.q_norm)
+    k = _scaled(_folded(at_least_fp32(attention.k.weight), norm), attention.k, attention.k_norm)
     k = _of_each_head(k, attention)
     v = _of_each_head(_folded(at_least_fp32(attention.v.weight), norm), attention)
     return _root(k).mT @ q, _root(q).mT @ k, _root(_out(attention)).mT @ v
@@ -424,9 +424,12 @@ def _folded(weight: Own, norm: Norm) -> Own:
     return wide - wide.mean(dim=-1, keepdim=True) if norm.centred else wide
 
 
-def _scaled(weight: Own, norm: Norm | None) -> Own:
-    """Queries or keys behind a norm of their own: its weight on each of their dimensions."""
-    return weight if norm is None else weight * norm.weight.to(weight.dtype)[:, None]
+def _scaled(weight: Own, projection: Projection, shared: Norm | None) -> Own:
+    """Queries or keys behind norms of their own: their weights on each of their dimensions."""
+    if projection.norm is not None:
+        # One weight for each dimension of each head, whether the norm is over all of them or not.
+        weight = weight * projection.norm.weight.to(weight.dtype).view(*weight.shape[:2], 1)
+    return weight if shared is None else weight * shared.weight.to(weight.dtype)[:, None]
 
 
 def _of_each_head(weight: Own, attention: Attention) -> Heads:

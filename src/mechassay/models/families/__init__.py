@@ -22,27 +22,53 @@ FAMILIES = Registry(
     {
         "transformer-lens": "mechassay.models.families.transformer_lens:decode",
         "gpt2": "mechassay.models.families.gpt2:decode",
+        "gpt_neo": "mechassay.models.families.gpt_neo:decode",
         "gpt_neox": "mechassay.models.families.neox:decode",
+        "gptj": "mechassay.models.families.gptj:decode",
+        "opt": "mechassay.models.families.opt:decode",
         "llama": "mechassay.models.families.llama:decode",
         "mistral": "mechassay.models.families.llama:decode",
+        "mixtral": "mechassay.models.families.llama:decode",
         "qwen2": "mechassay.models.families.llama:decode",
         "qwen3": "mechassay.models.families.llama:decode",
+        "qwen3_moe": "mechassay.models.families.llama:decode",
+        "smollm3": "mechassay.models.families.llama:decode",
+        "olmoe": "mechassay.models.families.llama:decode",
+        "olmo2": "mechassay.models.families.olmo:decode",
+        "olmo3": "mechassay.models.families.olmo:decode",
+        "phi3": "mechassay.models.families.phi3:decode",
+        "granite": "mechassay.models.families.granite:decode",
+        "stablelm": "mechassay.models.families.stablelm:decode",
+        "cohere": "mechassay.models.families.cohere:decode",
+        "cohere2": "mechassay.models.families.cohere:decode",
+        "falcon": "mechassay.models.families.falcon:decode",
+        "gemma": "mechassay.models.families.gemma:decode",
         "gemma2": "mechassay.models.families.gemma:decode",
         "gemma3_text": "mechassay.models.families.gemma:decode",
     },
     plural="families",
 )
 
+UNLIKE = {
+    "gpt_oss": "attention sinks take a part of every softmax",
+    "bloom": "ALiBi adds to attention scores",
+    "mpt": "ALiBi adds to attention scores",
+}
+"""Types that are refused, and what a decoder cannot express of them."""
+
 
 def decode(hf: PreTrainedModel) -> Decoder:
     """The decoder of a Hugging Face model.
 
     Raises:
-        UnsupportedModel: a module that the family needs was not found; the message names it.
+        UnsupportedModel: what the model computes is unlike a decoder's, or a module that the family
+            needs was not found; the message names it.
     """
     kind = hf.config.model_type
     if kind in FAMILIES:
         return FAMILIES.load(kind)(hf)
+    if kind in UNLIKE:
+        raise UnsupportedModel(f"{kind}: {UNLIKE[kind]}; not supported.")
     try:
         return FAMILIES.load("llama")(hf)
     except UnsupportedModel as error:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mechassay.errors import UnsupportedModel
-from mechassay.models.decoder import Norm, Projection
+from mechassay.models.decoder import Norm, Projection, at_least_fp32
 
 
 def find(root: nn.Module, path: str) -> Any:
@@ -29,9 +31,10 @@ def find(root: nn.Module, path: str) -> Any:
 
 
 def layer_norm(module: nn.Module) -> Norm:
-    """A LayerNorm's data."""
-    weight, bias = find(module, "weight").data, find(module, "bias").data
-    return Norm(weight, bias, float(find(module, "eps")), centred=True)
+    """A LayerNorm's data; some have no bias."""
+    eps = getattr(module, "eps", None)
+    eps = find(module, "variance_epsilon") if eps is None else eps
+    return Norm(find(module, "weight").data, optional(module, "bias"), float(eps), centred=True)
 
 
 def rms_norm(module: nn.Module, *, offset: float = 0.0) -> Norm:
@@ -41,12 +44,23 @@ def rms_norm(module: nn.Module, *, offset: float = 0.0) -> Norm:
     return Norm(weight + offset if offset else weight, None, eps, centred=False)
 
 
-def projection(weight: Tensor, bias: Tensor | None, d_head: int) -> Projection:
+def multiplied_by(factor: float, like: Tensor) -> Norm:
+    """A norm that only multiplies: what is read as it is (1), or written times a number."""
+    return Norm(torch.full_like(at_least_fp32(like), factor), None, None, centred=False)
+
+
+def times(norm: Norm, factor: float) -> Norm:
+    """A norm (without bias) whose output is multiplied; its weight is not rounded to 16 bits."""
+    return replace(norm, weight=at_least_fp32(norm.weight) * factor)
+
+
+def projection(
+    weight: Tensor, bias: Tensor | None, d_head: int, norm: Norm | None = None
+) -> Projection:
     """A projection into heads from a [heads * d_head, d_model] weight."""
     heads = weight.shape[0] // d_head
-    return Projection(
-        weight.unflatten(0, (heads, d_head)), None if bias is None else bias.view(heads, d_head)
-    )
+    own_bias = None if bias is None else bias.view(heads, d_head)
+    return Projection(weight.unflatten(0, (heads, d_head)), own_bias, norm)
 
 
 def optional(module: nn.Module, name: str) -> Tensor | None:
