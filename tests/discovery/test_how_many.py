@@ -87,7 +87,7 @@ def test_one_behaviour_under_two_names_needs_one(two: Two, folder: Path) -> None
     results = run(job, folder / "one", progress=SILENT)
     cross = cross_of(results)
     assert cross.n_circuits == (1, 1) and cross.kinds == ("a", "b")
-    assert cross.verdict().startswith("One circuit of 9 edges, found on 'a', serves all 2 kinds.")
+    assert cross.verdict().startswith("One circuit of 9 edges, found on 'a', serves all 2 kinds:")
 
 
 def test_kinds_with_too_few_pairs_are_left_out_and_counted(two: Two, folder: Path) -> None:

@@ -13,7 +13,7 @@ from mechassay.runs.options import option
 from mechassay.tasks import Keep
 
 Stage = Literal["all", "localize"]
-Construction = Literal["own", "top", "greedy", "rank", "sign", "ratio"]
+Construction = Literal["own", "top", "greedy", "rank", "sign", "ratio", "faithful"]
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class CircuitsPlan:
         Construction,
         option(
             "How edges make a circuit: top takes the best, greedy grows it from the logits; rank,"
-            " sign and ratio take those that hold over the pairs. Each method has its way by"
-            " default."
+            " sign and ratio take those that hold over the pairs; faithful chooses at each size,"
+            " on validation pairs, how many are positive ones. Each method has its way by default."
         ),
     ] = "own"
     random_rankings: Annotated[

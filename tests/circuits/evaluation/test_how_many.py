@@ -139,6 +139,14 @@ class TestSets:
         worst, same = cross.worst
         assert (worst.value, worst.low, worst.high) == pytest.approx((0.3, 0.25, 0.35))
         assert same.value == 0.01
+        assert cross.worst_of("b").value == -0.2
+
+    def test_the_circuit_that_serves_says_what_it_loses(self) -> None:
+        cross = made([[0, 0.3, 0.1], [0.03, 0, 0.05], [0.2, 0.2, 0]])
+        assert cross.verdict().startswith(
+            "One circuit of 10 edges, found on 'b', serves all 3 kinds: on another it loses at most"
+            " 0.050 [0.030, 0.070]. The circuit of another kind loses at most 0.300 [0.280, 0.320]"
+        )
 
 
 def test_a_record_gives_the_result_again(two: CrossAgreement, tmp_path: Path) -> None:

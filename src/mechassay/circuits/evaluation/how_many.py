@@ -162,6 +162,12 @@ class CrossAgreement(Result, kind="how-many"):
             _largest(self.other_sample[has], self.other_low[has], self.other_high[has]),
         )
 
+    def worst_of(self, kind: str) -> Estimate:
+        """The largest loss of the circuit of one kind on another that has a circuit."""
+        row, others = self.kinds.index(kind), self.has_circuit.copy()
+        others[row] = False
+        return _largest(self.loss[row, others], self.low[row, others], self.high[row, others])
+
     def verdict(self) -> str:
         """How many circuits serve all kinds, in a sentence, and what they lose, in another."""
         (least, most), has = self.n_circuits, self.has_circuit
@@ -184,7 +190,11 @@ class CrossAgreement(Result, kind="how-many"):
             return f"Of {of_all} only {self.kinds[only]!r} has a circuit {of_size}."
         if most == 1:
             (chosen,) = self.smallest_set(open_serves=False)
-            first = f"One circuit {of_size}, found on {chosen!r}, serves all {every}"
+            own = self.worst_of(chosen)
+            first = (
+                f"One circuit {of_size}, found on {chosen!r}, serves all {every}: on another it"
+                f" loses at most {interval(own.value, own.low, own.high)}"
+            )
         elif least == most:
             first = f"The {every} need {most} circuits {of_size}"
         else:
