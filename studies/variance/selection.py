@@ -87,7 +87,7 @@ def cells(result: dict[str, Any], way: str) -> str:
     texts: list[str] = []
     for area in ("cmd", "cma"):
         own, estimate = _draws(rule, one, area), getattr(one, area)
-        value, low, high = estimate.value, estimate.low, estimate.high
+        value, low, high = estimate.value, estimate.interval.low, estimate.interval.high
         if way != "magnitude":
             value -= getattr(base, area).value
             ends = percentile_interval(own - _draws(rule, base, area), n_groups=rule.n_groups)
@@ -136,19 +136,18 @@ def main() -> None:
         "| model | sample | edges by | CMD | CMA | positive |",
         "|---|---|---|---|---|---|",
     ]
+    smol = [
+        kept(
+            f"selection/smollm2-135m-ioi-{seed}",
+            lambda seed=seed: measured(
+                ma.load_model("smollm2-135m", dtype="bfloat16"), ma.load_task("ioi"), seed
+            ),
+        )
+        for seed in SAMPLES
+    ]
     for name in NEGATIVE:
         one = kept(f"selection/{name}", lambda name=name: negative(name, 0))
         lines += rows(name, [one])
-    smol: list[dict[str, Any]] = []
-    for seed in SAMPLES:
-        smol.append(
-            kept(
-                f"selection/smollm2-135m-ioi-{seed}",
-                lambda seed=seed: measured(
-                    ma.load_model("smollm2-135m", dtype="bfloat16"), ma.load_task("ioi"), seed
-                ),
-            )
-        )
     lines += rows("smollm2-135m ioi", smol)
     write_text(Path(__file__).with_name("selection.md"), "\n".join([*lines, ""]))
 

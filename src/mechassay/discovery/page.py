@@ -645,7 +645,7 @@ def _selection_sections(records: Sequence[Record]) -> list[Section]:
         n, n_circuits, split = (rows[0][name] for name in ("n_pairs", "n_circuits", "split"))
         n_apart = sum(not row["nested"] for row in rows)
         shares = [name for name in table.columns if name.startswith("f at ")]
-        nested = f"{n_apart} of {len(rows)} circuits lack edges of the next smaller one."
+        nested = f"Circuits that lack edges of the next smaller one: {n_apart} of {len(rows)}."
         blocks += [
             Text(
                 f"{label}: at each size the mixture of positive and largest edges whose mean"
