@@ -223,6 +223,44 @@ def test_a_construction_is_a_choice_for_every_method(tmp_path: Path) -> None:
     assert values["greedy"][0] == pytest.approx(grown.sweeps["magnitude"].cmd.value)
 
 
+def test_edges_are_chosen_by_faithfulness_on_validation_pairs(tmp_path: Path) -> None:
+    """The choice is in the record and on the page, is kept, and does not see the test pairs."""
+    job = replace(JOB, methods=("eap",), metrics=(), construction="faithful", random_rankings=5)
+    (record,) = run(job, tmp_path / "run", progress=SILENT).records
+    table = record.table("chosen mixtures")
+    assert set(table.columns["split"]) == {"validation"} and len(table) == 9
+    assert record.task.args["construction"] == "faithful"
+    kept = (tmp_path / "run" / "kept").rglob("*.faithful-*.json")
+    names = ["0", "0.25", "0.5", "0.75", "1", "ends"]
+    assert sorted(file.stem.rpartition("-")[2] for file in kept) == names
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert "whose mean faithfulness f is nearest to 1 on" in page
+    model, task = ma.load_model("truth-ioi"), ma.load_task("truth-ioi")
+    scores = EdgeScores.load(RunFolder(tmp_path / "run").scores_file(job.cells()[0].name))
+    pairs = task.pairs("validation", model, limit=10)
+    alone = ma.circuits.faithful_circuits(model, scores, pairs, task.objective, progress=SILENT)
+    assert table.columns["positive"] == [row["positive"] for row in alone.rows]
+    assert table.numbers("f") == pytest.approx([row["f"] for row in alone.rows])
+    test = task.pairs("test", model, limit=10)
+    curve = ma.circuits.faithfulness_curve(model, alone.series, test, progress=SILENT)
+    assert record.value("cmd") == pytest.approx(curve.sweeps["magnitude"].cmd.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"methods": ("nap",)}, "chooses among scored edges; got scores of n"),
+        ({"methods": ("eap",), "resamples": 8}, "construction faithful have no resamples"),
+    ],
+)
+def test_what_has_no_edges_to_choose_is_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    job = replace(JOB, metrics=(), construction="faithful", **changes)
+    with pytest.raises(BadUsage, match=message):
+        run(job, tmp_path / "run", progress=SILENT)
+
+
 def test_backward_rules_are_chosen_on_validation_pairs(tmp_path: Path) -> None:
     """The rules with the lowest CMD there; what is kept is their scores, and their stability."""
     job = replace(JOB, methods=("eap:backward=auto",), metrics=(), random_rankings=5)

@@ -11,6 +11,7 @@ from typing import Any
 from mechassay.adversarial.jobs import AdversarialJob, SearchJob
 from mechassay.adversarial.paper import PaperJob
 from mechassay.adversarial.shift import ShiftJob
+from mechassay.discovery.how_many import HowManyJob
 from mechassay.discovery.job import CircuitsJob
 from mechassay.gym.jobs import DirectionsJob, GymCheckJob, GymJob
 from mechassay.interventions.job import PatchJob
@@ -78,6 +79,15 @@ SMALL_JOBS: dict[str, Any] = {
         test_limit=8,
     ),
     "gym-check": GymCheckJob(("truth-ioi",), (SMALL_GYM_TASK,), limit=8),
+    "how-many": HowManyJob(
+        ("small-gpt2",),
+        ("ioi",),
+        ("random", "eap"),
+        size=0.2,
+        most_kinds=2,
+        train_limit=2,
+        test_limit=2,
+    ),
     "measure": MeasureJob(
         ("EX1", "EX25:n_runs=2", "F01"), ("truth-ioi",), n_prompts=6, train_limit=6
     ),

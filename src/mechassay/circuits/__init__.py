@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from mechassay.circuits.evaluation.how_many import CrossAgreement, by_tag, cross_agreement
     from mechassay.circuits.evaluation.metrics import Recovery, recovery_of
+    from mechassay.circuits.evaluation.selection import FaithfulSelection, faithful_circuits
     from mechassay.circuits.methods import METHODS
     from mechassay.circuits.methods.acdc import ACDC
     from mechassay.circuits.methods.eap import (
@@ -79,6 +80,7 @@ __all__ = [
     "ExactNodePatching",
     "ExactPatching",
     "ExactTop",
+    "FaithfulSelection",
     "FaithfulnessCurve",
     "InformationFlowRoutes",
     "Matryoshka",
@@ -103,6 +105,7 @@ __all__ = [
     "cross_agreement",
     "differences_of",
     "evaluate",
+    "faithful_circuits",
     "faithfulness_curve",
     "minimality",
     "overlap_of",
@@ -124,6 +127,7 @@ __getattr__, __dir__ = lazy_names(
         " faithfulness_curve minimality run_controls smallest_circuit",
         "evaluation.metrics": "Recovery recovery_of",
         "evaluation.how_many": "CrossAgreement by_tag cross_agreement",
+        "evaluation.selection": "FaithfulSelection faithful_circuits",
         "methods": "METHODS",
         "methods.acdc": "ACDC",
         "methods.eap": "CleanCorrupted Conductance EAP EAPIGActivations EAPIGInputs NAP NAPIG",

@@ -310,6 +310,25 @@ class EdgeScores(UnitScores):
         """Whether circuits of these scores are grown from the logits (information flow routes)."""
         return self.provenance.get("selection") == "greedy"
 
+    def mixture(self, n: int | float, positive: float) -> Circuit:
+        """The circuit of n edges of which a share is the best positive ones, and the rest the
+        largest in magnitude (after the ratio of Nikankin et al. 2025).
+
+        With a share of 0 it is `top` by magnitude; positive edges that are not there leave their
+        places to the rest. It is not pruned.
+
+        Raises:
+            BadUsage: no share between 0 and 1; others as `size`.
+        """
+        n_edges, flat = self.size(n), self.values.flatten().numpy()
+        by_value, by_magnitude = self.ranking("value"), self.ranking("magnitude")
+        n_positive = int((flat[by_value] > 0).sum())
+        first = by_value[: min(round(checked_fraction(positive) * n_edges), n_positive)]
+        taken = np.zeros(len(flat), dtype=bool)
+        taken[first] = True
+        rest = by_magnitude[~taken[by_magnitude]][: n_edges - len(first)]
+        return self._circuit(self._chosen(np.concatenate((first, rest))))
+
     def greedy(self, n: int | float, *, by: By = "value") -> Circuit:
         """Grow n edges from the logits: the best edge into a node that is in (MIB, E.1)."""
         one_of("ranking", by, get_args(By))

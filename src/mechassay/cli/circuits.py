@@ -12,7 +12,7 @@ import typer
 
 from mechassay.cli.command import command
 from mechassay.cli.output import JsonOption, tell
-from mechassay.discovery.plan import CircuitsPlan
+from mechassay.discovery.plan import CircuitsPlan, HowManyPlan
 from mechassay.utils.display import counted
 
 if TYPE_CHECKING:
@@ -135,6 +135,9 @@ app.command("evaluate")(
         change=_files,
     )
 )
+
+
+app.command("how-many")(command(HowManyPlan))
 
 
 @app.command("convert")

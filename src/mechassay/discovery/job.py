@@ -127,6 +127,8 @@ class CircuitsJob(CircuitsPlan, Job):
         one_of("construction", self.construction, get_args(Construction))
         if self.construction in SELECTIONS:
             self._check_stable_edges()
+        if self.resamples and self.construction in (*SELECTIONS, "faithful"):
+            raise BadUsage(f"Circuits of the construction {self.construction} have no resamples.")
         optimal_ablation(self.optimal, self.seed)
         check_dtype(self.dtype)
         check_pairing(self.pairing)
@@ -154,8 +156,6 @@ class CircuitsJob(CircuitsPlan, Job):
                 f"The construction {self.construction} needs scores of parts of the pairs, which"
                 f" methods have that are means over pairs; got {', '.join(others)}."
             )
-        if self.resamples:
-            raise BadUsage(f"Circuits of the construction {self.construction} have no resamples.")
 
     def _check_plugins(self) -> None:
         for text in self.metrics:

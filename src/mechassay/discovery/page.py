@@ -27,6 +27,7 @@ from mechassay.circuits.drawing import score_text
 from mechassay.circuits.evaluation.chance import SIGN, against_chance, n_groups, n_methods
 from mechassay.circuits.evaluation.curve import SMALLEST
 from mechassay.circuits.evaluation.differences import AreaName, Differences, differences_of
+from mechassay.circuits.evaluation.selection import SELECTION
 from mechassay.circuits.methods.method import CANDIDATES
 from mechassay.circuits.methods.stability import STABILITY
 from mechassay.discovery.stability_section import READING as STABILITY_READING
@@ -78,6 +79,7 @@ from mechassay.results.text import (
     kept_at,
     measure_text,
     objective,
+    plain_number,
     setting_name,
     settings,
 )
@@ -517,6 +519,7 @@ class CircuitsPage(Page):
                 *([Section("CPR and CMD as a figure", areas)] if areas else []),
                 *stability_sections(records),
                 *resamples_sections(records),
+                *_selection_sections(records),
                 *_first_pairs(groups),
                 *_drawings(drawings),
             ],
@@ -628,6 +631,43 @@ def results_table(records: Sequence[Record], failures: Sequence[Failure] = ()) -
     return _without_empty(
         TextTable("", tuple(columns), tuple(full), better_direction_note(measures))
     )
+
+
+def _selection_sections(records: Sequence[Record]) -> list[Section]:
+    """What share of positive edges was chosen at each size, and what every share reached."""
+    named = zip(records, labels(records), strict=True)
+    made = [
+        (record.table(SELECTION), label) for record, label in named if record.has_table(SELECTION)
+    ]
+    blocks: list[Block] = []
+    for table, label in made:
+        rows = table.rows()
+        n, n_circuits, split = (rows[0][name] for name in ("n_pairs", "n_circuits", "split"))
+        n_apart = sum(not row["nested"] for row in rows)
+        shares = [name for name in table.columns if name.startswith("f at ")]
+        nested = f"Circuits that lack edges of the next smaller one: {n_apart} of {len(rows)}."
+        blocks += [
+            Text(
+                f"{label}: at each size the mixture of positive and largest edges whose mean"
+                f" faithfulness f is nearest to 1 on {n:,} {split} pairs; the others on those"
+                f" pairs stand beside it. It took {n_circuits:,} forwards of each of these pairs."
+                f" {nested if n_apart else 'Each circuit holds the smaller ones.'}"
+            ),
+            TextTable.of(
+                "",
+                ("size", "edges", "positive", "f", *shares),
+                [
+                    (
+                        share(plain_number(row["fraction"])),
+                        f"{row['edges']:,}",
+                        share(plain_number(row["positive"])),
+                        *(number(plain_number(row[name])) for name in ("f", *shares)),
+                    )
+                    for row in rows
+                ],
+            ),
+        ]
+    return [Section("Edges chosen by faithfulness", tuple(blocks))] if blocks else []
 
 
 def _without_empty(table: TextTable) -> TextTable:

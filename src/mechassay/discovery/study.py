@@ -11,7 +11,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -39,6 +39,7 @@ from mechassay.circuits.evaluation.faithfulness import (
     smallest_circuit,
 )
 from mechassay.circuits.evaluation.metrics import Metric, Scored, recovery_of, with_metrics
+from mechassay.circuits.evaluation.selection import SELECTION, faithful_circuits
 from mechassay.circuits.graph_files import ENDINGS, load_scores, read_graph_file
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.method import CANDIDATES, Method, method_name, paired, settings
@@ -70,7 +71,7 @@ from mechassay.stats.intervals import Interval
 from mechassay.tasks import load_task
 from mechassay.tasks.task import PRIVATE, settings_of
 from mechassay.truth.ground_truth import is_truth, load_truth
-from mechassay.utils.files import read_json, write_text
+from mechassay.utils.files import read_json, read_small_json, write_text
 from mechassay.utils.registry import Registry
 
 KIND, SUITE, ONE_SIZE = "faithfulness", "suite", "one-size"
@@ -323,12 +324,48 @@ class Study:
         """
         typed, construction = cell.typed["method"], self.job.construction
         if typed in self.job.scores:
-            return constructed(load_ranked(typed, self.model.graph), construction)
-        scores = self.scores_of(cell)
-        if construction in SELECTIONS:
+            scores = load_ranked(typed, self.model.graph)
+        else:
+            scores = self.scores_of(cell)
+        if construction == "faithful":
+            return self.faithful(cell, scores)
+        if construction in SELECTIONS and isinstance(scores, Scores):
             in_parts = PartScores.load(self.parts_file(cell), scores)
             return in_parts.ordered(construction, seed=self.job.seed)
         return constructed(scores, construction)
+
+    def faithful(self, cell: Cell, scores: Ranked) -> CircuitSeries:
+        """Circuits of mixtures of positive and large edges, chosen on the validation pairs.
+
+        Raises:
+            BadUsage: scores that are not of edges.
+        """
+        if not isinstance(scores, EdgeScores):
+            unit = "circuits" if isinstance(scores, CircuitSeries) else f"scores of {scores.unit}s"
+            raise BadUsage(
+                f"The construction faithful chooses among scored edges; got {unit} of"
+                f" {cell.of['method']}."
+            )
+        stem = self.scores_file(cell).stem
+
+        def kept(name: str, make: Callable[[], list[list[float]]]) -> list[list[float]]:
+            return self.bench.kept(
+                self._kept(f"{stem}.faithful-{name}.json"),
+                make,
+                partial(read_small_json, largest=None),
+                lambda values, path: write_text(path, json.dumps(values)),
+            )
+
+        return faithful_circuits(
+            self.model,
+            scores,
+            self.ablated_validation,
+            self.objective,
+            profile=self.job.profile,
+            split=self.validation[0],
+            progress=self.bench.progress,
+            kept=kept,
+        ).series
 
     def scores_of(self, cell: Cell) -> Scores:
         """The scores of a cell's method, found now or before."""
@@ -475,6 +512,9 @@ class Study:
             record = record.changed(
                 tables=[*record.tables, Table.of(CANDIDATES, ("candidate",), rows)]
             )
+        if SELECTION in scores.provenance:
+            mixtures = Table.of(SELECTION, ("fraction",), scores.provenance[SELECTION])
+            record = record.changed(tables=[*record.tables, mixtures])
         if stability := self.stability(cell, scores):
             record = record.changed(tables=[*record.tables, stability])
         if job.resamples:

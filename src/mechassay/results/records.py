@@ -86,6 +86,7 @@ PAGES = Registry(
         "faithfulness": "mechassay.discovery.suite_page:FaithfulnessPage",
         "gym": "mechassay.gym.pages:GymPage",
         "gym-check": "mechassay.gym.checkpoint_pages:GymCheckPage",
+        "how-many": "mechassay.discovery.how_many:HowManyPage",
         "measure": "mechassay.measurement.page:MeasurePage",
         "patch": "mechassay.interventions.job:PatchPage",
         "suite": "mechassay.discovery.suite_page:SuitePage",

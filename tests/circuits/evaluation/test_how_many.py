@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
 from helpers.two_behaviours import two_behaviours
-from mechassay.circuits import EAPIGInputs, Random, agreement, evaluate
+from mechassay.circuits import NAP, EAPIGInputs, Random, agreement, evaluate
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.evaluation.how_many import CrossAgreement, by_tag, cross_agreement
 from mechassay.errors import BadUsage
 from mechassay.models.model import load_model
 from mechassay.tasks import load_task
+from mechassay.testing.checks import check_record
 from mechassay.utils.display import SILENT
 
 METHOD = EAPIGInputs(steps=3)
@@ -36,7 +38,8 @@ def test_two_behaviours_need_two_circuits(two: CrossAgreement) -> None:
     assert two.agreement[0, 1] == pytest.approx(0, abs=0.01) == two.agreement[1, 0]
     assert two.n_circuits == (2, 2) and two.smallest_set(open_serves=True) == ("names", "fruits")
     assert two.verdict().startswith("The 2 kinds need 2 circuits of 9 edges.")
-    assert "loses at most 1.00" in two.verdict()
+    assert "The circuit of another kind loses at most 1.00" in two.verdict()
+    assert two.worst[0].low > 0.9 and abs(two.worst[1].value) < 0.01
 
 
 def test_one_behaviour_needs_one_however_its_pairs_are_called() -> None:
@@ -74,11 +77,12 @@ def test_one_behaviour_needs_one_however_its_pairs_are_called() -> None:
 
 def test_random_circuits_are_no_circuits() -> None:
     model, task = load_model("truth-ioi"), load_task("truth-ioi")
-    train = list(task.pairs("train", model, limit=8))
-    kinds = {"a": train[:4], "b": train[4:]}
+    train = list(task.pairs("train", model, limit=40))
+    kinds = {"a": train[:20], "b": train[20:]}
     cross = cross_agreement(Random(), model, kinds, kinds, 9, progress=SILENT)
     assert not cross.has_circuit.any() and cross.n_circuits == (0, 0)
-    assert cross.verdict() == "No kind of prompt has a circuit of 9 edges."
+    assert cross.verdict().startswith("No kind has a circuit of 9 edges:")
+    assert math.isnan(cross.worst[0].value) and cross.record().measures[2].n_undefined == 40
 
 
 def made(loss: list[list[float]], spread: float = 0.02, other: float = 0.0) -> CrossAgreement:
@@ -88,7 +92,7 @@ def made(loss: list[list[float]], spread: float = 0.02, other: float = 0.0) -> C
     around = np.where(np.eye(n, dtype=bool), 0, spread)
     same = np.full(n, other)
     return CrossAgreement(
-        tuple("abcdef"[:n]), 10, (10,) * n, (8,) * n, (20,) * n,
+        tuple("abcdef"[:n]), 10, (10,) * n, (8,) * n, (20,) * n, (20,) * n,
         0.9 - lost, lost, lost - around, lost + around, same, same - 0.01, same + 0.01,
     )  # fmt: skip
 
@@ -102,7 +106,9 @@ class TestSets:
     def test_what_is_open_counts_either_way(self) -> None:
         cross = made([[0, 0.1], [0.5, 0]], spread=0.05)
         assert cross.n_circuits == (1, 2)
-        assert cross.verdict().startswith("The 2 kinds need 1 to 2 circuits of 10 edges.")
+        assert cross.verdict().startswith(
+            "The 2 kinds need at least 1, at most 2 circuits of 10 edges."
+        )
 
     def test_a_kind_whose_samples_fail_each_other_has_no_circuit(self) -> None:
         assert not made([[0, 0.0], [0.0, 0]], other=0.3).has_circuit.any()
@@ -115,6 +121,60 @@ class TestSets:
         lost = CrossAgreement(**{**vars(cross), "agreement": np.full((2, 2), math.nan)})
         assert lost.n_circuits == (0, 0) and "No kind" in lost.verdict()
 
+    def test_one_kind_alone_has_a_circuit(self) -> None:
+        low = made([[0, 0.3], [0.3, 0]])
+        agreement = low.agreement - np.array([[0, 0], [0, 0.6]])
+        alone = replace(low, agreement=agreement)
+        assert alone.verdict() == "Of 2 kinds only 'a' has a circuit of 10 edges."
+
+    def test_fewer_than_20_groups_have_no_verdict(self) -> None:
+        few = replace(made([[0, 0.0], [0.0, 0]]), n_groups=(30, 19))
+        assert few.verdict() == (
+            "There is no verdict on how many circuits 2 kinds need: 19 independent groups of pairs"
+            " of a kind are fewer than 20."
+        )
+
+    def test_the_worst_loss_has_its_own_interval_and_control(self) -> None:
+        cross = made([[0, 0.3], [-0.2, 0]], spread=0.05, other=0.01)
+        worst, same = cross.worst
+        assert (worst.value, worst.low, worst.high) == pytest.approx((0.3, 0.25, 0.35))
+        assert same.value == 0.01
+        assert cross.worst_of("b").value == -0.2
+
+    def test_the_circuit_that_serves_says_what_it_loses(self) -> None:
+        cross = made([[0, 0.3, 0.1], [0.03, 0, 0.05], [0.2, 0.2, 0]])
+        assert cross.verdict().startswith(
+            "One circuit of 10 edges, found on 'b', serves all 3 kinds: on another it loses at most"
+            " 0.050 [0.030, 0.070]. The circuit of another kind loses at most 0.300 [0.280, 0.320]"
+        )
+
+
+def test_a_record_gives_the_result_again(two: CrossAgreement, tmp_path: Path) -> None:
+    again = CrossAgreement.of_record(two.record())
+    assert again.verdict() == two.verdict() and again.n_groups == (24, 24)
+    for name in ("agreement", "loss", "low", "high", "other_sample", "other_low", "other_high"):
+        assert getattr(again, name) == pytest.approx(getattr(two, name), nan_ok=True)
+    stored = CrossAgreement.load(two.save(tmp_path / "two.safetensors"))
+    assert stored.verdict() == two.verdict()
+    check_record(two.record())
+
+
+@pytest.mark.parametrize("size", [0, -1, 0.0, 10**6])
+def test_a_circuit_has_some_edges_of_the_model(size: int | float) -> None:
+    model, task = load_model("truth-ioi"), load_task("truth-ioi")
+    pairs = task.pairs("train", model, limit=2)
+    kinds = {"a": pairs, "b": pairs}
+    with pytest.raises(BadUsage, match="has 1 to .* edges, or a share of them"):
+        cross_agreement(METHOD, model, kinds, kinds, size, progress=SILENT)
+
+
+def test_scores_of_nodes_are_refused() -> None:
+    model, task = load_model("truth-ioi"), load_task("truth-ioi")
+    pairs = task.pairs("train", model, limit=2)
+    kinds = {"a": pairs, "b": pairs}
+    with pytest.raises(BadUsage, match="by their edges; nap scores"):
+        cross_agreement(NAP(), model, kinds, kinds, 9, progress=SILENT)
+
 
 def test_table_columns_and_picture(two: CrossAgreement) -> None:
     table = two.table()
@@ -126,7 +186,7 @@ def test_table_columns_and_picture(two: CrossAgreement) -> None:
     figure = two.plot()
     assert isinstance(figure, Figure)
     labels = [text.get_text() for text in figure.axes[0].get_yticklabels()]
-    assert labels == ["names", "fruits"]
+    assert labels == ["names", "fruits", "another sample"]
     assert repr(two) == "CrossAgreement(kinds=2, edges=9, circuits=(2, 2))"
 
 

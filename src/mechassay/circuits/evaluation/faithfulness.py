@@ -234,7 +234,7 @@ def faithfulness_curve(
             circuits.append(complement(wanted["magnitude"][sizes.index(chosen.fraction)]))
         except BadUsage as error:  # Of circuits with neurons, which somebody else has cut.
             torn.append(f"What is left without the smallest circuit is unknown: {error}")
-    values = _evaluate_distinct(model, circuits, batch, measured, progress)
+    values = evaluate_distinct(model, circuits, batch, measured, progress)
     n_ranked = len(RANKINGS) * len(sizes)
     rule = FaithfulnessMetric(
         profile,
@@ -288,7 +288,7 @@ def magnitude_sweep(
     batch = model.batch(pairs)
     ends = [Circuit.empty(model.graph), Circuit.full(model.graph)]
     circuits = _circuits(scores, sizes, "magnitude", greedy, profile)
-    values = _evaluate_distinct(model, ends + circuits, batch, measured, progress)
+    values = evaluate_distinct(model, ends + circuits, batch, measured, progress)
     rule = FaithfulnessMetric(
         profile,
         sizes,
@@ -366,7 +366,7 @@ def run_controls(
     rankings = [kind(seed=seed).draw(model.graph) for kind in kinds for seed in seeds]
     circuits = [scores.top(p).pruned() for scores in rankings for p in sizes]
     ends = [Circuit.empty(model.graph), Circuit.full(model.graph)]
-    values = _evaluate_distinct(model, ends + circuits, batch, chosen, progress)
+    values = evaluate_distinct(model, ends + circuits, batch, chosen, progress)
     shape = (len(kinds), len(seeds), len(sizes))
     kept = np.array([len(circuit) for circuit in circuits]).reshape(shape).tolist()
     rows = values[2:].reshape(*shape, len(batch))
@@ -388,7 +388,7 @@ def _cut(scores: Scores, fraction: float, by: By, greedy: bool, profile: Profile
     return (scores.within if profile == "strict" else scores.top)(fraction, by=by).pruned()
 
 
-def _evaluate_distinct(
+def evaluate_distinct(
     model: Model,
     circuits: Sequence[Circuit],
     batch: Batch,

@@ -6,14 +6,15 @@ pairs of every kind, and A[g, h] is the agreement (`circuits.series.agreement`) 
 kind g on pairs of kind h:
 
     loss[g, h] = A[h, h] - A[g, h]      with an interval over groups of pairs of h, both resampled
-                                        at once
+                                        at once, of each g and h alone
 
 The circuit of g *serves* h if the upper end of the loss is at most .1, and *fails* it if the lower
 end is above. The control is the circuit of the second sample of h on pairs of h: what another
 sample of the same kind loses. The fewest circuits that serve all kinds are counted twice: with
 what is open counted as served (`at_least`) and as failed (`at_most`). If another sample of a kind
 fails its own pairs, or its circuit keeps less than half of what ablation changes there, the size
-gives that kind no circuit, and it is counted apart.
+gives that kind no circuit, and it is counted apart. Fewer than `FEW_GROUPS` groups of test pairs of
+a kind get numbers and no verdict.
 
 All circuits of one size in a model that has two behaviours may still agree where the size has room
 for both; small sizes tell more.
@@ -23,36 +24,39 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
 
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.evaluation.faithfulness import evaluate
-from mechassay.circuits.methods.method import Method
+from mechassay.circuits.methods.method import Method, method_name
+from mechassay.circuits.scores import EdgeScores, Scores
 from mechassay.circuits.series import agreement as agreement_of
 from mechassay.circuits.series import kept_effects
 from mechassay.errors import BadUsage
+from mechassay.models.graph import Graph
 from mechassay.models.model import Model
-from mechassay.models.objectives import ObjectiveLike
+from mechassay.models.objectives import ObjectiveLike, load_objective
 from mechassay.prompts.batch import Batch, PairsLike
-from mechassay.results.records import Table
-from mechassay.stats.intervals import Resamples, percentile_interval
-from mechassay.utils.display import BAR, SILENT, OneLine, Progress, Tabular
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from mechassay.results.records import Measure, Record, Spec, Table
+from mechassay.results.result import RecordContents, Result
+from mechassay.results.text import plain_number
+from mechassay.stats.intervals import FEW_GROUPS, Estimate, Resamples, percentile_interval
+from mechassay.utils.display import BAR, SILENT, Progress, counted, interval
 
 SLACK = 0.1
 """How much of what ablation changes a circuit may keep less than a kind's own."""
 LEAST_OWN = 0.5
 MOST_KINDS = 16
 """Sets of circuits are searched exactly; so many kinds have 65,535."""
+LOSSES, KINDS, OTHER_SAMPLE = "cross agreement", "kinds", "another sample"
+"""The tables of a record, and what the rows of other samples are called."""
+COLUMNS = ("circuit", "pairs", "agreement", "loss", "low", "high", "n")
 
 
 def by_tag(pairs: Iterable[Any], tag: str = "template") -> dict[str, list[Any]]:
@@ -71,7 +75,7 @@ def by_tag(pairs: Iterable[Any], tag: str = "template") -> dict[str, list[Any]]:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CrossAgreement(OneLine, Tabular):
+class CrossAgreement(Result, kind="how-many"):
     """Agreement of the circuit of each kind (rows) on test pairs of each kind (columns).
 
     Attributes:
@@ -79,9 +83,11 @@ class CrossAgreement(OneLine, Tabular):
         size: edges that were asked for.
         n_edges: of each kind's circuit after pruning.
         n_train, n_test: pairs of each kind.
+        n_groups: independent groups among the test pairs of each kind.
         agreement: A[g, h]; NaN where ablation changes nothing of h.
         loss, low, high: A[h, h] - A[g, h] with its 95 % interval; 0 on the diagonal.
         other_sample, other_low, other_high: the same of another sample of h, on pairs of h.
+        noun: what a kind is: "template", "task".
     """
 
     kinds: tuple[str, ...]
@@ -89,6 +95,7 @@ class CrossAgreement(OneLine, Tabular):
     n_edges: tuple[int, ...]
     n_train: tuple[int, ...]
     n_test: tuple[int, ...]
+    n_groups: tuple[int, ...]
     agreement: Float[np.ndarray, "kinds kinds"]
     loss: Float[np.ndarray, "kinds kinds"]
     low: Float[np.ndarray, "kinds kinds"]
@@ -96,6 +103,10 @@ class CrossAgreement(OneLine, Tabular):
     other_sample: Float[np.ndarray, "kinds"]
     other_low: Float[np.ndarray, "kinds"]
     other_high: Float[np.ndarray, "kinds"]
+    noun: str = "kind"
+    model: str = ""
+    method: str = ""
+    objective: str = ""
 
     def repr_fields(self) -> dict[str, Any]:
         return {"kinds": len(self.kinds), "edges": self.size, "circuits": self.n_circuits}
@@ -139,85 +150,167 @@ class CrossAgreement(OneLine, Tabular):
         least, most = counts
         return least, most
 
-    def verdict(self) -> str:
-        """How many circuits serve all kinds, in a sentence."""
-        least, most = self.n_circuits
-        n, without = int(self.has_circuit.sum()), int((~self.has_circuit).sum())
-        apart = f"; {without} of {len(self.kinds)} have no circuit of this size" if without else ""
-        if not n:
-            return f"No kind of prompt has a circuit of {self.size:,} edges."
-        if most == 1:
-            (chosen,) = self.smallest_set(open_serves=False)
-            first = f"One circuit of {self.size:,} edges, found on {chosen!r}, serves all {n} kinds"
-        elif least == most:
-            first = f"The {n} kinds need {most} circuits of {self.size:,} edges"
-        else:
-            first = f"The {n} kinds need {least} to {most} circuits of {self.size:,} edges"
-        others = self.loss[~np.eye(len(self.kinds), dtype=bool)]
-        known = others[~np.isnan(others)]
-        worst = f"{known.max():.2f}" if known.size else "undefined"
-        same = self.other_sample[~np.isnan(self.other_sample)]
-        noise = f"{same.max():.2f}" if same.size else "undefined"
+    @property
+    def worst(self) -> tuple[Estimate, Estimate]:
+        """The largest loss of the circuit of another kind, and that of another sample of the same
+        kind, among kinds that have a circuit; NaN where there is none.
+        """
+        has = self.has_circuit
+        others = has[:, None] & has & ~np.eye(len(has), dtype=bool)
         return (
-            f"{first}{apart}. The circuit of another kind loses at most {worst} of what ablation"
-            f" changes, that of another sample of the same kind {noise}."
+            _largest(self.loss[others], self.low[others], self.high[others]),
+            _largest(self.other_sample[has], self.other_low[has], self.other_high[has]),
         )
 
-    def columns(self) -> dict[str, list[Any]]:
-        """A row for each circuit and kind; `other sample` of a kind stands beside its own."""
-        rows = self._rows()
-        return {name: [row[name] for row in rows] for name in rows[0]}
+    def worst_of(self, kind: str) -> Estimate:
+        """The largest loss of the circuit of one kind on another that has a circuit."""
+        row, others = self.kinds.index(kind), self.has_circuit.copy()
+        others[row] = False
+        return _largest(self.loss[row, others], self.low[row, others], self.high[row, others])
+
+    def verdict(self) -> str:
+        """How many circuits serve all kinds, in a sentence, and what they lose, in another."""
+        (least, most), has = self.n_circuits, self.has_circuit
+        n, of_size = int(has.sum()), f"of {counted(self.size, 'edge')}"
+        every, of_all = counted(n, self.noun), counted(len(has), self.noun)
+        fewest = min(self.n_groups)
+        if fewest < FEW_GROUPS:
+            return (
+                f"There is no verdict on how many circuits {of_all} need: {fewest} independent"
+                f" groups of pairs of a {self.noun} are fewer than {FEW_GROUPS}."
+            )
+        if not n:
+            return (
+                f"No {self.noun} has a circuit {of_size}: on its own pairs it keeps less than"
+                f" {LEAST_OWN:.0%} of what ablation changes, or that of another sample fails."
+            )
+        apart = f"; {len(has) - n} of {of_all} have no circuit of this size" if n < len(has) else ""
+        if n == 1:
+            (only,) = np.flatnonzero(has).tolist()
+            return f"Of {of_all} only {self.kinds[only]!r} has a circuit {of_size}."
+        if most == 1:
+            (chosen,) = self.smallest_set(open_serves=False)
+            own = self.worst_of(chosen)
+            first = (
+                f"One circuit {of_size}, found on {chosen!r}, serves all {every}: on another it"
+                f" loses at most {interval(own.value, own.low, own.high)}"
+            )
+        elif least == most:
+            first = f"The {every} need {most} circuits {of_size}"
+        else:
+            first = f"The {every} need at least {least}, at most {most} circuits {of_size}"
+        other, same = (interval(loss.value, loss.low, loss.high) for loss in self.worst)
+        return (
+            f"{first}{apart}. The circuit of another {self.noun} loses at most {other} of what"
+            f" ablation changes, that of another sample of the same {self.noun} {same}."
+        )
 
     def table(self) -> Table:
-        """The rows as the table of a record."""
-        return Table.of("cross agreement", ("circuit", "pairs"), self._rows())
-
-    def _rows(self) -> list[dict[str, Any]]:
+        """A row for each circuit and kind; `another sample` of a kind stands behind them."""
         n = len(self.kinds)
+        matrices = (self.agreement, self.loss, self.low, self.high)
         rows = [
-            {
-                "circuit": self.kinds[g],
-                "pairs": self.kinds[h],
-                "agreement": float(self.agreement[g, h]),
-                "loss": float(self.loss[g, h]),
-                "low": float(self.low[g, h]),
-                "high": float(self.high[g, h]),
-                "n": self.n_test[h],
-            }
+            (self.kinds[g], self.kinds[h], *(float(x[g, h]) for x in matrices), self.n_test[h])
             for g in range(n)
             for h in range(n)
         ]
-        for h in range(n):
-            ends = self.other_sample[h], self.other_low[h], self.other_high[h]
-            loss, low, high = map(float, ends)
-            rows.append(
-                {
-                    "circuit": f"{self.kinds[h]}, another sample",
-                    "pairs": self.kinds[h],
-                    "agreement": float(self.agreement[h, h]) - loss,
-                    "loss": loss,
-                    "low": low,
-                    "high": high,
-                    "n": self.n_test[h],
-                }
+        own = np.diagonal(self.agreement) - self.other_sample
+        vectors = (own, self.other_sample, self.other_low, self.other_high)
+        rows += [
+            (OTHER_SAMPLE, self.kinds[h], *(float(x[h]) for x in vectors), self.n_test[h])
+            for h in range(n)
+        ]
+        return Table(
+            name=LOSSES,
+            keys=("circuit", "pairs"),
+            columns=dict(zip(COLUMNS, map(list, zip(*rows, strict=True)), strict=True)),
+        )
+
+    def contents(self) -> RecordContents:
+        n, (least, most) = sum(self.n_test), self.n_circuits
+        undefined = n if math.isnan(self.worst[0].value) else 0
+        means = "Of what ablation changes, how much less than a kind's own circuit keeps on its"
+        about = {"size": self.size, "noun": self.noun}
+        of_kinds = {
+            "kind": list(self.kinds),
+            "edges": list(self.n_edges),
+            "train": list(self.n_train),
+            "test": list(self.n_test),
+            "groups": list(self.n_groups),
+            "circuit": self.has_circuit.tolist(),
+        }
+        losses = [
+            Measure(
+                name="worst_loss",
+                title="Largest loss",
+                value=loss.value,
+                low=loss.low,
+                high=loss.high,
+                n=n,
+                n_undefined=undefined if of == "result" else 0,
+                of=of,
+                better="down",
+                meaning=f"{means} pairs: the most, over all circuits and kinds.",
             )
-        return rows
+            for of, loss in zip(("result", "control:another-sample"), self.worst, strict=True)
+        ]
+        return {
+            "specs": {
+                "model": Spec(name=self.model),
+                "method": Spec(name=self.method),
+                "task": Spec(name="", args=about),
+                "metric": Spec(name=self.objective),
+            },
+            "measures": [
+                Measure(
+                    name="circuits_least",
+                    title="Circuits, at least",
+                    value=least,
+                    n=n,
+                    meaning="The fewest that serve all kinds, if what is open serves.",
+                ),
+                Measure(
+                    name="circuits_most",
+                    title="Circuits, at most",
+                    value=most,
+                    n=n,
+                    meaning="The fewest that serve all kinds, if what is open fails.",
+                ),
+                *losses,
+            ],
+            "tables": [
+                self.table(),
+                Table(name=KINDS, keys=("kind",), columns=of_kinds),
+            ],
+        }
 
-    def plot(self, ax: Axes | None = None) -> Figure:
-        """The agreement as a heat map, circuits by pairs; the matplotlib figure."""
-        from matplotlib.figure import Figure
+    @classmethod
+    def of_record(cls, record: Record) -> CrossAgreement:
+        """The result that a record was made of."""
+        kinds, losses = record.table(KINDS), record.table(LOSSES)
+        names = tuple(map(str, kinds.columns["kind"]))
+        n = len(names)
+        matrices = [losses.numbers(name)[: n * n].reshape(n, n) for name in COLUMNS[2:6]]
+        vectors = [losses.numbers(name)[n * n :] for name in COLUMNS[3:6]]
+        counts = (
+            tuple(int(plain_number(x)) for x in kinds.columns[name])
+            for name in ("edges", "train", "test", "groups")
+        )
+        about = record.task.args
+        size, noun = int(plain_number(about["size"])), str(about["noun"])
+        named = (record.model.name, record.method.name, record.metric.name)
+        return cls(names, size, *counts, *matrices, *vectors, noun, *named)
 
-        figure = Figure(layout="constrained") if ax is None else ax.get_figure(root=True)
-        assert isinstance(figure, Figure)
-        axes = figure.add_subplot() if ax is None else ax
-        image = axes.imshow(self.agreement, vmin=0, vmax=1, cmap="viridis")
-        places = range(len(self.kinds))
-        axes.set_xticks(places, self.kinds, rotation=45, ha="right")
-        axes.set_yticks(places, self.kinds)
-        axes.set_xlabel("test pairs")
-        axes.set_ylabel("circuit of")
-        figure.colorbar(image, ax=axes, label="agreement")
-        return figure
+
+def _largest(losses: np.ndarray, low: np.ndarray, high: np.ndarray) -> Estimate:
+    if not losses.size or np.isnan(losses).all():
+        return Estimate(math.nan)
+    at = int(np.nanargmax(losses))
+    return Estimate(float(losses[at]), float(low[at]), float(high[at]))
+
+
+Kept = Callable[[str, Callable[[], Scores]], Scores]
+"""Scores by a name for files: those that are kept, or those made now."""
 
 
 def cross_agreement(
@@ -228,8 +321,10 @@ def cross_agreement(
     size: int | float,
     objective: ObjectiveLike = "logit_diff",
     *,
+    noun: str = "kind",
     seed: int = 0,
     progress: Progress = BAR,
+    kept: Kept = lambda name, make: make(),
 ) -> CrossAgreement:
     """Find a circuit on each kind of pairs and measure it on all kinds.
 
@@ -237,10 +332,13 @@ def cross_agreement(
         train, test: pairs by kind, such as `by_tag(pairs, "template")`; of each kind two samples of
             half of the training pairs find a circuit.
         size: edges of a circuit, or a share of all.
+        noun: what a kind is.
+        kept: where scores of samples are kept, for runs that are taken up.
 
     Raises:
         BadUsage: fewer than two kinds or more than 16, other kinds in `test`, a kind with fewer
-            than two training pairs. Others as `Method.score` and `evaluate`.
+            than two training pairs, a size of no edge or more than there are, scores that are not
+            of edges. Others as `Method.score` and `evaluate`.
     """
     kinds = tuple(train)
     if not 2 <= len(kinds) <= MOST_KINDS or set(test) != set(kinds):
@@ -248,14 +346,17 @@ def cross_agreement(
             f"Circuits are compared between 2 to {MOST_KINDS} kinds of pairs, the same in train and"
             f" test; got {len(kinds)} in train and {len(test)} in test."
         )
-    of_kinds: list[tuple[Circuit, Circuit]] = []
-    batches = [model.batch(train[kind]) for kind in kinds]
-    for kind, batch in zip(kinds, batches, strict=True):
+    n_asked = _n_edges(model.graph, size)
+    batches = {kind: model.batch(train[kind]) for kind in kinds}
+    for kind, batch in batches.items():
         if len(batch) < 2:
             raise BadUsage(f"Two samples need 2 training pairs; {kind!r} has {len(batch)}.")
-    with progress.track("circuits by kind", sum(map(len, batches))) as advance:
-        for batch in batches:
-            of_kinds.append(_two_circuits(method, model, batch, size, objective, seed))
+    of_kinds: list[tuple[Circuit, Circuit]] = []
+    with progress.track("circuits by kind", sum(map(len, batches.values()))) as advance:
+        for place, batch in enumerate(batches.values()):
+            name = str(place)
+            circuits = _two_circuits(method, model, batch, n_asked, objective, seed, name, kept)
+            of_kinds.append(circuits)
             advance(len(batch))
     firsts = [first for first, _ in of_kinds]
     measured = [model.batch(test[kind]) for kind in kinds]
@@ -269,9 +370,9 @@ def cross_agreement(
         shares = agreement_of(full=values[0], empty=values[1], circuit=values[2:])
         if np.isnan(shares).any():
             continue
-        effect, kept = kept_effects(values[0], values[1], values[2:])
+        effect, kept_by = kept_effects(values[0], values[1], values[2:])
         agreement[:, h] = shares[:n]
-        lost = kept[h] - kept
+        lost = kept_by[h] - kept_by
         resamples = Resamples(batch.groups, np.random.default_rng(seed))
         draws = resamples.means(np.vstack((lost, effect[None])))
         for row in range(n + 1):
@@ -284,34 +385,58 @@ def cross_agreement(
                 other[:, h] = value, ends.low, ends.high
     return CrossAgreement(
         kinds,
-        int(size * model.graph.n_edges + 1e-9) if isinstance(size, float) else size,
+        n_asked,
         tuple(len(circuit) for circuit in firsts),
-        tuple(map(len, batches)),
+        tuple(map(len, batches.values())),
         tuple(map(len, measured)),
+        tuple(len(set(batch.groups)) for batch in measured),
         agreement,
         loss,
         low,
         high,
         *other,
+        noun,
+        model.name,
+        method_name(method),
+        load_objective(objective).name,
     )
+
+
+def _n_edges(graph: Graph, size: int | float) -> int:
+    n = int(size * graph.n_edges + 1e-9) if isinstance(size, float) else size
+    if not 1 <= n <= graph.n_edges:
+        raise BadUsage(
+            f"A circuit that is compared has 1 to {graph.n_edges:,} edges, or a share of them that"
+            f" is at least one; got {size}."
+        )
+    return n
 
 
 def _two_circuits(
     method: Method,
     model: Model,
     batch: Batch,
-    size: int | float,
+    n_edges: int,
     objective: ObjectiveLike,
     seed: int,
+    name: str,
+    kept: Kept,
 ) -> tuple[Circuit, Circuit]:
     """The circuits of two disjoint samples of half of the pairs, by magnitude, pruned."""
     order = np.random.default_rng(seed).permutation(len(batch)).tolist()
     half = len(order) // 2
     samples: Sequence[Sequence[int]] = (sorted(order[:half]), sorted(order[half:]))
-    first, second = (
-        method.score(model, batch.select(rows), objective, progress=SILENT)
-        .top(size, by="magnitude")
-        .pruned()
-        for rows in samples
-    )
-    return first, second
+
+    def circuit(number: int) -> Circuit:
+        chosen = batch.select(samples[number])
+        scores = kept(
+            f"{name}-{number}", lambda: method.score(model, chosen, objective, progress=SILENT)
+        )
+        if not isinstance(scores, EdgeScores):
+            raise BadUsage(
+                f"Circuits of kinds of pairs are compared by their edges; {method.name} scores"
+                f" {scores.unit}s."
+            )
+        return scores.top(n_edges, by="magnitude").pruned()
+
+    return circuit(0), circuit(1)
