@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mechassay.circuits.evaluation.how_many import CrossAgreement, by_tag, cross_agreement
     from mechassay.circuits.evaluation.metrics import Recovery, recovery_of
     from mechassay.circuits.methods import METHODS
-    from mechassay.circuits.methods.acdc import ACDC
+    from mechassay.circuits.methods.acdc import ACDC, ACDCTop
     from mechassay.circuits.methods.eap import (
         EAP,
         NAP,
@@ -64,6 +64,7 @@ __all__ = [
     "METHODS",
     "NAP",
     "NAPIG",
+    "ACDCTop",
     "Circuit",
     "CleanCorrupted",
     "Completeness",
@@ -125,7 +126,7 @@ __getattr__, __dir__ = lazy_names(
         "evaluation.metrics": "Recovery recovery_of",
         "evaluation.how_many": "CrossAgreement by_tag cross_agreement",
         "methods": "METHODS",
-        "methods.acdc": "ACDC",
+        "methods.acdc": "ACDC ACDCTop",
         "methods.eap": "CleanCorrupted Conductance EAP EAPIGActivations EAPIGInputs NAP NAPIG",
         "methods.ensemble": "Ensemble",
         "methods.exact_patching": "ExactNodePatching ExactPatching ExactTop",

@@ -118,7 +118,7 @@ def test_decisions_are_the_sequential_ones(family: str, threshold: float) -> Non
     scores = ACDC(threshold=threshold).score(case.model, case.batch, progress=SILENT)
     assert torch.equal(scores.values == 1.0, edges)
     assert torch.equal(scores.values == 0.0, case.model.graph.legal & ~edges)
-    assert scores.provenance["losses"] == [final]
+    assert scores.provenance["losses"] == pytest.approx([final], rel=1e-4, abs=1e-6)
     assert scores.provenance["kept"] == [int(edges.sum())]
 
 
@@ -156,7 +156,7 @@ def test_looking_ahead_changes_no_decision(monkeypatch: pytest.MonkeyPatch) -> N
     for ahead in (2, 64):
         scores = ACDC(threshold=0.02, ahead=ahead).score(case.model, case.batch, progress=SILENT)
         assert torch.equal(scores.values == 1.0, edges)
-        assert scores.provenance["losses"] == [final]
+        assert scores.provenance["losses"] == pytest.approx([final], rel=1e-4, abs=1e-6)
     assert 0 < int(edges.sum()) < len(changes)
 
 
@@ -192,7 +192,7 @@ def test_the_order() -> None:
     graph = Graph(1, 2)
     names = [
         graph.edge_name(u, v)
-        for u, v in zip(*(each.tolist() for each in removal_order(graph)), strict=True)
+        for u, v in zip(*(each.tolist() for each in removal_order(graph.legal)), strict=True)
     ]
     heads = [f"input->a0.h{head}<{slot}>" for slot in "vkq" for head in (1, 0)]
     assert names == [
@@ -206,7 +206,7 @@ def test_the_order() -> None:
         *heads,
     ]
     parallel = Graph(3, 4, parallel=True)
-    writers, readers = removal_order(parallel)
+    writers, readers = removal_order(parallel.legal)
     assert (
         len(writers)
         == parallel.n_edges
@@ -228,7 +228,7 @@ def test_ends_of_the_thresholds() -> None:
     ) == Circuit.full(graph)
     found = find(ACDC(threshold=0.0), case.model, case.batch, progress=SILENT)
     edges, changes, final = plainly(case, 0.0)
-    kept = edges[removal_order(graph)[0].copy(), removal_order(graph)[1].copy()]
+    kept = edges[removal_order(graph.legal)[0].copy(), removal_order(graph.legal)[1].copy()]
     assert torch.equal(found.edges, edges)
     assert bool(kept[torch.tensor(changes) > 0].all()), "every edge whose removal hurts is kept"
     assert not bool(kept[torch.tensor(changes) < 0].any()), "none whose removal helps"
@@ -262,7 +262,8 @@ def test_the_loss_is_bounded_by_the_removals(threshold: float) -> None:
         circuit = Circuit(graph, scores.values == 1.0)
         (final,) = scores.provenance["losses"]
         assert final <= threshold * (graph.n_edges - len(circuit))
-        assert final == evaluate(case.model, circuit, case.batch, "kl", progress=SILENT).mean()
+        values = evaluate(case.model, circuit, case.batch, "kl", progress=SILENT)
+        assert final == pytest.approx(values.mean(), rel=1e-4, abs=1e-6)
         # A kept edge leads to the logits.
         assert all(
             circuit.edges[:, graph.reader_owner == writer].sum() == 0 or circuit.edges[writer].any()

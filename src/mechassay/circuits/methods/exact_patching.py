@@ -25,9 +25,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechassay.circuits.methods import inner_method
-from mechassay.circuits.methods.eap import EdgeGradientMethod
-from mechassay.circuits.methods.method import Method, provenance_of, resumable_sum
+from mechassay.circuits.methods.eap import EdgeGradientMethod, edge_estimate
+from mechassay.circuits.methods.method import provenance_of, resumable_sum
 from mechassay.circuits.scores import EdgeScores, NodeScores, Scores
 from mechassay.errors import BadUsage
 from mechassay.models.decoder import Readout
@@ -411,7 +410,7 @@ class ExactTop(_EdgePatching):
             As `Method.score`.
         """
         batch, layers = model.batch(pairs), [*range(model.graph.n_layers), -1]
-        first = self._estimate().score(model, batch, objective, progress=progress)
+        first = self.inner()[0].score(model, batch, objective, progress=progress)
         chosen = first.top(min(self.edges, model.graph.n_edges), by="magnitude").edges
         mean, about = self.effects(
             model,
@@ -430,20 +429,11 @@ class ExactTop(_EdgePatching):
     def forwards(self, graph: Graph, n_pairs: int) -> float:
         """See `Method.forwards`: of the estimate, two runs, and .26 an edge."""
         patched = 2.0 + 0.26 * min(self.edges, graph.n_edges)
-        return self._estimate().forwards(graph, n_pairs) + patched * n_pairs
+        return self.inner()[0].forwards(graph, n_pairs) + patched * n_pairs
 
-    def inner(self) -> list[Method]:
+    def inner(self) -> list[EdgeGradientMethod]:
         """The estimate."""
-        return [self._estimate()]
-
-    def _estimate(self) -> EdgeGradientMethod:
-        method = inner_method(self.name, self.estimate)
-        if not isinstance(method, EdgeGradientMethod):
-            raise BadUsage(
-                f"exact-top: {self.estimate} does not estimate the effect of an edge; name a method"
-                " such as eap or eap-ig-inputs."
-            )
-        return method
+        return [edge_estimate(self.name, self.estimate)]
 
 
 def _into_mlp(
