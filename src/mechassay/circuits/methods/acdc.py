@@ -64,6 +64,8 @@ HELD_SHARE = 0.25
 """Share of the free memory that may hold clean and counterfactual runs."""
 
 UNDECIDED, KEPT, REMOVED = 0, 1, 2
+DECISION = 0.1
+"""What a decision costs at most of a forward pass; one into what leads nowhere costs nothing."""
 
 
 @dataclass(frozen=True)
@@ -201,8 +203,8 @@ class ACDC:
         return _ThresholdCircuits(circuits, losses, int(n_runs))
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`: a decision costs about what patching one edge does, or nothing."""
-        return max(1, len(self.thresholds)) * 0.25 * graph.n_edges * n_pairs
+        """See `Method.forwards`."""
+        return max(1, len(self.thresholds)) * DECISION * graph.n_edges * n_pairs
 
 
 @dataclass(frozen=True)
@@ -252,8 +254,9 @@ class ACDCTop(ACDC):
         return EdgeScores.of(model.graph, values, {**about, "visited": len(start)})
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`: of the estimate, two runs, and .4 an edge."""
-        decided = 2.0 + 0.4 * max(1, len(self.thresholds)) * min(self.edges, graph.n_edges)
+        """See `Method.forwards`: of the estimate, two runs, and the decisions."""
+        n_decisions = max(1, len(self.thresholds)) * min(self.edges, graph.n_edges)
+        decided = 2.0 + DECISION * n_decisions
         return self.inner()[0].forwards(graph, n_pairs) + decided * n_pairs
 
     def inner(self) -> list[EdgeGradientMethod]:
