@@ -64,7 +64,7 @@ class _Group:
 
 
 @dataclass(frozen=True, eq=False)
-class _Step:
+class _Stage:
     """What is computed again at one stage: heads of a layer (`groups`), or its MLP or the logits.
 
     `patterns` are sets of a layer's heads whose sum passes a post-norm, at all columns and at the
@@ -86,7 +86,7 @@ class _Route:
     `reached` are the writers that `input` reaches.
     """
 
-    steps: tuple[_Step, ...]
+    steps: tuple[_Stage, ...]
     rows: tuple[int, int]
     reached: Bool[np.ndarray, "writers"]
 
@@ -246,7 +246,7 @@ class _Routes:
             self.live[0] = True
 
     def route(self) -> _Route:
-        steps: list[_Step] = []
+        steps: list[_Stage] = []
         for stage in self.graph.stages():
             readers = np.arange(stage.start, stage.stop)
             hit = self.mask[self.live, stage].any(axis=0) | (readers == self.reader)
@@ -258,7 +258,7 @@ class _Routes:
         at_all, at_last = self.rows.n
         return _Route(tuple(steps), (at_all, at_last), self.reached[:-1])
 
-    def _step(self, stage: slice, readers: np.ndarray) -> _Step:
+    def _step(self, stage: slice, readers: np.ndarray) -> _Stage:
         graph, level = self.graph, self.level
         layer = min(stage.start // graph.readers_per_layer, graph.n_layers - 1)
         nodes = np.unique(self.owner[readers])
@@ -269,7 +269,7 @@ class _Routes:
             slot = self._slot(readers, np.array([0]), kind) if len(there) else None
             if stage.start != graph.logits:
                 self.rows.add(there, self.computed)
-            return _Step(layer, slot=slot, last=kind == LAST)
+            return _Stage(layer, slot=slot, last=kind == LAST)
         first = graph.heads(layer).start
         groups: list[_Group] = []
         for kind in (ALL, LAST):
@@ -295,7 +295,7 @@ class _Routes:
         else:
             order = [there[level[there] == kind] for kind in (ALL, LAST)]
             self.rows.add(np.concatenate(order), self.computed)
-        return _Step(layer, tuple(groups), dead, patterns)
+        return _Stage(layer, tuple(groups), dead, patterns)
 
     def _slot(self, readers: np.ndarray, places: np.ndarray, kind: int) -> _Slot:
         ids, base, mix = readers.tolist(), None, None
@@ -372,7 +372,7 @@ class _Run:
     def _repeated(self, x: Tensor, axis: int = 0) -> Tensor:
         return x.repeat(*[1] * axis, self.copies, *[1] * (x.ndim - 1 - axis))
 
-    def _heads(self, step: _Step) -> None:
+    def _heads(self, step: _Stage) -> None:
         circuit, decoder, layer = self.circuit, self.circuit.decoder, step.layer
         reference, changes = (
             circuit.contrast.other.layers[layer],
@@ -430,7 +430,7 @@ class _Run:
         part[:, slot.places, -raw.shape[1] :] = ready
         return part
 
-    def _mlp(self, step: _Step, x: Float[Tensor, "stack pos d_model"]) -> None:
+    def _mlp(self, step: _Stage, x: Float[Tensor, "stack pos d_model"]) -> None:
         circuit, decoder = self.circuit, self.circuit.decoder
         mlp, reference = decoder.layers[step.layer].mlp, circuit.contrast.other.layers[step.layer]
         assert mlp is not None and reference.mlp is not None

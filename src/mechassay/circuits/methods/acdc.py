@@ -13,14 +13,16 @@ writers of a reader from the last one to `input`. The paper says "reverse topolo
 code goes head by head.
 
 A writer that has lost all ways to the logits changes nothing: edges into it are decided without a
-run. Other decisions are runs of compiled circuits (`models.circuit_compiler`). Clean and
-counterfactual runs are kept in memory; where those of all examples do not fit, each pass over the
-examples evaluates the next few removals at once, as if all of them would stay. Decisions count up
-to the first edge that is kept, so they are those of one evaluation after the other. The number
-evaluated at once doubles after a pass without a kept edge, else halves.
+run. Another decision computes again what follows its reader, which is pruned by then
+(`models.circuit_changes`). The next edges into a reader are evaluated at once, as if all of them
+went the way of the last decision. Decisions count up to the first that goes the other way, so they
+are those of one evaluation after the other, but for rounding. The number evaluated at once doubles
+where all went as taken, else it halves. Runs are kept in memory; where those of all examples do
+not fit, each pass over the examples begins with a run of the circuit so far.
 
-With `thresholds`, every threshold starts again from the full graph; circuits need not be nested. A
-kept edge may be on no path from `input`, when its writer's in-edges go later (`Circuit.pruned`).
+With `thresholds`, every threshold starts again; circuits need not be nested. A kept edge may be on
+no path from `input`, when its writer's in-edges go later (`Circuit.pruned`). `acdc-top` starts from
+the edges that an estimate ranks highest, and not from the full graph.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ from mechassay.utils.display import BAR, Progress
 from mechassay.utils.settings import Within, check_settings
 
 HELD_SHARE = 0.25
-"""Share of the free memory that may hold clean and counterfactual runs."""
+"""Share of the free memory that may hold runs of the circuit so far."""
 
 UNDECIDED, KEPT, REMOVED = 0, 1, 2
 DECISION = 0.1
@@ -77,7 +79,8 @@ class ACDC:
         thresholds: score edges by several thresholds, all above 0, instead of by `threshold`.
         compare: "signed" also removes every edge that hurts; "absolute" keeps those that hurt by
             the threshold or more.
-        ahead: most removals evaluated in one pass over the examples; no result depends on it.
+        ahead: most edges evaluated in one pass over the examples; no result depends on it but for
+            rounding.
     """
 
     threshold: Annotated[float, Within(0)] = 0.01
