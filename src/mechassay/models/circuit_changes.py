@@ -41,7 +41,7 @@ from mechassay.models.forward import Contrast
 
 
 @dataclass(frozen=True, eq=False)
-class _Slot:
+class _ChangedReaders:
     """Readers that are the same part of some nodes: their places there, and what they see.
 
     `base` is what they see of writers that do not change, `mix` the sums of those that do; both
@@ -55,16 +55,16 @@ class _Slot:
 
 
 @dataclass(frozen=True, eq=False)
-class _Group:
+class _ChangedHeads:
     """Heads of a layer that are read at all columns, or at the last alone."""
 
     last: bool
     heads: Tensor
-    slots: tuple[_Slot, _Slot, _Slot]
+    slots: tuple[_ChangedReaders, _ChangedReaders, _ChangedReaders]
 
 
 @dataclass(frozen=True, eq=False)
-class _Stage:
+class _RouteStage:
     """What is computed again at one stage: heads of a layer (`groups`), or its MLP or the logits.
 
     `patterns` are sets of a layer's heads whose sum passes a post-norm, at all columns and at the
@@ -72,10 +72,10 @@ class _Stage:
     """
 
     layer: int
-    groups: tuple[_Group, ...] = ()
+    groups: tuple[_ChangedHeads, ...] = ()
     dead: Tensor | None = None
     patterns: tuple[Tensor, Tensor] | None = None
-    slot: _Slot | None = None
+    slot: _ChangedReaders | None = None
     last: bool = False
 
 
@@ -86,7 +86,7 @@ class _Route:
     `reached` are the writers that `input` reaches.
     """
 
-    steps: tuple[_Stage, ...]
+    steps: tuple[_RouteStage, ...]
     rows: tuple[int, int]
     reached: Bool[np.ndarray, "writers"]
 
@@ -108,9 +108,9 @@ class CircuitChanges:
             k, v = (x.repeat_interleave(layer.attention.group, dim=1) for x in (own.k, own.v))
             self.parts.append((own.q.clone(), k, v))
         self.routes: dict[tuple[int, bool], _Route] = {}
-        route = _Routes(self, None, dead=False, keep=True).route()
+        route = _RoutePlanner(self, None, dead=False, keep=True).route()
         self.reached = route.reached
-        _Run(self, route, 1, None, keep=True).readout()
+        _ChangedRun(self, route, 1, None, keep=True).readout()
 
     def readouts(
         self, reader: int, sets: Bool[np.ndarray, "writers sets"], n_bytes: int
@@ -131,14 +131,14 @@ class CircuitChanges:
             route = self._route(reader, dead=dead)
             if dead:
                 # All of these are one circuit.
-                hidden[places] = _Run(self, route, 1, None, keep=False).readout().hidden
+                hidden[places] = _ChangedRun(self, route, 1, None, keep=False).readout().hidden
                 continue
             # Streams, queries, keys, values and outputs of a layer's heads beside the rows.
             rows = route.rows[0] + route.rows[1] / like.shape[1] + 6 * self.decoder.n_heads
             step = max(1, int(n_bytes / (rows * like.numel() * like.element_size())))
             for some in np.split(places, range(step, len(places), step)):
                 given = self.sums([reader], sets[:, some], like.shape[1])
-                run = _Run(self, route, len(some), given.flatten(0, 1), keep=False)
+                run = _ChangedRun(self, route, len(some), given.flatten(0, 1), keep=False)
                 hidden[some] = run.readout().hidden.unflatten(0, (len(some), -1))
         for one in hidden:
             yield Readout(one, self.decoder)
@@ -153,7 +153,7 @@ class CircuitChanges:
         self.reached = route.reached
         self.changes[torch.from_numpy(~route.reached).to(self.changes.device)] = 0
         given = self.sums([reader], writers[:, None], self.changes.shape[2])[0]
-        _Run(self, route, 1, given, keep=True).readout()
+        _ChangedRun(self, route, 1, given, keep=True).readout()
         self.routes.clear()
 
     def _alive(
@@ -168,7 +168,7 @@ class CircuitChanges:
     def _route(self, reader: int, *, dead: bool) -> _Route:
         if (reader, dead) not in self.routes:
             self.routes = {key: route for key, route in self.routes.items() if key[0] == reader}
-            self.routes[reader, dead] = _Routes(self, reader, dead=dead, keep=False).route()
+            self.routes[reader, dead] = _RoutePlanner(self, reader, dead=dead, keep=False).route()
         return self.routes[reader, dead]
 
     def sums(
@@ -217,7 +217,7 @@ class CircuitChanges:
         return norm(torch.einsum("sh,hbtd->sbtd", patterns, changes) + base) - norm(base)
 
 
-class _Routes:
+class _RoutePlanner:
     """What follows one reader of a circuit: nodes in the order of computation.
 
     If it is `dead`, what it feeds has no in-edges that `input` reaches. If what follows is to be
@@ -246,7 +246,7 @@ class _Routes:
             self.live[0] = True
 
     def route(self) -> _Route:
-        steps: list[_Stage] = []
+        steps: list[_RouteStage] = []
         for stage in self.graph.stages():
             readers = np.arange(stage.start, stage.stop)
             hit = self.mask[self.live, stage].any(axis=0) | (readers == self.reader)
@@ -258,7 +258,7 @@ class _Routes:
         at_all, at_last = self.rows.n
         return _Route(tuple(steps), (at_all, at_last), self.reached[:-1])
 
-    def _step(self, stage: slice, readers: np.ndarray) -> _Stage:
+    def _step(self, stage: slice, readers: np.ndarray) -> _RouteStage:
         graph, level = self.graph, self.level
         layer = min(stage.start // graph.readers_per_layer, graph.n_layers - 1)
         nodes = np.unique(self.owner[readers])
@@ -269,20 +269,20 @@ class _Routes:
             slot = self._slot(readers, np.array([0]), kind) if len(there) else None
             if stage.start != graph.logits:
                 self.rows.add(there, self.computed)
-            return _Stage(layer, slot=slot, last=kind == LAST)
+            return _RouteStage(layer, slot=slot, last=kind == LAST)
         first = graph.heads(layer).start
-        groups: list[_Group] = []
+        groups: list[_ChangedHeads] = []
         for kind in (ALL, LAST):
             heads = there[level[there] == kind] - first
             if not len(heads):
                 continue
-            slots: list[_Slot] = []
+            slots: list[_ChangedReaders] = []
             for number in range(3):
                 mine = heads + graph.slot(layer, number, 0)
                 places = np.flatnonzero(np.isin(mine, readers))
                 slots.append(self._slot(mine[places], places, ALL if number else kind))
             q, k, v = slots
-            groups.append(_Group(kind == LAST, self._index(heads), (q, k, v)))
+            groups.append(_ChangedHeads(kind == LAST, self._index(heads), (q, k, v)))
         dead, patterns = self._index(nodes[~self.reached[nodes]] - first), None
         if self.post_norm:
             every = np.arange(first, graph.heads(layer).stop)
@@ -295,22 +295,22 @@ class _Routes:
         else:
             order = [there[level[there] == kind] for kind in (ALL, LAST)]
             self.rows.add(np.concatenate(order), self.computed)
-        return _Stage(layer, tuple(groups), dead, patterns)
+        return _RouteStage(layer, tuple(groups), dead, patterns)
 
-    def _slot(self, readers: np.ndarray, places: np.ndarray, kind: int) -> _Slot:
+    def _slot(self, readers: np.ndarray, places: np.ndarray, kind: int) -> _ChangedReaders:
         ids, base, mix = readers.tolist(), None, None
         if ids and self.reader not in ids and not self.keep:
             edges, like = self.mask[:, readers], self.like
             mix = moved(Mix.of(self.rows.combine(edges, kind)), like.device, like.dtype)
             width = 1 if kind == LAST else like.shape[2]
             base = self.circuit.sums(ids, edges & ~self.live[:, None], width)
-        return _Slot(self._index(places), ids, base, mix)
+        return _ChangedReaders(self._index(places), ids, base, mix)
 
     def _index(self, values: np.ndarray) -> Tensor:
         return torch.from_numpy(values).to(self.like.device)
 
 
-class _Run:
+class _ChangedRun:
     """What follows one reader, run again on copies of the batch; into the circuit if `keep`."""
 
     def __init__(
@@ -359,7 +359,9 @@ class _Run:
         rows = self.written[last]
         rows[begin : self.filled[last]] = change[:, :, -rows.shape[2] :]
 
-    def _streams(self, slot: _Slot, *, last: bool) -> Float[Tensor, "readers stack pos d_model"]:
+    def _streams(
+        self, slot: _ChangedReaders, *, last: bool
+    ) -> Float[Tensor, "readers stack pos d_model"]:
         width = 1 if last else self.columns
         if slot.base is not None and slot.mix is not None and not self.keep:
             base = slot.base[:, None]
@@ -372,13 +374,13 @@ class _Run:
     def _repeated(self, x: Tensor, axis: int = 0) -> Tensor:
         return x.repeat(*[1] * axis, self.copies, *[1] * (x.ndim - 1 - axis))
 
-    def _heads(self, step: _Stage) -> None:
+    def _heads(self, step: _RouteStage) -> None:
         circuit, decoder, layer = self.circuit, self.circuit.decoder, step.layer
         reference, changes = (
             circuit.contrast.other.layers[layer],
             circuit.changes[decoder.graph.heads(layer)],
         )
-        wrote: list[tuple[_Group, Tensor]] = []
+        wrote: list[tuple[_ChangedHeads, Tensor]] = []
         for group in step.groups:
             width = 1 if group.last else self.columns
             parts = [self._part(layer, group, slot) for slot in range(3)]
@@ -406,7 +408,7 @@ class _Run:
             self._fill(circuit.post_normed(layer, patterns, new), last=bool(last))
 
     def _part(
-        self, layer: int, group: _Group, number: int
+        self, layer: int, group: _ChangedHeads, number: int
     ) -> Float[Tensor, "stack heads pos d_head"]:
         """Queries (0), keys (1) or values (2) of a group of heads: those that change are new."""
         decoder, slot = self.circuit.decoder, group.slots[number]
@@ -430,7 +432,7 @@ class _Run:
         part[:, slot.places, -raw.shape[1] :] = ready
         return part
 
-    def _mlp(self, step: _Stage, x: Float[Tensor, "stack pos d_model"]) -> None:
+    def _mlp(self, step: _RouteStage, x: Float[Tensor, "stack pos d_model"]) -> None:
         circuit, decoder = self.circuit, self.circuit.decoder
         mlp, reference = decoder.layers[step.layer].mlp, circuit.contrast.other.layers[step.layer]
         assert mlp is not None and reference.mlp is not None
