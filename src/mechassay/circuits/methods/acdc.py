@@ -86,7 +86,7 @@ class ACDC:
     threshold: Annotated[float, Within(0)] = 0.01
     thresholds: tuple[float, ...] = ()
     compare: Literal["signed", "absolute"] = "signed"
-    ahead: Annotated[int, Within(1)] = 64
+    ahead: Annotated[int, Within(1)] = 8
     name: ClassVar[str] = "acdc"
     version: ClassVar[int] = 1
 
@@ -392,7 +392,10 @@ class _Losses:
         if self.objective.needs_clean:
             clean = _KnownReadout(contrast.clean.readout(decoder).hidden, decoder)
         made = _Prepared(rows, chunk, CircuitChanges(decoder, contrast, edges), clean)
-        size = trace_bytes(decoder) * contrast.other.embed[..., 0].numel() + _bytes(contrast)
+        # What writers changed, what readers see of that, and queries, keys and values once more.
+        own, graph = contrast.other.embed, self.model.graph
+        vectors = graph.n_writers + graph.n_readers
+        size = vectors * own.numel() * own.element_size() + 2 * _bytes(contrast)
         if size <= self.room:
             self.room -= size
             self.held[number] = made
