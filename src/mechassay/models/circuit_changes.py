@@ -162,8 +162,9 @@ class CircuitChanges:
         """Whether `input` still reaches what a reader feeds; the logits are there anyway."""
         others = self.owner == self.owner[reader]
         others[reader] = False
-        kept = self.edges[self.reached][:, others].any() or reader == self.decoder.graph.logits
-        return sets[self.reached].any(axis=0) | kept
+        if reader == self.decoder.graph.logits or self.edges[self.reached][:, others].any():
+            return np.ones(sets.shape[1], dtype=bool)
+        return sets[self.reached].any(axis=0)
 
     def _route(self, reader: int, *, dead: bool) -> _Route:
         if (reader, dead) not in self.routes:

@@ -86,7 +86,7 @@ class ACDC:
     threshold: Annotated[float, Within(0)] = 0.01
     thresholds: tuple[float, ...] = ()
     compare: Literal["signed", "absolute"] = "signed"
-    ahead: Annotated[int, Within(1)] = 8
+    ahead: Annotated[int, Within(1)] = 4
     name: ClassVar[str] = "acdc"
     version: ClassVar[int] = 1
 
