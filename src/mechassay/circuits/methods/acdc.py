@@ -67,7 +67,8 @@ HELD_SHARE = 0.25
 
 UNDECIDED, KEPT, REMOVED = 0, 1, 2
 DECISION = 0.1
-"""What a decision costs at most of a forward pass; one into what leads nowhere costs nothing."""
+"""What a decision costs of a forward pass, about: from 1,000 edges of SmolLM2 on IOI. One into what
+leads nowhere costs nothing, one that most of the model follows more."""
 
 
 @dataclass(frozen=True)
@@ -164,9 +165,9 @@ class ACDC:
     ) -> _ThresholdCircuits:
         graph, n_edges = model.graph, len(start)
         budget = token_budget(trace_bytes(model.decoder), batch.n_tokens, model.device)
-        # What is kept of a circuit are the columns that differ.
-        first = min(batch.first_difference(), batch.n_tokens - 1)
-        budget = budget * batch.n_tokens // (batch.n_tokens - first)
+        # What is kept of a circuit are the columns that differ; the clean run is kept whole.
+        differ = batch.n_tokens - batch.first_difference()
+        budget = budget * batch.n_tokens // max(differ, batch.n_tokens // 4, 1)
         about = provenance_of(self, model, batch, objective)
         key = key_of(
             {
