@@ -177,6 +177,7 @@ WHERE = [
 ]
 SETTINGS: dict[str, dict[str, Any]] = {
     "acdc": {"threshold": 0.5},
+    "acdc-top": {"threshold": 0.5, "edges": 30},
     "edge-pruning": {"steps": 4},
     "matryoshka": {"steps": 4, "batch_size": 2},
     "subnetwork-probing": {"steps": 4},

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mechassay.circuits.evaluation.metrics import Recovery, recovery_of
     from mechassay.circuits.evaluation.selection import FaithfulSelection, faithful_circuits
     from mechassay.circuits.methods import METHODS
-    from mechassay.circuits.methods.acdc import ACDC
+    from mechassay.circuits.methods.acdc import ACDC, ACDCTop
     from mechassay.circuits.methods.eap import (
         EAP,
         NAP,
@@ -65,6 +65,7 @@ __all__ = [
     "METHODS",
     "NAP",
     "NAPIG",
+    "ACDCTop",
     "Circuit",
     "CleanCorrupted",
     "Completeness",
@@ -129,7 +130,7 @@ __getattr__, __dir__ = lazy_names(
         "evaluation.how_many": "CrossAgreement by_tag cross_agreement",
         "evaluation.selection": "FaithfulSelection faithful_circuits",
         "methods": "METHODS",
-        "methods.acdc": "ACDC",
+        "methods.acdc": "ACDC ACDCTop",
         "methods.eap": "CleanCorrupted Conductance EAP EAPIGActivations EAPIGInputs NAP NAPIG",
         "methods.ensemble": "Ensemble",
         "methods.exact_patching": "ExactNodePatching ExactPatching ExactTop",

@@ -139,18 +139,18 @@ class Plan:
         """The plan for runs on a device, in a dtype."""
         if (self.device, self.dtype) == (device, dtype):
             return self
-        return replace(_moved(self, device, dtype), device=device, dtype=dtype)
+        return replace(moved(self, device, dtype), device=device, dtype=dtype)
 
 
-def _moved(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
+def moved(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
     """All tensors of a part of a plan on a device, floating-point ones in a dtype."""
     if isinstance(value, Tensor):
         return value.to(device, dtype if value.is_floating_point() else value.dtype)
     if isinstance(value, tuple):
-        return tuple(_moved(part, device, dtype) for part in cast("tuple[Any, ...]", value))
+        return tuple(moved(part, device, dtype) for part in cast("tuple[Any, ...]", value))
     if isinstance(value, Mix | SlotPlan | HeadGroup | LayerPlan | Plan):
         parts = {field.name: getattr(value, field.name) for field in fields(value)}
-        return replace(value, **{name: _moved(x, device, dtype) for name, x in parts.items()})
+        return replace(value, **{name: moved(x, device, dtype) for name, x in parts.items()})
     return value
 
 
@@ -165,8 +165,8 @@ def compile_circuit(
     mask = graph.carrying(edges, neurons).numpy()
     keep = _Keep(graph.n_writers, neurons)
     clean_reader, clean_writer = _clean(graph, mask, keep.whole)
-    level = _levels(graph, mask, clean_reader, clean_writer)
-    rows = _BufferRows(graph.n_writers, post_norm)
+    level = levels(graph, mask, clean_reader, clean_writer)
+    rows = BufferRows(graph.n_writers, post_norm)
     input_level = int(level[0])
     rows.add(np.array([0]), level)
     layers = [
@@ -214,7 +214,7 @@ def _clean(graph: Graph, mask: np.ndarray, whole: np.ndarray) -> tuple[np.ndarra
     return readers, writers[:-1]
 
 
-def _levels(
+def levels(
     graph: Graph, mask: np.ndarray, clean_reader: np.ndarray, clean_writer: np.ndarray
 ) -> np.ndarray:
     """At which columns each writer's difference is read, from the logits down."""
@@ -232,7 +232,7 @@ def _levels(
     return level[:-1]
 
 
-class _BufferRows:
+class BufferRows:
     """Which row holds what each writer adds: at all columns, and at the last one."""
 
     def __init__(self, n_writers: int, post_norm: bool) -> None:
@@ -276,7 +276,7 @@ def _plan_layer(
     level: np.ndarray,
     clean_reader: np.ndarray,
     clean_writer: np.ndarray,
-    rows: _BufferRows,
+    rows: BufferRows,
     keep: _Keep,
 ) -> LayerPlan:
     heads = np.arange(graph.heads(layer).start, graph.heads(layer).stop)
@@ -316,8 +316,8 @@ def _plan_layer(
 
     patterns = None
     if rows.post_norm:
-        below = _readers_below(graph, layer, level, clean_reader, clean_writer)
-        at_all, at_last = (_sets(mask, writers, below[kind]) for kind in (ALL, LAST))
+        below = readers_below(graph, layer, level, clean_reader, clean_writer)
+        at_all, at_last = (distinct_sets(mask, writers, below[kind]) for kind in (ALL, LAST))
         rows.add_patterns(writers, (at_all, at_last))
         patterns = (
             torch.from_numpy(at_all[:, : len(read[0])].astype(np.float32)),
@@ -347,7 +347,7 @@ def _plan_layer(
     )
 
 
-def _readers_below(
+def readers_below(
     graph: Graph, layer: int, level: np.ndarray, clean_reader: np.ndarray, clean_writer: np.ndarray
 ) -> dict[int, np.ndarray]:
     """Readers after a layer's heads that will sum writers, by the columns at which they do."""
@@ -361,7 +361,8 @@ def _readers_below(
     return {kind: below[wanted == kind] for kind in (ALL, LAST)}
 
 
-def _sets(mask: np.ndarray, writers: np.ndarray, readers: np.ndarray) -> np.ndarray:
+def distinct_sets(mask: np.ndarray, writers: np.ndarray, readers: np.ndarray) -> np.ndarray:
+    """Which of the writers the readers see [sets, writers], each set once, none empty."""
     if not len(readers) or not len(writers):
         return np.zeros((0, len(writers)), dtype=bool)
     sets = np.unique(mask[np.ix_(writers, readers)].T, axis=0)
@@ -369,7 +370,7 @@ def _sets(mask: np.ndarray, writers: np.ndarray, readers: np.ndarray) -> np.ndar
 
 
 def _unique(
-    rows: _BufferRows, mask: np.ndarray, readers: np.ndarray, level: int
+    rows: BufferRows, mask: np.ndarray, readers: np.ndarray, level: int
 ) -> tuple[Mix | None, dict[int, int]]:
     if not len(readers):
         return None, {}

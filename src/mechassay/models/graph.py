@@ -194,17 +194,22 @@ class Graph:
         Paths are within `edges`. Any of a head's three readers makes it reached.
         """
         mask, owner = edges.cpu().numpy(), self.reader_owner.numpy()
-        reached = np.zeros(self.n_writers + 1, dtype=bool)
-        reached[0] = True
         useful = np.zeros(self.n_writers + 1, dtype=bool)
         useful[self.n_writers] = True
-        for readers in self.stages():
-            fed = mask[:, readers][reached[:-1]].any(axis=0)
-            np.logical_or.at(reached, owner[readers], fed)
         for readers in reversed(self.stages()):
             wanted = useful[owner[readers]]
             useful[:-1] |= mask[:, readers][:, wanted].any(axis=1)
-        return torch.from_numpy(reached[:-1, None] & useful[owner][None, :])
+        return torch.from_numpy(self.reached(mask)[:, None] & useful[owner][None, :])
+
+    def reached(self, mask: Bool[np.ndarray, "writers readers"]) -> Bool[np.ndarray, "writers"]:
+        """Writers that `input` reaches along edges; any of a head's three readers is enough."""
+        owner = self.reader_owner.numpy()
+        reached = np.zeros(self.n_writers + 1, dtype=bool)
+        reached[0] = True
+        for readers in self.stages():
+            fed = mask[:, readers][reached[:-1]].any(axis=0)
+            np.logical_or.at(reached, owner[readers], fed)
+        return reached[:-1]
 
     def carrying(
         self,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -25,11 +25,13 @@ from mechassay.circuits import (
     ablate,
     evaluate,
 )
+from mechassay.circuits.evaluation.metrics import recovery_of
 from mechassay.errors import BadUsage, NonFinite, UnknownName
 from mechassay.models.forward import constants_of, trace
 from mechassay.models.objectives import load_objective
 from mechassay.prompts.batch import Batch
 from mechassay.testing.tiny import Subject, subject
+from mechassay.truth.ground_truth import load_truth
 from mechassay.utils import checkpoint
 from mechassay.utils.display import SILENT
 
@@ -168,6 +170,51 @@ def test_the_top_edges_are_exact_and_all_others_estimated(case: Subject, edges: 
     assert torch.equal(scores.values[legal & ~top], estimate.values[legal & ~top])
 
 
+@pytest.mark.few(3)
+@pytest.mark.parametrize(
+    ("estimate", "second"), [("eap", EAPIGInputs()), ("clean-corrupted", EAP())]
+)
+def test_undecided_edges_are_exact_and_all_others_estimated(
+    case: Subject, estimate: str, second: EAP | EAPIGInputs
+) -> None:
+    """The rule written plainly, edge by edge."""
+    model, batch, legal, n = case.model, case.batch, case.model.graph.legal, 25
+    exact = ExactPatching().score(model, batch, progress=SILENT)
+    first = METHODS.make(estimate).score(model, batch, progress=SILENT)
+    other = second.score(model, batch, progress=SILENT)
+    cut = sorted(abs(first[name]) for name in Circuit.full(model.graph).names())[-n]
+
+    def clear(name: str) -> float:
+        away, doubt = abs(abs(first[name]) - cut), abs(first[name] - other[name])
+        return away / doubt if doubt else float("inf")
+
+    names = sorted(Circuit.full(model.graph).names(), key=clear)[:n]
+    undecided = Circuit.from_names(model.graph, names).edges
+    scores = ExactTop(edges=n, estimate=estimate, choose="undecided").score(
+        model, batch, progress=SILENT
+    )
+    assert scores.provenance["patched"] == n
+    assert not torch.equal(undecided, first.top(n, by="magnitude").edges)
+    torch.testing.assert_close(
+        scores.values[undecided], exact.values[undecided], rtol=1e-5, atol=1e-6
+    )
+    assert torch.equal(scores.values[legal & ~undecided], first.values[legal & ~undecided])
+
+
+@pytest.mark.parametrize("choose", ["top", "undecided"])
+def test_where_a_gradient_vanishes_the_other_estimate_says_what_to_patch(
+    choose: Literal["top", "undecided"],
+) -> None:
+    """In `truth-ioi` attention is saturated: its gradients miss a third of the circuit."""
+    truth = load_truth("truth-ioi")
+    known = truth.circuits["counterfactual"]
+    pairs = truth.task.pairs("train", truth.model, limit=20)
+    method = ExactTop(edges=len(known), estimate="eap", choose=choose)
+    scores = method.score(truth.model, pairs, truth.task.objective, progress=SILENT)
+    share = recovery_of(scores, known, by="magnitude").r_precision
+    assert share == pytest.approx(1.0 if choose == "undecided" else 6 / 9)
+
+
 def test_a_resumed_run_with_other_edges_begins_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +256,13 @@ def test_what_exact_top_costs_and_refuses() -> None:
     graph = case.model.graph
     every = ExactTop(edges=10**9).forwards(graph, 3)
     assert every == EAPIGInputs().forwards(graph, 3) + 3 * (2 + 0.26 * graph.n_edges)
-    assert ExactTop(edges=9, estimate="eap").forwards(graph, 3) < every
+    few = ExactTop(edges=9, estimate="eap").forwards(graph, 3)
+    assert few < every
+    both = ExactTop(edges=9, estimate="eap", choose="undecided")
+    assert both.forwards(graph, 3) == few + EAPIGInputs().forwards(graph, 3)
+    assert [method.name for method in both.inner()] == ["eap", "eap-ig-inputs"]
+    with pytest.raises(UnknownName, match="'undecided'"):
+        ExactTop(choose="undecidd")  # pyright: ignore[reportArgumentType]
     for name in ("ifr", "nap", "random"):
         with pytest.raises(BadUsage, match=f"{name} does not estimate the effect of an edge"):
             ExactTop(estimate=name)

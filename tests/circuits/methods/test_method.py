@@ -34,6 +34,7 @@ from mechassay.utils.display import SILENT
 # keeps; a few show whether they keep the contract.
 SHORT: dict[str, dict[str, Any]] = {
     "acdc": {"threshold": 0.5},
+    "acdc-top": {"threshold": 0.5, "edges": 30},
     "edge-pruning": {"steps": 6},
     "matryoshka": {"steps": 6, "batch_size": 2},
     "subnetwork-probing": {"steps": 6},

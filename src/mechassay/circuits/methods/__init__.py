@@ -16,6 +16,7 @@ METHODS = Registry(
     "method",
     {
         "acdc": f"{_HERE}.acdc:ACDC",
+        "acdc-top": f"{_HERE}.acdc:ACDCTop",
         "clean-corrupted": f"{_HERE}.eap:CleanCorrupted",
         "conductance": f"{_HERE}.eap:Conductance",
         "eap": f"{_HERE}.eap:EAP",

@@ -29,6 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mechassay.circuits.methods import inner_method
 from mechassay.circuits.methods.attribution import (
     ReaderGradients,
     Taps,
@@ -205,6 +206,21 @@ class EdgeGradientMethod(GradientMethod[EdgeScores]):
 
     def scores(self, graph: Graph, mean: Tensor, provenance: dict[str, Any]) -> EdgeScores:
         return EdgeScores.of(graph, mean, provenance)
+
+
+def edge_estimate(who: str, name: str) -> EdgeGradientMethod:
+    """The method that estimates every edge's effect for another one, by name and settings.
+
+    Raises:
+        UnknownName, BadUsage: as `inner_method`; one whose scores are no such estimate.
+    """
+    method = inner_method(who, name)
+    if not isinstance(method, EdgeGradientMethod):
+        raise BadUsage(
+            f"{who}: {name} does not estimate the effect of an edge; name a method such as eap or"
+            " eap-ig-inputs."
+        )
+    return method
 
 
 class IntegratedMethod(GradientMethod[ScoresT]):

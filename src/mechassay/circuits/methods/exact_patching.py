@@ -2,7 +2,8 @@
 
     exact          S[u, v] = mean_examples m(clean) - m(clean with edge (u, v) ablated)
     exact-nodes    S[u] = mean_examples m(clean) - m(clean with a'_u on all edges out of u)
-    exact-top      exact where an estimate of S[u, v] is largest, and that estimate elsewhere
+    exact-top      exact where an estimate of S[u, v] is largest, or where it is least clear
+                   whether it is, and that estimate elsewhere
 
 There is no estimate but in the last, and one run per edge or node. The clean run of some examples
 is cached, and what each writer changes in the stream is known from the two runs. A change is
@@ -25,9 +26,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechassay.circuits.methods import inner_method
-from mechassay.circuits.methods.eap import EdgeGradientMethod
-from mechassay.circuits.methods.method import Method, provenance_of, resumable_sum
+from mechassay.circuits.methods.eap import EdgeGradientMethod, edge_estimate
+from mechassay.circuits.methods.method import provenance_of, resumable_sum
 from mechassay.circuits.scores import EdgeScores, NodeScores, Scores
 from mechassay.errors import BadUsage
 from mechassay.models.decoder import Readout
@@ -382,13 +382,26 @@ class ExactTop(_EdgePatching):
     forward. So the edges that small circuits are made of are exact, in minutes where all of them
     take a day; where the estimate misses an edge it stays missed.
 
+    With `choose="undecided"` the same number of edges is patched where it is least clear whether
+    an edge is among the N = `edges` highest. For an estimate s and a second one r of an edge, and
+    c the N-th highest |s|, these are the edges with the smallest
+
+        | |s| - c | / |s - r|,
+
+    so first those for which |s| -+ |s - r| spans c. The difference of two estimates says where they
+    err, and bounds nothing: along the inputs of `eap-ig-inputs` all other edges move too, which no
+    rule of integration accounts for.
+
     Attributes:
         edges: how many are patched; all if there are fewer.
         estimate: a gradient method, by name and settings; its scores estimate the same effect.
+        choose: which are patched: "top", or "undecided", where the second estimate is `eap`
+            (`eap-ig-inputs` if that is the first).
     """
 
     edges: Annotated[int, Within(1)] = 1000
     estimate: str = "eap-ig-inputs"
+    choose: Literal["top", "undecided"] = "top"
     name: ClassVar[str] = "exact-top"
     mean_of_pairs: ClassVar[bool] = False
 
@@ -411,8 +424,18 @@ class ExactTop(_EdgePatching):
             As `Method.score`.
         """
         batch, layers = model.batch(pairs), [*range(model.graph.n_layers), -1]
-        first = self._estimate().score(model, batch, objective, progress=progress)
-        chosen = first.top(min(self.edges, model.graph.n_edges), by="magnitude").edges
+        first, *others = (
+            method.score(model, batch, objective, progress=progress) for method in self.inner()
+        )
+        n = min(self.edges, model.graph.n_edges)
+        chosen = first.top(n, by="magnitude").edges
+        for other in others:
+            size = first.values.abs().double()
+            away = (size - size[chosen].min()).abs()
+            doubt = (first.values - other.values).abs().double()
+            # In the order of doubt / away, and finite at the cut itself.
+            share = (doubt / (doubt + away)).nan_to_num(0.0)
+            chosen = EdgeScores.of(model.graph, share).top(n).edges
         mean, about = self.effects(
             model,
             batch,
@@ -430,20 +453,16 @@ class ExactTop(_EdgePatching):
     def forwards(self, graph: Graph, n_pairs: int) -> float:
         """See `Method.forwards`: of the estimate, two runs, and .26 an edge."""
         patched = 2.0 + 0.26 * min(self.edges, graph.n_edges)
-        return self._estimate().forwards(graph, n_pairs) + patched * n_pairs
+        estimated = sum(method.forwards(graph, n_pairs) for method in self.inner())
+        return estimated + patched * n_pairs
 
-    def inner(self) -> list[Method]:
-        """The estimate."""
-        return [self._estimate()]
-
-    def _estimate(self) -> EdgeGradientMethod:
-        method = inner_method(self.name, self.estimate)
-        if not isinstance(method, EdgeGradientMethod):
-            raise BadUsage(
-                f"exact-top: {self.estimate} does not estimate the effect of an edge; name a method"
-                " such as eap or eap-ig-inputs."
-            )
-        return method
+    def inner(self) -> list[EdgeGradientMethod]:
+        """The estimate, and the second one if there is one."""
+        first = edge_estimate(self.name, self.estimate)
+        if self.choose == "top":
+            return [first]
+        second = "eap-ig-inputs" if first.name == "eap" else "eap"
+        return [first, edge_estimate(self.name, second)]
 
 
 def _into_mlp(
