@@ -28,7 +28,11 @@ DATA = Path(__file__).parents[1] / "data"
 
 SMALL_JOBS: dict[str, Any] = {
     "circuits": CircuitsJob(
-        ("truth-ioi", "truth-induction"), methods=("random",), train_limit=4, test_limit=6
+        ("truth-ioi", "truth-induction"),
+        methods=("random",),
+        train_limit=4,
+        test_limit=6,
+        random_rankings=5,
     ),
     "accuracy": AccuracyJob(("truth-ioi",), ("truth-ioi", "truth-induction"), limit=4),
     "adversarial": AdversarialJob(

@@ -280,6 +280,7 @@ def test_a_submission_has_records_on_two_boards(done: Done) -> None:
         assert cell.submission == row.split("@")[0] and not cell.command
 
 
+@pytest.mark.guard
 def test_the_table_of_a_submission_tells_its_sizes_apart(done: Done) -> None:
     lines = (done[0] / "drawn" / "tables.md").read_text().splitlines()
     rows = [line.split(" | ")[0].removeprefix("| ") for line in lines if "mean KL" in line]
