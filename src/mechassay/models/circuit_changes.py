@@ -164,7 +164,7 @@ class CircuitChanges:
         others[reader] = False
         if reader == self.decoder.graph.logits or self.edges[self.reached][:, others].any():
             return np.ones(sets.shape[1], dtype=bool)
-        return sets[self.reached].any(axis=0)
+        return np.logical_or.reduce(sets[self.reached], axis=0)
 
     def _route(self, reader: int, *, dead: bool) -> _Route:
         if (reader, dead) not in self.routes:
