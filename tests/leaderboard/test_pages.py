@@ -62,7 +62,7 @@ def test_the_script_has_all_digits_and_the_differences(runs: Path, tmp_path: Pat
     boards = BoardsFolder.of(runs, tmp_path)
     boards.write()
     data, board = data_of((tmp_path / "circuits.html").read_text()), boards.boards["circuits"]
-    assert [table["column"] for table in data] == ["cpr", "cmd", "cma", "auroc"]
+    assert [table["column"] for table in data] == ["cma", "auroc", "cmd", "cpr"]
     for table in data:
         [place] = board.places(table["column"])
         for row, values in table["rows"].items():
@@ -74,7 +74,7 @@ def test_the_script_has_all_digits_and_the_differences(runs: Path, tmp_path: Pat
     assert less == pytest.approx(values[first][0] - values[second][0])
     assert low <= less <= high and resolved is (low > 0 or high < 0)
     # Areas have paired differences; the AUROC is one number of a ranking.
-    assert data[2]["pairs"] != [[]] and data[3]["pairs"] == [[]]
+    assert data[2]["pairs"] != [[]] and data[1]["pairs"] == [[]]
 
 
 def test_names_with_markup_stay_text(runs: Path, tmp_path: Path) -> None:
@@ -206,11 +206,11 @@ def test_tables_have_the_controls_and_the_intervals_of_averages(runs: Path, tmp_
     rows = re.findall(r'<tr class="control">(.*?)</tr>', page, re.DOTALL)
     # Two of each area, one of AUROC.
     assert [re.sub("<[^>]+>", "", row).split("\n")[1].strip() for row in rows] == [
-        *["control: random", "control: random-paths"] * 3,
-        "control: random",
+        *["control: random", "control: random-paths", "control: random"],
+        *["control: random", "control: random-paths"] * 2,
     ]
-    assert f"{board.find('eap/truth-ioi/truth-ioi/cpr').controls['random-paths']:.2f}" in rows[1]
-    summary = board.summary("eap", "cpr").average
+    assert f"{board.find('eap/truth-ioi/truth-ioi/cma').controls['random-paths']:.2f}" in rows[1]
+    summary = board.summary("eap", "cma").average
     row = next(each for each in page.split("<tr>") if ">eap</a>" in each)
     assert row.count(f"[{summary.low:.2f}, {summary.high:.2f}]") == 2
 
@@ -344,8 +344,16 @@ def test_a_board_begins_with_its_best_row_and_what_controls_have(
     BoardsFolder.of(runs, tmp_path).write()
     text = unescape((tmp_path / "circuits.html").read_text())
     first = re.findall(r'<p class="verdict">(.*?)</p>', text)[0]
-    assert first.startswith("CPR: eap has the best average, ") and "over 1 place;" in first
+    assert first.startswith("CMA: eap has the best average, ") and "over 1 place;" in first
     assert "control: random " in first and "better than" not in first, "random is no rival"
+
+
+def test_a_cpr_that_overshoots_is_no_merit() -> None:
+    page = page_of(made("high", "one", 2.4), made("near", "one", 0.98))
+    assert (
+        "CPR: high has the highest average, 2.40 over 1 place; more than 1 is overshoot, and no"
+        " merit; near has 0.98"
+    ) in page
 
 
 @pytest.mark.parametrize(("low", "n_better"), [(0.01, 2), (-0.01, 0)])

@@ -377,14 +377,18 @@ def _answer(
     }
     at = counted(len(comparable), "place")
     on = f" on {kind}" if kind else ""
-    parts = [f"{column.title}{on}: {names[0]} has the best average, {texts[names[0]]} over {at}"]
+    overshoots = column.name == "cpr" and averages[names[0]].value > 1
+    best, better = ("highest", "higher") if overshoots else ("best", "better")
+    parts = [f"{column.title}{on}: {names[0]} has the {best} average, {texts[names[0]]} over {at}"]
+    if overshoots:
+        parts.append("more than 1 is overshoot, and no merit")
     if len(names) > 1:
         first, second = names[:2]
         compared = [pairs.get(place, {}).get((first, second)) for place in comparable]
         known = [less for less in compared if less is not None and not math.isnan(less.low)]
         n_better = sum(less.low > 0 if column.better == "up" else less.high < 0 for less in known)
         parts.append(
-            f"it is better than {second} ({texts[second]}) at {n_better} of the {len(known)} where"
+            f"it is {better} than {second} ({texts[second]}) at {n_better} of the {len(known)} where"
             " the two were compared example by example"
             if known
             else f"{second} has {texts[second]}; their examples were not compared"
