@@ -216,7 +216,8 @@ def test_runs_scores_and_circuits(family: str, device: str, dtype: torch.dtype) 
     logits = [
         each.run(each.batch(batch))[0].readout(each.decoder).all() for each in (model, reference)
     ]
-    assert spread(*logits) < (1e-4 if exact else 0.3)
+    # The original OLMoE in bf16 is .34 from that in fp32: experts are chosen by rounded numbers.
+    assert spread(*logits) < (1e-4 if exact else 0.5 if family == "olmoe" else 0.3)
     for name in ("eap", "eap-ig-inputs", "exact"):
         scores = [
             METHODS.make(name).score(each, batch, progress=SILENT) for each in (model, reference)
