@@ -8,7 +8,7 @@ test pairs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +22,35 @@ from mechassay.models.sources import truth_names
 from mechassay.stats.intervals import percentile_interval
 from mechassay.utils.display import interval
 from mechassay.utils.files import write_text
-from studies.variance.__main__ import kept
+from studies.variance.__main__ import FOLDER, kept
 from studies.which_metric.truths import load_known
 
 SIZES = FRACTIONS[:-1]
 N_PAIRS = 30
-SAMPLES = (0, 1, 2)
+SMOL = "smollm2-135m ioi"
 NEGATIVE = tuple(f"{name}+neg" for name in truth_names())
 
 
-def measured(model: Model, task: Any, seed: int) -> dict[str, Any]:
-    """The objective of every test pair in the circuits of each way to choose, and their sizes."""
+def measured(model: Model, task: Any, name: str) -> dict[str, Any]:
+    """The objective of every test pair in the circuits of each way to choose, and their sizes.
+
+    Args:
+        name: of the folder that keeps what is done.
+    """
     train, validation, test = (
-        model.batch(task.pairs(split, model, limit=N_PAIRS, seed=seed))
+        model.batch(task.pairs(split, model, limit=N_PAIRS))
         for split in ("train", "validation", "test")
     )
-    scores = ma.circuits.EAPIGInputs(steps=5).score(model, train)
-    chosen = ma.circuits.faithful_circuits(model, scores, validation)
+    file = FOLDER / "selection" / name / "scores.safetensors"
+    if not file.is_file():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        ma.circuits.EAPIGInputs(steps=5).score(model, train).save(file)
+    scores = ma.circuits.EdgeScores.load(file, model.graph)
+
+    def in_folder(part: str, make: Callable[[], Any]) -> Any:
+        return kept(f"selection/{name}/{part}", make)
+
+    chosen = ma.circuits.faithful_circuits(model, scores, validation, kept=in_folder)
     ways = {
         "magnitude": [scores.top(size, by="magnitude") for size in SIZES],
         "value": [scores.top(size) for size in SIZES],
@@ -49,32 +61,44 @@ def measured(model: Model, task: Any, seed: int) -> dict[str, Any]:
         "chosen": list(chosen.series.circuits),
     }
     pruned = {way: [circuit.pruned() for circuit in own] for way, own in ways.items()}
-    distinct = [
-        *(Circuit.empty(model.graph), Circuit.full(model.graph)),
-        *dict.fromkeys(circuit for own in pruned.values() for circuit in own),
-    ]
-    values = ma.circuits.evaluate(model, distinct, test)
-    places = {circuit: place for place, circuit in enumerate(distinct)}
+    pruned["ends"] = [Circuit.empty(model.graph), Circuit.full(model.graph)]
+    values: dict[Circuit, list[float]] = {}
+    for way, own in pruned.items():
+        new = [circuit for circuit in dict.fromkeys(own) if circuit not in values]
+        if new:
+            rows_of = in_folder(
+                f"test {way}", lambda new=new: ma.circuits.evaluate(model, new, test).tolist()
+            )
+            values |= dict(zip(new, rows_of, strict=True))
+    empty, full = (values[circuit] for circuit in pruned.pop("ends"))
     return {
         "n_edges": model.graph.n_edges,
         "groups": list(test.groups),
-        "empty": values[0].tolist(),
-        "full": values[1].tolist(),
+        "empty": empty,
+        "full": full,
         "positive": [row["positive"] for row in chosen.rows],
         "ways": {
             way: {
                 "edges": [len(circuit) for circuit in own],
-                "values": values[[places[circuit] for circuit in own]].tolist(),
+                "values": [values[circuit] for circuit in own],
             }
             for way, own in pruned.items()
         },
     }
 
 
-def negative(name: str, seed: int) -> dict[str, Any]:
+def negative(name: str) -> dict[str, Any]:
     """A truth with a negative head; why it does not count, if it does not."""
     known = load_known(name)
-    return {"dropped": known.dropped} if known.dropped else measured(known.model, known.task, seed)
+    if known.dropped:
+        return {"dropped": known.dropped}
+    return measured(known.model, known.task, name)
+
+
+def smollm() -> dict[str, Any]:
+    """SmolLM2-135M on IOI."""
+    model = ma.load_model("smollm2-135m", dtype="bfloat16")
+    return measured(model, ma.load_task("ioi"), SMOL)
 
 
 def cells(result: dict[str, Any], way: str) -> str:
@@ -112,17 +136,15 @@ def _draws(rule: FaithfulnessMetric, curve: RankingCurve, area: str) -> np.ndarr
     return shares @ weights[1:]
 
 
-def rows(name: str, results: Sequence[dict[str, Any]]) -> list[str]:
-    """A row for each sample and way."""
-    lines: list[str] = []
-    for seed, result in zip(SAMPLES, results, strict=False):
-        if "dropped" in result:
-            return [f"| {name} | | dropped: {result['dropped']} | | | |"]
-        for way in result["ways"]:
-            shares = " ".join(f"{100 * x:.0f}" for x in result["positive"])
-            chosen = shares if way == "chosen" else ""
-            lines.append(f"| {name} | {seed} | {way} | {cells(result, way)} | {chosen} |")
-    return lines
+def rows(name: str, result: dict[str, Any]) -> list[str]:
+    """A row for each way."""
+    if "dropped" in result:
+        return [f"| {name} | dropped: {result['dropped']} | | | |"]
+    shares = " ".join(f"{100 * x:.0f}" for x in result["positive"])
+    return [
+        f"| {name} | {way} | {cells(result, way)} | {shares if way == 'chosen' else ''} |"
+        for way in result["ways"]
+    ]
 
 
 def main() -> None:
@@ -133,23 +155,13 @@ def main() -> None:
         " differences from the circuits by magnitude. SmolLM2-135M in bf16. Positive: the share"
         " of edges by value that was chosen at each of nine sizes, in %.",
         "",
-        "| model | sample | edges by | CMD | CMA | positive |",
-        "|---|---|---|---|---|---|",
+        "| model | edges by | CMD | CMA | positive |",
+        "|---|---|---|---|---|",
     ]
-    smol = [
-        kept(
-            f"selection/smollm2-135m-ioi-{seed}",
-            lambda seed=seed: measured(
-                ma.load_model("smollm2-135m", dtype="bfloat16"), ma.load_task("ioi"), seed
-            ),
-        )
-        for seed in SAMPLES
-    ]
+    smol = kept(f"selection/{SMOL}", smollm)
     for name in NEGATIVE:
-        one = kept(f"selection/{name}", lambda name=name: negative(name, 0))
-        lines += rows(name, [one])
-    lines += rows("smollm2-135m ioi", smol)
-    write_text(Path(__file__).with_name("selection.md"), "\n".join([*lines, ""]))
+        lines += rows(name, kept(f"selection/{name}", lambda name=name: negative(name)))
+    write_text(Path(__file__).with_name("selection.md"), "\n".join([*lines, *rows(SMOL, smol), ""]))
 
 
 if __name__ == "__main__":

@@ -84,13 +84,12 @@ SMALL_JOBS: dict[str, Any] = {
     ),
     "gym-check": GymCheckJob(("truth-ioi",), (SMALL_GYM_TASK,), limit=8),
     "how-many": HowManyJob(
-        ("small-gpt2",),
-        ("ioi",),
+        ("truth-ioi",),
+        ("truth-ioi", "truth-ioi-trained"),
         ("random", "eap"),
-        size=0.2,
-        most_kinds=2,
-        train_limit=2,
-        test_limit=2,
+        size=9,
+        train_limit=4,
+        test_limit=6,
     ),
     "measure": MeasureJob(
         ("EX1", "EX25:n_runs=2", "F01"), ("truth-ioi",), n_prompts=6, train_limit=6
