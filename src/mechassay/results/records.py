@@ -88,6 +88,7 @@ PAGES = Registry(
         "gym-check": "mechassay.gym.checkpoint_pages:GymCheckPage",
         "measure": "mechassay.measurement.page:MeasurePage",
         "patch": "mechassay.interventions.job:PatchPage",
+        "reproduction": "mechassay.reproduction.page:ReproductionPage",
         "suite": "mechassay.discovery.suite_page:SuitePage",
         "variables": "mechassay.variables.page:VariablesPage",
     },

@@ -20,6 +20,7 @@ JOBS = Registry(
         "gym-check": "mechassay.gym.jobs:GymCheckJob",
         "measure": "mechassay.measurement.job:MeasureJob",
         "patch": "mechassay.interventions.job:PatchJob",
+        "reproduction": "mechassay.reproduction.job:ReproductionJob",
         "saes": "mechassay.saes.job:SAEJob",
         "variables": "mechassay.variables.jobs:VariablesJob",
     },
