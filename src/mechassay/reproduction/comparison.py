@@ -76,6 +76,7 @@ class Comparison:
             "published n": UNKNOWN_N if self.n is None else self.n,
             "span": self.span if math.isfinite(self.span) else math.nan,
             "stand-in": ours.stand_in,
+            "why not": ours.why_not,
             "deviations": BETWEEN.join(ours.deviations),
             "explained": self.explained,
             "statement": self.statement,
@@ -99,6 +100,7 @@ class Comparison:
             int(row["n"]),
             str(row["stand-in"]),
             deviations,
+            str(row["why not"]),
         )
         n = int(row["published n"])
         return Comparison(

@@ -33,6 +33,7 @@ from mechassay.reproduction.published import (
     Published,
     PublishedPaper,
     PublishedTable,
+    place_of,
     published,
 )
 from mechassay.reproduction.recomputed import CALCULATIONS
@@ -94,34 +95,41 @@ class ReproductionJob(ReproductionPlan, Job):
             for own in CALCULATIONS[self.paper]
             if not self.columns and (not self.tables or numbers & set(own.tables))
         ]
+        reasons = dict.fromkeys(
+            (table.table, table.title, value.unmapped or table.unmapped)
+            for table in chosen
+            for value in table.values
+            if value.unmapped or table.unmapped
+        )
         unmapped = [
             Cell(
-                f"{UNMAPPED}/{cell_name(table.table, table.title)}",
-                {"what": table.heading, "table": table.table, "title": table.title},
+                f"{UNMAPPED}/{cell_name(number, title, reason)}",
+                {"what": f"{place_of(number)}: {title}"},
                 UNMAPPED,
+                {"reason": reason},
             )
-            for table in chosen
-            if table.unmapped
+            for number, title, reason in reasons
         ]
         return [*calculated, *self._run_cells(chosen), *unmapped]
 
     def _run_cells(self, chosen: Sequence[PublishedTable]) -> list[Cell]:
         """What is run: each column and method once, whichever tables print numbers of it."""
-        pairs = dict.fromkeys(
-            (value.of["model"], value.column, value.method, table.job)
+        keys = dict.fromkeys(
+            (value.of["model"], value.column, RUNNERS[table.job].key(value), table.job)
             for table in chosen
             if table.job
             for value in table.values
+            if value.of and not value.unmapped
         )
         models = list(self.source.models)
         return [
             Cell(
-                f"{RUN}/{cell_name(column)}/{cell_name(method or column)}",
-                {"what": " ".join(filter(None, (column, method))), "column": column},
+                "/".join((RUN, job, cell_name(column), cell_name(key or "all"))),
+                {"what": " ".join(filter(None, (column, key))), "column": column},
                 f"{RUN} {model}",
-                {"column": column, "method": method, "job": job},
+                {"column": column, "key": key, "job": job},
             )
-            for model, column, method, job in sorted(pairs, key=lambda pair: models.index(pair[0]))
+            for model, column, key, job in sorted(keys, key=lambda own: models.index(own[0]))
         ]
 
     def values(self, cell: Cell) -> list[Published]:
@@ -133,7 +141,8 @@ class ReproductionJob(ReproductionPlan, Job):
             for table in self.source.tables
             if table.job == cell.typed["job"]
             for value in table.values
-            if (value.column, value.method) == (cell.typed["column"], cell.typed["method"])
+            if value.column == cell.typed["column"]
+            and RUNNERS[table.job].key(value) == cell.typed["key"]
         ]
 
     def wish(self, cell: Cell) -> Wish:
@@ -142,19 +151,15 @@ class ReproductionJob(ReproductionPlan, Job):
         name = value.of["model"]
         shape = self.source.models[name]
         given = dict(text.split("=", 1) for text in self.given).get(name, "")
-        return Wish(value, shape, given or shape["id"], bool(given), self.limit, self.seed)
+        hub = value.of.get("id", shape["id"])
+        return Wish(value, shape, given or hub, bool(given), self.limit, self.seed)
 
     def skip(self, cell: Cell, bench: Bench) -> tuple[str, str] | None:
         """See `Job.skip`: nothing runs it, its model is not there, or there is no time for it."""
         if cell.shares == CALCULATED:
             return None
         if cell.shares == UNMAPPED:
-            table = next(
-                table
-                for table in self.source.tables
-                if (table.table, table.title) == (cell.of["table"], cell.of["title"])
-            )
-            return NOT_RUN, table.unmapped
+            return NOT_RUN, cell.typed["reason"]
         wish = self.wish(cell)
         minutes, gigabytes = self.cost(cell, bench)
         cost = costs.cost_text(minutes, gigabytes)

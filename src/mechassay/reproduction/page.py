@@ -9,6 +9,7 @@ from itertools import groupby
 
 from mechassay.reproduction import costs
 from mechassay.reproduction.comparison import Comparison, comparisons_of
+from mechassay.reproduction.published import place_of
 from mechassay.reproduction.status import STATUSES
 from mechassay.results.page import NOTHING, Page, Section, Text, TextTable
 from mechassay.results.records import Failure, Record
@@ -82,7 +83,7 @@ def _by_table(comparisons: Sequence[Comparison]) -> list[tuple[str, list[Compari
     """Comparisons by table and measure, in the order of their first."""
     groups: dict[str, list[Comparison]] = {}
     for own in comparisons:
-        place = f"Table {own.table}, {own.measure}" if own.table.isdigit() else own.table
+        place = f"{place_of(own.table)}, {own.measure}" if own.table.isdigit() else own.table
         groups.setdefault("Statements" if own.statement else place, []).append(own)
     return list(groups.items())
 

@@ -21,15 +21,18 @@ Paper = Literal["mib", "adversarial", "causalgym", "measurement", "validity"]
 PAPERS: tuple[Paper, ...] = get_args(Paper)
 ABSENT = ("-", "")
 """How a table prints that there is no number."""
+AVERAGE = "Average"
+"""The row that has the means of the others; it is calculated."""
 SPANS: Mapping[str, float] = {
     "cmd": 1.0,
     "auroc": 1.0,
     "accuracy": 1.0,
-    "ranked": 1.0,
-    "iia": 100.0,
+    "mib_mean": 100.0,
+    "mib_highest": 100.0,
+    "z": 6.0,
 }
 """Ranges of measures that have one; CMD counts as one from 0 to 1, which a ranking without any
-worth does not leave."""
+worth does not leave; z-scores as one from -3 to 3."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class Published:
     method: str = ""
     role: str = "result"
     deviation: str = ""
+    unmapped: str = ""
 
     @property
     def value(self) -> float:
@@ -69,7 +73,8 @@ class Published:
 
     @property
     def span(self) -> float:
-        return SPANS.get(self.measure, float("inf"))
+        # "ranked@original" is an accuracy.
+        return 1.0 if "@" in self.measure else SPANS.get(self.measure, float("inf"))
 
 
 @dataclass(frozen=True)
@@ -92,8 +97,8 @@ class PublishedTable:
 
     @property
     def heading(self) -> str:
-        place = f"Table {self.table}" if self.table[:1].isdigit() else self.table
-        return f"{place}{f', p. {self.page}' if self.page else ''}: {self.title}"
+        page = f", p. {self.page}" if self.page else ""
+        return f"{place_of(self.table)}{page}: {self.title}"
 
 
 @dataclass(frozen=True)
@@ -140,6 +145,11 @@ class PublishedPaper:
         ]
 
 
+def place_of(table: str) -> str:
+    """A table by its number, or the section that a number of the text stands in."""
+    return f"Table {table}" if table.isdigit() else table
+
+
 @cache
 def published(paper: Paper) -> PublishedPaper:
     """The tables of a paper."""
@@ -153,26 +163,32 @@ def published(paper: Paper) -> PublishedPaper:
 def _table(
     plain: Mapping[str, Any], columns: Mapping[str, Any], rows: Mapping[str, Any]
 ) -> PublishedTable:
-    """A table of a file; each row is one text, with its numbers in the order of the columns."""
+    """A table of a file; each row is one text, with its numbers in the order of the columns.
+
+    Where a row of the paper is a task or a model and a column a method or a kind of prompts, the
+    file says so (`by`), and row and column change places: a column is always "task/model".
+    """
     names: Sequence[str] = plain["columns"]
     values: list[Published] = []
     for label, text in plain["rows"].items():
-        cells = str(text).split()
-        about = rows.get(label, {})
-        for column, printed in zip(names, cells, strict=True):
+        for name, printed in zip(names, str(text).split(), strict=True):
             if printed in ABSENT:
                 continue
-            of = columns.get(column, {})
+            row, column, of = label, name, columns.get(name, {})
+            if "by" in plain:
+                row, column, of = _placed(plain, label, name)
+            about = rows.get(row, {})
             values.append(
                 Published(
                     table=plain["table"],
-                    row=label,
+                    row=row,
                     column=column,
-                    measure=plain.get("measures", {}).get(column, plain["measure"]),
+                    measure=plain.get("measures", {}).get(name, plain["measure"]),
                     printed=printed,
                     of=of,
                     method=about.get("method", ""),
                     role=about.get("of", "result"),
+                    unmapped=about.get("unmapped", ""),
                     deviation="; ".join(
                         filter(None, (own.get("deviation") for own in (about, of)))
                     ),
@@ -186,3 +202,17 @@ def _table(
         unmapped=plain.get("unmapped", ""),
         values=tuple(values),
     )
+
+
+def _placed(plain: Mapping[str, Any], label: str, name: str) -> tuple[str, str, Mapping[str, Any]]:
+    """Row, column and what is known of the column, of a table whose rows are tasks or models."""
+    about = {key: value for key, value in plain.get("of", {}).items() if key != "n"}
+    n = plain.get("of", {}).get("n", 0)
+    if plain["by"] == "task":
+        model = about["model"]
+        if label == AVERAGE:
+            return name, f"{label}/{model}", {}
+        return name, f"{label}/{model}", {**about, "task": label, "n": n}
+    model, task = plain["models"][label], about.get("task", name)
+    of = {**about, "task": task, "model": model, "n": n[task] if isinstance(n, dict) else n}
+    return ("" if task == name else name), f"{task}/{model}", of

@@ -1,6 +1,7 @@
 """What follows from a paper's own numbers or formulas, computed again without any model.
 
-    mib          the column Arithmetic of tables 2 and 14 is the mean of the operators of table 17
+    mib          the column Arithmetic of tables 2 and 14 is the mean of the operators of table 17,
+                 the whole vector of table 3 on IOI the best of table 18
     adversarial  table 1: sample sizes; section 2: confidences; tables 3 and 7: z-scores
     causalgym    the averages of tables 3 to 20 over their rows; table 1 of these averages
     validity     every statement of the text that follows from its tables (`judges.published`)
@@ -10,6 +11,7 @@ What is averaged is rounded to two digits, so an average is known to half a digi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -17,7 +19,7 @@ from statistics import fmean
 
 from mechassay.judges.published import NOT_PRINTED, published_checks
 from mechassay.reproduction.comparison import Comparison
-from mechassay.reproduction.published import Paper, Published, published
+from mechassay.reproduction.published import AVERAGE, Paper, Published, published
 from mechassay.reproduction.status import Ours, rounding
 from mechassay.stats.bounds import KINDS, confidence, required_n
 
@@ -86,6 +88,21 @@ def arithmetic_means() -> Iterator[Comparison]:
         yield cell(value, exactly(fmean(parts), rounding(value.printed)), random)
 
 
+BEST_TOKEN_HEAD = (
+    "the paper takes head 8.10, with 2.82; head 7.9 alone is better (docs/variables.md)"
+)
+
+
+def best_heads() -> Iterator[Comparison]:
+    """The whole vector in table 3: the best subset of heads of table 18."""
+    subsets = _values("mib", "18")
+    for value in _values("mib", "3"):
+        if (value.measure, value.row) != ("mse", "Full Vector"):
+            continue
+        least = min(own.value for own in subsets if own.column == value.column)
+        yield cell(value, exactly(least), "" if least == value.value else BEST_TOKEN_HEAD)
+
+
 # Adversarial circuit evaluation
 
 
@@ -150,6 +167,43 @@ def z_scores() -> Iterator[Comparison]:
 
 # CausalGym
 
+BEST_PROBE = "probe"
+
+
+def averages() -> Iterator[Comparison]:
+    """Tables 3 to 20: the mean of every column over the 29 tasks."""
+    for table in published("causalgym").tables:
+        columns: dict[str, list[Published]] = {}
+        for value in table.values:
+            columns.setdefault(value.row, []).append(value)
+        for values in columns.values():
+            average = values[-1]
+            if not average.column.startswith(AVERAGE):
+                continue
+            rows = [value.value for value in values[:-1]]
+            unread = sum(map(math.isnan, rows))
+            ours = (
+                Ours(why_not=f"{unread} of the rows not legible")
+                if unread
+                else exactly(fmean(rows), rounding(average.printed))
+            )
+            yield cell(average, ours)
+
+
+def means_over_tasks() -> Iterator[Comparison]:
+    """Table 1: the averages of tables 3 to 20, of two probes that of the better one."""
+    averaged: dict[tuple[str, str, str], list[float]] = {}
+    for table in published("causalgym").tables:
+        for value in table.values:
+            if value.column.startswith(AVERAGE):
+                method = BEST_PROBE if value.row.startswith(BEST_PROBE) else value.row
+                model = value.column.partition("/")[2]
+                averaged.setdefault((model, value.measure, method), []).append(value.value)
+    for value in _values("causalgym", "1"):
+        method = value.column.rpartition(" ")[2]
+        yield cell(value, exactly(max(averaged[value.row, value.measure, method])))
+
+
 # Validity
 
 
@@ -176,13 +230,19 @@ def _values(paper: Paper, table: str) -> Sequence[Published]:
 
 
 CALCULATIONS: Mapping[Paper, Sequence[Calculation]] = {
-    "mib": (Calculation("arithmetic means", ("2", "14", "17"), arithmetic_means),),
+    "mib": (
+        Calculation("arithmetic means", ("2", "14", "17"), arithmetic_means),
+        Calculation("best heads", ("3", "18"), best_heads),
+    ),
     "adversarial": (
         Calculation("sample sizes", ("1",), sample_sizes),
         Calculation("confidences", ("Section 2",), confidences),
         Calculation("z-scores", ("3", "7"), z_scores),
     ),
-    "causalgym": (),
+    "causalgym": (
+        Calculation("averages", tuple(map(str, range(3, 21))), averages),
+        Calculation("means over tasks", ("1",), means_over_tasks),
+    ),
     "measurement": (),
     "validity": (Calculation("statements", (), statements),),
 }
