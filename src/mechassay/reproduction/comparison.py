@@ -1,7 +1,7 @@
 """A published number beside ours, as one row of a record's table, and the verdict on it.
 
 A row holds what the verdict follows from, never the verdict: it is drawn anew wherever rows are
-shown (`Comparison.verdict`).
+shown (`PaperComparison.verdict`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BETWEEN = "; "
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PaperComparison:
     """One published number beside ours.
 
     Attributes:
@@ -86,7 +86,7 @@ class Comparison:
         }
 
     @staticmethod
-    def of(row: Mapping[str, Any]) -> Comparison:
+    def of(row: Mapping[str, Any]) -> PaperComparison:
         """The comparison of a row of a table."""
         number = {
             name: math.nan if row[name] is None else float(row[name])
@@ -103,7 +103,7 @@ class Comparison:
             str(row["why not"]),
         )
         n = int(row["published n"])
-        return Comparison(
+        return PaperComparison(
             *(str(row[name]) for name in ("table", "row", "column", "measure", "printed")),
             ours=ours,
             n=None if n == UNKNOWN_N else n,
@@ -116,16 +116,16 @@ class Comparison:
         )
 
 
-def comparison_table(comparisons: Iterable[Comparison]) -> Table:
+def comparison_table(comparisons: Iterable[PaperComparison]) -> Table:
     """The table of a record."""
     keys = ("table", "row", "column", "measure")
     return Table.of(ROWS, keys, [comparison.plain() for comparison in comparisons])
 
 
-def comparisons_of(records: Sequence[Record]) -> list[Comparison]:
+def comparisons_of(records: Sequence[Record]) -> list[PaperComparison]:
     """What records hold, in their order."""
     return [
-        Comparison.of(row)
+        PaperComparison.of(row)
         for record in records
         if record.has_table(ROWS)
         for row in record.table(ROWS).rows()

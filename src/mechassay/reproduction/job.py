@@ -26,7 +26,7 @@ from rich.console import Console
 from mechassay.errors import BadFile, BadUsage, MechassayError, UnknownName, one_of
 from mechassay.models.sources import find_source
 from mechassay.reproduction import costs
-from mechassay.reproduction.comparison import Comparison, comparison_table, of_tables
+from mechassay.reproduction.comparison import PaperComparison, comparison_table, of_tables
 from mechassay.reproduction.plan import ReproductionPlan
 from mechassay.reproduction.published import (
     PAPERS,
@@ -257,10 +257,10 @@ def _stand_in(wish: Wish) -> str:
 
 def comparison(
     value: Published, ours: Ours, stand_in: str, minutes: float, gigabytes: float
-) -> Comparison:
+) -> PaperComparison:
     """A published number beside one of ours."""
     deviations = (*ours.deviations, *filter(None, (value.deviation,)))
-    return Comparison(
+    return PaperComparison(
         value.table,
         value.row,
         value.column,
@@ -295,7 +295,9 @@ def _inner(job: Any, folder: Path, bench: Bench) -> Record:
     return record
 
 
-def _record(cell: Cell, comparisons: Sequence[Comparison], records: Sequence[Record]) -> Record:
+def _record(
+    cell: Cell, comparisons: Sequence[PaperComparison], records: Sequence[Record]
+) -> Record:
     """The record of a cell: its comparisons, and how many there are of each status."""
     statuses = [comparison.verdict().status for comparison in comparisons]
     first = records[0] if records else None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from mechassay.reproduction import costs
-from mechassay.reproduction.comparison import Comparison, comparisons_of
+from mechassay.reproduction.comparison import PaperComparison, comparisons_of
 from mechassay.reproduction.published import place_of
 from mechassay.reproduction.status import STATUSES
 from mechassay.results.page import NOTHING, Page, Section, Text, TextTable
@@ -79,16 +79,16 @@ class ReproductionPage(Page):
         return [block.text for block in self.sections(records)[0].blocks if isinstance(block, Text)]
 
 
-def _by_table(comparisons: Sequence[Comparison]) -> list[tuple[str, list[Comparison]]]:
+def _by_table(comparisons: Sequence[PaperComparison]) -> list[tuple[str, list[PaperComparison]]]:
     """Comparisons by table and measure, in the order of their first."""
-    groups: dict[str, list[Comparison]] = {}
+    groups: dict[str, list[PaperComparison]] = {}
     for own in comparisons:
         place = f"{place_of(own.table)}, {own.measure}" if own.table.isdigit() else own.table
         groups.setdefault("Statements" if own.statement else place, []).append(own)
     return list(groups.items())
 
 
-def _counts(comparisons: Sequence[Comparison]) -> TextTable:
+def _counts(comparisons: Sequence[PaperComparison]) -> TextTable:
     """How many numbers of each table have each status."""
     rows = [
         (title, f"{len(own)}", *(f"{_count(own, status) or NOTHING}" for status in STATUSES))
@@ -97,11 +97,11 @@ def _counts(comparisons: Sequence[Comparison]) -> TextTable:
     return TextTable.of("Statuses", ("table", "numbers", *STATUSES), rows)
 
 
-def _count(comparisons: Sequence[Comparison], status: str) -> int:
+def _count(comparisons: Sequence[PaperComparison], status: str) -> int:
     return sum(own.verdict().status == status for own in comparisons)
 
 
-def _numbers(title: str, comparisons: Sequence[Comparison]) -> TextTable:
+def _numbers(title: str, comparisons: Sequence[PaperComparison]) -> TextTable:
     """The numbers of one table; columns that say nothing are left out."""
     headings = ["", "of", "published", "ours", "difference", "n", "status", "takes", "why"]
     rows: list[list[str]] = []

@@ -21,7 +21,10 @@ class ReproductionPlan:
     """
 
     paper: Annotated[
-        Paper, option("mib, adversarial, causalgym, measurement or validity.", first=True)
+        Paper,
+        option(
+            "mib, adversarial, causalgym, measurement or validity.", complete="papers", first=True
+        ),
     ]
     tables: Annotated[
         tuple[str, ...],

@@ -18,7 +18,7 @@ from itertools import product
 from statistics import fmean
 
 from mechassay.judges.published import NOT_PRINTED, published_checks
-from mechassay.reproduction.comparison import Comparison
+from mechassay.reproduction.comparison import PaperComparison
 from mechassay.reproduction.published import AVERAGE, Paper, Published, published
 from mechassay.reproduction.status import Ours, rounding
 from mechassay.stats.bounds import KINDS, confidence, required_n
@@ -37,7 +37,7 @@ class Calculation:
 
     name: str
     tables: tuple[str, ...]
-    run: Callable[[], Iterator[Comparison]]
+    run: Callable[[], Iterator[PaperComparison]]
 
 
 def exactly(value: float, slack: float = 0.0) -> Ours:
@@ -45,9 +45,9 @@ def exactly(value: float, slack: float = 0.0) -> Ours:
     return Ours(value, value - slack, value + slack)
 
 
-def cell(value: Published, ours: Ours, explained: str = "") -> Comparison:
+def cell(value: Published, ours: Ours, explained: str = "") -> PaperComparison:
     """A calculated number beside a published one."""
-    return Comparison(
+    return PaperComparison(
         value.table,
         value.row,
         value.column,
@@ -69,7 +69,7 @@ EXCHANGED = (
 )
 
 
-def arithmetic_means() -> Iterator[Comparison]:
+def arithmetic_means() -> Iterator[PaperComparison]:
     """Tables 2 and 14 from table 17, by method."""
     values = [value for table in published("mib").tables for value in table.values]
     by_operator = {
@@ -93,7 +93,7 @@ BEST_TOKEN_HEAD = (
 )
 
 
-def best_heads() -> Iterator[Comparison]:
+def best_heads() -> Iterator[PaperComparison]:
     """The whole vector in table 3: the best subset of heads of table 18."""
     subsets = _values("mib", "18")
     for value in _values("mib", "3"):
@@ -120,7 +120,7 @@ def _doubled_and_bisected(p: float, delta: float, epsilon: float) -> int:
     return high
 
 
-def sample_sizes() -> Iterator[Comparison]:
+def sample_sizes() -> Iterator[PaperComparison]:
     """Table 1: the least n by each of the three formulas."""
     for value in _values("adversarial", "1"):
         p, delta, epsilon = map(float, value.row.split("/"))
@@ -137,7 +137,7 @@ def sample_sizes() -> Iterator[Comparison]:
         yield cell(value, exactly(smallest), why)
 
 
-def confidences() -> Iterator[Comparison]:
+def confidences() -> Iterator[PaperComparison]:
     """Section 2: delta for n, p and epsilon."""
     for value in _values("adversarial", "Section 2"):
         n, p, epsilon = value.row.split("/")
@@ -147,7 +147,7 @@ def confidences() -> Iterator[Comparison]:
 MOMENTS = ("mean", "std")
 
 
-def z_scores() -> Iterator[Comparison]:
+def z_scores() -> Iterator[PaperComparison]:
     """Tables 3 and 7: (value - mean) / std, of rounded numbers."""
     for table in ("3", "7"):
         values = list(_values("adversarial", table))
@@ -170,7 +170,7 @@ def z_scores() -> Iterator[Comparison]:
 BEST_PROBE = "probe"
 
 
-def averages() -> Iterator[Comparison]:
+def averages() -> Iterator[PaperComparison]:
     """Tables 3 to 20: the mean of every column over the 29 tasks."""
     for table in published("causalgym").tables:
         columns: dict[str, list[Published]] = {}
@@ -190,7 +190,7 @@ def averages() -> Iterator[Comparison]:
             yield cell(average, ours)
 
 
-def means_over_tasks() -> Iterator[Comparison]:
+def means_over_tasks() -> Iterator[PaperComparison]:
     """Table 1: the averages of tables 3 to 20, of two probes that of the better one."""
     averaged: dict[tuple[str, str, str], list[float]] = {}
     for table in published("causalgym").tables:
@@ -207,12 +207,12 @@ def means_over_tasks() -> Iterator[Comparison]:
 # Validity
 
 
-def statements() -> Iterator[Comparison]:
+def statements() -> Iterator[PaperComparison]:
     """Every statement of the paper that its own tables give or refute."""
     for check in published_checks():
         if check.holds is None or check.printed == NOT_PRINTED:
             continue
-        yield Comparison(
+        yield PaperComparison(
             table=check.where,
             row=check.about,
             column=check.where,
