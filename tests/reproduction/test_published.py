@@ -1,4 +1,4 @@
-"""Tables of papers as data: shapes, place of every number, and what the tables say of themselves."""
+"""Tables of papers as data: shapes, the place of every number, readings of some by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What needs no model: all of the bounds, the validity of the paper, MIB's and CausalGym's means."""
+"""What needs no model: bounds, statements of the validity paper, means of MIB and CausalGym."""
 
 from __future__ import annotations
 

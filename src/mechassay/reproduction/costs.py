@@ -4,7 +4,7 @@ A forward pass of a token multiplies every weight but the embedding once: two op
 circuit's pass besides adds up what every edge carries, two operations an edge and dimension. Passes
 are those that a method says it takes (`Method.forwards`) and those of measuring:
 
-    sizes x rankings (by value and by magnitude), of the circuit and of ten random controls
+    sizes x rankings (by value and by magnitude); with the row Random ten controls of its column
 
 over the speed of this machine, which a product of matrices tells, times `EFFICIENCY`: what of that
 speed a run of a model has, as measured on GPT-2's shape on two cores. An estimate is right to a
@@ -63,13 +63,15 @@ def token_operations(shape: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def circuit_operations(
-    shape: Mapping[str, Any], forwards: float, n_test: int, tokens: int
+    shape: Mapping[str, Any], forwards: float, n_test: int, tokens: int, *, controls: bool = False
 ) -> float:
-    """Of finding a circuit by so many passes of one example, and of measuring it and its controls
-    on n_test pairs.
+    """Of finding a circuit by so many passes of one example, and of measuring it on n_test pairs.
+
+    Args:
+        controls: with the random rankings that all methods of a column share.
     """
     plain, circuit = token_operations(shape)
-    measuring = n_test * SIZES * (RANKINGS + CONTROLS)
+    measuring = n_test * SIZES * (RANKINGS + CONTROLS * controls)
     return tokens * (forwards * plain + measuring * circuit)
 
 

@@ -137,7 +137,13 @@ class CircuitsRunner:
         method = TypedMethod.of(wish.value.method, "counterfactual").method
         forwards = method.forwards(costs.graph_of(wish.shape), about["train"])
         n_test = (about["n"] or self.ROWS) // len(about["tasks"])
-        operations = costs.circuit_operations(wish.shape, forwards, n_test, about["tokens"])
+        operations = costs.circuit_operations(
+            wish.shape,
+            forwards,
+            n_test,
+            about["tokens"],
+            controls=wish.value.method == "random",
+        )
         return operations * len(about["tasks"])
 
 
