@@ -19,6 +19,7 @@ from mechassay.reproduction.page import ReproductionPage
 from mechassay.reproduction.published import published
 from mechassay.reproduction.recomputed import CALCULATIONS
 from mechassay.reproduction.status import Ours
+from mechassay.results.reading import read_record
 from mechassay.runs.execute import Here, prepare, run
 from mechassay.runs.job import Results
 from mechassay.testing import tiny

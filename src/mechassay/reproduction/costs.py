@@ -7,8 +7,9 @@ are those that a method says it takes (`Method.forwards`) and those of measuring
     sizes x rankings (by value and by magnitude); with the row Random ten controls of its column
 
 over the speed of this machine, which a product of matrices tells, times `EFFICIENCY`: what of that
-speed a run of a model has, as measured on GPT-2's shape on two cores. An estimate is right to a
-factor of about three. Memory is the weights in the dtype of the cell, plus the working set.
+speed runs of models have on a CPU (docs/performance.md). On a GPU, which waits for Python, a cell
+takes longer. An estimate is right to a factor of about three. Memory is the weights in the dtype of
+the cell, plus the working set.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from mechassay.models.graph import Graph
 from mechassay.models.model import check_dtype
 from mechassay.utils.display import number
 
-EFFICIENCY = 0.3
+EFFICIENCY = 0.6
 SIZES = 9
 """Sizes of circuits between the empty and the whole one."""
 RANKINGS = 2
