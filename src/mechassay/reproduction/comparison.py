@@ -16,6 +16,8 @@ from mechassay.results.records import Record, Table
 
 ROWS = "comparisons"
 """The table of a record."""
+NUMBERS = "numbers"
+"""What a cell says of itself: how many published numbers it is about."""
 UNKNOWN_N = -1
 """How a row says that the paper does not say of how many examples a number is."""
 BETWEEN = "; "

@@ -23,7 +23,6 @@ import torch
 
 from mechassay.models.graph import Graph
 from mechassay.models.model import check_dtype
-from mechassay.utils.display import number
 
 EFFICIENCY = 0.6
 SIZES = 9
@@ -95,7 +94,8 @@ def minutes(operations: float, device: str) -> float:
 
 def cost_text(minutes: float, gigabytes: float) -> str:
     """An estimate in words."""
-    if minutes != minutes:
-        return "no estimate"
-    long = f"{number(minutes / 60)} h" if minutes >= 90 else f"{max(1, round(minutes))} min"
+    hours = minutes / 60
+    long = f"{max(1, round(minutes))} min"
+    if minutes >= 90:
+        long = f"{hours:,.0f} h" if hours >= 10 else f"{hours:.1f} h"
     return f"about {long} and {gigabytes:.1f} GB on this machine"

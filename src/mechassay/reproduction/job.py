@@ -16,8 +16,11 @@ downloaded; cells that --hours has no room for are not run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +29,16 @@ from rich.console import Console
 from mechassay.errors import BadFile, BadUsage, MechassayError, UnknownName, one_of
 from mechassay.models.sources import find_source
 from mechassay.reproduction import costs
-from mechassay.reproduction.comparison import PaperComparison, comparison_table, of_tables
+from mechassay.reproduction.comparison import (
+    NUMBERS,
+    PaperComparison,
+    comparison_table,
+    of_tables,
+)
 from mechassay.reproduction.plan import ReproductionPlan
 from mechassay.reproduction.published import (
     PAPERS,
+    Paper,
     Published,
     PublishedPaper,
     PublishedTable,
@@ -95,7 +104,7 @@ class ReproductionJob(ReproductionPlan, Job):
             for own in CALCULATIONS[self.paper]
             if not self.columns and (not self.tables or numbers & set(own.tables))
         ]
-        reasons = dict.fromkeys(
+        reasons = Counter(
             (table.table, table.title, value.unmapped or table.unmapped)
             for table in chosen
             for value in table.values
@@ -104,17 +113,17 @@ class ReproductionJob(ReproductionPlan, Job):
         unmapped = [
             Cell(
                 f"{UNMAPPED}/{cell_name(number, title, reason)}",
-                {"what": f"{place_of(number)}: {title}"},
+                {"what": f"{place_of(number)}: {title}", NUMBERS: f"{n}"},
                 UNMAPPED,
                 {"reason": reason},
             )
-            for number, title, reason in reasons
+            for (number, title, reason), n in reasons.items()
         ]
         return [*calculated, *self._run_cells(chosen), *unmapped]
 
     def _run_cells(self, chosen: Sequence[PublishedTable]) -> list[Cell]:
         """What is run: each column and method once, whichever tables print numbers of it."""
-        keys = dict.fromkeys(
+        keys = Counter(
             (value.of["model"], value.column, RUNNERS[table.job].key(value), table.job)
             for table in chosen
             if table.job
@@ -125,25 +134,24 @@ class ReproductionJob(ReproductionPlan, Job):
         return [
             Cell(
                 "/".join((RUN, job, cell_name(column), cell_name(key or "all"))),
-                {"what": " ".join(filter(None, (column, key))), "column": column},
+                {
+                    "what": " ".join(filter(None, (column, key))),
+                    "column": column,
+                    NUMBERS: f"{n}",
+                },
                 f"{RUN} {model}",
                 {"column": column, "key": key, "job": job},
             )
-            for model, column, key, job in sorted(keys, key=lambda own: models.index(own[0]))
+            for (model, column, key, job), n in sorted(
+                keys.items(), key=lambda own: models.index(own[0][0])
+            )
         ]
 
     def values(self, cell: Cell) -> list[Published]:
         """The published numbers of a cell that is run, of all tables: another choice of tables is
         no other plan.
         """
-        return [
-            value
-            for table in self.source.tables
-            if table.job == cell.typed["job"]
-            for value in table.values
-            if value.column == cell.typed["column"]
-            and RUNNERS[table.job].key(value) == cell.typed["key"]
-        ]
+        return list(_values(self.paper)[cell.typed["job"], cell.typed["column"], cell.typed["key"]])
 
     def wish(self, cell: Cell) -> Wish:
         """What a cell is to run."""
@@ -161,34 +169,22 @@ class ReproductionJob(ReproductionPlan, Job):
         if cell.shares == UNMAPPED:
             return NOT_RUN, cell.typed["reason"]
         wish = self.wish(cell)
-        minutes, gigabytes = self.cost(cell, bench)
+        minutes, gigabytes = self.cost(cell, bench.device)
         cost = costs.cost_text(minutes, gigabytes)
-        missing = "" if wish.own else why_missing(wish)
+        # Whether a hub answers takes seconds to learn.
+        asked = f"missing {wish.source}"
+        missing = "" if wish.own else bench.shared(asked, lambda: why_missing(wish))
         if missing:
             return NOT_RUN, f"{missing}; it would take {cost}"
-        if self.hours is not None and cell not in self._within(bench):
+        if self.hours is not None and cell.name not in _within(self, bench.device):
             return NOT_RUN, f"{cost}, for which {self.hours:g} h have no room"
         return None
 
-    def cost(self, cell: Cell, bench: Bench) -> tuple[float, float]:
+    def cost(self, cell: Cell, device: str) -> tuple[float, float]:
         """Minutes and GB that the published cell would take on this machine."""
         wish = self.wish(cell)
         operations = RUNNERS[cell.typed["job"]].operations(wish)
-        return costs.minutes(operations, bench.device), costs.gigabytes(wish.shape)
-
-    def _within(self, bench: Bench) -> list[Cell]:
-        """The cells that --hours has room for: every one, in their order, that fits in what those
-        before it leave.
-        """
-        left, kept = 60 * (self.hours or 0.0), list[Cell]()
-        for cell in self.cells():
-            if not cell.shares.startswith(f"{RUN} "):
-                continue
-            minutes, _ = self.cost(cell, bench)
-            if minutes <= left:
-                left -= minutes
-                kept.append(cell)
-        return kept
+        return costs.minutes(operations, device), costs.gigabytes(wish.shape)
 
     def run(self, cell: Cell, bench: Bench) -> Record:
         """See `Job.run`."""
@@ -200,7 +196,7 @@ class ReproductionJob(ReproductionPlan, Job):
             _inner(piece.job, bench.folder.path / RUNS / piece.folder, bench)
             for piece in runner.pieces(wish)
         ]
-        minutes, gigabytes = self.cost(cell, bench)
+        minutes, gigabytes = self.cost(cell, bench.device)
         stand_in = _stand_in(wish)
         comparisons = [
             comparison(value, runner.ours(value, records), stand_in, minutes, gigabytes)
@@ -225,6 +221,31 @@ class ReproductionJob(ReproductionPlan, Job):
             inner = job_of(RunFolder.existing(plan.parent).plan())
             inner.report(Results.stored(inner, RunFolder(plan.parent)))
         return super().report(self._asked(results))
+
+
+@cache
+def _values(paper: Paper) -> Mapping[tuple[str, str, str], Sequence[Published]]:
+    """The numbers of every cell that can be run: by job, column and what the job tells apart."""
+    cells: dict[tuple[str, str, str], list[Published]] = {}
+    for table in published(paper).tables:
+        for value in table.values if table.job else ():
+            key = (table.job, value.column, RUNNERS[table.job].key(value))
+            cells.setdefault(key, []).append(value)
+    return cells
+
+
+@cache
+def _within(job: ReproductionJob, device: str) -> frozenset[str]:
+    """The names of the cells that --hours has room for: of all in their order, those that fit in
+    what those before them leave.
+    """
+    left, kept = 60 * (job.hours or 0.0), set[str]()
+    for cell in job.cells():
+        minutes = job.cost(cell, device)[0] if cell.shares.startswith(f"{RUN} ") else math.inf
+        if minutes <= left:
+            left -= minutes
+            kept.add(cell.name)
+    return frozenset(kept)
 
 
 def why_missing(wish: Wish) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from mechassay.reproduction import costs
-from mechassay.reproduction.comparison import PaperComparison, comparisons_of
+from mechassay.reproduction.comparison import NUMBERS, PaperComparison, comparisons_of
 from mechassay.reproduction.published import place_of
 from mechassay.reproduction.status import STATUSES
 from mechassay.results.page import NOTHING, Page, Section, Text, TextTable
@@ -16,6 +16,8 @@ from mechassay.results.records import Failure, Record
 from mechassay.results.sections import framed
 from mechassay.utils.display import counted, interval, signed
 
+FIRST = 3
+"""Cells that are named where many are not run for one reason."""
 TITLE = "Published numbers beside ours"
 READING = {
     "reproduced": (
@@ -65,7 +67,10 @@ class ReproductionPage(Page):
         answer = f"{counted(len(comparisons), 'published number')} beside ours: "
         answer += f"{', '.join(parts) or 'none'}."
         if failures:
-            answer += f" {counted(len(failures), 'cell')} not run."
+            left = sum(int(failure.cell.get(NUMBERS, 1)) for failure in failures)
+            answer += (
+                f" {counted(left, 'more number')} in {counted(len(failures), 'cell')} not run."
+            )
         return framed(
             records,
             [Text(answer, "verdict")],
@@ -139,7 +144,11 @@ def _numbers(title: str, comparisons: Sequence[PaperComparison]) -> TextTable:
 
 def _not_run(failures: Sequence[Failure]) -> TextTable:
     """What was not run, and why; cells of one column and reason are one row."""
-    rows: list[tuple[str, str]] = []
+    rows: list[tuple[str, str, str]] = []
     for reason, group in groupby(failures, key=lambda failure: failure.message):
-        rows.append((", ".join(failure.cell.get("what", "") for failure in group), reason))
-    return TextTable.of("Not run", ("what", "why"), rows, words=True)
+        cells = [failure.cell for failure in group]
+        names = [cell.get("what", "") for cell in cells]
+        more = f" and {len(names) - FIRST} others" if len(names) > FIRST else ""
+        numbers = sum(int(cell.get(NUMBERS, 1)) for cell in cells)
+        rows.append((f"{', '.join(names[:FIRST])}{more}", f"{numbers:,}", reason))
+    return TextTable.of("Not run", ("what", "numbers", "why"), rows, words=True)
