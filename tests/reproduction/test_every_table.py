@@ -10,15 +10,13 @@ import math
 from pathlib import Path
 
 import pytest
-import transformers
 
-from helpers.models import word_tokenizer, write_small_gpt2
+from helpers.models import write_small_gpt2
 from mechassay.models.weight_files import is_fetched
 from mechassay.reproduction.comparison import comparisons_of
 from mechassay.reproduction.job import ReproductionJob
 from mechassay.runs.execute import Here, prepare
 from mechassay.runs.job import Results
-from mechassay.tasks.ioi import IOI
 from mechassay.testing import tiny
 from mechassay.utils.display import SILENT
 
@@ -30,8 +28,8 @@ real = pytest.mark.skipif(not is_fetched(REAL_MODEL), reason=f"{REAL_MODEL} is n
 
 def random_model(folder: Path, family: str) -> str:
     """The folder of a random model of a family that reads IOI."""
-    tokenizer = word_tokenizer(IOI())
-    config: transformers.PretrainedConfig = tiny.configs()[family]
+    _, tokenizer = tiny.with_words()
+    config = tiny.configs()[family]
     config.vocab_size = len(tokenizer)
     tiny.random_model(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
