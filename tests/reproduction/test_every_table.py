@@ -73,7 +73,7 @@ def test_circuits_of_every_model_of_mib(name: str, tmp_path: Path) -> None:
         ("arithmetic-addition/llama3.1", ("eap", "accuracy"), {"1", "17"}),
         ("mcqa/qwen2.5", ("eap", "accuracy"), {"1", "2", "11", "12", "14"}),
         ("arc-easy/gemma2", ("eap", "accuracy"), {"1", "2", "11", "13", "14"}),
-        ("mcqa answer_pointer/qwen2.5", ("full-vector",), {"3"}),
+        ("mcqa.answer_pointer/qwen2.5", ("full-vector",), {"3"}),
     ],
 )
 def test_tasks_of_mib(column: str, keys: tuple[str, ...], tables: set[str], tmp_path: Path) -> None:
