@@ -23,17 +23,18 @@ ROOMS = (
     *("interventions", "features", "circuits", "circuits.methods", "circuits.evaluation"),
     *("truth", "discovery", "causal_models", "variables", "gym", "adversarial", "measurement"),
     *("measurement.metrics", "saes", "saes.metrics", "claims", "documents", "judges"),
-    *("leaderboard", "catalog", "cli", "testing"),
+    *("leaderboard", "reproduction", "catalog", "cli", "testing"),
 )
 """The lowest first; `docs/architecture.md` has them in the same order."""
 INSIDE = {"models.families": "models"}
 """Folders that are part of another room."""
 SEPARABLE = {
     "documents": ("judges.job", "judges.plan", "cli."),
-    "judges": ("cli.",),
+    "judges": ("reproduction.", "cli."),
     "saes": ("saes.metrics", "cli."),
     "saes.metrics": (),
     "leaderboard": ("cli.",),
+    "reproduction": ("cli.",),
 }
 """Rooms that could leave: modules that may import them, by how their names begin."""
 

@@ -41,6 +41,7 @@ REFUSED = (
     "methods show eep",
     "truth verify truth-iio",
     "truth sites truth-iio",
+    "reproduce mibb",
 )
 SCRIPT = f"""
 import contextlib, io, json, sys

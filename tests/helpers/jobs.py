@@ -17,6 +17,7 @@ from mechassay.gym.jobs import DirectionsJob, GymCheckJob, GymJob
 from mechassay.interventions.job import PatchJob
 from mechassay.judges.job import AssessJob
 from mechassay.measurement.job import MeasureJob
+from mechassay.reproduction.job import ReproductionJob
 from mechassay.runs.accuracy import AccuracyJob
 from mechassay.saes.job import SAEJob
 from mechassay.variables.jobs import AlignmentsJob, VariablesJob
@@ -111,6 +112,7 @@ SMALL_JOBS: dict[str, Any] = {
         validation_limit=6,
         test_limit=8,
     ),
+    "reproduction": ReproductionJob("adversarial", ("1", "Section 2")),
     "saes": SAEJob(
         ("truth-ioi",),
         ("resid.1", "mlp.0"),

@@ -35,6 +35,7 @@ GROUPS = {
     "measure": "Whether measurements can be trusted: reliability, d-prime, DIF, error rates.",
 }
 """Command groups and what they are for. Their modules are large and are imported when named."""
+REPRODUCE = "The tables of papers beside ours: published, ours, difference, status."
 ASSAY = "From claims to a verdict: run what their criteria ask for, judge them by the records."
 
 
@@ -57,6 +58,10 @@ def app_for(words: list[str]) -> typer.Typer:
         app.add_typer(group, name=name, help="Of another package.")
     assayed = import_module("mechassay.cli.claims").assay if "assay" in words else _nothing
     app.command("assay", help=ASSAY)(assayed)
+    reproduced = (
+        import_module("mechassay.cli.reproduce").reproduce if "reproduce" in words else _nothing
+    )
+    app.command("reproduce", help=REPRODUCE)(reproduced)
     app.command("report")(report.report)
     app.command("run-cells")(report.run_cells)
     return app

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mechassay.circuits.evaluation import METRICS
 from mechassay.circuits.methods import METHODS
+from mechassay.errors import one_of
 from mechassay.gym.names import ALL_TASKS, FAMILIES, FINDERS, GYM_TASKS, SWEEPS
 from mechassay.gym.names import FILES as GYM_FILES
 from mechassay.models.sources import ALL_TRUTHS, check_sources, gym_model_names, truth_names
@@ -75,6 +76,12 @@ def _check_measurement(name: str) -> None:
         gauge_id(name.partition(":")[0])
 
 
+def _check_paper(name: str) -> None:
+    from mechassay.reproduction.published import PAPERS
+
+    one_of("paper", name, PAPERS)
+
+
 def _check_truth(name: str) -> None:
     if not (Path(name) / "truth.json").is_file():
         TRUTHS.check(name)
@@ -87,6 +94,7 @@ CHECKS: Mapping[str, Callable[[str], None]] = {
     "gym tasks": _check_gym_task,
     "gym methods": _check_gym_method,
     "measurements": _check_measurement,
+    "papers": _check_paper,
     "truths": _check_truth,
 }
 """By the kind of name, what refuses one that nobody registered."""

@@ -89,6 +89,7 @@ PAGES = Registry(
         "how-many": "mechassay.discovery.how_many:HowManyPage",
         "measure": "mechassay.measurement.page:MeasurePage",
         "patch": "mechassay.interventions.job:PatchPage",
+        "reproduction": "mechassay.reproduction.page:ReproductionPage",
         "suite": "mechassay.discovery.suite_page:SuitePage",
         "variables": "mechassay.variables.page:VariablesPage",
     },

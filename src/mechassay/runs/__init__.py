@@ -21,6 +21,7 @@ JOBS = Registry(
         "how-many": "mechassay.discovery.how_many:HowManyJob",
         "measure": "mechassay.measurement.job:MeasureJob",
         "patch": "mechassay.interventions.job:PatchJob",
+        "reproduction": "mechassay.reproduction.job:ReproductionJob",
         "saes": "mechassay.saes.job:SAEJob",
         "variables": "mechassay.variables.jobs:VariablesJob",
     },

@@ -1,0 +1,8 @@
+"""`mechassay reproduce`: the tables of a paper beside ours."""
+
+from __future__ import annotations
+
+from mechassay.cli.command import command
+from mechassay.reproduction.plan import ReproductionPlan
+
+reproduce = command(ReproductionPlan, arguments=("paper",))

@@ -1,0 +1,344 @@
+"""The tables of a paper beside ours: what runs for each published number, and what is not run.
+
+A cell is one of three things:
+
+    calculated  numbers that follow from others of the paper (`reproduction.recomputed`)
+    run         one method on one column of the paper's tables: ordinary jobs, each in a folder of
+                its own below `runs`, whose records are read. Tables that print different measures
+                of it (CPR and CMD) share the cell
+    not run     a table for which no job exists here, with the reason
+
+Published weights run on the paper's own data, read from the hub. A model that is given in place of
+them (NAME=MODEL) runs on this package's prompts of the same task, and never reproduces a number.
+What a cell would take here is estimated from shapes (`reproduction.costs`), before anything is
+downloaded; cells that --hours has no room for are not run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from mechassay.errors import BadFile, BadUsage, MechassayError, UnknownName, one_of
+from mechassay.models.sources import find_source
+from mechassay.reproduction import costs
+from mechassay.reproduction.comparison import (
+    NUMBERS,
+    PaperComparison,
+    comparison_table,
+    of_tables,
+)
+from mechassay.reproduction.plan import ReproductionPlan
+from mechassay.reproduction.published import (
+    PAPERS,
+    Paper,
+    Published,
+    PublishedPaper,
+    PublishedTable,
+    place_of,
+    published,
+)
+from mechassay.reproduction.recomputed import CALCULATIONS
+from mechassay.reproduction.runners import RUNNERS, Wish
+from mechassay.reproduction.status import STATUSES, Ours
+from mechassay.results.records import Measure, Record, Spec, provenance
+from mechassay.runs.execute import Here, done, prepare
+from mechassay.runs.folder import RunFolder
+from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, job_of, shown_model
+from mechassay.tasks.hub_datasets import reachable
+
+NOT_RUN = "not run"
+CALCULATED, RUN, UNMAPPED = "calculated", "run", "unmapped"
+RUNS = "runs"
+"""The folder of the ordinary jobs."""
+
+
+@dataclass(frozen=True)
+class ReproductionJob(ReproductionPlan, Job):
+    """A cell is one method on one column of a paper's tables; see `ReproductionPlan`."""
+
+    @property
+    def source(self) -> PublishedPaper:
+        return published(self.paper)
+
+    def words(self) -> tuple[Sequence[str], Sequence[str]]:
+        """See `Job.words`."""
+        return ("reproduce", self.paper), ("paper",)
+
+    def check(self, bench: Bench) -> None:
+        """See `Job.check`."""
+        one_of("paper", self.paper, PAPERS)
+        if not self.source.tables and (self.tables or self.columns):
+            raise BadUsage(
+                f"{self.source.source}: there are statements in place of tables; name no table."
+            )
+        self.source.chosen(self.tables, self.columns)
+        for text in self.given:
+            name, equals, source = text.partition("=")
+            if not (name and equals and source):
+                raise BadUsage(f"A model is given as NAME=MODEL; got {text!r}.")
+            if name not in self.source.models:
+                raise UnknownName(f"model of {self.source.source}", name, self.source.models)
+            find_source(source)
+
+    def notes(self) -> Sequence[str]:
+        """See `Job.notes`."""
+        return [
+            f"{text} stands in for the published model: no number of it is called reproduced."
+            for text in self.given
+        ]
+
+    def cells(self) -> list[Cell]:
+        """See `Job.cells`; what is run is in the order of models, each loaded once."""
+        chosen = self.source.chosen(self.tables, self.columns)
+        numbers = {table.table for table in chosen}
+        calculated = [
+            Cell(f"{CALCULATED}/{cell_name(own.name)}", {"what": own.name}, CALCULATED)
+            for own in CALCULATIONS[self.paper]
+            if not self.columns and (not self.tables or numbers & set(own.tables))
+        ]
+        reasons = Counter(
+            (table.table, table.title, value.unmapped or table.unmapped)
+            for table in chosen
+            for value in table.values
+            if value.unmapped or table.unmapped
+        )
+        unmapped = [
+            Cell(
+                f"{UNMAPPED}/{cell_name(number, title, reason)}",
+                {"what": f"{place_of(number)}: {title}", NUMBERS: f"{n}"},
+                UNMAPPED,
+                {"reason": reason},
+            )
+            for (number, title, reason), n in reasons.items()
+        ]
+        return [*calculated, *self._run_cells(chosen), *unmapped]
+
+    def _run_cells(self, chosen: Sequence[PublishedTable]) -> list[Cell]:
+        """What is run: each column and method once, whichever tables print numbers of it."""
+        keys = Counter(
+            (value.of["model"], value.column, RUNNERS[table.job].key(value), table.job)
+            for table in chosen
+            if table.job
+            for value in table.values
+            if value.of and not value.unmapped
+        )
+        models = list(self.source.models)
+        return [
+            Cell(
+                "/".join((RUN, job, cell_name(column), cell_name(key or "all"))),
+                {
+                    "what": " ".join(filter(None, (column, key))),
+                    "column": column,
+                    NUMBERS: f"{n}",
+                },
+                f"{RUN} {model}",
+                {"column": column, "key": key, "job": job},
+            )
+            for (model, column, key, job), n in sorted(
+                keys.items(), key=lambda own: models.index(own[0][0])
+            )
+        ]
+
+    def values(self, cell: Cell) -> list[Published]:
+        """The published numbers of a cell that is run, of all tables: another choice of tables is
+        no other plan.
+        """
+        return list(_values(self.paper)[cell.typed["job"], cell.typed["column"], cell.typed["key"]])
+
+    def wish(self, cell: Cell) -> Wish:
+        """What a cell is to run."""
+        value = self.values(cell)[0]
+        name = value.of["model"]
+        shape = self.source.models[name]
+        given = dict(text.split("=", 1) for text in self.given).get(name, "")
+        hub = value.of.get("id", shape["id"])
+        return Wish(value, shape, given or hub, bool(given), self.limit, self.seed)
+
+    def skip(self, cell: Cell, bench: Bench) -> tuple[str, str] | None:
+        """See `Job.skip`: nothing runs it, its model is not there, or there is no time for it."""
+        if cell.shares == CALCULATED:
+            return None
+        if cell.shares == UNMAPPED:
+            return NOT_RUN, cell.typed["reason"]
+        wish = self.wish(cell)
+        minutes, gigabytes = self.cost(cell, bench.device)
+        cost = costs.cost_text(minutes, gigabytes)
+        # Whether a hub answers takes seconds to learn.
+        asked = f"missing {wish.source}"
+        missing = "" if wish.own else bench.shared(asked, lambda: why_missing(wish))
+        if missing:
+            return NOT_RUN, f"{missing}; it would take {cost}"
+        if self.hours is not None and cell.name not in _within(self, bench.device):
+            return NOT_RUN, f"{cost}, for which {self.hours:g} h have no room"
+        return None
+
+    def cost(self, cell: Cell, device: str) -> tuple[float, float]:
+        """Minutes and GB that the published cell would take on this machine."""
+        wish = self.wish(cell)
+        operations = RUNNERS[cell.typed["job"]].operations(wish)
+        return costs.minutes(operations, device), costs.gigabytes(wish.shape)
+
+    def run(self, cell: Cell, bench: Bench) -> Record:
+        """See `Job.run`."""
+        if cell.shares == CALCULATED:
+            own = next(c for c in CALCULATIONS[self.paper] if c.name == cell.of["what"])
+            return _record(cell, list(own.run()), [])
+        wish, runner = self.wish(cell), RUNNERS[cell.typed["job"]]
+        records = [
+            _inner(piece.job, bench.folder.path / RUNS / piece.folder, bench)
+            for piece in runner.pieces(wish)
+        ]
+        minutes, gigabytes = self.cost(cell, bench.device)
+        stand_in = _stand_in(wish)
+        comparisons = [
+            comparison(value, runner.ours(value, records), stand_in, minutes, gigabytes)
+            for value in self.values(cell)
+        ]
+        return _record(cell, comparisons, records)
+
+    def show(self, results: Results, console: Console) -> None:
+        """See `Job.show`."""
+        super().show(self._asked(results), console)
+
+    def _asked(self, results: Results) -> Results:
+        """Results with the comparisons of the tables that were named."""
+        if not self.tables:
+            return results
+        kept = tuple((cell, of_tables(record, self.tables)) for cell, record in results.done)
+        return replace(results, done=kept)
+
+    def report(self, results: Results) -> Path:
+        """The page, its tables, and a page for each of the ordinary jobs."""
+        for plan in sorted((results.folder.path / RUNS).glob("*/plan.json")):
+            inner = job_of(RunFolder.existing(plan.parent).plan())
+            inner.report(Results.stored(inner, RunFolder(plan.parent)))
+        return super().report(self._asked(results))
+
+
+@cache
+def _values(paper: Paper) -> Mapping[tuple[str, str, str], Sequence[Published]]:
+    """The numbers of every cell that can be run: by job, column and what the job tells apart."""
+    cells: dict[tuple[str, str, str], list[Published]] = {}
+    for table in published(paper).tables:
+        for value in table.values if table.job else ():
+            key = (table.job, value.column, RUNNERS[table.job].key(value))
+            cells.setdefault(key, []).append(value)
+    return cells
+
+
+@cache
+def _within(job: ReproductionJob, device: str) -> frozenset[str]:
+    """The names of the cells that --hours has room for: of all in their order, those that fit in
+    what those before them leave.
+    """
+    left, kept = 60 * (job.hours or 0.0), set[str]()
+    for cell in job.cells():
+        minutes = job.cost(cell, device)[0] if cell.shares.startswith(f"{RUN} ") else math.inf
+        if minutes <= left:
+            left -= minutes
+            kept.add(cell.name)
+    return frozenset(kept)
+
+
+def why_missing(wish: Wish) -> str:
+    """Why published weights cannot be loaded here; "" if they can, as far as it can be told."""
+    if not wish.source:
+        return f"{wish.value.of['model']} is on no hub that is read: give it as NAME=FOLDER"
+    if find_source(wish.source).kind != "hub":
+        return ""
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    if isinstance(try_to_load_from_cache(wish.source, "config.json"), str):
+        return ""
+    if constants.HF_HUB_OFFLINE:
+        return f"{wish.source} is not in the cache, and HF_HUB_OFFLINE is set"
+    try:
+        reachable(wish.source, constants.ENDPOINT)
+    except BadFile as error:
+        return str(error).rstrip(".")
+    return ""
+
+
+def _stand_in(wish: Wish) -> str:
+    """The weights that run in place of the published ones, in words; "" if these run."""
+    named = wish.value.of["model"]
+    if wish.own:
+        return f"{shown_model(wish.source)} in place of {named}, on prompts of this package"
+    # A folder of this name in the working directory comes before the hub.
+    return "" if find_source(wish.source).kind == "hub" else f"the folder {wish.source}"
+
+
+def comparison(
+    value: Published, ours: Ours, stand_in: str, minutes: float, gigabytes: float
+) -> PaperComparison:
+    """A published number beside one of ours."""
+    deviations = (*ours.deviations, *filter(None, (value.deviation,)))
+    return PaperComparison(
+        value.table,
+        value.row,
+        value.column,
+        value.measure,
+        value.printed,
+        ours=replace(ours, stand_in=stand_in, deviations=deviations),
+        n=value.n,
+        span=value.span,
+        explained=value.deviation,
+        minutes=minutes,
+        gigabytes=gigabytes,
+    )
+
+
+def _inner(job: Any, folder: Path, bench: Bench) -> Record:
+    """The record of an ordinary job of one cell, done in a folder of its own.
+
+    Raises:
+        MechassayError: it has no record.
+    """
+    model = bench.model(
+        (getattr(job, "models", ()) or (job.model,))[0],
+        dtype=job.dtype,
+        prepend_bos=job.prepend_bos,
+    )
+    names = {name: model for name in getattr(job, "models", ()) or (job.model,)}
+    inner = prepare(job, folder, models=names, progress=bench.progress)
+    results = done(job, inner, Here())
+    for failure in results.failures:
+        raise MechassayError(failure.message)
+    (record,) = results.records
+    return record
+
+
+def _record(
+    cell: Cell, comparisons: Sequence[PaperComparison], records: Sequence[Record]
+) -> Record:
+    """The record of a cell: its comparisons, and how many there are of each status."""
+    statuses = [comparison.verdict().status for comparison in comparisons]
+    first = records[0] if records else None
+    specs = {} if first is None else {role: first.specs[role] for role in first.specs}
+    return Record(
+        kind="reproduction",
+        cell=dict(cell.of),
+        specs=specs or {"method": Spec(name=cell.of["what"])},
+        measures=[
+            Measure(
+                name=status,
+                value=statuses.count(status),
+                n=len(statuses),
+                meaning="Published numbers of this status.",
+            )
+            for status in STATUSES
+        ],
+        tables=[comparison_table(comparisons)],
+        warnings=list(dict.fromkeys(text for record in records for text in record.warnings)),
+        provenance=(
+            provenance(device="cpu", dtype="float64", seed=0) if first is None else first.provenance
+        ),
+    )

@@ -1,0 +1,154 @@
+"""The page of a reproduction: each published number beside ours, with its status."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby
+
+from mechassay.reproduction import costs
+from mechassay.reproduction.comparison import NUMBERS, PaperComparison, comparisons_of
+from mechassay.reproduction.published import place_of
+from mechassay.reproduction.status import STATUSES
+from mechassay.results.page import NOTHING, Page, Section, Text, TextTable
+from mechassay.results.records import Failure, Record
+from mechassay.results.sections import framed
+from mechassay.utils.display import counted, interval, signed
+
+FIRST = 3
+"""Cells that are named where many are not run for one reason."""
+TITLE = "Published numbers beside ours"
+READING = {
+    "reproduced": (
+        "Split, definition and n are as published, the published weights ran, and the published"
+        " value, as far as it is rounded, is within the 95 % interval of ours, which is no wider"
+        " than .1 of the measure's range or 20 % of the value."
+    ),
+    "too few to tell": "The interval is wider, ours is undefined, or n is less than published.",
+    "other model": (
+        "Other weights than the published ones ran. Their number says that the command works, and"
+        " nothing about the paper."
+    ),
+    "explained": "The two are no equals, and the last column or the page that it names says why.",
+    "differs": "None of these: the published value is not within the interval.",
+    "not run": "There is no number of ours; the reason says what it would take.",
+    "Difference": "Ours less the published number.",
+    "Takes": "What the published cell would take on this machine, to a factor of about three.",
+}
+
+
+class ReproductionPage(Page):
+    """Published numbers beside ours."""
+
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+        """What the page is called."""
+        return TITLE
+
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[TextTable]:
+        """How many numbers have which status, by table; the numbers; what was not run."""
+        comparisons = comparisons_of(records)
+        made = [_counts(comparisons)] if comparisons else []
+        made += [_numbers(*group) for group in _by_table(comparisons)]
+        return [*made, *([_not_run(failures)] if failures else [])]
+
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]:
+        """How many numbers are reproduced; the tables."""
+        comparisons = comparisons_of(records)
+        by_status = Counter(comparison.verdict().status for comparison in comparisons)
+        parts = [f"{by_status[status]} {status}" for status in STATUSES if by_status[status]]
+        answer = f"{counted(len(comparisons), 'published number')} beside ours: "
+        answer += f"{', '.join(parts) or 'none'}."
+        if failures:
+            left = sum(int(failure.cell.get(NUMBERS, 1)) for failure in failures)
+            answer += (
+                f" {counted(left, 'more number')} in {counted(len(failures), 'cell')} not run."
+            )
+        return framed(
+            records,
+            [Text(answer, "verdict")],
+            [Section(table.title, (table,)) for table in self.tables(records, failures)],
+            failures=failures,
+            reading=READING,
+            values=[],
+        )
+
+    def answers(self, records: Sequence[Record]) -> list[str]:
+        return [block.text for block in self.sections(records)[0].blocks if isinstance(block, Text)]
+
+
+def _by_table(comparisons: Sequence[PaperComparison]) -> list[tuple[str, list[PaperComparison]]]:
+    """Comparisons by table and measure, in the order of their first."""
+    groups: dict[str, list[PaperComparison]] = {}
+    for own in comparisons:
+        place = f"{place_of(own.table)}, {own.measure}" if own.table.isdigit() else own.table
+        groups.setdefault("Statements" if own.statement else place, []).append(own)
+    return list(groups.items())
+
+
+def _counts(comparisons: Sequence[PaperComparison]) -> TextTable:
+    """How many numbers of each table have each status."""
+    rows = [
+        (title, f"{len(own)}", *(f"{_count(own, status) or NOTHING}" for status in STATUSES))
+        for title, own in _by_table(comparisons)
+    ]
+    return TextTable.of("Statuses", ("table", "numbers", *STATUSES), rows)
+
+
+def _count(comparisons: Sequence[PaperComparison], status: str) -> int:
+    return sum(own.verdict().status == status for own in comparisons)
+
+
+def _numbers(title: str, comparisons: Sequence[PaperComparison]) -> TextTable:
+    """The numbers of one table; columns that say nothing are left out."""
+    headings = ["", "of", "published", "ours", "difference", "n", "status", "takes", "why"]
+    rows: list[list[str]] = []
+    for own in comparisons:
+        result = own.verdict()
+        ours = own.ours
+        value = own.statement or interval(ours.value, ours.low, ours.high, least=2)
+        exact = ours.low == ours.value == ours.high
+        rows.append(
+            [
+                own.row,
+                own.column,
+                own.printed,
+                f"{ours.value:.6g}" if exact and not own.statement else value,
+                NOTHING if math.isnan(own.difference) else signed(own.difference),
+                f"{ours.n:,} of {own.n:,}" if own.n and ours.n != own.n else f"{ours.n:,}",
+                result.status,
+                NOTHING if math.isnan(own.minutes) else costs.cost_text(own.minutes, own.gigabytes),
+                result.reason,
+            ]
+        )
+    kept = [
+        place
+        for place, _ in enumerate(headings)
+        if place < 1 or any(row[place] not in ("", NOTHING, "0") for row in rows)
+    ]
+    return TextTable.of(
+        title,
+        [headings[place] for place in kept],
+        [[row[place] for place in kept] for row in rows],
+        words=True,
+        leave_out=[name for name in ("takes", "n", "why") if headings.index(name) in kept],
+    )
+
+
+def _not_run(failures: Sequence[Failure]) -> TextTable:
+    """What was not run, and why; cells of one column and reason are one row."""
+    rows: list[tuple[str, str, str]] = []
+    for reason, group in groupby(failures, key=lambda failure: failure.message):
+        cells = [failure.cell for failure in group]
+        names = [cell.get("what", "") for cell in cells]
+        more = f" and {len(names) - FIRST} others" if len(names) > FIRST else ""
+        numbers = sum(int(cell.get(NUMBERS, 1)) for cell in cells)
+        rows.append((f"{', '.join(names[:FIRST])}{more}", f"{numbers:,}", reason))
+    return TextTable.of("Not run", ("what", "numbers", "why"), rows, words=True)

@@ -1,0 +1,99 @@
+"""Each table of the papers that is run, one cell of it, on small models in place of the published.
+
+Models have the published families; their tokenizers know the words of the tasks. SmolLM2-135M reads
+tasks whose answers are letters or numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from helpers.models import write_small_gpt2
+from mechassay.models.weight_files import is_fetched
+from mechassay.reproduction.comparison import comparisons_of
+from mechassay.reproduction.job import ReproductionJob
+from mechassay.runs.execute import Here, prepare
+from mechassay.runs.job import Results
+from mechassay.testing import tiny
+from mechassay.utils.display import SILENT
+
+REAL_MODEL = "smollm2-135m"
+FAMILIES = {"gpt2": "gpt2", "qwen2.5": "qwen2", "gemma2": "gemma2", "llama3.1": "llama"}
+"""Of MIB's models, as `mechassay.testing` calls them."""
+real = pytest.mark.skipif(not is_fetched(REAL_MODEL), reason=f"{REAL_MODEL} is not fetched")
+
+
+def random_model(folder: Path, family: str) -> str:
+    """The folder of a random model of a family that reads IOI."""
+    _, tokenizer = tiny.with_words()
+    config = tiny.configs()[family]
+    config.vocab_size = len(tokenizer)
+    tiny.random_model(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def ends_with_numbers(
+    job: ReproductionJob, output: Path, keys: tuple[str, ...], tables: set[str]
+) -> None:
+    """Run the cells of these methods; every number is that of another model."""
+    bench = prepare(job, output, progress=SILENT)
+    kept = [cell for cell in job.cells() if cell.typed.get("key") in keys]
+    assert kept
+    Here().map(job, [kept], bench)
+    results = Results.stored(job, bench.folder)
+    assert not results.failures, results.failures[0].message
+    rows = comparisons_of(results.records)
+    assert {own.table for own in rows} == tables
+    for own in rows:
+        assert own.verdict().status in ("other model", "not run")
+    assert any(math.isfinite(own.ours.value) for own in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_circuits_of_every_model_of_mib(name: str, tmp_path: Path) -> None:
+    folder = random_model(tmp_path / "model", FAMILIES[name])
+    column = f"ioi/{name}"
+    job = ReproductionJob("mib", (), (column,), (f"{name}={folder}",), limit=6)
+    keys = ("random", "eap", "eap:ablation=mean", "eap-ig-inputs", "nap", "ifr", "accuracy")
+    ends_with_numbers(job, tmp_path / "run", keys, {"1", "2", "11", "14"})
+
+
+@pytest.mark.slow
+@pytest.mark.real
+@real
+@pytest.mark.parametrize(
+    ("column", "keys", "tables"),
+    [
+        ("arithmetic/llama3.1", ("eap",), {"2", "14"}),
+        ("arithmetic-addition/llama3.1", ("eap", "accuracy"), {"1", "17"}),
+        ("mcqa/qwen2.5", ("eap", "accuracy"), {"1", "2", "11", "12", "14"}),
+        ("arc-easy/gemma2", ("eap", "accuracy"), {"1", "2", "11", "13", "14"}),
+        ("mcqa.answer_pointer/qwen2.5", ("full-vector",), {"3"}),
+    ],
+)
+def test_tasks_of_mib(column: str, keys: tuple[str, ...], tables: set[str], tmp_path: Path) -> None:
+    name = column.rpartition("/")[2]
+    job = ReproductionJob("mib", (), (column,), (f"{name}={REAL_MODEL}",), limit=4)
+    ends_with_numbers(job, tmp_path / "run", keys, tables)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pairs", ["unmatched", "matched"])
+def test_divergences(pairs: str, tmp_path: Path) -> None:
+    folder = write_small_gpt2(tmp_path / "model")
+    column, table = f"greater-than-{pairs}", "3" if pairs == "unmatched" else "7"
+    given = (f"gpt2={folder}",)
+    job = ReproductionJob("adversarial", (), (column,), given, limit=8)
+    ends_with_numbers(job, tmp_path / "run", ("",), {table})
+
+
+@pytest.mark.slow
+def test_gym_tasks(tmp_path: Path) -> None:
+    given = ("pythia-70m=gym-neox",)
+    job = ReproductionJob("causalgym", (), ("agr_gender/pythia-70m",), given, limit=8)
+    ends_with_numbers(job, tmp_path / "run", ("",), {"7", "8"})

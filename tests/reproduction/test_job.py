@@ -1,0 +1,222 @@
+"""A reproduction end to end: a stand-in runs and reproduces nothing, what cannot run says why."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+import transformers
+from huggingface_hub import constants
+
+from mechassay.errors import BadFile, BadUsage, UnknownName
+from mechassay.reproduction import costs
+from mechassay.reproduction.comparison import comparisons_of
+from mechassay.reproduction.job import NOT_RUN, ReproductionJob, _record, _stand_in, comparison
+from mechassay.reproduction.page import ReproductionPage
+from mechassay.reproduction.published import published
+from mechassay.reproduction.recomputed import CALCULATIONS
+from mechassay.reproduction.status import Ours
+from mechassay.results.reading import read_record
+from mechassay.runs.execute import Here, prepare, run
+from mechassay.runs.job import Results
+from mechassay.testing import tiny
+from mechassay.utils.display import SILENT
+
+OFFLINE = "HF_HUB_OFFLINE"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random GPT-2 that reads IOI."""
+    path = tmp_path_factory.mktemp("models") / "random-gpt2"
+    hf, tokenizer = tiny.with_words()
+    config = transformers.GPT2Config(
+        vocab_size=hf.config.vocab_size,
+        bos_token_id=0,
+        eos_token_id=0,
+        n_positions=64,
+        n_embd=24,
+        n_layer=2,
+        n_head=2,
+    )
+    tiny.random_model(config).save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+@pytest.fixture
+def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, OFFLINE, True)
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_: None)
+
+
+def cells_run(job: ReproductionJob, output: Path, keys: tuple[str, ...]) -> Results:
+    """The results of some of a job's cells."""
+    bench = prepare(job, output, progress=SILENT)
+    kept = [cell for cell in job.cells() if cell.typed.get("key") in keys]
+    assert len(kept) == len(keys)
+    Here().map(job, [kept], bench)
+    return Results.stored(job, bench.folder)
+
+
+def test_a_stand_in_ends_with_numbers_and_reproduces_nothing(folder: Path, tmp_path: Path) -> None:
+    job = ReproductionJob("mib", ("2",), ("ioi/gpt2",), given=(f"gpt2={folder}",), limit=6)
+    results = cells_run(job, tmp_path / "run", ("random", "eap"))
+    assert not results.failures
+    rows = comparisons_of(results.records)
+    # Both tables that print a number of the cell, whichever was asked for.
+    assert {(own.table, own.measure) for own in rows} == {("2", "cmd"), ("14", "cpr")}
+    for own in rows:
+        assert math.isfinite(own.ours.value) and own.ours.low <= own.ours.value <= own.ours.high
+        assert own.verdict().status == "other model"
+        assert "random-gpt2" in own.verdict().reason
+        assert own.n == 1000 and own.ours.n <= 6
+        assert own.minutes > 0 and own.gigabytes > 0.5
+    inner = tmp_path / "run" / "runs" / "ioi--gpt2"
+    job.report(results)
+    assert (inner / "report.html").is_file()
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert "other model" in page and "0.03" in page and "Table 14" not in page
+    # The same command does nothing again.
+    again = cells_run(job, tmp_path / "run", ("random", "eap"))
+    assert again.records == results.records
+
+
+def test_numbers_of_a_record_are_those_of_the_ordinary_run(folder: Path, tmp_path: Path) -> None:
+    job = ReproductionJob("mib", ("2",), ("ioi/gpt2",), (f"gpt2={folder}",), limit=6)
+    (record,) = cells_run(job, tmp_path / "run", ("eap",)).records
+    (wished,) = [cell for cell in job.cells() if cell.typed.get("key") == "eap"]
+    assert job.wish(wished).own
+    inner = next((tmp_path / "run" / "runs" / "ioi--gpt2" / "records").rglob("eap.json"))
+    ordinary = read_record(inner)
+    for own in comparisons_of([record]):
+        assert own.ours.value == ordinary.value(own.measure)
+        assert ordinary.specs["metric"].args["profile"] == "mib-2025"
+
+
+def test_without_weights_a_cell_says_what_it_would_take(tmp_path: Path, no_hub: None) -> None:
+    job = ReproductionJob("mib", ("2",), ("ioi/gpt2",))
+    results = run(job, tmp_path / "run", progress=SILENT)
+    assert not results.records and len(results.failures) == 11
+    for failure in results.failures:
+        assert (failure.status, failure.error) == ("skipped", NOT_RUN)
+        assert "gpt2 is not in the cache" in failure.message
+        assert failure.message.endswith("GB on this machine")
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert "not in the cache" in page
+
+
+def test_hours_that_no_cell_fits_in_run_nothing(folder: Path, tmp_path: Path) -> None:
+    job = ReproductionJob("mib", ("2",), ("ioi/gpt2",), (f"gpt2={folder}",), limit=6, hours=0)
+    results = run(job, tmp_path / "run", progress=SILENT)
+    assert not results.records
+    assert all("0 h have no room" in failure.message for failure in results.failures)
+
+
+def test_tables_that_nothing_runs_are_listed_with_their_reason(tmp_path: Path) -> None:
+    job = ReproductionJob("mib", ("15",))
+    results = run(job, tmp_path / "run", progress=SILENT)
+    (failure,) = results.failures
+    assert "with its authors" in failure.message and "Table 15" in failure.cell["what"]
+    measurement = run(ReproductionJob("measurement"), tmp_path / "page", progress=SILENT)
+    assert len(measurement.failures) == 3 and not measurement.records
+
+
+def test_a_table_that_was_asked_for_later_goes_on_in_the_same_folder(tmp_path: Path) -> None:
+    first = ReproductionJob("adversarial", ("1",))
+    run(first, tmp_path / "run", progress=SILENT)
+    both = replace(first, tables=("1", "Section 2"))
+    results = run(both, tmp_path / "run", progress=SILENT)
+    assert {own.table for own in comparisons_of(results.records)} == {"1", "Section 2"}
+
+
+@pytest.mark.parametrize(
+    ("job", "error", "message"),
+    [
+        (ReproductionJob("mib", ("41",)), UnknownName, "table of Mueller"),
+        (ReproductionJob("mib", (), ("ioi/gtp2",)), UnknownName, "ioi/gpt2"),
+        (ReproductionJob("mib", given=("gtp2=x",)), UnknownName, "gpt2"),
+        (ReproductionJob("mib", given=("gpt2",)), BadUsage, "NAME=MODEL"),
+        (ReproductionJob("mib", given=("gpt2=no/such/folder",)), BadFile, "no such folder"),
+        (ReproductionJob("validity", ("3",)), BadUsage, "statements in place of tables"),
+    ],
+)
+def test_what_is_wrong_is_refused_first(
+    job: ReproductionJob, error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=message):
+        prepare(job, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_is_called_as_the_published_model_is_another_model(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gpt2").symlink_to(folder)
+    monkeypatch.chdir(tmp_path)
+    job = ReproductionJob("mib", ("2",), ("ioi/gpt2",), limit=4)
+    assert _stand_in(job.wish(job.cells()[0])) == "the folder gpt2"
+
+
+def test_two_examples_of_the_published_model_reproduce_nothing() -> None:
+    value = next(
+        v for t in published("mib").tables for v in t.values if v.method == "eap" and v.n == 1000
+    )
+    equal = Ours(value.value, value.value, value.value, n=2)
+    row = comparison(value, equal, "", 1.0, 1.0)
+    assert row.verdict().status == "too few to tell"
+    full = comparison(value, replace(equal, n=1000), "", 1.0, 1.0)
+    assert full.verdict().status == "reproduced"
+
+
+def test_a_definition_that_is_not_the_published_one_is_explained_at_best() -> None:
+    value = next(v for t in published("mib").tables for v in t.values if v.method == "nap")
+    row = comparison(value, Ours(value.value, value.value, value.value, n=1000), "", 1.0, 1.0)
+    assert row.verdict().status == "explained"
+
+
+def test_the_page_counts_statuses_of_what_it_shows() -> None:
+    cells = ReproductionJob("adversarial", ("1",)).cells()
+    rows = list(CALCULATIONS["adversarial"][0].run())
+    record = _record(cells[0], rows, [])
+    (counts, numbers) = ReproductionPage().tables([record])
+    assert counts.texts[0] == ("Table 1, n", "18", "13", "–", "–", "5", "–", "–")
+    assert len(numbers.rows) == 18
+    # The verdict is drawn from the row: one that is changed has another.
+    other = replace(rows[0], ours=replace(rows[0].ours, stand_in="x"))
+    changed = ReproductionPage().tables([_record(cells[0], [other, *rows[1:]], [])])
+    assert changed[0].texts[0][4] == "1"
+
+
+def test_shapes_give_the_published_numbers_of_weights_and_edges() -> None:
+    models = published("mib").models
+    # GPT-2 small has 124.4 million weights, .8 of them positions; its graph 32,491 edges.
+    assert costs.weights(models["gpt2"]) == pytest.approx(124.4e6, rel=0.01)
+    assert costs.weights(models["qwen2.5"]) == pytest.approx(494e6, rel=0.01)
+    assert costs.weights(models["gemma2"]) == pytest.approx(2.614e9, rel=0.01)
+    assert costs.weights(models["llama3.1"]) == pytest.approx(8.03e9, rel=0.01)
+    edges = {name: costs.graph_of(shape).n_edges for name, shape in models.items()}
+    assert edges == {
+        "interpbench": 1108,
+        "gpt2": 32491,
+        "qwen2.5": 179749,
+        "gemma2": 74218,
+        "llama3.1": 1592881,
+    }
+    sizes = published("causalgym").models
+    assert costs.weights(sizes["pythia-70m"]) == pytest.approx(70.4e6, rel=0.02)
+    assert costs.weights(sizes["pythia-6.9b"]) == pytest.approx(6.86e9, rel=0.02)
+
+
+def test_more_pairs_and_larger_models_take_longer() -> None:
+    gpt2, llama = (published("mib").models[name] for name in ("gpt2", "llama3.1"))
+    base = costs.circuit_operations(gpt2, 300, 100, 20)
+    assert costs.circuit_operations(gpt2, 600, 100, 20) > base
+    assert costs.circuit_operations(gpt2, 300, 200, 20) > base
+    assert costs.circuit_operations(llama, 300, 100, 20) > 50 * base
+    assert costs.gigabytes(llama) == pytest.approx(17.1, abs=0.2)
+    assert costs.cost_text(0.2, 1.5) == "about 1 min and 1.5 GB on this machine"
+    assert costs.cost_text(6000.0, 17.06) == "about 100 h and 17.1 GB on this machine"
