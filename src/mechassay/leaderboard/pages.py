@@ -388,8 +388,8 @@ def _answer(
         known = [less for less in compared if less is not None and not math.isnan(less.low)]
         n_better = sum(less.low > 0 if column.better == "up" else less.high < 0 for less in known)
         parts.append(
-            f"it is {better} than {second} ({texts[second]}) at {n_better} of the {len(known)} where"
-            " the two were compared example by example"
+            f"it is {better} than {second} ({texts[second]}) at {n_better} of the {len(known)}"
+            " where the two were compared example by example"
             if known
             else f"{second} has {texts[second]}; their examples were not compared"
         )

@@ -426,11 +426,11 @@ def score_of(
     accuracy_at: InterchangeAccuracy, site: Site, rows: Bool[np.ndarray, "pairs"] | None = None
 ) -> tuple[float, float]:
     """What sites are chosen by: accuracy, then the mean log-odds, of all pairs or of `rows`."""
-    column, rows = accuracy_at.column(site), slice(None) if rows is None else rows
-    odds = accuracy_at.log_odds[RESULT][rows, column]
+    column, chosen = accuracy_at.column(site), slice(None) if rows is None else rows
+    odds = accuracy_at.log_odds[RESULT][chosen, column]
     defined = odds[np.isfinite(odds)]
     mean = float(defined.mean()) if len(defined) else 0.0
-    return float(accuracy_at.right[RESULT][rows, column].mean()), mean
+    return float(accuracy_at.right[RESULT][chosen, column].mean()), mean
 
 
 def at_site(fit: Fit, site: Site) -> Fit:
