@@ -110,18 +110,20 @@ def test_a_curve_has_the_smallest_circuit_and_its_sentence(tmp_path: Path) -> No
     assert against_chance(random, "cpr", 2).verdict != "better"
 
 
-def test_an_edited_agreement_is_refused(tmp_path: Path) -> None:
-    run(replace(JOB, test_limit=20), tmp_path, progress=SILENT)
+@pytest.mark.parametrize(
+    ("curve", "name"), [(True, "cma"), (False, "agreement@9"), (False, "complement@9")]
+)
+def test_an_edited_number_is_refused(tmp_path: Path, curve: bool, name: str) -> None:
+    """Also that of one size without a curve: f, what is left without the circuit, agreement."""
+    run(replace(JOB, test_limit=20, curve=curve), tmp_path, progress=SILENT)
     (file,) = (tmp_path / "records").rglob("*.json")
     record = read_record(file)
-    cma = [
-        each.model_copy(update={"value": 0.99})
-        if each.name == "cma" and each.of == "result"
-        else each
-        for each in record.measures
+    edited = [
+        own.model_copy(update={"value": 0.99}) if own.name == name and own.of == "result" else own
+        for own in record.measures
     ]
-    record.changed(measures=cma).save(file)
-    with pytest.raises(BadFile, match="cma is 0.99, its values give"):
+    record.changed(measures=edited).save(file)
+    with pytest.raises(BadFile, match=f"{name} is 0.99, its values give"):
         read_record(file)
 
 

@@ -21,6 +21,7 @@ from mechassay.circuits.drawing import score_text
 from mechassay.circuits.evaluation.chance import against_chance, n_groups, n_methods
 from mechassay.circuits.evaluation.curve import area_measure, recomputed
 from mechassay.circuits.evaluation.differences import AreaName, Differences
+from mechassay.circuits.evaluation.metrics import recomputed_sizes
 from mechassay.discovery.page import (
     CircuitsPage,
     details,
@@ -47,6 +48,7 @@ from mechassay.results.page import (
 )
 from mechassay.results.plots import draw_points
 from mechassay.results.records import Failure, Measure, Record, Table, estimate_of
+from mechassay.results.report import GenericPage
 from mechassay.results.sections import framed, measured, shown_measures
 from mechassay.results.text import (
     CHANCE_DECIMALS,
@@ -478,8 +480,18 @@ class FaithfulnessPage(CircuitsPage):
         return _page(records, failures).sections(records, failures, drawings)
 
     def recomputed(self, record: Record) -> list[Measure | Table]:
-        """Areas, their parts and the curve, see `circuits.evaluation.curve.recomputed`."""
-        return recomputed(record)
+        """Areas, their parts and the curve (`circuits.evaluation.curve.recomputed`), and circuits
+        of one size.
+        """
+        return [*recomputed(record), *recomputed_sizes(record)]
+
+
+class OneSizePage(GenericPage):
+    """Records of circuits of one size, without a curve."""
+
+    def recomputed(self, record: Record) -> list[Measure]:
+        """See `circuits.evaluation.metrics.recomputed_sizes`."""
+        return recomputed_sizes(record)
 
 
 def _page(records: Sequence[Record], failures: Sequence[Failure]) -> Page:

@@ -88,6 +88,7 @@ PAGES = Registry(
         "gym-check": "mechassay.gym.checkpoint_pages:GymCheckPage",
         "how-many": "mechassay.discovery.how_many:HowManyPage",
         "measure": "mechassay.measurement.page:MeasurePage",
+        "one-size": "mechassay.discovery.suite_page:OneSizePage",
         "patch": "mechassay.interventions.job:PatchPage",
         "reproduction": "mechassay.reproduction.page:ReproductionPage",
         "suite": "mechassay.discovery.suite_page:SuitePage",

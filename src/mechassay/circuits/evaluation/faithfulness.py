@@ -564,8 +564,17 @@ def completeness(
     batch, graph, chosen = model.batch(pairs), model.graph, load_objective(objective)
     circuits = [Circuit.full(graph), Circuit.empty(graph), circuit, complement(circuit)]
     values = evaluate(model, circuits, batch, chosen, progress=progress)
-    f, intervals = _shares(values, batch, chosen, seed)
-    kept = _agreement(values, batch, seed)
+    return completeness_of(values, batch.groups, chosen.name, seed=seed)
+
+
+def completeness_of(
+    values: Float[np.ndarray, "4 n"], groups: Sequence[str], objective: str, *, seed: int = 0
+) -> Completeness:
+    """What the objective of each pair says: in the full model, the empty circuit, the circuit, and
+    its complement.
+    """
+    f, intervals = _shares(values, groups, objective, seed)
+    kept = _agreement(values, groups, seed)
     return Completeness(float(f[0]), intervals[0], float(f[1]), intervals[1], *kept, values)
 
 
@@ -605,7 +614,7 @@ def minimality(
     values = evaluate(model, circuits, batch, chosen, progress=progress)
     # The drop of f is the share of m(C) - m(C without the part): the empty circuit cancels.
     drops = np.vstack((values[:2], values[1] + values[2] - values[3:]))
-    f, intervals = _shares(drops, batch, chosen, seed)
+    f, intervals = _shares(drops, batch.groups, chosen.name, seed)
     return Minimality(tuple(parts), f, intervals)
 
 
@@ -630,30 +639,32 @@ def _nodes(circuit: Circuit) -> dict[str, Circuit]:
     return without
 
 
-def _agreement(values: Float[np.ndarray, "4 n"], batch: Batch, seed: int) -> tuple[float, Interval]:
+def _agreement(
+    values: Float[np.ndarray, "4 n"], groups: Sequence[str], seed: int
+) -> tuple[float, Interval]:
     """The agreement of the third row, a circuit, with its interval; the first two are the full
     and the empty circuit.
     """
     share = float(agreement(full=values[0], empty=values[1], circuit=values[2]))
     effect, kept = kept_effects(values[0], values[1], values[2])
-    draws = resampled_means(np.stack((kept, effect)), batch.groups, np.random.default_rng(seed))
+    draws = resampled_means(np.stack((kept, effect)), groups, np.random.default_rng(seed))
     if math.isnan(share):
         return share, Interval(math.nan, math.nan)
     shares = draws[:, 0] / np.where(draws[:, 1] == 0, np.nan, draws[:, 1])
-    return share, percentile_interval(shares, n_groups=len(set(batch.groups)))
+    return share, percentile_interval(shares, n_groups=len(set(groups)))
 
 
 def _shares(
-    values: Float[np.ndarray, "k n"], batch: Batch, objective: Objective, seed: int
+    values: Float[np.ndarray, "k n"], groups: Sequence[str], objective: str, seed: int
 ) -> tuple[Float[np.ndarray, "rest"], tuple[Interval, ...]]:
     """(mean of each row - m(0)) / (m(N) - m(0)) of the rows after the first two,
     which are N and 0.
     """
-    draws = resampled_means(values, batch.groups, np.random.default_rng(seed))
+    draws = resampled_means(values, groups, np.random.default_rng(seed))
     rows = np.vstack((values.mean(axis=1), draws))
-    least = least_size(objective.name)
+    least = least_size(objective)
     gaps = resolved_difference(rows[:, 0], rows[:, 1], values[:2], least=least)
-    n_groups = len(set(batch.groups))
+    n_groups = len(set(groups))
     gap = percentile_interval(gaps[1:], n_groups=n_groups)
     if gaps[0] == 0 or gap.contains(0.0):
         nothing = float("nan")

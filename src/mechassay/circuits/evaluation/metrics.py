@@ -34,6 +34,7 @@ from mechassay.circuits.evaluation.curve import area_measure
 from mechassay.circuits.evaluation.faithfulness import (
     Minimality,
     completeness,
+    completeness_of,
     magnitude_sweep,
     minimality,
 )
@@ -644,6 +645,34 @@ class CompletenessMetric(OneSizeMetric):
             ),
             columns={values.name + at: row for values, row in zip(named, rows, strict=False)},
         )
+
+
+def recomputed_sizes(record: Record) -> list[Measure]:
+    """f of the circuit at each size and of its complement, and its agreement, from the objective
+    of each pair; nothing of a record without these.
+    """
+    values = record.values
+    again: list[Measure] = []
+    for name in () if values is None else values.columns:
+        if not name.startswith(_CIRCUIT.name):
+            continue
+        at = name.removeprefix(_CIRCUIT.name)
+        columns = ("clean", "empty", name, _COMPLEMENT.name + at)
+        part = completeness_of(
+            np.array([values.columns[column] for column in columns], dtype=float),
+            values.groups,
+            record.metric.name,
+            seed=record.provenance.seed,
+        )
+        again += [
+            filled(measure, value, ends, n=len(values.ids), at=at)
+            for measure, value, ends in (
+                (_CIRCUIT, part.circuit, part.circuit_interval),
+                (_COMPLEMENT, part.complement, part.complement_interval),
+                (_AGREEMENT, part.agreement, part.agreement_interval),
+            )
+        ]
+    return again
 
 
 @dataclass(frozen=True)
