@@ -125,11 +125,13 @@ def with_hooks(
 def test_the_stack_is_one_site_at_a_time(family: str) -> None:
     hf = tiny.build(family, torch.float64)
     model, batch = make_model(hf), pairs()
-    generator = torch.Generator().manual_seed(1)
+    d_model, generator = model.decoder.d_model, torch.Generator().manual_seed(1)
     hows = [
         Interchange(),
         *(
-            Interchange(features=Directions.of(torch.randn(32, k, generator=generator).double()))
+            Interchange(
+                features=Directions.of(torch.randn(d_model, k, generator=generator).double())
+            )
             for k in (1, 3)
         ),
     ]

@@ -154,9 +154,11 @@ def configs() -> dict[str, Any]:
         "falcon_40b": kinds.FalconConfig(
             **_COMMON, alibi=False, new_decoder_architecture=True, num_kv_heads=2, bias=True
         ),
-        "cohere": kinds.CohereConfig(**_GROUPED, logit_scale=0.3),
-        "cohere_plus": kinds.CohereConfig(**_GROUPED, logit_scale=0.3, use_qk_norm=True),
-        "cohere2": kinds.Cohere2Config(**_GROUPED, sliding_window=4, layer_types=alternating),
+        "cohere": kinds.CohereConfig(**_GROUPED, logit_scale=1.5),
+        "cohere_plus": kinds.CohereConfig(**_GROUPED, logit_scale=1.5, use_qk_norm=True),
+        "cohere2": kinds.Cohere2Config(
+            **_GROUPED, logit_scale=1.5, sliding_window=4, layer_types=alternating
+        ),
     }
 
 
