@@ -147,9 +147,9 @@ def rows(name: str, result: dict[str, Any]) -> list[str]:
     ]
 
 
-def main() -> None:
-    """Make the table and write it."""
-    lines = [
+def write(lines: list[str]) -> None:
+    """The rows as selection.md."""
+    head = [
         f"EAP-IG-inputs (5 steps) on {N_PAIRS} train pairs; mixtures chosen on {N_PAIRS}"
         f" validation pairs; {N_PAIRS} test pairs. CMD (lower is better) and CMA (higher), then"
         " differences from the circuits by magnitude. SmolLM2-135M in bf16. Positive: the share"
@@ -158,10 +158,16 @@ def main() -> None:
         "| model | edges by | CMD | CMA | positive |",
         "|---|---|---|---|---|",
     ]
-    smol = kept(f"selection/{SMOL}", smollm)
+    write_text(Path(__file__).with_name("selection.md"), "\n".join([*head, *lines, ""]))
+
+
+def main() -> None:
+    """Make the rows of truths and write them, then those of SmolLM2-135M too."""
+    lines: list[str] = []
     for name in NEGATIVE:
         lines += rows(name, kept(f"selection/{name}", lambda name=name: negative(name)))
-    write_text(Path(__file__).with_name("selection.md"), "\n".join([*lines, *rows(SMOL, smol), ""]))
+    write(lines)
+    write([*lines, *rows(SMOL, kept(f"selection/{SMOL}", smollm))])
 
 
 if __name__ == "__main__":

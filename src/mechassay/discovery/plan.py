@@ -149,14 +149,10 @@ class HowManyPlan:
             "--method",
             "-M",
             complete="methods",
-            first=True,
         ),
     ] = ("eap-ig-inputs",)
     over: Annotated[
-        str,
-        option(
-            "Tag of a task's pairs that sorts them into kinds; template by default.", first=True
-        ),
+        str, option("Tag that sorts a task's pairs into kinds; template by default.")
     ] = ""
     size: Annotated[
         int | float,
