@@ -18,6 +18,19 @@ from mechassay.utils.display import counted, interval, signed
 
 FIRST = 3
 """Cells that are named where many are not run for one reason."""
+WORDS = {
+    "cmd": "CMD",
+    "cpr": "CPR",
+    "auroc": "AUROC",
+    "kl": "divergence",
+    "z": "z-scores",
+    "mib-2025": "accuracy",
+    "ranked": "accuracy by ranked choice",
+    "mib_mean": "interchange accuracy, mean over layers, %",
+    "mib_highest": "interchange accuracy, best layer, %",
+    "mse": "squared error",
+}
+"""What headings call measures, where that is not their name."""
 TITLE = "Published numbers beside ours"
 READING = {
     "reproduced": (
@@ -88,7 +101,10 @@ def _by_table(comparisons: Sequence[PaperComparison]) -> list[tuple[str, list[Pa
     """Comparisons by table and measure, in the order of their first."""
     groups: dict[str, list[PaperComparison]] = {}
     for own in comparisons:
-        place = f"{place_of(own.table)}, {own.measure}" if own.table.isdigit() else own.table
+        measure = own.measure.partition("@")[0]
+        place = place_of(own.table)
+        if own.table.isdigit():
+            place += f", {WORDS.get(measure, measure)}"
         groups.setdefault("Statements" if own.statement else place, []).append(own)
     return list(groups.items())
 
