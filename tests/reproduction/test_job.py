@@ -16,12 +16,14 @@ from mechassay.reproduction import costs
 from mechassay.reproduction.comparison import comparisons_of
 from mechassay.reproduction.job import NOT_RUN, ReproductionJob, _record, _stand_in, comparison
 from mechassay.reproduction.page import ReproductionPage
-from mechassay.reproduction.published import published
+from mechassay.reproduction.published import Paper, published
 from mechassay.reproduction.recomputed import CALCULATIONS
+from mechassay.reproduction.runners import RUNNERS
 from mechassay.reproduction.status import Ours
 from mechassay.results.reading import read_record
 from mechassay.runs.execute import Here, prepare, run
-from mechassay.runs.job import Results
+from mechassay.runs.folder import RunFolder
+from mechassay.runs.job import Bench, Results
 from mechassay.testing import tiny
 from mechassay.utils.display import SILENT
 
@@ -220,3 +222,21 @@ def test_more_pairs_and_larger_models_take_longer() -> None:
     assert costs.gigabytes(llama) == pytest.approx(17.1, abs=0.2)
     assert costs.cost_text(0.2, 1.5) == "about 1 min and 1.5 GB on this machine"
     assert costs.cost_text(6000.0, 17.06) == "about 100 h and 17.1 GB on this machine"
+
+
+@pytest.mark.parametrize("paper", ["mib", "adversarial", "causalgym"])
+def test_every_cell_that_is_run_has_a_job_that_is_not_refused(paper: Paper, tmp_path: Path) -> None:
+    """Names of tasks, variables, methods and settings in the data are those of the package."""
+    models = published(paper).models
+    job = ReproductionJob(paper, given=tuple(f"{name}=gym-neox" for name in models))
+    runs = [cell for cell in job.cells() if cell.shares.startswith("run ")]
+    seen = set[str]()
+    for cell in runs:
+        for piece in RUNNERS[cell.typed["job"]].pieces(job.wish(cell)):
+            # The dtype is that of the published model, which is no name.
+            if (text := repr(replace(piece.job, dtype="float32"))) not in seen:
+                seen.add(text)
+                piece.job.check(Bench(RunFolder(tmp_path / "none"), progress=SILENT))
+                assert piece.job.cells()
+    assert len({cell.name for cell in job.cells()}) == len(job.cells())
+    assert runs

@@ -47,7 +47,7 @@ def test_every_number_has_a_place_and_something_that_runs_it_or_a_reason(paper: 
         ("2", 108, "IFR", "arc-challenge/llama3.1", "0.76"),
         ("14", 97, "EAP-IG-inputs (CF)", "ioi/gemma2", "3.20"),
         ("14", 97, "UGS", "mcqa/qwen2.5", "1.17"),
-        ("1", 24, "", "arithmetic-subtraction/gpt2", "0.10"),
+        ("1", 24, "accuracy", "arithmetic-subtraction/gpt2", "0.10"),
         ("12", 36, "AP+C", "mcqa/llama3.1", "0.72"),
         ("18", 28, "8.10", "STok", "2.82"),
     ],

@@ -263,7 +263,8 @@ def why_missing(wish: Wish) -> str:
     try:
         reachable(wish.source, constants.ENDPOINT)
     except BadFile as error:
-        return str(error).rstrip(".")
+        # What follows is advice about data sets.
+        return str(error).partition(";")[0]
     return ""
 
 

@@ -18,6 +18,19 @@ from mechassay.utils.display import counted, interval, signed
 
 FIRST = 3
 """Cells that are named where many are not run for one reason."""
+WORDS = {
+    "cmd": "CMD",
+    "cpr": "CPR",
+    "auroc": "AUROC",
+    "kl": "divergence",
+    "z": "z-scores",
+    "mib-2025": "accuracy",
+    "ranked": "accuracy by ranked choice",
+    "mib_mean": "interchange accuracy, mean over layers, %",
+    "mib_highest": "interchange accuracy, best layer, %",
+    "mse": "squared error",
+}
+"""What headings call measures, where that is not their name."""
 TITLE = "Published numbers beside ours"
 READING = {
     "reproduced": (
@@ -80,15 +93,15 @@ class ReproductionPage(Page):
             values=[],
         )
 
-    def answers(self, records: Sequence[Record]) -> list[str]:
-        return [block.text for block in self.sections(records)[0].blocks if isinstance(block, Text)]
-
 
 def _by_table(comparisons: Sequence[PaperComparison]) -> list[tuple[str, list[PaperComparison]]]:
     """Comparisons by table and measure, in the order of their first."""
     groups: dict[str, list[PaperComparison]] = {}
     for own in comparisons:
-        place = f"{place_of(own.table)}, {own.measure}" if own.table.isdigit() else own.table
+        measure = own.measure.partition("@")[0]
+        place = place_of(own.table)
+        if own.table.isdigit():
+            place += f", {WORDS.get(measure, measure)}"
         groups.setdefault("Statements" if own.statement else place, []).append(own)
     return list(groups.items())
 
@@ -145,10 +158,14 @@ def _numbers(title: str, comparisons: Sequence[PaperComparison]) -> TextTable:
 def _not_run(failures: Sequence[Failure]) -> TextTable:
     """What was not run, and why; cells of one column and reason are one row."""
     rows: list[tuple[str, str, str]] = []
-    for reason, group in groupby(failures, key=lambda failure: failure.message):
+    for reason, group in groupby(failures, key=_reason):
         cells = [failure.cell for failure in group]
         names = [cell.get("what", "") for cell in cells]
         more = f" and {len(names) - FIRST} others" if len(names) > FIRST else ""
         numbers = sum(int(cell.get(NUMBERS, 1)) for cell in cells)
         rows.append((f"{', '.join(names[:FIRST])}{more}", f"{numbers:,}", reason))
     return TextTable.of("Not run", ("what", "numbers", "why"), rows, words=True)
+
+
+def _reason(failure: Failure) -> str:
+    return f"failed: {failure.message}" if failure.status == "failed" else failure.message

@@ -215,4 +215,4 @@ def _placed(plain: Mapping[str, Any], label: str, name: str) -> tuple[str, str, 
         return name, f"{label}/{model}", {**about, "task": label, "n": n}
     model, task = plain["models"][label], about.get("task", name)
     of = {**about, "task": task, "model": model, "n": n[task] if isinstance(n, dict) else n}
-    return ("" if task == name else name), f"{task}/{model}", of
+    return ("accuracy" if task == name else name), f"{task}/{model}", of
