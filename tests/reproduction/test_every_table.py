@@ -73,7 +73,6 @@ def test_circuits_of_every_model_of_mib(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "keys", "tables"),
     [
-        ("arithmetic/llama3.1", ("eap",), {"2", "14"}),
         ("arithmetic-addition/llama3.1", ("accuracy",), {"1"}),
         ("mcqa/qwen2.5", ("accuracy",), {"1", "11", "12"}),
         ("arc-easy/gemma2", ("accuracy",), {"1", "11", "13"}),

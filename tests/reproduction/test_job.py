@@ -18,9 +18,10 @@ from mechassay.reproduction.job import NOT_RUN, ReproductionJob, _record, _stand
 from mechassay.reproduction.page import ReproductionPage
 from mechassay.reproduction.published import Paper, published
 from mechassay.reproduction.recomputed import CALCULATIONS
-from mechassay.reproduction.runners import RUNNERS
+from mechassay.reproduction.runners import RUNNERS, mean_of
 from mechassay.reproduction.status import Ours
 from mechassay.results.reading import read_record
+from mechassay.results.records import Measure
 from mechassay.runs.execute import Here, prepare, run
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import Bench, Results
@@ -240,3 +241,15 @@ def test_every_cell_that_is_run_has_a_job_that_is_not_refused(paper: Paper, tmp_
                 assert piece.job.cells()
     assert len({cell.name for cell in job.cells()}) == len(job.cells())
     assert runs
+
+
+def test_the_mean_over_operators_is_that_of_independent_numbers() -> None:
+    # By hand: (.2 + .6) / 2, half-widths (.3^2 + .4^2)^.5 / 2 = .25 below and .1 above.
+    parts = [
+        Measure(name="cpr", value=0.2, low=-0.1, high=0.32, n=10),
+        Measure(name="cpr", value=0.6, low=0.2, high=0.76, n=12),
+    ]
+    mean = mean_of(parts)
+    assert (mean.value, mean.low, mean.high) == pytest.approx((0.4, 0.15, 0.5))
+    assert mean.n == 22
+    assert math.isnan(mean_of([parts[0], Measure(name="cpr", value=math.nan, n=1)]).value)

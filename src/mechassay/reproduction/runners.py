@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from mechassay.adversarial.paper import PaperJob
 from mechassay.discovery.job import CircuitsJob
 from mechassay.discovery.study import TypedMethod
+from mechassay.errors import one_of
 from mechassay.gym.jobs import GymJob
 from mechassay.gym.task_odds import METHODS_TABLE
 from mechassay.reproduction import costs
@@ -26,6 +27,7 @@ from mechassay.results.text import summary
 from mechassay.runs.accuracy import AccuracyJob
 from mechassay.runs.job import cell_name
 from mechassay.variables.jobs import VariablesJob
+from mechassay.variables.plan import FEATURIZERS
 
 Shape = Mapping[str, Any]
 TOKENS = 40
@@ -174,8 +176,7 @@ class AdversarialRunner:
         row = summary(record).get(value.row)
         if row is None:
             return Ours()
-        low, high = (math.nan if row[end] is None else float(row[end]) for end in ("low", "high"))
-        return Ours(float(row["value"]), low, high, record.n)
+        return Ours(row["value"], row["low"], row["high"], record.n)
 
     def operations(self, wish: Wish) -> float:
         """See `Runner.operations`: a pass of the model a prompt, one of the circuit a pair."""
@@ -224,20 +225,14 @@ class VariablesRunner:
     def pieces(self, wish: Wish) -> list[Piece]:
         """See `Runner.pieces`."""
         about = wish.value.of
-        limits = (
-            {}
-            if wish.limit is None
-            else {
-                "train_limit": wish.limit,
-                "validation_limit": wish.limit,
-                "test_limit": wish.limit,
-            }
-        )
+        limits: dict[str, Any] = {}
+        if wish.limit is not None:
+            limits = dict.fromkeys(("train_limit", "validation_limit", "test_limit"), wish.limit)
         job = VariablesJob(
             models=(wish.source,),
             tasks=(wish.task(about["task"]),),
             variables=(about["variable"],),
-            featurizers=(wish.value.method,),
+            featurizers=(one_of("featurizer", wish.value.method, FEATURIZERS),),
             profile="mib-2025",
             controls=(),
             dtype=wish.shape["dtype"],
