@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, get_args
+from typing import Any, ClassVar, get_args
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
@@ -142,7 +142,11 @@ class HowManyJob(HowManyPlan, Job):
             kept=kept,
         )
         data = bench.folder.selections(cell.shares)
-        about = {"split": self.split, "train_limit": self.train_limit, "limit": self.test_limit}
+        about: dict[str, Any] = {
+            "split": self.split,
+            "train_limit": self.train_limit,
+            "limit": self.test_limit,
+        }
         about |= settings_of(tasks[0]) if len(tasks) == 1 else {}
         return cross.record(
             {
@@ -229,13 +233,20 @@ class HowManyJob(HowManyPlan, Job):
 
     def _pairs(self, task: Task, model: Model, n: int) -> tuple[Pairs, bool]:
         """The first n pairs of the split, or all there are and that they are all."""
-        chosen = {"counterfactual": self.counterfactual, "keep": self.keep, "seed": self.seed}
+        drawn = partial(
+            task.pairs,
+            self.split,
+            model,
+            counterfactual=self.counterfactual,
+            keep=self.keep,
+            seed=self.seed,
+        )
         if n < task.sizes.get(self.split, 0):
             try:
-                return task.pairs(self.split, model, limit=n, **chosen), False
+                return drawn(limit=n), False
             except BadPairs:
                 pass  # There are fewer; what is wrong with them, if anything, is said below.
-        return task.pairs(self.split, model, **chosen), True
+        return drawn(), True
 
     def _two(self, pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]] | None:
         """Pairs to find circuits on and pairs to measure them, of other groups; None of too few."""

@@ -230,8 +230,8 @@ class CrossAgreement(Result, kind="how-many"):
         n, (least, most) = sum(self.n_test), self.n_circuits
         undefined = n if math.isnan(self.worst[0].value) else 0
         means = "Of what ablation changes, how much less than a kind's own circuit keeps on its"
-        about = {"size": self.size, "noun": self.noun}
-        of_kinds = {
+        about: dict[str, Any] = {"size": self.size, "noun": self.noun}
+        of_kinds: dict[str, Any] = {
             "kind": list(self.kinds),
             "edges": list(self.n_edges),
             "train": list(self.n_train),
@@ -298,8 +298,17 @@ class CrossAgreement(Result, kind="how-many"):
         )
         about = record.task.args
         size, noun = int(plain_number(about["size"])), str(about["noun"])
-        named = (record.model.name, record.method.name, record.metric.name)
-        return cls(names, size, *counts, *matrices, *vectors, noun, *named)
+        named = {
+            "model": record.model.name,
+            "method": record.method.name,
+            "objective": record.metric.name,
+        }
+        edges, train, test, groups = counts
+        agreement, loss, low, high = matrices
+        return cls(
+            names, size, edges, train, test, groups, agreement, loss, low, high, *vectors,
+            noun=noun, **named,
+        )  # fmt: skip
 
 
 def _largest(losses: np.ndarray, low: np.ndarray, high: np.ndarray) -> Estimate:
@@ -395,10 +404,10 @@ def cross_agreement(
         low,
         high,
         *other,
-        noun,
-        model.name,
-        method_name(method),
-        load_objective(objective).name,
+        noun=noun,
+        model=model.name,
+        method=method_name(method),
+        objective=load_objective(objective).name,
     )
 
 
