@@ -162,7 +162,9 @@ def _parameters(
         if field.name in without:
             continue
         if field.name in arguments:
-            argument = Annotated[_typed(base)[0], typer.Argument(help=option.help)]
+            typed, choices = _typed(base)
+            about_it = f"{_listed(choices)}{option.help}"
+            argument = Annotated[typed, typer.Argument(help=about_it)]
             parameters.append(_keyword(field.name, argument, inspect.Parameter.empty))
             continue
         default = defaults.get(field.name, field.default)
@@ -179,8 +181,8 @@ def _parameter(
 ) -> inspect.Parameter:
     typed, choices = (str, ()) if about.none else _typed(base)
     flags = about.flags or (f"--{name.replace('_', '-')}",)
-    listed = f"{', '.join(map(str, choices))}. " if choices else ""
-    more: dict[str, Any] = {"help": f"{listed}{about.help}".strip(), "rich_help_panel": panel}
+    text = f"{_listed(choices)}{about.help}".strip()
+    more: dict[str, Any] = {"help": text, "rich_help_panel": panel}
     offered = _offered(about.complete, choices)
     if offered is not None:
         more["autocompletion"] = offered
@@ -191,6 +193,10 @@ def _parameter(
     elif about.none:
         default = about.none if default is None else str(default)
     return _keyword(name, Annotated[typed, typer.Option(*flags, **more)], default)
+
+
+def _listed(choices: tuple[Any, ...]) -> str:
+    return f"{', '.join(map(str, choices))}. " if choices else ""
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:

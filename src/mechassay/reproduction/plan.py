@@ -22,9 +22,7 @@ class ReproductionPlan:
 
     paper: Annotated[
         Paper,
-        option(
-            "mib, adversarial, causalgym, measurement or validity.", complete="papers", first=True
-        ),
+        option("The paper whose tables are put beside ours.", complete="papers", first=True),
     ]
     tables: Annotated[
         tuple[str, ...],
