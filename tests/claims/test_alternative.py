@@ -11,6 +11,7 @@ import pytest
 
 from helpers.two_behaviours import IOI_EDGES, two_behaviours
 from mechassay.circuits.circuit import Circuit
+from mechassay.circuits.evaluation.faithfulness import completeness_of
 from mechassay.claims.assay import Assay, AssaySettings
 from mechassay.claims.claim import Claim, claims_of
 from mechassay.claims.dossier import link
@@ -26,6 +27,7 @@ N = FEW_GROUPS
 OF_METHOD, OF_TASK = {"method": "exact"}, {"method": "eap", "task": "u"}
 SWING = np.tile([0.3, -0.3], 50)
 """What makes pairs easy or hard, alike for both circuits."""
+METRIC = Spec(name="logit_diff")
 ABOUT = provenance(device="cpu", dtype="float32", seed=0)
 
 
@@ -56,9 +58,13 @@ def a_record(
     values = {name: (scale[0] * np.array(row) + scale[1]).tolist() for name, row in held.items()}
     how = {"ablation": "counterfactual", "split": "test", "train_split": "train"}
     measures = list[Measure]()
-    for name, row in rows.items():
-        f = float(np.mean(row))
-        measures.append(Measure(name=name, value=f, low=f - 0.05, high=f + 0.05, n=len(row)))
+    lines = [scale[0] * np.array(line) + scale[1] for line in (*ends.values(), *rows.values())]
+    part = completeness_of(np.array(lines), names, METRIC.name)
+    intervals = (part.circuit_interval, part.complement_interval)
+    for (name, row), (low, high, _) in zip(rows.items(), intervals, strict=True):
+        measures.append(
+            Measure(name=name, value=float(np.mean(row)), low=low, high=high, n=len(row))
+        )
         by_chance = chance if name == "circuit@9" else 1 - chance
         low, high = sorted((by_chance, 0.0 if name == "circuit@9" else 1.0))
         measures.append(
@@ -71,6 +77,7 @@ def a_record(
             "model": Spec(name="m"),
             "task": Spec(name=task, args=how),
             "method": Spec(name=method),
+            "metric": METRIC,
         },
         measures=measures,
         values=Values(unit="pair", ids=names, groups=names, columns=values),
@@ -103,7 +110,7 @@ CASES = {
     "and twice what it does there": (
         "C3",
         "YES",
-        [own(0.8), its(0.6), own(0.3, task="u")],
+        [own(0.8), its(0.6), own(0.15, task="u")],
         OF_TASK,
     ),
     "less than another task's": ("C3", "NO", [own(0.6), its(0.8)], OF_TASK),
@@ -139,7 +146,7 @@ CASES = {
     "as random ones, and twice": (
         "C3",
         "YES",
-        [own(0.8), its(0.12), own(0.3, task="u")],
+        [own(0.8), its(0.12), own(0.15, task="u")],
         OF_TASK,
     ),
     "nothing, below random ones": ("V4", "NO", [own(0.05), its(0.12)], OF_METHOD),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import OPTConfig, OPTForCausalLM
+from transformers import GPTBigCodeConfig, GPTBigCodeForCausalLM
 
 from helpers.jobs import held
 from mechassay.circuits import EAP, EdgeScores, Random
@@ -190,19 +190,12 @@ def test_packaged_model_that_is_not_fetched(
 
 
 def test_unsupported_family_names_the_missing_module(tmp_path: Path, run: Run) -> None:
-    config = OPTConfig(
-        vocab_size=40,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        ffn_dim=16,
-        word_embed_proj_dim=16,
-    )
-    quiet_model(OPTForCausalLM, config).save_pretrained(tmp_path / "opt")
-    done = run("models", "check", tmp_path / "opt")
+    config = GPTBigCodeConfig(vocab_size=40, n_positions=16, n_embd=16, n_layer=1, n_head=2)
+    quiet_model(GPTBigCodeForCausalLM, config).save_pretrained(tmp_path / "code")
+    done = run("models", "check", tmp_path / "code")
     assert done.code == 2
-    assert "'opt' is not supported" in done.line
-    assert "has no module 'model." in done.line
+    assert "'gpt_bigcode' is not supported" in done.line
+    assert "has no module 'model'" in done.line
 
 
 def test_scores_of_another_graph(folder: Path, tmp_path: Path, run: Run) -> None:

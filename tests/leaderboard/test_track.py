@@ -287,6 +287,7 @@ def test_the_table_of_a_submission_tells_its_sizes_apart(done: Done) -> None:
     assert sorted(rows) == sorted(f"drawn@{size:g}" for size in (SIZE, SMALL))
 
 
+@pytest.mark.guard
 def test_rows_of_sizes_that_differ_late_are_two(done: Done) -> None:
     record = done[1]["drawn"][1]
 

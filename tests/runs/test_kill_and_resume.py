@@ -132,7 +132,7 @@ def scores_file(out: Path, folder: Path, method: str) -> Path:
 @pytest.mark.parametrize(
     ("method", "how"),
     [
-        ("exact", signal.SIGKILL),
+        pytest.param("exact", signal.SIGKILL, marks=pytest.mark.guard),
         pytest.param("exact", signal.SIGINT, marks=pytest.mark.guard),
         pytest.param(
             "subnetwork-probing:steps=12,batch_size=2", signal.SIGKILL, marks=pytest.mark.guard

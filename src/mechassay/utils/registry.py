@@ -89,8 +89,8 @@ class Registry:
     def outline(self, name: str) -> tuple[str, dict[str, Any]]:
         """`about` and `settings` of a plug-in; a built-in one is read, and not imported.
 
-        Its class has all its fields in its own body, with defaults that are plain values, or one
-        divided by another. See `load` for errors.
+        Its class has all its fields in its own body, or in that of a base in the same file, with
+        defaults that are plain values, or one divided by another. See `load` for errors.
         """
         target = self.built_in.get(name)
         if target is None:
@@ -99,14 +99,17 @@ class Registry:
         spec = find_spec(module)
         assert spec is not None and spec.origin is not None, f"{module} is one of this package"
         tree = ast.parse(Path(spec.origin).read_text("utf-8"))
-        (body,) = (
-            node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == attribute
-        )
-        rows = [node for node in body.body if isinstance(node, ast.AnnAssign) and node.value]
-        own = [row for row in rows if not ast.unparse(row.annotation).startswith("ClassVar")]
-        return ast.get_docstring(body) or "", {
-            ast.unparse(row.target): _constant(row.value) for row in own
-        }
+        classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+
+        def fields(body: ast.ClassDef) -> dict[str, Any]:
+            inherited: dict[str, Any] = {}
+            for base in map(ast.unparse, body.bases):
+                inherited |= fields(classes[base]) if base in classes else {}
+            rows = [node for node in body.body if isinstance(node, ast.AnnAssign) and node.value]
+            own = [row for row in rows if not ast.unparse(row.annotation).startswith("ClassVar")]
+            return inherited | {ast.unparse(row.target): _constant(row.value) for row in own}
+
+        return ast.get_docstring(classes[attribute]) or "", fields(classes[attribute])
 
     def make(self, text: str, **settings: Any) -> Any:
         """The plug-in `text` names, made with the settings written there and those given.

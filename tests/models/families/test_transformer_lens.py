@@ -175,7 +175,12 @@ def test_interpbench_is_read_by_its_layout(tmp_path: Path) -> None:
     assert (model.graph.n_layers, model.graph.n_heads, model.decoder.d_model) == (6, 4, 64)
     assert model.graph.n_edges == 1108, "as the benchmark counts"
     job = CircuitsJob(
-        (str(folder),), ("ioi",), ("eap", "exact"), train_limit=4, test_limit=6, random_rankings=5
+        (str(folder),),
+        ("ioi",),
+        ("eap", "clean-corrupted"),
+        train_limit=4,
+        test_limit=6,
+        random_rankings=5,
     )
     records = ma.run(job, tmp_path / "run", progress=SILENT).records
     scores = [
