@@ -653,7 +653,9 @@ def recomputed_sizes(record: Record) -> list[Measure]:
     """
     values = record.values
     again: list[Measure] = []
-    for name in () if values is None else values.columns:
+    if values is None:
+        return again
+    for name in values.columns:
         if not name.startswith(_CIRCUIT.name):
             continue
         at = name.removeprefix(_CIRCUIT.name)
