@@ -73,12 +73,12 @@ def test_averages_follow_what_is_shown(boards: BoardsFolder, page: Any) -> None:
     open_choices(page, boards)
     averaged = "document.querySelector('.averaged').innerText"
     assert page.value(averaged) == "of 2 places"
-    assert math.isclose(shown(page, 1), board.average("eap", "cpr"), rel_tol=1e-2)
-    assert math.isclose(shown(page, 2), board.score("eap", "cpr"), rel_tol=1e-2)
+    assert math.isclose(shown(page, 1), board.average("eap", "cma"), rel_tol=1e-2)
+    assert math.isclose(shown(page, 2), board.score("eap", "cma"), rel_tol=1e-2)
     # Without the model of truth-induction one place is left, and its number is the average.
     page.tab_to("input.place[value=truth-induction]")
     page.press(" ")
-    left = board.find("eap/truth-ioi/truth-ioi/cpr").value
+    left = board.find("eap/truth-ioi/truth-ioi/cma").value
     assert math.isclose(shown(page, 1), left, rel_tol=1e-2)
     assert math.isclose(shown(page, 2), sigmoid(left), rel_tol=1e-2)
     assert page.value(averaged) == "of 1 place"
@@ -88,7 +88,7 @@ def test_averages_follow_what_is_shown(boards: BoardsFolder, page: Any) -> None:
 
 def test_intervals_and_controls_follow_what_is_shown(boards: BoardsFolder, page: Any) -> None:
     board = boards.boards["circuits"]
-    rows = "document.querySelectorAll('table')[1].tBodies[0].rows"
+    rows = "document.querySelectorAll('table')[2].tBodies[0].rows"
     texts = f"[...{rows}].map(row => [...row.cells].map(cell => cell.innerText))"
     page.open(boards.path / "circuits.html")
     # What the script writes is what stood there before.
@@ -106,7 +106,7 @@ def test_intervals_and_controls_follow_what_is_shown(boards: BoardsFolder, page:
     [row] = [row for row in page.value(texts) if row[0] == "eap"]
     ends = [row[n].split("[")[1].split("]")[0] for n in (1, 4)]
     assert ends[0] == ends[1]
-    sort = "document.querySelectorAll('table')[1].tHead.rows[0].cells[2]"
+    sort = "document.querySelectorAll('table')[2].tHead.rows[0].cells[2]"
     page.value(f"{sort}.querySelector('button').click()")
     assert page.value(f"{sort}.ariaSort") == "descending"
     names = [row[0].split("\n")[0] for row in page.value(texts)]
