@@ -16,7 +16,7 @@ from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.graph_files import write_graph_file
 from mechassay.errors import BadUsage, GraphMismatch, UnknownName
 from mechassay.models.model import Model
-from mechassay.models.sources import truth_names
+from mechassay.models.sources import MADE_TRUTHS, truth_names
 from mechassay.prompts.batch import Batch
 from mechassay.tasks import TASKS, TRUTHS
 from mechassay.truth.ground_truth import truth_folder
@@ -31,9 +31,9 @@ def model() -> Model:
 
 
 def test_lists_have_what_can_be_loaded() -> None:
-    assert set(truth_names()) == set(TRUTHS.names())
+    assert {*truth_names(), *MADE_TRUTHS} == set(TRUTHS.names())
     assert {"smollm2-135m", NAME} <= set(ma.list_models())
-    assert ma.list_tasks() == [*TASKS.names(), *truth_names()]
+    assert ma.list_tasks() == [*TASKS.names(), *TRUTHS.names()]
     assert all(ma.load_task(name).sizes for name in ma.list_tasks())
     assert all(ma.load_method(name).name for name in ma.list_methods())
     assert all(ma.load_objective(name).name == name for name in ma.list_objectives())

@@ -21,7 +21,7 @@ from mechassay.circuits.graph_files import load_scores
 from mechassay.discovery.job import CircuitsJob
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.models.model import load_model
-from mechassay.models.sources import truth_names, with_truths
+from mechassay.models.sources import MADE_TRUTHS, truth_names, with_truths
 from mechassay.results.records import Record
 from mechassay.runs.execute import run
 from mechassay.tasks import load_task
@@ -50,7 +50,7 @@ def test_truth_stands_for_all_of_them_once() -> None:
 def test_the_list_says_what_the_models_have() -> None:
     """It is told from files; "circuit" has the edges of the circuit and of the model."""
     rows = truth_rows()
-    assert {row["name"] for row in rows} == set(truth_names())
+    assert {row["name"] for row in rows} == {*truth_names(), *MADE_TRUTHS}
     for name in ("truth-ioi", "truth-induction", "truth-addition-trained"):
         truth = load_truth(name)
         own = {row["ablation"]: row for row in rows if row["name"] == name}

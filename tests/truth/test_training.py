@@ -22,11 +22,10 @@ from mechassay.circuits.evaluation.metrics import recovery_of
 from mechassay.errors import BadFile, BadUsage, NonFinite, UnknownName
 from mechassay.models.families import decode
 from mechassay.models.graph import Graph
+from mechassay.models.sources import MADE_TRUTHS
 from mechassay.truth.ground_truth import load_truth, truth_folder
-from mechassay.truth.tasks import CAUSAL, CausalIOI, CausalPreviousToken
+from mechassay.truth.tasks import CAUSAL, LOGIT, CausalIOI, CausalPreviousToken
 from mechassay.truth.training import (
-    LOGIT,
-    N_HEADS,
     Prompts,
     Training,
     make_truth,
@@ -37,7 +36,7 @@ from mechassay.truth.training import (
 from mechassay.truth.verification import ABLATIONS, LEAST_SHARE, MARGIN, Verification, verify
 
 truth_of = cache(load_truth)
-NAMES = CAUSAL.names()
+NAMES = [name for name in CAUSAL.names() if name not in MADE_TRUTHS]
 SHORT = Training(steps=20, batch_size=36, pool=300, seed=3)
 # Trained once; no test changes the model.
 trained = cache(lambda: train(CausalPreviousToken(), SHORT))
@@ -121,7 +120,7 @@ def test_the_loss_is_that_of_the_untrained_logits_by_hand() -> None:
     causal = CausalPreviousToken()
     decoder = decode(untrained(causal, 0))
     decoder.unembedding.zero_()
-    loss = Prompts(causal, 0, size=200).loss(decoder, 64, step=0)
+    loss = Prompts(causal, Training(pool=200)).loss(decoder, 64, step=0)
     assert float(loss) == pytest.approx(LOGIT**2 / len(causal.task.vocabulary))
 
 
@@ -137,7 +136,7 @@ def test_bad_settings_and_a_loss_that_diverges_are_told(tmp_path: Path) -> None:
 def test_circuits_that_hold_are_written_without_those_that_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    graph = Graph(CausalPreviousToken.n_layers, N_HEADS)
+    graph = Graph(CausalPreviousToken.n_layers, CausalPreviousToken.n_heads)
     claimed = Circuit.from_names(graph, list(CausalPreviousToken.edges))
     clear = torch.where(graph.legal, claimed.edges.double() + 1e-3, float("nan"))[None]
     found = {name: Verification(name, claimed, clear, 0.001) for name in ABLATIONS}

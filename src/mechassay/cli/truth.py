@@ -172,6 +172,22 @@ def train_truth(
     typer.echo(f"Written: {output}; `mechassay truth verify {output}` verifies it on other pairs.")
 
 
+@app.command("make")
+def make_truth_here(
+    name: Annotated[
+        str, typer.Argument(help="A ground truth that is made here: `mechassay truth list`.")
+    ],
+) -> None:
+    """Train a ground truth of InterpBench's size by its recipe, verify it edge by edge, keep it.
+
+    It takes about two minutes on one core; Ctrl-C keeps what is done, and the same command goes on.
+    `mechassay truth verify NAME` verifies it on other pairs.
+    """
+    from mechassay.truth.training import make_from_recipe
+
+    typer.echo(f"{name}: {make_from_recipe(name)}")
+
+
 def _say(verifications: Mapping[str, Verification]) -> None:
     for ablation, verification in verifications.items():
         verdict = "holds" if verification.holds else "does not hold"

@@ -24,6 +24,7 @@ from typing import Literal
 
 from mechassay.errors import BadFile, BadUsage, MechassayError, ModelNotFetched, UnknownName
 from mechassay.models.weight_files import (
+    cache_folder,
     is_fetched,
     is_model_folder,
     packaged_folder,
@@ -90,6 +91,22 @@ def truth_names() -> list[str]:
     return sorted(file.parent.name for file in TRUTH_FOLDERS.glob("*/truth.json"))
 
 
+MADE_TRUTHS = (
+    "truth-text-ioi",
+    "truth-text-ioi-mixed",
+    "truth-text-ioi-negative",
+    "truth-text-ioi-negatives",
+    "truth-text-ioi-parallel",
+    "truth-text-ioi-redundant",
+)
+"""Ground truths of InterpBench's size, which `mechassay truth make` trains on this machine."""
+
+
+def made_truth_folder(name: str) -> Path:
+    """Where the model of such a ground truth is kept, once it is made."""
+    return cache_folder() / "truth" / "made" / name
+
+
 ALL_TRUTHS = "truth"
 """What stands for all ground truths among the models of a run."""
 
@@ -136,7 +153,9 @@ def find_source(source: str) -> Resolved:
         return _revision(whole, revision)
     if len(Path(source).parts) > 1:
         raise BadFile(f"{source}: {no_folder(source)}; expected one with a model, or a .gguf file.")
-    raise UnknownName("model", source, [*packaged_models(), *truth_names(), *gym_model_names()])
+    raise UnknownName(
+        "model", source, [*packaged_models(), *truth_names(), *MADE_TRUTHS, *gym_model_names()]
+    )
 
 
 def check_sources(names: Iterable[str], given: Collection[str] = ()) -> None:
@@ -178,6 +197,14 @@ def _find_whole(source: str) -> Resolved | None:
         folder = TRUTH_FOLDERS / source
         kind = "folder" if is_model_folder(folder) else "compiled"
         return Resolved(kind, source, str(folder))
+    if source in MADE_TRUTHS:
+        folder = made_truth_folder(source)
+        if not is_model_folder(folder):
+            raise ModelNotFetched(
+                f"{source} is trained and verified on this machine, once: run `mechassay truth make"
+                f" {source}` (about two minutes on one core; `mechassay truth list`)."
+            )
+        return Resolved("folder", source, str(folder))
     if source in gym_model_names():
         return Resolved("folder", source, str(GYM_FOLDERS / source))
     path = Path(os.path.expanduser(source)).absolute()

@@ -57,6 +57,12 @@ TRUTHS = Registry(
         "truth-mcqa-trained": "mechassay.truth.tasks:Choices",
         "truth-previous-token": "mechassay.truth.tasks:PreviousToken",
         "truth-previous-token-trained": "mechassay.truth.tasks:PreviousToken",
+        "truth-text-ioi": "mechassay.truth.text_ioi:TextIOI",
+        "truth-text-ioi-mixed": "mechassay.truth.text_ioi:TextIOI",
+        "truth-text-ioi-negative": "mechassay.truth.text_ioi:TextIOI",
+        "truth-text-ioi-negatives": "mechassay.truth.text_ioi:TextIOI",
+        "truth-text-ioi-parallel": "mechassay.truth.text_ioi:TextIOI",
+        "truth-text-ioi-redundant": "mechassay.truth.text_ioi:TextIOI",
     },
     plural="truths",
 )

@@ -23,7 +23,7 @@ from mechassay.circuits.methods.spec import FoundCircuit
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, MechassayError, UnknownName, one_of
 from mechassay.models.graph import Graph
 from mechassay.models.model import Model, load_model
-from mechassay.models.sources import TRUTH_FOLDERS, find_source
+from mechassay.models.sources import MADE_TRUTHS, TRUTH_FOLDERS, find_source
 from mechassay.models.weight_files import is_model_folder
 from mechassay.prompts.pairs import Pairs
 from mechassay.tasks import TRUTHS, Task
@@ -113,9 +113,12 @@ def truth_folder(name: str) -> Path:
 
     Raises:
         UnknownName: there is none of that name.
+        ModelNotFetched: it has to be made first, see `mechassay.truth.training.make_from_recipe`.
         MechassayError: it has to be compiled, and the cache cannot be written to.
     """
     TRUTHS.load(name)
+    if name in MADE_TRUTHS:
+        return Path(find_source(name).location)
     folder = TRUTH_FOLDERS / name
     return folder if is_model_folder(folder) else compiled_folder(name)
 

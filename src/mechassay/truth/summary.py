@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from mechassay.errors import BadFile
-from mechassay.models.sources import TRUTH_FOLDERS, truth_names
+from mechassay.models.sources import (
+    MADE_TRUTHS,
+    TRUTH_FOLDERS,
+    made_truth_folder,
+    truth_names,
+)
 from mechassay.models.weight_files import is_model_folder
 
 FORMAT = 1
@@ -38,8 +43,13 @@ def read_truth_file(path: Path) -> Any:
 def truth_rows() -> list[dict[str, str]]:
     """The models, their circuits for each ablation, how clear these are, and their folders."""
     rows: list[dict[str, str]] = []
-    for name in truth_names():
-        folder = TRUTH_FOLDERS / name
+    folders = {name: TRUTH_FOLDERS / name for name in truth_names()}
+    folders |= {name: made_truth_folder(name) for name in MADE_TRUTHS}
+    for name, folder in folders.items():
+        if name in MADE_TRUTHS and not (folder / FILE).is_file():
+            nothing = dict.fromkeys(("ablation", "circuit", "margin", "least share"), "")
+            rows.append({"name": name, **nothing, "folder": f"mechassay truth make {name}"})
+            continue
         known = read_truth_file(folder / FILE)
         for ablation, verified in known["ablations"].items():
             margin = ratio(verified["smallest_inside"], verified["largest_outside"])

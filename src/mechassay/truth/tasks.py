@@ -20,6 +20,7 @@ and a circuit.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 
 from mechassay.errors import BadPairs
 from mechassay.prompts.pairs import Example, Prompt
@@ -36,9 +37,12 @@ from mechassay.tasks.task import NONE, SPLITS, Task, split_rng, text_hash, unifo
 from mechassay.utils.registry import Registry
 
 LENGTH = 10
+LOGIT = 8.0
+"""Of a right answer."""
 PATIENCE = 200
 """Changes of a prompt that are drawn until one belongs to its split, of which a quarter does."""
 UNKNOWN = "[UNK]"
+WORD = re.compile(r"\w+|[^\w\s]+")
 SIZES = MappingProxyType({"train": 1000, "validation": 500, "test": 500, "private": 500})
 TREES = ("oak", "elm", "ash", "yew", "fir", "bay", "box", "fig", "gum", "nut", "pear", "plum")
 NAMES = ("Ann", "Bob", "Cid", "Dan", "Eve", "Fay")
@@ -318,6 +322,11 @@ class AddedTens(CompiledTask):
         return others if other is None else {**others, CARRY: other}
 
 
+def words_of(text: str) -> list[str]:
+    """A text as the words and marks that are its tokens."""
+    return WORD.findall(text)
+
+
 def _words(words: tuple[str, ...], count: int, rng: np.random.Generator) -> list[str]:
     return [words[number] for number in rng.choice(len(words), size=count, replace=False).tolist()]
 
@@ -372,7 +381,7 @@ class Causal(ABC):
 
     Attributes:
         task: what is computed.
-        n_layers, d_mlp: of the transformer.
+        n_layers, n_heads, width, d_head, rope_theta, d_mlp, context: of the transformer.
         nodes: the writers that hold the variables, by variable.
         edges: the edges that carry them.
         constant_edges: the edges that may carry something that is the same in every prompt.
@@ -381,7 +390,12 @@ class Causal(ABC):
 
     task: ClassVar[CompiledTask]
     n_layers: ClassVar[int] = 2
+    n_heads: ClassVar[int] = 4
+    width: ClassVar[int] = 48
+    d_head: ClassVar[int] = 12
+    rope_theta: ClassVar[float] = 100.0
     d_mlp: ClassVar[int] = 64
+    context: ClassVar[int] = 16
     nodes: ClassVar[dict[str, str]]
     edges: ClassVar[tuple[str, ...]]
     constant_edges: ClassVar[tuple[str, ...]]
@@ -395,6 +409,13 @@ class Causal(ABC):
         Args:
             variable: a key of `nodes`, or None: no intervention.
         """
+
+    def logits(
+        self, own: Tokens, other: Tokens, variable: str | None
+    ) -> Float[np.ndarray, "prompts words"]:
+        """What the words' logits are to be: `LOGIT` for right answers; NaN where undefined."""
+        right = self.answers(own, other, variable)
+        return np.where(right.any(axis=1, keepdims=True), LOGIT * right, np.nan)
 
     def token(self, word: str) -> int:
         """The id of a word."""
@@ -558,6 +579,12 @@ CAUSAL = Registry(
         "truth-ioi-trained": f"{__name__}:CausalIOI",
         "truth-mcqa-trained": f"{__name__}:CausalChoices",
         "truth-previous-token-trained": f"{__name__}:CausalPreviousToken",
+        "truth-text-ioi": "mechassay.truth.text_ioi:CausalTextIOI",
+        "truth-text-ioi-mixed": "mechassay.truth.text_ioi:Mixed",
+        "truth-text-ioi-negative": "mechassay.truth.text_ioi:WithNegative",
+        "truth-text-ioi-negatives": "mechassay.truth.text_ioi:WithNegatives",
+        "truth-text-ioi-parallel": "mechassay.truth.text_ioi:Parallel",
+        "truth-text-ioi-redundant": "mechassay.truth.text_ioi:Redundant",
     },
     plural="trained ground truths",
 )

@@ -31,7 +31,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+import shutil
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,16 +46,27 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from mechassay.circuits.circuit import Circuit
-from mechassay.errors import BadFile, BadUsage, NonFinite, first_line
+from mechassay.errors import BadFile, BadUsage, MechassayError, NonFinite, first_line, one_of
 from mechassay.models.decoder import Decoder
 from mechassay.models.families import decode
 from mechassay.models.forward import Constants, Contrast, Trace, constant_trace, trace
 from mechassay.models.gradients import masked_readout
 from mechassay.models.graph import Graph
 from mechassay.models.model import Model, load_model
+from mechassay.models.sources import MADE_TRUTHS, made_truth_folder
+from mechassay.models.weight_files import is_model_folder
 from mechassay.prompts.batch import Batch
-from mechassay.truth.tasks import Causal, Right, Tokens
-from mechassay.truth.verification import ABLATIONS, Verification, verify, write_model, write_truth
+from mechassay.truth.tasks import CAUSAL, Causal, Tokens, words_of
+from mechassay.truth.text_ioi import TrainingStage
+from mechassay.truth.verification import (
+    ABLATIONS,
+    LEAST_SHARE,
+    MARGIN,
+    Verification,
+    verify,
+    write_model,
+    write_truth,
+)
 from mechassay.utils.checkpoint import descend, key_of
 from mechassay.utils.display import BAR, Progress
 from mechassay.utils.files import read_tensors
@@ -63,15 +76,11 @@ if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
 
 
-WIDTH, N_HEADS = 48, 4
-ROPE_THETA = 100.0
-CONTEXT = 16
-LOGIT = 8.0
 WEIGHTS = "model.safetensors"
 CLIP = 1.0
 SPLIT, SEED = "test", 0
-CARRIED = (("counterfactual", 0.6), ("zero", 0.2), ("mean", 0.2))
-"""What cut edges carry, and in which share of the examples."""
+KINDS = ("counterfactual", "zero", "mean")
+"""What cut edges carry."""
 NONE = np.array([-1])
 CUT_SHARES = (0.0, 0.05, 0.5, 1.0)
 """Of the edges outside the circuit, how many are cut: one of these shares an example."""
@@ -87,14 +96,21 @@ class Training:
         pool: prompts that pairs are drawn from.
         rate, last_rate: learning rates of the first and the last step.
         seed: of the first weights, the prompts and the interventions.
+        constant: share of the examples whose cut edges carry zeros or means, half each.
+        paired: share of the examples whose other prompt is the default counterfactual of their own;
+            that of the rest is any prompt.
+        quiet: factor of the first weights by which heads and MLPs outside the circuit write.
     """
 
     steps: Annotated[int, Within(1)] = 5000
-    batch_size: Annotated[int, Within(len(CARRIED))] = 192
+    batch_size: Annotated[int, Within(len(KINDS))] = 192
     pool: Annotated[int, Within(2)] = 20_000
     rate: Annotated[float, Within(above=0)] = 3e-3
     last_rate: Annotated[float, Within(above=0)] = 3e-5
     seed: int = 0
+    constant: Annotated[float, Within(0, 1)] = 0.4
+    paired: Annotated[float, Within(0, 1)] = 0.0
+    quiet: Annotated[float, Within(0, 1)] = 1.0
 
     def __post_init__(self) -> None:
         check_settings(self, "Truth training")
@@ -127,13 +143,13 @@ def train(
         BadFile, BadUsage: no such model in `start`, or one of another shape.
         NonFinite: the loss is NaN or infinite; nothing can be made of such a model.
     """
-    model = untrained(causal, training.seed)
+    model = untrained(causal, training.seed, training.quiet)
     if start is not None:
         _begin_with(model, start)
     decoder = decode(model)
     parameters = trainable(decoder)
     optimiser = torch.optim.Adam(parameters, betas=(0.9, 0.98))
-    prompts = Prompts(causal, training.seed, training.pool)
+    prompts = Prompts(causal, training)
     losses = torch.zeros(training.steps, dtype=torch.float64)
 
     def differentiate(step: int) -> None:
@@ -191,18 +207,53 @@ def _begin_with(model: LlamaForCausalLM, folder: Path) -> None:
     model.load_state_dict(tensors)
 
 
-def untrained(causal: Causal, seed: int) -> LlamaForCausalLM:
-    """A model with random weights for a causal model's task."""
+def copy_from(
+    source: LlamaForCausalLM, model: LlamaForCausalLM, copies: Mapping[str, tuple[str, float]]
+) -> None:
+    """Take over another model's words, and some of its heads with a factor of what they write.
+
+    A copy reads the same queries, keys and values of the stream, whatever the gains of the layers'
+    norms are. Both models have the same width, and heads of the same width.
+
+    Args:
+        copies: by head of `model`, one of `source` and the factor.
+    """
+    old: Any = source.model
+    new: Any = model.model
+    new.embed_tokens.weight.copy_(old.embed_tokens.weight)
+    new.norm.weight.copy_(old.norm.weight)
+    model.lm_head.weight.copy_(source.lm_head.weight)
+    config: Any = source.config
+    for head, (other, factor) in copies.items():
+        (into, to_rows), (layer, rows) = (_place(name, config.head_dim) for name in (head, other))
+        into, layer = new.layers[into], old.layers[layer]
+        gains = layer.input_layernorm.weight / into.input_layernorm.weight
+        for part in ("q_proj", "k_proj", "v_proj"):
+            read = getattr(layer.self_attn, part).weight[rows] * gains
+            getattr(into.self_attn, part).weight[to_rows] = read
+        written = factor * layer.self_attn.o_proj.weight[:, rows]
+        into.self_attn.o_proj.weight[:, to_rows] = written
+
+
+def _place(head: str, width: int) -> tuple[int, slice]:
+    """The layer of a head, and its rows there."""
+    layer, number = (int(part) for part in head[1:].split(".h"))
+    return layer, slice(number * width, (number + 1) * width)
+
+
+def untrained(causal: Causal, seed: int, quiet: float = 1.0) -> LlamaForCausalLM:
+    """A model with random weights for a causal model's task; see `Training.quiet`."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
         vocab_size=len(causal.task.vocabulary),
-        hidden_size=WIDTH,
+        hidden_size=causal.width,
         intermediate_size=causal.d_mlp,
         num_hidden_layers=causal.n_layers,
-        num_attention_heads=N_HEADS,
-        max_position_embeddings=CONTEXT,
-        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
+        num_attention_heads=causal.n_heads,
+        head_dim=causal.d_head,
+        max_position_embeddings=causal.context,
+        rope_parameters={"rope_type": "default", "rope_theta": causal.rope_theta},
         tie_word_embeddings=False,
         bos_token_id=0,
         eos_token_id=0,
@@ -214,8 +265,15 @@ def untrained(causal: Causal, seed: int) -> LlamaForCausalLM:
     for name, parameter in model.named_parameters():
         if parameter.ndim == 2:
             # Rows of length 1 for tokens; what is written is of that size too.
-            scale = 1 / math.sqrt(WIDTH) if "embed" not in name else 1.0
+            scale = 1 / math.sqrt(causal.width) if "embed" not in name else 1.0
             parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
+    width, inside = causal.d_head, set(causal.nodes.values())
+    for n, layer in enumerate(model.model.layers):
+        for head in range(causal.n_heads):
+            if f"a{n}.h{head}" not in inside:
+                layer.self_attn.o_proj.weight[:, head * width : (head + 1) * width] *= quiet
+        if f"m{n}" not in inside:
+            layer.mlp.down_proj.weight *= quiet
     return model
 
 
@@ -270,7 +328,13 @@ def make_truth(
         causal, training, progress=progress, checkpoint=checkpoint, keep=True, start=start
     )
     write_model(hf, causal.task.vocabulary, folder)
-    verifications = verified(load_model(str(folder)), causal, limit, progress=progress)
+    verifications = verified(
+        load_model(str(folder)),
+        causal,
+        limit,
+        ablations=ABLATIONS if training.constant else ABLATIONS[:1],
+        progress=progress,
+    )
     holding = {
         ablation: verification
         for ablation, verification in verifications.items()
@@ -283,6 +347,83 @@ def make_truth(
         write_truth(folder, causal.task.name, holding, split=SPLIT, seed=SEED, training=about)
     checkpoint.unlink()
     return losses, verifications
+
+
+MADE_ON = 100
+"""Pairs that a ground truth which is made here is verified on."""
+
+
+def make_from_recipe(name: str, *, progress: Progress = BAR) -> Path:
+    """Make a ground truth of InterpBench's size in its stages, unless that was done before.
+
+    A stage that was done is not done again, and its training goes on where it was stopped. The
+    model is kept in the cache only if its circuit of counterfactuals holds here: other machines
+    round otherwise.
+
+    Returns:
+        The folder of the model.
+
+    Raises:
+        UnknownName: no such ground truth is made.
+        MechassayError: its circuit does not hold on this machine, with what it lacks.
+    """
+    target = made_truth_folder(one_of("ground truth that is made", name, MADE_TRUTHS))
+    if is_model_folder(target):
+        return target
+    *before, last = CAUSAL.make(name).stages(name)
+    source: LlamaForCausalLM | None = None
+    for stage in before:
+        folder = target.with_name(stage.name)
+        if not is_model_folder(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            start, training = _started(stage, source, folder), Training(**stage.training)
+            source, _ = train(
+                stage.causal,
+                training,
+                progress=progress,
+                checkpoint=folder / "training.safetensors",
+                start=start,
+            )
+            write_model(source, stage.causal.task.vocabulary, folder)
+        source = untrained(stage.causal, 0)
+        _begin_with(source, folder)
+    folder = target.with_name(last.name)
+    if is_model_folder(folder):
+        shutil.rmtree(folder)  # One whose circuit did not hold.
+    _, done = make_truth(
+        last.causal,
+        Training(**last.training),
+        folder,
+        limit=MADE_ON,
+        progress=progress,
+        start=_started(last, source, folder),
+    )
+    own = done["counterfactual"]
+    if not own.holds:
+        raise MechassayError(
+            f"{name}: the circuit does not hold on this machine: margin {own.margin:.3g}, over all"
+            f" outside at once {own.joint_margin:.3g} (each has to be {MARGIN:g}), least share"
+            f" {own.least_share:.2f} (of {LEAST_SHARE:g}). Its weights are in {folder}."
+        )
+    folder.rename(target)
+    for rest in target.parent.glob(f"{name}.*"):
+        if rest.name != before[0].name:  # With which the others begin too.
+            shutil.rmtree(rest)
+    return target
+
+
+def _started(stage: TrainingStage, source: LlamaForCausalLM | None, folder: Path) -> Path | None:
+    """The folder beside that of a stage, with the model that its training begins with: the heads of
+    the stage before, among others with random weights.
+    """
+    if source is None:
+        return None
+    seed, quiet = int(stage.training["seed"]), float(stage.training["quiet"])
+    model = untrained(stage.causal, seed, quiet)
+    copy_from(source.requires_grad_(False), model, stage.copies)
+    start = folder.with_name(f"{folder.name}.start")
+    write_model(model, stage.causal.task.vocabulary, start)
+    return start
 
 
 def _check_folder(folder: Path, checkpoint: Path, key: str) -> None:
@@ -298,7 +439,12 @@ def _check_folder(folder: Path, checkpoint: Path, key: str) -> None:
 
 
 def verified(
-    model: Model, causal: Causal, limit: int, *, progress: Progress = BAR
+    model: Model,
+    causal: Causal,
+    limit: int,
+    *,
+    ablations: Sequence[str] = ABLATIONS,
+    progress: Progress = BAR,
 ) -> dict[str, Verification]:
     """The circuit of a trained model, by ablation; see `mechassay.truth.verification`."""
     pairs = causal.task.pairs(SPLIT, model, limit=limit, seed=SEED)
@@ -316,18 +462,17 @@ def verified(
             optional=free if ablation == "counterfactual" else also,
             progress=progress,
         )
-        for ablation in ABLATIONS
+        for ablation in ablations
     }
 
 
 class Prompts:
     """A pool of prompts of the train split, and the interventions of one step after another."""
 
-    def __init__(self, causal: Causal, seed: int, size: int) -> None:
-        self.causal = causal
-        self.graph = Graph(causal.n_layers, N_HEADS)
-        self.seed = seed
-        self.tokens = pool(causal, size, seed)
+    def __init__(self, causal: Causal, training: Training) -> None:
+        self.causal, self.training = causal, training
+        self.graph = Graph(causal.n_layers, causal.n_heads)
+        self.tokens = pool(causal, training)
         circuit = torch.zeros(self.graph.n_writers, self.graph.n_readers, dtype=torch.bool)
         constant = circuit.clone()
         for name in (*causal.edges, *causal.free_edges):
@@ -342,13 +487,13 @@ class Prompts:
 
     def loss(self, decoder: Decoder, size: int, step: int) -> Float[Tensor, ""]:
         """The mean squared error of logits over a step's interventions; number and seed decide."""
-        rng = np.random.default_rng([self.seed, step])
-        sizes = np.diff(
-            [0, *np.rint(np.cumsum([share for _, share in CARRIED]) * size).astype(int).tolist()]
-        )
+        rng, constant = np.random.default_rng([self.training.seed, step]), self.training.constant
+        ends = np.cumsum([1 - constant, constant / 2, constant / 2]) * size
+        sizes = np.diff([0, *np.rint(ends).astype(int).tolist()])
         errors = [
             self._errors(decoder, carried, int(n), rng)
-            for (carried, _), n in zip(CARRIED, sizes, strict=True)
+            for carried, n in zip(KINDS, sizes, strict=True)
+            if n
         ]
         return torch.cat(errors).mean()
 
@@ -356,11 +501,15 @@ class Prompts:
         self, decoder: Decoder, carried: str, size: int, rng: np.random.Generator
     ) -> Float[Tensor, "batch vocab"]:
         """Squared errors of logits where cut edges carry one kind of thing."""
-        own, other = (self.tokens[rng.integers(len(self.tokens), size=size)] for _ in range(2))
-        right, node = (
+        drawn, others = (rng.integers(len(self.tokens), size=size) for _ in range(2))
+        own, other = self.tokens[drawn, 0], self.tokens[others, 0]
+        if self.training.paired:
+            paired = rng.random(size) < self.training.paired
+            other = np.where(paired[:, None], self.tokens[drawn, 1], other)
+        wanted, node = (
             self._interchanges(own, other, rng)
             if carried == "counterfactual"
-            else (self.causal.answers(own, other, None), NONE.repeat(size))
+            else (self.causal.logits(own, other, None), NONE.repeat(size))
         )
         batch = Batch.from_tokens(
             torch.from_numpy(own), torch.from_numpy(other), [1] * size, [2] * size
@@ -375,21 +524,21 @@ class Prompts:
         mask = self._masks(node, carried, rng).to(decoder.embedding)
         logits = masked_readout(decoder, Contrast(batch, ctx, 0, clean, reference), mask).all()
         target = torch.zeros_like(logits)
-        target[:, 1 : 1 + right.shape[1]] = LOGIT * torch.from_numpy(right).to(logits)
+        target[:, 1 : 1 + wanted.shape[1]] = torch.from_numpy(wanted).to(logits)
         return (logits - target).square()
 
     def _interchanges(
         self, own: Tokens, other: Tokens, rng: np.random.Generator
-    ) -> tuple[Right, Int[np.ndarray, "prompts"]]:
-        """Right answers, and which variable has the other prompt's value: -1 for none."""
-        right, node = self.causal.answers(own, other, None), NONE.repeat(len(own))
+    ) -> tuple[Float[np.ndarray, "prompts words"], Int[np.ndarray, "prompts"]]:
+        """Logits of the words, and which variable has the other prompt's value: -1 for none."""
+        logits, node = self.causal.logits(own, other, None), NONE.repeat(len(own))
         # One more than there are variables: in that share nothing is interchanged.
-        wanted = rng.integers(len(self.nodes) + 1, size=len(own))
+        drawn = rng.integers(len(self.nodes) + 1, size=len(own))
         for number, variable in enumerate(self.causal.nodes):
-            moved = self.causal.answers(own, other, variable)
-            rows = (wanted == number) & moved.any(axis=1)
-            right, node = np.where(rows[:, None], moved, right), np.where(rows, number, node)
-        return right, node
+            moved = self.causal.logits(own, other, variable)
+            rows = (drawn == number) & ~np.isnan(moved).any(axis=1)
+            logits, node = np.where(rows[:, None], moved, logits), np.where(rows, number, node)
+        return logits, node
 
     def _masks(
         self, node: Int[np.ndarray, "prompts"], carried: str, rng: np.random.Generator
@@ -404,12 +553,18 @@ class Prompts:
         return (~cut).float()
 
 
-def pool(causal: Causal, size: int, seed: int) -> Tokens:
-    """Prompts of the train split as token ids."""
-    number = {word: place for place, word in enumerate(causal.task.vocabulary)}
-    rng = np.random.default_rng(seed)
-    prompts = (causal.task.draw_from("train", rng)[0] for _ in range(size))
-    return np.array([[number[word] for word in prompt.text.split()] for prompt in prompts])
+def pool(causal: Causal, training: Training) -> Int[np.ndarray, "prompts kinds pos"]:
+    """Prompts of the train split as token ids, with their counterfactuals if these are needed."""
+    task, rng = causal.task, np.random.default_rng(training.seed)
+    number = {word: place for place, word in enumerate(task.vocabulary)}
+    rows: list[list[list[int]]] = []
+    for _ in range(training.pool):
+        prompts = [task.draw_from("train", rng)[0]]
+        if training.paired:
+            others = task.others_of(prompts[0], "train", rng)
+            prompts.append(others.get(task.default_counterfactual, prompts[0]))
+        rows.append([[number[word] for word in words_of(prompt.text)] for prompt in prompts])
+    return np.array(rows)
 
 
 def constants(decoder: Decoder, clean: Trace, name: str) -> Constants:
