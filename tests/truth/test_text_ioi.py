@@ -56,11 +56,6 @@ def named(logits: np.ndarray) -> dict[str, float]:
     return {PEOPLE[n]: float(x) for n, x in enumerate(logits[0]) if x != 0}
 
 
-def total(name: str) -> float:
-    """What the movers write of the answer: 12 - 4 - 4, and 8 in the others."""
-    return 4.0 if name == "truth-text-ioi-negatives" else 8.0
-
-
 def causal(name: str) -> CausalTextIOI:
     made = CAUSAL.make(name)
     assert isinstance(made, CausalTextIOI)
@@ -68,7 +63,7 @@ def causal(name: str) -> CausalTextIOI:
 
 
 def test_they_have_interpbench_s_size() -> None:
-    assert NAMES == MADE_TRUTHS and len(NAMES) == 6
+    assert NAMES == MADE_TRUTHS and len(NAMES) == 5
     for name in NAMES:
         own = causal(name)
         assert (own.n_layers, own.width, own.n_heads) == (6, 64, 4)
@@ -77,16 +72,16 @@ def test_they_have_interpbench_s_size() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_without_an_intervention_the_answer_has_all_that_is_written(name: str) -> None:
+def test_without_an_intervention_the_answer_has_eight(name: str) -> None:
     own = causal(name)
-    assert named(own.logits(KATE, PAUL, None)) == {"Kate": total(name)}
+    assert named(own.logits(KATE, PAUL, None)) == {"Kate": 8.0}
     assert own.answers(KATE, PAUL, None)[0, PEOPLE.index("Kate")]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_repeated_name_of_the_other_prompt_turns_the_answer(name: str) -> None:
     own = causal(name)
-    assert named(own.logits(KATE, PAUL, own.duplicate)) == {"Paul": total(name)}
+    assert named(own.logits(KATE, PAUL, own.duplicate)) == {"Paul": 8.0}
     # A name that is not there inhibits none.
     assert np.isnan(own.logits(KATE, EMMA, own.duplicate)).all()
 
@@ -95,8 +90,6 @@ def test_a_negative_head_lowers_its_own_prompt_s_answer() -> None:
     own = causal("truth-text-ioi-negative")
     assert named(own.logits(KATE, EMMA, "a5.h2")) == {"Kate": 12.0, "Emma": -4.0}
     assert named(own.logits(KATE, EMMA, "a4.h1")) == {"Kate": -4.0, "Emma": 12.0}
-    both = causal("truth-text-ioi-negatives")
-    assert named(both.logits(KATE, EMMA, "a4.h3")) == {"Kate": 8.0, "Emma": -4.0}
     mixed = causal("truth-text-ioi-mixed")
     assert named(mixed.logits(KATE, EMMA, "a3.h0")) == {"Kate": 3.0, "Emma": 5.0}
 

@@ -95,7 +95,6 @@ MADE_TRUTHS = (
     "truth-text-ioi",
     "truth-text-ioi-mixed",
     "truth-text-ioi-negative",
-    "truth-text-ioi-negatives",
     "truth-text-ioi-parallel",
     "truth-text-ioi-redundant",
 )

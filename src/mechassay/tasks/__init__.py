@@ -60,7 +60,6 @@ TRUTHS = Registry(
         "truth-text-ioi": "mechassay.truth.text_ioi:TextIOI",
         "truth-text-ioi-mixed": "mechassay.truth.text_ioi:TextIOI",
         "truth-text-ioi-negative": "mechassay.truth.text_ioi:TextIOI",
-        "truth-text-ioi-negatives": "mechassay.truth.text_ioi:TextIOI",
         "truth-text-ioi-parallel": "mechassay.truth.text_ioi:TextIOI",
         "truth-text-ioi-redundant": "mechassay.truth.text_ioi:TextIOI",
     },

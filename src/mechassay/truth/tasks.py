@@ -582,7 +582,6 @@ CAUSAL = Registry(
         "truth-text-ioi": "mechassay.truth.text_ioi:CausalTextIOI",
         "truth-text-ioi-mixed": "mechassay.truth.text_ioi:Mixed",
         "truth-text-ioi-negative": "mechassay.truth.text_ioi:WithNegative",
-        "truth-text-ioi-negatives": "mechassay.truth.text_ioi:WithNegatives",
         "truth-text-ioi-parallel": "mechassay.truth.text_ioi:Parallel",
         "truth-text-ioi-redundant": "mechassay.truth.text_ioi:Redundant",
     },

@@ -5,7 +5,6 @@
     truth-text-ioi               one name mover
     truth-text-ioi-redundant     two movers share the work
     truth-text-ioi-negative      a mover, and a negative head, which lowers the answer
-    truth-text-ioi-negatives     a mover and two negative heads
     truth-text-ioi-mixed         two movers and a negative head
     truth-text-ioi-parallel      two paths: each mover has an inhibition head of its own
 
@@ -231,14 +230,6 @@ class WithNegative(CausalTextIOI):
     core_steps: ClassVar[int] = 900
     inhibitors: ClassVar[Mapping[str, str]] = {"a4.h1": "a2.h3", "a5.h2": "a2.h3"}
     weights: ClassVar[Mapping[str, float]] = {"a4.h1": 12.0, "a5.h2": -4.0}
-
-
-class WithNegatives(CausalTextIOI):
-    """Two negative heads of two layers."""
-
-    core_steps: ClassVar[int] = 900
-    inhibitors: ClassVar[Mapping[str, str]] = dict.fromkeys(("a4.h1", "a4.h3", "a5.h2"), "a2.h3")
-    weights: ClassVar[Mapping[str, float]] = {"a4.h1": 12.0, "a4.h3": -4.0, "a5.h2": -4.0}
 
 
 class Mixed(CausalTextIOI):
