@@ -264,8 +264,8 @@ READING = {
     "Kind": "What pairs have in common: their template, another tag, or their task.",
     "Loss": (
         "Of what ablation changes, how much less a circuit keeps on pairs of a kind than the kind's"
-        " own circuit, pair by pair (agreement). It may be negative. Brackets are 95 % intervals"
-        " over groups of test pairs, of each loss alone."
+        " own circuit, pair by pair (agreement). It may be negative. Brackets are intervals over"
+        " groups of test pairs, which hold for all losses of the page's table at once with 95 %."
     ),
     "Serves, fails": (
         f"A circuit serves a kind if the upper end of its loss is at most {SLACK}, and fails it if"

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from scipy.stats import t as student
 
 from helpers.two_behaviours import two_behaviours
-from mechassay.circuits import NAP, EAPIGInputs, Random, agreement, evaluate
+from mechassay.circuits import EAP, NAP, EAPIGInputs, Random, agreement, evaluate
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.evaluation.how_many import CrossAgreement, by_tag, cross_agreement
 from mechassay.errors import BadUsage
@@ -73,6 +74,37 @@ def test_one_behaviour_needs_one_however_its_pairs_are_called() -> None:
     assert cross.agreement[0, 1] == pytest.approx(
         float(agreement(full=full, empty=empty, circuit=own))
     )
+
+
+def test_intervals_are_those_of_a_ratio_for_all_losses_at_once() -> None:
+    """By linearisation: the loss is a ratio of means, and its error that of what is left of the
+    numerator, times Student's quantile at 1 - .05 / 4 for the four losses of two kinds.
+    """
+    name, n = "truth-greater-than-trained", 20
+    model, task = load_model(name), load_task(name)
+    train = list(task.pairs("train", model, limit=12))
+    test = list(task.pairs("test", model, limit=2 * n))
+    halves = {"a": (train[::2], test[::2]), "b": (train[1::2], test[1::2])}
+    first, second = ({kind: own[place] for kind, own in halves.items()} for place in range(2))
+    cross = cross_agreement(EAP(), model, first, second, 5, progress=SILENT)
+    rows = sorted(np.random.default_rng(0).permutation(6).tolist()[:3])
+    circuits = [
+        EAP()
+        .score(model, [own[row] for row in rows], progress=SILENT)
+        .top(5, by="magnitude")
+        .pruned()
+        for own in first.values()
+    ]
+    ends = [Circuit.full(model.graph), Circuit.empty(model.graph)]
+    full, empty, *values = evaluate(model, [*ends, *circuits], second["b"], progress=SILENT)
+    effect = np.abs(full - empty)
+    other, own = (np.maximum(0, effect - np.abs(one - full)) for one in values)
+    loss = (own - other).mean() / effect.mean()
+    error = np.std(own - other - loss * effect, ddof=1) / math.sqrt(n) / effect.mean()
+    half = float(student.ppf(1 - 0.05 / 4 / 2, n - 1)) * error
+    assert cross.n_groups == (n, n) and cross.loss[0, 1] == pytest.approx(loss) and loss > 0.3
+    assert cross.high[0, 1] - loss == pytest.approx(half, rel=0.1)
+    assert loss - cross.low[0, 1] == pytest.approx(half, rel=0.1)
 
 
 def test_random_circuits_are_no_circuits() -> None:

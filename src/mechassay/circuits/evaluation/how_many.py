@@ -6,7 +6,11 @@ pairs of every kind, and A[g, h] is the agreement (`circuits.series.agreement`) 
 kind g on pairs of kind h:
 
     loss[g, h] = A[h, h] - A[g, h]      with an interval over groups of pairs of h, both resampled
-                                        at once, of each g and h alone
+                                        at once
+
+Of n kinds there are n^2 losses, with those of second samples, and a verdict looks at all of them:
+so their intervals hold at once with 95 %, each at the level 1 - .05 / n^2 (Bonferroni) by its
+standard error over resamples and Student's distribution.
 
 The circuit of g *serves* h if the upper end of the loss is at most .1, and *fails* it if the lower
 end is above. The control is the circuit of the second sample of h on pairs of h: what another
@@ -31,6 +35,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
+from scipy.stats import norm
 
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.evaluation.faithfulness import evaluate
@@ -46,7 +51,14 @@ from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.results.records import Measure, Record, Spec, Table
 from mechassay.results.result import RecordContents, Result
 from mechassay.results.text import plain_number
-from mechassay.stats.intervals import FEW_GROUPS, Estimate, Resamples, percentile_interval
+from mechassay.stats.intervals import (
+    FEW_GROUPS,
+    LEVEL,
+    Estimate,
+    Resamples,
+    percentile_interval,
+    widening,
+)
 from mechassay.utils.display import BAR, SILENT, Progress, counted, interval
 
 SLACK = 0.1
@@ -85,7 +97,8 @@ class CrossAgreement(Result, kind="how-many"):
         n_train, n_test: pairs of each kind.
         n_groups: independent groups among the test pairs of each kind.
         agreement: A[g, h]; NaN where ablation changes nothing of h.
-        loss, low, high: A[h, h] - A[g, h] with its 95 % interval; 0 on the diagonal.
+        loss, low, high: A[h, h] - A[g, h] with its interval; 0 on the diagonal. Intervals hold for
+            all losses at once with 95 %.
         other_sample, other_low, other_high: the same of another sample of h, on pairs of h.
         noun: what a kind is: "template", "task".
     """
@@ -372,6 +385,8 @@ def cross_agreement(
     n = len(kinds)
     agreement, loss, low, high = np.full((4, n, n), math.nan)
     other = np.full((3, n), math.nan)
+    level = 1 - (1 - LEVEL) / n**2
+    reach = float(norm.ppf((1 + level) / 2))
     full, empty = Circuit.full(model.graph), Circuit.empty(model.graph)
     for h, batch in enumerate(measured):
         circuits = [full, empty, *firsts, of_kinds[h][1]]
@@ -385,13 +400,15 @@ def cross_agreement(
         resamples = Resamples(batch.groups, np.random.default_rng(seed))
         draws = resamples.means(np.vstack((lost, effect[None])))
         for row in range(n + 1):
-            ends = percentile_interval(draws[:, row] / draws[:, -1], n_groups=resamples.n_groups)
-            value = float(shares[h] - shares[row])
+            drawn, value = draws[:, row] / draws[:, -1], float(shares[h] - shares[row])
+            defined = not math.isnan(percentile_interval(drawn, n_groups=resamples.n_groups).low)
+            half = reach * widening(resamples.n_groups, level) * float(drawn.std())
+            ends = (value - half, value + half) if defined else (math.nan, math.nan)
             if row < n:
                 loss[row, h] = value
-                low[row, h], high[row, h] = (0.0, 0.0) if row == h else ends[:2]
+                low[row, h], high[row, h] = (0.0, 0.0) if row == h else ends
             else:
-                other[:, h] = value, ends.low, ends.high
+                other[:, h] = value, *ends
     return CrossAgreement(
         kinds,
         n_asked,
