@@ -110,7 +110,7 @@ bench-causalgym: venv ## Compare with a checkout of the public CausalGym code: m
 	@UV_FIND_LINKS="$$PIP_FIND_LINKS" $(BIN)/uv pip install -q --python .venv-causalgym/bin/python -c .venv-causalgym/constraints.txt $(CAUSALGYM_NEEDS)
 	@$(BIN)/python benchmarks/causalgym.py --checkout "$(CAUSALGYM)" $(if $(GOLDEN),--golden $(GOLDEN)) $(MORE)
 
-bench-gpu: venv ## Print what jobs cost on a GPU for four shapes up to 8B, and how bf16 agrees with fp32 (docs/performance.md).
+bench-gpu: venv ## Print what jobs cost on a GPU for four shapes up to 8B, and how bf16 agrees with fp32 (docs/gpu.md).
 	@$(BIN)/python benchmarks/gpu.py
 	@$(BIN)/python benchmarks/gpu.py --agreement --shape gpt2 qwen2.5-0.5b gemma-2-2b
 

@@ -50,6 +50,8 @@ def test_every_tensor_moves_and_numbers_change_their_dtype(case: Subject) -> Non
         assert new.device.type == "meta" and new.shape == old.shape
         assert new.dtype == (torch.bfloat16 if old.is_floating_point() else old.dtype)
     assert moved.to(torch.device("meta"), torch.bfloat16) is moved
+    exact = tensors(plan.to(torch.device("cpu"), torch.float64))
+    assert all(torch.equal(old.to(new), new) for old, new in zip(before, exact, strict=True))
 
 
 def test_a_plan_runs_the_same_moved_beforehand_or_not(case: Subject) -> None:

@@ -24,7 +24,7 @@ are those of what enters the stream, after its own post-norm.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, cast
 
@@ -136,21 +136,44 @@ class Plan:
     dtype: torch.dtype = torch.float32
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Plan:
-        """The plan for runs on a device, in a dtype."""
+        """The plan for runs on a device, floating-point numbers in a dtype.
+
+        Each kind of numbers is moved in one copy: a plan has tens of small tensors a layer.
+        """
         if (self.device, self.dtype) == (device, dtype):
             return self
-        return replace(moved(self, device, dtype), device=device, dtype=dtype)
+        tensors = list(_tensors(self))
+        moved: dict[int, Tensor] = {}
+        for kind in {x.dtype for x in tensors}:
+            alike = [x for x in tensors if x.dtype == kind]
+            flat = torch.cat([x.flatten() for x in alike])
+            flat = flat.to(device, dtype if kind.is_floating_point else kind)
+            parts = flat.split([x.numel() for x in alike])
+            moved |= {id(x): part.view(x.shape) for x, part in zip(alike, parts, strict=True)}
+        return replace(_with_tensors(self, moved), device=device, dtype=dtype)
 
 
-def moved(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """All tensors of a part of a plan on a device, floating-point ones in a dtype."""
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """All tensors of a part of a plan."""
     if isinstance(value, Tensor):
-        return value.to(device, dtype if value.is_floating_point() else value.dtype)
+        yield value
+    elif isinstance(value, tuple):
+        for part in cast("tuple[Any, ...]", value):
+            yield from _tensors(part)
+    elif isinstance(value, Mix | SlotPlan | HeadGroup | LayerPlan | Plan):
+        for field in fields(value):
+            yield from _tensors(getattr(value, field.name))
+
+
+def _with_tensors(value: Any, moved: Mapping[int, Tensor]) -> Any:
+    """A part of a plan with other tensors in their places, by the identity of those it has."""
+    if isinstance(value, Tensor):
+        return moved[id(value)]
     if isinstance(value, tuple):
-        return tuple(moved(part, device, dtype) for part in cast("tuple[Any, ...]", value))
+        return tuple(_with_tensors(part, moved) for part in cast("tuple[Any, ...]", value))
     if isinstance(value, Mix | SlotPlan | HeadGroup | LayerPlan | Plan):
         parts = {field.name: getattr(value, field.name) for field in fields(value)}
-        return replace(value, **{name: moved(x, device, dtype) for name, x in parts.items()})
+        return replace(value, **{name: _with_tensors(x, moved) for name, x in parts.items()})
     return value
 
 
