@@ -136,21 +136,25 @@ class Plan:
     dtype: torch.dtype = torch.float32
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Plan:
-        """The plan for runs on a device, floating-point numbers in a dtype.
-
-        Each kind of numbers is moved in one copy: a plan has tens of small tensors a layer.
-        """
+        """The plan for runs on a device, floating-point numbers in a dtype."""
         if (self.device, self.dtype) == (device, dtype):
             return self
-        tensors = list(_tensors(self))
-        moved: dict[int, Tensor] = {}
-        for kind in {x.dtype for x in tensors}:
-            alike = [x for x in tensors if x.dtype == kind]
-            flat = torch.cat([x.flatten() for x in alike])
-            flat = flat.to(device, dtype if kind.is_floating_point else kind)
-            parts = flat.split([x.numel() for x in alike])
-            moved |= {id(x): part.view(x.shape) for x, part in zip(alike, parts, strict=True)}
-        return replace(_with_tensors(self, moved), device=device, dtype=dtype)
+        return replace(moved(self, device, dtype), device=device, dtype=dtype)
+
+
+def moved(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    """A part of a plan on a device, floating-point numbers in a dtype.
+
+    Each kind of numbers is moved in one copy: a plan has tens of small tensors a layer.
+    """
+    tensors, places = list(_tensors(value)), dict[int, Tensor]()
+    for kind in {x.dtype for x in tensors}:
+        alike = [x for x in tensors if x.dtype == kind]
+        flat = torch.cat([x.flatten() for x in alike])
+        flat = flat.to(device, dtype if kind.is_floating_point else kind)
+        parts = flat.split([x.numel() for x in alike])
+        places |= {id(x): part.view(x.shape) for x, part in zip(alike, parts, strict=True)}
+    return _with_tensors(value, places)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -165,15 +169,15 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(getattr(value, field.name))
 
 
-def _with_tensors(value: Any, moved: Mapping[int, Tensor]) -> Any:
+def _with_tensors(value: Any, places: Mapping[int, Tensor]) -> Any:
     """A part of a plan with other tensors in their places, by the identity of those it has."""
     if isinstance(value, Tensor):
-        return moved[id(value)]
+        return places[id(value)]
     if isinstance(value, tuple):
-        return tuple(_with_tensors(part, moved) for part in cast("tuple[Any, ...]", value))
+        return tuple(_with_tensors(part, places) for part in cast("tuple[Any, ...]", value))
     if isinstance(value, Mix | SlotPlan | HeadGroup | LayerPlan | Plan):
         parts = {field.name: getattr(value, field.name) for field in fields(value)}
-        return replace(value, **{name: _with_tensors(x, moved) for name, x in parts.items()})
+        return replace(value, **{name: _with_tensors(x, places) for name, x in parts.items()})
     return value
 
 
