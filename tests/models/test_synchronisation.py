@@ -72,9 +72,7 @@ def llama(n_layers: int) -> ma.Model:
 def jobs(n_layers: int) -> dict[str, Callable[[], object]]:
     model, generator = llama(n_layers), torch.Generator().manual_seed(0)
     clean, other = torch.randint(1, 60, (2, 6, 8), generator=generator).tolist()
-    batch = ma.Batch.from_tokens(
-        clean=clean, counterfactual=other, answers=[3] * 6, foils=[4] * 6
-    )
+    batch = ma.Batch.from_tokens(clean=clean, counterfactual=other, answers=[3] * 6, foils=[4] * 6)
     circuits, n_edges = ma.circuits, model.graph.n_edges
     scores = circuits.EAP().score(model, batch)
     ten = [scores.top(n_edges * k // 10, by="magnitude") for k in range(1, 11)]
@@ -84,9 +82,7 @@ def jobs(n_layers: int) -> dict[str, Callable[[], object]]:
         "EAP-IG-inputs": lambda: circuits.EAPIGInputs(steps=5).score(model, batch),
         "one circuit": lambda: circuits.evaluate(model, ten[0].pruned(), batch),
         "ten circuits": lambda: circuits.evaluate(model, ten, batch),
-        "mask steps": lambda: circuits.SubnetworkProbing(steps=3, batch_size=3).score(
-            model, batch
-        ),
+        "mask steps": lambda: circuits.SubnetworkProbing(steps=3, batch_size=3).score(model, batch),
     }
 
 

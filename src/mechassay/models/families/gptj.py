@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 def decode(hf: PreTrainedModel) -> Decoder:
     """The decoder of a `GPTJForCausalLM`."""
-    act, table = hf.config.activation_function, find(hf, "transformer.h.0.attn.embed_positions")
+    # From transformers 5.24 on all layers have one table.
+    shared = getattr(find(hf, "transformer"), "rotary_emb", None)
+    place = "transformer.h.0.attn" if shared is None else "transformer.rotary_emb"
+    act, table = hf.config.activation_function, find(hf, f"{place}.embed_positions")
 
     def rotary(like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         if int(positions.max()) >= len(table):
