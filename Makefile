@@ -15,6 +15,7 @@ FEW := --train-at 2 --train-limit 48 --validation-limit 24 --limit 48
 HEADS := -t ioi --train-limit 64 --validation-limit 32 --limit 64 -f dbm+pca
 VARIABLE_TRUTHS := truth-addition-trained truth-ioi-trained truth-greater-than-trained truth-mcqa-trained
 CAUSALGYM_NEEDS := numpy==1.26.4 pandas==2.2.2 pyvene==0.1.6 scikit_learn==1.5.2 scipy==1.13.1 tqdm==4.66.6 transformers==4.46.2 safetensors
+PEERS := transformer-lens==4.3.0 nnsight==0.8.1
 STUDIES := robust measure-trial gym-neox chance which-metric variance
 STUDY := $(filter $(STUDIES),$(or $(NAME),$(MAKECMDGOALS)))
 GYM := -t agr_sv_num_pp -t agr_refl_num_pp -t garden_npz_v-trans -t gss_subord -t cleft --train-limit 100 --validation-limit 40 --limit 40 --dtype bfloat16
@@ -30,7 +31,7 @@ OLDEST := tests/models tests/cli tests/test_exports.py tests/utils/test_display.
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
-.PHONY: help venv about-demo demo test test-guards test-all test-web test-oldest dist check bench bench-gpu bench-pyvene bench-causalgym accuracy suite variables variables-truths gym study $(STUDIES) dictionaries board assay docs clean
+.PHONY: help venv about-demo demo test test-guards test-all test-web test-oldest dist check bench bench-gpu bench-peers bench-pyvene bench-causalgym accuracy suite variables variables-truths gym study $(STUDIES) dictionaries board assay docs clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -96,6 +97,14 @@ bench: venv ## Print the benchmark tables, for GPT-2 small's shape and SmolLM2-1
 	@$(BIN)/python benchmarks/adversarial.py
 	@$(BIN)/python benchmarks/interventions.py
 	@$(BIN)/python benchmarks/saes.py
+
+bench-peers: venv ## Print what activation patching costs here and in two other packages, each in an environment of its own.
+	@$(BIN)/mechassay models fetch $(MODEL)
+	@for package in $(PEERS); do \
+		$(BIN)/uv venv -q --clear --python $(BIN)/python .venv-$${package%%=*} && \
+		UV_FIND_LINKS="$$PIP_FIND_LINKS" $(BIN)/uv pip install -q --python .venv-$${package%%=*}/bin/python "$$(grep '^torch==' constraints.txt)" $$package accelerate || exit 1; \
+	done
+	@$(BIN)/python benchmarks/peers.py --model $(MODEL) --python $(foreach package,$(PEERS),$(firstword $(subst =, ,$(package)))=.venv-$(firstword $(subst =, ,$(package)))/bin/python)
 
 bench-pyvene: venv ## Print the benchmark of interventions beside pyvene's, in an environment of its own.
 	@$(BIN)/uv venv -q --clear --python $(BIN)/python .venv-pyvene
@@ -185,5 +194,5 @@ docs: venv ## Build the documentation in site/, with warnings as errors.
 	@$(BIN)/zensical build --clean --strict
 
 clean: ## Remove everything that make and the tools write here.
-	@rm -rf $(VENV) .venv-pyvene .venv-causalgym demo site dist docs/generated .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) .venv-* demo site dist docs/generated .pytest_cache .ruff_cache .hypothesis
 	@find src studies tests examples tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -120,8 +120,11 @@ def default(parameter: Any) -> str:
     return f"`{value}`"
 
 
-def run_notebook(path: Path) -> Any:
+def run_notebook(path: Path, parameters: str = "") -> Any:
     """A notebook with the outputs of a new run, in a copy of its folder.
+
+    Args:
+        parameters: what the cell with the tag "parameters" says, if not its own.
 
     Raises:
         CellExecutionError: a cell raised an error.
@@ -132,6 +135,9 @@ def run_notebook(path: Path) -> Any:
     from nbclient import NotebookClient
 
     notebook = nbformat.read(path, as_version=4)
+    for part in notebook.cells:
+        if parameters and "parameters" in part.metadata.get("tags", ()):
+            part.source = parameters
     with TemporaryDirectory() as temporary:
         folder = shutil.copytree(path.parent, Path(temporary) / "notebooks")
         about = {"metadata": {"path": str(folder)}}
