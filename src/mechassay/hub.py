@@ -92,13 +92,13 @@ def push_to_hub(
         repo: OWNER/NAME; made if there is none.
         parts: values that have `save`, files, or a folder: of a run, a board, or any other.
         license: of the files, as the hub spells it: "mit", "apache-2.0"; the card has none if "".
-        private: whether a repository that is made is private.
+        private: whether a repository that is made is private; else it is as the hub makes it.
         revision: the branch; main if None.
 
     Raises:
         BadUsage: nothing to push, two parts of one name, a file that is no data, no token, or a
             repository whose card is not of this package.
-        BadFile: a damaged or edited file, a record of private examples, or what the hub refuses.
+        BadFile: an edited record, one of private examples, or what the hub refuses.
         MissingExtra: huggingface_hub is not installed.
     """
     _check_repo(repo)
@@ -161,7 +161,9 @@ def _saved(value: Any, scratch: Path) -> Path:
         )
     file = scratch / "value.safetensors"
     value.save(file)
-    return file.rename(scratch / f"{_word(kind_of(file) or type(value).__name__)}.safetensors")
+    if not kind_of(file):
+        raise BadUsage(f"A {type(value).__name__} is saved in a form of its own: push its file.")
+    return file.rename(scratch / f"{_word(kind_of(file))}.safetensors")
 
 
 def _word(text: str) -> str:
@@ -189,7 +191,7 @@ def _push(
         with quiet(), warnings.catch_warnings():
             # Values of examples may be parquet, which the client thinks a model has not.
             warnings.filterwarnings("ignore", "It seems that you are about to commit a data file")
-            api.create_repo(repo, private=private, exist_ok=True)
+            api.create_repo(repo, private=private or None, exist_ok=True)
             _check_card(repo, revision)
             commit = api.create_commit(
                 repo,
@@ -215,7 +217,7 @@ def _check_card(repo: str, revision: str | None) -> None:
     with suppress(EntryNotFoundError, RevisionNotFoundError):
         text = Path(hf_hub_download(repo, CARD, revision=revision)).read_text("utf-8")
         # A repository that was made on the hub's pages has a card of front matter alone.
-        body = text.rpartition("\n---")[2] if text.startswith("---") else text
+        body = text.partition("\n---")[2] if text.startswith("---") else text
         if LIBRARY not in text and body.strip():
             raise BadUsage(
                 f"{repo} has a {CARD} that mechassay did not write: push to a repository of its"
@@ -232,7 +234,7 @@ def _card(repo: str, files: Mapping[str, Path], license: str) -> str:
     failures = [
         Failure.model_validate_json(file.read_bytes())
         for name, file in files.items()
-        if name.split("/")[-2:-1] == ["failures"] or name.startswith("failures/")
+        if "failures" in name.split("/")[:-1] and file.suffix == ".json"
     ]
     boards = _boards_of(files)
     kinds = {name: kind_of(file) for name, file in files.items() if file.suffix == ".safetensors"}
@@ -378,14 +380,14 @@ def from_hub(repo: str, name: str = "", *, revision: str | None = None) -> Any:
     _check_repo(repo)
     with quiet():
         held = HubFiles.of(repo, revision, DATA)
+        files = set(held.sizes)
+        folders = {str(parent) for file in files for parent in PurePosixPath(file).parents} - {"."}
+        if name:
+            one_of(f"file of {repo}", name, sorted(files | folders))
         folder = cache_folder() / "hub" / repo.replace("/", "--") / held.commit
-        held.download(folder)
-    files = set(held.sizes)
-    folders = {str(parent) for file in files for parent in PurePosixPath(file).parents} - {"."}
-    if name:
-        return read_part(folder / one_of(f"file of {repo}", name, sorted(files | folders)))
-    if _whole_of(files):
-        return read_part(folder)
+        held.download(folder, within=name)
+    if name or _whole_of(files):
+        return read_part(folder / name)
     parts = [file for file in sorted(files) if _is_part(folder / file)]
     if len(parts) != 1:
         some = ", ".join(parts[:MOST_FILES]) or "none that is known"

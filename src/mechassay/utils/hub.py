@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,14 @@ REASONS = {
     "RevisionNotFoundError": "it has no such revision",
 }
 """What errors of the hub's client mean, by the names of their classes."""
+UNAUTHORIZED = 401
 
 
 def hub_reason(error: Exception) -> str:
     """Why the hub did not do what was asked, in one short line."""
+    status = getattr(getattr(error, "response", None), "status_code", 0)
+    if status == UNAUTHORIZED and type(error).__name__ not in REASONS:
+        return "it does not know the token: `hf auth login`, or HF_TOKEN"
     return REASONS.get(type(error).__name__, first_line(error)[:200].rstrip("."))
 
 
@@ -69,15 +74,21 @@ class HubFiles:
             raise BadFile(f"{name}: has no files of data ({', '.join(endings)}).")
         return HubFiles(repo, info.sha, sizes, endings)
 
-    def download(self, folder: Path) -> Path:
-        """Download all of them into a folder, which is made; those that are there already stay.
+    def download(self, folder: Path, within: str = "") -> Path:
+        """Download them into a folder, which is made; those that are there already stay.
+
+        Args:
+            within: a file or a folder of the repository, alone.
 
         Raises:
             BadFile: the hub does not give them.
         """
         from huggingface_hub import snapshot_download
 
-        patterns = [f"*{ending}" for ending in self.endings]
+        patterns = [
+            f"{escape(within)}/*{ending}" if within else f"*{ending}" for ending in self.endings
+        ]
+        patterns += [escape(within)] if within in self.sizes else []
         try:
             snapshot_download(
                 self.repo, revision=self.commit, local_dir=folder, allow_patterns=patterns
