@@ -74,6 +74,7 @@ def test_values_come_back_as_they_were(hub: StandIn, record: Record, scores: Edg
     again = ma.from_hub("me/ioi", "edge-scores.safetensors", revision=pushed.revision)
     torch.testing.assert_close(again.values, scores.values, rtol=0, atol=0, equal_nan=True)
     assert again.provenance == scores.provenance
+    assert len(hub.large) == 2  # The circuit and the scores; the record is text.
     # Of what is named, nothing else is downloaded.
     assert not [line for line in hub.asked if line.startswith("GET") and "README" in line]
     with pytest.raises(BadUsage, match="holds 3 things to read, name one of them: circuit.safet"):
@@ -250,7 +251,7 @@ def test_refusals_are_one_line(
 def test_the_commands(hub: StandIn, run: Path, tmp_path: Path) -> None:
     """In processes of their own, with the environment alone."""
     environment = {**os.environ, "HF_ENDPOINT": hub.address, "HF_HUB_OFFLINE": "0"}
-    environment |= {"HF_HOME": str(tmp_path / "home"), "HF_TOKEN": TOKEN}
+    environment |= {"HF_HUB_DISABLE_XET": "1", "HF_HOME": str(tmp_path / "home"), "HF_TOKEN": TOKEN}
 
     def typed(*words: str) -> str:
         program = [sys.executable, "-m", "mechassay", "hub", *words]

@@ -5,10 +5,9 @@
     pull("me/ioi-circuit", "ioi-circuit")                       the files
 
 A repository holds files of data (`DATA`) and a README.md, the card, in one commit; nothing that
-was there is removed. The card is the page of the records: its first sentence has the number with
-its interval, how many examples and the control, and controls that fail stand before it. Records
-are read before they are pushed: one that was edited is refused, and so is one of private
-examples.
+was there is removed. The card is the page of the records: first controls that fail, then its
+answer, numbers with their intervals, how many examples and the controls. Records are read before
+they are pushed: one that was edited is refused, and so is one of private examples.
 
 Nothing but files of data is downloaded, of one commit, into the cache; what else a repository
 holds, a pickle or code, is not. The loader of a file's kind reads it with all its checks.

@@ -258,7 +258,7 @@ def on_few(line: str) -> list[str]:
 
 
 NOT_RUN = {
-    r"models fetch|saes fetch|arxiv:|https?://": "needs the network",
+    r"models fetch|saes fetch|hub push|hub pull|arxiv:|https?://": "needs the network",
     r"gpt2|EleutherAI|microsoft|gemma|attn-only|mib-bench": "needs a model of the hub",
     r"/shared|--judge|check-change|--steps per-crit": "needs a cluster, a server or a history",
     r"-M eap-corrupted|agreement:| agreement |build results": "needs what the page adds",

@@ -1,7 +1,8 @@
 """A stand-in of the Hugging Face hub's API on loopback, for what the hub's own client calls.
 
 Repositories of models in memory, each a list of commits. A write needs the token. Answers have the
-status codes, fields and headers that the client reads; large files are taken as small ones.
+status codes, fields and headers that the client reads. Tensors are uploaded apart, as large files
+of git (LFS), not by the hub's newer protocol, which is no HTTP of this kind.
 """
 
 from __future__ import annotations
@@ -33,12 +34,14 @@ class StandIn:
         repos: of each repository its commits, by their hashes, the newest last.
         asked: "METHOD PATH" of all requests.
         cards: what was given to be validated.
+        large: files that were uploaded apart, by their SHA-256.
     """
 
     address: str = ""
     repos: dict[str, dict[str, Files]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     cards: list[str] = field(default_factory=list)
+    large: Files = field(default_factory=dict)
 
     def commit(self, repo: str, files: Files) -> str:
         """Add files to a repository, which is made; the hash of the commit."""
@@ -117,17 +120,25 @@ class _Answers(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = b""
+        while size := int(self.rfile.readline(), 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return body
+
+    def do_PUT(self) -> None:
+        self.hub.asked.append(f"PUT {self.path}")
+        self.hub.large[self.path.removeprefix("/large/")] = self._body()
+        self._send(200, b"")
+
     def do_POST(self) -> None:
         path = unquote(urlsplit(self.path).path)
         self.hub.asked.append(f"POST {path}")
-        if self.headers.get("Transfer-Encoding") == "chunked":
-            body = b""
-            while size := int(self.rfile.readline(), 16):
-                body += self.rfile.read(size)
-                self.rfile.readline()
-            self.rfile.readline()
-        else:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = self._body()
         if self.headers.get("Authorization") != f"Bearer {TOKEN}":
             self._json({"error": "Invalid username or password."}, 401)
         elif path == "/api/validate-yaml":
@@ -145,15 +156,16 @@ class _Answers(BaseHTTPRequestHandler):
                 self.hub.repos[name] = {}
                 self._json(about)
         elif match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/preupload/main", path):
-            files = json.loads(body)["files"]
-            self._json(
-                {
-                    "files": [
-                        {"path": file["path"], "uploadMode": "regular", "shouldIgnore": False}
-                        for file in files
-                    ]
-                }
-            )
+            names = [file["path"] for file in json.loads(body)["files"]]
+            modes = {name: "lfs" if name.endswith(".safetensors") else "regular" for name in names}
+            rows = [{"path": x, "uploadMode": modes[x], "shouldIgnore": False} for x in names]
+            self._json({"files": rows})
+        elif path.endswith(".git/info/lfs/objects/batch"):
+            objects = json.loads(body)["objects"]
+            for item in objects:
+                where = f"{self.hub.address}/large/{item['oid']}"
+                item["actions"] = {"upload": {"href": where}}
+            self._json({"transfer": "basic", "objects": objects})
         elif match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/commit/main", path):
             rows = [json.loads(line) for line in body.splitlines()]
             files = {
@@ -161,6 +173,11 @@ class _Answers(BaseHTTPRequestHandler):
                 for row in rows
                 if row["key"] == "file"
             }
+            for row in rows:
+                if row["key"] == "lfsFile":
+                    content = self.hub.large[row["value"]["oid"]]
+                    assert hashlib.sha256(content).hexdigest() == row["value"]["oid"]
+                    files[row["value"]["path"]] = content
             oid = self.hub.commit(match[1], files)
             url = f"{self.hub.address}/{match[1]}/commit/{oid}"
             self._json({"success": True, "commitOid": oid, "commitUrl": url})
@@ -191,6 +208,7 @@ def point_at(hub: StandIn, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Non
 
     monkeypatch.setattr(constants, "ENDPOINT", hub.address)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder / "hub-cache"))
     template = f"{hub.address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
