@@ -188,8 +188,10 @@ def _push(
     n = counted(len(files), "file")
     try:
         with quiet(), warnings.catch_warnings():
-            # Values of examples may be parquet, which the client thinks a model has not.
+            # Values of examples may be parquet, which the client thinks a model has not. What it
+            # uses itself, and is deprecated, is not for whoever pushes.
             warnings.filterwarnings("ignore", "It seems that you are about to commit a data file")
+            warnings.simplefilter("ignore", DeprecationWarning)
             api.create_repo(repo, private=private or None, exist_ok=True)
             _check_card(repo, revision)
             commit = api.create_commit(
