@@ -23,7 +23,7 @@ ROOMS = (
     *("interventions", "features", "circuits", "circuits.methods", "circuits.evaluation"),
     *("truth", "discovery", "causal_models", "variables", "gym", "adversarial", "measurement"),
     *("measurement.metrics", "saes", "saes.metrics", "claims", "documents", "judges"),
-    *("leaderboard", "reproduction", "catalog", "cli", "testing"),
+    *("leaderboard", "reproduction", "catalog", "hub", "cli", "testing"),
 )
 """The lowest first; `docs/architecture.md` has them in the same order."""
 INSIDE = {"models.families": "models"}
@@ -33,7 +33,7 @@ SEPARABLE = {
     "judges": ("reproduction.", "cli."),
     "saes": ("saes.metrics", "cli."),
     "saes.metrics": (),
-    "leaderboard": ("cli.",),
+    "leaderboard": ("hub", "cli."),
     "reproduction": ("cli.",),
 }
 """Rooms that could leave: modules that may import them, by how their names begin."""

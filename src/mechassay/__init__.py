@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from mechassay.circuits.methods import load_method
     from mechassay.discovery.job import CircuitsJob, find_circuit
     from mechassay.errors import MechassayError
+    from mechassay.hub import from_hub, pull, push_to_hub
     from mechassay.interventions.activation_patching import patch
     from mechassay.interventions.intervene import intervene
     from mechassay.interventions.intervention import Ablate, Add, Interchange, Replace, Scale
@@ -107,6 +108,7 @@ __all__ = [
     "features",
     "fetch",
     "find_circuit",
+    "from_hub",
     "generate",
     "gym",
     "intervene",
@@ -128,6 +130,8 @@ __all__ = [
     "measurement",
     "patch",
     "perplexity",
+    "pull",
+    "push_to_hub",
     "read_record",
     "run",
     "saes",
@@ -181,6 +185,7 @@ _LAZY = {
     "Template": "mechassay.tasks.template",
     "fetch": "mechassay.models.weight_files",
     "find_circuit": "mechassay.discovery.job",
+    "from_hub": "mechassay.hub",
     "generate": "mechassay.interventions.steering",
     "intervene": "mechassay.interventions.intervene",
     "list_methods": "mechassay.catalog",
@@ -198,6 +203,8 @@ _LAZY = {
     "load_truth": "mechassay.truth.ground_truth",
     "patch": "mechassay.interventions.activation_patching",
     "perplexity": "mechassay.interventions.steering",
+    "pull": "mechassay.hub",
+    "push_to_hub": "mechassay.hub",
     "read_record": "mechassay.results.reading",
     "run": "mechassay.runs.execute",
     "sites": "mechassay.interventions.site",

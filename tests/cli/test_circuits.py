@@ -373,6 +373,17 @@ def second(tmp_path: Path) -> Path:
     return tmp_path / "second.safetensors"
 
 
+def test_one_file_as_an_attribution_graph(first: Path, tmp_path: Path, run: Run) -> None:
+    done = run("circuits", "draw", f"{first}@12", "--output", tmp_path / "x.json")
+    assert done.code == 0
+    graph = json.loads((tmp_path / "x.json").read_text("utf-8"))
+    circuit = EdgeScores.load(first).top(12, by="magnitude").pruned()
+    assert sorted(name for link in graph["links"] for name in link["edges"]) == sorted(
+        circuit.names()
+    )
+    assert graph["metadata"]["slug"] == "x"
+
+
 def test_one_file_as_an_svg(first: Path, tmp_path: Path, run: Run) -> None:
     done = run("circuits", "draw", first, "--output", tmp_path / "new/x.svg", "--least", 0)
     assert done.code == 0, done.err
@@ -625,8 +636,9 @@ def test_a_circuit_without_a_path_is_drawn_empty_and_said(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["{first}", "-o", "x.gif"], "x.gif: a drawing ends in .svg, .png, .pdf or .html."),
-        (["{first}", "-o", "x"], "x: a drawing ends in .svg, .png, .pdf or .html."),
+        (["{first}", "-o", "x.gif"], "x.gif: a drawing ends in .svg, .png, .pdf, .html or .json."),
+        (["{first}", "-o", "x"], "x: a drawing ends in .svg, .png, .pdf, .html or .json."),
+        (["{first}", "{first}@3", "-o", "x.json"], "(.json) is of one circuit; got two."),
         (["none.safetensors", "-o", "x.svg"], "none.safetensors: there is no such file."),
         (["none.json", "-o", "x.svg"], "none.json: there is no such file."),
         (["{first}", "none.pt", "-o", "x.svg"], "none.pt: there is no such file."),

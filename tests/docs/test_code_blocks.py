@@ -1,7 +1,8 @@
 """Every code block of the documentation and the readme works as a reader sees it.
 
 Python blocks of a page run in order in one namespace, in an empty folder. Blocks under the comment
-`<!-- real -->` load a model that is large, and run only where it is fetched.
+`<!-- real -->` load a model that is large, and run only where it is fetched; those under
+`<!-- hub -->` run against a stand-in of the hub.
 
 By default, pages that compute with smollm2-135m (`COSTLY`) get a tiny random model in its
 place, which can do the IOI task's text; what they print is another thing, what they do is the
@@ -27,6 +28,7 @@ import pytest
 from typer.main import get_command
 
 import mechassay as ma
+from helpers.hub_stand_in import hub_on_loopback, point_at
 from mechassay.cli.main import app_for
 from mechassay.models.model import make_model
 from mechassay.models.weight_files import is_fetched
@@ -43,7 +45,7 @@ COSTLY = [
 ]
 INCLUDED = "--8<--"
 LONG = {"areas.md", "adversarial-search.md"}
-MARKS = {"real"}
+MARKS = {"real", "hub"}
 REAL_MODEL = "smollm2-135m"
 
 _BLOCK = re.compile(
@@ -95,6 +97,7 @@ def python_blocks(page: Path, *, real: bool) -> list[Block]:
         for block in blocks(page.read_text("utf-8"))
         if block.language == "python"
         and ("real" in block.marks) == real
+        and "hub" not in block.marks
         and not block.code.startswith(INCLUDED)
     ]
 
@@ -110,6 +113,17 @@ def with_python(*, real: bool) -> list[Any]:
         for page in PAGES
         if python_blocks(page, real=real)
     ]
+
+
+@pytest.mark.slow
+def test_the_code_that_needs_the_hub_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = ROOT / "docs" / "hub.md"
+    wanted = [block for block in blocks(page.read_text("utf-8")) if "hub" in block.marks]
+    monkeypatch.chdir(tmp_path)
+    with hub_on_loopback() as hub:
+        point_at(hub, monkeypatch, tmp_path)
+        run(page, wanted, {})
+    assert hub.cards
 
 
 @pytest.mark.few(6)
@@ -244,7 +258,7 @@ def on_few(line: str) -> list[str]:
 
 
 NOT_RUN = {
-    r"models fetch|saes fetch|arxiv:|https?://": "needs the network",
+    r"models fetch|saes fetch|hub push|hub pull|arxiv:|https?://": "needs the network",
     r"gpt2|EleutherAI|microsoft|gemma|attn-only|mib-bench": "needs a model of the hub",
     r"/shared|--judge|check-change|--steps per-crit": "needs a cluster, a server or a history",
     r"-M eap-corrupted|agreement:| agreement |build results": "needs what the page adds",

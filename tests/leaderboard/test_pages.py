@@ -7,9 +7,12 @@ import re
 from html import unescape
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pytest
+import yaml
+from huggingface_hub import parse_eval_result_entries
 
 import mechassay as ma
 from mechassay.errors import BadFile, BadUsage, UnknownName
@@ -161,17 +164,106 @@ def test_a_file_that_cannot_be_read_is_named(runs: Path, tmp_path: Path) -> None
     assert "broken.json" in boards.write().read_text()
 
 
+EVERY_EVAL_EVER: dict[str, Any] = {
+    "schema_version": "0.3.0",
+    "evaluation_id": str,
+    "retrieved_timestamp": str,
+    "source_metadata": {
+        "source_type": "evaluation_run",
+        "source_organization_name": str,
+        "evaluator_relationship": "other",
+    },
+    "model_info": {
+        **{"name": str, "id": str},
+        "additional_details": {
+            "deployment_type": "self_deployed",
+            "model_availability": "unknown",
+        },
+    },
+    "eval_library": {"name": "mechassay", "version": str},
+    "evaluation_results": [
+        {
+            "evaluation_name": str,
+            "source_data": {"dataset_name": str, "source_type": "other"},
+            "metric_config": {"lower_is_better": bool},
+            "score_details": {"score": float},
+        }
+    ],
+}
+"""What Every Eval Ever's schema 0.3.0 requires, and which of its words are ours."""
+TEXTS = ("additional_details", "details")
+"""Objects of it in which every value has to be a text."""
+
+
+def assert_shape(plain: Any, shape: Any) -> None:
+    if isinstance(shape, dict):
+        for name, part in shape.items():
+            assert name in plain, name
+            assert_shape(plain[name], part)
+    elif isinstance(shape, list):
+        assert plain
+        for row in plain:
+            assert_shape(row, shape[0])
+    else:
+        assert type(plain) is shape if isinstance(shape, type) else plain == shape
+
+
+def assert_texts(plain: Any, within: str = "") -> None:
+    rows = plain.items() if isinstance(plain, dict) else enumerate(plain)
+    for name, part in rows:
+        if isinstance(part, dict | list):
+            assert within not in TEXTS
+            assert_texts(part, str(name))
+        else:
+            assert within not in TEXTS or isinstance(part, str), f"{name} in {within}"
+            assert part == part and part is not None
+
+
+def test_every_eval_ever_gets_what_its_schema_asks_for(runs: Path, tmp_path: Path) -> None:
+    board = BoardsFolder.of(runs, tmp_path).boards["circuits"]
+    written = write_exchange(board, tmp_path / "exchange").files["every_eval_ever"]
+    logs = {path: json.loads(path.read_text("utf-8")) for path in written}
+    for path, log in logs.items():
+        assert_shape(log, EVERY_EVAL_EVER)
+        assert_texts(log)
+        assert log.keys() <= {*EVERY_EVAL_EVER, "evaluation_timestamp"}  # No other is allowed.
+        data, benchmark, _, model, name = path.parts[-5:]
+        assert (data, benchmark, model) == ("data", "mechassay-circuits", "truth-ioi")
+        assert UUID(name.removesuffix(".json")).version == 4
+        for result in log["evaluation_results"]:
+            details = result["score_details"]
+            for interval in details.get("uncertainty", {"confidence_interval": {}}).values():
+                if interval and isinstance(interval, dict):
+                    assert interval["lower"] <= details["score"] <= interval["upper"]
+    # The same cells have the same names.
+    again = write_exchange(board, tmp_path / "exchange").files["every_eval_ever"]
+    assert again == written
+
+
 def test_formats_of_others_hold_the_same_numbers(runs: Path, tmp_path: Path) -> None:
     board = BoardsFolder.of(runs, tmp_path).boards["circuits"]
     written = write_exchange(board, tmp_path / "exchange")
     assert written.left_out == sum(cell.value != cell.value for cell in board.cells)
-    wanted = board.find("eap/truth-ioi/truth-ioi/cpr").value
-    [file] = (tmp_path / "exchange" / "every_eval_ever").rglob("circuits-eap.json")
-    scores = {
-        each["metric_config"]["metric_name"]: each["score_details"]["score"]
-        for each in json.loads(file.read_text())["evaluation_results"]
-    }
-    assert scores["cpr@1"] == wanted
+    cell = board.find("eap/truth-ioi/truth-ioi/cpr")
+    logs = [json.loads(path.read_text()) for path in written.files["every_eval_ever"]]
+    (own,) = [log for log in logs if "/eap/" in log["evaluation_id"]]
+    metrics = [x["metric_config"]["metric_name"] for x in own["evaluation_results"]]
+    result = own["evaluation_results"][metrics.index("cpr@1")]
+    details = result["score_details"]
+    assert details["score"] == cell.value and not result["metric_config"]["lower_is_better"]
+    assert details["uncertainty"]["confidence_interval"]["lower"] == cell.low
+    assert float(details["details"]["control: random"]) == cell.controls["random"]
+    # The hub's own client reads what is written beside a model.
+    *beside, about = written.files["hugging_face"]
+    (file,) = [path for path in beside if path.name == "circuits-eap.yaml"]
+    entries = parse_eval_result_entries(yaml.safe_load(file.read_text()))
+    assert file.parent.name == ".eval_results" and len(entries) == len(own["evaluation_results"])
+    (entry,) = [entry for entry in entries if entry.task_id == "truth-ioi_cpr"]
+    assert (entry.value, entry.dataset_id) == (cell.value, "mechassay/circuits")
+    assert cell.sha256 in entry.notes and f"n={cell.n}" in entry.notes
+    tasks = yaml.safe_load(about.read_text())["tasks"]
+    assert {entry.task_id for entry in entries} <= {task["id"] for task in tasks}
+    assert all(task.keys() == {"id", "config", "split"} for task in tasks)
 
 
 def test_curves_for_mib_have_its_areas(runs: Path, tmp_path: Path) -> None:

@@ -33,7 +33,10 @@ def draw(
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", help="Drawing to write: .svg, .png, .pdf, or .html with tables."
+            "--output",
+            "-o",
+            help="Drawing to write: .svg, .png, .pdf, .html with tables, or .json (an attribution"
+            " graph for circuit-tracer and Neuronpedia).",
         ),
     ],
     circuit2: Annotated[

@@ -32,6 +32,7 @@ GROUPS = {
     "adversarial": "How badly circuits fail in the worst case.",
     "claims": "Judge claims about mechanisms: forms, language models, scores, comparison, records.",
     "leaderboard": "Boards of runs as pages, and any cell of them recomputed.",
+    "hub": "Push results to the Hugging Face hub, and pull them.",
     "measure": "Whether measurements can be trusted: reliability, d-prime, DIF, error rates.",
 }
 """Command groups and what they are for. Their modules are large and are imported when named."""

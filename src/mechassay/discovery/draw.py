@@ -1,8 +1,8 @@
 """Drawings of circuits as files: one circuit, or two circuits of one graph and what they share.
 
 Whatever a circuit specification names and needs no model can be drawn (`cut_circuits`), as SVG,
-PNG, PDF or an HTML page (`write_drawing`). Of a file that is typed without a size, this is
-drawn:
+PNG, PDF, an HTML page, or the JSON of an attribution graph (`write_drawing`). Of a file that is
+typed without a size, this is drawn:
 
     edge scores     the largest circuit of the best edges that a drawing has room for
     node scores     that of the best nodes, with all edges out of them
@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from mechassay.circuits.attribution_graph import attribution_graph
 from mechassay.circuits.circuit import Circuit, Overlap, nodes_of, overlap_of
 from mechassay.circuits.drawing import (
     LEAST_SHARE,
@@ -229,7 +230,8 @@ def _probability(p: float) -> str:
 
 
 PICTURES = (".png", ".pdf")
-DRAWINGS = (".svg", *PICTURES, ".html")
+GRAPH = ".json"
+DRAWINGS = (".svg", *PICTURES, ".html", GRAPH)
 TITLE_TWO = "Two circuits and what they share"
 READING = {
     "Boxes and lines": (
@@ -392,17 +394,26 @@ def _cut_nodes(
 
 
 def write_drawing(output: Path, cuts: Sequence[Cut], *, least: float = LEAST_SHARE) -> None:
-    """Draw one circuit, or compare two, as an SVG, a picture or a page, by the ending of `output`.
+    """Draw one circuit, or compare two, as an SVG, a picture or a page, by the ending of `output`;
+    one as an attribution graph (`.json`).
 
     Args:
         cuts: one or two.
         least: of one circuit, edges are left out whose |score| is a smaller share of the largest.
 
     Raises:
-        BadUsage: another ending, or more edges than a drawing holds.
+        BadUsage: another ending, more edges than a drawing holds, or two circuits as a graph.
         GraphMismatch: two circuits of different graphs.
     """
     check_output(output)
+    if output.suffix == GRAPH:
+        if len(cuts) == 2:
+            raise BadUsage(f"{output}: an attribution graph (.json) is of one circuit; got two.")
+        circuit, scores = cuts[0].circuit, cuts[0].scores
+        model = str(cuts[0].provenance.get("model", ""))
+        text = attribution_graph(circuit, scores, slug=output.stem, model=model)
+        write_text(output, text + "\n")
+        return
     if len(cuts) == 2 and cuts[0].circuit.graph != cuts[1].circuit.graph:
         a, b = cuts
         raise GraphMismatch(

@@ -2,12 +2,15 @@
 
 `write_exchange` writes the recomputed, public cells of a board:
 
-    Every Eval Ever       one JSON a model and row: who evaluated what with which result
-    Hugging Face          .eval_results/BOARD.yaml beside a model, a list of dataset, value, date
+    Every Eval Ever       data/mechassay-BOARD/DEVELOPER/MODEL/UUID.json, one a model and row:
+                          results with their intervals and n (its schema 0.3.0)
+    Hugging Face          MODEL/.eval_results/BOARD-ROW.yaml, what a model's repository gets: a
+                          list of data set, value, date; and eval.yaml for the data set's own
     MIB                   one JSON a row: curves of circuits, from which its board takes areas
 
 The first two name the record's hash, so a reader can find what a number came from. Undefined
-numbers are left out of formats that have no place for them, and `left_out` counts them.
+numbers are left out of formats that have no place for them, and `left_out` counts them. Neither
+has a place for controls: Every Eval Ever gets them among the details of a score, as text.
 
 `read_mib_results` reads numbers as others reported them. They are rows that stand beside
 recomputed ones and are never mixed in. MIB's board has one JSON file a submission (Mueller et
@@ -24,12 +27,15 @@ were measured on is not known, so no cell of ours is compared with them.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import yaml
@@ -49,6 +55,9 @@ SIZES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 RANKED_BY = {"cpr": "value", "cmd": "magnitude"}
 """What edges of each area are ranked by."""
 CONDITIONS = "mib-2025, as reported"
+EVERY_EVAL_EVER = "0.3.0"
+"""Version of the schema that is written."""
+LEVEL = 0.95
 
 
 def read_mib_results(path: str | Path) -> list[BoardCell]:
@@ -210,64 +219,123 @@ def _by(cells: Sequence[BoardCell], *keys: str) -> dict[tuple[str, ...], list[Bo
 def _every_eval_ever(board: Board, cells: Sequence[BoardCell], folder: Path) -> list[Path]:
     written: list[Path] = []
     for (model, row), own in _by(cells, "model", "row").items():
-        card = {
-            "evaluation_id": f"mechassay/{board.rules.name}/{model}/{row}",
-            "source_metadata": {"source_name": "mechassay", "source_version": __version__},
-            "model_info": {"name": model, "id": model},
-            "evaluation_results": [
-                {
-                    "evaluation_name": "/".join([board.rules.name, *cell.place.values()]),
-                    "evaluation_timestamp": cell.created,
-                    "metric_config": {
-                        "evaluation_description": board.rules.column(cell.column).says,
-                        "metric_name": f"{cell.column}@{cell.version}",
-                        "lower_is_better": board.rules.column(cell.column).better == "down",
-                    },
-                    "score_details": {"score": cell.value, "details": _details(cell)},
-                    "generation_config": {"additional_details": {"method": row}},
-                }
-                for cell in own
-            ],
+        newest = max(cell.created for cell in own)
+        benchmark = f"mechassay-{board.rules.name}"
+        retrieved = str(int(datetime.fromisoformat(newest).timestamp())) if newest else "0"
+        id = f"{benchmark}/{model}/{row}/{retrieved}"
+        log = {
+            "schema_version": EVERY_EVAL_EVER,
+            "evaluation_id": id,
+            "evaluation_timestamp": newest,
+            "retrieved_timestamp": retrieved,
+            "source_metadata": {
+                "source_name": board.rules.title,
+                "source_type": "evaluation_run",
+                # Who ran it is not known: the name is that of the tool.
+                "source_organization_name": "mechassay",
+                "evaluator_relationship": "other",
+            },
+            "eval_library": {"name": "mechassay", "version": __version__},
+            "model_info": {
+                "name": model,
+                "id": model,
+                "additional_details": {
+                    "deployment_type": "self_deployed",
+                    "model_availability": "unknown",
+                },
+            },
+            "evaluation_results": [_result(board, cell) for cell in own],
         }
-        path = folder / cell_name(model) / f"{board.rules.name}-{cell_name(row)}.json"
-        written.append(write_text(path, json.dumps(card, indent=1)))
+        developer, _, name = model.rpartition("/")
+        # Version 4 by its form alone: the same cells have the same name.
+        uuid = UUID(bytes=hashlib.sha256(id.encode()).digest()[:16], version=4)
+        place = folder / "data" / benchmark / (cell_name(developer) or "unknown") / cell_name(name)
+        written.append(write_text(place / f"{uuid}.json", json.dumps(log, indent=1)))
     return written
 
 
-def _details(cell: BoardCell) -> dict[str, Any]:
-    ends = {name: getattr(cell, name) for name in ("low", "high")}
-    known = {name: value for name, value in ends.items() if math.isfinite(value)}
-    return {**known, "n": cell.n, "conditions": cell.under, "record_sha256": cell.sha256}
+def _result(board: Board, cell: BoardCell) -> dict[str, Any]:
+    """A cell as one result of Every Eval Ever, whose details are all text."""
+    column = board.rules.column(cell.column)
+    place = {role: name for role, name in cell.place.items() if role != "model"}
+    details = {
+        "n": cell.n,
+        "n_undefined": cell.n_undefined,
+        **{f"control: {name}": value for name, value in cell.controls.items()},
+        "controls that fail": ", ".join(cell.failing),
+        "conditions": cell.under,
+        "record_sha256": cell.sha256,
+    }
+    known = math.isfinite(cell.low) and math.isfinite(cell.high)
+    ends = {"lower": cell.low, "upper": cell.high, "confidence_level": LEVEL}
+    return {
+        "evaluation_result_id": cell.full_id,
+        "evaluation_name": "/".join([board.rules.name, *place.values()]),
+        "evaluation_timestamp": cell.created,
+        "source_data": {
+            "dataset_name": cell.examples_of,
+            "source_type": "other",
+            "additional_details": {key: str(x) for key, x in cell.conditions.items()},
+        },
+        "metric_config": {
+            "metric_id": f"mechassay.{cell.column}",
+            "metric_name": f"{cell.column}@{cell.version}",
+            "evaluation_description": column.says,
+            "lower_is_better": column.better == "down",
+        },
+        "score_details": {
+            "score": cell.value,
+            "details": {key: str(x) for key, x in details.items() if x != ""},
+            **(
+                {"uncertainty": {"confidence_interval": ends, "num_samples": cell.n}}
+                if known
+                else {}
+            ),
+        },
+        "generation_config": {
+            **({"generation_args": {"execution_command": cell.command}} if cell.command else {}),
+            "additional_details": {"method": cell.row, "settings": cell.settings},
+        },
+    }
 
 
 def _hugging_face(board: Board, cells: Sequence[BoardCell], folder: Path) -> list[Path]:
+    """What repositories of models get, a file a row, and `eval.yaml` of the data set."""
+    dataset = f"mechassay/{board.rules.name}"
     written: list[Path] = []
-    for (model,), own in _by(cells, "model").items():
+    for (model, row), own in _by(cells, "model", "row").items():
         lines = [
             {
-                "dataset": {"id": f"mechassay/{board.rules.name}", "task_id": _task(cell)},
+                "dataset": {"id": dataset, "task_id": _task(cell)},
                 "value": cell.value,
                 "date": cell.created[:10],
-                "notes": f"{cell.row}; conditions {cell.under}; record sha256 {cell.sha256}",
-                **(
-                    {"source": {"name": "mechassay", "command": cell.command}}
-                    if cell.command
-                    else {}
-                ),
+                "notes": f"{cell.row}{_interval(cell)}; conditions {cell.under}; record sha256"
+                f" {cell.sha256}",
             }
             for cell in own
         ]
-        path = folder / cell_name(model) / ".eval_results" / f"{board.rules.name}.yaml"
-        written.append(write_text(path, yaml.safe_dump(lines, sort_keys=False)))
-    tasks = [
-        {"id": f"{task}_{column.name}", "better": column.better, "says": column.says}
-        for column in board.rules.columns
-        for task in sorted({cell.place["task"] for cell in cells if cell.column == column.name})
-    ]
-    told_tasks = {"name": board.rules.title, "evaluation_framework": "mechassay", "tasks": tasks}
-    written.append(write_text(folder / "eval.yaml", yaml.safe_dump(told_tasks, sort_keys=False)))
+        path = folder / cell_name(model) / ".eval_results" / f"{board.rules.name}-{cell_name(row)}"
+        text = yaml.safe_dump(lines, sort_keys=False)
+        written.append(write_text(path.with_name(f"{path.name}.yaml"), text))
+    says = {column.name: f"{column.says} ({column.better})" for column in board.rules.columns}
+    about = {
+        "name": board.rules.title,
+        "description": " ".join(f"{name}: {text}" for name, text in says.items()),
+        "evaluation_framework": "mechassay",
+        "tasks": [
+            {"id": task, "config": "default", "split": "test"}
+            for task in sorted({_task(cell) for cell in cells})
+        ],
+    }
+    written.append(write_text(folder / "eval.yaml", yaml.safe_dump(about, sort_keys=False)))
     return written
 
 
 def _task(cell: BoardCell) -> str:
     return f"{cell.place['task']}_{cell.column}"
+
+
+def _interval(cell: BoardCell) -> str:
+    if not (math.isfinite(cell.low) and math.isfinite(cell.high)):
+        return f", n={cell.n}"
+    return f", [{cell.low:.6g}, {cell.high:.6g}], n={cell.n}"

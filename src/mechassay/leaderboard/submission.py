@@ -30,7 +30,7 @@ from typing import Any, Literal
 
 from mechassay.circuits.graph_files import ENDINGS
 from mechassay.circuits.series import CIRCUIT_ENDINGS
-from mechassay.errors import BadFile, BadUsage, MissingExtra, first_line
+from mechassay.errors import BadFile, BadUsage
 from mechassay.leaderboard.archive import unpack
 from mechassay.leaderboard.submission_parts import (
     AlignmentParts,
@@ -44,6 +44,7 @@ from mechassay.leaderboard.submission_parts import (
 from mechassay.leaderboard.track import FILES, BoardTrack, Declaration, SubmissionKind, UploadLimits
 from mechassay.utils.display import OneLine
 from mechassay.utils.files import BESIDE, LEADS_OUT, Problem, Problems, leads_out, no_folder, whole
+from mechassay.utils.hub import HubFiles
 from mechassay.variables.alignment import HEADER
 
 DEEPEST = 8
@@ -181,34 +182,14 @@ def download(name: str, folder: Path, limits: UploadLimits) -> Path:
     match = _ID.fullmatch(name)
     if match is None:
         raise BadUsage(f"A submission on the hub is named hub:OWNER/NAME[@REVISION]; got {name!r}.")
-    try:
-        from huggingface_hub import HfApi, snapshot_download
-    except ImportError:
-        raise MissingExtra("Reading a submission from the hub", "huggingface_hub", "hub") from None
-    repo, revision = match["repo"], match["revision"]
-    try:
-        info: Any = HfApi().model_info(repo, revision=revision, files_metadata=True)
-    except Exception as error:  # Which errors the hub's clients raise is not documented.
-        raise BadFile(f"{name}: did not come from the hub ({first_line(error)[:200]}).") from None
-    sizes = {
-        sibling.rfilename: sibling.size or 0
-        for sibling in info.siblings or ()
-        if sibling.rfilename.endswith(DATA_ENDINGS)
-    }
-    total = sum(sizes.values())
-    if not sizes:
-        raise BadFile(f"{name}: has no files of data ({', '.join(DATA_ENDINGS)}).")
-    if len(sizes) > limits.files or total > limits.n_bytes:
+    held = HubFiles.of(match["repo"], match["revision"], DATA_ENDINGS, name)
+    n, total = len(held.sizes), sum(held.sizes.values())
+    if n > limits.files or total > limits.n_bytes:
         raise BadUsage(
-            f"{name}: {len(sizes):,} files, {total / 10**6:,.0f} MB; a submission has at most"
+            f"{name}: {n:,} files, {total / 10**6:,.0f} MB; a submission has at most"
             f" {limits.files:,} files, {limits.megabytes:,.0f} MB. Nothing was downloaded."
         )
-    try:
-        patterns = [f"*{ending}" for ending in DATA_ENDINGS]
-        snapshot_download(repo, revision=info.sha, local_dir=folder, allow_patterns=patterns)
-    except Exception as error:  # As above.
-        raise BadFile(f"{name}: did not come from the hub ({first_line(error)[:200]}).") from None
-    return folder
+    return held.download(folder)
 
 
 def _files_in(folder: Path, track: BoardTrack, problems: Problems) -> list[Path]:

@@ -222,8 +222,12 @@ def _find_whole(source: str) -> Resolved | None:
                 )
             raise BadFile(f"The folder {source!r} has no config.json, so it holds no model.")
         return Resolved("folder", path.name, str(path), own=True)
-    is_hub_id = source in _HUB_IDS_WITHOUT_OWNER or _HUB_ID.fullmatch(source) is not None
-    return Resolved("hub", source, source) if is_hub_id else None
+    return Resolved("hub", source, source) if is_hub_id(source) else None
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether a name has the form of a hub id; a folder of that name comes first."""
+    return name in _HUB_IDS_WITHOUT_OWNER or _HUB_ID.fullmatch(name) is not None
 
 
 def _revision(whole: Resolved, revision: str) -> Resolved:

@@ -98,13 +98,20 @@ def write_page(
     return write_text(path, render(title or page.title(records, failures), sections))
 
 
+def markdown_page(
+    records: Sequence[Record], failures: Sequence[Failure] = (), kind: str = ""
+) -> str:
+    """The words and tables of the page as Markdown; its first sentence is the answer."""
+    return markdown(_page_of_records(records, kind).sections(records, failures))
+
+
 def write_tables(
     path: Path, records: Sequence[Record], failures: Sequence[Failure] = (), kind: str = ""
 ) -> None:
     """Write the words and tables of the page as Markdown, and beside it, as CSV, every measure
     of every record, a line each.
     """
-    write_text(path, markdown(_page_of_records(records, kind).sections(records, failures)))
+    write_text(path, markdown_page(records, failures, kind))
     rows: list[Mapping[str, Any]] = []
     for record in records:
         columns = record.columns()
