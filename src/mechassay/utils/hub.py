@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from glob import escape
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mechassay.errors import BadFile, MissingExtra, first_line
@@ -53,7 +53,7 @@ class HubFiles:
             name: what messages call the repository.
 
         Raises:
-            BadFile: the hub does not say, or there are no files of data.
+            BadFile: the hub does not say, there are no files of data, or a path leads out.
             MissingExtra: huggingface_hub is not installed.
         """
         try:
@@ -72,6 +72,9 @@ class HubFiles:
         }
         if not sizes:
             raise BadFile(f"{name}: has no files of data ({', '.join(endings)}).")
+        for path in map(PurePosixPath, sizes):
+            if path.is_absolute() or ".." in path.parts:
+                raise BadFile(f"{name}: the path {str(path)!r} leads out of the repository.")
         return HubFiles(repo, info.sha, sizes, endings)
 
     def download(self, folder: Path, within: str = "") -> Path:

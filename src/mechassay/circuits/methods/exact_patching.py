@@ -418,11 +418,7 @@ class ExactTop(_EdgePatching):
         progress: Progress = BAR,
         checkpoint: Path | None = None,
     ) -> EdgeScores:
-        """See `Method.score`.
-
-        Raises:
-            As `Method.score`.
-        """
+        """See `Method.score`."""
         batch, layers = model.batch(pairs), [*range(model.graph.n_layers), -1]
         first, *others = (
             method.score(model, batch, objective, progress=progress) for method in self.inner()

@@ -404,7 +404,7 @@ def score_in_parts(
 
     Raises:
         BadUsage: the method's scores are no mean over pairs; fewer than eight groups of pairs.
-        Others as `Method.score`.
+        MechassayError: whatever `Method.score` refuses.
     """
     batch = model.batch(pairs)
     if not is_mean_of_pairs(method):
