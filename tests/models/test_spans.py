@@ -76,7 +76,7 @@ def test_circuits_of_long_prompts(
     model, batch, chosen = case.model, case.batch, circuits(case)
     whole = evaluate(model, chosen, batch, objective, progress=SILENT)
     monkeypatch.setattr(memory, "CPU_BUDGET", 1)
-    monkeypatch.setattr(memory, "EXAMPLE_BUDGET", 150 * memory.trace_bytes(model.decoder))
+    monkeypatch.setattr(memory, "EXAMPLE_BUDGET", 390 * memory.trace_bytes(model.decoder))
     # As many circuits at a time as keep their keys and values.
     assert memory.circuits_at_once(model.decoder, batch.n_tokens, model.device) < len(chosen)
     sizes = list[int]()
@@ -88,7 +88,7 @@ def test_circuits_of_long_prompts(
 
     monkeypatch.setattr(LongContrast, "other", counted)
     in_spans = evaluate(model, chosen, batch, objective, progress=SILENT)
-    assert sizes and max(sizes) <= 150
+    assert sizes and max(sizes) < 100
     np.testing.assert_allclose(in_spans, whole, rtol=0, atol=1e-10)
 
 

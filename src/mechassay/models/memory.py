@@ -21,11 +21,13 @@ from mechassay.models.decoder import Decoder
 CPU_BUDGET = 384 * 2**20
 GPU_SHARE = 0.25
 KEPT_SHARE = 0.25
-EXAMPLE_BUDGET = 4 * 2**30
-"""Of one example on a CPU: the same on all machines with twice as much free, so that a resumed job
-divides examples as before.
+EXAMPLE_BUDGET = 6 * 2**30
+"""Of one whole example on a CPU: the same on all machines with twice as much free, so that a
+resumed job divides examples as before.
 """
 EXAMPLE_SHARE = 0.5
+SPAN_SHARE = 0.25
+"""Of that; what is kept of all columns comes on top."""
 LEAST_COLUMNS = 16
 
 
@@ -201,7 +203,7 @@ def gradient_share(
 
 def circuits_at_once(decoder: Decoder, longest: int, device: torch.device) -> int:
     """Circuits whose keys and values may be kept for one example, beside what spans take."""
-    room = _example_budget(available_bytes(device), device) // 4
+    room = int(_example_budget(available_bytes(device), device) * SPAN_SHARE)
     return max(1, room // (prefix_bytes(decoder) * longest))
 
 
@@ -229,6 +231,7 @@ def _columns(
     room = _example_budget(free, device)
     if per_token * longest <= room:
         return longest
+    room = int(room * SPAN_SHARE)
     least, of_past = LEAST_COLUMNS * per_token, kept * longest
     if free is not None:
         if of_past + least > free:
