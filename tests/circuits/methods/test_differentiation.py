@@ -89,6 +89,15 @@ def test_along_a_path_spans_and_groups_of_copies_sum_to_the_whole(case: Subject)
     check_equal(case, quadrature("left", 3), 2 * 3)
 
 
+def test_groups_of_copies_of_whole_examples_sum_to_all_copies() -> None:
+    tiny, path = long_subject("gpt2"), quadrature("left", 3)
+    *expected, one = summed(tiny, path, WHOLE, LOGIT_DIFF)
+    *in_groups, several = summed(tiny, path, WHOLE._replace(copies=2), LOGIT_DIFF)
+    assert (one, several) == (1, 2)
+    for own, found in zip(expected, in_groups, strict=True):
+        torch.testing.assert_close(found, own, rtol=0, atol=1e-10 * float(own.abs().max()))
+
+
 @pytest.mark.parametrize("rules", ["gim", "attnlrp", "relp"])
 def test_other_rules_of_the_backward_pass(rules: str) -> None:
     """Their attention keeps patterns, and gradients of keys and values are scaled."""

@@ -50,21 +50,21 @@ def differentiate(
         share: how much is done at once.
         gradients_of: `ReaderGradients.of` or the like.
     """
-    if len(batch) * batch.n_tokens <= share.tokens:
-        if path is None:
+    parts: list[Quadrature | None] = [path]
+    if path is not None:
+        begins = range(0, len(path[0]), share.copies)
+        groups = [slice(begin, begin + share.copies) for begin in begins]
+        parts = [(path[0][group], path[1][group]) for group in groups]
+    if len(batch) * batch.n_tokens > share.tokens:
+        long = LongContrast.of(model.decoder, batch, max(1, share.tokens // len(batch)))
+        for part in parts:
+            _SpanRuns(long, part).differentiate(objective, gradients_of, add)
+        return
+    for part in parts:
+        if part is None:
             add(*at_clean_run(model, batch, objective, gradients_of))
         else:
-            add(*at_interpolations(model, batch, objective, *path, gradients_of))
-        return
-    long = LongContrast.of(model.decoder, batch, max(1, share.tokens // len(batch)))
-    if path is None:
-        _SpanRuns(long, None).differentiate(objective, gradients_of, add)
-        return
-    alphas, weights = path
-    for begin in range(0, len(alphas), share.copies):
-        some = slice(begin, begin + share.copies)
-        runs = _SpanRuns(long, (alphas[some], weights[some]))
-        runs.differentiate(objective, gradients_of, add)
+            add(*at_interpolations(model, batch, objective, *part, gradients_of))
 
 
 class _SpanRuns:
