@@ -2,7 +2,9 @@
 
 Absolute times are not stable from machine to machine; ratios measured in one process are. Every
 job is timed several times, alternating with the plain forward, and the median ratio is printed
-beside what it must reach. Memory is the peak of the process above the loaded model's.
+beside what it must reach. Memory is the peak of the process above the loaded model's; of long
+prompts it is that of the whole process, beside the time in multiples of plain forwards of the same
+prompts one by one.
 
     python benchmarks/bench.py [--model NAME ...] [--pairs 10] [--tokens 20] [--repeats 5]
                                [--device cuda] [--dtype bfloat16]
@@ -24,6 +26,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -32,6 +35,7 @@ from mechassay.circuits.evaluation.faithfulness import evaluate
 from mechassay.circuits.methods.eap import EAP, EAPIGInputs
 from mechassay.circuits.methods.exact_patching import ExactPatching, Patching
 from mechassay.circuits.methods.mask_learning import SubnetworkProbing
+from mechassay.circuits.methods.random import RandomPaths
 from mechassay.circuits.series import FRACTIONS
 from mechassay.models.circuit_compiler import compile_circuit
 from mechassay.models.circuit_forward import run_circuit
@@ -43,6 +47,8 @@ from mechassay.prompts.batch import Batch
 from mechassay.utils.display import SILENT
 
 SAMPLED_BLOCKS = 12
+LONG = 2, 2000
+"""Pairs, and their tokens."""
 
 
 @dataclass(frozen=True)
@@ -210,35 +216,36 @@ def ratio(run: Callable[[], object], forward: Callable[[], object], repeats: int
     return float(np.median(ratios))
 
 
+def held_memory(device: torch.device) -> float:
+    """Bytes of the process, or those that the GPU's allocator has given out."""
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device)
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
 def peak_memory(run: Callable[[], object], device: torch.device) -> float:
     """Most bytes held above what was held before: of the GPU, as its allocator counts them, or of
     the process, sampled every 5 ms.
     """
+    gc.collect()
+    base, peak, stop = held_memory(device), 0.0, threading.Event()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
         run()
-        return torch.cuda.max_memory_allocated(device) - before
-    page = resource.getpagesize()
-
-    def resident() -> int:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * page
-
-    gc.collect()
-    base, peak, stop = resident(), 0, threading.Event()
+        return torch.cuda.max_memory_allocated(device) - base
 
     def watch() -> None:
         nonlocal peak
         while not stop.wait(0.005):
-            peak = max(peak, resident())
+            peak = max(peak, held_memory(device))
 
     thread = threading.Thread(target=watch)
     thread.start()
     run()
     stop.set()
     thread.join()
-    return max(0, peak - base)
+    return max(0.0, peak - base)
 
 
 def gemm_speed(model: Model) -> float:
@@ -264,30 +271,47 @@ def forward_gflop(model: Model, batch: Batch) -> float:
     )
 
 
-def memory_in_new_process(name: str, args: argparse.Namespace) -> float:
-    """Peak memory of EAP-IG, in a process of its own so
-    that nothing is left over from other jobs.
-    """
+MEASURED: dict[str, Callable[[Model, Batch], object]] = {
+    "EAP": lambda model, batch: EAP().score(model, batch, progress=SILENT),
+    "EAP-IG": lambda model, batch: EAPIGInputs(steps=5).score(model, batch, progress=SILENT),
+    "one circuit of 1 % of edges": lambda model, batch: evaluate(
+        model, RandomPaths().draw(model.graph).top(0.01).pruned(), batch, progress=SILENT
+    ),
+}
+"""Jobs whose memory is measured; the circuit is of random paths, all of whose edges are live."""
+
+
+class Measured(NamedTuple):
+    """Bytes beyond the model's and of the whole process, and seconds of the job and of forwards."""
+
+    beyond: float
+    whole: float
+    seconds: float
+    forwards: float
+
+
+def in_new_process(
+    name: str, args: argparse.Namespace, job: str, pairs: int, tokens: int
+) -> Measured:
+    """What a job needs in a process of its own, so that nothing is left over from other jobs."""
     command = [
         sys.executable,
         __file__,
         "--model",
         name,
         "--pairs",
-        str(args.pairs),
+        str(pairs),
         "--tokens",
-        str(args.tokens),
+        str(tokens),
         "--device",
         args.device,
         "--dtype",
         args.dtype,
         "--memory",
+        job,
     ]
-    return float(
-        subprocess.run(command, capture_output=True, text=True, check=True)
-        .stdout.strip()
-        .splitlines()[-1]
-    )
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return Measured(*map(float, lines.strip().splitlines()[-1].split()))
 
 
 def device_name(model: Model) -> str:
@@ -328,24 +352,37 @@ def print_table(name: str, args: argparse.Namespace) -> None:
             f"| {job.name} | {job.public}x | {job.must}x | {job.stretch}x | **{measured:.2f}x** |\n"
         )
         sys.stdout.flush()
-    gigabytes = memory_in_new_process(name, args) / 2**30
+    gigabytes = in_new_process(name, args, "EAP-IG", args.pairs, args.tokens).beyond / 2**30
     out(
         f"| peak memory over the model's own, EAP-IG | 3.8 GB | 0.8 GB | 0.4 GB | **{gigabytes:.2f}"
         " GB** |\n"
     )
+    known, (pairs, tokens) = model.decoder.positions, LONG
+    for job in MEASURED if known is None or len(known) >= tokens else ():
+        found = in_new_process(name, args, job, pairs, tokens)
+        out(
+            f"| {job}, {pairs} pairs of {tokens:,} tokens: peak of the process, time | | 12 GB | |"
+            f" **{found.whole / 2**30:.1f} GB, {found.seconds / found.forwards:.1f}x** |\n"
+        )
+        sys.stdout.flush()
 
 
 def print_memory(name: str, args: argparse.Namespace) -> None:
-    """Peak memory of EAP-IG in bytes, after a plain forward."""
+    """What a job needs (`Measured`), after plain forwards of one example at a time."""
     model = plain_model(name, args.device, args.dtype)
     batch = random_pairs(model, args.pairs, args.tokens)
-    with torch.no_grad():
-        model.hf(batch.clean)
 
-    def run() -> object:
-        return EAPIGInputs(steps=5).score(model, batch, progress=SILENT)
+    def forwards() -> None:
+        with torch.no_grad():
+            for row in batch.clean:
+                model.hf(row[None], use_cache=False)
 
-    sys.stdout.write(f"{peak_memory(run, model.device)}\n")
+    forwards()
+    plain, held = timed(forwards), held_memory(model.device)
+    begin = time.perf_counter()
+    beyond = peak_memory(lambda: MEASURED[args.memory](model, batch), model.device)
+    seconds = time.perf_counter() - begin
+    sys.stdout.write(f"{beyond} {held + beyond} {seconds} {plain}\n")
 
 
 def main() -> None:
@@ -360,7 +397,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument(
-        "--memory", action="store_true", help="print the peak memory of EAP-IG in bytes and stop"
+        "--memory", choices=MEASURED, help="print what this job needs, in bytes and s, and stop"
     )
     args = parser.parse_args()
     for name in args.model:

@@ -13,7 +13,12 @@ from torch import Tensor
 
 from helpers.hooks import on_mlp_input
 from helpers.models import USUAL, families
-from mechassay.circuits.methods.attribution import clean_scores, interpolated_scores
+from mechassay.circuits.methods.attribution import (
+    ReaderGradients,
+    at_clean_run,
+    at_interpolations,
+    contract,
+)
 from mechassay.circuits.methods.eap import EAPIGActivations
 from mechassay.circuits.methods.exact_patching import ExactPatching
 from mechassay.models.hooks_reference import Recording, ReferenceModel, exact_precision
@@ -30,7 +35,10 @@ def case(request: pytest.FixtureRequest) -> Subject:
 def fast_scores(case: Subject, alphas: Sequence[float], weights: Sequence[float]) -> Tensor:
     graph = case.model.graph
     total = torch.zeros(graph.n_writers, graph.n_readers, dtype=torch.float64)
-    interpolated_scores(case.model, case.batch, LogitDiff(), alphas, weights, total)
+    found = at_interpolations(
+        case.model, case.batch, LogitDiff(), alphas, weights, ReaderGradients.of
+    )
+    contract(case.model, *found, total)
     return torch.where(graph.legal, total, 0.0)
 
 
@@ -51,7 +59,7 @@ def test_eap_is_the_derivative_by_each_edge(case: Subject) -> None:
         fast_scores(case, (1.0,), (1.0,)), gradient * model.graph.legal, rtol=1e-9, atol=1e-9
     )
     total = torch.zeros_like(gradient)
-    clean_scores(model, batch, LogitDiff(), total)
+    contract(model, *at_clean_run(model, batch, LogitDiff(), ReaderGradients.of), total)
     torch.testing.assert_close(
         torch.where(model.graph.legal, total, 0.0),
         gradient * model.graph.legal,

@@ -1,6 +1,7 @@
 """Families of tiny models as parameters of a test: three by default, the others marked `slow`.
 
-A random GPT-2 of the graph of GPT-2 small, which can read the tasks of the paper's circuits.
+A random GPT-2 of the graph of GPT-2 small, which can read the tasks of the paper's circuits, and
+models with long prompts.
 """
 
 from __future__ import annotations
@@ -12,16 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import transformers
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
+from mechassay.models.model import make_model
+from mechassay.prompts.batch import Batch
 from mechassay.tasks.greater_than import GreaterThan
 from mechassay.tasks.ioi import IOI
 from mechassay.tasks.task import PAPER, PAPER_MATCHED, Task
 from mechassay.testing import tiny
-from mechassay.testing.tiny import FAMILIES
+from mechassay.testing.tiny import FAMILIES, Subject
 
 QUICK = ("gpt2", "llama", "gemma2")
 """They differ in most of what a decoder can get wrong."""
@@ -33,6 +37,23 @@ def families(names: Sequence[str] = FAMILIES, quick: Sequence[str] = QUICK) -> l
     """The names, those of other families than the quick ones marked."""
     slow = pytest.mark.slow
     return [name if name in quick else pytest.param(name, marks=slow) for name in names]
+
+
+def long_subject(name: str) -> Subject:
+    """A tiny model in fp64 with two examples, of 400 tokens and of 390, which differ from column 30
+    on.
+    """
+    config = tiny.configs()[name]
+    learned = hasattr(config, "n_positions")
+    setattr(config, "n_positions" if learned else "max_position_embeddings", 512)
+    generator = torch.Generator().manual_seed(7)
+    clean, other = torch.randint(0, tiny.VOCABULARY, (2, 2, 400), generator=generator)
+    other[:, :30] = clean[:, :30]
+    mask = torch.ones_like(clean, dtype=torch.bool)
+    mask[1, :10] = False
+    answers, foils = torch.randperm(tiny.VOCABULARY, generator=generator)[:4].view(2, -1)
+    batch = Batch.from_tokens(clean, other, answers, foils, mask=mask)
+    return Subject(make_model(tiny.random_model(config, torch.float64)), batch)
 
 
 def word_tokenizer(*tasks: Task) -> transformers.PreTrainedTokenizerFast:

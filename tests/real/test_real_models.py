@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import mechassay as ma
+from mechassay.models import memory
 from mechassay.models.model import Model
 from mechassay.models.weight_files import is_fetched
 from mechassay.utils.display import SILENT
@@ -87,6 +88,33 @@ def test_ioi_circuit_of_smollm2(smollm: Model) -> None:
     assert faithfulness[2] > 1.5
     assert faithfulness[3] == pytest.approx(1.0, abs=0.1)
     assert np.abs(faithfulness[4]) < 0.1
+
+
+@pytest.mark.slow
+def test_long_prompts_in_spans_are_those_that_are_run_whole(
+    smollm: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In fp32, where sums in another order differ in the last digits: a score is a sum of 230,000
+    products (400 columns, 576 dimensions), which are rounded to 6e-8 of themselves.
+    """
+    generator = torch.Generator().manual_seed(1)
+    clean, other = torch.randint(0, 49152, (2, 1, 400), generator=generator)
+    batch = smollm.batch(ma.Batch.from_tokens(clean, other, [260], [261]))
+    jobs = (ma.circuits.EAP(), ma.circuits.EAPIGInputs(steps=5))
+    circuit = ma.circuits.RandomPaths().draw(smollm.graph).top(0.01).pruned()
+
+    def run() -> tuple[list[torch.Tensor], float]:
+        scores = [method.score(smollm, batch, progress=SILENT).values for method in jobs]
+        return scores, float(ma.circuits.evaluate(smollm, circuit, batch, progress=SILENT)[0])
+
+    whole, of_circuit = run()
+    monkeypatch.setattr(memory, "EXAMPLE_BUDGET", 390 * memory.trace_bytes(smollm.decoder))
+    assert memory.gradient_share(smollm.decoder, 1, 400, smollm.device).tokens < 100
+    in_spans, again = run()
+    for expected, found in zip(whole, in_spans, strict=True):
+        largest = float(expected.nan_to_num().abs().max())
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-4 * largest, equal_nan=True)
+    assert again == pytest.approx(of_circuit, abs=1e-3)
 
 
 @pytest.mark.slow

@@ -109,7 +109,7 @@ def test_an_interrupt_anywhere_leaves_no_part_half_counted(tmp_path: Path) -> No
 
 
 PLACES = {
-    "eap": (EAP(), gradient, "clean_scores"),
+    "eap": (EAP(), gradient, "contract"),
     "exact": (ExactPatching(layers=(0, -1)), ExactPatching, "add"),
     "exact-nodes": (ExactNodePatching(), ExactNodePatching, "add"),
     "ifr": (InformationFlowRoutes(), ifr._Shares, "add"),

@@ -60,7 +60,7 @@ from mechassay.circuits.series import CircuitSeries, Ranked, load_ranked, ranked
 from mechassay.discovery.plan import CircuitsPlan, Construction
 from mechassay.errors import BadFile, BadUsage, one_of
 from mechassay.models.forward import Constants
-from mechassay.models.memory import token_budget, trace_bytes
+from mechassay.models.memory import kept_run_bytes, token_budget
 from mechassay.models.model import Model
 from mechassay.models.objectives import load_objective
 from mechassay.prompts.batch import NO_TOKEN, Batch
@@ -755,7 +755,7 @@ def pair_tokens(model: Model, batch: Batch, row: int) -> PairTokens:
 
 def forward_seconds(model: Model, batch: Batch) -> float:
     """Seconds that a forward pass takes for one example, among as many as are run at once."""
-    budget = token_budget(trace_bytes(model.decoder), batch.n_tokens, model.device)
+    budget = token_budget(kept_run_bytes(model.decoder), batch.n_tokens, model.device)
     rows, chunk = next(iter(batch.chunks(budget)))
     took: list[float] = []
     for _ in range(2):  # The first one may also be the first of the process.

@@ -4,7 +4,8 @@ Of a compiled circuit (`models.circuit_compiler`) only the live writers are run.
 of what they wrote fill two buffers layer by layer, one for all columns and one for the last
 column. Each distinct reader's stream is the reference stream plus a sum of rows. Columns before
 the first difference of clean and reference prompts are never touched. Examples that share more
-than that share a circuit's keys and values there (`Prefix`).
+than that share a circuit's keys and values there (`Prefix`), and a long example goes on from its
+own (`run_in_spans`).
 
 A circuit in which all readers see the same writers needs no compiler (`run_shared`): one stream
 a sublayer is enough, not one a reader. `circuit_runner` takes it where many writers are live;
@@ -35,6 +36,7 @@ from mechassay.models.circuit_compiler import (
 from mechassay.models.decoder import Decoder, Projection, Readout
 from mechassay.models.forward import Contrast, queries_keys_values
 from mechassay.models.graph import Graph
+from mechassay.models.spans import LongContrast
 
 
 def shared_by_all_readers(
@@ -177,9 +179,13 @@ def circuit_runner(
     graph: Graph,
     edges: Bool[Tensor, "writers readers"],
     neurons: Bool[Tensor, "writers d_model"] | None = None,
+    *,
+    in_spans: bool = False,
 ) -> CircuitRunner:
-    """The fastest way to run a circuit."""
-    shared = None if neurons is None else shared_by_all_readers(graph, edges, neurons)
+    """The fastest way to run a circuit; `in_spans`: one that goes on from what it ran before."""
+    shared = None
+    if neurons is not None and not in_spans:
+        shared = shared_by_all_readers(graph, edges, neurons)
     if shared is not None and int(shared.any(dim=1).sum()) > SHARED_ABOVE * graph.n_writers:
         return CircuitRunner(
             decoder, lambda contrast: run_shared(decoder, contrast, graph, shared), None
@@ -213,6 +219,28 @@ def run_prefix(
     run = _CircuitRun(decoder, contrast, plan, before, is_prefix=True)
     run.layers()
     return Prefix(contrast.start + run.n_columns, run.parts, rows)
+
+
+@torch.no_grad()
+def run_in_spans(
+    long: LongContrast, runners: Sequence[CircuitRunner]
+) -> tuple[Readout, list[Readout]]:
+    """The logits at the last column of the clean run, and of circuits that were made for spans.
+
+    From span to span the keys and values of every circuit are kept.
+    """
+    prefixes: list[Prefix | None] = [None] * len(runners)
+    rows = torch.arange(len(long.batch), device=long.batch.clean.device)
+    contrasts = long.contrasts()
+    for _ in long.spans[:-1]:
+        contrast = next(contrasts)
+        for number, runner in enumerate(runners):
+            if runner.takes_prefixes:
+                prefixes[number] = runner.prefix(contrast, rows, prefixes[number])
+        del contrast
+    contrast = next(contrasts)
+    logits = [runner(contrast, prefix) for runner, prefix in zip(runners, prefixes, strict=True)]
+    return contrast.clean.readout(long.decoder), logits
 
 
 class _Changes:

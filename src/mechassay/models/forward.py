@@ -4,6 +4,8 @@ A layer, with the place of each value and its shape (`pos`: the columns that are
 
     stream    x = what enters the layer                      [stack, pos, d_model]
     q k v     projections of norm(x)                         [stack, pos, heads, d_head]
+    keys      ready to attend, after those of earlier        [stack, heads, all_pos, d_head]
+      values  columns
     z         each head's mix of values                      [stack, heads, pos, d_head]
     attended  sum over heads of W_O z, and the output bias   [stack, pos, d_model]
     middle    x + attended, after its post-norm if any       [stack, pos, d_model]
@@ -37,7 +39,9 @@ from torch import Tensor
 from mechassay.models.decoder import Context, Decoder, Readout
 from mechassay.prompts.batch import Batch
 
-Place = Literal["stream", "q", "k", "v", "z", "attended", "middle", "mlp_in", "mlp"]
+Place = Literal[
+    "stream", "q", "k", "v", "keys", "values", "z", "attended", "middle", "mlp_in", "mlp"
+]
 Edit = Callable[[Place, int, Tensor], Tensor]
 """(place, layer, value) -> the value that the run goes on with."""
 Given = Callable[[Literal["z", "mlp"], int], Tensor | None]
@@ -161,7 +165,7 @@ def queries_keys_values(
     k = decoder.rotate(layer, k, ctx, is_key=True, start=start)
     if start:
         k, v = continued(past[layer].k, k, start), continued(past[layer].v, v, start)
-    return q, k, v
+    return q, edit("keys", layer, k), edit("values", layer, v)
 
 
 def continued(
@@ -303,6 +307,12 @@ class Trace:
             self.start,
         )
 
+    def keys_and_values(self) -> Trace:
+        """What a run of later columns needs of this one: of all else no column stays."""
+        return self._with_tensors(
+            lambda x, columns: x.narrow(columns, 0, 0).clone(), lambda x: x, self.start
+        )
+
     def select(self, rows: Int[Tensor, "some"] | slice) -> Trace:
         """Some of the prompts; a slice copies nothing."""
         return self._with_tensors(lambda x, columns: x[rows], lambda x: x[rows], self.start)
@@ -382,16 +392,26 @@ class Contrast:
         return Contrast(batch, ctx, start, clean, other)
 
 
-def constant_trace(decoder: Decoder, values: Constants, ctx: Context) -> Trace:
-    """What readers would see and project if every writer wrote its constant.
+def constant_trace(
+    decoder: Decoder, values: Constants, ctx: Context, *, past: Trace | None = None, start: int = 0
+) -> Trace:
+    """What readers would see and project if every writer wrote its constant; columns as in `trace`.
 
     No component is run on these streams, the sums of constants, positions and biases.
     """
-    at = ctx.position_ids
+    at = ctx.position_ids[:, start:]
     embeds, layers = values.embed_at(at), list[LayerTrace]()
 
     def given(place: Literal["z", "mlp"], layer: int) -> Tensor:
         return values.z_at(layer, at) if place == "z" else values.mlp_at(layer, at)
 
-    final = forward(decoder, decoder.add_positions(embeds, ctx), ctx, given=given, keep=layers)
-    return Trace(embeds, tuple(layers), final)
+    final = forward(
+        decoder,
+        decoder.add_positions(embeds, ctx, start),
+        ctx,
+        start=start,
+        past=() if past is None else past.layers,
+        given=given,
+        keep=layers,
+    )
+    return Trace(embeds, tuple(layers), final, start)

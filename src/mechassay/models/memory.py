@@ -1,7 +1,9 @@
 """How many tokens to work on at once: a byte budget divided by what one token needs.
 
 On a CPU the budget is small, so that a working set stays near the caches; on a GPU it is a share of
-what is free. One example that needs more than the machine has is refused beforehand.
+what is free. A longer example is worked on whole as far as a larger budget reaches, and beyond it
+some columns at a time where a job can do that (`models.spans`). One that needs more than the
+machine has is refused beforehand.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 
@@ -18,6 +21,14 @@ from mechassay.models.decoder import Decoder
 CPU_BUDGET = 384 * 2**20
 GPU_SHARE = 0.25
 KEPT_SHARE = 0.25
+EXAMPLE_BUDGET = 6 * 2**30
+"""Of one whole example on a CPU: the same on all machines with twice as much free, so that a
+resumed job divides examples as before.
+"""
+EXAMPLE_SHARE = 0.5
+SPAN_SHARE = 0.25
+"""Of that; what is kept of all columns comes on top."""
+LEAST_COLUMNS = 16
 
 
 # Bytes that one token needs, about, by kind of run.
@@ -38,12 +49,35 @@ def stream_bytes(decoder: Decoder, width: int) -> int:
     return numbers * max(decoder.embedding.element_size(), 4) + 16 * width
 
 
-def gradient_bytes(decoder: Decoder, copies: int) -> int:
-    """Of `copies` differentiated runs that autograd keeps, and the two runs of the contrast."""
+def gradient_bytes(decoder: Decoder, copies: int, width: int) -> int:
+    """Of `copies` differentiated runs of `width` tokens, which autograd keeps, and the two runs of
+    the contrast.
+    """
     mlp, n_layers, d_model = decoder.layers[0].mlp, len(decoder.layers), decoder.d_model
     hidden = 0 if mlp is None else mlp.width * (2 if mlp.gate is None else 4)
-    kept = n_layers * (14 * d_model + hidden)
+    # Patterns of attention stay only where they are computed one by one.
+    attention = decoder.layers[0].attention
+    fused = attention.softcap is None and attention.softmax is None
+    patterns = 0 if fused else 4 * attention.n_heads * width
+    kept = n_layers * (14 * d_model + hidden + patterns)
     return (copies * kept + 2 * 9 * n_layers * d_model) * decoder.embedding.element_size()
+
+
+def past_bytes(decoder: Decoder, copies: int = 0) -> int:
+    """Of a clean and a reference run of which keys and values alone are kept, and of `copies` more,
+    whose gradients by each query head's keys and values are added up.
+    """
+    width, attention = decoder.embedding.element_size(), decoder.layers[0].attention
+    n_shared, d_head, _ = attention.k.weight.shape
+    shared, own = n_shared * width, attention.n_heads * (width + max(width, 4))
+    return 2 * len(decoder.layers) * d_head * ((2 + copies) * shared + copies * own)
+
+
+def prefix_bytes(decoder: Decoder) -> int:
+    """Of a circuit's keys and values (`models.circuit_forward.Prefix`)."""
+    attention = decoder.layers[0].attention
+    numbers = 2 * len(decoder.layers) * attention.n_heads * attention.k.weight.shape[1]
+    return numbers * decoder.embedding.element_size()
 
 
 def patching_bytes(decoder: Decoder) -> int:
@@ -114,18 +148,63 @@ def available_bytes(device: torch.device) -> int | None:
     return None
 
 
-def token_budget(per_token: int, longest: int, device: torch.device) -> int:
-    """Tokens to hold at once, at least one example of `longest` tokens.
+def token_budget(
+    per_token: int, longest: int, device: torch.device, *, kept: int | None = None
+) -> int:
+    """Tokens to hold at once, at least one example of `longest` tokens if it has to be whole.
 
     Args:
         per_token: bytes that one token needs.
         longest: tokens of the longest example.
+        kept: bytes that a token needs besides where an example is run some columns at a time; then
+            an example of more tokens than the budget is. None: examples are run whole.
 
     Raises:
         OutOfMemory: one example of `longest` tokens does not fit.
     """
-    free = check_fits(per_token, longest, device)
-    return max(longest, _budget(free, device) // max(per_token, 1))
+    if kept is None:
+        free, columns = check_fits(per_token, longest, device), longest
+    else:
+        free = available_bytes(device)
+        columns = _columns(per_token, longest, kept, free, device)
+    return max(columns, _budget(free, device) // max(per_token, 1))
+
+
+class GradientShare(NamedTuple):
+    """How much is differentiated at once.
+
+    Attributes:
+        tokens: of a chunk of examples; a longer example is run that many columns at a time.
+        copies: runs of an example.
+    """
+
+    tokens: int
+    copies: int
+
+
+def gradient_share(
+    decoder: Decoder, copies: int, longest: int, device: torch.device
+) -> GradientShare:
+    """Tokens and copies to differentiate at once, where examples need not be whole.
+
+    All copies, unless what is kept of them for one example leaves no room.
+
+    Raises:
+        OutOfMemory: one example of `longest` tokens does not fit.
+    """
+    room = _example_budget(available_bytes(device), device)
+    if gradient_bytes(decoder, copies, longest) * longest > room:
+        fitting = (n for n in range(copies, 1, -1) if past_bytes(decoder, n) * longest <= room)
+        copies = next(fitting, 1)
+    per_token = gradient_bytes(decoder, copies, longest)
+    kept = past_bytes(decoder, copies)
+    return GradientShare(token_budget(per_token, longest, device, kept=kept), copies)
+
+
+def circuits_at_once(decoder: Decoder, longest: int, device: torch.device) -> int:
+    """Circuits whose keys and values may be kept for one example, beside what spans take."""
+    room = int(_example_budget(available_bytes(device), device) * SPAN_SHARE)
+    return max(1, room // (prefix_bytes(decoder) * longest))
 
 
 def byte_budget(per_token: int, longest: int, device: torch.device) -> int:
@@ -137,15 +216,43 @@ def _budget(free: int | None, device: torch.device) -> int:
     return CPU_BUDGET if device.type == "cpu" else int((free or 0) * GPU_SHARE)
 
 
+def _example_budget(free: int | None, device: torch.device) -> int:
+    """Bytes of one example, or of some of its columns."""
+    if free is None:
+        return EXAMPLE_BUDGET
+    share = int(free * EXAMPLE_SHARE)
+    return min(EXAMPLE_BUDGET, share) if device.type == "cpu" else share
+
+
+def _columns(
+    per_token: int, longest: int, kept: int, free: int | None, device: torch.device
+) -> int:
+    """Columns of an example of `longest` tokens to work on at once; all if they fit."""
+    room = _example_budget(free, device)
+    if per_token * longest <= room:
+        return longest
+    room = int(room * SPAN_SHARE)
+    least, of_past = LEAST_COLUMNS * per_token, kept * longest
+    if free is not None:
+        if of_past + least > free:
+            raise _too_long(longest, of_past + least, free, (free - least) // kept, device)
+        room = min(room, free - of_past)
+    return max(room // per_token, LEAST_COLUMNS)
+
+
 def check_fits(per_token: int, longest: int, device: torch.device) -> int | None:
     """The free bytes of a device, if one example fits; see `token_budget`."""
     free, need = available_bytes(device), per_token * longest
     if free is not None and need > free:
-        raise OutOfMemory(
-            f"One example of {longest} tokens needs about {need / 2**30:.1f} GB; {free / 2**30:.1f}"
-            f" GB are free on {device}."
-        )
+        raise _too_long(longest, need, free, free // per_token, device)
     return free
+
+
+def _too_long(longest: int, need: int, free: int, fit: int, device: torch.device) -> OutOfMemory:
+    return OutOfMemory(
+        f"One example of {longest} tokens needs about {need / 2**30:.1f} GB; {free / 2**30:.1f} GB"
+        f" are free on {device}, enough for about {max(0, fit)} tokens."
+    )
 
 
 @contextmanager

@@ -20,9 +20,7 @@ from mechassay.circuits.methods.attribution import (
     add_products,
     at_clean_run,
     at_interpolations,
-    clean_scores,
     contract,
-    interpolated_scores,
     tapped_forward,
 )
 from mechassay.circuits.methods.eap import NAP, NAPIG, quadrature
@@ -139,8 +137,10 @@ def test_a_node_has_the_sum_of_its_edges(case: Subject) -> None:
     model, graph = case.model, case.model.graph
     alphas, weights = quadrature("left", 3)
     edges = torch.zeros(2, graph.n_writers, graph.n_readers, dtype=torch.float64)
-    clean_scores(model, case.batch, LogitDiff(), edges[0])
-    interpolated_scores(model, case.batch, LogitDiff(), alphas, weights, edges[1])
+    clean = at_clean_run(model, case.batch, LogitDiff(), ReaderGradients.of)
+    contract(model, *clean, edges[0])
+    along = at_interpolations(model, case.batch, LogitDiff(), alphas, weights, ReaderGradients.of)
+    contract(model, *along, edges[1])
     neurons = torch.stack([zeros(case), zeros(case)])
     clean_node_scores(model, case.batch, LogitDiff(), neurons[0])
     interpolated_node_scores(model, case.batch, LogitDiff(), alphas, weights, neurons[1])
@@ -269,7 +269,9 @@ def test_random_points_are_each_examples_own_and_of_no_batch(case: Subject) -> N
         within = int(digits[:8], 16) / 16**8
         drawn.add(within)
         alphas = (within / 2, (1 + within) / 2)
-        interpolated_scores(model, batch.select([row]), LogitDiff(), alphas, (0.5, 0.5), total)
+        one, gradients_of = batch.select([row]), ReaderGradients.of
+        found = at_interpolations(model, one, LogitDiff(), alphas, (0.5, 0.5), gradients_of)
+        contract(model, *found, total)
     assert len(drawn) == len(batch) and all(0 <= within < 1 for within in drawn)
     values = method.score(model, batch, progress=SILENT).values
     torch.testing.assert_close(

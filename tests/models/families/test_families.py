@@ -10,7 +10,7 @@ import torch
 import transformers
 
 import mechassay as ma
-from mechassay.circuits.methods.attribution import clean_scores
+from mechassay.circuits.methods.attribution import ReaderGradients, at_clean_run, contract
 from mechassay.errors import BadPairs, UnsupportedModel
 from mechassay.models.decoder import Experts
 from mechassay.models.families.weights import multiplied_by
@@ -170,7 +170,7 @@ def test_norms_of_all_heads_and_of_each_are_differentiated_by_rules(
     total = (logits.gather(1, batch.answers) - logits.gather(1, batch.foils)).sum()
     (expected,) = torch.autograd.grad(total, mask)
     scores = torch.zeros_like(expected[0])
-    clean_scores(model, batch, LogitDiff(), scores)
+    contract(model, *at_clean_run(model, batch, LogitDiff(), ReaderGradients.of), scores)
     torch.testing.assert_close(
         torch.where(graph.legal, scores, 0.0), expected[0] * graph.legal, rtol=1e-9, atol=1e-9
     )

@@ -24,7 +24,7 @@ from mechassay.circuits.profiles import VERSIONS, Profile
 from mechassay.circuits.scores import By
 from mechassay.circuits.series import FaithfulnessMetric, RankingCurve
 from mechassay.errors import BadUsage
-from mechassay.models.memory import token_budget, trace_bytes
+from mechassay.models.memory import kept_run_bytes, token_budget
 from mechassay.models.model import Model
 from mechassay.models.objectives import Accuracy
 from mechassay.prompts.batch import NO_TOKEN, Batch
@@ -83,7 +83,7 @@ class Preference(OneLine):
 def preference_of(model: Model, batch: Batch) -> Preference:
     """Run the clean prompts of a batch and compare answers with foils."""
     right = np.full(len(batch), np.nan)
-    budget = token_budget(trace_bytes(model.decoder), batch.n_tokens, model.device)
+    budget = token_budget(kept_run_bytes(model.decoder), batch.n_tokens, model.device)
     for rows, chunk in batch.chunks(budget):
         taken, _ = model.run(chunk)
         right[rows] = ACCURACY(taken.readout(model.decoder), chunk).double().cpu().numpy()

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -58,12 +58,20 @@ from mechassay.circuits.series import (
     kept_effects,
 )
 from mechassay.errors import BadUsage, GraphMismatch, NonFinite, one_of
-from mechassay.models.circuit_forward import circuit_runner
+from mechassay.models.circuit_forward import circuit_runner, run_in_spans
 from mechassay.models.decoder import Readout
 from mechassay.models.forward import Contrast
-from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
+from mechassay.models.memory import (
+    circuits_at_once,
+    out_of_memory_is_an_error,
+    past_bytes,
+    prefix_bytes,
+    token_budget,
+    trace_bytes,
+)
 from mechassay.models.model import Model
 from mechassay.models.objectives import Objective, ObjectiveLike, least_size, load_objective
+from mechassay.models.spans import LongContrast
 from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.stats.chance import FEW_DRAWS
 from mechassay.stats.intervals import (
@@ -79,28 +87,44 @@ def objective_per_example(
     model: Model,
     batch: Batch,
     objective: Objective,
-    runs: Sequence[Callable[[Contrast], Readout]],
+    circuits: Sequence[Circuit],
     *,
     progress: Progress,
-) -> Float[np.ndarray, "runs n"]:
-    """The objective of each example (columns) under each of `runs` (rows), in fp64.
+) -> Float[np.ndarray, "circuits n"]:
+    """The objective of each example (columns) under each of the circuits (rows), in fp64.
 
     Raises:
         NonFinite: an example's value is NaN or infinite.
         OutOfMemory: one example does not fit.
     """
-    values = np.full((len(runs), len(batch)), np.nan)
-    budget = token_budget(trace_bytes(model.decoder), batch.n_tokens, model.device)
+    values, decoder = np.full((len(circuits), len(batch)), np.nan), model.decoder
+    # Of a long example clean and reference run, and several circuits, keep keys and values alone.
+    longest, kept = batch.n_tokens, past_bytes(decoder) + prefix_bytes(decoder)
+    budget = token_budget(trace_bytes(decoder), longest, model.device, kept=kept)
+    in_spans = longest > budget
+    at_once = circuits_at_once(decoder, longest, model.device) if in_spans else len(circuits)
+    runners = [
+        circuit_runner(decoder, model.graph, one.edges, one.neurons, in_spans=in_spans)
+        for one in circuits
+    ]
+
+    def run(chunk: Batch, some: slice) -> tuple[Readout, Iterable[Readout]]:
+        if len(chunk) * chunk.n_tokens > budget:
+            long = LongContrast.of(decoder, chunk, max(1, budget // len(chunk)))
+            return run_in_spans(long, runners[some])
+        contrast = Contrast.run(decoder, chunk)
+        return contrast.clean.readout(decoder), (runner(contrast) for runner in runners[some])
+
     with (
-        progress.track(f"running {len(runs)} circuits", len(batch) * len(runs)) as advance,
+        progress.track(f"running {len(circuits)} circuits", values.size) as advance,
         out_of_memory_is_an_error("Evaluating circuits"),
+        torch.no_grad(),
     ):
         for rows, chunk in batch.chunks(budget):
-            contrast = Contrast.run(model.decoder, chunk)
-            clean = contrast.clean.readout(model.decoder) if objective.needs_clean else None
-            with torch.no_grad():
-                for number, run in enumerate(runs):
-                    result = objective(run(contrast), chunk, clean)
+            for begin in range(0, len(circuits), max(1, at_once)):
+                clean, logits = run(chunk, slice(begin, begin + at_once))
+                for number, readout in enumerate(logits, start=begin):
+                    result = objective(readout, chunk, clean if objective.needs_clean else None)
                     values[number, rows] = result.double().cpu().numpy()
                     advance(len(rows))
     if not np.isfinite(values).all():
@@ -162,10 +186,8 @@ def evaluate(
                 f"The circuit has {one.neurons.shape[1]} neurons a node; the model has"
                 f" {model.decoder.d_model}."
             )
-    decoder, graph = model.decoder, model.graph
-    runs = [circuit_runner(decoder, graph, one.edges, one.neurons) for one in circuits]
     values = objective_per_example(
-        model, model.batch(pairs), load_objective(objective), runs, progress=progress
+        model, model.batch(pairs), load_objective(objective), circuits, progress=progress
     )
     return values[0] if isinstance(circuit, Circuit) else values
 

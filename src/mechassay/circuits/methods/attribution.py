@@ -43,7 +43,15 @@ from mechassay.models.decoder import (
     Readout,
     at_least_fp32,
 )
-from mechassay.models.forward import Contrast, LayerTrace, Place, Trace, forward
+from mechassay.models.forward import (
+    Contrast,
+    Edit,
+    LayerTrace,
+    Place,
+    Trace,
+    forward,
+    unchanged,
+)
 from mechassay.models.memory import available_bytes
 from mechassay.models.model import Model
 from mechassay.models.objectives import Objective, signed
@@ -108,10 +116,12 @@ def tapped_forward(
     layer: int = 0,
     at_mlp: bool = False,
     keep: list[LayerTrace] | None = None,
+    watch: Edit = unchanged,
 ) -> Taps:
     """Run layers from `layer` on, keeping the points of differentiation; arguments as in `forward`.
 
     `keep` is filled with the run's trace, for which the last layer is computed at all columns.
+    `watch` sees all values, with a key and a value for each query head.
     """
     layers, taps = list[LayerTrace](), tuple(TappedLayer() for _ in decoder.layers)
 
@@ -129,7 +139,7 @@ def tapped_forward(
                 taps[index].post = attention.post_norm.statistics(value)
         if place in TAPPED:
             setattr(taps[index], place, value)
-        return value
+        return watch(place, index, value)
 
     stream = forward(
         decoder,
@@ -524,26 +534,6 @@ def between(other: Tensor, clean: Tensor, alpha: float | Tensor) -> Tensor:
     return other + share * (clean - other)
 
 
-def clean_scores(
-    model: Model, batch: Batch, objective: Objective, into: Float[Tensor, "writers readers"]
-) -> None:
-    """Add one batch's summed scores, with gradients at the clean run, to `into`: EAP."""
-    contract(model, *at_clean_run(model, batch, objective, ReaderGradients.of), into)
-
-
-def interpolated_scores(
-    model: Model,
-    batch: Batch,
-    objective: Objective,
-    alphas: Sequence[float | Tensor],
-    weights: Sequence[float],
-    into: Float[Tensor, "writers readers"],
-) -> None:
-    """Add one batch's summed scores, with gradients at interpolated inputs, to `into`."""
-    gradients = at_interpolations(model, batch, objective, alphas, weights, ReaderGradients.of)
-    contract(model, *gradients, into)
-
-
 def objective_total(
     decoder: Decoder,
     objective: Objective,
@@ -595,7 +585,8 @@ class WriterGradients:
         """Differentiate `total`, a sum over `times` stacked copies of the batch, at all writers."""
         layers = taps.layers
         streams = (layers[0].stream, *(x.middle for x in layers), *(x.mlp for x in layers))
-        grads = iter(torch.autograd.grad(total, [x for x in streams if x is not None]))
+        wanted = [x for x in streams if x is not None]
+        grads = iter(torch.autograd.grad(total, wanted, allow_unused=True, materialize_grads=True))
 
         def summed(x: Tensor) -> Tensor:
             return x.unflatten(0, (times, -1)).sum(0)

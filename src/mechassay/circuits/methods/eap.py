@@ -35,15 +35,12 @@ from mechassay.circuits.methods.attribution import (
     Taps,
     WriterGradients,
     add_products,
-    at_clean_run,
-    at_interpolations,
     between,
-    clean_scores,
     contract,
-    interpolated_scores,
     objective_total,
     tapped_forward,
 )
+from mechassay.circuits.methods.differentiation import Quadrature, differentiate
 from mechassay.circuits.methods.method import check_gradients, provenance_of, resumable_sum
 from mechassay.circuits.scores import EdgeScores, NeuronScores, NodeScores, Scores
 from mechassay.errors import BadUsage, one_of
@@ -51,7 +48,12 @@ from mechassay.models.decoder import Decoder, NormStatistics
 from mechassay.models.forward import Contrast, constants_of, trace
 from mechassay.models.gradients import BACKWARD, backward_model
 from mechassay.models.graph import Graph
-from mechassay.models.memory import gradient_bytes, token_budget
+from mechassay.models.memory import (
+    GradientShare,
+    gradient_bytes,
+    gradient_share,
+    token_budget,
+)
 from mechassay.models.model import Model
 from mechassay.models.objectives import Objective, ObjectiveLike, load_objective
 from mechassay.prompts.batch import Batch, PairsLike
@@ -62,8 +64,6 @@ from mechassay.utils.settings import Within, check_settings
 ScoresT = TypeVar("ScoresT", bound=Scores)
 AUTO = "auto"
 Points = Literal["left", "right", "midpoint", "gauss-legendre", "random"]
-Quadrature = tuple[tuple[float | Tensor, ...], tuple[float, ...]]
-"""Points in [0, 1], each of all examples or [batch, 1, 1], and weights that sum to 1."""
 
 
 def quadrature(points: str, steps: int) -> Quadrature:
@@ -95,6 +95,8 @@ class GradientMethod(ABC, Generic[ScoresT]):
     version: ClassVar[int] = 1
     instead: ClassVar[str] = ""
     mean_of_pairs: ClassVar[bool] = True
+    in_spans: ClassVar[bool] = True
+    """Whether long examples may be differentiated some columns at a time."""
     backward: str
 
     def __post_init__(self) -> None:
@@ -109,7 +111,14 @@ class GradientMethod(ABC, Generic[ScoresT]):
         return tuple(replace(own, backward=rules) for rules in BACKWARD)
 
     @abstractmethod
-    def add(self, model: Model, chunk: Batch, objective: Objective, into: Tensor) -> None:
+    def add(
+        self,
+        model: Model,
+        chunk: Batch,
+        objective: Objective,
+        into: Tensor,
+        share: GradientShare,
+    ) -> None:
         """Add the summed scores of some examples to `into`."""
 
     @abstractmethod
@@ -174,32 +183,44 @@ class GradientMethod(ABC, Generic[ScoresT]):
             raise BadUsage(f"{self.name} needs a differentiable objective; {chosen.name!r} is not.")
         check_gradients(self.name, model)
         zeros = torch.zeros(self.shape(model), dtype=model.accumulator, device=model.device)
-        budget = token_budget(
-            gradient_bytes(model.decoder, self.copies), batch.n_tokens, model.device
-        )
+        share = self._share(model, batch.n_tokens)
         about = provenance_of(self, model, batch, chosen)
         sums = resumable_sum(
             self.name,
-            key_of({**about, "budget": budget, "graph": model.graph.fingerprint}),
+            key_of({**about, "budget": share, "graph": model.graph.fingerprint}),
             {"total": zeros},
-            ((len(rows), chunk) for rows, chunk in batch.chunks(budget)),
-            lambda chunk, into: self.add(model, chunk, chosen, into["total"]),
+            ((len(rows), chunk) for rows, chunk in batch.chunks(share.tokens)),
+            lambda chunk, into: self.add(model, chunk, chosen, into["total"], share),
             n_units=len(batch),
             progress=progress,
             checkpoint=checkpoint,
         )
         return self.scores(model.graph, sums["total"] / len(batch), about)
 
+    def _share(self, model: Model, longest: int) -> GradientShare:
+        """How much is differentiated at once."""
+        if self.in_spans:
+            return gradient_share(model.decoder, self.copies, longest, model.device)
+        per_token = gradient_bytes(model.decoder, self.copies, longest)
+        return GradientShare(token_budget(per_token, longest, model.device), self.copies)
+
 
 class EdgeGradientMethod(GradientMethod[EdgeScores]):
     """A gradient method that scores edges."""
 
-    def add(self, model: Model, chunk: Batch, objective: Objective, into: Tensor) -> None:
+    def add(
+        self,
+        model: Model,
+        chunk: Batch,
+        objective: Objective,
+        into: Tensor,
+        share: GradientShare,
+    ) -> None:
+        def add(contrast: Contrast, gradients: ReaderGradients) -> None:
+            contract(model, contrast, gradients, into)
+
         path = self.path_of(chunk)
-        if path is None:
-            clean_scores(model, chunk, objective, into)
-        else:
-            interpolated_scores(model, chunk, objective, *path, into)
+        differentiate(model, chunk, objective, path, share, ReaderGradients.of, add)
 
     def shape(self, model: Model) -> tuple[int, int]:
         return model.graph.n_writers, model.graph.n_readers
@@ -303,9 +324,17 @@ class Conductance(EdgeGradientMethod):
     steps: Annotated[int, Within(1)] = 5
     backward: str = "plain"
     name: ClassVar[str] = "conductance"
+    in_spans: ClassVar[bool] = False
 
     @torch.no_grad()
-    def add(self, model: Model, chunk: Batch, objective: Objective, into: Tensor) -> None:
+    def add(
+        self,
+        model: Model,
+        chunk: Batch,
+        objective: Objective,
+        into: Tensor,
+        share: GradientShare,
+    ) -> None:
         if constants_of(chunk) is not None:
             raise BadUsage(f"{self.name} needs the counterfactual run; constants have none.")
         decoder, contrast = model.decoder, Contrast.run(model.decoder, chunk)
@@ -368,12 +397,20 @@ class EAPIGActivations(IntegratedMethod[EdgeScores], EdgeGradientMethod):
     points: Points = "right"
     backward: str = "plain"
     name: ClassVar[str] = "eap-ig-activations"
+    in_spans: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("reading", self.reading, get_args(Reading))
 
-    def add(self, model: Model, chunk: Batch, objective: Objective, into: Tensor) -> None:
+    def add(
+        self,
+        model: Model,
+        chunk: Batch,
+        objective: Objective,
+        into: Tensor,
+        share: GradientShare,
+    ) -> None:
         contrast = Contrast.run(model.decoder, chunk)
         add_runs = _own_runs if self.reading == "paper" else _all_runs
         add_runs(model, contrast, objective, *self.path_of(chunk), into)
@@ -565,13 +602,19 @@ class _NodeGradientMethod(GradientMethod[NeuronScores | NodeScores]):
         super().__post_init__()
         one_of("level", self.level, get_args(Level))
 
-    def add(self, model: Model, chunk: Batch, objective: Objective, into: Tensor) -> None:
+    def add(
+        self,
+        model: Model,
+        chunk: Batch,
+        objective: Objective,
+        into: Tensor,
+        share: GradientShare,
+    ) -> None:
+        def add(contrast: Contrast, gradients: WriterGradients) -> None:
+            add_products(model, contrast, gradients, into)
+
         path = self.path_of(chunk)
-        if path is None:
-            runs = at_clean_run(model, chunk, objective, WriterGradients.of)
-        else:
-            runs = at_interpolations(model, chunk, objective, *path, WriterGradients.of)
-        add_products(model, *runs, into)
+        differentiate(model, chunk, objective, path, share, WriterGradients.of, add)
 
     def shape(self, model: Model) -> tuple[int, int]:
         return model.graph.n_writers, model.decoder.d_model
