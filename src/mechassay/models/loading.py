@@ -26,6 +26,7 @@ from mechassay.errors import (
     ModelNotFetched,
     first_line,
 )
+from mechassay.models.quantised import check_quantisation
 from mechassay.models.sources import STEP, Resolved, find_source
 from mechassay.models.weight_files import (
     UNREADABLE,
@@ -111,9 +112,11 @@ def load_hf(
         BadFile: weights that are missing, incomplete, damaged or not safetensors.
         ModelNotFetched: the hub does not give the model, or the tokenizer that an attention-only
             checkpoint names.
-        UnsupportedModel: a checkpoint in TransformerLens' layout that is not attention-only.
+        UnsupportedModel: a checkpoint in TransformerLens' layout that is not attention-only, or a
+            model quantised in a way that is not read.
+        MissingExtra: a quantised model, while the package of its format is not installed.
     """
-    from transformers import AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer
 
     local = resolved.kind != "hub"
     if (folder := _lens_folder(resolved)) is not None:
@@ -130,6 +133,10 @@ def load_hf(
     with quiet():
         try:
             revision: dict[str, Any] = {"revision": resolved.revision} if resolved.revision else {}
+            config = AutoConfig.from_pretrained(
+                resolved.location, trust_remote_code=False, local_files_only=local, **revision
+            )
+            check_quantisation(resolved.name, getattr(config, "quantization_config", None))
             model: Any = load_whole(
                 resolved.location,
                 dtype=dtype,

@@ -19,13 +19,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechassay.errors import BadPairs, BadUsage, SelfCheckFailed, UnsupportedModel
+from mechassay.errors import BadPairs, BadUsage, SelfCheckFailed, UnsupportedModel, first_line
 from mechassay.models.decoder import Context, Decoder, at_least_fp32
 from mechassay.models.families import decode
 from mechassay.models.forward import Trace, trace
 from mechassay.models.graph import Graph
 from mechassay.models.loading import with_drawn_weights
+from mechassay.models.quantised import check_quantisation, shape_of, tensors_of
 from mechassay.models.sources import UNTRAINED
+from mechassay.models.stored_weights import standing_in
 from mechassay.prompts.batch import NO_TOKEN, Batch, PairsLike
 from mechassay.prompts.interchange_batch import InterchangeBatch, InterchangesLike
 from mechassay.prompts.interchanges import InterchangePair
@@ -107,7 +109,7 @@ class Model(OneLine):
                 f"{graph.n_layers}, {graph.n_heads}, {key_heads}"
             ),
             "width, vocabulary": f"{decoder.d_model:,}, {decoder.embedding.shape[0]:,}",
-            "parameters": f"{self.n_parameters:,}",
+            "parameters": f"{self.n_parameters:,} ({self.weight_bytes / 2**30:,.3f} GB)",
             "blocks": "parallel" if graph.parallel else "sequential",
             "writers, readers, edges": (
                 f"{graph.n_writers:,}, {graph.n_readers:,}, {graph.n_edges:,}"
@@ -146,7 +148,13 @@ class Model(OneLine):
     @property
     def n_parameters(self) -> int:
         """Numbers that are trained; of tied embeddings once."""
-        return sum(parameter.numel() for parameter in self.hf.parameters())
+        return sum(shape_of(parameter).numel() for parameter in self.hf.parameters())
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes that the weights take as they are stored; of tied ones once."""
+        stored = (x for parameter in self.hf.parameters() for _, x in tensors_of(parameter))
+        return sum(x.numel() * x.element_size() for x in stored)
 
     @property
     def accumulator(self) -> torch.dtype:
@@ -310,16 +318,20 @@ def make_model(
 
     Raises:
         UnsupportedModel: no family fits (the message names the module that was not found), or the
-            model is quantised or split over devices.
+            model is split over devices, or quantised in a way that is not read.
         SelfCheckFailed: the decoder does not describe this model.
     """
-    _check_plain(hf)
+    label = name or getattr(hf.config, "_name_or_path", "") or type(hf).__name__
+    _check_whole(hf)
+    settings = getattr(hf.config, "quantization_config", None)
+    if getattr(hf, "is_quantized", False):
+        check_quantisation(label, settings, getattr(hf, "quantization_method", None))
     if hasattr(hf, "set_experts_implementation") and hf.dtype == torch.float64:
         # PyTorch's product of all experts at once takes no fp64.
         hf.set_experts_implementation("eager")
     hf.eval()
-    label = name or getattr(hf.config, "_name_or_path", "") or type(hf).__name__
-    model = Model(label, hf, tokenizer, decode(hf), tuple(prepend))
+    with standing_in(hf, label, hf.dtype):
+        model = Model(label, hf, tokenizer, decode(hf), tuple(prepend))
     return replace(model, self_check=model.check()) if check else model
 
 
@@ -369,30 +381,26 @@ def load_model(
 
 
 def weights_hash(hf: PreTrainedModel) -> str:
-    """16 hex digits of the SHA-256 of all weights, with their names, shapes and type of number."""
+    """16 hex digits of the SHA-256 of all weights as they are stored, with their names, shapes and
+    type of number.
+    """
     digest = hashlib.sha256()
     for name, parameter in hf.named_parameters():
-        values = parameter.detach().cpu().contiguous().view(-1)
-        digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
-        digest.update(values.view(torch.uint8).numpy().data)
+        for part, stored in tensors_of(parameter):
+            values = stored.detach().cpu().contiguous().view(-1)
+            digest.update(f"{name}{part} {tuple(stored.shape)} {stored.dtype}".encode())
+            digest.update(values.view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]
 
 
-def _check_plain(hf: PreTrainedModel) -> None:
-    """Refuse weights that are not plain matrices on one device."""
+def _check_whole(hf: PreTrainedModel) -> None:
+    """Refuse weights that are not on one device."""
     name = type(hf).__name__
     places = {str(place) for place in (getattr(hf, "hf_device_map", None) or {}).values()}
     if len(places) > 1:
         raise UnsupportedModel(
             f"{name} is split over devices ({', '.join(sorted(places))}); load it on one, without"
             " device_map."
-        )
-    packed = next((p.dtype for p in hf.parameters() if not p.is_floating_point()), None)
-    if getattr(hf, "is_quantized", False) or packed is not None:
-        method = getattr(hf, "quantization_method", None) or packed or "unknown method"
-        raise UnsupportedModel(
-            f"{name} is quantised ({method}); load it in float32, bfloat16 or float16, or"
-            " dequantise it."
         )
 
 
@@ -446,7 +454,13 @@ def _self_check(model: Model, n_tokens: int) -> SelfCheck:
     full = torch.ones_like(tokens, dtype=torch.bool)
     ctx = decoder.context(full)
     taken = trace(decoder, decoder.embed(tokens), ctx)
-    theirs = model.hf(tokens, use_cache=False).logits[:, -1]
+    try:
+        theirs = model.hf(tokens, use_cache=False).logits[:, -1]
+    except NotImplementedError as error:
+        # A quantised tensor has not all operations that its model's modules call.
+        raise UnsupportedModel(
+            f"{model.name}: the quantised model does not run: {first_line(error)}"
+        ) from error
     logits = _relative(taken.readout(decoder).all(), theirs)
     writers_sum = _relative(sum_of_writers(decoder, taken, ctx), taken.final)
     # A padded prompt must be as the original without its padding.
