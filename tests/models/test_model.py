@@ -149,15 +149,6 @@ def test_the_device_may_be_chosen_by_itself() -> None:
         check_device("gpu")
 
 
-def test_a_split_model_is_refused() -> None:
-    hf = build("gpt2")
-    hf.hf_device_map = {"transformer.wte": 0, "transformer.h": "cpu"}
-    with pytest.raises(UnsupportedModel, match=r"split over devices \(0, cpu\); load it on one"):
-        ma.load_model(hf)
-    hf.hf_device_map = {"": "cpu"}
-    assert ma.load_model(hf).graph.n_layers == 3
-
-
 def test_weights_of_whole_numbers_are_refused() -> None:
     packed = build("llama")
     weight = packed.lm_head.weight

@@ -17,6 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -25,6 +26,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from mechassay.errors import OutOfMemory
+from mechassay.models.devices import loader
 from mechassay.models.memory import available_bytes
 from mechassay.models.quantised import maker
 
@@ -134,36 +136,55 @@ class StoredWeight(Tensor):
 
 
 @contextmanager
-def standing_in(hf: nn.Module, name: str, dtype: torch.dtype) -> Iterator[None]:
-    """Within it, a model's parameters that are quantised are stored weights.
+def standing_in(
+    hf: nn.Module, name: str, dtype: torch.dtype, device: torch.device
+) -> Iterator[None]:
+    """Within it, a model's matrices that are quantised or elsewhere are stored weights.
+
+    Vectors (norms, biases) and buffers that are elsewhere are copies on the device.
 
     Args:
         name: of the model, for messages.
         dtype: what the model computes in.
+        device: where the decoder computes.
 
     Raises:
-        UnsupportedModel: see `quantised.maker`.
+        UnsupportedModel: see `quantised.maker` and `devices.loader`.
         OutOfMemory: the values of one part do not fit.
     """
-    values, replaced = MadeValues(), list[tuple[nn.Module, str, Any]]()
-    sizes = Counter[tuple[str, torch.device]]()
+    values, replaced = MadeValues(), list[tuple[dict[str, Any], str, Any]]()
+    sizes = Counter[str]()
+
+    def stands_in(make: Callable[[], Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        outline = torch.empty(shape, dtype=dtype, device="meta")
+        sizes[part_of(path)] += outline.numel() * outline.element_size()
+        # Views are taken of the whole weight row by row, as which it must then be made.
+        origin = Origin(lambda: make().to(device, dtype).contiguous(), part_of(path), values)
+        return StoredWeight(outline, origin, device)
+
     try:
-        for path, module in hf.named_modules():
-            for key, parameter in list(module._parameters.items()):
-                held = None if parameter is None else maker(name, module, parameter, dtype)
-                if parameter is None or held is None:
+        for prefix, module in hf.named_modules():
+            held: tuple[Any, ...] = (module._parameters, module._buffers)
+            for own, key, tensor in [(x, *item) for x in held for item in x.items()]:
+                path = f"{prefix}.{key}".lstrip(".")
+                is_parameter, stored = own is module._parameters, tensor
+                if tensor is None:
                     continue
-                shape, make = held
-                outline = torch.empty(shape, dtype=dtype, device="meta")
-                part = part_of(f"{path}.{key}")
-                sizes[part, parameter.device] += outline.numel() * outline.element_size()
-                # Views are taken of the whole weight row by row, as which it must then be made.
-                whole = Origin(lambda make=make: make().contiguous(), part, values)
-                replaced.append((module, key, parameter))
-                stored: Any = StoredWeight(outline, whole, parameter.device)
-                module._parameters[key] = stored
-        for (part, device), size in sizes.items():
-            free = available_bytes(device)
+                load = loader(hf, path) if tensor.is_meta else partial(tensor.to, device)
+                small = None
+                if is_parameter and not tensor.is_meta:
+                    small = maker(name, module, tensor, dtype)
+                if small is not None:
+                    stored = stands_in(small[1], small[0], dtype)
+                elif tensor.device != device and is_parameter and tensor.ndim > 1:
+                    stored = stands_in(load, tensor.shape, tensor.dtype)
+                elif tensor.is_meta or (tensor.device != device and is_parameter):
+                    stored = load().to(device, tensor.dtype)
+                if stored is not tensor:
+                    replaced.append((own, key, tensor))
+                    own[key] = stored
+        free = available_bytes(device)
+        for part, size in sizes.items():
             if free is not None and size > free:
                 raise OutOfMemory(
                     f"{name}: the weights of {part} take {size / 2**30:.1f} GB when they are used;"
@@ -171,5 +192,5 @@ def standing_in(hf: nn.Module, name: str, dtype: torch.dtype) -> Iterator[None]:
                 )
         yield
     finally:
-        for module, key, parameter in replaced:
-            module._parameters[key] = parameter
+        for own, key, tensor in replaced:
+            own[key] = tensor
