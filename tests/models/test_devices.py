@@ -22,7 +22,7 @@ from mechassay.models.devices import check_copies, main_device, read_device_map
 from mechassay.models.model import weights_hash
 from mechassay.models.stored_weights import StoredWeight
 from mechassay.prompts.interchange_batch import InterchangeBatch
-from mechassay.testing.tiny import build, token_pairs
+from mechassay.testing.tiny import build, token_pairs, write_attn_only
 from mechassay.utils.display import SILENT
 
 accelerate = pytest.importorskip("accelerate")
@@ -195,6 +195,14 @@ def test_a_quantised_model_that_is_offloaded_is_refused(tmp_path: Path) -> None:
 def test_weights_without_values_are_refused() -> None:
     with pytest.raises(UnsupportedModel, match=r"has no values \(on meta\), and no hook"):
         ma.load_model(build("llama").to("meta"))
+
+
+def test_a_model_that_is_none_of_transformers_is_refused_apart(tmp_path: Path) -> None:
+    write_attn_only(tmp_path)
+    hf = ma.load_model(tmp_path).hf
+    next(module for module in hf.modules() if module._parameters).to("meta")
+    with pytest.raises(UnsupportedModel, match=r"LensModel is no model of transformers, and its"):
+        ma.load_model(hf)
 
 
 def test_copies_that_change_values_are_refused() -> None:

@@ -61,9 +61,18 @@ def hooks_of(module: nn.Module) -> list[Any]:
 
 
 def main_device(hf: Any) -> torch.device:
-    """The device that a model's embedding is used on, where the decoder computes."""
+    """The device that a model's embedding is used on, where the decoder computes.
+
+    Raises:
+        UnsupportedModel: the weights of a model that is none of transformers' are apart.
+    """
     if len(devices_of(hf)) == 1 and not next(hf.parameters()).is_meta:
         return next(hf.parameters()).device
+    if not hasattr(hf, "get_input_embeddings"):
+        raise UnsupportedModel(
+            f"{type(hf).__name__} is no model of transformers, and its weights are on several"
+            " devices; put it on one."
+        )
     embedding = hf.get_input_embeddings()
     device = next(
         (hook.execution_device for hook in hooks_of(embedding) if getattr(hook, "offload", False)),

@@ -345,7 +345,8 @@ def make_model(
         # PyTorch's product of all experts at once takes no fp64.
         hf.set_experts_implementation("eager")
     hf.eval()
-    with standing_in(hf, label, hf.dtype, device):
+    dtype = next(x.dtype for x in hf.parameters() if x.is_floating_point())
+    with standing_in(hf, label, dtype, device):
         decoder = decode(hf)
     if devices != {device}:
         tables = {kind: tables_on(device, table) for kind, table in decoder.rotaries.items()}
