@@ -25,7 +25,7 @@ from mechassay.prompts.interchange_batch import InterchangeBatch
 from mechassay.testing.tiny import build, token_pairs, write_attn_only
 from mechassay.utils.display import SILENT
 
-accelerate = pytest.importorskip("accelerate")
+accelerate = pytest.importorskip("accelerate", minversion="1.6")
 
 FAMILIES = ["gpt2", "neox", "gemma2", "llama", "gptj", "falcon_7b", "olmoe"]
 """With fused weights, tied embeddings, tables, buffers and experts."""
