@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import permutations
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ PLACINGS = ("auto", "balanced", "balanced_low_0", "sequential")
 _PROBE = 2**20
 
 
-def read_device_map(given: str | Path | Mapping[str, Any]) -> str | dict[str, Any]:
+def read_device_map(given: str | PathLike[str] | Mapping[str, Any]) -> str | dict[str, Any]:
     """A map by name, or from a JSON file: module -> device, "cpu" or "disk".
 
     Raises:

@@ -73,7 +73,6 @@ class StoredWeight(Tensor):
 
     _origin: Origin
 
-    @staticmethod
     def __new__(cls, like: Tensor, origin: Origin, device: torch.device) -> StoredWeight:
         """A view with the shape, strides, offset and type of `like`, which may be on meta."""
         return Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
@@ -164,10 +163,12 @@ def standing_in(
 
     try:
         for prefix, module in hf.named_modules():
-            held: tuple[Any, ...] = (module._parameters, module._buffers)
-            for own, key, tensor in [(x, *item) for x in held for item in x.items()]:
+            parameters, buffers = vars(module)["_parameters"], vars(module)["_buffers"]
+            for own, key, tensor in [
+                (x, *item) for x in (parameters, buffers) for item in x.items()
+            ]:
                 path = f"{prefix}.{key}".lstrip(".")
-                is_parameter, stored = own is module._parameters, tensor
+                is_parameter, stored = own is parameters, tensor
                 if tensor is None:
                     continue
                 load = loader(hf, path) if tensor.is_meta else partial(tensor.to, device)
