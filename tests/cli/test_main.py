@@ -328,6 +328,30 @@ def test_a_device_that_is_not_there(folder: Path, tmp_path: Path, run: Run) -> N
     assert "device must be auto, cpu" in run("models", "check", folder, "--device", "xpuu").line
 
 
+def test_a_model_is_placed_by_a_map(folder: Path, tmp_path: Path, run: Run) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    layers = {f"model.layers.{n}": "disk" for n in range(config["num_hidden_layers"])}
+    others = ("model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head")
+    places = tmp_path / "map.json"
+    places.write_text(json.dumps({**dict.fromkeys(others, "cpu"), **layers}))
+    checked = run("models", "check", folder, "--device-map", places)
+    assert checked.code == 0, checked.err
+    asked = words(folder, tmp_path / "out", "--method", "eap", "--device-map", str(places))
+    assert run(*asked).code == 0
+    assert run(*words(folder, tmp_path / "one", "--method", "eap")).code == 0
+    ours, theirs = (
+        json.loads(held(tmp_path / name, "records", "eap.json").read_text())["measures"]
+        for name in ("out", "one")
+    )
+    assert ours == theirs
+    two = run(*words(folder, tmp_path / "two", "--workers", "2", "--device-map", str(places)))
+    assert "A device map places a model over the devices of this process" in two.line
+    assert (
+        "got 'nowhere.json'"
+        in run(*words(folder, tmp_path / "x", "--device-map", "nowhere.json")).line
+    )
+
+
 def test_a_ground_truth_has_its_name_suggested(tmp_path: Path, run: Run) -> None:
     assert (
         "Did you mean 'truth-induction'?"

@@ -27,6 +27,14 @@ DeviceOption = Annotated[
     str,
     typer.Option("--device", rich_help_panel=WHERE, help="auto, cpu, cuda, cuda:1, mps."),
 ]
+DeviceMapOption = Annotated[
+    str,
+    typer.Option(
+        "--device-map",
+        rich_help_panel=WHERE,
+        help="In place of --device: auto, or a JSON file from modules to devices, cpu or disk.",
+    ),
+]
 DtypeOption = Annotated[str, typer.Option("--dtype", rich_help_panel=HOW, help=options.DTYPE.help)]
 
 
@@ -53,6 +61,7 @@ RUNNER: Mapping[str, Any] = {
         ),
     ],
     "device": DeviceOption,
+    "device_map": DeviceMapOption,
     "workers": Annotated[
         int, _where("--workers", min=1, help="Worker processes that share the cells.")
     ],
@@ -85,6 +94,7 @@ PANELS = {"planned": HOW, "free": "Limits", "secret": "Private data"}
 DEFAULTS: Mapping[str, Any] = {
     "output": None,
     "device": "cpu",
+    "device_map": "",
     "workers": 1,
     "engine": "",
     "address": "auto",

@@ -10,6 +10,7 @@ import typer
 
 from mechassay.cli.names import ENGINES
 from mechassay.errors import one_of
+from mechassay.models.devices import read_device_map
 from mechassay.models.model import check_device
 from mechassay.results.console import standard_output
 from mechassay.results.sections import failed_checks
@@ -24,6 +25,7 @@ def execute(
     *,
     output: Path | None,
     device: str,
+    device_map: str,
     workers: int,
     engine: str,
     address: str,
@@ -39,10 +41,12 @@ def execute(
     here = not (executor.remote or only_plan)
     if here:
         check_device(device)
+    if device_map:
+        read_device_map(device_map)
     output = output or default_folder(job)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        bench = prepare(job, output, device=device, here=here)
+        bench = prepare(job, output, device=device, device_map=device_map, here=here)
     for warning in caught:
         typer.echo(f"note: {warning.message}", err=True)
     for note in job.notes():

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mechassay.cli.command import DeviceOption, DtypeOption
+from mechassay.cli.command import DeviceMapOption, DeviceOption, DtypeOption
 from mechassay.cli.names import check_names
 from mechassay.cli.output import JsonOption, say, show
 
@@ -60,6 +60,7 @@ def check_model(
     ],
     dtype: DtypeOption = "float32",
     device: DeviceOption = "cpu",
+    device_map: DeviceMapOption = "",
 ) -> None:
     """Load a model and show its family, sizes, edges and self-check."""
     check_names("models", [name])
@@ -67,7 +68,7 @@ def check_model(
     from mechassay.results.console import print_tables, standard_output
     from mechassay.results.page import TextTable
 
-    model = load_model(name, dtype=dtype, device=device)
+    model = load_model(name, dtype=dtype, device=device, device_map=device_map or None)
     facts = TextTable.of(model.name, ("fact", "value"), model.facts.items(), words=True)
     print_tables([facts], standard_output())
     typer.echo("The model describes itself correctly.")

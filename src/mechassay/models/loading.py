@@ -12,10 +12,15 @@ from __future__ import annotations
 
 import copy
 import shutil
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from difflib import get_close_matches
+from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
+from weakref import finalize
 
 import torch
 
@@ -23,9 +28,11 @@ from mechassay.errors import (
     BadFile,
     BadUsage,
     MechassayError,
+    MissingExtra,
     ModelNotFetched,
     first_line,
 )
+from mechassay.models.quantised import check_quantisation
 from mechassay.models.sources import STEP, Resolved, find_source
 from mechassay.models.weight_files import (
     UNREADABLE,
@@ -99,7 +106,11 @@ _TOKENIZER_FILES = (
 
 
 def load_hf(
-    resolved: Resolved, *, dtype: torch.dtype, device: torch.device | str
+    resolved: Resolved,
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    device_map: str | Mapping[str, Any] | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
     """Load the model, frozen and in evaluation mode, and its tokenizer.
 
@@ -107,16 +118,32 @@ def load_hf(
     with the model is run. A checkpoint without tokenizer files has the tokenizer of the folder that
     it is in; for another folder without them, the tokenizer is None.
 
+    Args:
+        device_map: where accelerate places modules, in place of `device`.
+
     Raises:
-        BadFile: weights that are missing, incomplete, damaged or not safetensors.
+        BadFile: weights that are missing, incomplete, damaged or not safetensors, or a device map
+            that does not fit.
+        BadUsage: a device map of a model that transformers does not load whole.
         ModelNotFetched: the hub does not give the model, or the tokenizer that an attention-only
             checkpoint names.
-        UnsupportedModel: a checkpoint in TransformerLens' layout that is not attention-only.
+        UnsupportedModel: a checkpoint in TransformerLens' layout that is not attention-only, or a
+            model quantised in a way that is not read.
+        MissingExtra: a quantised model, while the package of its format is not installed.
     """
-    from transformers import AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer
 
     local = resolved.kind != "hub"
-    if (folder := _lens_folder(resolved)) is not None:
+    folder = _lens_folder(resolved)
+    if device_map is not None:
+        if folder is not None or resolved.untrained:
+            raise BadUsage(
+                f"{resolved.name}: a device map needs a model whose weights transformers loads;"
+                " put this one on one device."
+            )
+        if find_spec("accelerate") is None:
+            raise MissingExtra("A device map", "accelerate", "devices")
+    if folder is not None:
         from mechassay.models.families.transformer_lens import read_checkpoint
 
         checkpoint: Any = read_checkpoint(folder, dtype)
@@ -127,15 +154,24 @@ def load_hf(
     if local:
         _require_safetensors(Path(resolved.location))
     tokenizer: Any = None
-    with quiet():
+    with quiet(), ExitStack() as undo:
         try:
             revision: dict[str, Any] = {"revision": resolved.revision} if resolved.revision else {}
+            config = AutoConfig.from_pretrained(
+                resolved.location, trust_remote_code=False, local_files_only=local, **revision
+            )
+            check_quantisation(resolved.name, getattr(config, "quantization_config", None))
+            placed: dict[str, Any] = {}
+            if device_map is not None:
+                offloaded = undo.enter_context(TemporaryDirectory("-mechassay"))
+                placed = {"device_map": device_map, "offload_folder": offloaded}
             model: Any = load_whole(
                 resolved.location,
                 dtype=dtype,
                 use_safetensors=True,
                 local_files_only=local,
                 **revision,
+                **placed,
             )
             if (words := _tokenizer_of(resolved)) is not None:
                 tokenizer = AutoTokenizer.from_pretrained(
@@ -143,12 +179,16 @@ def load_hf(
                 )
         except UNREADABLE as error:
             raise _refusal(resolved, error) from error
+        if device_map is not None:
+            # What was put on disk stays as long as the model.
+            finalize(model, undo.pop_all().close)
     if resolved.untrained:
         model = with_drawn_weights(model, resolved.name)
     if getattr(model.config, "attn_logit_softcapping", None):
         # Some versions of transformers leave the cap out in their fused attention.
         model.set_attn_implementation("eager")
-    return model.eval().requires_grad_(False).to(device), tokenizer
+    model.eval().requires_grad_(False)
+    return model if device_map is not None else model.to(device), tokenizer
 
 
 def _require_safetensors(folder: Path) -> None:

@@ -19,13 +19,24 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechassay.errors import BadPairs, BadUsage, SelfCheckFailed, UnsupportedModel
+from mechassay.errors import BadPairs, BadUsage, SelfCheckFailed, UnsupportedModel, first_line
 from mechassay.models.decoder import Context, Decoder, at_least_fp32
+from mechassay.models.devices import (
+    check_copies,
+    devices_of,
+    loader,
+    main_device,
+    parameters_of,
+    read_device_map,
+    tables_on,
+)
 from mechassay.models.families import decode
 from mechassay.models.forward import Trace, trace
 from mechassay.models.graph import Graph
 from mechassay.models.loading import with_drawn_weights
+from mechassay.models.quantised import check_quantisation, shape_of, tensors_of
 from mechassay.models.sources import UNTRAINED
+from mechassay.models.stored_weights import standing_in
 from mechassay.prompts.batch import NO_TOKEN, Batch, PairsLike
 from mechassay.prompts.interchange_batch import InterchangeBatch, InterchangesLike
 from mechassay.prompts.interchanges import InterchangePair
@@ -107,7 +118,7 @@ class Model(OneLine):
                 f"{graph.n_layers}, {graph.n_heads}, {key_heads}"
             ),
             "width, vocabulary": f"{decoder.d_model:,}, {decoder.embedding.shape[0]:,}",
-            "parameters": f"{self.n_parameters:,}",
+            "parameters": f"{self.n_parameters:,} ({self.weight_bytes / 2**30:,.3f} GB)",
             "blocks": "parallel" if graph.parallel else "sequential",
             "writers, readers, edges": (
                 f"{graph.n_writers:,}, {graph.n_readers:,}, {graph.n_edges:,}"
@@ -146,7 +157,13 @@ class Model(OneLine):
     @property
     def n_parameters(self) -> int:
         """Numbers that are trained; of tied embeddings once."""
-        return sum(parameter.numel() for parameter in self.hf.parameters())
+        return sum(shape_of(parameter).numel() for _, parameter in parameters_of(self.hf))
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes that the weights take as they are stored; of tied ones once."""
+        stored = (x for _, own in parameters_of(self.hf) for _, x in tensors_of(own))
+        return sum(x.numel() * x.element_size() for x in stored)
 
     @property
     def accumulator(self) -> torch.dtype:
@@ -310,16 +327,31 @@ def make_model(
 
     Raises:
         UnsupportedModel: no family fits (the message names the module that was not found), or the
-            model is quantised or split over devices.
-        SelfCheckFailed: the decoder does not describe this model.
+            model is quantised in a way that is not read, or quantised and offloaded.
+        SelfCheckFailed: the decoder does not describe this model, or copies between its devices
+            change values.
     """
-    _check_plain(hf)
+    label = name or getattr(hf.config, "_name_or_path", "") or type(hf).__name__
+    devices, device = devices_of(hf), main_device(hf)
+    check_copies((device, *sorted(devices - {device, torch.device("meta")}, key=str)))
+    settings = getattr(hf.config, "quantization_config", None)
+    if getattr(hf, "is_quantized", False):
+        check_quantisation(label, settings, getattr(hf, "quantization_method", None))
+        if torch.device("meta") in devices:
+            raise UnsupportedModel(
+                f"{label} is quantised and offloaded; quantise it, or offload it, or use more GPUs."
+            )
     if hasattr(hf, "set_experts_implementation") and hf.dtype == torch.float64:
         # PyTorch's product of all experts at once takes no fp64.
         hf.set_experts_implementation("eager")
     hf.eval()
-    label = name or getattr(hf.config, "_name_or_path", "") or type(hf).__name__
-    model = Model(label, hf, tokenizer, decode(hf), tuple(prepend))
+    dtype = next(x.dtype for x in hf.parameters() if x.is_floating_point())
+    with standing_in(hf, label, dtype, device):
+        decoder = decode(hf)
+    if devices != {device}:
+        tables = {kind: tables_on(device, table) for kind, table in decoder.rotaries.items()}
+        decoder = replace(decoder, rotaries=tables)
+    model = Model(label, hf, tokenizer, decoder, tuple(prepend))
     return replace(model, self_check=model.check()) if check else model
 
 
@@ -328,6 +360,7 @@ def load_model(
     *,
     dtype: str | torch.dtype = "float32",
     device: str | torch.device = "cpu",
+    device_map: str | PathLike[str] | Mapping[str, Any] | None = None,
     tokenizer: Any = None,
     prepend_bos: bool = False,
 ) -> Model:
@@ -340,6 +373,8 @@ def load_model(
             revision: "gym-neox@step128". Behind "untrained:" any of them has random weights.
         dtype: "float32", "float64", "bfloat16" or "float16".
         device: where to put it; "auto" is a GPU if there is one.
+        device_map: in its place, where each module goes: "auto", a map from modules to devices,
+            "cpu" or "disk", or a JSON file of one. A model in memory keeps its own.
         tokenizer: for a model in memory; otherwise the source's own.
         prepend_bos: put the tokenizer's BOS token before every prompt where the tokenizer does not
             (TransformerLens, and with it MIB's code, does so for GPT-2).
@@ -347,7 +382,7 @@ def load_model(
     Raises:
         UnknownName, ModelNotFetched, BadFile, MissingExtra: see `models.sources`.
         UnsupportedModel, SelfCheckFailed: its family is not read, or not rightly.
-        BadUsage: no such dtype or device.
+        BadUsage: no such dtype, device or device map.
     """
     if not isinstance(source, str | PathLike):
         if not hasattr(source, "config"):
@@ -355,45 +390,34 @@ def load_model(
                 "load_model takes a name, a path or a Hugging Face model in memory; got"
                 f" {briefly(source)}."
             )
+        if device_map is not None:
+            raise BadUsage("device_map is for models that are loaded; one in memory has its own.")
         return make_model(source, tokenizer, prepend=_bos(tokenizer, prepend_bos))
     from mechassay.models.loading import load_hf, resolve
 
     if isinstance(dtype, str):
         dtype = check_dtype(dtype)
     device = check_device(device)
+    placing = None if device_map is None else read_device_map(device_map)
     resolved = resolve(fspath(source))
-    hf, own = load_hf(resolved, dtype=dtype, device=device)
+    hf, own = load_hf(resolved, dtype=dtype, device=device, device_map=placing)
     tokenizer = tokenizer or own
     model = make_model(hf, tokenizer, name=resolved.name, prepend=_bos(tokenizer, prepend_bos))
     return replace(model, weights=weights_hash(hf)) if resolved.own else model
 
 
 def weights_hash(hf: PreTrainedModel) -> str:
-    """16 hex digits of the SHA-256 of all weights, with their names, shapes and type of number."""
+    """16 hex digits of the SHA-256 of all weights as they are stored, with their names, shapes and
+    type of number.
+    """
     digest = hashlib.sha256()
-    for name, parameter in hf.named_parameters():
-        values = parameter.detach().cpu().contiguous().view(-1)
-        digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
-        digest.update(values.view(torch.uint8).numpy().data)
+    for name, parameter in parameters_of(hf):
+        parameter = loader(hf, name)().to(parameter.dtype) if parameter.is_meta else parameter
+        for part, stored in tensors_of(parameter):
+            values = stored.detach().cpu().contiguous().view(-1)
+            digest.update(f"{name}{part} {tuple(stored.shape)} {stored.dtype}".encode())
+            digest.update(values.view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]
-
-
-def _check_plain(hf: PreTrainedModel) -> None:
-    """Refuse weights that are not plain matrices on one device."""
-    name = type(hf).__name__
-    places = {str(place) for place in (getattr(hf, "hf_device_map", None) or {}).values()}
-    if len(places) > 1:
-        raise UnsupportedModel(
-            f"{name} is split over devices ({', '.join(sorted(places))}); load it on one, without"
-            " device_map."
-        )
-    packed = next((p.dtype for p in hf.parameters() if not p.is_floating_point()), None)
-    if getattr(hf, "is_quantized", False) or packed is not None:
-        method = getattr(hf, "quantization_method", None) or packed or "unknown method"
-        raise UnsupportedModel(
-            f"{name} is quantised ({method}); load it in float32, bfloat16 or float16, or"
-            " dequantise it."
-        )
 
 
 def check_dtype(name: str) -> torch.dtype:
@@ -446,7 +470,15 @@ def _self_check(model: Model, n_tokens: int) -> SelfCheck:
     full = torch.ones_like(tokens, dtype=torch.bool)
     ctx = decoder.context(full)
     taken = trace(decoder, decoder.embed(tokens), ctx)
-    theirs = model.hf(tokens, use_cache=False).logits[:, -1]
+    try:
+        theirs = model.hf(tokens, use_cache=False).logits[:, -1]
+    except (NotImplementedError, KeyError) as error:
+        # A quantised tensor has not all operations that its model's modules call; what is tied to
+        # a weight elsewhere was put on disk by nobody.
+        raise UnsupportedModel(
+            f"{model.name}: the model itself does not run as it is quantised or placed:"
+            f" {type(error).__name__}: {first_line(error)}"
+        ) from error
     logits = _relative(taken.readout(decoder).all(), theirs)
     writers_sum = _relative(sum_of_writers(decoder, taken, ctx), taken.final)
     # A padded prompt must be as the original without its padding.

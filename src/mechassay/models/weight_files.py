@@ -25,6 +25,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import logging
 import os
 import re
 import shutil
@@ -220,19 +221,23 @@ def load_whole(source: str, **options: Any) -> PreTrainedModel:
 
 @contextlib.contextmanager
 def quiet() -> Generator[None]:
-    """No progress bars and no log below an error from transformers and huggingface_hub."""
+    """No progress bars and no log below an error from transformers, its hub and accelerate."""
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
     from huggingface_hub.utils import logging as hub_log
     from transformers.utils import logging as log
 
     level, hub_level = log.get_verbosity(), hub_log.get_verbosity()
     bars, no_hub_bars = log.is_progress_bar_enabled(), are_progress_bars_disabled()
+    placing = logging.getLogger("accelerate")
+    placing_level = placing.level
+    placing.setLevel(logging.ERROR)
     log.set_verbosity_error()
     hub_log.set_verbosity_error()
     log.disable_progress_bar()  # the hub's too, as does its counterpart below
     try:
         yield
     finally:
+        placing.setLevel(placing_level)
         log.set_verbosity(level)
         hub_log.set_verbosity(hub_level)
         if bars:

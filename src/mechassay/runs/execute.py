@@ -121,6 +121,7 @@ def prepare(
     output: str | Path,
     *,
     device: str = "cpu",
+    device_map: str = "",
     models: Mapping[str, Model] | None = None,
     tasks: Mapping[str, Task] | None = None,
     progress: Progress = BAR,
@@ -137,7 +138,8 @@ def prepare(
         asked = getattr(job, what, ()) if what in known else (getattr(job, what[:-1], ""),)
         for name in sorted(given - set(asked)):
             raise BadUsage(f"{what} has {name!r}, which the job does not name.")
-    bench = Bench(RunFolder(Path(output)), device, progress, models=models, tasks=tasks)
+    folder = RunFolder(Path(output))
+    bench = Bench(folder, device, progress, device_map=device_map, models=models, tasks=tasks)
     check_ranges(job)
     job.check(bench)
     if here:
@@ -392,8 +394,13 @@ def named_device(bench: Bench) -> str:
     """The device for workers elsewhere, which load what they need by name.
 
     Raises:
-        BadUsage: the bench holds objects, which do not travel.
+        BadUsage: the bench holds objects, which do not travel, or has a device map.
     """
+    if bench.device_map:
+        raise BadUsage(
+            "A device map places a model over the devices of this process: run it here, with one"
+            f" worker; got device_map={bench.device_map!r}."
+        )
     if bench.holds_objects:
         raise BadUsage(
             "Models and tasks that are objects stay in this process: run with the executor Here,"

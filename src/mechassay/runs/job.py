@@ -402,6 +402,7 @@ class Bench:
     """What a worker holds: the folder, the last model, and what the cells of one key share.
 
     Args:
+        device_map: where modules of models are placed, in place of `device`.
         models, tasks: objects that stand for names of the plan, in this process alone.
     """
 
@@ -411,10 +412,12 @@ class Bench:
         device: str = "cpu",
         progress: Progress = BAR,
         *,
+        device_map: str = "",
         models: Mapping[str, Model] | None = None,
         tasks: Mapping[str, Task] | None = None,
     ) -> None:
         self.folder, self.device, self.progress = folder, device, progress
+        self.device_map = device_map
         self._models, self._tasks = dict(models or {}), dict(tasks or {})
         self._last: tuple[tuple[Any, ...], Model | MechassayError] | None = None
         self._shares, self._shared = "", dict[str, Any]()
@@ -447,7 +450,13 @@ class Bench:
         if self._last is None or self._last[0] != key:
             self._last = None  # The old model goes before the new one comes.
             try:
-                model = load_model(name, dtype=dtype, device=self.device, prepend_bos=prepend_bos)
+                model = load_model(
+                    name,
+                    dtype=dtype,
+                    device=self.device,
+                    device_map=self.device_map or None,
+                    prepend_bos=prepend_bos,
+                )
                 self._last = key, model
             except MechassayError as error:
                 self._last = key, error

@@ -48,7 +48,7 @@ from mechassay.errors import (
 from mechassay.interventions.site import Site, SiteLike, load_site
 from mechassay.models.forward import Place, forward
 from mechassay.models.memory import token_budget, trace_bytes
-from mechassay.models.model import Model
+from mechassay.models.model import Model, weights_hash
 from mechassay.models.weight_files import cache_folder, pip_download, require_sha256
 from mechassay.utils.checkpoint import key_of
 from mechassay.utils.display import BAR, Advance, OneLine, Progress
@@ -460,7 +460,7 @@ def store_activations(
     settings = settings or StoreSettings()
     at = load_site(site).at("all").check(model)
     check_documents(corpus)
-    weights = weights_hash(model)
+    weights = weights_hash(model.hf)
     about: dict[str, Any] = {
         "model": model.name,
         "weights": weights,
@@ -551,15 +551,6 @@ def _heads(site: Site, value: Tensor) -> Tensor:
         return value
     heads = list(site.heads) or list(range(value.shape[1]))
     return value[:, heads].transpose(1, 2).flatten(2)
-
-
-def weights_hash(model: Model) -> str:
-    """SHA-256 of a model's weights, by name."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.hf.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def _cut(
