@@ -50,6 +50,23 @@ def word_tokenizer(*tasks: Task) -> transformers.PreTrainedTokenizerFast:
     )
 
 
+def write_reading_gpt2(folder: Path) -> Path:
+    """Write a random GPT-2 of two layers and two heads that reads IOI."""
+    hf, tokenizer = tiny.with_words()
+    config = transformers.GPT2Config(
+        vocab_size=hf.config.vocab_size,
+        bos_token_id=0,
+        eos_token_id=0,
+        n_positions=64,
+        n_embd=24,
+        n_layer=2,
+        n_head=2,
+    )
+    tiny.random_model(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
 def write_small_gpt2(folder: Path) -> Path:
     """Write the model; its tokenizer knows the words of IOI and greater-than."""
     ioi = (IOI(), IOI(words=PAPER), IOI(words=PAPER_MATCHED))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
-import transformers
 from huggingface_hub import constants
 
+from helpers.models import write_reading_gpt2
 from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.reproduction import costs
 from mechassay.reproduction.comparison import comparisons_of
@@ -25,7 +25,6 @@ from mechassay.results.records import Measure
 from mechassay.runs.execute import Here, prepare, run
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import Bench, Results
-from mechassay.testing import tiny
 from mechassay.utils.display import SILENT
 
 OFFLINE = "HF_HUB_OFFLINE"
@@ -34,20 +33,7 @@ OFFLINE = "HF_HUB_OFFLINE"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random GPT-2 that reads IOI."""
-    path = tmp_path_factory.mktemp("models") / "random-gpt2"
-    hf, tokenizer = tiny.with_words()
-    config = transformers.GPT2Config(
-        vocab_size=hf.config.vocab_size,
-        bos_token_id=0,
-        eos_token_id=0,
-        n_positions=64,
-        n_embd=24,
-        n_layer=2,
-        n_head=2,
-    )
-    tiny.random_model(config).save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
+    return write_reading_gpt2(tmp_path_factory.mktemp("models") / "random-gpt2")
 
 
 @pytest.fixture
