@@ -329,12 +329,12 @@ def test_columns_that_no_chosen_table_has_are_told(tmp_path: Path) -> None:
 
 # Features
 
-TASK = "truth-mcqa"
+TASK = "truth-ioi"
 
 
 def features(folder: Path, **sites: Any) -> str:
     fit = Fit({load_site(site): own for site, own in sites.items()})
-    about = (TASK, "answer_pointer", f"{TASK}-trained")
+    about = (TASK, "answer", f"{TASK}-trained")
     return str(VariableAlignment(*about, fit=fit).save(folder))
 
 
@@ -342,11 +342,11 @@ def features(folder: Path, **sites: Any) -> str:
 def test_what_exchanges_everything_gains_nothing_and_what_exchanges_nothing_loses(
     tmp_path: Path,
 ) -> None:
-    """At one site of a ground truth that answers multiple choices."""
-    site, truth = "resid.1@last", f"{TASK}-trained"
-    of = {"task": TASK, "variable": "answer_pointer", "model": "truth"}
+    """At the home of a variable of a ground truth."""
+    site, truth = "resid.2@last", f"{TASK}-trained"
+    of = {"task": TASK, "variable": "answer", "model": "truth"}
     shape = {**published("mib").models["gpt2"], "dtype": "float32"}
-    value = Published("3", "DAS", "mcqa.answer_pointer/truth", "mib_mean", "77", of, "full-vector")
+    value = Published("3", "DAS", "ioi.answer/truth", "mib_mean", "77", of, "full-vector")
     wish = Wish(value, shape, truth, own=True, limit=12, seed=0)
     width = load_model(truth).decoder.d_model
     rows: dict[str, dict[str, Any]] = {}
