@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +35,13 @@ def families(names: Sequence[str] = FAMILIES, quick: Sequence[str] = QUICK) -> l
     return [name if name in quick else pytest.param(name, marks=slow) for name in names]
 
 
-def word_tokenizer(*tasks: Task) -> transformers.PreTrainedTokenizerFast:
+def word_tokenizer(
+    *tasks: Task, splits: Sequence[str] = ("test",)
+) -> transformers.PreTrainedTokenizerFast:
     """A tokenizer of the words of some tasks' examples, and one that begins prompts."""
     words: set[str] = set()
-    for task in tasks:
-        for example in islice(task.generate("test", 0), 5000):
+    for task, split in product(tasks, splits):
+        for example in islice(task.generate(split, 0), 5000):
             for prompt in (example.prompt, *example.counterfactuals.values()):
                 words |= set(re.findall(r"\w+|[^\w\s]+", prompt.text))
     vocabulary = {word: number for number, word in enumerate(["[UNK]", "[BOS]", *sorted(words)])}

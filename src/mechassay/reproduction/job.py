@@ -102,6 +102,12 @@ class ReproductionJob(ReproductionPlan, Job):
                     f"Circuits of others stand in tables of mib alone; got {self.paper}."
                 )
             artefacts_in(name, source)
+        chosen = self.source.chosen(self.tables, self.columns)
+        rows = {value.row for table in chosen for value in table.values}
+        names = {text.partition("=")[0] for text in self.artefacts}
+        for row in self.rows:
+            if row not in rows | names:
+                raise UnknownName("row", row, sorted(rows | names))
 
     def notes(self) -> Sequence[str]:
         """See `Job.notes`."""
@@ -118,6 +124,9 @@ class ReproductionJob(ReproductionPlan, Job):
         """All that the folders of others hold."""
         named = (text.partition("=") for text in self.artefacts)
         return [held for name, _, source in named for held in artefacts_in(name, source)]
+
+    def _wants(self, row: str) -> bool:
+        return not self.rows or row in self.rows
 
     def _column(self, artefact: Artefact) -> list[Published]:
         """The published numbers of an artefact's column, of the chosen tables."""
@@ -136,13 +145,13 @@ class ReproductionJob(ReproductionPlan, Job):
         calculated = [
             Cell(f"{CALCULATED}/{cell_name(own.name)}", {"what": own.name}, CALCULATED)
             for own in CALCULATIONS[self.paper]
-            if not self.columns and (not self.tables or numbers & set(own.tables))
+            if not (self.columns or self.rows) and (not self.tables or numbers & set(own.tables))
         ]
         reasons = Counter(
             (table.table, table.title, value.unmapped or table.unmapped)
             for table in chosen
             for value in table.values
-            if value.unmapped or table.unmapped
+            if (value.unmapped or table.unmapped) and self._wants(value.row)
         )
         unmapped = [
             Cell(
@@ -162,7 +171,7 @@ class ReproductionJob(ReproductionPlan, Job):
             for table in chosen
             if table.job
             for value in table.values
-            if value.of and not value.unmapped
+            if value.of and not value.unmapped and self._wants(value.row)
         )
         models = list(self.source.models)
         run = [
@@ -186,7 +195,7 @@ class ReproductionJob(ReproductionPlan, Job):
                 {"column": own.column, "key": own.row, "job": own.kind, GIVEN: own.sha256},
             )
             for own in self._artefacts()
-            if (published_values := self._column(own))
+            if (published_values := self._column(own)) and self._wants(own.row.partition("/")[0])
         ]
         return sorted(
             [*run, *given], key=lambda cell: models.index(cell.shares.removeprefix(f"{RUN} "))

@@ -38,6 +38,15 @@ class ReproductionPlan:
             first=True,
         ),
     ] = ()
+    rows: Annotated[
+        tuple[str, ...],
+        option(
+            "Row of a table, as 'EAP (CF)', or the name of --artefacts; all if not given. Repeat.",
+            "--row",
+            role="free",
+            first=True,
+        ),
+    ] = ()
     given: Annotated[
         tuple[str, ...],
         option(

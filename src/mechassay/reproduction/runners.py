@@ -19,6 +19,8 @@ from mechassay.discovery.job import CircuitsJob
 from mechassay.discovery.study import TypedMethod
 from mechassay.errors import one_of
 from mechassay.gym.jobs import GymJob
+from mechassay.gym.names import FAMILY_OF, SWEEPS
+from mechassay.gym.paper_tables import candidates_of, odds_on_validation
 from mechassay.gym.task_odds import METHODS_TABLE
 from mechassay.reproduction import costs
 from mechassay.reproduction.published import Published
@@ -361,6 +363,54 @@ class GymRunner:
         return passes * TOKENS * plain / 2
 
 
+class SweepRunner:
+    """The settings of one kind of method on all gym tasks of one model, on validation items."""
+
+    SWEEPS: Mapping[str, str] = {
+        "probe-saga": "table-2a",
+        "pca-mean": "table-2b",
+        "das-stopped": "table-2c",
+    }
+
+    def key(self, value: Published) -> str:
+        """See `Runner.key`: the kind of method."""
+        return value.method.partition(":")[0]
+
+    def pieces(self, wish: Wish) -> list[Piece]:
+        """See `Runner.pieces`: a job a task."""
+        model, sweep = wish.value.of["model"], self.SWEEPS[self.key(wish.value)]
+        job = GymJob(
+            models=(wish.source,),
+            methods=(sweep,),
+            source="" if wish.own else "hub",
+            controls=(),
+            compat="causalgym-2024",
+            train_limit=max(4, wish.at_most(400)),
+            validation_limit=wish.at_most(100),
+            # What is not compared: at least as few as can be.
+            test_limit=2,
+            dtype=wish.shape["dtype"],
+            seed=wish.seed,
+        )
+        return [
+            Piece(cell_name(sweep, task, model), replace(job, tasks=(task,))) for task in FAMILY_OF
+        ]
+
+    def ours(self, value: Published, records: Sequence[Record]) -> Ours:
+        """See `Runner.ours`: the mean over tasks, undefined where one has none."""
+        held = [candidates_of(record, value.method) for record in records]
+        if not all(held):
+            return Ours(deviations=(f"no {value.method} in the record of a task",))
+        return mean_of([odds_on_validation(row) for (row,) in held])
+
+    def operations(self, wish: Wish) -> float:
+        """See `Runner.operations`: as for a table of methods, of every task and setting."""
+        plain, _ = costs.token_operations(wish.shape)
+        n_settings = len(SWEEPS[self.SWEEPS[self.key(wish.value)]])
+        passes = len(FAMILY_OF) * 5 * wish.shape["layers"] * n_settings * (100 + 400)
+        return passes * TOKENS * plain / 2
+
+
 def ours_of(measure: Measure | None) -> Ours:
     """A measure of a record; nothing if there is none."""
     return Ours() if measure is None else Ours(measure.value, measure.low, measure.high, measure.n)
@@ -384,5 +434,6 @@ RUNNERS: Mapping[str, Runner] = {
     "adversarial": AdversarialRunner(),
     "accuracy": AccuracyRunner(),
     "gym": GymRunner(),
+    "sweep": SweepRunner(),
 }
 """What runs a table, by the `job` that its data name."""
