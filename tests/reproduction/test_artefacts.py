@@ -16,7 +16,7 @@ from helpers.models import write_reading_gpt2
 from mechassay.circuits import Circuit, EdgeScores, Random
 from mechassay.circuits.graph_files import write_graph_file
 from mechassay.circuits.scores import KEPT
-from mechassay.circuits.series import CircuitSeries, load_ranked
+from mechassay.circuits.series import FRACTIONS, CircuitSeries, load_ranked
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, MechassayError
 from mechassay.features.featurizer import Directions, Identity
 from mechassay.features.finder import Fit
@@ -154,6 +154,8 @@ def test_files_are_converted_as_they_mean(model: Model, tmp_path: Path) -> None:
         assert nodes.top(1).edges.any(dim=1).tolist()[:2] == [True, True]  # pyright: ignore
     nine = made["X/nine"]
     assert isinstance(nine, CircuitSeries) and len(nine.circuits) == 9
+    # Nine whole models: by our definition none of them is a circuit of any size below 1.
+    assert {nine.within(size) for size in FRACTIONS[:-1]} == {Circuit.empty(GRAPH)}
 
 
 def measured(job: ReproductionJob, output: Path) -> Results:
@@ -185,11 +187,9 @@ def test_circuits_of_others_stand_beside_the_table_by_both_definitions(
     assert all(math.isfinite(float(str(row["benchmark"]))) for row in rows)
     assert all("random-gpt2" in str(row["stand-in"]) for row in rows)
     by = {(row["row"], row["measure"]): row for row in rows}
-    # Nine full circuits: the benchmark takes them for its nine sizes, here they are all too large.
+    # Nine whole models, which the benchmark takes for its nine sizes.
     assert by["X/nine", "cpr"]["benchmark"] == pytest.approx(0.999)
     assert by["X/nine", "cmd"]["benchmark"] == pytest.approx(0, abs=1e-12)
-    defined = by["X/nine", "cmd"]["own"] is not None
-    assert not defined or (by["X/nine", "cpr"]["own"], by["X/nine", "cmd"]["own"]) == (0, 1)
     # The same scores in two forms, and the same nodes with and without their edges.
     for measure in ("cmd", "cpr"):
         for one, two in (("EAP_patching_edge", "mattr/edge"), ("mattr/node", "raw_node")):

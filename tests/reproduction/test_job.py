@@ -122,9 +122,17 @@ def test_a_table_that_was_asked_for_later_goes_on_in_the_same_folder(tmp_path: P
     assert {own.table for own in comparisons_of(results.records)} == {"1", "Section 2"}
 
 
+def test_rows_are_chosen_by_name() -> None:
+    job = ReproductionJob("mib", ("2", "14"), ("ioi/gpt2",), rows=("EAP (CF)", "UGS"))
+    assert [cell.of["what"] for cell in job.cells()] == ["ioi/gpt2 eap", "ioi/gpt2 ugs"]
+    # Nothing that is calculated, or has no job, is a row of this name.
+    assert len(ReproductionJob("mib", rows=("UGS",)).cells()) == 6
+
+
 @pytest.mark.parametrize(
     ("job", "error", "message"),
     [
+        (ReproductionJob("mib", ("2",), rows=("EAP",)), UnknownName, r"EAP \(CF\)"),
         (ReproductionJob("mib", ("41",)), UnknownName, "table of Mueller"),
         (ReproductionJob("mib", (), ("ioi/gtp2",)), UnknownName, "ioi/gpt2"),
         (ReproductionJob("mib", given=("gtp2=x",)), UnknownName, "gpt2"),
