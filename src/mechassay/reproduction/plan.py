@@ -38,15 +38,6 @@ class ReproductionPlan:
             first=True,
         ),
     ] = ()
-    rows: Annotated[
-        tuple[str, ...],
-        option(
-            "Row of a table, as 'EAP (CF)', or the name of --artefacts; all if not given. Repeat.",
-            "--row",
-            role="free",
-            first=True,
-        ),
-    ] = ()
     given: Annotated[
         tuple[str, ...],
         option(
@@ -63,6 +54,15 @@ class ReproductionPlan:
             " beside MIB's tables. Repeat.",
             "--artefacts",
             "-a",
+            role="free",
+            first=True,
+        ),
+    ] = ()
+    rows: Annotated[
+        tuple[str, ...],
+        option(
+            "Row of a table, as 'EAP (CF)', or the name of --artefacts; all if not given. Repeat.",
+            "--row",
             role="free",
             first=True,
         ),
