@@ -32,10 +32,11 @@ from mechassay.reproduction.artefacts import (
 )
 from mechassay.reproduction.comparison import comparisons_of
 from mechassay.reproduction.given import CIRCUITS, gains_table
-from mechassay.reproduction.job import ReproductionJob
+from mechassay.reproduction.job import ReproductionJob, _record
 from mechassay.reproduction.page import ReproductionPage
 from mechassay.reproduction.published import Published, published
 from mechassay.reproduction.runners import VariablesRunner, Wish
+from mechassay.results.page import NOTHING
 from mechassay.runs.execute import Here, prepare, run
 from mechassay.runs.job import Results
 from mechassay.utils.display import SILENT
@@ -362,3 +363,10 @@ def test_what_exchanges_everything_gains_nothing_and_what_exchanges_nothing_lose
     assert rows["none"]["gain"] == rows["none"]["nothing"] - rows["none"]["full"]
     assert rows["all"]["full"] == rows["none"]["full"] > rows["none"]["nothing"]
     assert rows["none"]["gain high"] < 0
+    cell = ReproductionJob("adversarial", ("1",)).cells()[0]
+    made = _record(cell, [], [], [gains_table("X", value.column, record, "weights", given=True)])
+    (table,) = ReproductionPage().tables([made])
+    assert table.title == "Gain over the whole vector at the same site"
+    assert table.texts[0][0] == "X of others" and "other model" in table.texts[0]
+    # Nothing of the board: at all sites of its layer that were measured there are features.
+    assert table.texts[0][8] == NOTHING

@@ -608,7 +608,7 @@ def scores_of(file: GraphFile, unit: str = "") -> Scores | None:
     """The scores of a graph file: of this unit, or those of edges first; None if it has none."""
     scores: Scores | None = file.scores if unit in ("", EdgeScores.unit) else None
     for kind, values in ((NodeScores, file.node_scores), (NeuronScores, file.neuron_scores)):
-        given = unit in ("", kind.unit) and values is not None and not values.isnan().all()
-        if scores is None and given:
+        asked = scores is None and unit in ("", kind.unit)
+        if asked and values is not None and not values.isnan().all():
             scores = kind(file.graph, values, {KEPT: True} if values.isnan().any() else {})
     return scores

@@ -198,17 +198,17 @@ def _status(row: Mapping[str, Any]) -> str:
 def _circuits_of_others(rows: Sequence[Mapping[str, Any]]) -> TextTable:
     """Areas of circuits of others, by the benchmark's definitions and by ours."""
     headings = ("", "of", "measure", "mib-2025", "strict", "n", "best published", "status", "why")
-    texts = [
+    texts: list[tuple[str, ...]] = [
         (
-            row["row"],
-            row["column"],
-            WORDS.get(row["measure"], row["measure"]),
+            str(row["row"]),
+            str(row["column"]),
+            WORDS.get(str(row["measure"]), ""),
             _interval(row, "benchmark"),
             _interval(row, "own"),
             f"{row['n']:,}",
-            row["best"],
+            str(row["best"]),
             _status(row),
-            row["stand-in"],
+            str(row["stand-in"]),
         )
         for row in rows
     ]
@@ -231,10 +231,7 @@ def _gains(rows: Sequence[Mapping[str, Any]]) -> TextTable:
                 row["column"],
                 row["site"],
                 _interval(row, "accuracy"),
-                *(
-                    NOTHING if row[key] is None else f"{row[key]:.2f}"
-                    for key in ("full", "nothing")
-                ),
+                *(_two_digits(row[key]) for key in ("full", "nothing")),
                 _interval(row, "gain"),
                 _interval(row, "layers"),
                 NOTHING if board is None else f"{board:.3f}: {exchanged} at {row['board site']}",
