@@ -365,12 +365,7 @@ class Localization(Result, kind="variables"):
         test = self.chosen.test
         warning = self.fit.provenance.get("warnings", {}).get(str(self.site))
         submitted = [
-            {
-                "layer": best.site.layer,
-                "site": str(best.site),
-                "whole": best.whole,
-                "accuracy": best.accuracy,
-            }
+            {"layer": best.site.layer, **best._asdict(), "site": str(best.site)}
             for best in self.as_submitted
         ]
         trained = [f"{self.featurizer} at {self.site}: {warning}."] if warning else []
