@@ -264,17 +264,3 @@ def test_the_commands(hub: StandIn, run: Path, tmp_path: Path) -> None:
     assert f"{hub.address}/me/run/commit/" in typed("push", str(run), "me/run", "--license", "mit")
     assert typed("pull", "me/run", "own") == "Written: own\n"
     assert (tmp_path / "own/plan.json").read_bytes() == (run / "plan.json").read_bytes()
-
-
-def test_a_path_that_leads_out_of_a_repository_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    class Sibling:
-        rfilename, size = "../outside.json", 2
-
-    class Info:
-        sha, siblings = "0" * 40, [Sibling()]
-
-    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: Info())
-    with pytest.raises(BadFile, match=r"'\.\./outside\.json' leads out of the repository"):
-        ma.pull("me/hostile", tmp_path / "here")

@@ -384,6 +384,15 @@ def test_scores_of_nodes_or_neurons_are_scores_too(kind: str, tmp_path: Path) ->
     check(tmp_path, [])
     GraphFile(SMALL, 4, **{kind: values[kind] * 0 + 2}).write(tmp_path / HERE / "importances.json")
     check(tmp_path, [(f"{HERE}/importances.json", f"all scores of {kind[:-7]}s are equal (2)")])
+    # MIB's evaluator keeps what has no score in every circuit.
+    values[kind][0] = torch.nan
+    GraphFile(SMALL, 4, **values).write(tmp_path / HERE / "importances.json")
+    check(tmp_path, [])
+    values[kind][2] = torch.nan
+    GraphFile(SMALL, 4, **values).write(tmp_path / HERE / "importances.json")
+    n, total = (1, SMALL.n_writers) if len(shape) == 1 else (4, 4 * SMALL.n_writers)
+    says = f"{n} of {total} {kind[:-7]}s have no score; only the input may have none"
+    check(tmp_path, [(f"{HERE}/importances.json", says)])
 
 
 def test_no_folder(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from mechassay.circuits import Circuit, EdgeScores, Random
 from mechassay.circuits.graph_files import load_scores
-from mechassay.circuits.scores import NeuronScores, NodeScores, edges_out
+from mechassay.circuits.scores import KEPT, NeuronScores, NodeScores, edges_out
 from mechassay.errors import (
     BadFile,
     BadUsage,
@@ -387,3 +387,26 @@ def test_what_is_refused() -> None:
 def test_scores_of_lower_precision_are_widened() -> None:
     values = Random(seed=1).draw(GRAPH).values[:, :2].nan_to_num(0.0).bfloat16()
     assert NeuronScores.of(GRAPH, values).values.dtype == torch.float32
+
+
+def test_units_of_mibs_files_without_a_score_are_in_every_circuit() -> None:
+    # By hand: the input has no score; a0.h1 > m0 > a0.h0 by value, m0 first by magnitude.
+    nan = float("nan")
+    kept = NodeScores(GRAPH, torch.tensor([nan, 0.1, 0.5, -2.0]), {KEPT: True})
+    names = [GRAPH.writer_name(u) for u in range(GRAPH.n_writers)]
+
+    def nodes(circuit: Circuit) -> list[str]:
+        return [name for u, name in enumerate(names) if circuit.edges[u].any()]
+
+    assert nodes(kept.top(0)) == ["input"]
+    assert nodes(kept.top(1)) == ["input", "a0.h1"]
+    assert nodes(kept.top(1, by="magnitude")) == ["input", "m0"]
+    # Shares are of the three that are scored: int(.5 * 3) = 1, and all at 1.
+    assert nodes(kept.top(0.5)) == ["input", "a0.h1"]
+    assert kept.top(1.0) == Circuit.full(GRAPH)
+    # 8 of 13 edges leave the input: .6 has no room for it, .8 for two edges more.
+    assert kept.within(0.6) == Circuit.empty(GRAPH)
+    assert nodes(kept.within(0.8)) == ["input", "a0.h1"]
+    assert nodes(NodeScores(GRAPH, kept.values).top(1)) == ["a0.h1"]
+    alone = NeuronScores(GRAPH, SCORES.values, {KEPT: True})
+    assert count(alone.top(0)) == 1 and count(SCORES.top(0)) == 0

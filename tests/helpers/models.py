@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +56,13 @@ def long_subject(name: str) -> Subject:
     return Subject(make_model(tiny.random_model(config, torch.float64)), batch)
 
 
-def word_tokenizer(*tasks: Task) -> transformers.PreTrainedTokenizerFast:
+def word_tokenizer(
+    *tasks: Task, splits: Sequence[str] = ("test",)
+) -> transformers.PreTrainedTokenizerFast:
     """A tokenizer of the words of some tasks' examples, and one that begins prompts."""
     words: set[str] = set()
-    for task in tasks:
-        for example in islice(task.generate("test", 0), 5000):
+    for task, split in product(tasks, splits):
+        for example in islice(task.generate(split, 0), 5000):
             for prompt in (example.prompt, *example.counterfactuals.values()):
                 words |= set(re.findall(r"\w+|[^\w\s]+", prompt.text))
     vocabulary = {word: number for number, word in enumerate(["[UNK]", "[BOS]", *sorted(words)])}
@@ -69,6 +71,23 @@ def word_tokenizer(*tasks: Task) -> transformers.PreTrainedTokenizerFast:
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, unk_token="[UNK]", bos_token="[BOS]"
     )
+
+
+def write_reading_gpt2(folder: Path) -> Path:
+    """Write a random GPT-2 of two layers and two heads that reads IOI."""
+    hf, tokenizer = tiny.with_words()
+    config = transformers.GPT2Config(
+        vocab_size=hf.config.vocab_size,
+        bos_token_id=0,
+        eos_token_id=0,
+        n_positions=64,
+        n_embd=24,
+        n_layer=2,
+        n_head=2,
+    )
+    tiny.random_model(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 def write_small_gpt2(folder: Path) -> Path:

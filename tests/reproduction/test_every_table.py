@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
+import transformers
 
-from helpers.models import write_small_gpt2
+from helpers.models import word_tokenizer, write_small_gpt2
+from mechassay.gym.names import FAMILY_OF
 from mechassay.models.weight_files import is_fetched
 from mechassay.reproduction.comparison import comparisons_of
 from mechassay.reproduction.job import ReproductionJob
@@ -21,21 +25,46 @@ from mechassay.reproduction.runners import VariablesRunner, Wish
 from mechassay.reproduction.status import verdict
 from mechassay.runs.execute import Here, prepare, run
 from mechassay.runs.job import Results
+from mechassay.tasks import load_task
 from mechassay.testing import tiny
 from mechassay.utils.display import SILENT
 
 REAL_MODEL = "smollm2-135m"
 FAMILIES = {"gpt2": "gpt2", "qwen2.5": "qwen2", "gemma2": "gemma2", "llama3.1": "llama"}
 """Of MIB's models, as `mechassay.testing` calls them."""
+WIDTH = 4
+"""Of a head."""
+LAYERS = 2
+"""Random rankings of all edges of the published depths would take minutes to hours."""
 real = pytest.mark.skipif(not is_fetched(REAL_MODEL), reason=f"{REAL_MODEL} is not fetched")
 
 
-def random_model(folder: Path, family: str) -> str:
-    """The folder of a random model of a family that reads IOI."""
-    _, tokenizer = tiny.with_words()
-    config = tiny.configs()[family]
-    config.vocab_size = len(tokenizer)
-    tiny.random_model(config).save_pretrained(folder)
+def shaped_model(folder: Path, name: str, tokenizer: Any) -> str:
+    """The folder of a random model with the heads of one of MIB's, in groups as there; of two
+    layers, with tiny widths.
+    """
+    shape = published("mib").models[name]
+    layers, heads = LAYERS, shape["heads"]
+    sizes = {
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": shape.get("key_heads", heads),
+        "hidden_size": heads * WIDTH,
+        "head_dim": WIDTH,
+        "max_position_embeddings": 256,
+    }
+    if name == "gpt2":
+        sizes = {"n_layer": layers, "n_head": heads, "n_embd": heads * WIDTH, "n_positions": 256}
+    config = tiny.configs()[FAMILIES[name]].to_dict()
+    # What follows from the number of layers is made anew.
+    plain = {key: value for key, value in config.items() if key != "layer_types"}
+    kind = transformers.AutoConfig.for_model(config["model_type"])
+    made = type(kind)(**{**plain, **sizes, "vocab_size": len(tokenizer)})
+    model = tiny.random_model(made)
+    for weights in model.parameters():
+        # Large ones make chaos, in which bfloat16 has no digit left.
+        weights.mul_(0.3 if weights.ndim > 1 else 1.0)
+    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
 
@@ -58,13 +87,26 @@ def ends_with_numbers(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FAMILIES)
-def test_circuits_of_every_model_of_mib(name: str, tmp_path: Path) -> None:
-    folder = random_model(tmp_path / "model", FAMILIES[name])
-    column = f"ioi/{name}"
-    job = ReproductionJob("mib", (), (column,), (f"{name}={folder}",), limit=6)
-    keys = ("random", "eap", "eap:ablation=mean", "eap-ig-inputs", "nap", "ifr", "accuracy")
-    ends_with_numbers(job, tmp_path / "run", keys, {"1", "2", "11", "14"})
+@pytest.mark.parametrize(
+    ("name", "other", "tables"),
+    [
+        ("gpt2", "", {"1", "2", "11", "14"}),
+        ("qwen2.5", "mcqa", {"1", "2", "11", "12", "14"}),
+        ("gemma2", "arc-easy", {"1", "2", "11", "13", "14"}),
+        ("llama3.1", "arithmetic-addition", {"1", "2", "11", "14", "17"}),
+    ],
+)
+def test_circuits_and_accuracies_of_every_model_of_mib(
+    name: str, other: str, tables: set[str], tmp_path: Path
+) -> None:
+    """Of IOI and one more task, whose words are all that the tokenizer knows."""
+    tasks = [load_task(task) for task in ("ioi", other) if task]
+    tokenizer = word_tokenizer(*tasks, splits=("train", "validation", "test"))
+    folder = shaped_model(tmp_path / "model", name, tokenizer)
+    columns = tuple(f"{task}/{name}" for task in ("ioi", other) if task)
+    job = ReproductionJob("mib", (), columns, (f"{name}={folder}",), limit=3)
+    keys = ("eap", "eap:ablation=mean", "nap", "ifr", "accuracy")
+    ends_with_numbers(job, tmp_path / "run", keys, tables)
 
 
 @pytest.mark.slow
@@ -99,6 +141,17 @@ def test_gym_tasks(tmp_path: Path) -> None:
     given = ("pythia-70m=gym-neox",)
     job = ReproductionJob("causalgym", (), ("agr_gender/pythia-70m",), given, limit=8)
     ends_with_numbers(job, tmp_path / "run", ("",), {"7", "8"})
+
+
+@pytest.mark.slow
+def test_sweeps_of_settings_over_gym_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three of the 29 tasks, which take the same way."""
+    few = dict(islice(FAMILY_OF.items(), 3))
+    monkeypatch.setattr("mechassay.reproduction.runners.FAMILY_OF", few)
+    job = ReproductionJob(
+        "causalgym", ("2",), ("sweep/pythia-70m",), ("pythia-70m=gym-neox",), limit=4
+    )
+    ends_with_numbers(job, tmp_path / "run", ("pca-mean",), {"2"})
 
 
 @pytest.mark.slow

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
-import transformers
 from huggingface_hub import constants
 
+from helpers.models import write_reading_gpt2
 from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.reproduction import costs
 from mechassay.reproduction.comparison import comparisons_of
@@ -25,7 +25,6 @@ from mechassay.results.records import Measure
 from mechassay.runs.execute import Here, prepare, run
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import Bench, Results
-from mechassay.testing import tiny
 from mechassay.utils.display import SILENT
 
 OFFLINE = "HF_HUB_OFFLINE"
@@ -34,20 +33,7 @@ OFFLINE = "HF_HUB_OFFLINE"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random GPT-2 that reads IOI."""
-    path = tmp_path_factory.mktemp("models") / "random-gpt2"
-    hf, tokenizer = tiny.with_words()
-    config = transformers.GPT2Config(
-        vocab_size=hf.config.vocab_size,
-        bos_token_id=0,
-        eos_token_id=0,
-        n_positions=64,
-        n_embd=24,
-        n_layer=2,
-        n_head=2,
-    )
-    tiny.random_model(config).save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
+    return write_reading_gpt2(tmp_path_factory.mktemp("models") / "random-gpt2")
 
 
 @pytest.fixture
@@ -136,9 +122,17 @@ def test_a_table_that_was_asked_for_later_goes_on_in_the_same_folder(tmp_path: P
     assert {own.table for own in comparisons_of(results.records)} == {"1", "Section 2"}
 
 
+def test_rows_are_chosen_by_name() -> None:
+    job = ReproductionJob("mib", ("2", "14"), ("ioi/gpt2",), rows=("EAP (CF)", "UGS"))
+    assert [cell.of["what"] for cell in job.cells()] == ["ioi/gpt2 eap", "ioi/gpt2 ugs"]
+    # Nothing that is calculated, or has no job, is a row of this name.
+    assert len(ReproductionJob("mib", rows=("UGS",)).cells()) == 6
+
+
 @pytest.mark.parametrize(
     ("job", "error", "message"),
     [
+        (ReproductionJob("mib", ("2",), rows=("EAP",)), UnknownName, r"EAP \(CF\)"),
         (ReproductionJob("mib", ("41",)), UnknownName, "table of Mueller"),
         (ReproductionJob("mib", (), ("ioi/gtp2",)), UnknownName, "ioi/gpt2"),
         (ReproductionJob("mib", given=("gtp2=x",)), UnknownName, "gpt2"),

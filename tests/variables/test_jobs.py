@@ -120,6 +120,12 @@ def test_no_feature_is_no_intervention_and_all_of_them_are_the_whole_vector(
     assert verdict_of(empty) == "not found" and empty.value("gain") == 0
     assert values(full, "features") == values(full, "full vector") == values(full, "random")
     assert values(empty, "no intervention") == values(full, "no intervention")
+    # Beside the whole vector at the same site: what exchanges nothing loses, what exchanges all
+    # gains nothing.
+    lost, none = (record.measure("iia", "difference:full vector") for record in (empty, full))
+    assert lost is not None and lost.value == -1 and lost.high < 0
+    assert none is not None and none.value == 0 and none.low < 0 < none.high
+    assert (empty.value("over_full"), full.value("over_full")) == (-1, 0)
 
 
 def test_a_basis_that_is_turned_within_its_space_gives_the_same_numbers(tmp_path: Path) -> None:

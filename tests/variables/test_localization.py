@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -187,6 +187,59 @@ def test_numbers_as_mib_has_them_are_those_of_a_slow_loop() -> None:
 
 NONE, ALL = (0,) * 20, (1,) * 20
 HALF = (1,) * 10 + (0,) * 10
+
+
+def only(measured: InterchangeAccuracy, *places: int) -> InterchangeAccuracy:
+    """At some of the sites."""
+    chosen = list(places)
+
+    def cut(columns: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: column[:, chosen] for name, column in columns.items()}
+
+    return replace(
+        measured,
+        sites=tuple(SITES[place] for place in places),
+        right=cut(measured.right),
+        log_odds=cut(measured.log_odds),
+        kl=cut(measured.kl),
+        n_features=(2,) * len(places),
+    )
+
+
+def test_of_a_submission_whole_vectors_count_where_it_has_no_features() -> None:
+    """By hand: it has features at the first position of layer 1 alone, with which .3 are right; the
+    whole vector at the other position is right in .9, and layer 0 does not count.
+    """
+    own, full = only(accuracies(shares(0, 0, 3, 0)), 2), accuracies(shares(10, 10, 5, 9))
+    candidate = ScoredFit(2, at_site(a_fit(), SITES[2]), own, own)
+    found = replace(localization([candidate]), full=full)
+    (best,) = found.as_submitted
+    assert (str(best.site), best.whole, best.accuracy) == ("resid.1@last", True, 0.9)
+    assert found.as_mib() == pytest.approx((0.3, 0.3))
+    # Less than the whole vector at its own site, .5: the same pairs are right, and two others.
+    assert found.over_full().value == pytest.approx(-0.2)
+    record = found.record()
+    assert record.table("as submitted").rows()[0]["whole"] is True
+    # A better position of its own counts before the whole vector's.
+    better = only(accuracies(shares(0, 0, 10, 0)), 2)
+    own = ScoredFit(2, at_site(a_fit(), SITES[2]), better, better)
+    (best,) = replace(localization([own]), full=full).as_submitted
+    assert (str(best.site), best.whole) == ("resid.1@a", False)
+    assert replace(found, full=only(full, 2)).as_submitted == ()
+
+
+def test_gain_over_the_whole_vector_is_paired_and_of_the_same_site() -> None:
+    # By hand: layer 0 at @last 8 - 6 of 10 pairs, layer 1 at @a 5 - 9: (.2 - .4) / 2.
+    candidate = ScoredFit(2, a_fit(), *[accuracies(shares(1, 8, 5, 2))] * 2)
+    found = replace(localization([candidate]), full=accuracies(shares(9, 6, 9, 9)))
+    assert found.over_full().value == pytest.approx(-0.1)
+    # What exchanges everything gains nothing, and its interval holds 0.
+    everything = localization([candidate])
+    assert everything.full is candidate.test
+    assert everything.over_full().value == 0
+    everything = localization([candidate], full_vector=candidate.test.right[RESULT][:, 1])
+    gain = everything.difference(FULL)
+    assert gain.value == 0 and gain.low < 0 < gain.high
 
 
 def right_at(*values: Sequence[int]) -> Localization:

@@ -15,8 +15,9 @@ are. Edges are written heads before queries, keys and values, by layer.
 
 Their graphs begin with all scores 0 and no edge in: both are None here. A score may be missing
 for single edges of a JSON file (NaN here); one that is NaN or infinite is an error. Scores of
-nodes and neurons may be NaN, "not scored". The flags of nodes follow from those of edges and are
-not used, nor are places of the tensors without an edge.
+nodes and neurons may be NaN, "not scored": their evaluator keeps these in every circuit
+(`scores.KEPT`), as the input of node rankings that give it no score. The flags of nodes follow
+from those of edges and are not used, nor are places of the tensors without an edge.
 
 Files are read by the names they carry, which their code for .pt ignores. Nothing in a file is
 executed: see `models.weight_files`.
@@ -39,7 +40,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechassay.circuits.circuit import Circuit
-from mechassay.circuits.scores import EdgeScores, NeuronScores, NodeScores, Scores
+from mechassay.circuits.scores import KEPT, EdgeScores, NeuronScores, NodeScores, Scores
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, first_line
 from mechassay.models.graph import Graph
 from mechassay.models.weight_files import checked_tensor, load_archive
@@ -603,10 +604,11 @@ def load_scores(path: str | Path, graph: Graph | None = None) -> Scores:
     return kinds.get(kind_of(Path(path)), EdgeScores).load(path, graph)
 
 
-def scores_of(file: GraphFile) -> Scores | None:
-    """The scores of a graph file, those of edges first; None if it has none."""
-    scores: Scores | None = file.scores
+def scores_of(file: GraphFile, unit: str = "") -> Scores | None:
+    """The scores of a graph file: of this unit, or those of edges first; None if it has none."""
+    scores: Scores | None = file.scores if unit in ("", EdgeScores.unit) else None
     for kind, values in ((NodeScores, file.node_scores), (NeuronScores, file.neuron_scores)):
-        if scores is None and values is not None and not values.isnan().all():
-            scores = kind(file.graph, values)
+        asked = scores is None and unit in ("", kind.unit)
+        if asked and values is not None and not values.isnan().all():
+            scores = kind(file.graph, values, {KEPT: True} if values.isnan().any() else {})
     return scores

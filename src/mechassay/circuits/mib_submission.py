@@ -304,6 +304,10 @@ def _score_faults(file: GraphFile) -> Iterator[str]:
         if kind == "edges" and len(known) < file.graph.n_edges:
             missing = file.graph.n_edges - len(known)
             yield f"{missing} of {file.graph.n_edges} edges have no score."
+        # The board keeps what has no score in every circuit, of which the input alone may be one.
+        if kind != "edges" and (missing := int(values[1:].isnan().sum())):
+            of = f"{missing} of {values.numel()} {kind}"
+            yield f"{of} have no score; only the input may have none."
         if bool((known == known[0]).all()):
             yield f"all scores of {kind} are equal ({float(known[0]):g}): they rank nothing."
         return

@@ -7,8 +7,9 @@ means that it helps. Scores are frozen tensors over a `Graph`. Ties are broken b
 A node is a writer of the graph; a neuron is one dimension of what a writer puts into the
 residual stream, non-linearity or not (Mueller et al. 2025, footnote 8). To include a node is to
 include all its outgoing edges; to include n of a writer's d_model neurons is to include the same
-edges with a weight of n / d_model (section 3.1). MIB's code keeps nodes and neurons without a
-score in every circuit; here they are in none.
+edges with a weight of n / d_model (section 3.1). Nodes and neurons without a score are in no
+circuit; those of MIB's files are in every one, as MIB's code reads them, and sizes count what is
+scored (`KEPT`).
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ SHOWN = ("method", "model", "task", "objective", "n_examples")
 """What of their provenance scores show."""
 SCORES_SHA256 = "scores_sha256"
 """The setting of a ranking that was read from a file: the hash of the file."""
+KEPT = "unscored are kept"
+"""What the provenance of scores says where nodes or neurons without a score are in all circuits."""
 ROWS = 10
 """Scores in a notebook."""
 
@@ -212,13 +215,17 @@ class UnitScores(OneLine, ABC, Tabular):
         Raises:
             BadUsage: a negative number, more than there are, or a fraction outside [0, 1].
         """
-        total = int(self._places(self.graph, tuple(self.values.shape)).sum())
+        total = self._n_sized()
         if isinstance(n, float):
             # MIB: int(p * n). The tiny lift keeps e.g. .29 * 100 from rounding down to 28.
             return int(checked_fraction(n) * total + 1e-9)
         if not 0 <= n <= total:
             raise BadUsage(f"A circuit's size must be between 0 and {total} {self.unit}s; got {n}.")
         return n
+
+    def _n_sized(self) -> int:
+        """How many units sizes are shares of."""
+        return int(self._places(self.graph, self._shape).sum())
 
     def top(self, n: int | float, *, by: By = "value") -> Circuit:
         """The circuit of the n best edges; or of all edges out of the n best nodes or neurons.
@@ -381,16 +388,31 @@ def edges_out(graph: Graph) -> Int[Tensor, "writers"]:
 class _WriterScores(UnitScores):
     """What scores of nodes and of neurons share."""
 
+    @property
+    def kept(self) -> Bool[Tensor, "writers *dims"]:
+        """True for units that are in all circuits: those without a score, where `KEPT` says so."""
+        return ~self.scored() & bool(self.provenance.get(KEPT))
+
+    def _n_sized(self) -> int:
+        return self.values.numel() - int(self.kept.sum())
+
+    def _chosen(self, flat: np.ndarray) -> Bool[Tensor, "writers *dims"]:
+        return super()._chosen(flat) | self.kept
+
     def within(self, fraction: float, *, by: By = "value") -> Circuit:
-        """The best units' circuit whose weighted edge count is at most `fraction` of all.
+        """The best units' circuit whose weighted edge count is at most `fraction` of all; the empty
+        one if what is kept in every circuit (`KEPT`) is more already.
 
         This is the paper's size of a circuit (section 3.1); early nodes cost more of it.
         """
         ranked = self.ranking(by)
         width = self.values.numel() // len(self.values)
-        weights = edges_out(self.graph).numpy()[ranked // width]
+        costs = edges_out(self.graph).numpy()
         allowed = checked_fraction(fraction) * self.graph.n_edges * width + 1e-9
-        n = int(np.searchsorted(np.cumsum(weights), allowed, side="right"))
+        allowed -= float(costs[np.flatnonzero(self.kept.flatten().numpy()) // width].sum())
+        if allowed < 0:
+            return Circuit.empty(self.graph)
+        n = int(np.searchsorted(np.cumsum(costs[ranked // width]), allowed, side="right"))
         return self._circuit(self._chosen(ranked[:n]))
 
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ from typing import Any, Literal
 
 from mechassay.circuits.graph_files import ENDINGS
 from mechassay.circuits.series import CIRCUIT_ENDINGS
-from mechassay.errors import BadFile, BadUsage
+from mechassay.errors import BadFile
 from mechassay.leaderboard.archive import unpack
 from mechassay.leaderboard.submission_parts import (
     AlignmentParts,
@@ -41,19 +40,17 @@ from mechassay.leaderboard.submission_parts import (
     content_of,
     is_mib,
 )
-from mechassay.leaderboard.track import FILES, BoardTrack, Declaration, SubmissionKind, UploadLimits
+from mechassay.leaderboard.track import FILES, BoardTrack, Declaration, SubmissionKind
 from mechassay.utils.display import OneLine
 from mechassay.utils.files import BESIDE, LEADS_OUT, Problem, Problems, leads_out, no_folder, whole
-from mechassay.utils.hub import HubFiles
+from mechassay.utils.hub import HUB, download
 from mechassay.variables.alignment import HEADER
 
 DEEPEST = 8
 """Folders in folders that are looked into."""
 IGNORED = (".git", ".cache")
-HUB = "hub:"
 DATA_ENDINGS = (".safetensors", *ENDINGS, ".yaml", "_featurizer", "_indices", "README.md")
 """How the files of the hub end that are downloaded; MIB's causal folders have no endings."""
-_ID = re.compile(r"hub:(?P<repo>[\w.-]{1,96}/[\w.-]{1,96})(@(?P<revision>[\w./-]{1,100}))?")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -148,7 +145,7 @@ def open_submission(
         DiskFull: there is no room.
     """
     if str(source).startswith(HUB):
-        return read_submission(download(str(source), Path(folder), track.upload), track)
+        return read_submission(_downloaded(str(source), Path(folder), track), track)
     if Path(source).is_dir():
         submission = read_submission(source, track)
         declared = submission.declaration
@@ -159,7 +156,7 @@ def open_submission(
             if file.name not in (*FILES, *BESIDE):
                 name = file.relative_to(source).as_posix()
                 problems.note(name, f"the files are those of hub:{declared.hub}; remove this one.")
-        where = download(f"{HUB}{declared.hub}", Path(folder), track.upload)
+        where = _downloaded(f"{HUB}{declared.hub}", Path(folder), track)
         held = read_submission(where, track, problems)
         # What is declared here counts, not what the hub's folder declares of itself.
         return dataclasses.replace(held, declaration=declared)
@@ -171,25 +168,9 @@ def open_submission(
         return Submission(Path(folder), "", (), problems=Problems([Problem(".", str(error))]))
 
 
-def download(name: str, folder: Path, limits: UploadLimits) -> Path:
-    """Download the files of data of a repository of the hub into a folder.
-
-    Raises:
-        BadUsage: no id of the hub, or more files or bytes than a submission may have.
-        BadFile: the hub does not give it.
-        MissingExtra: huggingface_hub is not installed.
-    """
-    match = _ID.fullmatch(name)
-    if match is None:
-        raise BadUsage(f"A submission on the hub is named hub:OWNER/NAME[@REVISION]; got {name!r}.")
-    held = HubFiles.of(match["repo"], match["revision"], DATA_ENDINGS, name)
-    n, total = len(held.sizes), sum(held.sizes.values())
-    if n > limits.files or total > limits.n_bytes:
-        raise BadUsage(
-            f"{name}: {n:,} files, {total / 10**6:,.0f} MB; a submission has at most"
-            f" {limits.files:,} files, {limits.megabytes:,.0f} MB. Nothing was downloaded."
-        )
-    return held.download(folder)
+def _downloaded(name: str, folder: Path, track: BoardTrack) -> Path:
+    limits = track.upload
+    return download(name, folder, DATA_ENDINGS, limits.files, limits.n_bytes)
 
 
 def _files_in(folder: Path, track: BoardTrack, problems: Problems) -> list[Path]:

@@ -33,7 +33,7 @@ from torch import Tensor
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.graph_files import ENDINGS, load_scores
 from mechassay.circuits.mib_submission import TrackModel, graph_file_problems
-from mechassay.circuits.scores import EdgeScores, NeuronScores, Scores
+from mechassay.circuits.scores import KEPT, EdgeScores, NeuronScores, Scores
 from mechassay.circuits.series import CIRCUIT, CIRCUIT_ENDINGS, CircuitSeries, load_ranked
 from mechassay.errors import BadUsage, MechassayError
 from mechassay.features.finder import KIND, Fit
@@ -272,6 +272,10 @@ class CircuitParts(PartReader):
             raise BadUsage(
                 f"{file}: all scores of {scores.unit}s are equal ({float(known[0]):g}): they rank"
                 " nothing."
+            )
+        if scores.provenance.get(KEPT) and (n := int(scores.values[1:].isnan().sum())):
+            raise BadUsage(
+                f"{file}: {n:,} {scores.unit}s have no score; only the input may have none."
             )
         if isinstance(scores, EdgeScores) and (n := scores.graph.n_edges - len(known)):
             self.problems.note(

@@ -1,11 +1,13 @@
 """The tables of a paper beside ours: what runs for each published number, and what is not run.
 
-A cell is one of three things:
+A cell is one of four things:
 
     calculated  numbers that follow from others of the paper (`reproduction.recomputed`)
     run         one method on one column of the paper's tables: ordinary jobs, each in a folder of
                 its own below `runs`, whose records are read. Tables that print different measures
                 of it (CPR and CMD) share the cell
+    given       circuits or features of others, measured on one column by the same jobs
+                (`reproduction.artefacts`)
     not run     a table for which no job exists here, with the reason
 
 Published weights run on the paper's own data, read from the hub. A model that is given in place of
@@ -29,12 +31,14 @@ from rich.console import Console
 from mechassay.errors import BadFile, BadUsage, MechassayError, UnknownName, one_of
 from mechassay.models.sources import find_source
 from mechassay.reproduction import costs
+from mechassay.reproduction.artefacts import Artefact, artefacts_in, converted
 from mechassay.reproduction.comparison import (
     NUMBERS,
     PaperComparison,
     comparison_table,
     of_tables,
 )
+from mechassay.reproduction.given import circuits_table, gains_table
 from mechassay.reproduction.plan import ReproductionPlan
 from mechassay.reproduction.published import (
     PAPERS,
@@ -46,16 +50,18 @@ from mechassay.reproduction.published import (
     published,
 )
 from mechassay.reproduction.recomputed import CALCULATIONS
-from mechassay.reproduction.runners import RUNNERS, Wish
+from mechassay.reproduction.runners import GIVEN as GIVEN_RUNNERS
+from mechassay.reproduction.runners import RUNNERS, Piece, Wish
 from mechassay.reproduction.status import STATUSES, Ours
-from mechassay.results.records import Measure, Record, Spec, provenance
+from mechassay.results.records import Measure, Record, Spec, Table, provenance
 from mechassay.runs.execute import Here, done, prepare
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, job_of, shown_model
+from mechassay.tasks import load_task
 from mechassay.tasks.hub_datasets import reachable
 
 NOT_RUN = "not run"
-CALCULATED, RUN, UNMAPPED = "calculated", "run", "unmapped"
+CALCULATED, RUN, UNMAPPED, GIVEN = "calculated", "run", "unmapped", "given"
 RUNS = "runs"
 """The folder of the ordinary jobs."""
 
@@ -87,12 +93,49 @@ class ReproductionJob(ReproductionPlan, Job):
             if name not in self.source.models:
                 raise UnknownName(f"model of {self.source.source}", name, self.source.models)
             find_source(source)
+        for text in self.artefacts:
+            name, equals, source = text.partition("=")
+            if not (name and equals and source):
+                raise BadUsage(f"Circuits of others are given as NAME=FOLDER; got {text!r}.")
+            if self.paper != "mib":
+                raise BadUsage(
+                    f"Circuits of others stand in tables of mib alone; got {self.paper}."
+                )
+            artefacts_in(name, source)
+        chosen = self.source.chosen(self.tables, self.columns)
+        rows = {value.row for table in chosen for value in table.values}
+        names = {text.partition("=")[0] for text in self.artefacts}
+        for row in self.rows:
+            if row not in rows | names:
+                raise UnknownName("row", row, sorted(rows | names))
 
     def notes(self) -> Sequence[str]:
         """See `Job.notes`."""
-        return [
+        lines = [
             f"{text} stands in for the published model: no number of it is called reproduced."
             for text in self.given
+        ]
+        others = dict.fromkeys(a.column for a in self._artefacts() if not self._column(a))
+        if others:
+            lines.append(f"No chosen table has {', '.join(others)}: not measured.")
+        return lines
+
+    def _artefacts(self) -> list[Artefact]:
+        """All that the folders of others hold."""
+        named = (text.partition("=") for text in self.artefacts)
+        return [held for name, _, source in named for held in artefacts_in(name, source)]
+
+    def _wants(self, row: str) -> bool:
+        return not self.rows or row in self.rows
+
+    def _column(self, artefact: Artefact) -> list[Published]:
+        """The published numbers of an artefact's column, of the chosen tables."""
+        return [
+            value
+            for table in self.source.chosen(self.tables, self.columns)
+            if table.job == artefact.kind
+            for value in table.values
+            if value.column == artefact.column
         ]
 
     def cells(self) -> list[Cell]:
@@ -102,13 +145,13 @@ class ReproductionJob(ReproductionPlan, Job):
         calculated = [
             Cell(f"{CALCULATED}/{cell_name(own.name)}", {"what": own.name}, CALCULATED)
             for own in CALCULATIONS[self.paper]
-            if not self.columns and (not self.tables or numbers & set(own.tables))
+            if not (self.columns or self.rows) and (not self.tables or numbers & set(own.tables))
         ]
         reasons = Counter(
             (table.table, table.title, value.unmapped or table.unmapped)
             for table in chosen
             for value in table.values
-            if value.unmapped or table.unmapped
+            if (value.unmapped or table.unmapped) and self._wants(value.row)
         )
         unmapped = [
             Cell(
@@ -128,10 +171,10 @@ class ReproductionJob(ReproductionPlan, Job):
             for table in chosen
             if table.job
             for value in table.values
-            if value.of and not value.unmapped
+            if value.of and not value.unmapped and self._wants(value.row)
         )
         models = list(self.source.models)
-        return [
+        run = [
             Cell(
                 "/".join((RUN, job, cell_name(column), cell_name(key or "all"))),
                 {
@@ -142,16 +185,35 @@ class ReproductionJob(ReproductionPlan, Job):
                 f"{RUN} {model}",
                 {"column": column, "key": key, "job": job},
             )
-            for (model, column, key, job), n in sorted(
-                keys.items(), key=lambda own: models.index(own[0][0])
-            )
+            for (model, column, key, job), n in keys.items()
         ]
+        given = [
+            Cell(
+                f"{GIVEN}/{cell_name(own.column, own.row, own.sha256[:8])}",
+                {"what": f"{own.column} {own.row}", "column": own.column, NUMBERS: "0"},
+                f"{RUN} {published_values[0].of['model']}",
+                {"column": own.column, "key": own.row, "job": own.kind, GIVEN: own.sha256},
+            )
+            for own in self._artefacts()
+            if (published_values := self._column(own)) and self._wants(own.row.partition("/")[0])
+        ]
+        return sorted(
+            [*run, *given], key=lambda cell: models.index(cell.shares.removeprefix(f"{RUN} "))
+        )
 
     def values(self, cell: Cell) -> list[Published]:
         """The published numbers of a cell that is run, of all tables: another choice of tables is
         no other plan.
         """
-        return list(_values(self.paper)[cell.typed["job"], cell.typed["column"], cell.typed["key"]])
+        about = cell.typed
+        if GIVEN in about:
+            return [
+                value
+                for (job, column, _), values in _values(self.paper).items()
+                if (job, column) == (about["job"], about["column"])
+                for value in values
+            ]
+        return list(_values(self.paper)[about["job"], about["column"], about["key"]])
 
     def wish(self, cell: Cell) -> Wish:
         """What a cell is to run."""
@@ -183,7 +245,9 @@ class ReproductionJob(ReproductionPlan, Job):
     def cost(self, cell: Cell, device: str) -> tuple[float, float]:
         """Minutes and GB that the published cell would take on this machine."""
         wish = self.wish(cell)
-        operations = RUNNERS[cell.typed["job"]].operations(wish)
+        job = cell.typed["job"]
+        given = GIVEN in cell.typed
+        operations = GIVEN_RUNNERS[job].measuring(wish) if given else RUNNERS[job].operations(wish)
         return costs.minutes(operations, device), costs.gigabytes(wish.shape)
 
     def run(self, cell: Cell, bench: Bench) -> Record:
@@ -191,18 +255,64 @@ class ReproductionJob(ReproductionPlan, Job):
         if cell.shares == CALCULATED:
             own = next(c for c in CALCULATIONS[self.paper] if c.name == cell.of["what"])
             return _record(cell, list(own.run()), [])
+        if GIVEN in cell.typed:
+            return self._run_given(cell, bench)
         wish, runner = self.wish(cell), RUNNERS[cell.typed["job"]]
-        records = [
-            _inner(piece.job, bench.folder.path / RUNS / piece.folder, bench)
-            for piece in runner.pieces(wish)
-        ]
+        records = [_inner(piece, bench) for piece in runner.pieces(wish)]
         minutes, gigabytes = self.cost(cell, bench.device)
         stand_in = _stand_in(wish)
         comparisons = [
             comparison(value, runner.ours(value, records), stand_in, minutes, gigabytes)
             for value in self.values(cell)
         ]
-        return _record(cell, comparisons, records)
+        tables = [
+            gains_table(wish.value.row, wish.value.column, record, stand_in, given=False)
+            for record in records
+            if cell.typed["job"] == "variables"
+        ]
+        return _record(cell, comparisons, records, tables)
+
+    def _run_given(self, cell: Cell, bench: Bench) -> Record:
+        """The record of circuits or features of others; of a published row's own files beside it
+        too.
+        """
+        (artefact,) = (
+            own
+            for own in self._artefacts()
+            if (own.column, own.row, own.sha256)
+            == (cell.typed["column"], cell.typed["key"], cell.typed[GIVEN])
+        )
+        wish, values = self.wish(cell), self.values(cell)
+        model = bench.model(wish.source, dtype=wish.shape["dtype"], prepend_bos=False)
+        name = "-".join((GIVEN, cell_name(artefact.row), artefact.sha256[:8]))
+        target = bench.folder.path / GIVEN / cell_name(artefact.column) / name
+        held = artefact.path
+        if artefact.kind == "circuits":
+            held = converted(artefact, model, target)
+        runner = GIVEN_RUNNERS[artefact.kind]
+        records = [_inner(piece, bench) for piece in runner.given(wish, str(held))]
+        stand_in = _stand_in(wish)
+        table = (
+            circuits_table(artefact, values, records[0], records[1], stand_in)
+            if artefact.kind == "circuits"
+            else gains_table(artefact.row, artefact.column, records[0], stand_in, given=True)
+        )
+        minutes, gigabytes = self.cost(cell, bench.device)
+        comparisons = [
+            replace(
+                comparison(
+                    replace(value, role="result", deviation=value.of.get("deviation", "")),
+                    runner.ours(replace(value, role="result"), records[:1]),
+                    stand_in,
+                    minutes,
+                    gigabytes,
+                ),
+                row=f"{value.row}, its files",
+            )
+            for value in values
+            if value.row == artefact.row.partition("/")[0]
+        ]
+        return _record(cell, comparisons, records, [table])
 
     def show(self, results: Results, console: Console) -> None:
         """See `Job.show`."""
@@ -297,19 +407,22 @@ def comparison(
     )
 
 
-def _inner(job: Any, folder: Path, bench: Bench) -> Record:
+def _inner(piece: Piece, bench: Bench) -> Record:
     """The record of an ordinary job of one cell, done in a folder of its own.
 
     Raises:
         MechassayError: it has no record.
     """
-    model = bench.model(
-        (getattr(job, "models", ()) or (job.model,))[0],
-        dtype=job.dtype,
-        prepend_bos=job.prepend_bos,
+    job: Any = piece.job
+    names = getattr(job, "models", ()) or (job.model,)
+    model = bench.model(names[0], dtype=job.dtype, prepend_bos=job.prepend_bos)
+    inner = prepare(
+        job,
+        bench.folder.path / RUNS / piece.folder,
+        models=dict.fromkeys(names, model),
+        tasks={name: load_task(text) for name, text in piece.tasks.items()},
+        progress=bench.progress,
     )
-    names = {name: model for name in getattr(job, "models", ()) or (job.model,)}
-    inner = prepare(job, folder, models=names, progress=bench.progress)
     results = done(job, inner, Here())
     for failure in results.failures:
         raise MechassayError(failure.message)
@@ -318,7 +431,10 @@ def _inner(job: Any, folder: Path, bench: Bench) -> Record:
 
 
 def _record(
-    cell: Cell, comparisons: Sequence[PaperComparison], records: Sequence[Record]
+    cell: Cell,
+    comparisons: Sequence[PaperComparison],
+    records: Sequence[Record],
+    tables: Sequence[Table] = (),
 ) -> Record:
     """The record of a cell: its comparisons, and how many there are of each status."""
     statuses = [comparison.verdict().status for comparison in comparisons]
@@ -337,7 +453,7 @@ def _record(
             )
             for status in STATUSES
         ],
-        tables=[comparison_table(comparisons)],
+        tables=[comparison_table(comparisons), *tables],
         warnings=list(dict.fromkeys(text for record in records for text in record.warnings)),
         provenance=(
             provenance(device="cpu", dtype="float64", seed=0) if first is None else first.provenance

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 from mechassay.reproduction import costs
 from mechassay.reproduction.comparison import NUMBERS, PaperComparison, comparisons_of
+from mechassay.reproduction.given import CIRCUITS, GAINS
 from mechassay.reproduction.published import place_of
 from mechassay.reproduction.status import STATUSES
 from mechassay.results.page import NOTHING, Page, Section, Text, TextTable
@@ -46,6 +48,16 @@ READING = {
     "explained": "The two are no equals, and the last column or the page that it names says why.",
     "differs": "None of these: the published value is not within the interval.",
     "not run": "There is no number of ours; the reason says what it would take.",
+    "mib-2025": "The definitions of the table; `strict`: the package's, over sizes after pruning.",
+    "best published": "The best number that the table prints in this column, and its row.",
+    "gain": (
+        "Accuracy less that of the whole vector at the same site, pair by pair, with its 95 %"
+        " interval: what exchanges everything gains 0."
+    ),
+    "as the board has it": (
+        "The best layer by MIB's evaluator, which exchanges the whole vector at positions without"
+        " features; there the gain is 0 by definition."
+    ),
     "Difference": "Ours less the published number.",
     "Takes": "What the published cell would take on this machine, to a factor of about three.",
 }
@@ -65,6 +77,9 @@ class ReproductionPage(Page):
         comparisons = comparisons_of(records)
         made = [_counts(comparisons)] if comparisons else []
         made += [_numbers(*group) for group in _by_table(comparisons)]
+        circuits, gains = _rows(records, CIRCUITS), _rows(records, GAINS)
+        made += [_circuits_of_others(circuits)] if circuits else []
+        made += [_gains(gains)] if gains else []
         return [*made, *([_not_run(failures)] if failures else [])]
 
     def sections(
@@ -79,6 +94,10 @@ class ReproductionPage(Page):
         parts = [f"{by_status[status]} {status}" for status in STATUSES if by_status[status]]
         answer = f"{counted(len(comparisons), 'published number')} beside ours: "
         answer += f"{', '.join(parts) or 'none'}."
+        others = {(row["row"], row["column"]) for row in _rows(records, CIRCUITS)}
+        others |= {(r["row"], r["column"]) for r in _rows(records, GAINS) if r["given"]}
+        if others:
+            answer += f" {counted(len(others), 'result')} of others measured."
         if failures:
             left = sum(int(failure.cell.get(NUMBERS, 1)) for failure in failures)
             answer += (
@@ -152,6 +171,81 @@ def _numbers(title: str, comparisons: Sequence[PaperComparison]) -> TextTable:
         [[row[place] for place in kept] for row in rows],
         words=True,
         leave_out=[name for name in ("takes", "n", "why") if headings.index(name) in kept],
+    )
+
+
+def _rows(records: Sequence[Record], name: str) -> list[dict[str, Any]]:
+    return [
+        row for record in records if record.has_table(name) for row in record.table(name).rows()
+    ]
+
+
+def _interval(row: Mapping[str, Any], name: str) -> str:
+    ends = (
+        math.nan if row[key] is None else row[key] for key in (name, f"{name} low", f"{name} high")
+    )
+    return interval(*ends, least=2)
+
+
+def _two_digits(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.2f}"
+
+
+def _status(row: Mapping[str, Any]) -> str:
+    return "other model" if row["stand-in"] else ""
+
+
+def _circuits_of_others(rows: Sequence[Mapping[str, Any]]) -> TextTable:
+    """Areas of circuits of others, by the benchmark's definitions and by ours."""
+    headings = ("", "of", "measure", "mib-2025", "strict", "n", "best published", "status", "why")
+    texts: list[tuple[str, ...]] = [
+        (
+            str(row["row"]),
+            str(row["column"]),
+            WORDS.get(str(row["measure"]), ""),
+            _interval(row, "benchmark"),
+            _interval(row, "own"),
+            f"{row['n']:,}",
+            str(row["best"]),
+            _status(row),
+            str(row["stand-in"]),
+        )
+        for row in rows
+    ]
+    return TextTable.of("Circuits of others", headings, texts, words=True, leave_out=("why",))
+
+
+def _gains(rows: Sequence[Mapping[str, Any]]) -> TextTable:
+    """Accuracies at one site beside those of whole vectors there."""
+    headings = (
+        *("", "of", "site", "accuracy", "whole vector", "no intervention", "gain"),
+        *("mean of layers", "as the board has it", "n", "status", "why"),
+    )
+    texts: list[tuple[str, ...]] = []
+    for row in rows:
+        board = row["board"]
+        exchanged = "whole vector" if row["board whole"] else "features"
+        texts.append(
+            (
+                f"{row['row']} of others" if row["given"] else row["row"],
+                row["column"],
+                row["site"],
+                _interval(row, "accuracy"),
+                *(_two_digits(row[key]) for key in ("full", "nothing")),
+                _interval(row, "gain"),
+                _interval(row, "layers"),
+                NOTHING if board is None else f"{board:.3f}: {exchanged} at {row['board site']}",
+                f"{row['n']:,}",
+                _status(row),
+                row["stand-in"],
+            )
+        )
+    return TextTable.of(
+        "Gain over the whole vector at the same site",
+        headings,
+        texts,
+        words=True,
+        leave_out=("no intervention", "why"),
     )
 
 

@@ -18,6 +18,7 @@ class ReproductionPlan:
     Attributes:
         given: NAME=FOLDER, models that run in place of published ones; numbers of them are never
             called reproduced.
+        artefacts: NAME=FOLDER, others' circuits and features (`reproduction.artefacts`).
     """
 
     paper: Annotated[
@@ -43,6 +44,26 @@ class ReproductionPlan:
             "NAME=MODEL: a folder or another model in place of a published one. Repeat.",
             "--model",
             "-m",
+            first=True,
+        ),
+    ] = ()
+    artefacts: Annotated[
+        tuple[str, ...],
+        option(
+            "NAME=FOLDER or NAME=hub:OWNER/NAME@REVISION: circuits or features of others, measured"
+            " beside MIB's tables. Repeat.",
+            "--artefacts",
+            "-a",
+            role="free",
+            first=True,
+        ),
+    ] = ()
+    rows: Annotated[
+        tuple[str, ...],
+        option(
+            "Row of a table, as 'EAP (CF)', or the name of --artefacts; all if not given. Repeat.",
+            "--row",
+            role="free",
             first=True,
         ),
     ] = ()

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from mechassay.adversarial.paper import PaperJob
@@ -18,6 +19,8 @@ from mechassay.discovery.job import CircuitsJob
 from mechassay.discovery.study import TypedMethod
 from mechassay.errors import one_of
 from mechassay.gym.jobs import GymJob
+from mechassay.gym.names import FAMILY_OF, SWEEPS
+from mechassay.gym.paper_tables import candidates_of, odds_on_validation
 from mechassay.gym.task_odds import METHODS_TABLE
 from mechassay.reproduction import costs
 from mechassay.reproduction.published import Published
@@ -26,7 +29,8 @@ from mechassay.results.records import Measure, Record
 from mechassay.results.text import summary
 from mechassay.runs.accuracy import AccuracyJob
 from mechassay.runs.job import cell_name
-from mechassay.variables.jobs import VariablesJob
+from mechassay.utils.files import path_hash
+from mechassay.variables.jobs import AlignmentsJob, VariablesJob
 from mechassay.variables.plan import FEATURIZERS
 
 Shape = Mapping[str, Any]
@@ -36,10 +40,15 @@ TOKENS = 40
 
 @dataclass(frozen=True)
 class Piece:
-    """An ordinary job of a cell, and the name of its folder below `runs`."""
+    """An ordinary job of a cell, and the name of its folder below `runs`.
+
+    Attributes:
+        tasks: what is loaded for tasks of the job, where it has no way to say so.
+    """
 
     folder: str
     job: Any
+    tasks: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -90,6 +99,18 @@ class Runner(Protocol):
         ...
 
 
+class GivenRunner(Runner, Protocol):
+    """Measures circuits or features of others too."""
+
+    def given(self, wish: Wish, path: str) -> list[Piece]:
+        """The jobs of files of others; the first has the benchmark's definitions."""
+        ...
+
+    def measuring(self, wish: Wish) -> float:
+        """Floating-point operations that this takes, about."""
+        ...
+
+
 class CircuitsRunner:
     """CPR, CMD and AUROC of a method."""
 
@@ -124,6 +145,19 @@ class CircuitsRunner:
             )
             for task in about["tasks"]
         ]
+
+    def given(self, wish: Wish, path: str) -> list[Piece]:
+        """See `GivenRunner.given`: by the benchmark's profile, beside its methods, and by ours."""
+        (piece,) = self.pieces(wish)
+        job = replace(piece.job, methods=(), scores=(path,))
+        strict = replace(job, profile="strict", optimal="")
+        return [Piece(piece.folder, job), Piece(f"{piece.folder}--strict", strict)]
+
+    def measuring(self, wish: Wish) -> float:
+        """See `GivenRunner.measuring`: two curves, and the random rankings of both."""
+        about = wish.value.of
+        n_test = about["n"] or self.ROWS
+        return 2 * costs.circuit_operations(wish.shape, 0, n_test, about["tokens"], controls=True)
 
     def ours(self, value: Published, records: Sequence[Record]) -> Ours:
         """See `Runner.ours`: the mean over tasks, which have no example in common."""
@@ -241,6 +275,29 @@ class VariablesRunner:
         )
         return [Piece(cell_name(about["task"], about["variable"], about["model"]), job)]
 
+    def given(self, wish: Wish, path: str) -> list[Piece]:
+        """See `GivenRunner.given`: on the pairs of the search."""
+        (piece,) = self.pieces(wish)
+        search: VariablesJob = piece.job
+        task: str = wish.value.of["task"]
+        job = AlignmentsJob(
+            (path,),
+            wish.source,
+            tasks=(task,),
+            train_limit=search.train_limit,
+            validation_limit=search.validation_limit,
+            test_limit=search.test_limit,
+            dtype=search.dtype,
+            seed=search.seed,
+        )
+        folder = f"given--{piece.folder}--{path_hash(Path(path))[:8]}"
+        return [Piece(folder, job, {task: wish.task(task)})]
+
+    def measuring(self, wish: Wish) -> float:
+        """See `GivenRunner.measuring`: some hundred pairs at two positions of every layer."""
+        plain, _ = costs.token_operations(wish.shape)
+        return 2 * wish.shape["layers"] * 600 * TOKENS * plain
+
     def ours(self, value: Published, records: Sequence[Record]) -> Ours:
         """See `Runner.ours`."""
         (record,) = records
@@ -306,6 +363,54 @@ class GymRunner:
         return passes * TOKENS * plain / 2
 
 
+class SweepRunner:
+    """The settings of one kind of method on all gym tasks of one model, on validation items."""
+
+    SWEEPS: Mapping[str, str] = {
+        "probe-saga": "table-2a",
+        "pca-mean": "table-2b",
+        "das-stopped": "table-2c",
+    }
+
+    def key(self, value: Published) -> str:
+        """See `Runner.key`: the kind of method."""
+        return value.method.partition(":")[0]
+
+    def pieces(self, wish: Wish) -> list[Piece]:
+        """See `Runner.pieces`: a job a task."""
+        model, sweep = wish.value.of["model"], self.SWEEPS[self.key(wish.value)]
+        job = GymJob(
+            models=(wish.source,),
+            methods=(sweep,),
+            source="" if wish.own else "hub",
+            controls=(),
+            compat="causalgym-2024",
+            train_limit=max(4, wish.at_most(400)),
+            validation_limit=wish.at_most(100),
+            # What is not compared: at least as few as can be.
+            test_limit=2,
+            dtype=wish.shape["dtype"],
+            seed=wish.seed,
+        )
+        return [
+            Piece(cell_name(sweep, task, model), replace(job, tasks=(task,))) for task in FAMILY_OF
+        ]
+
+    def ours(self, value: Published, records: Sequence[Record]) -> Ours:
+        """See `Runner.ours`: the mean over tasks, undefined where one has none."""
+        held = [candidates_of(record, value.method) for record in records]
+        if not all(held):
+            return Ours(deviations=(f"no {value.method} in the record of a task",))
+        return mean_of([odds_on_validation(row) for (row,) in held])
+
+    def operations(self, wish: Wish) -> float:
+        """See `Runner.operations`: as for a table of methods, of every task and setting."""
+        plain, _ = costs.token_operations(wish.shape)
+        n_settings = len(SWEEPS[self.SWEEPS[self.key(wish.value)]])
+        passes = len(FAMILY_OF) * 5 * wish.shape["layers"] * n_settings * (100 + 400)
+        return passes * TOKENS * plain / 2
+
+
 def ours_of(measure: Measure | None) -> Ours:
     """A measure of a record; nothing if there is none."""
     return Ours() if measure is None else Ours(measure.value, measure.low, measure.high, measure.n)
@@ -322,11 +427,13 @@ def mean_of(measures: Sequence[Measure]) -> Ours:
     return Ours(value, value - below, value + above, sum(m.n for m in measures))
 
 
+GIVEN: Mapping[str, GivenRunner] = {"circuits": CircuitsRunner(), "variables": VariablesRunner()}
+"""What measures files of others, by the kind of an artefact."""
 RUNNERS: Mapping[str, Runner] = {
-    "circuits": CircuitsRunner(),
+    **GIVEN,
     "adversarial": AdversarialRunner(),
     "accuracy": AccuracyRunner(),
-    "variables": VariablesRunner(),
     "gym": GymRunner(),
+    "sweep": SweepRunner(),
 }
 """What runs a table, by the `job` that its data name."""

@@ -6,13 +6,14 @@ downloaded, and what is no data (a pickle, code, a page) never is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mechassay.errors import BadFile, MissingExtra, first_line
+from mechassay.errors import BadFile, BadUsage, MissingExtra, first_line
 
 REASONS = {
     "RepositoryNotFoundError": "there is no such repository, or it is private: `hf auth login`",
@@ -20,6 +21,8 @@ REASONS = {
 }
 """What errors of the hub's client mean, by the names of their classes."""
 UNAUTHORIZED = 401
+HUB = "hub:"
+_NAME = re.compile(r"hub:(?P<repo>[\w.-]{1,96}/[\w.-]{1,96})(@(?P<revision>[\w./-]{1,100}))?")
 
 
 def hub_reason(error: Exception) -> str:
@@ -101,3 +104,40 @@ class HubFiles:
                 f"{self.repo}: did not come from the hub ({hub_reason(error)})."
             ) from None
         return folder
+
+
+def check_hub_name(name: str) -> tuple[str, str | None]:
+    """The repository and the revision of `hub:OWNER/NAME[@REVISION]`.
+
+    Raises:
+        BadUsage: another name.
+    """
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise BadUsage(f"A folder on the hub is named hub:OWNER/NAME[@REVISION]; got {name!r}.")
+    return match["repo"], match["revision"]
+
+
+def download(
+    name: str, folder: Path, endings: Sequence[str], most_files: int, most_bytes: int
+) -> Path:
+    """Download the files of data of a repository into a folder, if they are not too many.
+
+    Args:
+        name: `hub:OWNER/NAME[@REVISION]`.
+        endings: how names of files of data end.
+
+    Raises:
+        BadUsage: another name, or more files or bytes than these.
+        BadFile: the hub does not give it, or it has no such file.
+        MissingExtra: huggingface_hub is not installed.
+    """
+    repo, revision = check_hub_name(name)
+    held = HubFiles.of(repo, revision, endings, name)
+    n, total = len(held.sizes), sum(held.sizes.values())
+    if n > most_files or total > most_bytes:
+        raise BadUsage(
+            f"{name}: {n:,} files, {total / 10**6:,.0f} MB; at most {most_files:,} files,"
+            f" {most_bytes / 10**6:,.0f} MB are taken. Nothing was downloaded."
+        )
+    return held.download(folder)

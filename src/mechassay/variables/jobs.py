@@ -267,7 +267,10 @@ class AlignmentsJob(AlignmentsPlan, Job):
         about: dict[str, Any] = {"seed": self.seed, "progress": study.progress}
         localization: Localization | HeadLocalization
         if hypothesis.model.contrast is None:
-            localization = measure_features(model, pairs, read.fit, given.name, **about)
+            beside = given.sites_beside(read.fit.sites)
+            localization = measure_features(
+                model, pairs, read.fit, given.name, beside=beside, **about
+            )
         else:
             localization = measure_features_in_heads(
                 model, pairs, read.fit, given.name, linear=study.linear, **about

@@ -65,6 +65,7 @@ from mechassay.variables.interchange_accuracy import (
     proportion,
     random_interchange,
 )
+from mechassay.variables.mib_numbers import LayerBest, best_of_layers
 from mechassay.variables.verdicts import (
     LEAST_GAIN,
     MUST_EXCEED,
@@ -76,12 +77,16 @@ from mechassay.variables.verdicts import (
     verdict,
 )
 
-SITES, KINDS_TABLE = "sites", "kinds"
+SITES, KINDS_TABLE, SUBMITTED = "sites", "kinds", "as submitted"
 IIA_SAYS = (
     "Interchange intervention accuracy: the share of test pairs whose whole label is written."
 )
 GAIN_SAYS = "The share of what no intervention leaves wrong that the interchange makes right."
 LAYERS_SAYS = "Mean over layers, each at the position that is best on {} pairs."
+OVER_FULL_SAYS = (
+    "Interchange accuracy less that of the whole vector at the same site: mean over layers, each at"
+    " the position that is best on {} pairs."
+)
 MIB_SAYS = (
     "As MIB's code has it: of each layer the position that is best on the test pairs, then the mean"
     " or the highest of all layers. Too high where there are many sites."
@@ -125,6 +130,7 @@ class Localization(Result, kind="variables"):
         full: the whole vectors of all sites, on test pairs.
         right: at the chosen site, of the features and of each control there is: of every test pair
             1 if the label is written, else 0 (of random directions the share of draws).
+        given: whether the features were found elsewhere.
     """
 
     model: str
@@ -137,6 +143,7 @@ class Localization(Result, kind="variables"):
     chosen: ScoredFit
     full: InterchangeAccuracy
     right: Mapping[str, Right]
+    given: bool = False
 
     # --- the chosen site --------------------------------------------------------------------------
 
@@ -272,18 +279,37 @@ class Localization(Result, kind="variables"):
         values = np.mean(columns, axis=0)[:, None]
         return mean_estimates(values, self.groups, self.chosen.test.seed)[0]
 
+    def over_full(self) -> Estimate:
+        """The mean over layers of the test accuracy less that of the whole vector at the same site,
+        pair by pair, each layer at its chosen position and number.
+        """
+        columns = [
+            candidate.test.right[RESULT][:, candidate.test.column(site)].astype(float)
+            - self.full.right[RESULT][:, self.full.column(site)]
+            for candidate, site in self.by_layer().values()
+        ]
+        values = np.mean(columns, axis=0)[:, None]
+        return mean_estimates(values, self.groups, self.chosen.test.seed)[0]
+
     def as_mib(self) -> tuple[float, float]:
         """Mean and maximum over layers as MIB's code has them: the mean over kinds of
         counterfactuals, and of each layer the position that is best on the test pairs.
         """
-        best: dict[int, float] = {}
-        for candidate in self.candidates:
-            kinds = np.array(candidate.test.kinds)
-            right = candidate.test.right[RESULT]
-            by_kind = np.stack([right[kinds == kind].mean(axis=0) for kind in sorted(set(kinds))])
-            for site, value in zip(candidate.test.sites, by_kind.mean(axis=0), strict=True):
-                best[site.layer] = max(best.get(site.layer, 0.0), float(value))
-        return float(np.mean(list(best.values()))), max(best.values())
+        values = [best.accuracy for best in best_of_layers(self._on_test)]
+        return float(np.mean(values)), max(values)
+
+    @property
+    def as_submitted(self) -> tuple[LayerBest, ...]:
+        """The best position of each layer as MIB's evaluator has it of features that are handed in:
+        with whole values at sites that have none. Empty if all that were measured have some.
+        """
+        by_layer = best_of_layers(self._on_test, self.full)
+        n_sites = sum(site.layer in {b.site.layer for b in by_layer} for site in self.full.sites)
+        return by_layer if n_sites > len(self.chosen.test.sites) else ()
+
+    @property
+    def _on_test(self) -> list[InterchangeAccuracy]:
+        return [candidate.test for candidate in self.candidates]
 
     def columns(self) -> dict[str, list[Any]]:
         """A row a site and number of features: accuracies of both splits."""
@@ -338,6 +364,10 @@ class Localization(Result, kind="variables"):
         args |= training_args(self.chosen_fit)
         test = self.chosen.test
         warning = self.fit.provenance.get("warnings", {}).get(str(self.site))
+        submitted = [
+            {"layer": best.site.layer, **best._asdict(), "site": str(best.site)}
+            for best in self.as_submitted
+        ]
         trained = [f"{self.featurizer} at {self.site}: {warning}."] if warning else []
         return {
             "specs": {
@@ -351,6 +381,7 @@ class Localization(Result, kind="variables"):
             "tables": [
                 Table(name=SITES, keys=("site", "k"), columns=self.columns()),
                 Table(name=KINDS_TABLE, keys=("kind",), columns=self.by_kind()),
+                *([Table.of(SUBMITTED, ("layer",), submitted)] if submitted else ()),
             ],
             "values": Values(
                 unit="pair",
@@ -374,9 +405,14 @@ class Localization(Result, kind="variables"):
                 yield measured("iia", "IIA", named, self.difference(of), n, IIA_SAYS)
         yield measured("gain", "gain", "result", self.gain, n, GAIN_SAYS)
         # A mean over the few layers that were trained would stand beside that of all.
-        if len(self.chosen.test.sites) == len(self.full.sites):
+        layers = [{site.layer for site in of.sites} for of in (self.chosen.test, self.full)]
+        if layers[0] == layers[1]:
             says = LAYERS_SAYS.format(self.choose_on)
             yield measured("iia_layers", "mean of layers", "result", self.mean_of_layers(), n, says)
+            # Where numbers are put beside MIB's, whose best layers are mostly the whole vector's.
+            if self.given or self.choose_on == "test":
+                over_full, says = self.over_full(), OVER_FULL_SAYS.format(self.choose_on)
+                yield measured("over_full", "over full vector", "result", over_full, n, says)
             mean, highest = self.as_mib()
             for name, value in (("mib_mean", mean), ("mib_highest", highest)):
                 title = name.replace("_", "-2025 ")
@@ -524,6 +560,7 @@ def measure_features(
     fit: Fit,
     name: str = "given",
     *,
+    beside: Sequence[Site] = (),
     seed: int = 0,
     progress: Progress = BAR,
 ) -> Localization:
@@ -536,6 +573,7 @@ def measure_features(
         pairs: with the splits validation and test.
         fit: features of sites that are meant each alone.
         name: of what found them.
+        beside: sites without features where whole vectors are measured too (`as_submitted`).
         seed: of random directions and intervals.
 
     Raises:
@@ -549,7 +587,8 @@ def measure_features(
     )
     # How they were trained is what their file says; here nothing is.
     own = replace(fit, model=model, losses=torch.zeros(0, 0), provenance=MappingProxyType({}))
-    whole = FullVector().fit(model, pairs.batches["test"], own.sites, progress=progress)
+    places = (*own.sites, *beside)
+    whole = FullVector().fit(model, pairs.batches["test"], places, progress=progress)
     [validation] = search.scores([own], "validation")
     test, full = search.scores([own, whole], "test")
     scored = ScoredFit(None, own, validation, test)
@@ -565,6 +604,7 @@ def measure_features(
         scored,
         full,
         search.controls(scored, site, full, None, None),
+        given=True,
     )
 
 

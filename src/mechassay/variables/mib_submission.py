@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite, nan
@@ -477,13 +477,8 @@ def _read_otherwise(
         yield "MIB's evaluator drops the indices and exchanges all features."
     if about.part != "resid":
         return
-    layers = sorted({site.layer for site in read})
-    lacking = [
-        f"resid.{layer}@{position}"
-        for layer in layers
-        for position in about.positions.values()
-        if Site(layer, position) not in read
-    ]
+    layers = {site.layer for site in read}
+    lacking = sites_lacking(about, tuple(read))
     if lacking:
         yield (
             f"{len(lacking)} sites have no featurizer, such as {lacking[0]}: MIB's evaluator"
@@ -494,6 +489,18 @@ def _read_otherwise(
             f"{len(layers)} of {shape.graph.n_layers} layers: the board then shows the best layer"
             " only, and no average."
         )
+
+
+def sites_lacking(about: BoardTask, sites: Collection[Site]) -> list[Site]:
+    """The sites without features in layers that have some, where MIB's evaluator exchanges whole
+    vectors; none where heads are exchanged together.
+    """
+    return [
+        Site(layer, position)
+        for layer in sorted({site.layer for site in sites})
+        for position in about.positions.values()
+        if about.part == "resid" and Site(layer, position) not in sites
+    ]
 
 
 def write_mib_folder(
@@ -621,6 +628,14 @@ class GivenAlignment:
                 f" none of {self.task}'s variables: {names}."
             )
         return hypothesis
+
+    def sites_beside(self, sites: Collection[Site]) -> list[Site]:
+        """Where MIB's evaluator exchanges whole vectors for want of features, if it is one of the
+        track's.
+        """
+        known = (about for about in MIB_BOARD.tasks.values() if about.name == self.task)
+        about = next(known, None) if self.inside else None
+        return [] if about is None else sites_lacking(about, sites)
 
     def read(self, model: Model) -> VariableAlignment:
         """Its features, for a loaded model.

@@ -46,7 +46,7 @@ from mechassay.circuits.evaluation.curve import (
     SmallestCircuit,
 )
 from mechassay.circuits.profiles import PROFILES, Profile
-from mechassay.circuits.scores import By, EdgeScores, Scores
+from mechassay.circuits.scores import KEPT, By, EdgeScores, Scores
 from mechassay.circuits.series import (
     FRACTIONS,
     CircuitSeries,
@@ -497,6 +497,8 @@ def _unscored(scores: Scores, profile: Profile) -> list[str]:
     if n == 0:
         return []
     where = "only the full circuit has them" if profile == "strict" else "no circuit has them"
+    if scores.provenance.get(KEPT) and not isinstance(scores, EdgeScores):
+        where = "every circuit has them, as MIB's evaluator reads its files"
     return [f"{n:,} of {total:,} {scores.unit}s have no score: {where}."]
 
 
