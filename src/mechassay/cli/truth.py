@@ -68,7 +68,14 @@ def verify_truth(
     pairs = truth.task.pairs(split, truth.model, limit=limit, seed=seed)
     wanted = [ablation] if ablation else list(truth.circuits)
     verifications = {
-        how: verify(truth.model, pairs, truth.circuits[how], how, data=truth.pairs())
+        how: verify(
+            truth.model,
+            pairs,
+            truth.circuits[how],
+            how,
+            data=truth.pairs(),
+            backups=truth.verified[how].backups,
+        )
         for how in wanted
     }
     _say(verifications)
@@ -205,6 +212,14 @@ def _say(verifications: Mapping[str, Verification]) -> None:
         rare = _rarest(verification)
         if rare:
             say(f"  rarest edge: {rare}")
+        for backup in verification.backups:
+            say(
+                f"  backup {backup.head}: the answer is ahead in {backup.survives:.0%} of the pairs"
+                f" without {backup.primary}, and in {1 - backup.lost:.0%} without both; without the"
+                f" backup alone it moves by {backup.heard:.2g} or less"
+            )
+        if verification.contingent:
+            say(f"  only without a primary head: {', '.join(verification.contingent)}")
 
 
 def _rarest(done: Verification) -> str:

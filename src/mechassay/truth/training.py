@@ -82,6 +82,8 @@ SPLIT, SEED = "test", 0
 KINDS = ("counterfactual", "zero", "mean")
 """What cut edges carry."""
 NONE = np.array([-1])
+PRIMARY_AGAIN = 3
+"""How many times more than others a primary head is interchanged, if it has a backup."""
 CUT_SHARES = (0.0, 0.05, 0.5, 1.0)
 """Of the edges outside the circuit, how many are cut: one of these shares an example."""
 
@@ -460,6 +462,7 @@ def verified(
             circuit,
             ablation,
             optional=free if ablation == "counterfactual" else also,
+            backups=causal.backups,
             progress=progress,
         )
         for ablation in ablations
@@ -484,6 +487,8 @@ class Prompts:
             "constant": self.graph.legal & ~circuit & ~constant,
         }
         self.nodes = [self.graph.writer(name) for name in causal.nodes.values()]
+        # What a backup does shows only where its primary head is interchanged.
+        self.drawn = (*causal.nodes, *PRIMARY_AGAIN * tuple(causal.backups.values()))
 
     def loss(self, decoder: Decoder, size: int, step: int) -> Float[Tensor, ""]:
         """The mean squared error of logits over a step's interventions; number and seed decide."""
@@ -532,11 +537,12 @@ class Prompts:
     ) -> tuple[Float[np.ndarray, "prompts words"], Int[np.ndarray, "prompts"]]:
         """Logits of the words, and which variable has the other prompt's value: -1 for none."""
         logits, node = self.causal.logits(own, other, None), NONE.repeat(len(own))
-        # One more than there are variables: in that share nothing is interchanged.
-        drawn = rng.integers(len(self.nodes) + 1, size=len(own))
+        # One more than there are to draw from: in that share nothing is interchanged.
+        drawn = rng.integers(len(self.drawn) + 1, size=len(own))
         for number, variable in enumerate(self.causal.nodes):
             moved = self.causal.logits(own, other, variable)
-            rows = (drawn == number) & ~np.isnan(moved).any(axis=1)
+            places = [place for place, name in enumerate(self.drawn) if name == variable]
+            rows = np.isin(drawn, places) & ~np.isnan(moved).any(axis=1)
             logits, node = np.where(rows[:, None], moved, logits), np.where(rows, number, node)
         return logits, node
 
