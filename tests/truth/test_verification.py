@@ -166,8 +166,17 @@ def test_a_circuit_holds_only_with_a_backup_that_saves_the_answer_and_is_silent(
         bad = good.copy()
         bad[row, :2] = value
         assert not replace(plain, backups=(Backup("a0.h0", "m0", bad),)).holds
-    alone = effects_of(v=8, mlp=0.03)
-    assert plain.contingent == () and replace(plain, alone=alone).contingent == (EDGES["mlp"],)
+
+
+def test_edges_that_show_only_without_a_head_by_hand() -> None:
+    """The largest effect outside is 0.4: an effect has to reach 4, and 0.4 in a quarter of five."""
+    claimed = Circuit.from_names(SMALL, [EDGES["v"], EDGES["mlp"], EDGES["out"]])
+    plain = done_with(claimed, *[effects_of(v=8, mlp=8, out=8, direct=0.4)] * 5)
+    assert plain.contingent == ()
+    alone = [effects_of(v=4, mlp=3.9, out=8), effects_of(v=0.5, mlp=3.9)]
+    alone += [effects_of(mlp=3.9)] * 3
+    done = replace(plain, alone=torch.stack(alone))
+    assert done.contingent == (EDGES["mlp"], EDGES["out"])
 
 
 def test_with_a_backup_effects_are_the_largest_with_and_without_each_head_of_the_pair() -> None:
@@ -178,7 +187,7 @@ def test_with_a_backup_effects_are_the_largest_with_and_without_each_head_of_the
     done = verify(model, pairs, circuit, backups={other: primary})
     plain = verify(model, pairs, circuit)
     assert done.alone is not None and torch.equal(
-        done.alone.nan_to_num(-1), plain.effects.nan_to_num(-1)
+        done.alone.nan_to_num(-1), plain.by_pair.nan_to_num(-1)
     )
     (backup,) = done.backups
     every = Circuit.full(model.graph).names()

@@ -187,7 +187,7 @@ def make_truth_here(
 ) -> None:
     """Train a ground truth of InterpBench's size by its recipe, verify it edge by edge, keep it.
 
-    It takes about two minutes on one core; Ctrl-C keeps what is done, and the same command goes on.
+    It takes two to six minutes on one core; Ctrl-C keeps what is done, and the same command goes on.
     `mechassay truth verify NAME` verifies it on other pairs.
     """
     from mechassay.truth.training import make_from_recipe
@@ -219,7 +219,7 @@ def _say(verifications: Mapping[str, Verification]) -> None:
                 f" backup alone it moves by {backup.heard:.2g} or less"
             )
         if verification.contingent:
-            say(f"  only without a primary head: {', '.join(verification.contingent)}")
+            say(f"  clear only without one of the two: {', '.join(verification.contingent)}")
 
 
 def _rarest(done: Verification) -> str:

@@ -44,7 +44,7 @@ class Verified(OneLine):
         shares, shares_in_pair: of each edge, in the order of `circuit.names()`, the share of pairs
             in which it exceeds the largest effect outside in any pair, and in the same pair.
         backups: the primary head of each backup head.
-        contingent: the edges whose effect is clear only where a primary head is ablated whole.
+        contingent: the edges whose effect is clear only where a head of such a pair is ablated.
     """
 
     circuit: Circuit

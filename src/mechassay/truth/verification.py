@@ -110,7 +110,7 @@ class Verification(OneLine):
             of them.
         together: the largest absolute effect of ablating everything outside the claim at once.
         backups: the backups that are claimed.
-        alone: the largest effect of each edge in the whole model; `effects` if there is no backup.
+        alone: the effects in the whole model; None if there is no backup, as these are `by_pair`.
     """
 
     ablation: str
@@ -118,7 +118,7 @@ class Verification(OneLine):
     by_pair: Float[Tensor, "pairs writers readers"]
     together: float
     backups: tuple[Backup, ...] = ()
-    alone: Float[Tensor, "writers readers"] | None = None
+    alone: Float[Tensor, "pairs writers readers"] | None = None
 
     @property
     def n_pairs(self) -> int:
@@ -182,12 +182,14 @@ class Verification(OneLine):
 
     @property
     def contingent(self) -> tuple[str, ...]:
-        """The claimed edges that are clear of the rest only without a primary head: alone their
-        effect is not `MARGIN` times the largest outside.
+        """The claimed edges that show only without a head: their effects in the whole model are not
+        `MARGIN` times the largest outside, or exceed it in less than `LEAST_SHARE` of the pairs.
         """
         if self.alone is None:
             return ()
-        clear = self.alone >= MARGIN * self.largest_outside
+        largest, often = self.alone.amax(dim=0), self.alone > self.largest_outside
+        clear = largest >= MARGIN * self.largest_outside
+        clear &= often.double().mean(dim=0) >= LEAST_SHARE
         return tuple(Circuit(self.claimed.graph, self.claimed.edges & ~clear).names())
 
     @property
@@ -258,8 +260,7 @@ def verify(
         circuits = [without(full, *heads) for heads in ablated]
         answers = evaluate(model, circuits, batch, objective, progress=progress)
         tried.append(Backup(head, primary, answers))
-    alone = each_present[0].amax(dim=0)
-    return Verification(ablation, claimed, by_pair, together, tuple(tried), alone)
+    return Verification(ablation, claimed, by_pair, together, tuple(tried), each_present[0])
 
 
 def without(circuit: Circuit, *writers: str) -> Circuit:
@@ -381,9 +382,9 @@ def write_truth(
     with the verified edges, the smallest of their largest effects, the largest effect of
     another edge, and that of all others at once. `shares` are those of pairs in which each edge
     of the circuit exceeds the largest effect of the others in any pair, `shares_in_pair` in
-    that same pair. All are over the first `n_pairs` pairs of the split, means too. Files of
-    older versions lack `together` and both shares. A circuit that does not hold is never
-    written.
+    that same pair; `contingent` are the edges that show only without a head. All are over the
+    first `n_pairs` pairs of the split, means too. Files of older versions lack `together` and both
+    shares. A circuit that does not hold is never written.
 
     Args:
         ablations: what was verified, by ablation; all on the same pairs and all hold.
