@@ -187,7 +187,7 @@ def make_truth_here(
 ) -> None:
     """Train a ground truth of InterpBench's size by its recipe, verify it edge by edge, keep it.
 
-    It takes two to six minutes on one core; Ctrl-C keeps what is done, and the same command goes on.
+    It takes two to six minutes on one core. Ctrl-C keeps what is done; the same command goes on.
     `mechassay truth verify NAME` verifies it on other pairs.
     """
     from mechassay.truth.training import make_from_recipe
