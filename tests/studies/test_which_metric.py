@@ -261,7 +261,11 @@ def test_truths_that_were_made_have_tables_of_their_own() -> None:
     for record in records:
         scored = record["scorings"]
         scored |= {label: {**scored["method 0"]} for label in MADE_METHODS}
-        scored["exact"]["auroc"] = 0.25
+        scored["exact"] |= {
+            "sort": "made",
+            "auroc": 0.25,
+            "measures": {**scored["exact"]["measures"], "CMA": 0.25},
+        }
     page = made_page(records)
     for line in (
         "| CMA: mean | 1.00 ± .000 |",
