@@ -25,6 +25,7 @@ from mechassay.truth.text_ioi import (
     CausalTextIOI,
     Redundant,
     TextIOI,
+    WithBackup,
 )
 from mechassay.truth.training import (
     Prompts,
@@ -276,8 +277,9 @@ def short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for stage in ("FIRST", "CORE", "WHOLE"):
         few = {**getattr(text_ioi, stage), "steps": 2, "batch_size": 8, "pool": 50}
         monkeypatch.setattr(text_ioi, stage, few)
-    for own in (CausalTextIOI, Redundant):
+    for own in (CausalTextIOI, Redundant, WithBackup):
         monkeypatch.setattr(own, "core_steps", 2)
+        monkeypatch.setattr(own, "whole_steps", 2)
     monkeypatch.setattr(training, "MADE_ON", 4)
     return tmp_path
 
@@ -290,6 +292,8 @@ def test_a_model_whose_circuit_does_not_hold_is_not_kept(short: Path) -> None:
     assert not made.exists() and short in made.parents
     with pytest.raises(UnknownName):
         make_from_recipe("truth-ioi", progress=SILENT)
+    with pytest.raises(MechassayError, match=r"backup a5\.h0: survives .*, lost .*, heard"):
+        make_from_recipe("truth-text-ioi-backup", progress=SILENT)
 
 
 @pytest.mark.slow

@@ -62,6 +62,7 @@ from mechassay.truth.verification import (
     ABLATIONS,
     LEAST_SHARE,
     MARGIN,
+    SURVIVES,
     Verification,
     verify,
     write_model,
@@ -402,10 +403,15 @@ def make_from_recipe(name: str, *, progress: Progress = BAR) -> Path:
     )
     own = done["counterfactual"]
     if not own.holds:
+        backups = "".join(
+            f", backup {backup.head}: survives {backup.survives:.2f}, lost {backup.lost:.2f} (each"
+            f" {SURVIVES:g}), heard {backup.heard:.2g}"
+            for backup in own.backups
+        )
         raise MechassayError(
             f"{name}: the circuit does not hold on this machine: margin {own.margin:.3g}, over all"
             f" outside at once {own.joint_margin:.3g} (each has to be {MARGIN:g}), least share"
-            f" {own.least_share:.2f} (of {LEAST_SHARE:g}). Its weights are in {folder}."
+            f" {own.least_share:.2f} (of {LEAST_SHARE:g}){backups}. Its weights are in {folder}."
         )
     folder.rename(target)
     for rest in target.parent.glob(f"{name}.*"):
