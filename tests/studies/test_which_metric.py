@@ -18,6 +18,8 @@ from mechassay.truth.ground_truth import load_truth
 from mechassay.utils.display import SILENT
 from studies.which_metric import contrasts, measures, scorings, study, tables, truths
 from studies.which_metric.__main__ import main
+from studies.which_metric.made import METHODS as MADE_METHODS
+from studies.which_metric.made import page as made_page
 from studies.which_metric.measures import Area, CutCircuits, Ends, Smallest
 
 pytestmark = pytest.mark.guard
@@ -250,6 +252,28 @@ def test_a_known_winner_wins() -> None:
     page = tables.page(records)
     assert page.startswith("By the rule of the plan S90 takes the place of CMA.")
     assert "counterfactual | 18 | 9 | 2 |" in page
+
+
+def test_truths_that_were_made_have_tables_of_their_own() -> None:
+    """CMA is the AUROC itself; each truth has a row, and the mean an interval."""
+    rng = np.random.default_rng(0)
+    records = [record_of("made", name, 0, rng, {"CMA": 0.0}) for name in ("one", "two")]
+    for record in records:
+        scored = record["scorings"]
+        scored |= {label: {**scored["method 0"]} for label in MADE_METHODS}
+        scored["exact"] |= {
+            "sort": "made",
+            "auroc": 0.25,
+            "measures": {**scored["exact"]["measures"], "CMA": 0.25},
+        }
+    page = made_page(records)
+    for line in (
+        "| CMA: mean | 1.00 ± .000 |",
+        "| CMA: one | ",
+        "| CPR: two | ",
+        "| one | exact | .25 |",
+    ):
+        assert line in page, line
 
 
 def test_nothing_wins_where_measures_are_alike_or_fail_elsewhere() -> None:

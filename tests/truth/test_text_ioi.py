@@ -25,6 +25,7 @@ from mechassay.truth.text_ioi import (
     CausalTextIOI,
     Redundant,
     TextIOI,
+    WithBackup,
 )
 from mechassay.truth.training import (
     Prompts,
@@ -63,7 +64,7 @@ def causal(name: str) -> CausalTextIOI:
 
 
 def test_they_have_interpbench_s_size() -> None:
-    assert NAMES == MADE_TRUTHS and len(NAMES) == 5
+    assert NAMES == MADE_TRUTHS and len(NAMES) == 6
     for name in NAMES:
         own = causal(name)
         assert (own.n_layers, own.width, own.n_heads) == (6, 64, 4)
@@ -101,6 +102,31 @@ def test_movers_share_and_paths_are_apart() -> None:
     # Of two inhibition heads one turns the answer of its own mover alone.
     assert named(parallel.logits(KATE, PAUL, "a1.h0")) == {"Kate": 5.0, "Paul": 3.0}
     assert named(parallel.logits(KATE, PAUL, "a2.h3")) == {"Kate": 3.0, "Paul": 5.0}
+
+
+def test_a_backup_writes_where_the_mover_writes_another_name() -> None:
+    own = causal("truth-text-ioi-backup")
+    assert dict(own.backups) == {"a5.h0": "a4.h1"}
+    # Silent with its own mover, in both prompts.
+    assert named(own.logits(KATE, PAUL, "a5.h0")) == {"Kate": 8.0}
+    assert named(own.logits(KATE, PAUL, "a2.h3")) == {"Paul": 8.0}
+    # The mover of the other prompt: its name, and the backup's.
+    assert named(own.logits(KATE, PAUL, "a4.h1")) == {"Paul": 8.0, "Kate": 12.0}
+    assert named(own.logits(KATE, EMMA, "a4.h1")) == {"Emma": 8.0, "Kate": 12.0}
+
+
+def test_a_primary_head_is_interchanged_more_often() -> None:
+    """Of eight draws one is no interchange, and four are the mover's."""
+    own = causal("truth-text-ioi-backup")
+    prompts, rng = Prompts(own, Training(pool=5)), np.random.default_rng(0)
+    pairs = (np.repeat(prompt, 4000, axis=0) for prompt in (KATE, PAUL))
+    logits, node = prompts._interchanges(*pairs, rng)
+    shares = np.bincount(node + 1, minlength=5) / len(node)
+    np.testing.assert_allclose(shares, [1 / 8, 1 / 8, 1 / 8, 4 / 8, 1 / 8], atol=0.03)
+    mover = node == list(own.nodes).index("a4.h1")
+    assert {tuple(row) for row in logits[mover]} == {
+        tuple(own.logits(KATE, PAUL, "a4.h1")[0].tolist())
+    }
 
 
 def last_name(text: str) -> int:
@@ -251,8 +277,9 @@ def short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for stage in ("FIRST", "CORE", "WHOLE"):
         few = {**getattr(text_ioi, stage), "steps": 2, "batch_size": 8, "pool": 50}
         monkeypatch.setattr(text_ioi, stage, few)
-    for own in (CausalTextIOI, Redundant):
+    for own in (CausalTextIOI, Redundant, WithBackup):
         monkeypatch.setattr(own, "core_steps", 2)
+        monkeypatch.setattr(own, "whole_steps", 2)
     monkeypatch.setattr(training, "MADE_ON", 4)
     return tmp_path
 
@@ -265,6 +292,8 @@ def test_a_model_whose_circuit_does_not_hold_is_not_kept(short: Path) -> None:
     assert not made.exists() and short in made.parents
     with pytest.raises(UnknownName):
         make_from_recipe("truth-ioi", progress=SILENT)
+    with pytest.raises(MechassayError, match=r"backup a5\.h0: survives .*, lost .*, heard"):
+        make_from_recipe("truth-text-ioi-backup", progress=SILENT)
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ from mechassay.models.families import decode
 from mechassay.models.graph import Graph
 from mechassay.models.sources import MADE_TRUTHS
 from mechassay.truth.ground_truth import load_truth, truth_folder
+from mechassay.truth.summary import FILE, read_truth_file
 from mechassay.truth.tasks import CAUSAL, LOGIT, CausalIOI, CausalPreviousToken
 from mechassay.truth.training import (
     Prompts,
@@ -33,7 +34,14 @@ from mechassay.truth.training import (
     trainable,
     untrained,
 )
-from mechassay.truth.verification import ABLATIONS, LEAST_SHARE, MARGIN, Verification, verify
+from mechassay.truth.verification import (
+    ABLATIONS,
+    LEAST_SHARE,
+    MARGIN,
+    Backup,
+    Verification,
+    verify,
+)
 
 truth_of = cache(load_truth)
 NAMES = [name for name in CAUSAL.names() if name not in MADE_TRUTHS]
@@ -158,6 +166,17 @@ def test_circuits_that_hold_are_written_without_those_that_do_not(
         and partly.verified["zero"].together == 0.001
     )
     assert not (write(tmp_path / "none", "counterfactual") / "truth.json").exists()
+    assert not partly.verified["zero"].backups and not partly.verified["zero"].contingent
+    values = np.array([[8.0] * 4, [4.0] * 4, [8.0] * 4, [-8.0] * 4])
+    silent = torch.where(claimed.edges, 0.0, clear)
+    for each in found:
+        pair = (Backup("a1.h2", "a0.h1", values),)
+        found[each] = replace(found[each], backups=pair, alone=silent)
+    known = load_truth(write(tmp_path / "backup")).verified["counterfactual"]
+    assert known.backups == {"a1.h2": "a0.h1"} and known.contingent == tuple(claimed.names())
+    record = read_truth_file(tmp_path / "backup" / FILE)["ablations"]["counterfactual"]
+    expected = {"primary": "a0.h1", "survives": 1.0, "lost": 1.0, "heard": 0.0}
+    assert record["backups"] == {"a1.h2": expected}
 
 
 @pytest.mark.slow

@@ -8,11 +8,13 @@ import math
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.evaluation.ablation import ablate
+from mechassay.circuits.evaluation.faithfulness import evaluate
 from mechassay.circuits.methods.exact_patching import ExactPatching
 from mechassay.errors import BadUsage, GraphMismatch, UnknownName
 from mechassay.models.graph import Graph
@@ -23,6 +25,7 @@ from mechassay.truth.verification import (
     ABLATIONS,
     LEAST_SHARE,
     MARGIN,
+    Backup,
     Verification,
     above_the_gap,
     effects_by_pair,
@@ -145,6 +148,72 @@ def test_a_claim_of_nothing_or_of_all_has_no_margin() -> None:
 def test_no_effect_anywhere_has_no_margin() -> None:
     done = done_with(Circuit.from_names(SMALL, [EDGES["v"]]), effects_of())
     assert math.isnan(done.margin) and done.least_share == 0 and not done.holds
+
+
+def test_a_backup_by_hand() -> None:
+    """Four pairs: without the primary head three answers are ahead, without both one is."""
+    values = np.array([[8, 8, 8, 8], [4, 4, 4, -1], [8, 8.25, 7.5, 8], [-8, -8, 1, 0]])
+    backup = Backup("a0.h0", "m0", values)
+    assert (backup.survives, backup.lost, backup.heard) == (0.75, 0.75, 0.5)
+
+
+def test_a_circuit_holds_only_with_a_backup_that_saves_the_answer_and_is_silent() -> None:
+    right = Circuit.from_names(SMALL, [EDGES["v"], EDGES["mlp"]])
+    plain = done_with(right, effects_of(v=8, mlp=4, direct=0.004))
+    good = np.array([[8.0] * 20, [4.0] * 20, [8.25] * 20, [-8.0] * 20])
+    assert replace(plain, backups=(Backup("a0.h0", "m0", good),)).holds
+    for row, value in ((1, -1.0), (2, 8.5), (3, 1.0)):  # 0.5 is more than a tenth of 4.
+        bad = good.copy()
+        bad[row, :2] = value
+        assert not replace(plain, backups=(Backup("a0.h0", "m0", bad),)).holds
+
+
+def test_edges_that_show_only_without_a_head_by_hand() -> None:
+    """The largest effect outside is 0.4: an effect has to reach 4, and 0.4 in a quarter of five."""
+    claimed = Circuit.from_names(SMALL, [EDGES["v"], EDGES["mlp"], EDGES["out"]])
+    plain = done_with(claimed, *[effects_of(v=8, mlp=8, out=8, direct=0.4)] * 5)
+    assert plain.contingent == ()
+    alone = [effects_of(v=4, mlp=3.9, out=8), effects_of(v=0.5, mlp=3.9)]
+    alone += [effects_of(mlp=3.9)] * 3
+    done = replace(plain, alone=torch.stack(alone))
+    assert done.contingent == (EDGES["mlp"], EDGES["out"])
+
+
+def test_with_a_backup_effects_are_the_largest_with_and_without_each_head_of_the_pair() -> None:
+    truth = truth_of("truth-induction")
+    model, circuit = truth.model, truth.circuits["counterfactual"]
+    pairs = truth.task.pairs("train", model, limit=2)
+    primary, other = "a0.h1", "a1.h3"
+    done = verify(model, pairs, circuit, backups={other: primary})
+    plain = verify(model, pairs, circuit)
+    assert done.alone is not None and torch.equal(
+        done.alone.nan_to_num(-1), plain.by_pair.nan_to_num(-1)
+    )
+    (backup,) = done.backups
+    every = Circuit.full(model.graph).names()
+
+    def value(kept: list[str]) -> np.ndarray:
+        return evaluate(model, Circuit.from_names(model.graph, kept), pairs, "logit_diff")
+
+    def less(names: list[str], *heads: str) -> list[str]:
+        return [name for name in names if name.partition("->")[0] not in heads]
+
+    ablated = ((), (primary,), (other,), (primary, other))
+    by_hand = np.stack([value(less(every, *heads)) for heads in ablated])
+    np.testing.assert_allclose(backup.values, by_hand, atol=1e-4)
+    for name in (*circuit.names(), "input->logits", "a0.h0->a1.h3<v>"):
+        there = model.graph.index(name)
+        largest = plain.by_pair[:, *there].numpy()
+        for head in (primary, other):
+            names = less(every, head)
+            gone = np.abs(value(names) - value([one for one in names if one != name]))
+            largest = np.maximum(largest, gone)  # 0 for an edge of the head itself.
+        np.testing.assert_allclose(done.by_pair[:, *there].numpy(), largest, atol=1e-3)
+    apart = [
+        np.abs(value(less(every, head)) - value(less(circuit.names(), head))).max()
+        for head in (primary, other)
+    ]
+    assert done.together == pytest.approx(max(plain.together, *apart), abs=1e-3)
 
 
 # --- against exact patching

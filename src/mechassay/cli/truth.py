@@ -68,7 +68,14 @@ def verify_truth(
     pairs = truth.task.pairs(split, truth.model, limit=limit, seed=seed)
     wanted = [ablation] if ablation else list(truth.circuits)
     verifications = {
-        how: verify(truth.model, pairs, truth.circuits[how], how, data=truth.pairs())
+        how: verify(
+            truth.model,
+            pairs,
+            truth.circuits[how],
+            how,
+            data=truth.pairs(),
+            backups=truth.verified[how].backups,
+        )
         for how in wanted
     }
     _say(verifications)
@@ -180,7 +187,7 @@ def make_truth_here(
 ) -> None:
     """Train a ground truth of InterpBench's size by its recipe, verify it edge by edge, keep it.
 
-    It takes about two minutes on one core; Ctrl-C keeps what is done, and the same command goes on.
+    It takes two to six minutes on one core. Ctrl-C keeps what is done; the same command goes on.
     `mechassay truth verify NAME` verifies it on other pairs.
     """
     from mechassay.truth.training import make_from_recipe
@@ -205,6 +212,14 @@ def _say(verifications: Mapping[str, Verification]) -> None:
         rare = _rarest(verification)
         if rare:
             say(f"  rarest edge: {rare}")
+        for backup in verification.backups:
+            say(
+                f"  backup {backup.head}: the answer is ahead in {backup.survives:.0%} of the pairs"
+                f" without {backup.primary}, and in {1 - backup.lost:.0%} without both; without the"
+                f" backup alone it moves by {backup.heard:.2g} or less"
+            )
+        if verification.contingent:
+            say(f"  clear only without one of the two: {', '.join(verification.contingent)}")
 
 
 def _rarest(done: Verification) -> str:

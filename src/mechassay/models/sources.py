@@ -93,6 +93,7 @@ def truth_names() -> list[str]:
 
 MADE_TRUTHS = (
     "truth-text-ioi",
+    "truth-text-ioi-backup",
     "truth-text-ioi-mixed",
     "truth-text-ioi-negative",
     "truth-text-ioi-parallel",

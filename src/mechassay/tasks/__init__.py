@@ -58,6 +58,7 @@ TRUTHS = Registry(
         "truth-previous-token": "mechassay.truth.tasks:PreviousToken",
         "truth-previous-token-trained": "mechassay.truth.tasks:PreviousToken",
         "truth-text-ioi": "mechassay.truth.text_ioi:TextIOI",
+        "truth-text-ioi-backup": "mechassay.truth.text_ioi:TextIOI",
         "truth-text-ioi-mixed": "mechassay.truth.text_ioi:TextIOI",
         "truth-text-ioi-negative": "mechassay.truth.text_ioi:TextIOI",
         "truth-text-ioi-parallel": "mechassay.truth.text_ioi:TextIOI",

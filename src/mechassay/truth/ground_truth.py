@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from mechassay.utils.display import OneLine
 
 @dataclass(frozen=True, repr=False)
 class Verified(OneLine):
-    """What truth.json says about one ablation; the last three are missing in older versions.
+    """What truth.json says about one ablation; three are missing in older versions.
 
     Attributes:
         circuit: the edges that have an effect.
@@ -43,6 +43,8 @@ class Verified(OneLine):
         together: the largest effect of all edges outside at once.
         shares, shares_in_pair: of each edge, in the order of `circuit.names()`, the share of pairs
             in which it exceeds the largest effect outside in any pair, and in the same pair.
+        backups: the primary head of each backup head.
+        contingent: the edges whose effect is clear only where a head of such a pair is ablated.
     """
 
     circuit: Circuit
@@ -51,6 +53,8 @@ class Verified(OneLine):
     together: float = math.nan
     shares: tuple[float, ...] = ()
     shares_in_pair: tuple[float, ...] = ()
+    backups: Mapping[str, str] = field(default_factory=dict)
+    contingent: tuple[str, ...] = ()
 
     @property
     def margin(self) -> float:
@@ -187,7 +191,9 @@ def _verified(graph: Graph, row: Mapping[str, Any]) -> Verified:
         raise ValueError(f"{len(circuit)} edges, but {len(shares)} and {len(in_pair)} shares")
     inside, outside = float(row["smallest_inside"]), float(row["largest_outside"])
     together = float(row.get("together", math.nan))
-    return Verified(circuit, inside, outside, together, shares, in_pair)
+    backups = {str(head): str(row["primary"]) for head, row in row.get("backups", {}).items()}
+    contingent = tuple(map(str, row.get("contingent", ())))
+    return Verified(circuit, inside, outside, together, shares, in_pair, backups, contingent)
 
 
 def tasks_of(model: str, tasks: Sequence[str]) -> tuple[str, ...]:

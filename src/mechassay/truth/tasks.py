@@ -386,6 +386,7 @@ class Causal(ABC):
         edges: the edges that carry them.
         constant_edges: the edges that may carry something that is the same in every prompt.
         free_edges: the edges that may carry anything, or nothing.
+        backups: the primary head of each backup head.
     """
 
     task: ClassVar[CompiledTask]
@@ -400,6 +401,7 @@ class Causal(ABC):
     edges: ClassVar[tuple[str, ...]]
     constant_edges: ClassVar[tuple[str, ...]]
     free_edges: ClassVar[tuple[str, ...]] = ()
+    backups: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     @abstractmethod
     def answers(self, own: Tokens, other: Tokens, variable: str | None) -> Right:
@@ -580,6 +582,7 @@ CAUSAL = Registry(
         "truth-mcqa-trained": f"{__name__}:CausalChoices",
         "truth-previous-token-trained": f"{__name__}:CausalPreviousToken",
         "truth-text-ioi": "mechassay.truth.text_ioi:CausalTextIOI",
+        "truth-text-ioi-backup": "mechassay.truth.text_ioi:WithBackup",
         "truth-text-ioi-mixed": "mechassay.truth.text_ioi:Mixed",
         "truth-text-ioi-negative": "mechassay.truth.text_ioi:WithNegative",
         "truth-text-ioi-parallel": "mechassay.truth.text_ioi:Parallel",

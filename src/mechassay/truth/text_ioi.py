@@ -7,6 +7,7 @@
     truth-text-ioi-negative      a mover, and a negative head, which lowers the answer
     truth-text-ioi-mixed         two movers and a negative head
     truth-text-ioi-parallel      two paths: each mover has an inhibition head of its own
+    truth-text-ioi-backup        a mover, and a backup that writes where the mover does not
 
 Six layers of four heads, 64 wide, as InterpBench's model of IOI (Gupta et al. 2024; Mueller et
 al. 2025, appendix F); each word is one token of SmolLM2's tokenizer. Heads are named as by Wang et
@@ -15,8 +16,9 @@ al. (2023). A model is trained (`mechassay.truth.training`) to have the logits
     logits = sum over movers w of weight[w] onehot(answer[w])
 
 where answer[w] is the name that w's inhibition head leaves over; the weight of a negative head is
-negative. Strict training of all heads from random weights is slow and confuses names, so that the
-circuit's heads are trained alone first (`CausalTextIOI.stages`).
+negative, and a backup's is 0 where its primary head, which it reads, writes the same name. Strict
+training of all heads from random weights is slow and confuses names, so that the circuit's heads
+are trained alone first (`CausalTextIOI.stages`).
 """
 
 from __future__ import annotations
@@ -126,7 +128,9 @@ class CausalTextIOI(Causal):
     Attributes:
         inhibitors: the inhibition head of each mover.
         weights: of each mover; negative for a negative head.
+        backups: the primary head of each mover that writes nothing where that one writes its name.
         core_steps: of the training of the circuit's heads alone.
+        whole_steps: of the training among all other heads; those of `WHOLE` if 0.
     """
 
     task = TextIOI()
@@ -139,6 +143,7 @@ class CausalTextIOI(Causal):
     inhibitors: ClassVar[Mapping[str, str]] = {"a4.h1": "a2.h3"}
     weights: ClassVar[Mapping[str, float]] = {"a4.h1": LOGIT}
     core_steps: ClassVar[int] = 300
+    whole_steps: ClassVar[int] = 0
 
     @property
     def nodes(self) -> dict[str, str]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -154,6 +159,7 @@ class CausalTextIOI(Causal):
         for mover, inhibitor in self.inhibitors.items():
             names += [f"{inhibitor}->{mover}<q>", f"{mover}->logits"]
             names += [f"input->{mover}<{part}>" for part in "kv"]
+        names += [f"{primary}->{backup}<q>" for backup, primary in self.backups.items()]
         return tuple(names)
 
     @property
@@ -173,6 +179,7 @@ class CausalTextIOI(Causal):
             "duplicate": heads[self.duplicate],
             "inhibitors": {heads[own]: heads[other] for own, other in self.inhibitors.items()},
             "weights": {heads[head]: weight for head, weight in self.weights.items()},
+            "backups": {heads[own]: heads[other] for own, other in self.backups.items()},
         }
         return type("Core", (type(self),), made)()
 
@@ -187,7 +194,8 @@ class CausalTextIOI(Causal):
         copies |= {head: (mover, weight / LOGIT) for head, weight in own.weights.items()}
         first = TrainingStage("truth-text-ioi.core", plain.core(), FIRST)
         whole = {head: (other, 1.0) for head, other in zip(self.nodes, own.nodes, strict=True)}
-        last = TrainingStage(f"{name}.whole", self, WHOLE, whole)
+        steps = self.whole_steps or WHOLE["steps"]
+        last = TrainingStage(f"{name}.whole", self, {**WHOLE, "steps": steps}, whole)
         heads = TrainingStage(f"{name}.heads", own, {**CORE, "steps": self.core_steps}, copies)
         return first, heads, last
 
@@ -208,6 +216,10 @@ class CausalTextIOI(Causal):
         for mover, weight in self.weights.items():
             answer = self._answer(own, other, variable, mover)
             undefined = ~answer.any(axis=1, keepdims=True)
+            if mover in self.backups:
+                primary = self._answer(own, other, variable, self.backups[mover])
+                agree = (answer & primary).any(axis=1, keepdims=True) | (variable == mover)
+                answer = answer & ~agree
             total += np.where(undefined, np.nan, weight * answer)
         return total
 
@@ -246,3 +258,13 @@ class Parallel(CausalTextIOI):
     core_steps: ClassVar[int] = 900
     inhibitors: ClassVar[Mapping[str, str]] = {"a4.h1": "a2.h3", "a3.h2": "a1.h0"}
     weights: ClassVar[Mapping[str, float]] = {"a4.h1": 5.0, "a3.h2": 3.0}
+
+
+class WithBackup(CausalTextIOI):
+    """A backup writes the answer where the mover writes another name, and nothing else."""
+
+    core_steps: ClassVar[int] = 3000
+    whole_steps: ClassVar[int] = 1000
+    inhibitors: ClassVar[Mapping[str, str]] = {"a4.h1": "a2.h3", "a5.h0": "a2.h3"}
+    weights: ClassVar[Mapping[str, float]] = {"a4.h1": 8.0, "a5.h0": 12.0}
+    backups: ClassVar[Mapping[str, str]] = {"a5.h0": "a4.h1"}

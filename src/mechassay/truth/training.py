@@ -62,6 +62,7 @@ from mechassay.truth.verification import (
     ABLATIONS,
     LEAST_SHARE,
     MARGIN,
+    SURVIVES,
     Verification,
     verify,
     write_model,
@@ -82,6 +83,8 @@ SPLIT, SEED = "test", 0
 KINDS = ("counterfactual", "zero", "mean")
 """What cut edges carry."""
 NONE = np.array([-1])
+PRIMARY_AGAIN = 3
+"""How many times more than others a primary head is interchanged, if it has a backup."""
 CUT_SHARES = (0.0, 0.05, 0.5, 1.0)
 """Of the edges outside the circuit, how many are cut: one of these shares an example."""
 
@@ -400,10 +403,15 @@ def make_from_recipe(name: str, *, progress: Progress = BAR) -> Path:
     )
     own = done["counterfactual"]
     if not own.holds:
+        backups = "".join(
+            f", backup {backup.head}: survives {backup.survives:.2f}, lost {backup.lost:.2f} (each"
+            f" {SURVIVES:g}), heard {backup.heard:.2g}"
+            for backup in own.backups
+        )
         raise MechassayError(
             f"{name}: the circuit does not hold on this machine: margin {own.margin:.3g}, over all"
             f" outside at once {own.joint_margin:.3g} (each has to be {MARGIN:g}), least share"
-            f" {own.least_share:.2f} (of {LEAST_SHARE:g}). Its weights are in {folder}."
+            f" {own.least_share:.2f} (of {LEAST_SHARE:g}){backups}. Its weights are in {folder}."
         )
     folder.rename(target)
     for rest in target.parent.glob(f"{name}.*"):
@@ -460,6 +468,7 @@ def verified(
             circuit,
             ablation,
             optional=free if ablation == "counterfactual" else also,
+            backups=causal.backups,
             progress=progress,
         )
         for ablation in ablations
@@ -484,6 +493,8 @@ class Prompts:
             "constant": self.graph.legal & ~circuit & ~constant,
         }
         self.nodes = [self.graph.writer(name) for name in causal.nodes.values()]
+        # What a backup does shows only where its primary head is interchanged.
+        self.drawn = (*causal.nodes, *PRIMARY_AGAIN * tuple(causal.backups.values()))
 
     def loss(self, decoder: Decoder, size: int, step: int) -> Float[Tensor, ""]:
         """The mean squared error of logits over a step's interventions; number and seed decide."""
@@ -532,11 +543,12 @@ class Prompts:
     ) -> tuple[Float[np.ndarray, "prompts words"], Int[np.ndarray, "prompts"]]:
         """Logits of the words, and which variable has the other prompt's value: -1 for none."""
         logits, node = self.causal.logits(own, other, None), NONE.repeat(len(own))
-        # One more than there are variables: in that share nothing is interchanged.
-        drawn = rng.integers(len(self.nodes) + 1, size=len(own))
+        # One more than there are to draw from: in that share nothing is interchanged.
+        drawn = rng.integers(len(self.drawn) + 1, size=len(own))
         for number, variable in enumerate(self.causal.nodes):
             moved = self.causal.logits(own, other, variable)
-            rows = (drawn == number) & ~np.isnan(moved).any(axis=1)
+            places = [place for place, name in enumerate(self.drawn) if name == variable]
+            rows = np.isin(drawn, places) & ~np.isnan(moved).any(axis=1)
             logits, node = np.where(rows[:, None], moved, logits), np.where(rows, number, node)
         return logits, node
 

@@ -19,6 +19,11 @@ Maxima grow with the pairs, and a small sample can miss the few that show a rare
 leave no room for that luck. InterpBench (Gupta et al. 2024) derives its ground truth from how
 its models were trained and does not intervene on edges.
 
+A backup head is silent while its primary head works, so that its edges have no effect alone. Where
+one is claimed every effect is the largest of three: that in the model, without the primary head,
+and without the backup, which hides a part of what the primary head does (contingencies, Halpern
+and Pearl 2005). The claim must also hold as one of heads, see `Backup`.
+
 A ground truth is a folder: a model and tokenizer that load like any others, and truth.json
 (`write_truth`).
 """
@@ -28,7 +33,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,7 +64,38 @@ ABLATIONS = ("counterfactual", "mean", "zero")
 MARGIN = 10.0
 LEAST_SHARE = 0.25
 FLOOR = 1e-4
+SURVIVES = 0.95
+"""Least share of pairs whose answer outlasts the primary head, and not the backup too."""
 CIRCUITS_AT_A_TIME = 64
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Backup(OneLine):
+    """What follows where a primary head, its backup, or both are ablated whole.
+
+    Attributes:
+        head, primary: the backup, and the head that it stands in for.
+        values: the objective with nothing ablated, the primary, the backup, and both.
+    """
+
+    head: str
+    primary: str
+    values: Float[np.ndarray, "4 pairs"]
+
+    @property
+    def survives(self) -> float:
+        """The share of pairs whose answer is ahead without the primary head."""
+        return float((self.values[1] > 0).mean())
+
+    @property
+    def lost(self) -> float:
+        """The share of pairs whose answer is not ahead without both."""
+        return float((self.values[3] <= 0).mean())
+
+    @property
+    def heard(self) -> float:
+        """The largest change without the backup alone: 0 if it is silent."""
+        return float(np.abs(self.values[2] - self.values[0]).max())
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -68,13 +106,19 @@ class Verification(OneLine):
         ablation: what ablated edges carried.
         claimed: the circuit as claimed.
         by_pair: the absolute effect of each edge in each pair; NaN where the graph has no edge.
+            With backups the largest of that in the model and those without a primary head or one
+            of them.
         together: the largest absolute effect of ablating everything outside the claim at once.
+        backups: the backups that are claimed.
+        alone: the effects in the whole model; None if there is no backup, as these are `by_pair`.
     """
 
     ablation: str
     claimed: Circuit
     by_pair: Float[Tensor, "pairs writers readers"]
     together: float
+    backups: tuple[Backup, ...] = ()
+    alone: Float[Tensor, "pairs writers readers"] | None = None
 
     @property
     def n_pairs(self) -> int:
@@ -137,10 +181,30 @@ class Verification(OneLine):
         return above_the_gap(self.claimed.graph, self.effects)
 
     @property
+    def contingent(self) -> tuple[str, ...]:
+        """The claimed edges that show only without a head: their effects in the whole model are not
+        `MARGIN` times the largest outside, or exceed it in less than `LEAST_SHARE` of the pairs.
+        """
+        if self.alone is None:
+            return ()
+        largest, often = self.alone.amax(dim=0), self.alone > self.largest_outside
+        clear = largest >= MARGIN * self.largest_outside
+        clear &= often.double().mean(dim=0) >= LEAST_SHARE
+        return tuple(Circuit(self.claimed.graph, self.claimed.edges & ~clear).names())
+
+    @property
     def holds(self) -> bool:
-        """Whether the claim is found, above the rest by `MARGIN`, in enough of the pairs."""
+        """Whether the claim is found, above the rest by `MARGIN`, in enough of the pairs; and each
+        backup saves the answer (`SURVIVES`) and is silent, by the same margin.
+        """
         clear = self.margin >= MARGIN and self.joint_margin >= MARGIN
-        return clear and self.least_share >= LEAST_SHARE and self.recovered == self.claimed
+        backed_up = all(
+            min(backup.survives, backup.lost) >= SURVIVES
+            and backup.heard * MARGIN <= self.smallest_inside
+            for backup in self.backups
+        )
+        shared = self.least_share >= LEAST_SHARE
+        return clear and shared and backed_up and self.recovered == self.claimed
 
 
 def verify(
@@ -152,14 +216,16 @@ def verify(
     *,
     optional: Circuit | None = None,
     data: PairsLike | None = None,
+    backups: Mapping[str, str] = MappingProxyType({}),
     progress: Progress = BAR,
 ) -> Verification:
     """Ablate every edge alone in every pair, and compare the effects with a claimed circuit.
 
-    One run an edge and pair: for tiny models.
+    One run an edge and pair: for tiny models. Twice more for each backup.
 
     Args:
         ablation: any that `mechassay.circuits.ablate` knows by name.
+        backups: the primary head of each backup head.
         optional: edges that belong to the claim if they are found, and only then.
         data: pairs that means are computed on; `pairs` if not given. Effects change with the means,
             so that a circuit is best judged with those that it was verified with.
@@ -174,14 +240,34 @@ def verify(
                 f"The {kind} circuit belongs to {edges.graph}; the model's graph is {model.graph}."
             )
     batch = ablate(model, pairs, ablation, data=data, progress=progress)
-    by_pair = effects_by_pair(model, batch, objective, progress=progress)
+    full = Circuit.full(model.graph)
+    present = [full, *(without(full, head) for pair in backups.items() for head in pair)]
+    each_present = [
+        effects_by_pair(model, batch, objective, present=one, progress=progress) for one in present
+    ]
+    by_pair = reduce(torch.fmax, each_present)
     if optional is not None:
         separated = above_the_gap(model.graph, by_pair.amax(dim=0))
         claimed = Circuit(model.graph, claimed.edges | (separated.edges & optional.edges))
-    whole, alone = evaluate(
-        model, [Circuit.full(model.graph), claimed], batch, objective, progress=progress
-    )
-    return Verification(ablation, claimed, by_pair, together=float(np.abs(whole - alone).max()))
+    only = [Circuit(model.graph, one.edges & claimed.edges) for one in present]
+    values = evaluate(model, [*present, *only], batch, objective, progress=progress)
+    together = float(np.abs(values[: len(present)] - values[len(present) :]).max())
+    if not backups:
+        return Verification(ablation, claimed, by_pair, together)
+    tried: list[Backup] = []
+    for head, primary in backups.items():
+        ablated = ((), (primary,), (head,), (primary, head))
+        circuits = [without(full, *heads) for heads in ablated]
+        answers = evaluate(model, circuits, batch, objective, progress=progress)
+        tried.append(Backup(head, primary, answers))
+    return Verification(ablation, claimed, by_pair, together, tuple(tried), each_present[0])
+
+
+def without(circuit: Circuit, *writers: str) -> Circuit:
+    """The circuit less all edges of some writers."""
+    kept = circuit.edges.clone()
+    kept[[circuit.graph.writer(name) for name in writers]] = False
+    return Circuit(circuit.graph, kept)
 
 
 def effects_by_pair(
@@ -189,20 +275,25 @@ def effects_by_pair(
     batch: Batch,
     objective: ObjectiveLike = "logit_diff",
     *,
+    present: Circuit | None = None,
     progress: Progress = BAR,
 ) -> Float[Tensor, "pairs writers readers"]:
-    """The absolute effect of ablating each edge alone in each pair, in fp64; NaN if no edge."""
-    full = Circuit.full(model.graph)
-    baseline = evaluate(model, full, batch, objective, progress=progress)
-    edges = model.graph.legal.nonzero()
+    """The absolute effect of ablating each edge alone in each pair, in fp64; NaN if no edge.
+
+    Args:
+        present: the circuit that an edge is taken from; all edges if not given.
+    """
+    present = Circuit.full(model.graph) if present is None else present
+    baseline = evaluate(model, present, batch, objective, progress=progress)
+    edges = present.edges.nonzero()
     effects = torch.full((len(batch), *model.graph.legal.shape), float("nan"), dtype=torch.float64)
     for some in edges.split(CIRCUITS_AT_A_TIME):
-        without: list[Circuit] = []
+        fewer: list[Circuit] = []
         for writer, reader in some.tolist():
-            kept = full.edges.clone()
+            kept = present.edges.clone()
             kept[writer, reader] = False
-            without.append(Circuit(full.graph, kept))
-        values = evaluate(model, without, batch, objective, progress=progress)
+            fewer.append(Circuit(present.graph, kept))
+        values = evaluate(model, fewer, batch, objective, progress=progress)
         effects[:, some[:, 0], some[:, 1]] = torch.from_numpy(np.abs(baseline - values)).double().T
     return effects
 
@@ -282,15 +373,18 @@ def write_truth(
          "ablations": {ablation: {"edges": [...],
                                   "smallest_inside": ..., "largest_outside": ...,
                                   "together": ...,
-                                  "shares": [...], "shares_in_pair": [...]}},
+                                  "shares": [...], "shares_in_pair": [...],
+                                  "contingent": [...],                    with backups
+                                  "backups": {head: {"primary": ..., "survives": ...,
+                                                     "lost": ..., "heard": ...}}}},
          "training": {...}}                                                for a trained model
 
     with the verified edges, the smallest of their largest effects, the largest effect of
     another edge, and that of all others at once. `shares` are those of pairs in which each edge
     of the circuit exceeds the largest effect of the others in any pair, `shares_in_pair` in
-    that same pair. All are over the first `n_pairs` pairs of the split, means too. Files of
-    older versions lack `together` and both shares. A circuit that does not hold is never
-    written.
+    that same pair; `contingent` are the edges that show only without a head. All are over the
+    first `n_pairs` pairs of the split, means too. Files of older versions lack `together` and both
+    shares. A circuit that does not hold is never written.
 
     Args:
         ablations: what was verified, by ablation; all on the same pairs and all hold.
@@ -314,7 +408,7 @@ def write_truth(
 
 def _row(done: Verification) -> dict[str, Any]:
     inside = done.claimed.edges
-    return {
+    row: dict[str, Any] = {
         "edges": done.claimed.names(),
         "smallest_inside": done.smallest_inside,
         "largest_outside": done.largest_outside,
@@ -322,6 +416,18 @@ def _row(done: Verification) -> dict[str, Any]:
         "shares": done.shares[inside].tolist(),
         "shares_in_pair": done.shares_in_pair[inside].tolist(),
     }
+    if done.backups:
+        row["contingent"] = list(done.contingent)
+        row["backups"] = {
+            backup.head: {
+                "primary": backup.primary,
+                "survives": backup.survives,
+                "lost": backup.lost,
+                "heard": backup.heard,
+            }
+            for backup in done.backups
+        }
+    return row
 
 
 def _rewrite(file: Path, changes: Mapping[str, str | None]) -> None:
