@@ -12,7 +12,6 @@ import transformers
 from huggingface_hub import constants
 
 from mechassay.errors import BadFile, BadUsage, UnknownName
-from mechassay.reproduction import costs
 from mechassay.reproduction.comparison import comparisons_of
 from mechassay.reproduction.job import NOT_RUN, ReproductionJob, _record, _stand_in, comparison
 from mechassay.reproduction.page import ReproductionPage
@@ -22,6 +21,7 @@ from mechassay.reproduction.runners import RUNNERS, mean_of
 from mechassay.reproduction.status import Ours
 from mechassay.results.reading import read_record
 from mechassay.results.records import Measure
+from mechassay.runs import costs
 from mechassay.runs.execute import Here, prepare, run
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import Bench, Results

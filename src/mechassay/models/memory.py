@@ -125,15 +125,16 @@ def token_budget(per_token: int, longest: int, device: torch.device) -> int:
         OutOfMemory: one example of `longest` tokens does not fit.
     """
     free = check_fits(per_token, longest, device)
-    return max(longest, _budget(free, device) // max(per_token, 1))
+    return max(longest, budget_of(free, device) // max(per_token, 1))
 
 
 def byte_budget(per_token: int, longest: int, device: torch.device) -> int:
     """Bytes to work on at once; see `token_budget`, whose errors it raises."""
-    return _budget(check_fits(per_token, longest, device), device)
+    return budget_of(check_fits(per_token, longest, device), device)
 
 
-def _budget(free: int | None, device: torch.device) -> int:
+def budget_of(free: int | None, device: torch.device) -> int:
+    """Bytes to work on at once where so many are free."""
     return CPU_BUDGET if device.type == "cpu" else int((free or 0) * GPU_SHARE)
 
 

@@ -24,11 +24,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import psutil
 from rich.console import Console
 
 from mechassay.errors import BadFile, BadUsage, MechassayError, UnknownName, one_of
+from mechassay.models.memory import available_bytes
+from mechassay.models.model import check_device
 from mechassay.models.sources import find_source
-from mechassay.reproduction import costs
 from mechassay.reproduction.comparison import (
     NUMBERS,
     PaperComparison,
@@ -49,6 +51,8 @@ from mechassay.reproduction.recomputed import CALCULATIONS
 from mechassay.reproduction.runners import RUNNERS, Wish
 from mechassay.reproduction.status import STATUSES, Ours
 from mechassay.results.records import Measure, Record, Spec, provenance
+from mechassay.runs import costs
+from mechassay.runs.costs import Cost
 from mechassay.runs.execute import Here, done, prepare
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, job_of, shown_model
@@ -184,7 +188,7 @@ class ReproductionJob(ReproductionPlan, Job):
         """Minutes and GB that the published cell would take on this machine."""
         wish = self.wish(cell)
         operations = RUNNERS[cell.typed["job"]].operations(wish)
-        return costs.minutes(operations, device), costs.gigabytes(wish.shape)
+        return costs.minutes(operations, device), costs.gigabytes(wish.size)
 
     def run(self, cell: Cell, bench: Bench) -> Record:
         """See `Job.run`."""
@@ -221,6 +225,23 @@ class ReproductionJob(ReproductionPlan, Job):
             inner = job_of(RunFolder.existing(plan.parent).plan())
             inner.report(Results.stored(inner, RunFolder(plan.parent)))
         return super().report(self._asked(results))
+
+
+def reproduction_cost(job: ReproductionJob, cells: Sequence[Cell], device: str) -> Cost:
+    """What the cells of a reproduction take, each as long as the published one; see `job.cost`."""
+    place = check_device(device)
+    parts: list[costs.ModelCost] = []
+    for cell in cells:
+        if not cell.shares.startswith(f"{RUN} "):
+            continue
+        wish = job.wish(cell)
+        operations = RUNNERS[cell.typed["job"]].operations(wish)
+        step = costs.CostStep(" ".join(cell.of.values()), costs.LARGEST_STEP, operations)
+        edges = 4.0 * wish.size.graph.n_edges
+        parts.append(costs.ModelCost(wish.source, wish.size, edges, (step,)))
+    libraries = float(psutil.Process().memory_info().rss)
+    notes = ("By the published shapes, whatever model is given in their place.",)
+    return Cost(tuple(parts), place.type, libraries, available_bytes(place), notes)
 
 
 @cache

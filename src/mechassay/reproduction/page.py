@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
-from mechassay.reproduction import costs
 from mechassay.reproduction.comparison import NUMBERS, PaperComparison, comparisons_of
 from mechassay.reproduction.published import place_of
 from mechassay.reproduction.status import STATUSES
 from mechassay.results.page import NOTHING, Page, Section, Text, TextTable
 from mechassay.results.records import Failure, Record
 from mechassay.results.sections import framed
+from mechassay.runs import costs
 from mechassay.utils.display import counted, interval, signed
 
 FIRST = 3

@@ -19,12 +19,13 @@ from mechassay.discovery.study import TypedMethod
 from mechassay.errors import one_of
 from mechassay.gym.jobs import GymJob
 from mechassay.gym.task_odds import METHODS_TABLE
-from mechassay.reproduction import costs
 from mechassay.reproduction.published import Published
 from mechassay.reproduction.status import Ours
 from mechassay.results.records import Measure, Record
 from mechassay.results.text import summary
+from mechassay.runs import costs
 from mechassay.runs.accuracy import AccuracyJob
+from mechassay.runs.costs import ModelSize
 from mechassay.runs.job import cell_name
 from mechassay.variables.jobs import VariablesJob
 from mechassay.variables.plan import FEATURIZERS
@@ -59,6 +60,11 @@ class Wish:
     own: bool
     limit: int | None
     seed: int
+
+    @property
+    def size(self) -> ModelSize:
+        """Of the published model, for what a cell costs."""
+        return ModelSize.published(self.shape)
 
     def task(self, name: str) -> str:
         """A task of the benchmark: the public data, or this package's prompts."""
@@ -137,10 +143,10 @@ class CircuitsRunner:
         """See `Runner.operations`."""
         about = wish.value.of
         method = TypedMethod.of(wish.value.method, "counterfactual").method
-        forwards = method.forwards(costs.graph_of(wish.shape), about["train"])
+        forwards = method.forwards(wish.size.graph, about["train"])
         n_test = (about["n"] or self.ROWS) // len(about["tasks"])
         operations = costs.circuit_operations(
-            wish.shape,
+            wish.size,
             forwards,
             n_test,
             about["tokens"],
@@ -180,7 +186,7 @@ class AdversarialRunner:
 
     def operations(self, wish: Wish) -> float:
         """See `Runner.operations`: a pass of the model a prompt, one of the circuit a pair."""
-        _, circuit = costs.token_operations(wish.shape)
+        _, circuit = costs.token_operations(wish.size)
         return wish.value.of["n"] * wish.value.of["tokens"] * circuit
 
 
@@ -211,7 +217,7 @@ class AccuracyRunner:
 
     def operations(self, wish: Wish) -> float:
         """See `Runner.operations`: at most ten prompts an example."""
-        plain, _ = costs.token_operations(wish.shape)
+        plain, _ = costs.token_operations(wish.size)
         return 10 * wish.value.of["n"] * TOKENS * plain
 
 
@@ -249,7 +255,7 @@ class VariablesRunner:
 
     def operations(self, wish: Wish) -> float:
         """See `Runner.operations`: a training of some hundred pairs at two positions a layer."""
-        plain, _ = costs.token_operations(wish.shape)
+        plain, _ = costs.token_operations(wish.size)
         return 2 * wish.shape["layers"] * 3000 * TOKENS * plain
 
 
@@ -300,7 +306,7 @@ class GymRunner:
         """See `Runner.operations`: of every method a test at some five regions of every layer, with
         two labels; of DAS a training there as well.
         """
-        plain, _ = costs.token_operations(wish.shape)
+        plain, _ = costs.token_operations(wish.size)
         places = 5 * wish.shape["layers"]
         passes = places * 2 * (len(self.METHODS) * wish.value.of["n"] + 3 * 400)
         return passes * TOKENS * plain / 2

@@ -103,6 +103,8 @@ def objective_per_example(
                     result = objective(run(contrast), chunk, clean)
                     values[number, rows] = result.double().cpu().numpy()
                     advance(len(rows))
+            # Else two chunks' runs would be held while the next ones are made.
+            del contrast, clean
     if not np.isfinite(values).all():
         number, row = np.argwhere(~np.isfinite(values))[0]
         raise NonFinite(

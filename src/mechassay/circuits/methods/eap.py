@@ -134,6 +134,10 @@ class GradientMethod(ABC, Generic[ScoresT]):
         """Forward passes with gradients that are alive at once for one example."""
         return 1 if self.path is None else len(self.path[0])
 
+    def token_bytes(self, decoder: Decoder) -> int:
+        """See `circuits.methods.method.token_bytes`."""
+        return gradient_bytes(decoder, self.copies)
+
     def passes(self, graph: Graph) -> float:
         """Of one pair: two runs, and a forward and a backward pass for each copy."""
         return 3.0 if self.instead else 2.0 + 2.0 * self.copies
@@ -174,9 +178,7 @@ class GradientMethod(ABC, Generic[ScoresT]):
             raise BadUsage(f"{self.name} needs a differentiable objective; {chosen.name!r} is not.")
         check_gradients(self.name, model)
         zeros = torch.zeros(self.shape(model), dtype=model.accumulator, device=model.device)
-        budget = token_budget(
-            gradient_bytes(model.decoder, self.copies), batch.n_tokens, model.device
-        )
+        budget = token_budget(self.token_bytes(model.decoder), batch.n_tokens, model.device)
         about = provenance_of(self, model, batch, chosen)
         sums = resumable_sum(
             self.name,
