@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,11 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from mechassay.circuits.circuit import Circuit
+from mechassay.circuits.evaluation.faithfulness import evaluate
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.eap import EAP, EAPIGInputs
+from mechassay.circuits.methods.mask_learning import SubnetworkProbing
 from mechassay.circuits.methods.method import token_bytes
 from mechassay.discovery.costs import (
     PromptSizes,
@@ -24,11 +28,13 @@ from mechassay.discovery.costs import (
 )
 from mechassay.discovery.job import CircuitsJob
 from mechassay.errors import BadUsage
+from mechassay.models.forward import Contrast
 from mechassay.models.memory import CPU_BUDGET, gradient_bytes, token_budget
 from mechassay.models.model import make_model, outline
 from mechassay.prompts.batch import Batch
 from mechassay.runs.costs import Cost
-from mechassay.testing.tiny import build, configs
+from mechassay.testing.tiny import build, configs, token_pairs
+from mechassay.utils.display import SILENT
 
 LLAMA = LlamaConfig(
     vocab_size=50,
@@ -172,3 +178,26 @@ def test_a_gpu_is_said_to_take_longer(bare: Path) -> None:
     cost = replace(_cost(bare), device="cuda", free=10**9)
     # What the process holds in the machine's memory is not the GPU's.
     assert cost.gigabytes < _cost(bare).gigabytes
+
+
+@pytest.mark.parametrize("what", ["circuits", "masks"])
+def test_the_runs_of_one_chunk_are_held_at_a_time(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, batch = make_model(build("llama"), check=False), token_pairs(4)
+    made: list[weakref.ref[Contrast]] = []
+    run = Contrast.run
+
+    def counted(decoder: Any, chunk: Batch) -> Contrast:
+        assert not [old for old in made if old() is not None]
+        contrast = run(decoder, chunk)
+        made.append(weakref.ref(contrast))
+        return contrast
+
+    monkeypatch.setattr(Contrast, "run", staticmethod(counted))
+    monkeypatch.setattr("mechassay.models.memory.CPU_BUDGET", 1)
+    if what == "circuits":
+        evaluate(model, Circuit.full(model.graph), batch, progress=SILENT)
+    else:
+        SubnetworkProbing(steps=3, batch_size=4).score(model, batch, progress=SILENT)
+    assert len(made) == len(batch) * (1 if what == "circuits" else 3)

@@ -341,6 +341,8 @@ def _masked_runs(
             if constants_of(batch) is not None:
                 mask = mask * connected(model.graph, mask)
             yield rows, places, mask, partial(examples.losses, method, sample)
+        # The next chunk's runs are made without these.
+        del contrast, examples
 
 
 class _MaskedExamples(NamedTuple):
