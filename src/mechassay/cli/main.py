@@ -64,7 +64,9 @@ def app_for(words: list[str]) -> typer.Typer:
         import_module("mechassay.cli.reproduce").reproduce if "reproduce" in words else _nothing
     )
     app.command("reproduce", help=REPRODUCE)(reproduced)
-    planned = import_module("mechassay.cli.plan").plan if "plan" in words else _nothing
+    planned = _nothing
+    if "plan" in words:
+        planned = import_module("mechassay.cli.plan").plan_command(app_for)
     verbatim = {"allow_extra_args": True, "allow_interspersed_args": False}
     app.command("plan", help=PLAN, context_settings=verbatim)(planned)
     app.command("report")(report.report)

@@ -6,6 +6,7 @@ The rest of the line is read by the command itself, with its own options; its jo
 from __future__ import annotations
 
 import json as encoder
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,30 +23,32 @@ COMMANDS = ("circuits run", "circuits localize", "circuits evaluate", "reproduce
 """Commands whose cost can be said."""
 
 
-def plan(
-    context: typer.Context,
-    command: Annotated[
-        str, typer.Argument(help=f"The rest of the line, beginning with {', '.join(COMMANDS)}.")
-    ],
-    json: Annotated[bool, typer.Option("--json", help="Write the plan as JSON.")] = False,
-) -> None:
-    """Say what another command would take here, GB and minutes; exit with 1 if it does not fit."""
-    from mechassay.cli.main import app_for
+def plan_command(app_for: Callable[[list[str]], typer.Typer]) -> Callable[..., None]:
+    """The command, for a command line that `app_for` makes of words."""
 
-    words = [command, *context.args]
-    _check_planned(words)
-    said: list[tuple[Any, Cost]] = []
+    def plan(
+        context: typer.Context,
+        command: Annotated[
+            str, typer.Argument(help=f"The rest of the line: {', '.join(COMMANDS)}, and options.")
+        ],
+        json: Annotated[bool, typer.Option("--json", help="Write the plan as JSON.")] = False,
+    ) -> None:
+        words = [command, *context.args]
+        _check_planned(words)
+        costs: list[tuple[Any, Cost]] = []
 
-    def planned(job: Any, device: str) -> None:
-        said.append((job, COSTS.load(job.kind)(job, job.cells(), device)))
+        def planned(job: Any, device: str) -> None:
+            costs.append((job, COSTS.load(job.kind)(job, job.cells(), device)))
 
-    token = PLANNED.set(planned)
-    try:
-        app_for(words)(words, standalone_mode=False)
-    finally:
-        PLANNED.reset(token)
-    for job, cost in said:
-        _write(job, cost, json)
+        token = PLANNED.set(planned)
+        try:
+            app_for(words)(words, standalone_mode=False)
+        finally:
+            PLANNED.reset(token)
+        for job, cost in costs:
+            _write(job, cost, json)
+
+    return plan
 
 
 def _check_planned(words: list[str]) -> None:

@@ -80,7 +80,7 @@ class ModelSize:
         mlp = width * shape["hidden"] * (3 if shape["gated"] else 2)
         body, words = shape["layers"] * (attention + mlp), width * shape["vocabulary"]
         graph = Graph(shape["layers"], heads, mlp=shape["hidden"] > 0)
-        each = torch.finfo(check_dtype(shape["dtype"])).bits / 8
+        bytes_each = torch.finfo(check_dtype(shape["dtype"])).bits / 8
         return ModelSize(
             body + words * (1 if shape["tied"] else 2), body, words, graph, width, each
         )
