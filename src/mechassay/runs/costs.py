@@ -82,7 +82,7 @@ class ModelSize:
         graph = Graph(shape["layers"], heads, mlp=shape["hidden"] > 0)
         bytes_each = torch.finfo(check_dtype(shape["dtype"])).bits / 8
         return ModelSize(
-            body + words * (1 if shape["tied"] else 2), body, words, graph, width, each
+            body + words * (1 if shape["tied"] else 2), body, words, graph, width, bytes_each
         )
 
     @staticmethod
