@@ -103,15 +103,17 @@ def circuits_cost(job: CircuitsJob, cells: Sequence[Cell], device: str) -> Cost:
 
 def model_size(model: Model, source: str) -> ModelSize:
     """The size of an outline; weights in another dtype on disk are held while they are read."""
-    stored = getattr(model.hf.config, "dtype", None) or torch.float32
     known_source = find_source(source)
-    files = 0
-    if stored != model.dtype and not known_source.untrained:
-        files = model.n_parameters * stored.itemsize
-        if known_source.kind != "hub":
-            folder = Path(known_source.location)
-            files = sum(path.stat().st_size for path in folder.glob("*.safetensors")) or files
-    return ModelSize.of(model, files)
+    size = ModelSize.of(model)
+    if known_source.untrained:
+        return size
+    file_bytes = model.n_parameters * model.hf.config.dtype.itemsize
+    if known_source.kind != "hub":
+        files = Path(known_source.location).glob("*.safetensors")
+        file_bytes = sum(path.stat().st_size for path in files) or file_bytes
+    # Headers and tensors that are no parameters are a small part of a file.
+    same = 0.9 < file_bytes / size.bytes < 1.1
+    return size if same else ModelSize.of(model, file_bytes)
 
 
 def prompts_of(job: CircuitsJob, model: Model, task: Task, split: str, n: int) -> PromptSizes:

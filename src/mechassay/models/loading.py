@@ -186,12 +186,15 @@ def outline_hf(
             config = AutoConfig.from_pretrained(
                 folder, trust_remote_code=False, local_files_only=True
             )
+            stored = getattr(config, "dtype", None) or torch.float32
             with torch.device("meta"):
                 model: Any = AutoModelForCausalLM.from_config(
                     config, dtype=dtype, trust_remote_code=False
                 )
         except UNREADABLE as error:
             raise _refusal(resolved, error) from error
+        # The config is now that of the model in memory; what it says of the files is kept.
+        model.config.dtype = stored
         for name, buffer in list(model.named_buffers()):
             # Families read such numbers, as the scale of embeddings; any number will do.
             if buffer.numel() == 1:
