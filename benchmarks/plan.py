@@ -42,6 +42,8 @@ from mechassay.prompts.batch import Batch
 from mechassay.utils.display import SILENT
 
 STEPS = ("EAP", "EAP-IG-inputs, 5 steps", "a circuit of 50 % of edges", "mask step")
+MASKED = 10
+"""Pairs of a mask step, of all that it draws from."""
 SHAPES = ("gpt2", "smollm2-135m", "qwen2.5-0.5b")
 TWELVE = [(shape, step, 100, 20, "float32") for shape in SHAPES for step in STEPS]
 OTHERS = [
@@ -118,7 +120,7 @@ def one(folder: str, step: str, n_pairs: int, n_tokens: int, dtype: str) -> dict
     methods = {
         STEPS[0]: EAP(),
         STEPS[1]: EAPIGInputs(steps=5),
-        STEPS[3]: SubnetworkProbing(steps=3, batch_size=n_pairs),
+        STEPS[3]: SubnetworkProbing(steps=3, batch_size=min(n_pairs, MASKED)),
     }
     method = methods.get(step)
     if method is None:

@@ -143,6 +143,9 @@ def chunk_tokens(per_token: int, prompts: PromptSizes, budget: int) -> int:
 def scoring_bytes(method: Method, decoder: Decoder, prompts: PromptSizes, budget: int) -> float:
     """What a method holds beyond the weights: its largest chunk, and what it is contracted in."""
     per_token = token_bytes(method, decoder)
+    if isinstance(method, MaskMethod) and not _inner(method):
+        # A step is on a batch of the pairs.
+        prompts = prompts.of(min(method.batch_size, prompts.n))
     chunk = chunk_tokens(per_token, prompts, budget)
     held = float(chunk * per_token)
     for part in (method, *_inner(method)):
