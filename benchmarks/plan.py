@@ -48,12 +48,12 @@ SHAPES = ("gpt2", "smollm2-135m", "qwen2.5-0.5b")
 TWELVE = [(shape, step, 100, 20, "float32") for shape in SHAPES for step in STEPS]
 OTHERS = [
     ("gpt2", STEPS[0], 4, 20, "float32"),
-    ("gpt2", STEPS[1], 100, 200, "float32"),
+    ("gpt2", STEPS[1], 6, 200, "float32"),
     ("smollm2-135m", STEPS[0], 100, 7, "float32"),
     ("smollm2-135m", STEPS[2], 30, 60, "float32"),
     ("smollm2-135m", STEPS[3], 8, 40, "float32"),
-    ("smollm2-135m", STEPS[0], 100, 20, "bfloat16"),
-    ("gemma-2-small", STEPS[1], 100, 20, "float32"),
+    ("smollm2-135m", STEPS[0], 20, 20, "bfloat16"),
+    ("gemma-2-small", STEPS[1], 40, 20, "float32"),
     ("gemma-2-small", STEPS[3], 20, 20, "float32"),
 ]
 
