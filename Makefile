@@ -94,6 +94,8 @@ bench: venv ## Print the benchmark tables, for GPT-2 small's shape and SmolLM2-1
 	@$(BIN)/python benchmarks/bench.py
 	@$(BIN)/python benchmarks/command_line.py
 	@$(BIN)/python benchmarks/graphs.py
+	@$(BIN)/python benchmarks/plan.py
+	@$(BIN)/python benchmarks/plan.py --others
 	@$(BIN)/python benchmarks/adversarial.py
 	@$(BIN)/python benchmarks/interventions.py
 	@$(BIN)/python benchmarks/saes.py

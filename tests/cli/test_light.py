@@ -42,6 +42,8 @@ REFUSED = (
     "truth verify truth-iio",
     "truth sites truth-iio",
     "reproduce mibb",
+    "plan variables run -m truth-ioi",
+    "plan circuits run -m truth-ioi -t iio",
 )
 SCRIPT = f"""
 import contextlib, io, json, sys
@@ -65,7 +67,7 @@ def helps(command, words):
     for name, inner in getattr(command, "commands", {{}}).items():
         helps(inner, [*words, name])
 
-helps(typer.main.get_command(app_for([*GROUPS, "assay"])), [])
+helps(typer.main.get_command(app_for([*GROUPS, "assay", "plan"])), [])
 n_helps = len(codes)
 for words in json.loads(sys.argv[1]):
     call(words)

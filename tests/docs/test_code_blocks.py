@@ -187,6 +187,8 @@ def mistakes(line: str) -> str | None:
     missing and superfluous arguments.
     """
     words = shlex.split(line, comments=True)[1:]
+    if words[0] == "plan":  # The rest is a command of its own.
+        words = [word for word in words[1:] if word != "--json"]
     command: Any = get_command(app_for(words))
     positional: list[str] = []
     while words:

@@ -12,7 +12,6 @@ from huggingface_hub import constants
 
 from helpers.models import write_reading_gpt2
 from mechassay.errors import BadFile, BadUsage, UnknownName
-from mechassay.reproduction import costs
 from mechassay.reproduction.comparison import comparisons_of
 from mechassay.reproduction.job import NOT_RUN, ReproductionJob, _record, _stand_in, comparison
 from mechassay.reproduction.page import ReproductionPage
@@ -22,6 +21,8 @@ from mechassay.reproduction.runners import RUNNERS, mean_of
 from mechassay.reproduction.status import Ours
 from mechassay.results.reading import read_record
 from mechassay.results.records import Measure
+from mechassay.runs import costs
+from mechassay.runs.costs import ModelSize
 from mechassay.runs.execute import Here, prepare, run
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import Bench, Results
@@ -191,11 +192,11 @@ def test_the_page_counts_statuses_of_what_it_shows() -> None:
 def test_shapes_give_the_published_numbers_of_weights_and_edges() -> None:
     models = published("mib").models
     # GPT-2 small has 124.4 million weights, .8 of them positions; its graph 32,491 edges.
-    assert costs.weights(models["gpt2"]) == pytest.approx(124.4e6, rel=0.01)
-    assert costs.weights(models["qwen2.5"]) == pytest.approx(494e6, rel=0.01)
-    assert costs.weights(models["gemma2"]) == pytest.approx(2.614e9, rel=0.01)
-    assert costs.weights(models["llama3.1"]) == pytest.approx(8.03e9, rel=0.01)
-    edges = {name: costs.graph_of(shape).n_edges for name, shape in models.items()}
+    assert ModelSize.published(models["gpt2"]).weights == pytest.approx(124.4e6, rel=0.01)
+    assert ModelSize.published(models["qwen2.5"]).weights == pytest.approx(494e6, rel=0.01)
+    assert ModelSize.published(models["gemma2"]).weights == pytest.approx(2.614e9, rel=0.01)
+    assert ModelSize.published(models["llama3.1"]).weights == pytest.approx(8.03e9, rel=0.01)
+    edges = {name: ModelSize.published(shape).graph.n_edges for name, shape in models.items()}
     assert edges == {
         "interpbench": 1108,
         "gpt2": 32491,
@@ -204,12 +205,13 @@ def test_shapes_give_the_published_numbers_of_weights_and_edges() -> None:
         "llama3.1": 1592881,
     }
     sizes = published("causalgym").models
-    assert costs.weights(sizes["pythia-70m"]) == pytest.approx(70.4e6, rel=0.02)
-    assert costs.weights(sizes["pythia-6.9b"]) == pytest.approx(6.86e9, rel=0.02)
+    assert ModelSize.published(sizes["pythia-70m"]).weights == pytest.approx(70.4e6, rel=0.02)
+    assert ModelSize.published(sizes["pythia-6.9b"]).weights == pytest.approx(6.86e9, rel=0.02)
 
 
 def test_more_pairs_and_larger_models_take_longer() -> None:
-    gpt2, llama = (published("mib").models[name] for name in ("gpt2", "llama3.1"))
+    models = published("mib").models
+    gpt2, llama = (ModelSize.published(models[name]) for name in ("gpt2", "llama3.1"))
     base = costs.circuit_operations(gpt2, 300, 100, 20)
     assert costs.circuit_operations(gpt2, 600, 100, 20) > base
     assert costs.circuit_operations(gpt2, 300, 200, 20) > base

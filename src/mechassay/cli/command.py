@@ -11,6 +11,7 @@ import dataclasses
 import inspect
 import types
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -86,6 +87,9 @@ RUNNER: Mapping[str, Any] = {
 }
 """Where a job is run; the same for every job."""
 
+PLANNED: ContextVar[Callable[[Any, str], None] | None] = ContextVar("planned", default=None)
+"""What is done with a job and its device in place of running it (`mechassay plan`)."""
+
 PANELS = {"planned": HOW, "free": "Limits", "secret": "Private data"}
 """Panels of the help, by role, in their order. What is required, what `Option.first` says and
 --output stand before them, in the panel without a name of its own.
@@ -134,13 +138,18 @@ def command(
         if where["engine"]:
             one_of("engine", where["engine"], ENGINES)
         _check_typed(plan, fields, here=where["engine"] != "ray" and not where["only_plan"])
+        job = JOBS.load(plan.kind)(**change(fields))
+        if (planned := PLANNED.get()) is not None:
+            planned(job, str(where["device"]))
+            return
         from mechassay.cli.execution import execute
 
-        execute(JOBS.load(plan.kind)(**change(fields)), **where)
+        execute(job, **where)
 
     described = help or inspect.cleandoc(plan.__doc__ or "").split("\n\n")[0]
     run.__doc__ = described.replace("\n", " ")
     run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+    run.kind = plan.kind  # pyright: ignore[reportFunctionMemberAccess]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 

@@ -9,14 +9,15 @@ from typing import Any
 import typer
 
 from mechassay.cli.names import ENGINES
-from mechassay.errors import one_of
+from mechassay.errors import MechassayError, first_line, one_of
 from mechassay.models.devices import read_device_map
 from mechassay.models.model import check_device
 from mechassay.results.console import standard_output
 from mechassay.results.sections import failed_checks
+from mechassay.runs import COSTS
 from mechassay.runs.execute import Executor, Here, Processes, Ray, batches_of, done, prepare
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.job import Interrupted, Results, default_folder, job_of
+from mechassay.runs.job import Bench, Interrupted, Results, default_folder, job_of
 from mechassay.utils.display import counted
 
 
@@ -56,6 +57,8 @@ def execute(
         batches = counted(n, "batch", "batches")
         typer.echo(f"{output}: {batches} to do: mechassay run-cells {output} --part 1/{n}")
         return
+    if here:
+        say_cost(job, bench)
     try:
         results = done(job, bench, executor)
     except Interrupted as stopped:
@@ -63,6 +66,19 @@ def execute(
         typer.echo(f"mechassay: interrupted; {stopped}", err=True)
         raise SystemExit(stopped.code) from None
     finish(job, results)
+
+
+def say_cost(job: Any, bench: Bench) -> None:
+    """What the cells that are left will take, in one line; nothing where that is not known."""
+    left = [cell for batch in batches_of(job, bench.folder) for cell in batch]
+    if not left or job.kind not in COSTS:
+        return
+    try:
+        line = COSTS.load(job.kind)(job, left, bench.device).line
+    except MechassayError as error:
+        # What is wrong is for the cells to say; those of other models may be done.
+        line = f"not known before it is run: {first_line(error)}"
+    typer.echo(f"plan: {line}", err=True)
 
 
 def finish(job: Any, results: Results) -> None:

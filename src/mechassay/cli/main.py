@@ -39,6 +39,8 @@ GROUPS = {
 REPRODUCE = "The tables of papers beside ours: published, ours, difference, status."
 ASSAY = "From claims to a verdict: run what their criteria ask for, judge them by the records."
 
+PLAN = "What another command would take here, GB and minutes, before anything is loaded."
+
 
 def app_for(words: list[str]) -> typer.Typer:
     """The command line, with the commands of the groups that are among the words."""
@@ -63,6 +65,11 @@ def app_for(words: list[str]) -> typer.Typer:
         import_module("mechassay.cli.reproduce").reproduce if "reproduce" in words else _nothing
     )
     app.command("reproduce", help=REPRODUCE)(reproduced)
+    planned = _nothing
+    if "plan" in words:
+        planned = import_module("mechassay.cli.plan").plan_command(app_for)
+    verbatim = {"allow_extra_args": True, "allow_interspersed_args": False}
+    app.command("plan", help=PLAN, context_settings=verbatim)(planned)
     app.command("report")(report.report)
     app.command("run-cells")(report.run_cells)
     return app

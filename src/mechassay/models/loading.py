@@ -10,6 +10,7 @@ archives, which are opened as data (`models.families.transformer_lens`).
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import shutil
 from collections.abc import Mapping
@@ -189,6 +190,66 @@ def load_hf(
         model.set_attn_implementation("eager")
     model.eval().requires_grad_(False)
     return model if device_map is not None else model.to(device), tokenizer
+
+
+def outline_hf(
+    resolved: Resolved, dtype: torch.dtype
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
+    """The model without its weights, from its config.json alone: parameters on the device "meta".
+
+    Of a model of the hub that file is all that is downloaded. The tokenizer is read where it is on
+    this machine; else it is None.
+
+    Raises:
+        BadFile, ModelNotFetched: as `load_hf`.
+        UnsupportedModel: a checkpoint in TransformerLens' layout.
+    """
+    from huggingface_hub import hf_hub_download
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    from mechassay.models.families.transformer_lens import is_checkpoint
+
+    tokenizer: Any = None
+    with quiet():
+        try:
+            folder = Path(resolved.location)
+            if resolved.kind == "hub":
+                revision = resolved.revision
+                folder = Path(
+                    hf_hub_download(resolved.location, "config.json", revision=revision)
+                ).parent
+            if is_checkpoint(folder):
+                raise UnsupportedModel(
+                    f"{resolved.name} has TransformerLens' layout, whose sizes are read with its"
+                    " weights."
+                )
+            config = AutoConfig.from_pretrained(
+                folder, trust_remote_code=False, local_files_only=True
+            )
+            stored = getattr(config, "dtype", None) or torch.float32
+            with torch.device("meta"):
+                model: Any = AutoModelForCausalLM.from_config(
+                    config, dtype=dtype, trust_remote_code=False
+                )
+        except UNREADABLE as error:
+            raise _refusal(resolved, error) from error
+        # The config is now that of the model in memory; what it says of the files is kept.
+        model.config.dtype = stored
+        for name, buffer in list(model.named_buffers()):
+            # Families read such numbers, as the scale of embeddings; any number will do.
+            if buffer.numel() == 1:
+                module, _, own = name.rpartition(".")
+                setattr(model.get_submodule(module), own, torch.ones_like(buffer, device="cpu"))
+        words = _tokenizer_of(resolved)
+        with contextlib.suppress(*UNREADABLE):
+            if words is not None:
+                tokenizer = AutoTokenizer.from_pretrained(
+                    words,
+                    trust_remote_code=False,
+                    local_files_only=True,
+                    **({"revision": resolved.revision} if resolved.revision else {}),
+                )
+    return model, tokenizer
 
 
 def _require_safetensors(folder: Path) -> None:

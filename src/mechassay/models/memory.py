@@ -167,7 +167,7 @@ def token_budget(
     else:
         free = available_bytes(device)
         columns = _columns(per_token, longest, kept, free, device)
-    return max(columns, _budget(free, device) // max(per_token, 1))
+    return max(columns, budget_of(free, device) // max(per_token, 1))
 
 
 class GradientShare(NamedTuple):
@@ -192,31 +192,40 @@ def gradient_share(
     Raises:
         OutOfMemory: one example of `longest` tokens does not fit.
     """
-    room = _example_budget(available_bytes(device), device)
-    if gradient_bytes(decoder, copies, longest) * longest > room:
-        fitting = (n for n in range(copies, 1, -1) if past_bytes(decoder, n) * longest <= room)
-        copies = next(fitting, 1)
+    room = example_budget(available_bytes(device), device)
+    copies = copies_within(decoder, copies, longest, room)
     per_token = gradient_bytes(decoder, copies, longest)
     kept = past_bytes(decoder, copies)
     return GradientShare(token_budget(per_token, longest, device, kept=kept), copies)
 
 
+def copies_within(decoder: Decoder, copies: int, longest: int, room: int) -> int:
+    """Copies of an example of `longest` tokens that are differentiated together in so many bytes:
+    all if they fit whole, else as many as what is kept of them leaves room for.
+    """
+    if gradient_bytes(decoder, copies, longest) * longest <= room:
+        return copies
+    fitting = (n for n in range(copies, 1, -1) if past_bytes(decoder, n) * longest <= room)
+    return next(fitting, 1)
+
+
 def circuits_at_once(decoder: Decoder, longest: int, device: torch.device) -> int:
     """Circuits whose keys and values may be kept for one example, beside what spans take."""
-    room = int(_example_budget(available_bytes(device), device) * SPAN_SHARE)
+    room = int(example_budget(available_bytes(device), device) * SPAN_SHARE)
     return max(1, room // (prefix_bytes(decoder) * longest))
 
 
 def byte_budget(per_token: int, longest: int, device: torch.device) -> int:
     """Bytes to work on at once; see `token_budget`, whose errors it raises."""
-    return _budget(check_fits(per_token, longest, device), device)
+    return budget_of(check_fits(per_token, longest, device), device)
 
 
-def _budget(free: int | None, device: torch.device) -> int:
+def budget_of(free: int | None, device: torch.device) -> int:
+    """Bytes to work on at once where so many are free."""
     return CPU_BUDGET if device.type == "cpu" else int((free or 0) * GPU_SHARE)
 
 
-def _example_budget(free: int | None, device: torch.device) -> int:
+def example_budget(free: int | None, device: torch.device) -> int:
     """Bytes of one example, or of some of its columns."""
     if free is None:
         return EXAMPLE_BUDGET
@@ -228,7 +237,7 @@ def _columns(
     per_token: int, longest: int, kept: int, free: int | None, device: torch.device
 ) -> int:
     """Columns of an example of `longest` tokens to work on at once; all if they fit."""
-    room = _example_budget(free, device)
+    room = example_budget(free, device)
     if per_token * longest <= room:
         return longest
     room = int(room * SPAN_SHARE)

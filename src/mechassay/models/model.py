@@ -406,6 +406,30 @@ def load_model(
     return replace(model, weights=weights_hash(hf)) if resolved.own else model
 
 
+def outline(source: str, *, dtype: str = "float32", prepend_bos: bool = False) -> Model:
+    """A model without weights, from its config.json: what it costs can be said, not what it says.
+
+    Args: see `load_model`.
+
+    Raises:
+        BadUsage: a .gguf file that was not dequantised before: this is done where it is loaded.
+        UnknownName, ModelNotFetched, BadFile, UnsupportedModel: as `load_model`.
+    """
+    from mechassay.models.loading import outline_hf, resolve
+    from mechassay.models.sources import find_source
+
+    known_source = find_source(source)
+    if known_source.kind == "gguf":
+        raise BadUsage(
+            f"{source}: what a .gguf file takes is known once it is loaded; name a folder or a hub"
+            " id with a config.json."
+        )
+    resolved = resolve(source)
+    hf, tokenizer = outline_hf(resolved, check_dtype(dtype))
+    prepend = _bos(tokenizer, prepend_bos and tokenizer is not None)
+    return Model(resolved.name, hf, tokenizer, decode(hf), prepend)
+
+
 def weights_hash(hf: PreTrainedModel) -> str:
     """16 hex digits of the SHA-256 of all weights as they are stored, with their names, shapes and
     type of number.

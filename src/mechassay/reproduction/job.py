@@ -12,7 +12,7 @@ A cell is one of four things:
 
 Published weights run on the paper's own data, read from the hub. A model that is given in place of
 them (NAME=MODEL) runs on this package's prompts of the same task, and never reproduces a number.
-What a cell would take here is estimated from shapes (`reproduction.costs`), before anything is
+What a cell would take here is estimated from shapes (`runs.costs`), before anything is
 downloaded; cells that --hours has no room for are not run.
 """
 
@@ -26,11 +26,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import psutil
 from rich.console import Console
 
 from mechassay.errors import BadFile, BadUsage, MechassayError, UnknownName, one_of
+from mechassay.models.memory import available_bytes
+from mechassay.models.model import check_device
 from mechassay.models.sources import find_source
-from mechassay.reproduction import costs
 from mechassay.reproduction.artefacts import Artefact, artefacts_in, converted
 from mechassay.reproduction.comparison import (
     NUMBERS,
@@ -54,6 +56,8 @@ from mechassay.reproduction.runners import GIVEN as GIVEN_RUNNERS
 from mechassay.reproduction.runners import RUNNERS, Piece, Wish
 from mechassay.reproduction.status import STATUSES, Ours
 from mechassay.results.records import Measure, Record, Spec, Table, provenance
+from mechassay.runs import costs
+from mechassay.runs.costs import Cost
 from mechassay.runs.execute import Here, done, prepare
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, job_of, shown_model
@@ -244,11 +248,15 @@ class ReproductionJob(ReproductionPlan, Job):
 
     def cost(self, cell: Cell, device: str) -> tuple[float, float]:
         """Minutes and GB that the published cell would take on this machine."""
-        wish = self.wish(cell)
-        job = cell.typed["job"]
-        given = GIVEN in cell.typed
-        operations = GIVEN_RUNNERS[job].measuring(wish) if given else RUNNERS[job].operations(wish)
-        return costs.minutes(operations, device), costs.gigabytes(wish.shape)
+        size = self.wish(cell).size
+        return costs.minutes(self.operations(cell), device), costs.gigabytes(size)
+
+    def operations(self, cell: Cell) -> float:
+        """That the published cell takes, or to measure what is given in its place."""
+        wish, job = self.wish(cell), cell.typed["job"]
+        if GIVEN in cell.typed:
+            return GIVEN_RUNNERS[job].measuring(wish)
+        return RUNNERS[job].operations(wish)
 
     def run(self, cell: Cell, bench: Bench) -> Record:
         """See `Job.run`."""
@@ -331,6 +339,23 @@ class ReproductionJob(ReproductionPlan, Job):
             inner = job_of(RunFolder.existing(plan.parent).plan())
             inner.report(Results.stored(inner, RunFolder(plan.parent)))
         return super().report(self._asked(results))
+
+
+def reproduction_cost(job: ReproductionJob, cells: Sequence[Cell], device: str) -> Cost:
+    """What the cells of a reproduction take, each as long as the published one; see `job.cost`."""
+    place = check_device(device)
+    parts: list[costs.ModelCost] = []
+    for cell in cells:
+        if not cell.shares.startswith(f"{RUN} "):
+            continue
+        wish = job.wish(cell)
+        name, operations = " ".join(cell.of.values()), job.operations(cell)
+        step = costs.CostStep(name, costs.LARGEST_STEP, operations)
+        edges = 4.0 * wish.size.graph.n_edges
+        parts.append(costs.ModelCost(wish.source, wish.size, edges, (step,)))
+    libraries = float(psutil.Process().memory_info().rss)
+    notes = ("By the published shapes, whatever model is given in their place.",)
+    return Cost(tuple(parts), place.type, libraries, available_bytes(place), notes)
 
 
 @cache

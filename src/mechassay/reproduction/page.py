@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from mechassay.reproduction import costs
 from mechassay.reproduction.comparison import NUMBERS, PaperComparison, comparisons_of
 from mechassay.reproduction.given import CIRCUITS, GAINS
 from mechassay.reproduction.published import place_of
@@ -16,6 +15,7 @@ from mechassay.reproduction.status import STATUSES
 from mechassay.results.page import NOTHING, Page, Section, Text, TextTable
 from mechassay.results.records import Failure, Record
 from mechassay.results.sections import framed
+from mechassay.runs import costs
 from mechassay.utils.display import counted, interval, signed
 
 FIRST = 3

@@ -22,12 +22,13 @@ from mechassay.gym.jobs import GymJob
 from mechassay.gym.names import FAMILY_OF, SWEEPS
 from mechassay.gym.paper_tables import candidates_of, odds_on_validation
 from mechassay.gym.task_odds import METHODS_TABLE
-from mechassay.reproduction import costs
 from mechassay.reproduction.published import Published
 from mechassay.reproduction.status import Ours
 from mechassay.results.records import Measure, Record
 from mechassay.results.text import summary
+from mechassay.runs import costs
 from mechassay.runs.accuracy import AccuracyJob
+from mechassay.runs.costs import ModelSize
 from mechassay.runs.job import cell_name
 from mechassay.utils.files import path_hash
 from mechassay.variables.jobs import AlignmentsJob, VariablesJob
@@ -68,6 +69,11 @@ class Wish:
     own: bool
     limit: int | None
     seed: int
+
+    @property
+    def size(self) -> ModelSize:
+        """Of the published model, for what a cell costs."""
+        return ModelSize.published(self.shape)
 
     def task(self, name: str) -> str:
         """A task of the benchmark: the public data, or this package's prompts."""
@@ -157,7 +163,7 @@ class CircuitsRunner:
         """See `GivenRunner.measuring`: two curves, and the random rankings of both."""
         about = wish.value.of
         n_test = about["n"] or self.ROWS
-        return 2 * costs.circuit_operations(wish.shape, 0, n_test, about["tokens"], controls=True)
+        return 2 * costs.circuit_operations(wish.size, 0, n_test, about["tokens"], controls=True)
 
     def ours(self, value: Published, records: Sequence[Record]) -> Ours:
         """See `Runner.ours`: the mean over tasks, which have no example in common."""
@@ -171,10 +177,10 @@ class CircuitsRunner:
         """See `Runner.operations`."""
         about = wish.value.of
         method = TypedMethod.of(wish.value.method, "counterfactual").method
-        forwards = method.forwards(costs.graph_of(wish.shape), about["train"])
+        forwards = method.forwards(wish.size.graph, about["train"])
         n_test = (about["n"] or self.ROWS) // len(about["tasks"])
         operations = costs.circuit_operations(
-            wish.shape,
+            wish.size,
             forwards,
             n_test,
             about["tokens"],
@@ -214,7 +220,7 @@ class AdversarialRunner:
 
     def operations(self, wish: Wish) -> float:
         """See `Runner.operations`: a pass of the model a prompt, one of the circuit a pair."""
-        _, circuit = costs.token_operations(wish.shape)
+        _, circuit = costs.token_operations(wish.size)
         return wish.value.of["n"] * wish.value.of["tokens"] * circuit
 
 
@@ -245,7 +251,7 @@ class AccuracyRunner:
 
     def operations(self, wish: Wish) -> float:
         """See `Runner.operations`: at most ten prompts an example."""
-        plain, _ = costs.token_operations(wish.shape)
+        plain, _ = costs.token_operations(wish.size)
         return 10 * wish.value.of["n"] * TOKENS * plain
 
 
@@ -295,7 +301,7 @@ class VariablesRunner:
 
     def measuring(self, wish: Wish) -> float:
         """See `GivenRunner.measuring`: some hundred pairs at two positions of every layer."""
-        plain, _ = costs.token_operations(wish.shape)
+        plain, _ = costs.token_operations(wish.size)
         return 2 * wish.shape["layers"] * 600 * TOKENS * plain
 
     def ours(self, value: Published, records: Sequence[Record]) -> Ours:
@@ -306,7 +312,7 @@ class VariablesRunner:
 
     def operations(self, wish: Wish) -> float:
         """See `Runner.operations`: a training of some hundred pairs at two positions a layer."""
-        plain, _ = costs.token_operations(wish.shape)
+        plain, _ = costs.token_operations(wish.size)
         return 2 * wish.shape["layers"] * 3000 * TOKENS * plain
 
 
@@ -357,7 +363,7 @@ class GymRunner:
         """See `Runner.operations`: of every method a test at some five regions of every layer, with
         two labels; of DAS a training there as well.
         """
-        plain, _ = costs.token_operations(wish.shape)
+        plain, _ = costs.token_operations(wish.size)
         places = 5 * wish.shape["layers"]
         passes = places * 2 * (len(self.METHODS) * wish.value.of["n"] + 3 * 400)
         return passes * TOKENS * plain / 2
@@ -405,7 +411,7 @@ class SweepRunner:
 
     def operations(self, wish: Wish) -> float:
         """See `Runner.operations`: as for a table of methods, of every task and setting."""
-        plain, _ = costs.token_operations(wish.shape)
+        plain, _ = costs.token_operations(wish.size)
         n_settings = len(SWEEPS[self.SWEEPS[self.key(wish.value)]])
         passes = len(FAMILY_OF) * 5 * wish.shape["layers"] * n_settings * (100 + 400)
         return passes * TOKENS * plain / 2

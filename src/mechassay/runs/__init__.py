@@ -28,3 +28,12 @@ JOBS = Registry(
     plural="jobs",
 )
 """Jobs by the kind that plan.json names."""
+COSTS = Registry(
+    "kind of run that can be planned",
+    {
+        "circuits": "mechassay.discovery.costs:circuits_cost",
+        "reproduction": "mechassay.reproduction.job:reproduction_cost",
+    },
+    plural="costs",
+)
+"""What says the cost of a run's cells, (job, cells, device) -> `runs.costs.Cost`, by its kind."""

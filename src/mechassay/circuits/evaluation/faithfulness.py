@@ -127,6 +127,8 @@ def objective_per_example(
                     result = objective(readout, chunk, clean if objective.needs_clean else None)
                     values[number, rows] = result.double().cpu().numpy()
                     advance(len(rows))
+                # Else two chunks' runs would be held while the next ones are made.
+                del clean, logits, readout
     if not np.isfinite(values).all():
         number, row = np.argwhere(~np.isfinite(values))[0]
         raise NonFinite(

@@ -339,6 +339,13 @@ def _contraction_bytes(device: torch.device) -> int:
     return CONTRACTION_BYTES if free is None else max(CONTRACTION_BYTES, free // 16)
 
 
+def contracted_bytes(decoder: Decoder, times: int) -> int:
+    """That one token needs in a block of the contraction, of gradients at so many inputs."""
+    graph = decoder.graph
+    vectors = graph.n_writers + GROUPED_LAYERS * graph.readers_per_layer
+    return vectors * decoder.d_model * 4 * (times if decoder.has_post_norm else 1)
+
+
 @contextmanager
 def _products_as_precise_as(model: Model) -> Iterator[None]:
     """On a GPU, products of fp32 tensors of a model in half precision are in TF32, which has more
@@ -366,12 +373,10 @@ def contract(
 
     Places without an edge receive garbage. Only the rows `writers` are added, if given.
     """
-    decoder, graph = model.decoder, model.graph
+    decoder = model.decoder
     keep_steps = decoder.has_post_norm
     n_tokens = contrast.other.embed.shape[0] * gradients.columns
-    vectors = graph.n_writers + GROUPED_LAYERS * graph.readers_per_layer
-    per_token = vectors * decoder.d_model * 4 * (gradients.times if keep_steps else 1)
-    size = max(1, _contraction_bytes(model.device) // per_token)
+    size = max(1, _contraction_bytes(model.device) // contracted_bytes(decoder, gradients.times))
     with _products_as_precise_as(model):
         for begin in range(0, n_tokens, size):
             block = slice(begin, min(begin + size, n_tokens))

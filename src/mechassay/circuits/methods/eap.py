@@ -143,6 +143,10 @@ class GradientMethod(ABC, Generic[ScoresT]):
         """Forward passes with gradients that are alive at once for one example."""
         return 1 if self.path is None else len(self.path[0])
 
+    def token_bytes(self, decoder: Decoder, width: int) -> int:
+        """See `circuits.methods.method.token_bytes`."""
+        return gradient_bytes(decoder, self.copies, width)
+
     def passes(self, graph: Graph) -> float:
         """Of one pair: two runs, and a forward and a backward pass for each copy."""
         return 3.0 if self.instead else 2.0 + 2.0 * self.copies
@@ -201,7 +205,7 @@ class GradientMethod(ABC, Generic[ScoresT]):
         """How much is differentiated at once."""
         if self.in_spans:
             return gradient_share(model.decoder, self.copies, longest, model.device)
-        per_token = gradient_bytes(model.decoder, self.copies, longest)
+        per_token = self.token_bytes(model.decoder, longest)
         return GradientShare(token_budget(per_token, longest, model.device), self.copies)
 
 

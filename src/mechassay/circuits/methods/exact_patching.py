@@ -205,6 +205,10 @@ class PatchingMethod(ABC, Generic[ScoresT]):
     def forwards(self, graph: Graph, n_pairs: int) -> float:
         """See `Method.forwards`."""
 
+    def token_bytes(self, decoder: Decoder, width: int) -> int:
+        """See `circuits.methods.method.token_bytes`."""
+        return patching_bytes(decoder)
+
     def score(
         self,
         model: Model,
@@ -235,7 +239,9 @@ class PatchingMethod(ABC, Generic[ScoresT]):
         Args:
             blocks: what is patched, by how many tokens may be stacked; `self.blocks` if not given.
         """
-        room = token_budget(patching_bytes(model.decoder), batch.n_tokens, model.device)
+        room = token_budget(
+            self.token_bytes(model.decoder, batch.n_tokens), batch.n_tokens, model.device
+        )
         stack = min(room, self.stack_tokens)
         todo = list(self.blocks(model, batch, stack) if blocks is None else blocks(stack))
         held: dict[int, Patching] = {}

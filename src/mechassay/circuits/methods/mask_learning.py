@@ -173,6 +173,10 @@ class MaskMethod(ABC, Generic[LossT]):
         runs = 2.0 + self.samples * masked_forwards(graph)
         return self.steps * min(self.batch_size, n_pairs) * runs
 
+    def token_bytes(self, decoder: Decoder, width: int) -> int:
+        """See `circuits.methods.method.token_bytes`."""
+        return masked_bytes(decoder)
+
     def _check(self) -> None:
         if self.steps < MIN_STEPS:
             raise BadUsage(
@@ -219,7 +223,9 @@ def train(
     """
     generator, order = seeded(method.seed), Order(len(batch), method.batch_size)
     draw = (lambda rng: batch.select(order.draw(rng))) if examples is None else examples
-    budget = token_budget(masked_bytes(model.decoder), batch.n_tokens, model.device)
+    budget = token_budget(
+        method.token_bytes(model.decoder, batch.n_tokens), batch.n_tokens, model.device
+    )
     losses = torch.zeros(method.steps, len(StepLoss._fields), dtype=torch.float64)
 
     def differentiate(step: int) -> None:
@@ -293,6 +299,8 @@ def fidelity_and_gradient(
         (by_mask,) = torch.autograd.grad(loss, mask)
         gradient[places] += by_mask * (mask != 0) if constants_of(batch) is not None else by_mask
         total += float(loss.detach())
+        # Else two chunks' graphs and runs would be held while the next ones are made.
+        del losses, loss, run
     return total, gradient
 
 
@@ -335,6 +343,8 @@ def _masked_runs(
             if constants_of(batch) is not None:
                 mask = mask * connected(model.graph, mask)
             yield rows, places, mask, partial(examples.losses, method, sample)
+        # The next chunk's runs are made without these.
+        del contrast, examples
 
 
 class _MaskedExamples(NamedTuple):

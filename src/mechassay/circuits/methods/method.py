@@ -30,8 +30,9 @@ from torch import Tensor
 
 from mechassay.circuits.scores import Scores
 from mechassay.errors import BadPairs, BadUsage, one_of
+from mechassay.models.decoder import Decoder
 from mechassay.models.graph import Graph
-from mechassay.models.memory import out_of_memory_is_an_error
+from mechassay.models.memory import out_of_memory_is_an_error, trace_bytes
 from mechassay.models.model import Model
 from mechassay.models.objectives import Objective, ObjectiveLike
 from mechassay.prompts.batch import Batch, PairsLike
@@ -52,7 +53,9 @@ class Method(Protocol):
     # A method may also have `candidates() -> Sequence[Method]`: what validation pairs decide
     # between (`discovery.study`); `inner() -> Sequence[Method]`: those that it uses, whose versions
     # are a part of its own; and `mean_of_pairs = True`: its scores of pairs are the mean of its
-    # scores of each, so that how they vary costs no second run (`circuits.methods.stability`).
+    # scores of each, so that how they vary costs no second run (`circuits.methods.stability`);
+    # and `token_bytes(decoder, width) -> int`, what a token needs of the chunks that it
+    # runs (`token_bytes`).
 
     def score(
         self,
@@ -100,6 +103,18 @@ def versions_of(method: Method) -> list[tuple[str, int]]:
     """Name and version of a method, and of those that it uses."""
     inner: Sequence[Method] = getattr(method, "inner", tuple)()
     return [(method.name, method.version), *(own for part in inner for own in versions_of(part))]
+
+
+def token_bytes(method: Method, decoder: Decoder, width: int) -> int:
+    """Bytes that one token needs, about, in a method's chunks: of itself and of those it uses.
+
+    Args:
+        width: tokens of the longest prompt.
+    """
+    own: Callable[[Decoder, int], int] | None = getattr(method, "token_bytes", None)
+    inner: Sequence[Method] = getattr(method, "inner", tuple)()
+    needed = trace_bytes(decoder) if own is None else own(decoder, width)
+    return max([needed, *(token_bytes(part, decoder, width) for part in inner)])
 
 
 def provenance_of(

@@ -1,0 +1,120 @@
+"""`mechassay plan`, and the line that a run begins with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import LlamaConfig
+
+from mechassay.cli import execution
+from mechassay.cli.main import main
+from mechassay.cli.plan import COMMANDS
+from mechassay.discovery import costs as circuit_costs
+from mechassay.errors import BadUsage
+
+
+def called(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    out, err = capsys.readouterr()
+    return int(stopped.value.code or 0), out, err
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> str:
+    LlamaConfig(
+        vocab_size=50,
+        hidden_size=12,
+        intermediate_size=20,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+    ).save_pretrained(tmp_path / "bare")
+    return str(tmp_path / "bare")
+
+
+def test_the_first_sentence_answers(bare: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["circuits", "run", "-m", bare, "-t", "ioi", "-M", "eap"]
+    code, out, _ = called(["plan", *words], capsys)
+    assert code == 0
+    assert out.startswith("Fits: needs ")
+    for part in ("weights", "scores", "eap", "controls", "Not counted"):
+        assert part in out
+    code, out, _ = called(["plan", "--json", *words], capsys)
+    read = json.loads(out)
+    assert read["fits"]
+    assert read["gb"] < read["free_gb"]
+    assert {row["what"] for row in read["rows"]} >= {"libraries", "weights", "eap: curves"}
+
+
+def test_a_plan_runs_and_writes_nothing(
+    bare: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    words = ["circuits", "run", "-m", bare, "-t", "ioi", "-M", "eap", "-o", str(folder)]
+    assert called(["plan", *words], capsys)[0] == 0
+    assert not folder.exists()
+
+
+def test_what_does_not_fit_is_told_what_would(
+    bare: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["plan", "circuits", "run", "-m", bare, "-t", "ioi", "-M", "eap"]
+    monkeypatch.setattr(circuit_costs, "available_bytes", lambda _: 0)
+    code, out, err = called(words, capsys)
+    assert code == 1
+    assert out.startswith("Does not fit: needs ")
+    assert "What would: " in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words", [["variables", "run"], ["circuits", "draw"], ["models", "fetch", "smollm2-135m"]]
+)
+def test_commands_that_are_not_planned_are_refused_and_not_run(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = called(["plan", *words], capsys)
+    assert code == 2
+    assert err.count("\n") == 1
+    assert all(command in err for command in COMMANDS)
+
+
+def test_a_run_begins_with_its_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["circuits", "run", "-m", "truth-ioi", "-M", "random", "--train-limit", "4"]
+    words += ["--limit", "4", "--random-rankings", "5", "-o", str(tmp_path / "run")]
+    _, _, err = called(words, capsys)
+    assert err.startswith("plan: fits: needs ")
+    # What is done has no plan.
+    _, _, err = called(words, capsys)
+    assert "plan:" not in err
+
+
+def test_an_estimate_that_fails_stops_no_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Registered:
+        def __contains__(self, kind: str) -> bool:
+            return True
+
+        def load(self, kind: str) -> Any:
+            def refused(*_: Any) -> None:
+                raise BadUsage("its config says too little.")
+
+            return refused
+
+    class Job:
+        kind = "circuits"
+
+    class Bench:
+        folder, device = None, "cpu"
+
+    monkeypatch.setattr(execution, "COSTS", Registered())
+    monkeypatch.setattr(execution, "batches_of", lambda *_: [["cell"]])
+    bench: Any = Bench()
+    execution.say_cost(Job(), bench)
+    assert capsys.readouterr().err == (
+        "plan: not known before it is run: its config says too little.\n"
+    )
