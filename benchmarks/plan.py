@@ -4,15 +4,14 @@
 
 Each setting is a process of its own, which predicts first, from the config alone, then loads a
 model with random weights from a folder and does one step; what is measured is its peak resident
-memory (`ru_maxrss`). Prompts are random tokens that differ everywhere. `--others` has settings that
-no constant was measured on: other numbers of pairs and tokens, another dtype, post-norms.
+memory (VmHWM, on Linux). Prompts are random tokens that differ everywhere. `--others` has settings
+that no constant was measured on: other numbers of pairs and tokens, another dtype, post-norms.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -45,8 +44,14 @@ STEPS = ("EAP", "EAP-IG-inputs, 5 steps", "a circuit of 50 % of edges", "mask st
 MASKED = 10
 """Pairs of a mask step, of all that it draws from."""
 SHAPES = ("gpt2", "smollm2-135m", "qwen2.5-0.5b")
-TWELVE = [(shape, step, 100, 20, "float32") for shape in SHAPES for step in STEPS]
+TWELVE = [
+    (shape, step, 20 if shape == SHAPES[2] else 100, 20, "float32")
+    for shape in SHAPES
+    for step in STEPS
+]
 OTHERS = [
+    (SHAPES[2], STEPS[0], 20, 20, "float32"),
+    (SHAPES[2], STEPS[1], 20, 20, "float32"),
     ("gpt2", STEPS[0], 4, 20, "float32"),
     ("gpt2", STEPS[1], 6, 200, "float32"),
     ("smollm2-135m", STEPS[0], 100, 7, "float32"),
@@ -147,8 +152,9 @@ def one(folder: str, step: str, n_pairs: int, n_tokens: int, dtype: str) -> dict
 
 
 def peak() -> float:
-    """Bytes that this process has held at most."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
+    """Bytes that this process has held at most; `ru_maxrss` begins with its parent's."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        return next(1024.0 * int(line.split()[1]) for line in file if line.startswith("VmHWM"))
 
 
 def print_table(settings: Sequence[tuple[str, str, int, int, str]]) -> None:
