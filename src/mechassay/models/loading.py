@@ -31,6 +31,7 @@ from mechassay.errors import (
     MechassayError,
     MissingExtra,
     ModelNotFetched,
+    UnsupportedModel,
     first_line,
 )
 from mechassay.models.quantised import check_quantisation

@@ -123,7 +123,7 @@ def _same_type(name: str, own: torch.dtype, dtype: torch.dtype) -> None:
 def _of_bitsandbytes(
     name: str, module: Any, parameter: Any, dtype: torch.dtype
 ) -> tuple[torch.Size, Callable[[], Tensor]]:
-    from bitsandbytes.functional import dequantize_4bit
+    from bitsandbytes.functional import dequantize_4bit  # pyright: ignore[reportMissingImports]
     from transformers.pytorch_utils import Conv1D
 
     state = parameter.quant_state

@@ -128,7 +128,7 @@ def objective_per_example(
                     values[number, rows] = result.double().cpu().numpy()
                     advance(len(rows))
                 # Else two chunks' runs would be held while the next ones are made.
-                del clean, logits, readout
+                del clean, logits
     if not np.isfinite(values).all():
         number, row = np.argwhere(~np.isfinite(values))[0]
         raise NonFinite(
