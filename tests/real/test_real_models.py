@@ -109,7 +109,7 @@ def test_long_prompts_in_spans_are_those_that_are_run_whole(
 
     whole, of_circuit = run()
     monkeypatch.setattr(memory, "EXAMPLE_BUDGET", 390 * memory.trace_bytes(smollm.decoder))
-    assert memory.gradient_share(smollm.decoder, 1, 400, smollm.device).tokens < 100
+    assert memory.gradient_share(smollm.decoder, 1, 400, smollm.device).tokens < 200
     in_spans, again = run()
     for expected, found in zip(whole, in_spans, strict=True):
         largest = float(expected.nan_to_num().abs().max())
