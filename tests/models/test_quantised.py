@@ -13,7 +13,14 @@ import torch
 from torch import Tensor, nn
 
 import mechassay as ma
-from mechassay.errors import BadFile, MissingExtra, OutOfMemory, SelfCheckFailed, UnsupportedModel
+from mechassay.errors import (
+    BadFile,
+    BadUsage,
+    MissingExtra,
+    OutOfMemory,
+    SelfCheckFailed,
+    UnsupportedModel,
+)
 from mechassay.models import quantised, stored_weights
 from mechassay.models.circuit_compiler import compile_circuit
 from mechassay.models.circuit_forward import run_circuit
@@ -193,6 +200,20 @@ def test_a_saved_folder_loads_in_its_own_type(tmp_path: Path) -> None:
         ma.load_model(tmp_path / "small", dtype="float32")
     drawn = ma.load_model(f"untrained:{tmp_path / 'small'}", dtype="bfloat16")
     assert not isinstance(drawn.decoder.layers[0].attention.q.weight, StoredWeight)
+
+
+def test_a_stored_weight_is_changed_in_its_clone_alone() -> None:
+    weight = ma.load_model(int8(build("neox"))).decoder.layers[0].attention.q.weight
+    with pytest.raises(BadUsage, match=r"cannot be changed in place; change its clone"):
+        weight[0] = 1.0
+    with pytest.raises(BadUsage, match=r"Asked for: aten.mul_"):
+        weight.mul_(2)
+    copied = weight.clone()
+    copied[0] = 1.0
+    assert not isinstance(copied, StoredWeight)
+    assert (copied[0] == 1.0).all()
+    assert not (weight[0] == 1.0).any()
+    torch.testing.assert_close(copied[1:], weight[1:] * 1.0, rtol=0, atol=0)
 
 
 def test_a_layer_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

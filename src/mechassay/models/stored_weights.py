@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from mechassay.errors import OutOfMemory
+from mechassay.errors import BadUsage, OutOfMemory
 from mechassay.models.devices import loader
 from mechassay.models.memory import available_bytes
 from mechassay.models.quantised import maker
@@ -110,8 +110,17 @@ class StoredWeight(Tensor):
         if isinstance(first, StoredWeight):
             if func.is_view or func is torch.ops.aten._unsafe_view.default:
                 return first._viewed(func, args[1:], kwargs)
-            if func is torch.ops.aten.clone.default:
+            # As `contiguous` copies, to take a fused matrix apart; `clone` has values.
+            rows = kwargs.get("memory_format") is torch.contiguous_format
+            if func is torch.ops.aten.clone.default and rows:
                 return first._copied(kwargs)
+        for about, value in zip(func._schema.arguments, args, strict=False):
+            written = about.alias_info is not None and about.alias_info.is_write
+            if written and isinstance(value, StoredWeight):
+                raise BadUsage(
+                    "A weight that is quantised or elsewhere cannot be changed in place; change its"
+                    f" clone(). Asked for: {func}."
+                )
         plain, named = tree_map_only(StoredWeight, StoredWeight.made, (args, dict(kwargs)))
         return func(*plain, **named)
 
