@@ -231,8 +231,12 @@ def quiet() -> Generator[None]:
     placing = logging.getLogger("accelerate")
     placing_level = placing.level
     placing.setLevel(logging.ERROR)
+    others = [logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")]
+    levels = [other.level for other in others]
     log.set_verbosity_error()
     hub_log.set_verbosity_error()
+    for other in others:
+        other.setLevel(logging.ERROR)
     log.disable_progress_bar()  # the hub's too, as does its counterpart below
     try:
         yield
@@ -240,6 +244,8 @@ def quiet() -> Generator[None]:
         placing.setLevel(placing_level)
         log.set_verbosity(level)
         hub_log.set_verbosity(hub_level)
+        for other, own in zip(others, levels, strict=True):
+            other.setLevel(own)
         if bars:
             log.enable_progress_bar()
         if bars and no_hub_bars:
