@@ -107,7 +107,8 @@ def model_size(model: Model, source: str) -> ModelSize:
     size = ModelSize.of(model)
     if known_source.untrained:
         return size
-    file_bytes = model.n_parameters * model.hf.config.dtype.itemsize
+    stored: Any = model.hf.config.dtype
+    file_bytes = model.n_parameters * stored.itemsize
     if known_source.kind != "hub":
         files = Path(known_source.location).glob("*.safetensors")
         file_bytes = sum(path.stat().st_size for path in files) or file_bytes

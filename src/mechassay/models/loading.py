@@ -25,6 +25,7 @@ from mechassay.errors import (
     BadUsage,
     MechassayError,
     ModelNotFetched,
+    UnsupportedModel,
     first_line,
 )
 from mechassay.models.sources import STEP, Resolved, find_source

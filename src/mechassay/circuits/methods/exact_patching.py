@@ -30,7 +30,7 @@ from mechassay.circuits.methods.eap import EdgeGradientMethod, edge_estimate
 from mechassay.circuits.methods.method import provenance_of, resumable_sum
 from mechassay.circuits.scores import EdgeScores, NodeScores, Scores
 from mechassay.errors import BadUsage
-from mechassay.models.decoder import Readout
+from mechassay.models.decoder import Decoder, Readout
 from mechassay.models.forward import Contrast, forward, queries_keys_values
 from mechassay.models.graph import Graph
 from mechassay.models.memory import patching_bytes, token_budget
