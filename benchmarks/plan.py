@@ -50,8 +50,6 @@ TWELVE = [
     for step in STEPS
 ]
 OTHERS = [
-    (SHAPES[2], STEPS[0], 20, 20, "float32"),
-    (SHAPES[2], STEPS[1], 20, 20, "float32"),
     ("gpt2", STEPS[0], 4, 20, "float32"),
     ("gpt2", STEPS[1], 6, 200, "float32"),
     ("smollm2-135m", STEPS[0], 100, 7, "float32"),

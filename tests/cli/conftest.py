@@ -31,8 +31,8 @@ class Outcome:
 
     @property
     def line(self) -> str:
-        """The error message, which has to be one line."""
-        lines = self.err.strip().splitlines()
+        """The error message, which has to be one line; what a run will take may stand before it."""
+        lines = [line for line in self.err.strip().splitlines() if not line.startswith("plan: ")]
         assert len(lines) == 1, self.err
         return lines[0]
 
