@@ -108,6 +108,8 @@ def test_the_tokenizer_of_a_hub_id_has_its_revision(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(loading, "_lens_folder", lambda _: None)
     monkeypatch.setattr(loading, "load_whole", lambda *_, **__: tiny_llama())
+    config = tiny_llama().config
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", lambda *_, **__: config)
     monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", listen)
     assert load("EleutherAI/pythia-70m@step64")[1] == "words"
     assert load("EleutherAI/pythia-70m")[1] == "words"

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from transformers import PreTrainedTokenizerFast
+from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from helpers.tiny_gguf import load, logits, tiny_llama
 from mechassay.errors import BadFile, BadUsage, ModelNotFetched, UnknownName
@@ -119,6 +119,10 @@ def test_a_revision_of_a_hub_id_is_passed_on(monkeypatch: pytest.MonkeyPatch) ->
         asked.append((source, revision))
         raise OSError("not today")
 
+    def config(source: str, *_: Any, revision: str | None = None, **__: Any) -> LlamaConfig:
+        asked.append((source, revision))
+        return LlamaConfig()
+
     for name, revision in (("EleutherAI/pythia-70m", "step64"), ("gpt2", "refs/pr/1")):
         found = loading.resolve(f"{name}@{revision}")
         assert found == sources.Resolved("hub", f"{name}@{revision}", name, revision=revision)
@@ -126,10 +130,11 @@ def test_a_revision_of_a_hub_id_is_passed_on(monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(ModelNotFetched, match=f"'{name}@{revision}' did not come"):
             load(f"{name}@{revision}")
         monkeypatch.setattr(loading, "_lens_folder", lambda _: None)
+        monkeypatch.setattr("transformers.AutoConfig.from_pretrained", config)
         monkeypatch.setattr(loading, "load_whole", listen)
         with pytest.raises(ModelNotFetched):
             load(f"{name}@{revision}")
-        assert asked == [(name, revision)] * 2
+        assert asked == [(name, revision)] * 3
         asked.clear()
         monkeypatch.undo()
 
