@@ -17,6 +17,7 @@ import transformers
 
 from helpers.models import word_tokenizer, write_small_gpt2
 from mechassay.gym.names import FAMILY_OF
+from mechassay.models.model import load_model
 from mechassay.models.weight_files import is_fetched
 from mechassay.reproduction.comparison import comparisons_of
 from mechassay.reproduction.job import ReproductionJob
@@ -127,20 +128,46 @@ def test_tasks_of_mib(column: str, keys: tuple[str, ...], tables: set[str], tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("task", ["ioi", "greater-than"])
 @pytest.mark.parametrize("pairs", ["unmatched", "matched"])
-def test_divergences(pairs: str, tmp_path: Path) -> None:
+def test_divergences(task: str, pairs: str, tmp_path: Path) -> None:
     folder = write_small_gpt2(tmp_path / "model")
-    column, table = f"greater-than-{pairs}", "3" if pairs == "unmatched" else "7"
+    column, table = f"{task}-{pairs}", "3" if pairs == "unmatched" else "7"
     given = (f"gpt2={folder}",)
     job = ReproductionJob("adversarial", (), (column,), given, limit=8)
     ends_with_numbers(job, tmp_path / "run", ("",), {table})
 
 
+HEADS = {4: "pythia-14m", 8: "pythia-70m", 12: "pythia-160m", 16: "pythia-410m", 32: "pythia-2.8b"}
+"""A model of CausalGym for each number of heads, by which alone their shapes differ here."""
+
+
+def test_every_number_of_heads_of_causalgym_has_a_model() -> None:
+    models = published("causalgym").models
+    assert {shape["heads"] for shape in models.values()} == set(HEADS)
+    assert all(models[name]["heads"] == heads for heads, name in HEADS.items())
+
+
 @pytest.mark.slow
-def test_gym_tasks(tmp_path: Path) -> None:
-    given = ("pythia-70m=gym-neox",)
-    job = ReproductionJob("causalgym", (), ("agr_gender/pythia-70m",), given, limit=8)
-    ends_with_numbers(job, tmp_path / "run", ("",), {"7", "8"})
+@pytest.mark.parametrize("heads", HEADS)
+def test_gym_tasks(heads: int, tmp_path: Path) -> None:
+    tokenizer = load_model("gym-neox").tokenizer
+    config = transformers.GPTNeoXConfig(
+        vocab_size=len(tokenizer),
+        num_hidden_layers=LAYERS,
+        num_attention_heads=heads,
+        hidden_size=heads * WIDTH,
+        intermediate_size=2 * heads * WIDTH,
+        max_position_embeddings=64,
+    )
+    tiny.random_model(config).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    name = HEADS[heads]
+    column, given = f"agr_gender/{name}", (f"{name}={tmp_path / 'model'}",)
+    job = ReproductionJob("causalgym", (), (column,), given, limit=8)
+    tables = published("causalgym").tables
+    has = {own.table for own in tables if column in {value.column for value in own.values}}
+    ends_with_numbers(job, tmp_path / "run", ("",), has)
 
 
 @pytest.mark.slow
