@@ -138,6 +138,27 @@ def test_divergences(task: str, pairs: str, tmp_path: Path) -> None:
     ends_with_numbers(job, tmp_path / "run", ("",), {table})
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("pairs", "table"), [("unmatched", "3"), ("matched", "7")])
+def test_divergences_of_docstring(pairs: str, table: str, tmp_path: Path) -> None:
+    """The attention-only model is a checkpoint in TransformerLens' layout, of its heads and
+    layers.
+    """
+    shape = published("adversarial").models["attn-only-4l"]
+    tokenizer = word_tokenizer(load_task("docstring"), splits=("train", "validation", "test"))
+    tiny.write_attn_only(
+        tmp_path / "model",
+        n_layers=shape["layers"],
+        n_heads=shape["heads"],
+        d_head=WIDTH,
+        vocabulary=len(tokenizer),
+    )
+    tokenizer.save_pretrained(tmp_path / "model")
+    given = (f"attn-only-4l={tmp_path / 'model'}",)
+    job = ReproductionJob("adversarial", (), (f"docstring-{pairs}",), given, limit=8)
+    ends_with_numbers(job, tmp_path / "run", ("",), {table})
+
+
 HEADS = {4: "pythia-14m", 8: "pythia-70m", 12: "pythia-160m", 16: "pythia-410m", 32: "pythia-2.8b"}
 """A model of CausalGym for each number of heads, by which alone their shapes differ here."""
 

@@ -245,7 +245,13 @@ def write_interpbench(folder: Path, seed: int = 0) -> dict[str, torch.Tensor]:
 
 
 def write_attn_only(
-    folder: Path, *, n_layers: int = 3, n_heads: int = 4, d_head: int = 8, seed: int = 0
+    folder: Path,
+    *,
+    n_layers: int = 3,
+    n_heads: int = 4,
+    d_head: int = 8,
+    vocabulary: int = VOCABULARY,
+    seed: int = 0,
 ) -> dict[str, torch.Tensor]:
     """Write an attention-only checkpoint as Neel Nanda's are: without `b_U` and with buffers.
 
@@ -254,7 +260,7 @@ def write_attn_only(
     """
     d_model, n_ctx, per_head = 32, 64, (n_heads, 32, d_head)
     shapes: dict[str, tuple[int, ...]] = {
-        "embed.W_E": (VOCABULARY, d_model),
+        "embed.W_E": (vocabulary, d_model),
         "pos_embed.W_pos": (n_ctx, d_model),
     }
     for block in (f"blocks.{layer}" for layer in range(n_layers)):
@@ -265,7 +271,7 @@ def write_attn_only(
     shapes |= {
         "ln_final.w": (d_model,),
         "ln_final.b": (d_model,),
-        "unembed.W_U": (d_model, VOCABULARY),
+        "unembed.W_U": (d_model, vocabulary),
     }
     generator = torch.Generator().manual_seed(seed)
     weights = {
@@ -297,7 +303,7 @@ def write_attn_only(
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(
-        json.dumps({**sizes, "d_vocab": VOCABULARY, **rest}), "utf-8"
+        json.dumps({**sizes, "d_vocab": vocabulary, **rest}), "utf-8"
     )
     torch.save({**weights, **buffers}, folder / "model_final.pth")
     return weights
