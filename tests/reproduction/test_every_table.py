@@ -16,7 +16,10 @@ import pytest
 import transformers
 
 from helpers.models import word_tokenizer, write_small_gpt2
+from mechassay.circuits.circuit import Circuit
+from mechassay.circuits.graph_files import GraphFile
 from mechassay.gym.names import FAMILY_OF
+from mechassay.models.graph import Graph
 from mechassay.models.model import load_model
 from mechassay.models.weight_files import is_fetched
 from mechassay.reproduction.comparison import comparisons_of
@@ -125,6 +128,20 @@ def test_tasks_of_mib(column: str, keys: tuple[str, ...], tables: set[str], tmp_
     name = column.rpartition("/")[2]
     job = ReproductionJob("mib", (), (column,), (f"{name}={REAL_MODEL}",), limit=4)
     ends_with_numbers(job, tmp_path / "run", keys, tables)
+
+
+@pytest.mark.slow
+def test_auroc_of_interpbench(tmp_path: Path) -> None:
+    """Of its size, with a circuit of its own."""
+    folder, graph = tmp_path / "model", Graph(6, 4)
+    tiny.write_interpbench(folder)
+    tiny.with_words()[1].save_pretrained(folder)
+    names = ["input->a0.h1<v>", "a0.h1->a4.h2<k>", "a4.h2->logits", "input->a4.h2<q>"]
+    file = GraphFile(graph, 64, circuit=Circuit.from_names(graph, names))
+    file.write(folder / "interpbench_graph.json")
+    given = (f"interpbench={folder}",)
+    job = ReproductionJob("mib", ("2",), ("interpbench",), given, limit=4)
+    ends_with_numbers(job, tmp_path / "run", ("eap", "nap", "ifr"), {"2"})
 
 
 @pytest.mark.slow
