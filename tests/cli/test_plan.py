@@ -12,8 +12,8 @@ from transformers import LlamaConfig
 from mechassay.cli import execution
 from mechassay.cli.main import main
 from mechassay.cli.plan import COMMANDS
-from mechassay.discovery import costs as circuit_costs
 from mechassay.errors import BadUsage
+from mechassay.runs import costs
 
 
 def called(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -62,7 +62,7 @@ def test_what_does_not_fit_is_told_what_would(
     bare: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["plan", "circuits", "run", "-m", bare, "-t", "ioi", "-M", "eap"]
-    monkeypatch.setattr(circuit_costs, "available_bytes", lambda _: 0)
+    monkeypatch.setattr(costs, "available_bytes", lambda _: 0)
     code, out, err = called(words, capsys)
     assert code == 1
     assert out.startswith("Does not fit: needs ")
