@@ -34,6 +34,8 @@ from mechassay.models.memory import CPU_BUDGET, available_bytes, budget_of, exam
 from mechassay.models.model import Model, check_device, check_dtype
 from mechassay.models.sources import find_source
 from mechassay.prompts.batch import Batch
+from mechassay.prompts.pairs import Examples
+from mechassay.prompts.tokenization import encode
 from mechassay.runs.job import Cell
 from mechassay.tasks.task import Task
 
@@ -119,6 +121,11 @@ class ModelSize:
     def bytes(self) -> float:
         """Of all weights."""
         return self.weights * self.bytes_each
+
+    @property
+    def layer_bytes(self) -> float:
+        """Of the weights that are held where layers come one at a time (`--device-map`)."""
+        return (self.weights - self.body + self.body / self.graph.n_layers) * self.bytes_each
 
 
 @dataclass(frozen=True)
@@ -287,14 +294,30 @@ def sample_pairs(task: Task, model: Model, split: str, n: int, **settings: Any) 
     """
     pairs = task.pairs(split, model.tokenizer, limit=min(n, SAMPLE), **settings)
     if model.tokenizer is None:
-        return _of_words([pair.clean for pair in pairs])
+        tokens = torch.zeros(1, columns_of(model, [pair.clean for pair in pairs]), dtype=torch.long)
+        return Batch.from_tokens(tokens, tokens + 1, [0], [1])
     return Batch.from_pairs(pairs, model.tokenizer, prepend=model.prepend)
 
 
-def _of_words(texts: Sequence[str]) -> Batch:
-    columns = round(max(len(text.split()) for text in texts) * TOKENS_A_WORD) + 1
-    tokens = torch.zeros(1, columns, dtype=torch.long)
-    return Batch.from_tokens(tokens, tokens + 1, [0], [1])
+def columns_of(model: Model, texts: Sequence[str]) -> int:
+    """Tokens of the longest text; without a tokenizer `TOKENS_A_WORD` times its words."""
+    if model.tokenizer is None:
+        return round(max(len(text.split()) for text in texts) * TOKENS_A_WORD) + 1
+    return len(model.prepend) + max(map(len, encode(model.tokenizer, texts)))
+
+
+def sample_examples(task: Task, model: Model, split: str, n: int, **settings: Any) -> Examples:
+    """The first examples of a split, of n that are asked for or as many as there are.
+
+    Args:
+        settings: of `Task.examples`.
+
+    Raises:
+        BadUsage, BadPairs: see `Task.examples`.
+    """
+    some, size = min(n, SAMPLE), task.sizes.get(split, 0)
+    limit = None if some >= size > 0 else some
+    return task.examples(split, model.tokenizer, limit=limit, **settings)
 
 
 def load_step(size: ModelSize) -> CostStep:
