@@ -180,7 +180,9 @@ def _model_cost(
         steps.append(CostStep("constants", float(budget), passes * 2.0 * size.body * train.columns))
     for own in typed:
         held = scoring_bytes(own.method, decoder, train, budget, room)
-        steps.append(CostStep(own.name, held, _scoring_operations(job, own.method, size, train)))
+        steps.append(
+            CostStep(own.name, held, scoring_operations(own.method, size, train, job.resamples))
+        )
         candidates: Sequence[Method] = getattr(own.method, "candidates", tuple)()
         if candidates:
             n_tried = len(candidates) * (SIZES + 2)
@@ -200,13 +202,13 @@ def _model_cost(
     return ModelCost(shown_model(source), size, scores, tuple(steps))
 
 
-def _scoring_operations(
-    job: CircuitsJob, method: Method, size: ModelSize, train: PromptSizes
+def scoring_operations(
+    method: Method, size: ModelSize, train: PromptSizes, resamples: int = 0
 ) -> float:
     """Of the passes that a method says it takes: one is whole, others where prompts differ."""
     passes = method.forwards(size.graph, train.n) / train.n
     if not is_mean_of_pairs(method):
-        passes *= 1 + job.resamples
+        passes *= 1 + resamples
     token = 2.0 * size.body * (min(passes, 1.0) + max(0.0, passes - 1.0) * train.share)
     if isinstance(method, EdgeGradientMethod):
         token += 2.0 * size.graph.n_edges * size.width * train.share

@@ -43,6 +43,8 @@ from mechassay.runs.job import Cell
 from mechassay.tasks import load_task
 
 NOT_COUNTED = "Not counted: intervals and pages."
+BACKWARD = 3.0
+"""Passes of a differentiated one: forwards, and twice that back."""
 TWO_TOKENS = "logit_diff"
 """The objective that does not read all logits."""
 

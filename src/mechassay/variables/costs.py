@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 from mechassay.causal_models.hypothesis import defaults_of
 from mechassay.errors import one_of
-from mechassay.interventions.costs import layers_behind, stack_held
+from mechassay.interventions.costs import BACKWARD, layers_behind, stack_held
 from mechassay.interventions.site import ALL, LAST, PARTS, Site, sites
 from mechassay.models.memory import kept_run_bytes, may_be_kept, trace_bytes
 from mechassay.models.model import Model, outline
@@ -50,10 +50,6 @@ NOT_COUNTED = (
     "Not counted: examples that the model answers wrong, principal components, answers of several"
     " tokens, pages."
 )
-BACKWARD = 3.0
-"""Passes of a differentiated one."""
-HEADS = 4
-"""Of IOI, exchanged together."""
 
 
 def variables_cost(job: VariablesJob, cells: Sequence[Cell], device: str) -> Cost:
