@@ -86,15 +86,15 @@ def _model_cost(
         runs = n_clean + (-(-n_clean // block) * n_corrupted if is_grid else n_pairs)
         rows = min(block, n_clean)
         held = rows * (columns * per_token + 3 * 4.0 * words) + 4.0 * n_pairs * (n_circuits + 1)
-        each = circuit * columns + logits
-        return CostStep(name, held, runs * (plain + logits) + n_pairs * n_circuits * each)
+        once = circuit * columns + logits
+        return CostStep(name, held, runs * (plain + logits) + n_pairs * n_circuits * once)
 
     steps = [load_step(size)]
     specs = [CircuitSpec.parse(text) for text in job.circuits]
     for name in dict.fromkeys(spec.name for spec in specs if spec.kind == "method"):
         method = METHODS.make(name)
-        found_on = sample_pairs(task, model, "train", job.train_limit, **about)
-        train = PromptSizes.like(found_on, job.train_limit, differ=job.paired)
+        discovery = sample_pairs(task, model, "train", job.train_limit, **about)
+        train = PromptSizes.like(discovery, job.train_limit, differ=job.paired)
         held = scoring_bytes(method, decoder, train, budget, room)
         steps.append(CostStep(name, held, scoring_operations(method, size, train)))
     n_corrupted = job.n_corrupted or job.n_clean
