@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from helpers.jobs import SMALL_JOBS
-from mechassay.adversarial.costs import adversarial_cost
+from mechassay.adversarial.costs import adversarial_cost, edges_of
 from mechassay.adversarial.jobs import AdversarialJob
+from mechassay.circuits.methods.spec import CircuitSpec
 from mechassay.errors import BadUsage
 from mechassay.runs.costs import CostStep
 
@@ -34,7 +35,7 @@ def test_a_grid_is_a_product() -> None:
 
 def test_every_circuit_is_counted_and_controls_have_their_own_number() -> None:
     one, two, three = (
-        steps_of(replace(JOB, circuits=("truth", "random@0.5", "random@0.2")[:n]))
+        steps_of(replace(JOB, circuits=("random@0.5", "random@0.4", "random@0.3")[:n]))
         for n in (1, 2, 3)
     )
     grow = [x["pairs"].operations for x in (one, two, three)]
@@ -42,6 +43,21 @@ def test_every_circuit_is_counted_and_controls_have_their_own_number() -> None:
     more = steps_of(replace(JOB, controls=2 * JOB.controls))
     assert more["pairs"] == steps_of(JOB)["pairs"]
     assert more["controls"].operations > 3 * steps_of(JOB)["controls"].operations
+
+
+@pytest.mark.parametrize(
+    ("text", "n_edges"), [("full", 200), ("empty", 0), ("random@0.5", 100), ("random@30", 30)]
+)
+def test_edges_of_a_circuit_by_hand(text: str, n_edges: int) -> None:
+    assert edges_of(CircuitSpec.parse(text), 200) == n_edges
+
+
+def test_a_small_circuit_takes_less() -> None:
+    small, large, full = (
+        steps_of(replace(JOB, circuits=(text,)))["pairs"].operations
+        for text in ("random@0.01", "random@0.1", "full")
+    )
+    assert small < large < full
 
 
 def test_a_method_that_finds_circuits_is_a_step() -> None:

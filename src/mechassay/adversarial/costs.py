@@ -6,10 +6,11 @@
     controls   the full and the empty circuit, and two random ones for each, on `controls` squared
                pairs
 
-A circuit takes what one takes on average of ten sizes (`runs.costs`), a small one less, the full
-one more. Of a grid, prefixes that prompts share are run once: what is left of the tokens are the
-distinct prefixes of both sides among the first pairs, of which more prompts share more. `--same`
-and `--where` leave out pairs that are counted here. Statistics and pages are not counted.
+A circuit takes what one takes on average of ten sizes (`runs.costs`). One that is known to be
+smaller than their mean, `MEAN_SIZE` of all edges, has less for its edges, in proportion. Of a grid,
+prefixes that prompts share are run once: what is left of the tokens are the distinct prefixes of
+both sides among the first pairs, of which more prompts share more. `--same` and `--where` leave out
+pairs that are counted here. Statistics and pages are not counted.
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ from mechassay.tasks import load_task
 NOT_COUNTED = "Not counted: statistics and pages; pairs that --same and --where leave out are."
 
 
+MEAN_SIZE = 0.19
+"""Mean share of edges of circuits of .001, .002, .005, .01, ..., .5 and 1 of them."""
+
+
 def adversarial_cost(job: AdversarialJob, cells: Sequence[Cell], device: str) -> Cost:
     """What cells of an adversarial run take on a device of this machine.
 
@@ -75,19 +80,19 @@ def _model_cost(
             np.array(count_prefixes(x)[1:]) / len(x) for x in (batch.clean, batch.counterfactual)
         ]
         share = float((sides[0] * sides[1]).mean())
-    _, circuit = token_operations(size, share)
     plain, logits = 2.0 * size.body * columns, 2.0 * size.unembedding
     words = size.unembedding / size.width
     per_token = (8 * size.graph.n_layers + size.graph.n_writers) * size.width * size.bytes_each
     block = max(1, int(min(BLOCK_TOKENS, BUDGET // per_token)) // columns)
 
-    def divergences(name: str, n_clean: int, n_corrupted: int, n_circuits: int) -> CostStep:
+    def divergences(name: str, n_clean: int, n_corrupted: int, sizes: Sequence[float]) -> CostStep:
         n_pairs = n_clean * n_corrupted if is_grid else n_clean
         runs = n_clean + (-(-n_clean // block) * n_corrupted if is_grid else n_pairs)
         rows = min(block, n_clean)
-        held = rows * (columns * per_token + 3 * 4.0 * words) + 4.0 * n_pairs * (n_circuits + 1)
-        once = circuit * columns + logits
-        return CostStep(name, held, runs * (plain + logits) + n_pairs * n_circuits * once)
+        held = rows * (columns * per_token + 3 * 4.0 * words) + 4.0 * n_pairs * (len(sizes) + 1)
+        shares = [min(1.0, n_edges / (MEAN_SIZE * size.graph.n_edges)) for n_edges in sizes]
+        of_pair = sum(token_operations(size, share, x)[1] * columns + logits for x in shares)
+        return CostStep(name, held, runs * (plain + logits) + n_pairs * of_pair)
 
     steps = [load_step(size)]
     specs = [CircuitSpec.parse(text) for text in job.circuits]
@@ -98,8 +103,20 @@ def _model_cost(
         held = scoring_bytes(method, decoder, train, budget, room)
         steps.append(CostStep(name, held, scoring_operations(method, size, train)))
     n_corrupted = job.n_corrupted or job.n_clean
-    steps.append(divergences("pairs", job.n_clean, n_corrupted, len(specs)))
+    sizes = [edges_of(spec, size.graph.n_edges) for spec in specs]
+    steps.append(divergences("pairs", job.n_clean, n_corrupted, sizes))
     most = job.controls if is_grid else job.controls**2
     n_clean, n_corrupted = min(job.n_clean, most), min(n_corrupted, most)
-    steps.append(divergences("controls", n_clean, n_corrupted, 2 + 2 * len(specs)))
+    steps.append(
+        divergences("controls", n_clean, n_corrupted, [size.graph.n_edges, 0, *sizes, *sizes])
+    )
     return ModelCost(model.name, size, 0.0, tuple(steps))
+
+
+def edges_of(spec: CircuitSpec, n_edges: int) -> float:
+    """Edges of a circuit, of a graph that has so many; all of them where it does not say."""
+    if spec.kind == "empty":
+        return 0.0
+    if spec.size is None:
+        return float(n_edges)
+    return spec.size * n_edges if isinstance(spec.size, float) else float(spec.size)

@@ -371,14 +371,17 @@ def gigabytes(size: ModelSize) -> float:
     return (LIBRARIES + PRODUCTS + size.bytes + LARGEST_STEP) / GB
 
 
-def token_operations(size: ModelSize, share: float = SHARED) -> tuple[float, float]:
+def token_operations(
+    size: ModelSize, share: float = SHARED, edges_share: float = 1.0
+) -> tuple[float, float]:
     """Of a pass of one token, and of a circuit's, the mean over sizes.
 
     Args:
         share: of the columns that are run.
+        edges_share: of what edges take in that mean, where a circuit has fewer.
     """
     plain, edges = 2.0 * size.body, 2.0 * size.graph.n_edges * size.width
-    return share * plain, share * (LIVE * plain + SUMS * edges)
+    return share * plain, share * (LIVE * plain + SUMS * edges * edges_share)
 
 
 def circuit_operations(
