@@ -27,7 +27,6 @@ from mechassay.discovery.costs import scoring_bytes, scoring_operations
 from mechassay.errors import BadUsage
 from mechassay.models.model import Model, outline
 from mechassay.runs.costs import (
-    SAMPLE,
     Cost,
     CostStep,
     FreeMemory,
@@ -72,7 +71,7 @@ def _model_cost(
     size, task, decoder = model_size(model, job.model), load_task(job.task), model.decoder
     budget, room = memory.beside(size)
     about = {"counterfactual": job.counterfactual, "seed": job.seed}
-    batch = sample_pairs(task, model, job.split, SAMPLE, **about)
+    batch = sample_pairs(task, model, job.split, job.n_clean, **about)
     columns, is_grid = batch.n_tokens, job.paired and job.design == "grid"
     share = PromptSizes.like(batch, 1, differ=job.paired).share
     if is_grid:
