@@ -9,11 +9,14 @@ import pytest
 from transformers import LlamaConfig
 
 from helpers.jobs import SMALL_JOBS
+from mechassay.errors import BadPairs
 from mechassay.models.model import outline
+from mechassay.prompts.pairs import Examples
 from mechassay.runs.accuracy import AccuracyJob
 from mechassay.runs.accuracy_costs import accuracy_cost
 from mechassay.runs.costs import columns_of
 from mechassay.tasks import load_task
+from mechassay.tasks.task import Task
 
 
 def operations_of(job: AccuracyJob, task: str) -> float:
@@ -44,3 +47,10 @@ def test_every_task_is_a_step_and_twice_the_examples_take_twice_as_long() -> Non
     for task in job.tasks:
         once = operations_of(job, task)
         assert operations_of(replace(job, limit=128), task) == pytest.approx(2 * once)
+
+
+def test_a_split_without_examples_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    job: AccuracyJob = replace(SMALL_JOBS["accuracy"], tasks=("truth-ioi",))
+    monkeypatch.setattr(Task, "examples", lambda *_, **__: Examples([]))
+    with pytest.raises(BadPairs, match="no example"):
+        accuracy_cost(job, job.cells(), "cpu")

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import psutil
 import torch
 
+from mechassay.errors import BadPairs
 from mechassay.models.graph import Graph
 from mechassay.models.memory import CPU_BUDGET, available_bytes, budget_of, example_budget
 from mechassay.models.model import Model, check_device, check_dtype
@@ -313,11 +314,15 @@ def sample_examples(task: Task, model: Model, split: str, n: int, **settings: An
         settings: of `Task.examples`.
 
     Raises:
-        BadUsage, BadPairs: see `Task.examples`.
+        BadPairs: none can be read.
+        BadUsage: see `Task.examples`.
     """
     some, size = min(n, SAMPLE), task.sizes.get(split, 0)
     limit = None if some >= size > 0 else some
-    return task.examples(split, model.tokenizer, limit=limit, **settings)
+    examples = task.examples(split, model.tokenizer, limit=limit, **settings)
+    if not examples:
+        raise BadPairs(f"Split {split!r} of {task.name} has no example that can be read.")
+    return examples
 
 
 def load_step(size: ModelSize) -> CostStep:
