@@ -51,6 +51,6 @@ def test_every_task_is_a_step_and_twice_the_examples_take_twice_as_long() -> Non
 
 def test_a_split_without_examples_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     job: AccuracyJob = replace(SMALL_JOBS["accuracy"], tasks=("truth-ioi",))
-    monkeypatch.setattr(Task, "examples", lambda *_, **__: Examples([]))
+    monkeypatch.setattr(Task, "examples", lambda *_, **__: Examples([], {}))
     with pytest.raises(BadPairs, match="no example"):
         accuracy_cost(job, job.cells(), "cpu")
