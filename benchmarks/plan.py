@@ -27,17 +27,12 @@ from mechassay.circuits.evaluation.faithfulness import evaluate
 from mechassay.circuits.methods.eap import EAP, EAPIGInputs
 from mechassay.circuits.methods.mask_learning import SubnetworkProbing
 from mechassay.circuits.methods.random import Random
-from mechassay.discovery.costs import (
-    PromptSizes,
-    measuring_bytes,
-    model_size,
-    scoring_bytes,
-    total_bytes,
-)
+from mechassay.discovery.costs import measuring_bytes, scoring_bytes, total_bytes
 from mechassay.discovery.job import CircuitsJob
 from mechassay.models.memory import CPU_BUDGET, EXAMPLE_BUDGET
 from mechassay.models.model import Model, load_model, outline
 from mechassay.prompts.batch import Batch
+from mechassay.runs.costs import PromptSizes, model_size
 from mechassay.utils.display import SILENT
 
 STEPS = ("EAP", "EAP-IG-inputs, 5 steps", "a circuit of 50 % of edges", "mask step")

@@ -42,7 +42,7 @@ REFUSED = (
     "truth verify truth-iio",
     "truth sites truth-iio",
     "reproduce mibb",
-    "plan variables run -m truth-ioi",
+    "plan saes train -m truth-ioi",
     "plan circuits run -m truth-ioi -t iio",
 )
 SCRIPT = f"""

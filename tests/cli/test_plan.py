@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 from transformers import LlamaConfig
 
+from helpers.jobs import SMALL_GYM_TASK, SMALL_JOBS
 from mechassay.cli import execution
 from mechassay.cli.main import main
-from mechassay.cli.plan import COMMANDS
-from mechassay.discovery import costs as circuit_costs
+from mechassay.cli.plan import COMMANDS, would_fit
 from mechassay.errors import BadUsage
+from mechassay.models import memory
+from mechassay.models.graph import Graph
+from mechassay.runs import COSTS, costs
+from mechassay.runs.costs import Cost, CostStep, ModelCost, ModelSize
 
 
 def called(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -62,7 +66,7 @@ def test_what_does_not_fit_is_told_what_would(
     bare: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["plan", "circuits", "run", "-m", bare, "-t", "ioi", "-M", "eap"]
-    monkeypatch.setattr(circuit_costs, "available_bytes", lambda _: 0)
+    monkeypatch.setattr(costs, "available_bytes", lambda _: 0)
     code, out, err = called(words, capsys)
     assert code == 1
     assert out.startswith("Does not fit: needs ")
@@ -71,7 +75,7 @@ def test_what_does_not_fit_is_told_what_would(
 
 
 @pytest.mark.parametrize(
-    "words", [["variables", "run"], ["circuits", "draw"], ["models", "fetch", "smollm2-135m"]]
+    "words", [["saes", "train"], ["circuits", "draw"], ["models", "fetch", "smollm2-135m"]]
 )
 def test_commands_that_are_not_planned_are_refused_and_not_run(
     words: list[str], capsys: pytest.CaptureFixture[str]
@@ -80,6 +84,54 @@ def test_commands_that_are_not_planned_are_refused_and_not_run(
     assert code == 2
     assert err.count("\n") == 1
     assert all(command in err for command in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["patch", "run", "-m", "truth-ioi", "-t", "truth-ioi"],
+        ["variables", "run", "-m", "truth-ioi-trained"],
+        ["gym", "run", "-m", "truth-ioi", "-t", SMALL_GYM_TASK],
+        ["adversarial", "run", "-m", "truth-ioi", "-t", "truth-ioi", "-c", "truth"],
+        ["tasks", "score", "-m", "truth-ioi", "-t", "truth-ioi"],
+    ],
+)
+def test_every_long_command_is_planned(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = called(["plan", *words], capsys)
+    assert code == 0
+    assert out.startswith("Fits: needs ")
+    assert "Not counted" in out
+
+
+def test_every_cost_has_a_small_job_and_says_its_own_kind() -> None:
+    for kind in COSTS.built_in.keys() - {"reproduction"}:
+        job = SMALL_JOBS[kind]
+        cost = COSTS.load(kind)(job, job.cells(), "cpu")
+        assert cost.minutes > 0
+        assert all(step.held >= 0 for part in cost.models for step in part.steps)
+
+
+def _cost_of(weights: float, body: float, free: float, device: str = "cpu") -> Cost:
+    size = ModelSize(int(weights), int(body), 10, Graph(10, 2), 10, 2)
+    return Cost((ModelCost("m", size, 0, (CostStep("eap", 1e8),)),), device, 0.0, int(free))
+
+
+def test_layers_on_disk_are_named_where_that_is_enough() -> None:
+    # 20 GB of weights, 18 of them in ten layers: 3.8 stay, beside .23 of the rest.
+    text = would_fit(_cost_of(10e9, 9e9, 6e9), "bfloat16")
+    assert "--device-map with the layers on disk" in text
+    assert "one is held at a time: 4.0 GB" in text
+    assert "--device-map" not in would_fit(_cost_of(10e9, 9e9, 3.5e9), "bfloat16")
+    # Where embeddings are nearly all of it, layers elsewhere do not help.
+    assert "--device-map" not in would_fit(_cost_of(10e9, 1e9, 6e9), "bfloat16")
+
+
+def test_layers_are_held_by_the_cpu_where_it_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    for free, place in ((10**11, "in the CPU's memory"), (10**9, "on disk")):
+        monkeypatch.setattr(memory, "available_bytes", lambda _, free=free: free)
+        assert f"layers {place}" in would_fit(_cost_of(10e9, 9e9, 6e9, "cuda"), "bfloat16")
 
 
 def test_a_run_begins_with_its_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,21 +18,14 @@ from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.eap import EAP, EAPIGInputs
 from mechassay.circuits.methods.mask_learning import SubnetworkProbing
 from mechassay.circuits.methods.method import token_bytes
-from mechassay.discovery.costs import (
-    PromptSizes,
-    chunk_tokens,
-    circuits_cost,
-    measuring_bytes,
-    model_size,
-    scoring_bytes,
-)
+from mechassay.discovery.costs import circuits_cost, measuring_bytes, scoring_bytes
 from mechassay.discovery.job import CircuitsJob
 from mechassay.errors import BadUsage
 from mechassay.models.forward import Contrast
 from mechassay.models.memory import CPU_BUDGET, gradient_bytes, past_bytes, token_budget
 from mechassay.models.model import make_model, outline
 from mechassay.prompts.batch import Batch
-from mechassay.runs.costs import Cost
+from mechassay.runs.costs import Cost, PromptSizes, chunk_tokens, model_size
 from mechassay.testing.tiny import build, configs, token_pairs
 from mechassay.utils.display import SILENT
 

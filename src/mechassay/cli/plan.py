@@ -19,7 +19,10 @@ from mechassay.runs import COSTS
 if TYPE_CHECKING:
     from mechassay.runs.costs import Cost
 
-COMMANDS = ("circuits run", "circuits localize", "circuits evaluate", "reproduce")
+COMMANDS = (
+    *("circuits run", "circuits localize", "circuits evaluate", "patch run", "variables run"),
+    *("gym run", "adversarial run", "tasks score", "reproduce"),
+)
 """Commands whose cost can be said."""
 
 
@@ -102,7 +105,9 @@ def _write(job: Any, cost: Cost, as_json: bool) -> None:
 
 
 def would_fit(cost: Cost, dtype: str) -> str:
-    """What would fit of a run that does not, in one line: another dtype, fewer pairs, a device."""
+    """What would fit of a run that does not, in one line: another dtype, fewer pairs, one layer's
+    weights at a time, a device.
+    """
     from mechassay.runs.costs import GB
 
     free = cost.free_gigabytes or 0.0
@@ -112,17 +117,34 @@ def would_fit(cost: Cost, dtype: str) -> str:
     over = cost.gigabytes - free
     if step / GB > over:
         ways.append(
-            "shorter prompts, or fewer pairs a chunk (--train-limit, batch_size of a method): the"
-            f" largest step holds {step / GB:.1f} GB"
+            "shorter prompts, or fewer pairs a chunk (--train-limit, --limit, batch_size of a"
+            f" method): the largest step holds {step / GB:.1f} GB"
         )
     if size.bytes_each > 2:
         saved = size.weights * (size.bytes_each - 2) / GB
         if saved > over:
             ways.append(f"--dtype bfloat16, which needs {cost.gigabytes - saved:.1f} GB")
+    apart = size.bytes - size.layer_bytes
+    if apart / GB > over:
+        ways.append(
+            f"--device-map with the layers {_elsewhere(cost, apart)}, of which one is held at a"
+            f" time: {cost.gigabytes - apart / GB:.1f} GB, and longer"
+        )
     ways += [f"{name}, with {gb:.1f} GB free" for name, gb in _other_devices(cost)]
     if not ways:
         ways = [f"a machine or GPU with {cost.gigabytes:.1f} GB; nothing that can be typed here"]
     return f"{most.model} does not fit in {free:.1f} GB. What would: {'; '.join(ways)}."
+
+
+def _elsewhere(cost: Cost, n_bytes: float) -> str:
+    """Where the layers' weights have room: the CPU's memory beside a GPU, else the disk."""
+    import torch
+
+    from mechassay.models.memory import available_bytes
+
+    free = available_bytes(torch.device("cpu"))
+    beside = cost.device != "cpu" and (free is None or n_bytes <= free)
+    return "in the CPU's memory" if beside else "on disk"
 
 
 def _other_devices(cost: Cost) -> list[tuple[str, float]]:

@@ -9,21 +9,16 @@ The steps of one model and task, each with the engine's own budgets for its chun
     controls    random rankings of both kinds at nine sizes, the empty and the full circuit
     measuring   two rankings of each method, one on the validation pairs, one for each resample
 
-Prompts are those of the task: the first `SAMPLE` pairs of a split say how long they are, and from
+Prompts are those of the task: the first pairs of a split say how long they are, and from
 which column on they differ. Without a tokenizer on this machine words are counted
-(`TOKENS_A_WORD`), and prompts are taken to differ from the first column on. Metrics beside the
+(`sample_pairs`), and prompts are taken to differ from the first column on. Metrics beside the
 curve, bootstraps and pages are not counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
-from pathlib import Path
-from typing import Any, NamedTuple
-
-import psutil
-import torch
+from typing import Any
 
 from mechassay.circuits.evaluation.ablation import OptimalAblation
 from mechassay.circuits.methods.attribution import CONTRACTION_BYTES, contracted_bytes
@@ -36,27 +31,27 @@ from mechassay.discovery.study import MOST_VALIDATION, TypedMethod, optimal_abla
 from mechassay.models.decoder import Decoder
 from mechassay.models.memory import (
     SPAN_SHARE,
-    available_bytes,
-    budget_of,
     copies_within,
-    example_budget,
     past_bytes,
     prefix_bytes,
     trace_bytes,
 )
-from mechassay.models.model import Model, check_device, outline
-from mechassay.models.sources import find_source
-from mechassay.prompts.batch import Batch
+from mechassay.models.model import Model, outline
 from mechassay.runs.costs import (
-    BEGIN,
     PRODUCTS,
     RANKINGS,
-    READ,
     SIZES,
     Cost,
     CostStep,
+    FreeMemory,
     ModelCost,
     ModelSize,
+    PromptSizes,
+    chunk_tokens,
+    cost_of,
+    load_step,
+    model_size,
+    sample_pairs,
     token_operations,
 )
 from mechassay.runs.job import Cell, shown_model
@@ -65,21 +60,7 @@ from mechassay.tasks import load_task
 from mechassay.tasks.task import Task
 from mechassay.truth.ground_truth import is_truth
 
-SAMPLE = 64
-TOKENS_A_WORD = 1.4
 NOT_COUNTED = "Not counted: bootstraps, pages, and metrics beside the curve."
-
-
-class PromptSizes(NamedTuple):
-    """So many pairs: columns of the longest, and the share of them from where prompts differ."""
-
-    n: int
-    columns: int
-    share: float
-
-    def of(self, n: int) -> PromptSizes:
-        """As long prompts of another number of pairs."""
-        return self._replace(n=n)
 
 
 def circuits_cost(job: CircuitsJob, cells: Sequence[Cell], device: str) -> Cost:
@@ -89,65 +70,25 @@ def circuits_cost(job: CircuitsJob, cells: Sequence[Cell], device: str) -> Cost:
         BadUsage: a model whose config says too little, or pairs that the model has to choose.
         MechassayError: the model's config or the task is not there.
     """
-    place = check_device(device)
-    libraries = float(psutil.Process().memory_info().rss)
-    free = available_bytes(place)
-    parts: list[ModelCost] = []
+
+    def outlined(cell: Cell) -> Model:
+        return outline(cell.typed["model"], dtype=job.dtype, prepend_bos=job.prepend_bos)
+
     notes = [NOT_COUNTED]
-    for _, group in groupby(cells, key=lambda cell: cell.shares):
-        own = list(group)
-        name, task = own[0].typed["model"], own[0].of["task"]
-        model = outline(name, dtype=job.dtype, prepend_bos=job.prepend_bos)
-        if model.tokenizer is None:
-            notes.append(
-                f"{model.name} has no tokenizer here: prompts are {TOKENS_A_WORD} x words."
-            )
-        parts.append(_model_cost(job, own, model, load_task(task), place, free))
     if job.keep != "all":
         notes.append(f"The pairs are not those that the model chooses (--keep {job.keep}).")
-    if place.type != "cpu":
-        notes.append("Minutes are a product's: on a GPU, which waits for Python, it takes longer.")
-    return Cost(tuple(parts), place.type, libraries, free, tuple(dict.fromkeys(notes)))
-
-
-def model_size(model: Model, source: str) -> ModelSize:
-    """The size of an outline; weights in another dtype on disk are held while they are read."""
-    known_source = find_source(source)
-    size = ModelSize.of(model)
-    if known_source.untrained:
-        return size
-    stored: Any = model.hf.config.dtype
-    file_bytes = model.n_parameters * stored.itemsize
-    if known_source.kind != "hub":
-        files = Path(known_source.location).glob("*.safetensors")
-        file_bytes = sum(path.stat().st_size for path in files) or file_bytes
-    # Headers and tensors that are no parameters are a small part of a file.
-    same = 0.9 < file_bytes / size.bytes < 1.1
-    return size if same else ModelSize.of(model, file_bytes)
+    return cost_of(cells, device, outlined, lambda *part: _model_cost(job, *part), notes)
 
 
 def prompts_of(job: CircuitsJob, model: Model, task: Task, split: str, n: int) -> PromptSizes:
     """How long the pairs of a split are, by the first of them."""
     settings: dict[str, Any] = {
-        "limit": min(n, SAMPLE),
         "counterfactual": job.counterfactual,
         "seed": job.seed,
         "private_seed": job.private_seed,
     }
-    pairs = task.pairs(split, model.tokenizer, **settings)
-    if model.tokenizer is None:
-        longest = max(len(pair.clean.split()) for pair in pairs)
-        return PromptSizes(n, round(longest * TOKENS_A_WORD) + 1, 1.0)
-    batch = Batch.from_pairs(pairs, model.tokenizer, prepend=model.prepend)
-    first = batch.first_difference() if job.ablation == "counterfactual" else 0
-    columns = batch.n_tokens
-    return PromptSizes(n, columns, max(1, columns - first) / columns)
-
-
-def chunk_tokens(per_token: int, prompts: PromptSizes, budget: int) -> int:
-    """Tokens of the largest chunk, as `Batch.chunks` takes it within a budget of bytes."""
-    room = max(prompts.columns, budget // max(per_token, 1))
-    return prompts.columns * min(prompts.n, room // prompts.columns)
+    batch = sample_pairs(task, model, split, n, **settings)
+    return PromptSizes.like(batch, n, differ=job.ablation == "counterfactual")
 
 
 def scoring_bytes(
@@ -208,19 +149,13 @@ def _inner(method: Method) -> Sequence[Method]:
 
 
 def _model_cost(
-    job: CircuitsJob,
-    cells: Sequence[Cell],
-    model: Model,
-    task: Task,
-    place: torch.device,
-    free: int | None,
+    job: CircuitsJob, cells: Sequence[Cell], model: Model, memory: FreeMemory
 ) -> ModelCost:
     source, decoder = cells[0].typed["model"], model.decoder
-    size = model_size(model, source)
-    left = None if free is None else max(0, int(free - size.bytes))
-    budget, room = budget_of(left, place), example_budget(left, place)
+    size, task = model_size(model, source), load_task(cells[0].of["task"])
+    budget, room = memory.beside(size)
     train = prompts_of(job, model, task, job.train_split, job.train_limit)
-    steps = [CostStep("load", 0.0, seconds=BEGIN + (size.file_bytes or size.bytes) / READ)]
+    steps = [load_step(size)]
     typed = [
         TypedMethod.of(text, job.ablation)
         for cell in cells
@@ -245,7 +180,9 @@ def _model_cost(
         steps.append(CostStep("constants", float(budget), passes * 2.0 * size.body * train.columns))
     for own in typed:
         held = scoring_bytes(own.method, decoder, train, budget, room)
-        steps.append(CostStep(own.name, held, _scoring_operations(job, own.method, size, train)))
+        steps.append(
+            CostStep(own.name, held, scoring_operations(own.method, size, train, job.resamples))
+        )
         candidates: Sequence[Method] = getattr(own.method, "candidates", tuple)()
         if candidates:
             n_tried = len(candidates) * (SIZES + 2)
@@ -265,13 +202,13 @@ def _model_cost(
     return ModelCost(shown_model(source), size, scores, tuple(steps))
 
 
-def _scoring_operations(
-    job: CircuitsJob, method: Method, size: ModelSize, train: PromptSizes
+def scoring_operations(
+    method: Method, size: ModelSize, train: PromptSizes, resamples: int = 0
 ) -> float:
     """Of the passes that a method says it takes: one is whole, others where prompts differ."""
     passes = method.forwards(size.graph, train.n) / train.n
     if not is_mean_of_pairs(method):
-        passes *= 1 + job.resamples
+        passes *= 1 + resamples
     token = 2.0 * size.body * (min(passes, 1.0) + max(0.0, passes - 1.0) * train.share)
     if isinstance(method, EdgeGradientMethod):
         token += 2.0 * size.graph.n_edges * size.width * train.share

@@ -139,7 +139,7 @@ class GymJob(_OnTasks, GymPlan, Job):
             object.__setattr__(self, name, None)
 
     @property
-    def _every_method(self) -> tuple[str, ...]:
+    def every_method(self) -> tuple[str, ...]:
         """The methods, and their controls on shuffled labels where these are asked for."""
         spelled = spelled_methods(self.methods)
         return with_shuffled(spelled) if "shuffled" in self.controls else spelled
@@ -148,7 +148,7 @@ class GymJob(_OnTasks, GymPlan, Job):
         """See `Job.definitions`: of methods."""
         finders = [
             finder
-            for text in self._every_method
+            for text in self.every_method
             for finder in gym_method(text, WIDTH).candidates.values()
         ]
         return {f"method {finder.name}": finder.version for finder in finders}
@@ -161,7 +161,7 @@ class GymJob(_OnTasks, GymPlan, Job):
             one_of("control", control, GYM_CONTROLS)
         if self.compat:
             one_of("compat", self.compat, COMPATS)
-        for method in self._every_method:
+        for method in self.every_method:
             gym_method(method, WIDTH)
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise BadUsage(f"Draws are seeds, one or more, each once; got {self.seeds}.")
@@ -193,7 +193,7 @@ class GymJob(_OnTasks, GymPlan, Job):
         odds = evaluate(
             model,
             pairs,
-            self._every_method,
+            self.every_method,
             layers=layers_of(self.layers, model.graph.n_layers),
             control=self._labels(task),
             seeds=self.seeds,

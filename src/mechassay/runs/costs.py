@@ -19,16 +19,26 @@ that the budgets of `models.memory` choose. GB are 10^9 bytes.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import psutil
 import torch
 
+from mechassay.errors import BadPairs
 from mechassay.models.graph import Graph
-from mechassay.models.memory import CPU_BUDGET
-from mechassay.models.model import Model, check_dtype
+from mechassay.models.memory import CPU_BUDGET, available_bytes, budget_of, example_budget
+from mechassay.models.model import Model, check_device, check_dtype
+from mechassay.models.sources import find_source
+from mechassay.prompts.batch import Batch
+from mechassay.prompts.pairs import Examples
+from mechassay.prompts.tokenization import encode
+from mechassay.runs.job import Cell
+from mechassay.tasks.task import Task
 
 LIVE, SUMS = 0.2, 3.0
 SIZES = 9
@@ -46,6 +56,9 @@ PRODUCTS = 0.13e9
 READ, BEGIN = 0.4e9, 3.0
 """Bytes of weights a second that are read, and seconds before that."""
 GB = 1e9
+SAMPLE = 64
+"""Pairs of a split that say how long its prompts are."""
+TOKENS_A_WORD = 1.4
 LARGEST_STEP = 4 / 3 * CPU_BUDGET
 """Bytes of a chunk that fills its budget, and of the block that it is contracted in."""
 
@@ -109,6 +122,11 @@ class ModelSize:
     def bytes(self) -> float:
         """Of all weights."""
         return self.weights * self.bytes_each
+
+    @property
+    def layer_bytes(self) -> float:
+        """Of the weights that are held where layers come one at a time (`--device-map`)."""
+        return (self.weights - self.body + self.body / self.graph.n_layers) * self.bytes_each
 
 
 @dataclass(frozen=True)
@@ -215,6 +233,139 @@ class Cost:
         return [{"minutes": 0.0, **row} for row in rows]
 
 
+class PromptSizes(NamedTuple):
+    """So many pairs: columns of the longest, and the share of them from where prompts differ."""
+
+    n: int
+    columns: int
+    share: float
+
+    def of(self, n: int) -> PromptSizes:
+        """As long prompts of another number of pairs."""
+        return self._replace(n=n)
+
+    @staticmethod
+    def like(batch: Batch, n: int, *, differ: bool = True) -> PromptSizes:
+        """So many pairs as long as those of a batch.
+
+        Args:
+            differ: whether columns before the first difference are run once.
+        """
+        first, columns = batch.first_difference() if differ else 0, batch.n_tokens
+        return PromptSizes(n, columns, max(1, columns - first) / columns)
+
+
+class FreeMemory(NamedTuple):
+    """A device and the bytes that are free there; None where the platform does not say."""
+
+    device: torch.device
+    free: int | None
+
+    def beside(self, size: ModelSize) -> tuple[int, int]:
+        """Bytes of a chunk, and of one example, once the weights are there."""
+        left = None if self.free is None else max(0, int(self.free - size.bytes))
+        return budget_of(left, self.device), example_budget(left, self.device)
+
+
+def model_size(model: Model, source: str) -> ModelSize:
+    """The size of an outline; weights in another dtype on disk are held while they are read."""
+    known_source = find_source(source)
+    size = ModelSize.of(model)
+    if known_source.untrained:
+        return size
+    stored: Any = model.hf.config.dtype
+    file_bytes = model.n_parameters * stored.itemsize
+    if known_source.kind != "hub":
+        files = Path(known_source.location).glob("*.safetensors")
+        file_bytes = sum(path.stat().st_size for path in files) or file_bytes
+    # Headers and tensors that are no parameters are a small part of a file.
+    same = 0.9 < file_bytes / size.bytes < 1.1
+    return size if same else ModelSize.of(model, file_bytes)
+
+
+def sample_pairs(task: Task, model: Model, split: str, n: int, **settings: Any) -> Batch:
+    """The first pairs of a split. Without a tokenizer one pair of as many tokens as its longest
+    prompt has words (`TOKENS_A_WORD`), which differs in all of them.
+
+    Args:
+        settings: of `Task.pairs`.
+
+    Raises:
+        BadUsage, BadPairs: see `Task.pairs`.
+    """
+    pairs = task.pairs(split, model.tokenizer, limit=min(n, SAMPLE), **settings)
+    if model.tokenizer is None:
+        tokens = torch.zeros(1, columns_of(model, [pair.clean for pair in pairs]), dtype=torch.long)
+        return Batch.from_tokens(tokens, tokens + 1, [0], [1])
+    return Batch.from_pairs(pairs, model.tokenizer, prepend=model.prepend)
+
+
+def columns_of(model: Model, texts: Sequence[str]) -> int:
+    """Tokens of the longest text; without a tokenizer `TOKENS_A_WORD` times its words."""
+    if model.tokenizer is None:
+        return round(max(len(text.split()) for text in texts) * TOKENS_A_WORD) + 1
+    return len(model.prepend) + max(map(len, encode(model.tokenizer, texts)))
+
+
+def sample_examples(task: Task, model: Model, split: str, n: int, **settings: Any) -> Examples:
+    """The first examples of a split, of n that are asked for or as many as there are.
+
+    Args:
+        settings: of `Task.examples`.
+
+    Raises:
+        BadPairs: none can be read.
+        BadUsage: see `Task.examples`.
+    """
+    some, size = min(n, SAMPLE), task.sizes.get(split, 0)
+    limit = None if some >= size > 0 else some
+    examples = task.examples(split, model.tokenizer, limit=limit, **settings)
+    if not examples:
+        raise BadPairs(f"Split {split!r} of {task.name} has no example that can be read.")
+    return examples
+
+
+def load_step(size: ModelSize) -> CostStep:
+    """Reading the weights."""
+    return CostStep("load", 0.0, seconds=BEGIN + (size.file_bytes or size.bytes) / READ)
+
+
+def cost_of(
+    cells: Sequence[Cell],
+    device: str,
+    outlined: Callable[[Cell], Model],
+    of_model: Callable[[Sequence[Cell], Model, FreeMemory], ModelCost],
+    notes: Sequence[str],
+) -> Cost:
+    """The cost of cells, those that share a model together.
+
+    Args:
+        outlined: the outline of a cell's model.
+        of_model: the cost of cells that share one.
+
+    Raises:
+        MechassayError: what these say.
+    """
+    place = check_device(device)
+    libraries, free = float(psutil.Process().memory_info().rss), available_bytes(place)
+    parts, more = list[ModelCost](), list(notes)
+    for _, group in groupby(cells, key=lambda cell: cell.shares):
+        own = list(group)
+        model = outlined(own[0])
+        if model.tokenizer is None:
+            more.append(f"{model.name} has no tokenizer here: prompts are {TOKENS_A_WORD} x words.")
+        parts.append(of_model(own, model, FreeMemory(place, free)))
+    if place.type != "cpu":
+        more.append("Minutes are a product's: on a GPU, which waits for Python, it takes longer.")
+    return Cost(tuple(parts), place.type, libraries, free, tuple(dict.fromkeys(more)))
+
+
+def chunk_tokens(per_token: int, prompts: PromptSizes, budget: int) -> int:
+    """Tokens of the largest chunk, as `Batch.chunks` takes it within a budget of bytes."""
+    room = max(prompts.columns, budget // max(per_token, 1))
+    return prompts.columns * min(prompts.n, room // prompts.columns)
+
+
 def step_seconds(step: CostStep, device: str) -> float:
     """Seconds of a step on this machine."""
     return step.seconds + (step.operations / speed(device) if step.operations else 0.0)
@@ -225,14 +376,17 @@ def gigabytes(size: ModelSize) -> float:
     return (LIBRARIES + PRODUCTS + size.bytes + LARGEST_STEP) / GB
 
 
-def token_operations(size: ModelSize, share: float = SHARED) -> tuple[float, float]:
+def token_operations(
+    size: ModelSize, share: float = SHARED, edges_share: float = 1.0
+) -> tuple[float, float]:
     """Of a pass of one token, and of a circuit's, the mean over sizes.
 
     Args:
         share: of the columns that are run.
+        edges_share: of what edges take in that mean, where a circuit has fewer.
     """
     plain, edges = 2.0 * size.body, 2.0 * size.graph.n_edges * size.width
-    return share * plain, share * (LIVE * plain + SUMS * edges)
+    return share * plain, share * (LIVE * plain + SUMS * edges * edges_share)
 
 
 def circuit_operations(

@@ -66,6 +66,16 @@ def variables_of(plan: VariablesPlan, task: str) -> dict[str, Hypothesis]:
     return {name: known[one_of(f"variable of {task}", name, known)] for name in names}
 
 
+def training_settings(plan: VariablesPlan, task: str, family: str) -> FeaturizerSettings:
+    """Those of the profile, with what was asked for in place of them."""
+    settings = featurizer_settings(plan.profile, task, family)
+    if plan.lr is not None:
+        settings = replace(settings, lr=plan.lr)
+    if plan.epochs is not None:
+        settings = replace(settings, epochs=plan.epochs, least_steps=1)
+    return settings if plan.steps is None else replace(settings, steps=plan.steps)
+
+
 @dataclass
 class VariableStudy:
     """What the cells of one model and task share.
@@ -210,14 +220,8 @@ class VariableStudy:
 
     @property
     def settings(self) -> FeaturizerSettings:
-        """Of trainings: those of the profile, with what was asked for in place of them."""
-        job = self.job
-        settings = featurizer_settings(job.profile, self.task.name, self.model.family)
-        if job.lr is not None:
-            settings = replace(settings, lr=job.lr)
-        if job.epochs is not None:
-            settings = replace(settings, epochs=job.epochs, least_steps=1)
-        return settings if job.steps is None else replace(settings, steps=job.steps)
+        """Of trainings."""
+        return training_settings(self.job, self.task.name, self.model.family)
 
     def record(self, cell: Cell) -> Record:
         """The record of a cell."""
