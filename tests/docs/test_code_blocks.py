@@ -263,7 +263,7 @@ NOT_RUN = {
     r"models fetch|saes fetch|hub push|hub pull|arxiv:|https?://": "needs the network",
     r"gpt2|EleutherAI|microsoft|gemma|attn-only|mib-bench": "needs a model of the hub",
     r"/shared|--judge|check-change|--steps per-crit": "needs a cluster, a server or a history",
-    r"-M eap-corrupted|agreement:| agreement |build results": "needs what the page adds",
+    r"eap-corrupted|agreement:| agreement |build results": "needs what the page adds",
     r"seeds\.txt|submission|drawn/| alignment|saes/|runs/paper": "needs a file of the reader",
     r"\.pdf|ann\.json|run1|voted|ioi\.json|judgments\.json|es/scores": "needs a file of the reader",
     r"^mechassay assay.*(assay|50)$|-m truth |--model truth ": "takes long",
