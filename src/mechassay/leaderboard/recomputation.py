@@ -36,6 +36,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from mechassay.circuits.methods.spec import CircuitSpec
+from mechassay.circuits.methods.stability import STABILITY
 from mechassay.errors import (
     BadFile,
     BadUsage,
@@ -415,9 +416,10 @@ def compare_records(stored: Record, again: Record) -> Compared:
     as the worst, and with which tokens, is not compared: the last bits order what is equal.
 
     Where a ranking was copied, the new record says nothing of the examples that it was found
-    on. How long a method took is compared nowhere: circuits of adversarial records have it
-    among the settings of their method. Weights are compared where both records have their hash:
-    a track may load a model from a folder that others have from the hub.
+    on, and not how circuits vary over them. How long a method took is compared nowhere: circuits
+    of adversarial records have it among the settings of their method. Weights are compared where
+    both records have their hash: a track may load a model from a folder that others have from the
+    hub.
     """
     comparison = Compared()
     plain, other = _plain(stored), _plain(again)
@@ -427,7 +429,9 @@ def compare_records(stored: Record, again: Record) -> Compared:
             setting.pop(WEIGHTS, None)
     for setting in (plain, other):
         setting["specs"].get("method", {}).get("args", {}).pop("seconds", None)
-    plain["data"] = {role: of for role, of in plain["data"].items() if role in other["data"]}
+    if plain["data"].keys() - other["data"].keys():
+        plain["data"] = {role: of for role, of in plain["data"].items() if role in other["data"]}
+        plain["tables"] = [x for x in plain["tables"] if x["name"] != STABILITY]
     comparison.look(plain, other, "record")
     return comparison
 
