@@ -413,6 +413,7 @@ def test_the_smallest_circuit(agreements: tuple[float, ...], fraction: float | N
     chosen = SmallestCircuit.of(SIZES, sweep_of(agreements), split="validation")
     assert chosen.fraction == fraction and chosen.n == 40 and chosen.largest == 0.1
     assert np.isnan(chosen.agreement) == (fraction is None)
+    assert chosen.cma == sweep_of(agreements).cma.value
 
 
 def test_a_circuit_has_to_be_sure_to_be_chosen() -> None:

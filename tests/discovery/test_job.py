@@ -99,6 +99,11 @@ def test_a_curve_has_the_smallest_circuit_and_its_sentence(tmp_path: Path) -> No
         and rows["result"]["kept"] == rows["chosen"]["kept"]
     )
     assert abs(float(str(rows["without"]["value"]))) < 0.1
+    model, (file,) = ma.load_model("truth-ioi"), (tmp_path / "run").glob("scores/*/exact.*")
+    pairs = ma.load_task("truth-ioi").pairs("validation", model, limit=24)
+    there = ma.circuits.faithfulness_curve(model, ma.load_scores(file), pairs)
+    assert rows["chosen"]["cma"] == pytest.approx(there.cma, abs=1e-6)
+    assert rows["result"]["cma"] == pytest.approx(exact.value("cma"), abs=1e-12)
     assert {row["of"] for row in random.table("smallest circuit").rows()} == {"chosen"}
     assert exact.values is not None and len(exact.values.columns["without it"]) == 24
     page = (tmp_path / "run" / "report.html").read_text("utf-8")

@@ -379,7 +379,7 @@ class Study:
         those of parts of the pairs go to `parts_file`.
         """
         job, train = self.job, self.ablated(self.train, typed.ablation)
-        begin = time.perf_counter()
+        begin, begin_cpu = time.perf_counter(), time.process_time()
         method, scores, tried = self._best_candidate(typed, train, file)
         checkpoint, progress = file.with_suffix(".checkpoint"), self.bench.progress
         if is_mean_of_pairs(method) and parts_of(train, job.seed):
@@ -403,6 +403,7 @@ class Study:
             **scores.provenance,
             **tried,
             "seconds": round(time.perf_counter() - begin, 3),
+            "cpu_seconds": round(time.process_time() - begin_cpu, 3),
             "task": self.task_name,
             "split": job.train_split,
             "ablation": typed.ablation,
@@ -469,7 +470,7 @@ class Study:
             cell=dict(cell.of),
             specs={**self._specs(cell, scores), "metric": Spec(name=self.objective.name)},
             measures=[Measure(name="scored", value=n_scored, n=len(self.train))],
-            spent={"localize_seconds": _seconds(scores)},
+            spent=_localized(scores),
             data=data,
             provenance=made_by(self.model, self.job.seed, data["train"].hash),
         )
@@ -521,7 +522,7 @@ class Study:
             record = self._with_resamples(cell, record, scores)
         # After the record, whose intervals are a good part of the time.
         spent = {
-            "localize_seconds": _seconds(scores),
+            **_localized(scores),
             "evaluate_seconds": round(time.perf_counter() - begin, 3),
             "peak_memory_gb": round(_peak_memory() / 2**30, 3),
             "shared_controls_s": controls.seconds,
@@ -630,7 +631,7 @@ class Study:
                 columns={"clean": full.tolist(), "empty": empty.tolist()},
             ),
             spent={
-                "localize_seconds": _seconds(scores),
+                **_localized(scores),
                 "evaluate_seconds": round(time.perf_counter() - begin, 3),
                 "peak_memory_gb": round(_peak_memory() / 2**30, 3),
             },
@@ -766,8 +767,13 @@ def forward_seconds(model: Model, batch: Batch) -> float:
     return min(took) / len(rows)
 
 
-def _seconds(scores: Ranked) -> float:
-    return float(scores.provenance.get("seconds", float("nan")))
+def _localized(scores: Ranked) -> dict[str, float]:
+    """What finding scores took; those of a file may not say it."""
+    about = scores.provenance
+    return {
+        "localize_seconds": float(about.get("seconds", math.nan)),
+        "localize_cpu_seconds": float(about.get("cpu_seconds", math.nan)),
+    }
 
 
 def _peak_memory() -> float:

@@ -161,6 +161,7 @@ class SmallestCircuit:
         fraction: its size as it was asked for, a share of all edges; None if no circuit does.
         agreement, low, high: of it, on the pairs that it was chosen on; NaN if none does.
         largest: the largest size that was tried.
+        cma: the ranking's CMA on these pairs, by which methods can be chosen.
         split: where these pairs are from.
         n: how many they are.
     """
@@ -171,6 +172,7 @@ class SmallestCircuit:
     low: float
     high: float
     largest: float
+    cma: float
     n: int
     split: str = ""
 
@@ -196,8 +198,8 @@ class SmallestCircuit:
             low, high, _ = sweep.agreement_intervals[chosen]
             ends = float(sweep.agreement[chosen]), low, high
         fraction = None if chosen is None else float(fractions[chosen])
-        n = sweep.per_example.shape[1]
-        return SmallestCircuit(target, fraction, *ends, float(fractions[-2]), n, split)
+        largest, n = float(fractions[-2]), sweep.per_example.shape[1]
+        return SmallestCircuit(target, fraction, *ends, largest, sweep.cma.value, n, split)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -492,7 +494,9 @@ class FaithfulnessCurve(Result, kind="faithfulness", file_kind="faithfulness cur
                 yield {"of": f"control:{kind}", "seed": seed, **areas}
 
     def smallest_tables(self) -> Iterator[Table]:
-        """The circuit that was chosen: its agreement there and on these pairs, and f without it."""
+        """The circuit that was chosen: its agreement there and on these pairs, and f without it;
+        the ranking's CMA there and here.
+        """
         if self.chosen is None:
             return
         chosen, kept = self.chosen, 0
@@ -508,8 +512,10 @@ class FaithfulnessCurve(Result, kind="faithfulness", file_kind="faithfulness cur
             kept = sweep.n_edges_kept[place]
         about = {"target": chosen.target, "fraction": chosen.fraction, "kept": kept}
         about |= {"largest": chosen.largest, "split": chosen.split}
+        areas = {"chosen": chosen.cma, "result": self.cma}
         lines = (
             {"of": of, **about, "value": value, "low": ends.low, "high": ends.high, "n": n}
+            | {"cma": areas.get(of, math.nan)}
             for of, (value, ends, n) in rows.items()
         )
         yield Table.of(SMALLEST, ("of",), lines)
@@ -597,9 +603,9 @@ def _chosen(record: Record) -> SmallestCircuit | None:
     if not record.has_table(SMALLEST):
         return None
     row = record.table(SMALLEST).where(of="chosen")
-    target, largest, value, low, high, fraction = (
+    target, largest, value, low, high, fraction, cma = (
         float(row.numbers(name)[0])
-        for name in ("target", "largest", "value", "low", "high", "fraction")
+        for name in ("target", "largest", "value", "low", "high", "fraction", "cma")
     )
     return SmallestCircuit(
         target,
@@ -608,6 +614,7 @@ def _chosen(record: Record) -> SmallestCircuit | None:
         low,
         high,
         largest,
+        cma,
         int(row.numbers("n")[0]),
         str(row.rows()[0]["split"]),
     )
