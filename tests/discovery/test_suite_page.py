@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
 
 from mechassay.circuits.drawing import Drawing
-from mechassay.discovery.suite_page import MANY_FIGURES, MOST_COLUMNS, SuitePage
+from mechassay.discovery.job import CircuitsJob
+from mechassay.discovery.methods_by_column import MOST_COLUMNS
+from mechassay.discovery.suite_page import CLOSE, MANY_FIGURES, SuitePage
 from mechassay.models.sources import truth_names
-from mechassay.results.page import Fold, Section, TextTable, markdown, render
-from mechassay.results.records import Failure, Measure, PairTokens, Record, Selection, Spec
+from mechassay.results.page import Fold, Section, Text, TextTable, markdown, render
+from mechassay.results.records import Failure, Measure, PairTokens, Record, Selection, Spec, Table
+from mechassay.runs.execute import run
+from mechassay.stats.intervals import FEW_GROUPS
+from mechassay.utils.display import SILENT
 
 Make = Callable[..., Record]
 
@@ -185,3 +193,107 @@ def test_both_operators_have_a_mean(make_record: Make) -> None:
     assert random and all(cells[0] == cells[1] != "–" for cells in random.values())
     (alone,) = titled(SuitePage().tables(records[:1], []), "CMD")
     assert alone.headings == ("method", plus)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
+    """Three methods and random scores on two ground truths."""
+    job = CircuitsJob(
+        ("truth-ioi-trained", "truth-greater-than-trained"),
+        methods=("eap", "eap-ig-inputs", "ifr", "random"),
+        metrics=("recovery",),
+        train_limit=20,
+        test_limit=20,
+        random_rankings=20,
+    )
+    return run(job, tmp_path_factory.mktemp("suite"), progress=SILENT).records
+
+
+def chosen_by(
+    records: Sequence[Record],
+    cma: Mapping[str, float],
+    seconds: Mapping[str, float],
+    n: int = 20,
+) -> list[Record]:
+    """The records of these methods as if their rankings had such CMAs on n validation pairs."""
+    changed: list[Record] = []
+    for record in records:
+        method = record.cell["method"]
+        if method in cma:
+            rows = record.table("smallest circuit").rows()
+            rows[0] |= {"cma": cma[method], "n": n}
+            others = [table for table in record.tables if table.name != "smallest circuit"]
+            tables = [*others, Table.of("smallest circuit", ("of",), rows)]
+            spent = {**record.spent, "localize_cpu_seconds": seconds.get(method, 1.0)}
+            changed.append(record.changed(tables=tables, spent=spent))
+    return changed
+
+
+def to_run(records: Sequence[Record]) -> str:
+    blocks = [block for section in SuitePage().sections(records) for block in section.blocks]
+    texts = [block for block in blocks if isinstance(block, Text)]
+    return "".join(text.text for text in texts if text.lead == "Which to run.")
+
+
+def test_the_method_to_run_is_chosen_on_validation_pairs(measured: list[Record]) -> None:
+    text = to_run(chosen_by(measured, {"eap": 0.97, "eap-ig-inputs": 0.9}, {"eap": 3.0}))
+    assert text.startswith(
+        "eap: of 2 methods measured everywhere it has the highest CMA on validation pairs, 0.970"
+        " (mean of 2 ground truths, 20 pairs each), and takes 3 s of one core to find a circuit"
+        " (median); eap-ig-inputs takes the fewest, 1 s, with 0.900. It is better than random"
+        " rankings in 1 of 2."
+    )
+    # On the test pairs it is the worse one, and the page says where and by how much.
+    lost = re.search(r"worse than eap-ig-inputs on truth-ioi-trained by (0\.\d+) \[(0\.\d+)", text)
+    assert lost and 0.02 < float(lost[2]) < float(lost[1])
+
+
+def test_of_methods_that_are_close_the_cheapest_is_run(measured: list[Record]) -> None:
+    cost = {"eap-ig-inputs": 50.0, "ifr": 0.5}
+    close = to_run(chosen_by(measured, {"eap-ig-inputs": 0.95, "ifr": 0.95 - CLOSE / 2}, cost))
+    assert close.startswith("ifr: of 2 methods measured everywhere it has a CMA within 0.01 of the")
+    assert "against 0.950 of eap-ig-inputs" in close
+    far = to_run(chosen_by(measured, {"eap-ig-inputs": 0.95, "ifr": 0.95 - 2 * CLOSE}, cost))
+    assert far.startswith("eap-ig-inputs: ") and "ifr takes the fewest" in far
+    assert far.endswith("On test pairs no method is resolved to be better anywhere.")
+
+
+def test_what_no_method_to_run_follows_from(measured: list[Record]) -> None:
+    cma = {"eap": 0.8, "ifr": 0.9}
+    assert to_run(chosen_by(measured, {"eap": 0.9}, {})) == ""
+    assert to_run(chosen_by(measured, cma, {}, n=FEW_GROUPS - 1)) == ""
+    assert to_run(chosen_by(measured, {**cma, "ifr": float("nan")}, {})) == ""
+    # Random scores are a control, whatever they have by chance.
+    assert to_run(chosen_by(measured, {**cma, "random": 0.99}, {})).startswith("ifr: of 2 methods")
+    # A method that one column lacks is none of those compared.
+    lacking = [
+        record
+        for record in chosen_by(measured, {**cma, "eap-ig-inputs": 0.99}, {})
+        if (record.cell["method"], record.model.name) != ("eap-ig-inputs", "truth-ioi-trained")
+    ]
+    assert to_run(lacking).startswith("ifr: of 2 methods")
+
+
+def test_a_method_no_better_than_random_rankings_is_not_to_be_run(measured: list[Record]) -> None:
+    records = list[Record]()
+    for record in chosen_by(measured, {"eap": 0.9, "ifr": 0.8}, {}):
+        rows = [{**row, "cma": 1.0} for row in record.table("random areas").rows()]
+        tables = [table for table in record.tables if table.name != "random areas"]
+        areas = Table.of("random areas", ("of", "seed"), rows)
+        records.append(record.changed(tables=[*tables, areas]))
+    assert to_run(records) == (
+        "None. eap has a CMA of 0.90 on validation pairs, and cannot be called better than random"
+        " rankings on any of 2 ground truths."
+    )
+
+
+def test_smallest_circuits_and_stable_edges_have_tables(measured: list[Record]) -> None:
+    tables = SuitePage().tables(measured)
+    (holds,), (stable,) = titled(tables, "Smallest circuit that holds"), titled(tables, "Stable")
+    rows = {row[0]: row[1:] for row in holds.texts}
+    record = next(r for r in measured if r.cell["method"] == "eap-ig-inputs")
+    row = record.table("smallest circuit").where(of="result")
+    assert rows["eap-ig-inputs"][0].startswith(f"{100 * row.numbers('fraction')[0]:g}\u00a0%: A ")
+    assert rows["random"][0].startswith("none up to 50")
+    # Information flow routes and random scores are no means over pairs.
+    assert {row[0] for row in stable.texts} == {"eap", "eap-ig-inputs"}

@@ -94,6 +94,8 @@ def make_record() -> Callable[..., Record]:
                 area("cpr", less, f"difference:{kind}"),
                 area("cmd", (0.79, 0.78, 0.8), f"control:{kind}"),
                 area("cmd", (-0.67, -0.74, -0.59), f"difference:{kind}"),
+                area("cma", (0.21, 0.2, 0.22), f"control:{kind}"),
+                area("cma", (0.67, 0.59, 0.74), f"difference:{kind}"),
             )
         ]
         low, high = denominator
@@ -112,6 +114,7 @@ def make_record() -> Callable[..., Record]:
                 "seed": seed,
                 "cpr": random_cpr[0] + spread * (seed - middle),
                 "cmd": 0.79 + spread * (seed - middle),
+                "cma": 0.21 + spread * (seed - middle),
             }
             for kind in ("random", "random-paths")
             for seed in range(seeds)
@@ -131,6 +134,7 @@ def make_record() -> Callable[..., Record]:
             "measures": [
                 area("cpr", cpr),
                 area("cmd", (0.1234, 0.05, 0.2)),
+                area("cma", (0.88, 0.8, 0.95)),
                 *measures,
                 full,
                 *(controls if seeds else ()),

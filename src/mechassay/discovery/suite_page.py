@@ -10,38 +10,40 @@ cells. A cell that failed or was skipped says so, with its reason below the tabl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 
 from mechassay.circuits.drawing import score_text
-from mechassay.circuits.evaluation.chance import against_chance, n_groups, n_methods
-from mechassay.circuits.evaluation.curve import area_measure, recomputed
-from mechassay.circuits.evaluation.differences import AreaName, Differences
+from mechassay.circuits.evaluation.chance import n_groups
+from mechassay.circuits.evaluation.curve import SMALLEST, area_measure, recomputed
 from mechassay.circuits.evaluation.metrics import recomputed_sizes
+from mechassay.circuits.methods.stability import STABILITY
+from mechassay.discovery.methods_by_column import (
+    RANKS,
+    TRUTHS,
+    MethodsByColumn,
+    ModelTask,
+    method_name,
+)
 from mechassay.discovery.page import (
     CircuitsPage,
     details,
     edge_text,
-    rank_text,
-    ranked,
     reading,
-    resolved_text,
 )
 from mechassay.models.sources import truth_names
-from mechassay.results.curves import control_kinds, control_name, is_random
+from mechassay.results.curves import is_random
 from mechassay.results.page import (
-    BEST,
     NOTHING,
     Block,
     Figure,
     Fold,
     Heading,
     Page,
-    Row,
     Section,
     Text,
     TextTable,
@@ -49,7 +51,7 @@ from mechassay.results.page import (
 from mechassay.results.plots import draw_points
 from mechassay.results.records import Failure, Measure, Record, Table, estimate_of
 from mechassay.results.report import GenericPage
-from mechassay.results.sections import framed, measured, shown_measures
+from mechassay.results.sections import framed, shown_measures
 from mechassay.results.text import (
     CHANCE_DECIMALS,
     chance_text,
@@ -58,12 +60,9 @@ from mechassay.results.text import (
     settings,
 )
 from mechassay.stats.intervals import FEW_GROUPS
-from mechassay.utils.display import counted, interval
+from mechassay.utils.display import counted, interval, share
 
-MOST_COLUMNS = 6
 WITHOUT = "Failed and skipped cells"
-TRUTHS = "ground truths"
-RANKS: dict[AreaName, str] = {"cmd": "Rank by CMD", "cpr": "Rank by CPR"}
 BESIDE_RANDOM = {
     "better": "Better than random rankings",
     "worse": "Worse than these",
@@ -71,20 +70,15 @@ BESIDE_RANDOM = {
     "none": "Without random rankings to compare with",
 }
 """What is said of verdicts on methods; the others cannot be told from chance."""
-BY_CHANCE = "*"
-"""Beside a rank: the method is not better than random rankings."""
+CLOSE = 0.01
+"""A difference of CMA for which no user should pay: of methods this close the cheapest is run."""
+STABLE_AT = 0.01
+"""The size whose stability has a table, a share of all edges."""
 STRONGEST = 5
 """Edges that are named of each method."""
 MANY_FIGURES = 12
 """Settings up to which the page has the figures of each."""
-ARITHMETIC = ("arithmetic-addition", "arithmetic-subtraction")
-"""Tasks whose mean is a column (Mueller et al. 2025, tables 2 and 14 to 16)."""
-MARKED = (
-    f"{BEST} the best of its column, or not resolved from it by paired differences, and better than"
-    " random rankings."
-)
-AVERAGED = "The mean of both operators; its interval is that of two independent estimates."
-LEFT_OUT = ("cma", "dead", "log_cpr", "log_cmd")
+LEFT_OUT = ("dead", "log_cpr", "log_cmd")
 """Measures without a table of their own: the details of each task and model have them."""
 OVERSHOOT = " (higher is better up to 1; more is overshoot)"
 BETTER = {"up": " (higher is better)", "down": " (lower is better)", "": ""}
@@ -103,201 +97,13 @@ READING = {
         " many methods as were tried."
     ),
     "Differences resolved": "Of all pairs of methods, those whose difference is resolved.",
+    "Which to run": (
+        "Chosen where it does not count: on validation pairs, by the mean of CMA over the tasks and"
+        f" models. Of methods within {CLOSE} of the highest it is the one that takes the fewest CPU"
+        " seconds to find a circuit. What it loses is measured on test pairs, by paired differences"
+        " of CMA."
+    ),
 }
-
-
-@dataclass(frozen=True)
-class ModelTask:
-    """A task on a model, as both were asked for."""
-
-    model: str
-    task: str
-
-    @staticmethod
-    def of(row: Record | Failure) -> ModelTask:
-        specs = {} if isinstance(row, Failure) else row.specs
-        names = {role: spec.name for role, spec in specs.items()} | row.cell
-        return ModelTask(names.get("model", ""), names.get("task", ""))
-
-    @property
-    def name(self) -> str:
-        """What it is called where tables of all models meet."""
-        return self.model if self.model == self.task else f"{self.task}, {self.model}"
-
-
-class _Cells:
-    """Records and failures by column and method."""
-
-    def __init__(self, records: Sequence[Record], failures: Sequence[Failure]) -> None:
-        self.records = {(ModelTask.of(record), _method(record)): record for record in records}
-        self.without = {
-            (ModelTask.of(failure), failure.cell.get("method", "")): failure.status
-            for failure in failures
-        }
-        places = [*self.records, *self.without]
-        self.columns = list(dict.fromkeys(column for column, _ in places if column.model))
-        self.methods = list(dict.fromkeys(method for _, method in places if method))
-        self.best_of: dict[tuple[ModelTask, str], frozenset[str]] = {}
-
-    def groups(self) -> Iterator[tuple[str, list[ModelTask]]]:
-        """Columns of one table and what they share: each model's tasks, then all ground truths."""
-        truths = set(truth_names())
-        places: dict[str, list[ModelTask]] = {}
-        for column in sorted(self.columns, key=lambda column: column.model in truths):
-            places.setdefault(TRUTHS if column.model in truths else column.model, []).append(column)
-        for name, columns in places.items():
-            n, n_parts = len(columns), math.ceil(len(columns) / MOST_COLUMNS)
-            for part in range(n_parts):
-                some = columns[part * n // n_parts : (part + 1) * n // n_parts]
-                yield name if n_parts == 1 else f"{name} ({part + 1} of {n_parts})", some
-
-    def head(self, column: ModelTask) -> Record | None:
-        """Any record of a column: what does not depend on the method."""
-        return next(
-            (record for (place, _), record in self.records.items() if place == column), None
-        )
-
-    def table(
-        self,
-        title: str,
-        columns: Sequence[ModelTask],
-        text: Callable[[Record], str],
-        control: str = "",
-    ) -> TextTable:
-        """A table of one text a cell, with rows of random rankings' `control` measure if one is
-        named.
-        """
-        operators = [column for task in ARITHMETIC for column in columns if column.task == task]
-        # Both operators, if one model has them.
-        averaged = operators if control and len(operators) == len(ARITHMETIC) else []
-        rows = [
-            Row(
-                (
-                    method,
-                    *(self._cell(column, method, text) for column in columns),
-                    *([self._mean(averaged, method, control, "result")] if averaged else []),
-                )
-            )
-            for method in self.methods
-        ]
-        kinds: dict[str, None] = {}
-        for head in filter(None, map(self.head, columns)):
-            held = [k for k in control_kinds(head) if head.measure(control, f"control:{k}")]
-            kinds |= dict.fromkeys(held)
-        for kind in kinds:
-            numbers = [self._control(column, control, kind) for column in columns]
-            if averaged:
-                numbers.append(self._mean(averaged, "", control, f"control:{kind}"))
-            rows.append(Row((control_name(kind), *numbers), "control"))
-        return self._titled(title, columns, rows, averaged=bool(averaged))
-
-    def _titled(
-        self,
-        title: str,
-        columns: Sequence[ModelTask],
-        rows: Sequence[Row],
-        *,
-        averaged: bool = False,
-    ) -> TextTable:
-        """A table without methods that have nothing in any column."""
-        truths = truth_names()
-        names = [column.model if column.model in truths else column.task for column in columns]
-        kept = [row for row in rows if row.kind or set(row.cells[1:]) != {NOTHING}]
-        marked = any(cell.startswith(BEST) for row in kept for cell in row.cells)
-        caption = " ".join([MARKED] * marked + [AVERAGED] * averaged)
-        names += ["arithmetic (mean)"] * averaged
-        return TextTable.of(title, ("method", *names), kept, caption=caption)
-
-    def _mean(self, columns: Sequence[ModelTask], method: str, name: str, of: str) -> str:
-        """The mean of a measure over two columns that have no example in common."""
-        records = [
-            self.records.get((column, method)) if of == "result" else self.head(column)
-            for column in columns
-        ]
-        held = [record.measure(name, of) if record else None for record in records]
-        measures = [m for m in held if m is not None]
-        if len(measures) < len(columns):
-            return NOTHING
-        value = sum(m.value for m in measures) / len(measures)
-        below, above = (
-            math.hypot(*(m.value - end for m, end in zip(measures, ends, strict=True)))
-            / len(measures)
-            for ends in ([m.low for m in measures], [m.high for m in measures])
-        )
-        return interval(value, value - below, value + above)
-
-    def best(self, column: ModelTask, area: str) -> frozenset[str]:
-        """The methods of a column that no other is resolved to be better than, without those that
-        are not better than random rankings.
-        """
-        if area not in RANKS or (column, area) in self.best_of:
-            return self.best_of.get((column, area), frozenset())
-        differences = self.differences(column, area)
-        ranks = differences.ranks() if differences is not None else ()
-        names = differences.names if differences is not None else ()
-        self.best_of[column, area] = frozenset(
-            name
-            for name, rank in zip(names, ranks, strict=True)
-            if rank is not None
-            and rank[0] == 1
-            and not is_random(self.records[column, name])
-            and self.chance(column, name, area) == "better"
-        )
-        return self.best_of[column, area]
-
-    def measured(self, name: str, record: Record) -> str:
-        """A measure of a record, marked where it is the best of its column."""
-        text = measured(record.measure(name)) or NOTHING
-        is_best = _method(record) in self.best(ModelTask.of(record), name)
-        return f"{BEST}{text}" if is_best else text
-
-    def _control(self, column: ModelTask, name: str, kind: str) -> str:
-        head = self.head(column)
-        return (measured(head.measure(name, f"control:{kind}")) if head else "") or NOTHING
-
-    def ranks(self, title: str, columns: Sequence[ModelTask], area: AreaName) -> TextTable:
-        """The ranks that the methods of each column may have, and how many differences are
-        resolved.
-        """
-        texts: dict[tuple[ModelTask, str], str] = {}
-        last: list[str] = []
-        for column in columns:
-            differences = self.differences(column, area)
-            last.append(NOTHING if differences is None else resolved_text(differences))
-            if differences is not None:
-                for name, rank in zip(differences.names, differences.ranks(), strict=True):
-                    texts[column, name] = rank_text(rank) + BY_CHANCE * self.by_chance(
-                        column, name, area
-                    )
-        rows = [
-            Row((method, *(texts.get((column, method), NOTHING) for column in columns)))
-            for method in self.methods
-        ]
-        counts = Row(("differences resolved", *last), "control")
-        return self._titled(title, columns, [*rows, counts])
-
-    def chance(self, column: ModelTask, method: str, area: AreaName) -> str:
-        """The verdict on a method beside random rankings; "none" where there are none."""
-        records = [record for (place, _), record in self.records.items() if place == column]
-        record = self.records[column, method]
-        if not control_kinds(record):
-            return "none"
-        return against_chance(record, area, n_methods(records)).verdict
-
-    def by_chance(self, column: ModelTask, method: str, area: AreaName) -> bool:
-        """Whether a method cannot be called better than random rankings."""
-        is_control = is_random(self.records[column, method])
-        return not is_control and self.chance(column, method, area) not in ("better", "none")
-
-    def differences(self, column: ModelTask, area: AreaName) -> Differences | None:
-        """Differences between the methods of a column; None where they cannot be compared."""
-        records = ((method, self.records.get((column, method))) for method in self.methods)
-        held = {method: record for method, record in records if record is not None}
-        return ranked(list(held.values()), area, names=list(held))
-
-    def _cell(self, column: ModelTask, method: str, text: Callable[[Record], str]) -> str:
-        record = self.records.get((column, method))
-        return self.without.get((column, method), NOTHING) if record is None else text(record)
 
 
 class SuitePage(Page):
@@ -311,7 +117,7 @@ class SuitePage(Page):
         self, records: Sequence[Record], failures: Sequence[Failure] = ()
     ) -> list[TextTable]:
         """The tables, which a console shows too."""
-        cells = _Cells(records, failures)
+        cells = MethodsByColumn(records, failures)
         tables: list[TextTable] = []
         for name, columns in cells.groups():
             heads = [head for head in map(cells.head, columns) if head is not None]
@@ -323,8 +129,14 @@ class SuitePage(Page):
                 tables.append(cells.table(title, columns, partial(cells.measured, m.name), m.name))
             for area, title in RANKS.items():
                 tables.append(cells.ranks(f"{title}, {name}", columns, area))
+            holds = f"Smallest circuit that holds, {name}"
+            stable = f"Stable edges at {share(STABLE_AT)} (with random signs), {name}"
             took = f"Seconds (localize + evaluate) and peak memory, {name}"
-            tables.append(cells.table(took, columns, _took))
+            tables += [
+                cells.table(holds, columns, _smallest),
+                cells.table(stable, columns, _stable),
+                cells.table(took, columns, _took),
+            ]
         named = [(column.name, cells.head(column)) for column in cells.columns]
         able = [(name, *_ability(head)) for name, head in named if head is not None]
         columns = ("cell", "accuracy", "chance", "test pairs")
@@ -341,12 +153,12 @@ class SuitePage(Page):
         failures: Sequence[Failure] = (),
         drawings: Sequence[object] = (),
     ) -> list[Section]:
-        """Which method is first where, and a table by CMD; the other tables and each task and model
-        are folded.
+        """Which method to run and which is first where, and a table by CMA; the other tables and
+        each task and model are folded.
         """
-        cells = _Cells(records, failures)
+        cells = MethodsByColumn(records, failures)
         tables = self.tables(records, failures)
-        first = f"{area_measure('cmd', math.nan).heading}{BETTER['down']}, "
+        first = f"{area_measure('cma', math.nan).heading}{BETTER['up']}, "
         unfolded = [table for table in tables if table.title.startswith(first)]
         # What has no result stands beside what has one.
         unfolded += [table for table in tables if table.title == WITHOUT]
@@ -362,9 +174,9 @@ class SuitePage(Page):
             blocks.append(Fold(setting_name(group[0]), tuple(inside)))
         return framed(
             records,
-            [Text(text, "verdict", f"{name}.") for name, text in _answers(cells)],
+            [Text(text, "verdict", f"{name}.") for name, text in _answers(cells) if text],
             [Section(table.title, (table,)) for table in unfolded],
-            figure=_cmd_figure(cells),
+            figure=_cma_figure(cells),
             failures=failures,
             folded=[
                 *(Section(table.title, (table,)) for table in tables if table not in unfolded),
@@ -376,10 +188,11 @@ class SuitePage(Page):
         )
 
 
-def _answers(cells: _Cells) -> Iterator[tuple[str, str]]:
-    """Of each table's columns with enough pairs: which methods are first by CMD as far as paired
-    differences tell, and which are better than random rankings.
+def _answers(cells: MethodsByColumn) -> Iterator[tuple[str, str]]:
+    """Which method to run; of each table's columns with enough pairs, which methods are first by
+    CMA as far as paired differences tell, and which are better than random rankings.
     """
+    yield "Which to run", _to_run(cells)
     for name, columns in cells.groups():
         kind = "ground truth" if name == TRUTHS else "task"
         heads = {column: head for column in columns if (head := cells.head(column)) is not None}
@@ -395,7 +208,7 @@ def _answers(cells: _Cells) -> Iterator[tuple[str, str]]:
         ranks: dict[str, list[tuple[int, int]]] = {}
         verdicts: dict[str, list[str]] = {}
         for column in judged:
-            differences = cells.differences(column, "cmd")
+            differences = cells.differences(column, "cma")
             if differences is not None:
                 for method, rank in zip(differences.names, differences.ranks(), strict=True):
                     if rank is not None:
@@ -403,15 +216,100 @@ def _answers(cells: _Cells) -> Iterator[tuple[str, str]]:
             for method in cells.methods:
                 record = cells.records.get((column, method))
                 if record is not None and not is_random(record):
-                    verdicts.setdefault(method, []).append(cells.chance(column, method, "cmd"))
+                    verdicts.setdefault(method, []).append(cells.chance(column, method, "cma"))
         on = counted(len(judged), kind)
         sizes = [heads[column].n for column in judged]
         pairs = " to ".join(f"{n:,}" for n in dict.fromkeys((min(sizes), max(sizes))))
         parts = [f"{counted(len(verdicts), 'method')} on {on}, {pairs} test pairs each."]
         if len(ranks) > 1:
-            parts.append(f"Nearest to the model (CMD): {_leaders(ranks)}.")
+            parts.append(f"Nearest to the model (CMA): {_leaders(ranks)}.")
         parts.append(_beside_random(verdicts))
         yield name, " ".join([*parts, *([left] if n_left else [])])
+
+
+def _to_run(cells: MethodsByColumn) -> str:
+    """The method to run, chosen on validation pairs; what it costs, and where it is worse on test
+    pairs. Over tasks on models, or over ground truths where there is nothing else.
+    """
+    truths = set(truth_names())
+    there = [c for c in cells.columns if (head := cells.head(c)) and n_groups(head) >= FEW_GROUPS]
+    columns = [c for c in there if c.model not in truths] or there
+    held: dict[str, list[Record]] = {}
+    for method in cells.methods:
+        records = [cells.records.get((column, method)) for column in columns]
+        own = [r for r in records if r is not None and not is_random(r)]
+        if len(own) == len(columns) > 0 and not any(math.isnan(_chosen_cma(r)) for r in own):
+            held[method] = own
+    if len(held) < 2:
+        return ""
+    cma = {method: float(np.mean([_chosen_cma(r) for r in own])) for method, own in held.items()}
+    cost = {
+        method: float(np.median([_spent(r, "localize_cpu_seconds") for r in own]))
+        for method, own in held.items()
+    }
+    best = max(cma, key=lambda method: cma[method])
+    close = [method for method in held if cma[method] >= cma[best] - CLOSE]
+    chosen = min(close, key=lambda method: (cost[method], -cma[method]))
+    on = counted(len(columns), "ground truth" if columns[0].model in truths else "task")
+    n_better = sum(cells.chance(column, chosen, "cma") == "better" for column in columns)
+    if not n_better:
+        return (
+            f"None. {chosen} has a CMA of {cma[chosen]:.2f} on validation pairs, and cannot be"
+            f" called better than random rankings on any of {on}."
+        )
+    first = "the highest CMA" if chosen == best else f"a CMA within {CLOSE} of the highest"
+    sizes = [int(_chosen(record, "n")) for record in held[chosen]]
+    pairs = " to ".join(f"{n:,}" for n in dict.fromkeys((min(sizes), max(sizes))))
+    cheapest = min(cma, key=lambda method: (cost[method], -cma[method]))
+    sentences = [
+        f"{chosen}: of {counted(len(held), 'method')} measured everywhere it has {first} on"
+        f" validation pairs, {cma[chosen]:.3f} (mean of {on}, {pairs} pairs each)",
+        f" against {cma[best]:.3f} of {best}" if chosen != best else "",
+        f", and takes {_seconds_text(cost[chosen])} of one core to find a circuit (median)",
+        f"; {cheapest} takes the fewest, {_seconds_text(cost[cheapest])}, with {cma[cheapest]:.3f}"
+        if cheapest != chosen
+        else "",
+        f". It is better than random rankings in {n_better} of {len(columns)}. ",
+        _where_worse(cells, columns, chosen),
+    ]
+    return "".join(sentences)
+
+
+def _where_worse(cells: MethodsByColumn, columns: Sequence[ModelTask], chosen: str) -> str:
+    """Where a method is resolved to be worse than another on the test pairs, and by how much than
+    the best there.
+    """
+    parts = list[str]()
+    for column in columns:
+        differences = cells.differences(column, "cma")
+        if differences is None or chosen not in differences.names:
+            continue
+        own = differences.names.index(chosen)
+        ahead = np.flatnonzero(differences.better[:, own])
+        if len(ahead):
+            place = ahead[np.argmax(differences.values[ahead, own])]
+            ends = (float(m[place, own]) for m in (differences.low, differences.high))
+            by = interval(float(differences.values[place, own]), *ends)
+            parts.append(f"than {differences.names[place]} on {column.name} by {by}")
+    if not parts:
+        return "On test pairs no method is resolved to be better anywhere."
+    n_rest = len(columns) - len(parts)
+    others = "the other" if n_rest == 1 else f"the other {n_rest}"
+    rest = f"; none is resolved to be better on {others}" * bool(n_rest)
+    return f"On test pairs it is worse {', '.join(parts)}{rest}."
+
+
+def _chosen(record: Record, name: str) -> float:
+    """A number of the pairs on which a size was chosen; NaN where nothing was."""
+    if not record.has_table(SMALLEST):
+        return math.nan
+    row = record.table(SMALLEST).where(of="chosen")
+    return float(row.numbers(name)[0]) if name in row.columns else math.nan
+
+
+def _chosen_cma(record: Record) -> float:
+    """A ranking's CMA on these pairs; NaN if it is undefined or they are few."""
+    return _chosen(record, "cma") if _chosen(record, "n") >= FEW_GROUPS else math.nan
 
 
 def _beside_random(verdicts: Mapping[str, Sequence[str]]) -> str:
@@ -442,22 +340,22 @@ def _leaders(ranks: Mapping[str, Sequence[tuple[int, int]]]) -> str:
     return "; ".join(parts)
 
 
-def _cmd_figure(cells: _Cells) -> list[Block]:
-    """CMD of every method in every column, if these are few."""
+def _cma_figure(cells: MethodsByColumn) -> list[Block]:
+    """CMA of every method in every column, if these are few."""
     columns = [column for column in cells.columns if cells.head(column)]
     if not columns or len(columns) > MANY_FIGURES:
         return []
     points = {
         method: [
-            estimate_of(record.measure("cmd") if record else None)
+            estimate_of(record.measure("cma") if record else None)
             for record in (cells.records.get((column, method)) for column in columns)
         ]
         for method in cells.methods
         if any((column, method) in cells.records for column in columns)
     }
-    drawn = draw_points(points, [column.name for column in columns], "CMD (lower is better)")
-    about = "CMD of each method with its interval; the tables have the numbers."
-    return [Figure(drawn, name="CMD of methods", about=about)]
+    drawn = draw_points(points, [column.name for column in columns], "CMA (higher is better)")
+    about = "CMA of each method with its interval; the tables have the numbers."
+    return [Figure(drawn, name="CMA of methods", about=about)]
 
 
 class FaithfulnessPage(CircuitsPage):
@@ -498,7 +396,7 @@ def _page(records: Sequence[Record], failures: Sequence[Failure]) -> Page:
     """The page of several tasks or models, if these are cells of several, each method once on
     each; else that of one.
     """
-    places = [(ModelTask.of(record), _method(record)) for record in records]
+    places = [(ModelTask.of(record), method_name(record)) for record in records]
     columns = {column for column, _ in places} | set(map(ModelTask.of, failures))
     several = len({column for column in columns if column.model}) > 1
     is_suite = several and 0 < len(places) == len(set(places))
@@ -527,7 +425,7 @@ def _strongest_edges(column: ModelTask, drawings: Sequence[object]) -> list[Bloc
 
 def suite_differences(records: Sequence[Record]) -> list[dict[str, Any]]:
     """Each pair of methods of each column and both areas as plain values."""
-    cells = _Cells(records, [])
+    cells = MethodsByColumn(records, [])
     return [
         {"model": column.model, "task": column.task, **row}
         for column in cells.columns
@@ -537,15 +435,45 @@ def suite_differences(records: Sequence[Record]) -> list[dict[str, Any]]:
     ]
 
 
-def _method(record: Record) -> str:
-    """A method by the name its cell was stored under."""
-    return record.cell.get("method", record.method.name)
+def _spent(record: Record, name: str) -> float:
+    return float(record.spent.get(name, math.nan))
+
+
+def _seconds_text(seconds: float) -> str:
+    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:,.0f} s"
 
 
 def _took(record: Record) -> str:
-    spent = [record.spent.get(name, math.nan) for name in ("localize_seconds", "evaluate_seconds")]
-    texts = [f"{seconds:.2g}" if seconds < 10 else f"{seconds:,.0f}" for seconds in spent]
-    return f"{' + '.join(texts)} s, {record.spent.get('peak_memory_gb', math.nan):.1f} GB"
+    found, measured = (_spent(record, name) for name in ("localize_seconds", "evaluate_seconds"))
+    took = f"{_seconds_text(found)[:-2]} + {_seconds_text(measured)}"
+    return f"{took}, {_spent(record, 'peak_memory_gb'):.1f} GB"
+
+
+def _smallest(record: Record) -> str:
+    """The smallest circuit that holds: its size before pruning, and its agreement here."""
+    if not record.has_table(SMALLEST):
+        return NOTHING
+    row = record.table(SMALLEST).where(of="result")
+    if not len(row):
+        return f"none up to {share(_chosen(record, 'largest'))}"
+    size, *agreement = (
+        float(row.numbers(name)[0]) for name in ("fraction", "value", "low", "high")
+    )
+    return f"{share(size)}: A {interval(*agreement)}"
+
+
+def _stable(record: Record) -> str:
+    """How much of a circuit of one size depends on the pairs it was found on."""
+    if not record.has_table(STABILITY):
+        return NOTHING
+    row = record.table(STABILITY).where(ranking="magnitude", fraction=STABLE_AT)
+    if not len(row) or not row.numbers("size")[0]:
+        return NOTHING
+    stable, by_signs, n_stable, size = (
+        float(row.numbers(name)[0])
+        for name in ("stable", "stable_random_signs", "n_stable", "size")
+    )
+    return f"{n_stable:,.0f} of {size:,.0f}, {share(stable)} ({share(by_signs)})"
 
 
 def _ability(record: Record) -> tuple[str, str, str]:
@@ -592,7 +520,7 @@ def _facts_of(record: Record) -> dict[str, str]:
     ablation = str(args.get("ablation", "counterfactual"))
     kept = [str(chosen.kept) for chosen in record.data.values()]
     return {
-        "methods": _method(record),
+        "methods": method_name(record),
         "ablated edges carry": (
             str(args.get("counterfactual", "")) if ablation == "counterfactual" else ablation
         ),
