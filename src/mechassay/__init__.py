@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from mechassay.models.graph import Graph
     from mechassay.models.model import Model, load_model
     from mechassay.models.objectives import load_objective
+    from mechassay.models.precision import tf32
     from mechassay.models.weight_files import fetch
     from mechassay.prompts.batch import Batch
     from mechassay.prompts.interchange_batch import InterchangeBatch
@@ -138,6 +139,7 @@ __all__ = [
     "sites",
     "sweep",
     "tasks",
+    "tf32",
     "truth",
     "variables",
 ]
@@ -209,6 +211,7 @@ _LAZY = {
     "run": "mechassay.runs.execute",
     "sites": "mechassay.interventions.site",
     "sweep": "mechassay.interventions.sweep",
+    "tf32": "mechassay.models.precision",
 }
 
 

@@ -189,7 +189,7 @@ def test_workers_that_die_are_begun_three_times_at_most(
 ) -> None:
     begun: list[int] = []
 
-    def once(pool: Processes, job: Any, batches: Any, bench: Bench, start: Any) -> None:
+    def once(pool: Processes, job: Any, batches: Any, bench: Bench, *start: Any) -> None:
         """Do one cell; die, or do the others too."""
         cells = [cell for batch in batches for cell in batch]
         begun.append(len(cells))

@@ -36,6 +36,16 @@ DeviceMapOption = Annotated[
         help="In place of --device: auto, or a JSON file from modules to devices, cpu or disk.",
     ),
 ]
+TF32 = ("auto", "on", "off")
+Tf32Option = Annotated[
+    str,
+    typer.Option(
+        "--tf32",
+        rich_help_panel=WHERE,
+        help="On a GPU: on, off, or auto: changes times gradients of models in half precision.",
+        autocompletion=lambda: list(TF32),
+    ),
+]
 DtypeOption = Annotated[str, typer.Option("--dtype", rich_help_panel=HOW, help=options.DTYPE.help)]
 
 
@@ -63,6 +73,7 @@ RUNNER: Mapping[str, Any] = {
     ],
     "device": DeviceOption,
     "device_map": DeviceMapOption,
+    "tf32": Tf32Option,
     "workers": Annotated[
         int, _where("--workers", min=1, help="Worker processes that share the cells.")
     ],
@@ -99,6 +110,7 @@ DEFAULTS: Mapping[str, Any] = {
     "output": None,
     "device": "cpu",
     "device_map": "",
+    "tf32": "auto",
     "workers": 1,
     "engine": "",
     "address": "auto",
@@ -137,6 +149,7 @@ def command(
         fields = {**fixed, **{name: _number(plan, name, value) for name, value in plain.items()}}
         if where["engine"]:
             one_of("engine", where["engine"], ENGINES)
+        one_of("tf32", where["tf32"], TF32)
         _check_typed(plan, fields, here=where["engine"] != "ray" and not where["only_plan"])
         job = JOBS.load(plan.kind)(**change(fields))
         if (planned := PLANNED.get()) is not None:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from mechassay.cli.command import Tf32Option
 from mechassay.utils.display import counted
 
 
@@ -50,6 +51,7 @@ def run_cells(
     folder: Annotated[Path, typer.Argument(help="A folder with plan.json (--only-plan).")],
     part: Annotated[str, typer.Option("--part", help="3/16: the third of sixteen parts.")] = "1/1",
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")] = "cpu",
+    tf32: Tf32Option = "auto",
     private_seed: Annotated[
         int | None, typer.Option("--private-seed", help="Seed of the private split; never stored.")
     ] = None,
@@ -62,7 +64,7 @@ def run_cells(
     job = stored_job(folder, **secrets)
     # The parts are those of the whole job, whatever is done already.
     every = batches_of(job)
-    bench = prepare(job, folder, device=device)
+    bench = prepare(job, folder, device=device, tf32=tf32)
     mine = part_of(every, part)
     Here().map(job, mine, bench)
     failed = [

@@ -38,8 +38,10 @@ import psutil
 import torch
 
 from mechassay import errors
-from mechassay.errors import BadUsage, DiskFull, MechassayError, MissingExtra, first_line
+from mechassay.errors import BadUsage, DiskFull, MechassayError, MissingExtra, first_line, one_of
 from mechassay.models.model import Model, check_device
+from mechassay.models.precision import CHOICES
+from mechassay.models.precision import tf32 as products_in_tf32
 from mechassay.models.sources import check_sources
 from mechassay.results.records import Failure, failure_of
 from mechassay.runs.folder import RunFolder
@@ -75,6 +77,7 @@ def run(
     *,
     executor: Executor | None = None,
     device: str = "cpu",
+    tf32: str = "auto",
     models: Mapping[str, Model] | None = None,
     tasks: Mapping[str, Task] | None = None,
     progress: Progress = BAR,
@@ -85,6 +88,7 @@ def run(
         job: such as `CircuitsJob(models=("gpt2",), tasks=("ioi",), methods=("eap",))`.
         output: the folder of the run; one that holds this job already is gone on with.
         executor: where cells are done; in this process by default.
+        tf32: what products are in TF32: auto, on or off (`mechassay.models.precision`).
         models, tasks: objects for names of the plan that cannot be loaded by name.
 
     Raises:
@@ -93,7 +97,12 @@ def run(
     executor = executor or Here()
     if not executor.remote:
         check_device(device)
-    about: dict[str, Any] = {"models": models, "tasks": tasks, "progress": progress}
+    about: dict[str, Any] = {
+        "tf32": tf32,
+        "models": models,
+        "tasks": tasks,
+        "progress": progress,
+    }
     bench = prepare(job, output, device=device, here=not executor.remote, **about)
     results = done(job, bench, executor)
     job.report(results)
@@ -122,6 +131,7 @@ def prepare(
     *,
     device: str = "cpu",
     device_map: str = "",
+    tf32: str = "auto",
     models: Mapping[str, Model] | None = None,
     tasks: Mapping[str, Task] | None = None,
     progress: Progress = BAR,
@@ -132,6 +142,7 @@ def prepare(
     Args:
         here: whether its models have to be on this machine.
     """
+    one_of("tf32", tf32, tuple(CHOICES))
     names = {"models": frozenset(models or ()), "tasks": frozenset(tasks or ())}
     known = {field.name for field in dataclasses.fields(job)}
     for what, given in names.items():
@@ -139,7 +150,9 @@ def prepare(
         for name in sorted(given - set(asked)):
             raise BadUsage(f"{what} has {name!r}, which the job does not name.")
     folder = RunFolder(Path(output))
-    bench = Bench(folder, device, progress, device_map=device_map, models=models, tasks=tasks)
+    bench = Bench(
+        folder, device, progress, device_map=device_map, tf32=tf32, models=models, tasks=tasks
+    )
     check_ranges(job)
     job.check(bench)
     if here:
@@ -188,7 +201,9 @@ def run_cells(job: Any, cells: Sequence[Cell], bench: Bench) -> None:
         try:
             reason = job.skip(cell, bench)
             if reason is None:
-                bench.folder.save_record(cell.name, job.run(cell, bench))
+                with products_in_tf32(bench.tf32):
+                    record = job.run(cell, bench)
+                bench.folder.save_record(cell.name, record)
             else:
                 kind, message = reason
                 failure = Failure(cell=dict(cell.of), status="skipped", error=kind, message=message)
@@ -237,6 +252,8 @@ class CellLimits:
 class Processes:
     """Worker processes on this machine; each takes the next batch when it is done.
 
+    On `cuda` each has a GPU of its own, as far as they reach (`devices_of_workers`).
+
     Attributes:
         limits: of each cell, which then has a process of its own. One that is over a limit, or
             whose process dies, ends as a failure; the others go on, and what is done is kept.
@@ -264,14 +281,15 @@ class Processes:
         if not batches:
             return
         threads = max(1, torch.get_num_threads() // self.workers)
-        start = (bench.folder.path, named_device(bench), threads)
+        devices = devices_of_workers(named_device(bench), self.workers)
+        start = (bench.folder.path, bench.tf32, threads)
         if self.limits is not None:
             cells = [cell for batch in batches for cell in batch]
-            self._map_limited(job, cells, bench, self.limits, start)
+            self._map_limited(job, cells, bench, self.limits, devices, start)
             return
         for attempt in range(1, TRIES + 1):
             try:
-                self._map_once(job, batches, bench, start)
+                self._map_once(job, batches, bench, devices, start)
             except BrokenProcessPool as error:
                 if attempt == TRIES:
                     raise MechassayError(
@@ -287,14 +305,22 @@ class Processes:
                 return
 
     def _map_once(
-        self, job: Any, batches: Batches, bench: Bench, start: tuple[Path, str, int]
+        self,
+        job: Any,
+        batches: Batches,
+        bench: Bench,
+        devices: Sequence[str],
+        start: tuple[Path, str, int],
     ) -> None:
         """Begin all batches."""
         context = multiprocessing.get_context("spawn")
+        n_workers, free = min(self.workers, len(batches)), context.SimpleQueue()
+        for device in devices:
+            free.put(device)
         with (
             bench.progress.track("cells", sum(map(len, batches))) as advance,
             ProcessPoolExecutor(
-                min(self.workers, len(batches)), context, initializer=_start, initargs=start
+                n_workers, context, initializer=_start_with_next, initargs=(free, *start)
             ) as pool,
         ):
             waiting: dict[Future[None], int] = {
@@ -318,26 +344,29 @@ class Processes:
         cells: Sequence[Cell],
         bench: Bench,
         limits: CellLimits,
+        devices: Sequence[str],
         start: tuple[Path, str, int],
     ) -> None:
-        """Do each cell in a process of its own, `workers` of them at a time."""
+        """Do each cell in a process of its own, one of them at a time for each of the devices."""
         context, waiting = multiprocessing.get_context("spawn"), list(reversed(cells))
-        running: dict[str, tuple[Cell, Any, float]] = {}
+        running: dict[str, tuple[Cell, Any, float, str]] = {}
+        free = list(reversed(devices))
         try:
             with bench.progress.track("cells", len(cells)) as advance:
                 while waiting or running:
-                    while waiting and len(running) < self.workers:
-                        cell = waiting.pop()
-                        process = context.Process(target=_alone, args=(job, cell, *start))
+                    while waiting and free:
+                        cell, device = waiting.pop(), free.pop()
+                        process = context.Process(target=_alone, args=(job, cell, device, *start))
                         process.start()
-                        running[cell.name] = cell, process, time.monotonic()
+                        running[cell.name] = cell, process, time.monotonic(), device
                     time.sleep(PAUSE)
-                    for name, (cell, process, began) in list(running.items()):
+                    for name, (cell, process, began, device) in list(running.items()):
                         if _has_ended(process, began, cell, bench, limits):
                             del running[name]
+                            free.append(device)
                             advance(1)
         finally:
-            for _, process, _ in running.values():
+            for _, process, *_ in running.values():
                 _kill(process)
 
 
@@ -409,21 +438,31 @@ def named_device(bench: Bench) -> str:
     return bench.device
 
 
+def devices_of_workers(device: str, n: int) -> list[str]:
+    """A device for each of n workers of this machine: of `cuda`, or `auto`, its GPUs in turn."""
+    n_gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 0
+    return [f"cuda:{number % n_gpus}" if n_gpus else device for number in range(n)]
+
+
 _BENCH: list[Bench] = []
 """The bench of a worker process: what it holds stays from batch to batch."""
 
 
-def _start(folder: Path, device: str, threads: int) -> None:
+def _start_with_next(free: Any, folder: Path, tf32: str, threads: int) -> None:
+    _start(free.get(), folder, tf32, threads)
+
+
+def _start(device: str, folder: Path, tf32: str, threads: int) -> None:
     # Ctrl-C is for the parent, which ends its workers; a worker whose parent was killed ends too.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
-    _BENCH[:] = [Bench(RunFolder(folder), device, SILENT)]
+    _BENCH[:] = [Bench(RunFolder(folder), device, SILENT, tf32=tf32)]
 
 
-def _alone(job: Any, cell: Cell, folder: Path, device: str, threads: int) -> None:
+def _alone(job: Any, cell: Cell, device: str, folder: Path, tf32: str, threads: int) -> None:
     """What the process of one cell does."""
-    _start(folder, device, threads)
+    _start(device, folder, tf32, threads)
     try:
         run_cells(job, [cell], _BENCH[0])
     except DiskFull:
@@ -450,8 +489,8 @@ HEARD = 10.0
 class Worker:
     """What an actor is: a bench and what it does with it."""
 
-    def __init__(self, folder: Path, device: str) -> None:
-        self.bench = Bench(RunFolder(folder), device, SILENT)
+    def __init__(self, folder: Path, device: str, tf32: str) -> None:
+        self.bench = Bench(RunFolder(folder), device, SILENT, tf32=tf32)
 
     def work(self, job: Any, cells: Sequence[Cell]) -> None:
         """Do a batch; see `run_cells`."""
@@ -505,7 +544,7 @@ class Ray:
         idle: list[Any] = []
 
         def start() -> None:
-            worker = actor.remote(folder, device)
+            worker = actor.remote(folder, device, bench.tf32)
             starting[worker.ready.remote()] = worker
 
         for _ in range(min(self.workers, len(batches))):
