@@ -57,10 +57,10 @@ if TYPE_CHECKING:
     from mechassay.interventions.steering import generate, perplexity
     from mechassay.interventions.sweep import sweep
     from mechassay.measurement.job import MeasureJob
+    from mechassay.models.computing import computing
     from mechassay.models.graph import Graph
     from mechassay.models.model import Model, load_model
     from mechassay.models.objectives import load_objective
-    from mechassay.models.precision import tf32
     from mechassay.models.weight_files import fetch
     from mechassay.prompts.batch import Batch
     from mechassay.prompts.interchange_batch import InterchangeBatch
@@ -105,6 +105,7 @@ __all__ = [
     "adversarial",
     "circuits",
     "claims",
+    "computing",
     "documents",
     "features",
     "fetch",
@@ -139,7 +140,6 @@ __all__ = [
     "sites",
     "sweep",
     "tasks",
-    "tf32",
     "truth",
     "variables",
 ]
@@ -185,6 +185,7 @@ _LAZY = {
     "Site": "mechassay.interventions.site",
     "Task": "mechassay.tasks",
     "Template": "mechassay.tasks.template",
+    "computing": "mechassay.models.computing",
     "fetch": "mechassay.models.weight_files",
     "find_circuit": "mechassay.discovery.job",
     "from_hub": "mechassay.hub",
@@ -211,7 +212,6 @@ _LAZY = {
     "run": "mechassay.runs.execute",
     "sites": "mechassay.interventions.site",
     "sweep": "mechassay.interventions.sweep",
-    "tf32": "mechassay.models.precision",
 }
 
 

@@ -46,6 +46,14 @@ Tf32Option = Annotated[
         autocompletion=lambda: list(TF32),
     ),
 ]
+CompiledOption = Annotated[
+    bool,
+    typer.Option(
+        "--compiled/--not-compiled",
+        rich_help_panel=WHERE,
+        help="Compile steps of trained masks (torch.compile).",
+    ),
+]
 DtypeOption = Annotated[str, typer.Option("--dtype", rich_help_panel=HOW, help=options.DTYPE.help)]
 
 
@@ -74,6 +82,7 @@ RUNNER: Mapping[str, Any] = {
     "device": DeviceOption,
     "device_map": DeviceMapOption,
     "tf32": Tf32Option,
+    "compiled": CompiledOption,
     "workers": Annotated[
         int, _where("--workers", min=1, help="Worker processes that share the cells.")
     ],
@@ -111,6 +120,7 @@ DEFAULTS: Mapping[str, Any] = {
     "device": "cpu",
     "device_map": "",
     "tf32": "auto",
+    "compiled": False,
     "workers": 1,
     "engine": "",
     "address": "auto",
@@ -156,8 +166,10 @@ def command(
             planned(job, str(where["device"]))
             return
         from mechassay.cli.execution import execute
+        from mechassay.models.computing import computing
 
-        execute(job, **where)
+        with computing(where.pop("tf32"), compiled=where.pop("compiled")):
+            execute(job, **where)
 
     described = help or inspect.cleandoc(plan.__doc__ or "").split("\n\n")[0]
     run.__doc__ = described.replace("\n", " ")

@@ -27,7 +27,6 @@ def execute(
     output: Path | None,
     device: str,
     device_map: str,
-    tf32: str,
     workers: int,
     engine: str,
     address: str,
@@ -48,8 +47,7 @@ def execute(
     output = output or default_folder(job)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        where: dict[str, Any] = {"device": device, "device_map": device_map, "tf32": tf32}
-        bench = prepare(job, output, here=here, **where)
+        bench = prepare(job, output, device=device, device_map=device_map, here=here)
     for warning in caught:
         typer.echo(f"note: {warning.message}", err=True)
     for note in job.notes():

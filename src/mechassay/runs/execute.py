@@ -38,10 +38,9 @@ import psutil
 import torch
 
 from mechassay import errors
-from mechassay.errors import BadUsage, DiskFull, MechassayError, MissingExtra, first_line, one_of
+from mechassay.errors import BadUsage, DiskFull, MechassayError, MissingExtra, first_line
+from mechassay.models.computing import Computing, chosen, computing
 from mechassay.models.model import Model, check_device
-from mechassay.models.precision import CHOICES
-from mechassay.models.precision import tf32 as products_in_tf32
 from mechassay.models.sources import check_sources
 from mechassay.results.records import Failure, failure_of
 from mechassay.runs.folder import RunFolder
@@ -77,7 +76,6 @@ def run(
     *,
     executor: Executor | None = None,
     device: str = "cpu",
-    tf32: str = "auto",
     models: Mapping[str, Model] | None = None,
     tasks: Mapping[str, Task] | None = None,
     progress: Progress = BAR,
@@ -88,7 +86,6 @@ def run(
         job: such as `CircuitsJob(models=("gpt2",), tasks=("ioi",), methods=("eap",))`.
         output: the folder of the run; one that holds this job already is gone on with.
         executor: where cells are done; in this process by default.
-        tf32: what products are in TF32: auto, on or off (`mechassay.models.precision`).
         models, tasks: objects for names of the plan that cannot be loaded by name.
 
     Raises:
@@ -97,12 +94,7 @@ def run(
     executor = executor or Here()
     if not executor.remote:
         check_device(device)
-    about: dict[str, Any] = {
-        "tf32": tf32,
-        "models": models,
-        "tasks": tasks,
-        "progress": progress,
-    }
+    about: dict[str, Any] = {"models": models, "tasks": tasks, "progress": progress}
     bench = prepare(job, output, device=device, here=not executor.remote, **about)
     results = done(job, bench, executor)
     job.report(results)
@@ -131,7 +123,6 @@ def prepare(
     *,
     device: str = "cpu",
     device_map: str = "",
-    tf32: str = "auto",
     models: Mapping[str, Model] | None = None,
     tasks: Mapping[str, Task] | None = None,
     progress: Progress = BAR,
@@ -142,7 +133,6 @@ def prepare(
     Args:
         here: whether its models have to be on this machine.
     """
-    one_of("tf32", tf32, tuple(CHOICES))
     names = {"models": frozenset(models or ()), "tasks": frozenset(tasks or ())}
     known = {field.name for field in dataclasses.fields(job)}
     for what, given in names.items():
@@ -150,9 +140,7 @@ def prepare(
         for name in sorted(given - set(asked)):
             raise BadUsage(f"{what} has {name!r}, which the job does not name.")
     folder = RunFolder(Path(output))
-    bench = Bench(
-        folder, device, progress, device_map=device_map, tf32=tf32, models=models, tasks=tasks
-    )
+    bench = Bench(folder, device, progress, device_map=device_map, models=models, tasks=tasks)
     check_ranges(job)
     job.check(bench)
     if here:
@@ -201,9 +189,7 @@ def run_cells(job: Any, cells: Sequence[Cell], bench: Bench) -> None:
         try:
             reason = job.skip(cell, bench)
             if reason is None:
-                with products_in_tf32(bench.tf32):
-                    record = job.run(cell, bench)
-                bench.folder.save_record(cell.name, record)
+                bench.folder.save_record(cell.name, job.run(cell, bench))
             else:
                 kind, message = reason
                 failure = Failure(cell=dict(cell.of), status="skipped", error=kind, message=message)
@@ -282,7 +268,7 @@ class Processes:
             return
         threads = max(1, torch.get_num_threads() // self.workers)
         devices = devices_of_workers(named_device(bench), self.workers)
-        start = (bench.folder.path, bench.tf32, threads)
+        start = (bench.folder.path, chosen(), threads)
         if self.limits is not None:
             cells = [cell for batch in batches for cell in batch]
             self._map_limited(job, cells, bench, self.limits, devices, start)
@@ -310,7 +296,7 @@ class Processes:
         batches: Batches,
         bench: Bench,
         devices: Sequence[str],
-        start: tuple[Path, str, int],
+        start: tuple[Path, Computing, int],
     ) -> None:
         """Begin all batches."""
         context = multiprocessing.get_context("spawn")
@@ -345,7 +331,7 @@ class Processes:
         bench: Bench,
         limits: CellLimits,
         devices: Sequence[str],
-        start: tuple[Path, str, int],
+        start: tuple[Path, Computing, int],
     ) -> None:
         """Do each cell in a process of its own, one of them at a time for each of the devices."""
         context, waiting = multiprocessing.get_context("spawn"), list(reversed(cells))
@@ -444,27 +430,27 @@ def devices_of_workers(device: str, n: int) -> list[str]:
     return [f"cuda:{number % n_gpus}" if n_gpus else device for number in range(n)]
 
 
-_BENCH: list[Bench] = []
-"""The bench of a worker process: what it holds stays from batch to batch."""
+_WORKER: list[Worker] = []
+"""Of a worker process: what its bench holds stays from batch to batch."""
 
 
-def _start_with_next(free: Any, folder: Path, tf32: str, threads: int) -> None:
-    _start(free.get(), folder, tf32, threads)
+def _start_with_next(free: Any, folder: Path, how: Computing, threads: int) -> None:
+    _start(free.get(), folder, how, threads)
 
 
-def _start(device: str, folder: Path, tf32: str, threads: int) -> None:
+def _start(device: str, folder: Path, how: Computing, threads: int) -> None:
     # Ctrl-C is for the parent, which ends its workers; a worker whose parent was killed ends too.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
-    _BENCH[:] = [Bench(RunFolder(folder), device, SILENT, tf32=tf32)]
+    _WORKER[:] = [Worker(folder, device, how)]
 
 
-def _alone(job: Any, cell: Cell, device: str, folder: Path, tf32: str, threads: int) -> None:
+def _alone(job: Any, cell: Cell, device: str, folder: Path, how: Computing, threads: int) -> None:
     """What the process of one cell does."""
-    _start(device, folder, tf32, threads)
+    _start(device, folder, how, threads)
     try:
-        run_cells(job, [cell], _BENCH[0])
+        _WORKER[0].work(job, [cell])
     except DiskFull:
         raise SystemExit(NO_ROOM) from None
 
@@ -477,7 +463,7 @@ def _end_with_parent() -> None:
 
 
 def _work(job: Any, cells: Sequence[Cell]) -> None:
-    run_cells(job, cells, _BENCH[0])
+    _WORKER[0].work(job, cells)
 
 
 TRIES = 3
@@ -487,14 +473,15 @@ HEARD = 10.0
 
 
 class Worker:
-    """What an actor is: a bench and what it does with it."""
+    """What an actor or a process is: a bench, what it does with it, and how it computes."""
 
-    def __init__(self, folder: Path, device: str, tf32: str) -> None:
-        self.bench = Bench(RunFolder(folder), device, SILENT, tf32=tf32)
+    def __init__(self, folder: Path, device: str, how: Computing) -> None:
+        self.bench, self.how = Bench(RunFolder(folder), device, SILENT), how
 
     def work(self, job: Any, cells: Sequence[Cell]) -> None:
         """Do a batch; see `run_cells`."""
-        run_cells(job, cells, self.bench)
+        with computing(self.how.tf32, compiled=self.how.compiled):
+            run_cells(job, cells, self.bench)
 
     def ready(self) -> None:
         """Answer: the worker has a place on a node."""
@@ -544,7 +531,7 @@ class Ray:
         idle: list[Any] = []
 
         def start() -> None:
-            worker = actor.remote(folder, device, bench.tf32)
+            worker = actor.remote(folder, device, chosen())
             starting[worker.ready.remote()] = worker
 
         for _ in range(min(self.workers, len(batches))):

@@ -35,8 +35,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 from rich.console import Console
 
 from mechassay.errors import BadFile, BadUsage, MechassayError
+from mechassay.models.computing import chosen
 from mechassay.models.model import Model, load_model
-from mechassay.models.precision import chosen_tf32
 from mechassay.models.sources import AT, UNTRAINED, split_revision
 from mechassay.results.records import Failure, Provenance, Record, failure_of, page_of, provenance
 from mechassay.results.report import print_report, write_page, write_tables
@@ -404,7 +404,6 @@ class Bench:
 
     Args:
         device_map: where modules of models are placed, in place of `device`.
-        tf32: what products are in TF32 while cells are done; see `models.precision`.
         models, tasks: objects that stand for names of the plan, in this process alone.
     """
 
@@ -415,12 +414,11 @@ class Bench:
         progress: Progress = BAR,
         *,
         device_map: str = "",
-        tf32: str = "auto",
         models: Mapping[str, Model] | None = None,
         tasks: Mapping[str, Task] | None = None,
     ) -> None:
         self.folder, self.device, self.progress = folder, device, progress
-        self.device_map, self.tf32 = device_map, tf32
+        self.device_map = device_map
         self._models, self._tasks = dict(models or {}), dict(tasks or {})
         self._last: tuple[tuple[Any, ...], Model | MechassayError] | None = None
         self._shares, self._shared = "", dict[str, Any]()
@@ -510,7 +508,7 @@ def shown_model(name: str) -> str:
 def made_by(model: Model, seed: int, data_hash: str) -> Provenance:
     """How a record of a model came about."""
     device, dtype = str(model.device), str(model.dtype).removeprefix("torch.")
-    about = {"device": device, "dtype": dtype, "tf32": chosen_tf32()}
+    about = {"device": device, "dtype": dtype, "tf32": chosen().tf32}
     return provenance(**about, seed=seed, data_hash=data_hash)
 
 

@@ -34,6 +34,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from mechassay.models.computing import products_of_changes
 from mechassay.models.decoder import (
     Context,
     Decoder,
@@ -54,7 +55,6 @@ from mechassay.models.forward import (
 from mechassay.models.memory import available_bytes
 from mechassay.models.model import Model
 from mechassay.models.objectives import Objective, signed
-from mechassay.models.precision import products_of_changes
 from mechassay.prompts.batch import Batch
 
 CONTRACTION_BYTES = 128 * 2**20

@@ -1,4 +1,4 @@
-"""TF32 as a choice: PyTorch's flag while it is asked for, and the user's own flag before and after."""
+"""How numbers are computed: TF32, with PyTorch's flag of the user put back, and compiled code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 import mechassay as ma
 from mechassay.circuits.methods import attribution
 from mechassay.errors import UnknownName
-from mechassay.models.precision import chosen_tf32, products_of_changes, tf32
+from mechassay.models.computing import chosen, computing, products_of_changes
 
 FLAGS = {"auto": "medium", "on": "high", "off": "highest"}
 """PyTorch's flag inside, of a user whose own is `medium`."""
@@ -26,21 +26,21 @@ def own_flag() -> Iterator[None]:
 
 @pytest.mark.parametrize("choice", FLAGS)
 def test_the_flag_is_set_and_put_back(choice: str) -> None:
-    with tf32(choice):
+    with computing(choice):
         assert torch.get_float32_matmul_precision() == FLAGS[choice]
-        assert chosen_tf32() == choice
+        assert chosen().tf32 == choice
     assert torch.get_float32_matmul_precision() == "medium"
-    assert chosen_tf32() == "auto"
+    assert chosen().tf32 == "auto"
 
 
 def test_an_error_inside_puts_it_back() -> None:
-    with pytest.raises(ZeroDivisionError), tf32("on"):
+    with pytest.raises(ZeroDivisionError), computing("on"):
         _ = 1 / 0
-    assert (torch.get_float32_matmul_precision(), chosen_tf32()) == ("medium", "auto")
+    assert (torch.get_float32_matmul_precision(), chosen().tf32) == ("medium", "auto")
 
 
 def test_another_word_is_refused() -> None:
-    with pytest.raises(UnknownName, match="Did you mean 'on'"), ma.tf32("onn"):
+    with pytest.raises(UnknownName, match="Did you mean 'on'"), ma.computing("onn"):
         pass
 
 
@@ -57,7 +57,7 @@ def test_another_word_is_refused() -> None:
     ],
 )
 def test_products_of_changes(choice: str, device: str, dtype: torch.dtype, flag: str) -> None:
-    with tf32(choice):
+    with computing(choice):
         outside = torch.get_float32_matmul_precision()
         with products_of_changes(torch.device(device), dtype):
             assert torch.get_float32_matmul_precision() == flag
@@ -78,7 +78,7 @@ def test_a_method_multiplies_under_it(choice: str, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(attribution, name, seen)
     model = ma.load_model("truth-ioi")
     pairs = ma.load_task("truth-ioi").pairs("train", model, limit=4)
-    with tf32(choice):
+    with computing(choice):
         ma.circuits.EAP().score(model, pairs)
     assert flags == dict.fromkeys(("_contract_block", "tapped_forward"), FLAGS[choice])
     assert torch.get_float32_matmul_precision() == "medium"
