@@ -36,14 +36,12 @@ DeviceMapOption = Annotated[
         help="In place of --device: auto, or a JSON file from modules to devices, cpu or disk.",
     ),
 ]
-TF32 = ("auto", "on", "off")
 Tf32Option = Annotated[
     str,
     typer.Option(
         "--tf32",
         rich_help_panel=WHERE,
         help="On a GPU: on, off, or auto: changes times gradients of models in half precision.",
-        autocompletion=lambda: list(TF32),
     ),
 ]
 CompiledOption = Annotated[
@@ -159,7 +157,6 @@ def command(
         fields = {**fixed, **{name: _number(plan, name, value) for name, value in plain.items()}}
         if where["engine"]:
             one_of("engine", where["engine"], ENGINES)
-        one_of("tf32", where["tf32"], TF32)
         _check_typed(plan, fields, here=where["engine"] != "ray" and not where["only_plan"])
         job = JOBS.load(plan.kind)(**change(fields))
         if (planned := PLANNED.get()) is not None:

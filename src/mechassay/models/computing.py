@@ -111,11 +111,14 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 def _compiled(function: Callable[P, R], backend: str) -> Callable[P, R]:
     code = torch.compile(function, backend=backend, dynamic=False, fullgraph=True)
 
+    from torch._dynamo.exc import TorchDynamoException
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return code(*args, **kwargs)
-        except torch._dynamo.exc.TorchDynamoException as error:
+        except (TorchDynamoException, GuardOnDataDependentSymNode) as error:
             raise BadUsage(
                 "compiled: torch.compile refuses this model, or this machine has no compiler for it"
                 f" (without it all methods run): {first_line(error)}"

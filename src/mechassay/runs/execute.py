@@ -17,11 +17,8 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
-import os
-import signal
 import socket
 import sys
-import threading
 import time
 import warnings
 from collections import deque
@@ -46,6 +43,7 @@ from mechassay.results.records import Failure, failure_of
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import Bench, Cell, Results, free_fields, plan_of
 from mechassay.runs.options import check_ranges
+from mechassay.runs.spread import start_worker
 from mechassay.tasks.task import Task
 from mechassay.utils.display import BAR, SILENT, Progress
 
@@ -238,7 +236,8 @@ class CellLimits:
 class Processes:
     """Worker processes on this machine; each takes the next batch when it is done.
 
-    On `cuda` each has a GPU of its own, as far as they reach (`devices_of_workers`).
+    On `cuda` each has a GPU of its own, as far as they reach (`devices_of_workers`). Where there
+    are more workers than batches, the pairs of a cell are spread over several (`runs.spread`).
 
     Attributes:
         limits: of each cell, which then has a process of its own. One that is over a limit, or
@@ -301,8 +300,8 @@ class Processes:
         """Begin all batches."""
         context = multiprocessing.get_context("spawn")
         n_workers, free = min(self.workers, len(batches)), context.SimpleQueue()
-        for device in devices:
-            free.put(device)
+        for number in range(n_workers):
+            free.put(devices[number::n_workers])
         with (
             bench.progress.track("cells", sum(map(len, batches))) as advance,
             ProcessPoolExecutor(
@@ -335,21 +334,21 @@ class Processes:
     ) -> None:
         """Do each cell in a process of its own, one of them at a time for each of the devices."""
         context, waiting = multiprocessing.get_context("spawn"), list(reversed(cells))
-        running: dict[str, tuple[Cell, Any, float, str]] = {}
-        free = list(reversed(devices))
+        running: dict[str, tuple[Cell, Any, float, Sequence[str]]] = {}
+        free = [[device] for device in reversed(devices)]
         try:
             with bench.progress.track("cells", len(cells)) as advance:
                 while waiting or running:
                     while waiting and free:
-                        cell, device = waiting.pop(), free.pop()
-                        process = context.Process(target=_alone, args=(job, cell, device, *start))
+                        cell, mine = waiting.pop(), free.pop()
+                        process = context.Process(target=_alone, args=(job, cell, mine, *start))
                         process.start()
-                        running[cell.name] = cell, process, time.monotonic(), device
+                        running[cell.name] = cell, process, time.monotonic(), mine
                     time.sleep(PAUSE)
-                    for name, (cell, process, began, device) in list(running.items()):
+                    for name, (cell, process, began, mine) in list(running.items()):
                         if _has_ended(process, began, cell, bench, limits):
                             del running[name]
-                            free.append(device)
+                            free.append(mine)
                             advance(1)
         finally:
             for _, process, *_ in running.values():
@@ -438,28 +437,20 @@ def _start_with_next(free: Any, folder: Path, how: Computing, threads: int) -> N
     _start(free.get(), folder, how, threads)
 
 
-def _start(device: str, folder: Path, how: Computing, threads: int) -> None:
-    # Ctrl-C is for the parent, which ends its workers; a worker whose parent was killed ends too.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    torch.set_num_threads(threads)
-    _WORKER[:] = [Worker(folder, device, how)]
+def _start(devices: Sequence[str], folder: Path, how: Computing, threads: int) -> None:
+    start_worker(threads)
+    _WORKER[:] = [Worker(folder, devices, how)]
 
 
-def _alone(job: Any, cell: Cell, device: str, folder: Path, how: Computing, threads: int) -> None:
+def _alone(
+    job: Any, cell: Cell, devices: Sequence[str], folder: Path, how: Computing, threads: int
+) -> None:
     """What the process of one cell does."""
-    _start(device, folder, how, threads)
+    _start(devices, folder, how, threads)
     try:
         _WORKER[0].work(job, [cell])
     except DiskFull:
         raise SystemExit(NO_ROOM) from None
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _work(job: Any, cells: Sequence[Cell]) -> None:
@@ -475,8 +466,9 @@ HEARD = 10.0
 class Worker:
     """What an actor or a process is: a bench, what it does with it, and how it computes."""
 
-    def __init__(self, folder: Path, device: str, how: Computing) -> None:
-        self.bench, self.how = Bench(RunFolder(folder), device, SILENT), how
+    def __init__(self, folder: Path, devices: Sequence[str], how: Computing) -> None:
+        self.bench = Bench(RunFolder(folder), devices[0], SILENT, devices=devices)
+        self.how = how
 
     def work(self, job: Any, cells: Sequence[Cell]) -> None:
         """Do a batch; see `run_cells`."""
@@ -531,7 +523,7 @@ class Ray:
         idle: list[Any] = []
 
         def start() -> None:
-            worker = actor.remote(folder, device, chosen())
+            worker = actor.remote(folder, [device], chosen())
             starting[worker.ready.remote()] = worker
 
         for _ in range(min(self.workers, len(batches))):

@@ -28,6 +28,7 @@ import shlex
 import webbrowser
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
@@ -43,6 +44,7 @@ from mechassay.results.report import print_report, write_page, write_tables
 from mechassay.runs import JOBS
 from mechassay.runs.folder import DEFINITIONS, RunFolder
 from mechassay.runs.options import Option, options_of
+from mechassay.runs.spread import Spread
 from mechassay.tasks import load_task
 from mechassay.tasks.task import Task
 from mechassay.utils.display import (
@@ -405,6 +407,7 @@ class Bench:
     Args:
         device_map: where modules of models are placed, in place of `device`.
         models, tasks: objects that stand for names of the plan, in this process alone.
+        devices: of the processes that a cell may have parts of it done in.
     """
 
     def __init__(
@@ -416,9 +419,10 @@ class Bench:
         device_map: str = "",
         models: Mapping[str, Model] | None = None,
         tasks: Mapping[str, Task] | None = None,
+        devices: Sequence[str] = (),
     ) -> None:
         self.folder, self.device, self.progress = folder, device, progress
-        self.device_map = device_map
+        self.device_map, self.devices = device_map, tuple(devices)
         self._models, self._tasks = dict(models or {}), dict(tasks or {})
         self._last: tuple[tuple[Any, ...], Model | MechassayError] | None = None
         self._shares, self._shared = "", dict[str, Any]()
@@ -465,6 +469,12 @@ class Bench:
         if isinstance(model, MechassayError):
             raise model
         return model
+
+    def spread(self, name: str, *, dtype: str, prepend_bos: bool) -> Spread | None:
+        """Processes with a model by name each, on the worker's devices; None if it has but one."""
+        if len(self.devices) < 2:
+            return None
+        return Spread(self.devices, partial(load_model, name, dtype=dtype, prepend_bos=prepend_bos))
 
     def task(self, name: str) -> Task:
         """A task by name; see `load_task` for errors."""
