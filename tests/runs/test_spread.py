@@ -24,7 +24,8 @@ from mechassay.runs.spread import Spread
 from mechassay.testing.tiny import subject
 from mechassay.utils.display import SILENT
 
-SPREAD = Spread(("cpu", "cpu:0"), partial(tiny_model, "llama"))
+SPREAD = Spread(("cpu", "cpu:0", "cpu:1"), partial(tiny_model, "llama"))
+"""Two processes beside this one."""
 
 
 def many_pairs() -> Batch:
@@ -34,15 +35,20 @@ def many_pairs() -> Batch:
 
 
 @pytest.mark.guard
-def test_parts_come_back_in_order_from_processes_with_a_device_each() -> None:
-    with computing("on"), SPREAD.started() as everywhere:
-        done = list(everywhere(where, range(8)))
-    assert [item for item, *_ in done] == list(range(8))
-    assert {device for _, _, device, _, _ in done} <= {"cpu", "cpu:0"}
+def test_parts_come_back_in_order_from_processes_with_a_device_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DEVICE_OF_PART", "cpu")
+    with computing("on"), SPREAD.started(subject("llama", torch.float64).model) as everywhere:
+        done = list(everywhere(where, range(9)))
+    assert [item for item, *_ in done] == list(range(9))
+    here = [item for item, process, *_ in done if process == os.getpid()]
+    assert here == [0, 3, 6]
+    # Each process has its own device: no two share one, and none has two.
     processes = {(process, device) for _, process, device, _, _ in done}
-    # A process has one device, and none of them is this one.
+    assert {device for _, device in processes} <= {"cpu", "cpu:0", "cpu:1"}
     assert len({process for process, _ in processes}) == len(processes)
-    assert os.getpid() not in {process for process, _ in processes}
+    assert len({device for _, device in processes}) == len(processes) >= 2
     assert {how for *_, how, _ in done} == {"on"}
     assert {threads for *_, threads in done} == {torch.get_num_threads()}
 
@@ -54,7 +60,7 @@ def test_pairs_in_two_processes_give_what_one_gives() -> None:
     assert float(abs(whole).max()) > 1e-3
     parts = [pairs.select(range(begin, begin + 4)) for begin in range(0, 16, 4)]
     sent = [replace(part, alignment={}) for part in parts]
-    with SPREAD.started() as everywhere:
+    with SPREAD.started(model) as everywhere:
         values = torch.cat(list(everywhere(objective_of_empty, sent)))
     torch.testing.assert_close(values, torch.from_numpy(whole), atol=1e-10, rtol=1e-10)
 
@@ -75,7 +81,8 @@ def test_scores_in_two_processes_are_those_of_one(method: Method, tmp_path: Path
 
 @pytest.mark.guard
 def test_a_part_that_fails_ends_the_cell() -> None:
-    with pytest.raises(ValueError, match="no part 0"), SPREAD.started() as everywhere:
+    model = subject("llama", torch.float64).model
+    with pytest.raises(ValueError, match="no part 1"), SPREAD.started(model) as everywhere:
         list(everywhere(refuses, range(3)))
 
 

@@ -70,8 +70,10 @@ def computing(tf32: str = "auto", *, compiled: bool = False) -> Iterator[None]:
             if choice.tf32 != "auto":
                 undo.enter_context(_flag("high" if choice.tf32 == "on" else "highest"))
             if compiled:
+                from torch._dynamo import config
+
                 # Before torch 2.6 there is but this name for it.
-                undo.enter_context(torch._dynamo.config.patch(cache_size_limit=MOST_SHAPES))
+                undo.enter_context(config.patch(cache_size_limit=MOST_SHAPES))
             yield
     finally:
         _CHOSEN.reset(token)

@@ -335,7 +335,7 @@ class Processes:
         """Do each cell in a process of its own, one of them at a time for each of the devices."""
         context, waiting = multiprocessing.get_context("spawn"), list(reversed(cells))
         running: dict[str, tuple[Cell, Any, float, Sequence[str]]] = {}
-        free = [[device] for device in reversed(devices)]
+        free = list[Sequence[str]]([device] for device in reversed(devices))
         try:
             with bench.progress.track("cells", len(cells)) as advance:
                 while waiting or running:

@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,10 +29,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Spread:
-    """Processes that parts of a cell may be done in.
+    """Processes that parts of a cell may be done in, beside this one.
 
     Attributes:
-        devices: one for each process.
+        devices: one for each process; the first is that of this one.
         load: gives the model on a `device`; it travels to the processes.
     """
 
@@ -41,19 +41,32 @@ class Spread:
 
     @contextmanager
     def started(
-        self,
-    ) -> Iterator[Callable[[Callable[[Model, Item], Result], Iterable[Item]], Iterator[Result]]]:
-        """Start the processes; what is given maps a function of model and item over items, each in
-        the next process that is free, and gives results in the order of the items.
+        self, model: Model
+    ) -> Iterator[Callable[[Callable[[Model, Item], Result], Sequence[Item]], Iterator[Result]]]:
+        """Start the processes; what is given maps a function of model and item over items, and
+        gives results in their order.
+
+        Args:
+            model: that of this process, which does its share of the items.
         """
         context = multiprocessing.get_context("spawn")
         free = context.SimpleQueue()
-        for device in self.devices:
+        n, others = len(self.devices), self.devices[1:]
+        for device in others:
             free.put(device)
         begin = (free, self.load, chosen(), torch.get_num_threads())
-        with ProcessPoolExecutor(len(self.devices), context, _begin, begin) as pool:
+        with ProcessPoolExecutor(len(others), context, _begin, begin) as pool:
+
+            def mapped(
+                function: Callable[[Model, Item], Result], items: Sequence[Item]
+            ) -> Iterator[Result]:
+                elsewhere = [item for number, item in enumerate(items) if number % n]
+                results = pool.map(_Part(function), elsewhere)
+                for number, item in enumerate(items):
+                    yield next(results) if number % n else function(model, item)
+
             try:
-                yield lambda function, items: pool.map(_Part(function), items)
+                yield mapped
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise

@@ -405,7 +405,7 @@ def score_in_parts(
     Args:
         seed: of which groups of pairs are together.
         checkpoint: a file that keeps what is done, so that a killed job can go on.
-        spread: processes that parts are scored in, but for the first; here if there are none.
+        spread: processes that parts are scored in, too; all are scored here if there are none.
 
     Raises:
         BadUsage: the method's scores are no mean over pairs; fewer than eight groups of pairs.
@@ -440,7 +440,7 @@ def score_in_parts(
             others = map(score, left)
             if spread is not None and len(left) > 1:
                 one = partial(_score_elsewhere, method, objective)
-                everywhere = started.enter_context(spread.started())
+                everywhere = started.enter_context(spread.started(model))
                 others = everywhere(one, [_travelling(batch.select(rows)) for rows in left])
             for number, rows in enumerate(parts):
                 if number >= state.cursor:
