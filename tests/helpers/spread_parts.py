@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import torch
 
@@ -30,6 +31,13 @@ def where(model: Model, item: int) -> tuple[int, int, str, str, int]:
 def objective_of_empty(model: Model, part: Batch) -> torch.Tensor:
     """The objective of each pair under the empty circuit, in fp64."""
     return torch.from_numpy(evaluate(model, Circuit.empty(model.graph), part, progress=SILENT))
+
+
+def dies(model: Model, item: int) -> int:
+    """An item whose process is killed, but for the first."""
+    if item:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item
 
 
 def refuses(model: Model, item: int) -> int:

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from helpers.spread_parts import objective_of_empty, refuses, tiny_model, where
+from helpers.spread_parts import dies, objective_of_empty, refuses, tiny_model, where
 from mechassay.circuits import EAP, evaluate
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.exact_patching import ExactPatching
 from mechassay.circuits.methods.method import Method
 from mechassay.circuits.methods.stability import score_in_parts
+from mechassay.errors import MechassayError
 from mechassay.models.computing import computing
 from mechassay.prompts.batch import Batch
 from mechassay.runs.folder import RunFolder
@@ -84,6 +85,9 @@ def test_a_part_that_fails_ends_the_cell() -> None:
     model = subject("llama", torch.float64).model
     with pytest.raises(ValueError, match="no part 1"), SPREAD.started(model) as everywhere:
         list(everywhere(refuses, range(3)))
+    dead = pytest.raises(MechassayError, match="ended without a word")
+    with dead, SPREAD.started(model) as everywhere:
+        list(everywhere(dies, range(3)))
 
 
 def test_a_worker_with_one_device_does_its_cells_alone(tmp_path: Path) -> None:

@@ -14,12 +14,14 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 
+from mechassay.errors import MechassayError
 from mechassay.models.computing import Computing, chosen, computing
 from mechassay.models.model import Model
 
@@ -48,6 +50,9 @@ class Spread:
 
         Args:
             model: that of this process, which does its share of the items.
+
+        Raises:
+            MechassayError: a process died, as when memory ran out.
         """
         context = multiprocessing.get_context("spawn")
         free = context.SimpleQueue()
@@ -67,6 +72,11 @@ class Spread:
 
             try:
                 yield mapped
+            except BrokenProcessPool as error:
+                raise MechassayError(
+                    "A process for parts of the cell ended without a word. If memory was short,"
+                    " name fewer --workers."
+                ) from error
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
