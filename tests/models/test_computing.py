@@ -190,7 +190,17 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], tuple[int, 
 @pytest.mark.parametrize(
     ("family", "one_length", "two_lengths"),
     # Heads and MLP of the last layer, and of the others; of heads one for each sort of window.
-    [("llama", 4, 6), ("gemma2", 5, 8), ("gpt2", 4, 6), ("neox", 4, 6), ("qwen3", 4, 6)],
+    [
+        ("llama", 4, 6),
+        ("gemma2", 5, 8),
+        ("gemma3", 5, 8),
+        ("gpt2", 4, 6),
+        ("neox", 4, 6),
+        ("gptj", 4, 6),
+        ("olmo2", 4, 6),
+        ("cohere", 4, 6),
+        ("qwen3", 4, 6),
+    ],
 )
 def test_compiled_steps_are_the_same_and_are_compiled_once_a_length(
     family: str,
@@ -212,10 +222,11 @@ def test_compiled_steps_are_the_same_and_are_compiled_once_a_length(
 
 @STILL
 @pytest.mark.slow
-def test_inductors_code_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2"])
+def test_inductors_code_gives_the_same(family: str) -> None:
     if shutil.which("g++") is None:
         pytest.skip("no C++ compiler")
-    steps = Steps("llama")
+    steps = Steps(family)
     plain = steps.run(1)
     with computing(compiled=True):
         assert_same(steps.run(1), plain)
