@@ -45,6 +45,7 @@ from mechassay.interventions.activation_patching import patch
 from mechassay.interventions.site import Site
 from mechassay.models.circuit_compiler import compile_circuit
 from mechassay.models.circuit_forward import run_circuit
+from mechassay.models.computing import computing
 from mechassay.models.forward import Contrast
 from mechassay.models.model import Model, make_model
 from mechassay.models.objectives import LogitDiff
@@ -136,6 +137,12 @@ def rows(model: Model, batch: Batch) -> Iterator[Row]:
     yield "exact patching, an edge", exact, n_edges, len(few)
     training, steps = mask_step(model, batch, 4)
     yield "mask step (4 pairs)", training, steps, 4
+
+    def compiled_training() -> object:
+        with computing(compiled=True):
+            return training()
+
+    yield "mask step (4 pairs), compiled", compiled_training, steps, 4
     fit, steps = das_step(model, batch, 16)
     yield "DAS step (16 rows, one site)", fit, steps, 16
     yield (

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from mechassay.interventions.steering import generate, perplexity
     from mechassay.interventions.sweep import sweep
     from mechassay.measurement.job import MeasureJob
+    from mechassay.models.computing import computing
     from mechassay.models.graph import Graph
     from mechassay.models.model import Model, load_model
     from mechassay.models.objectives import load_objective
@@ -104,6 +105,7 @@ __all__ = [
     "adversarial",
     "circuits",
     "claims",
+    "computing",
     "documents",
     "features",
     "fetch",
@@ -183,6 +185,7 @@ _LAZY = {
     "Site": "mechassay.interventions.site",
     "Task": "mechassay.tasks",
     "Template": "mechassay.tasks.template",
+    "computing": "mechassay.models.computing",
     "fetch": "mechassay.models.weight_files",
     "find_circuit": "mechassay.discovery.job",
     "from_hub": "mechassay.hub",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mechassay.errors import DiskFull
+from mechassay.models.computing import chosen
 from mechassay.results.records import Record, Spec, provenance
 from mechassay.runs.job import Bench, Cell, Job
 
@@ -45,5 +46,6 @@ class MisbehavingJob(Job):
         elif cell.name == "raises":
             raise ValueError("a mistake of its own")
         names = {"model": Spec(name=cell.name)}
-        about = provenance(device="cpu", dtype="float32", seed=0)
+        tf32 = chosen().tf32
+        about = provenance(device=bench.device, dtype="float32", seed=0, tf32=tf32)
         return Record(kind=self.kind, specs=names, measures=[], provenance=about)

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import jaxtyping
+import torch
 from beartype import beartype
 from jaxtyping import _array_types, _import_hook
 from jaxtyping._storage import get_shape_memo, pop_shape_memo, push_shape_memo
@@ -167,6 +168,8 @@ def _jaxtyped(*context: Any, typechecker: Any = None) -> Any:
 
         @functools.wraps(made)
         def checked(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return target(*args, **kwargs)  # Code is made of the function alone.
             _calls[target] += 1
             n = _calls[target]
             if jaxtyping.config.jaxtyping_disable or (n > CHECKED and n % CHECKED):

@@ -101,7 +101,7 @@ def test_keys_and_values_are_edited_as_they_attend(case: Subject, place: Place) 
             return value
         if place == "values":
             return value + delta.transpose(1, 2)
-        return decoder.rotate(layer, seen[-1], ctx, is_key=True)
+        return decoder.layers[layer].attention.rotate(seen[-1], ctx, is_key=True)
 
     ours, theirs = (
         logits(case.model, forward(decoder, x, ctx, last_only=True, edit=edit))

@@ -5,6 +5,7 @@ Cells with limits of time and memory: each in a process of its own, whatever it 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -27,13 +28,16 @@ from mechassay.circuits import EdgeScores
 from mechassay.circuits.methods import METHODS
 from mechassay.discovery.job import CircuitsJob
 from mechassay.errors import BadFile, BadUsage, DiskFull, MechassayError
+from mechassay.models.computing import computing
 from mechassay.models.sources import check_sources
+from mechassay.runs import execute
 from mechassay.runs.execute import (
     CellLimits,
     Here,
     Processes,
     Ray,
     batches_of,
+    devices_of_workers,
     part_of,
     prepare,
     run,
@@ -80,6 +84,53 @@ def test_processes_give_the_same_bits(reference: Path, tmp_path: Path) -> None:
     name = "scores/truth-ioi--truth-ioi/eap.safetensors"
     ours, theirs = EdgeScores.load(tmp_path / "out" / name), EdgeScores.load(reference / name)
     assert torch.equal(ours.values.nan_to_num(7.0), theirs.values.nan_to_num(7.0))
+
+
+@pytest.mark.parametrize(
+    ("device", "n_gpus", "devices"),
+    [
+        ("cuda", 2, ["cuda:0", "cuda:1", "cuda:0"]),
+        ("auto", 8, ["cuda:0", "cuda:1", "cuda:2"]),
+        ("cuda:1", 2, ["cuda:1"] * 3),
+        ("auto", 0, ["auto"] * 3),
+        ("cpu", 2, ["cpu"] * 3),
+    ],
+)
+def test_each_worker_has_a_gpu(
+    device: str, n_gpus: int, devices: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
+    assert devices_of_workers(device, 3) == devices
+
+
+@pytest.mark.guard
+@pytest.mark.parametrize("limits", [None, CellLimits(seconds=200, memory_gb=8)])
+def test_workers_get_devices_and_how_to_compute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: CellLimits | None
+) -> None:
+    monkeypatch.setattr(execute, "devices_of_workers", lambda device, n: ["cpu:0", "cpu:1"])
+    job, bench = MisbehavingJob(("one", "two", "three")), Bench(RunFolder(tmp_path))
+    with computing("on"):
+        Processes(2, limits).map(job, [[cell] for cell in job.cells()], bench)
+    records = [bench.folder.record(cell.name) for cell in job.cells()]
+    given = {record.provenance.device for record in records if record is not None}
+    assert given <= {"cpu:0", "cpu:1"} and (limits is None or len(given) == 2)
+    assert [record.provenance.tf32 for record in records if record is not None] == ["on"] * 3
+
+
+@pytest.mark.guard
+def test_one_cell_has_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More workers than cells: the pairs of the cell are in two processes, and nothing changes."""
+    alone = job(models=("truth-ioi",), methods=("eap",))
+    alone = dataclasses.replace(alone, train_limit=16)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        run(alone, tmp_path / "here", progress=SILENT)
+        run(alone, tmp_path / "there", executor=Processes(2), progress=SILENT)
+    finally:
+        torch.set_num_threads(threads)
+    assert numbers(tmp_path / "here") == numbers(tmp_path / "there")
 
 
 @pytest.mark.guard
@@ -189,7 +240,7 @@ def test_workers_that_die_are_begun_three_times_at_most(
 ) -> None:
     begun: list[int] = []
 
-    def once(pool: Processes, job: Any, batches: Any, bench: Bench, start: Any) -> None:
+    def once(pool: Processes, job: Any, batches: Any, bench: Bench, *start: Any) -> None:
         """Do one cell; die, or do the others too."""
         cells = [cell for batch in batches for cell in batch]
         begun.append(len(cells))

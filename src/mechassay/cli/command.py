@@ -36,6 +36,22 @@ DeviceMapOption = Annotated[
         help="In place of --device: auto, or a JSON file from modules to devices, cpu or disk.",
     ),
 ]
+Tf32Option = Annotated[
+    str,
+    typer.Option(
+        "--tf32",
+        rich_help_panel=WHERE,
+        help="On a GPU: on, off, or auto: changes times gradients of models in half precision.",
+    ),
+]
+CompiledOption = Annotated[
+    bool,
+    typer.Option(
+        "--compiled/--not-compiled",
+        rich_help_panel=WHERE,
+        help="Compile steps of trained masks (torch.compile).",
+    ),
+]
 DtypeOption = Annotated[str, typer.Option("--dtype", rich_help_panel=HOW, help=options.DTYPE.help)]
 
 
@@ -63,6 +79,8 @@ RUNNER: Mapping[str, Any] = {
     ],
     "device": DeviceOption,
     "device_map": DeviceMapOption,
+    "tf32": Tf32Option,
+    "compiled": CompiledOption,
     "workers": Annotated[
         int, _where("--workers", min=1, help="Worker processes that share the cells.")
     ],
@@ -99,6 +117,8 @@ DEFAULTS: Mapping[str, Any] = {
     "output": None,
     "device": "cpu",
     "device_map": "",
+    "tf32": "auto",
+    "compiled": False,
     "workers": 1,
     "engine": "",
     "address": "auto",
@@ -143,8 +163,10 @@ def command(
             planned(job, str(where["device"]))
             return
         from mechassay.cli.execution import execute
+        from mechassay.models.computing import computing
 
-        execute(job, **where)
+        with computing(where.pop("tf32"), compiled=where.pop("compiled")):
+            execute(job, **where)
 
     described = help or inspect.cleandoc(plan.__doc__ or "").split("\n\n")[0]
     run.__doc__ = described.replace("\n", " ")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from mechassay.cli.command import CompiledOption, Tf32Option
 from mechassay.utils.display import counted
 
 
@@ -50,12 +51,15 @@ def run_cells(
     folder: Annotated[Path, typer.Argument(help="A folder with plan.json (--only-plan).")],
     part: Annotated[str, typer.Option("--part", help="3/16: the third of sixteen parts.")] = "1/1",
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")] = "cpu",
+    tf32: Tf32Option = "auto",
+    compiled: CompiledOption = False,
     private_seed: Annotated[
         int | None, typer.Option("--private-seed", help="Seed of the private split; never stored.")
     ] = None,
 ) -> None:
     """Do a part of the cells of a folder, as in an array job; `mechassay report` then shows all."""
     from mechassay.cli.execution import stored_job
+    from mechassay.models.computing import computing
     from mechassay.runs.execute import Here, batches_of, part_of, prepare
 
     secrets = {} if private_seed is None else {"private_seed": private_seed}
@@ -64,7 +68,8 @@ def run_cells(
     every = batches_of(job)
     bench = prepare(job, folder, device=device)
     mine = part_of(every, part)
-    Here().map(job, mine, bench)
+    with computing(tf32, compiled=compiled):
+        Here().map(job, mine, bench)
     failed = [
         failure
         for cells in mine

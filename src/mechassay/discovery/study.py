@@ -391,6 +391,9 @@ class Study:
                 seed=job.seed,
                 progress=progress,
                 checkpoint=checkpoint,
+                spread=self.bench.spread(
+                    self.model_name, dtype=job.dtype, prepend_bos=job.prepend_bos
+                ),
             )
             parts_file.parent.mkdir(parents=True, exist_ok=True)
             in_parts.save(parts_file)

@@ -386,7 +386,7 @@ class _ChangedRun:
             width = 1 if group.last else self.columns
             parts = [self._part(layer, group, slot) for slot in range(3)]
             q, k, v = parts
-            z = decoder.attend(layer, q, k, v, self.ctx)
+            z = decoder.layers[layer].attention.attend(q, k, v, self.ctx)
             z = z - self._repeated(reference.z[:, group.heads, -width:])
             change = decoder.head_outputs(layer, z, group.heads)
             wrote.append((group, change))
@@ -429,7 +429,7 @@ class _ChangedRun:
         begin = self.circuit.contrast.start + self.columns - raw.shape[1]
         ready = raw.transpose(1, 2)
         if number < 2:
-            ready = decoder.rotate(layer, raw, self.ctx, is_key=number == 1, start=begin)
+            ready = attention.rotate(raw, self.ctx, is_key=number == 1, start=begin)
         part[:, slot.places, -raw.shape[1] :] = ready
         return part
 

@@ -114,7 +114,7 @@ def _heads(
         last_only=index + 1 == len(decoder.layers),
     )
     n = q.shape[2]
-    difference = decoder.attend(index, q, k, v, contrast.ctx) - reference.z[:, :, -n:]
+    difference = attention.attend(q, k, v, contrast.ctx) - reference.z[:, :, -n:]
     masked = (attention.out * keep[:, None]).flatten(0, 1)
     wrote = F.linear(difference.transpose(1, 2).flatten(2), masked.t())
     if attention.post_norm is None:
@@ -415,7 +415,7 @@ class _CircuitRun:
             group.slots[0], attention.q, group.heads, old, new, streams[group.last], index
         )
         k, v = self._keys_and_values(index, group, streams)
-        return self.decoder.attend(index, q, k, v, self.contrast.ctx)
+        return attention.attend(q, k, v, self.contrast.ctx)
 
     def _keys_and_values(
         self, index: int, group: HeadGroup, streams: Streams
@@ -470,8 +470,9 @@ class _CircuitRun:
             start = self.start + self.n_columns - raw.shape[1]
             ready = raw.transpose(1, 2)
             if part is None or part[2] != 2:
-                ready = self.decoder.rotate(
-                    index, raw, self.contrast.ctx, is_key=part is not None, start=start
+                attention = self.decoder.layers[index].attention
+                ready = attention.rotate(
+                    raw, self.contrast.ctx, is_key=part is not None, start=start
                 )
             reference[:, places, -raw.shape[1] :] = ready
             if part is not None:

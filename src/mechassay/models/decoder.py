@@ -200,6 +200,66 @@ class Attention:
         """Query heads that share one key/value head."""
         return self.n_heads // self.k.weight.shape[0]
 
+    def rotate(
+        self, raw: Tensor, ctx: Context, *, is_key: bool, start: int = 0
+    ) -> Float[Tensor, "batch heads pos d_head"]:
+        """Projected queries or keys [batch, pos, heads, d_head] after q/k norm and rotary."""
+        norm = self.k_norm if is_key else self.q_norm
+        x = (raw if norm is None else norm(raw)).transpose(1, 2)
+        if self.rotary is None:
+            return x
+        columns = slice(start, start + x.shape[2])
+        cos, sin = (table[:, None, columns] for table in ctx.rotary[self.rotary])
+        width = cos.shape[-1]
+        turned = x[..., :width]
+        if self.interleaved:
+            other = torch.stack((-turned[..., 1::2], turned[..., ::2]), dim=-1).flatten(-2)
+        else:
+            first, second = turned.chunk(2, dim=-1)
+            other = torch.cat((-second, first), dim=-1)
+        turned = turned * cos + other * sin
+        return turned if width == x.shape[-1] else torch.cat((turned, x[..., width:]), dim=-1)
+
+    def attend(
+        self,
+        q: Float[Tensor, "batch heads query d_head"],
+        k: Float[Tensor, "batch kv_heads pos d_head"],
+        v: Float[Tensor, "batch kv_heads pos d_head"],
+        ctx: Context,
+    ) -> Float[Tensor, "batch heads query d_head"]:
+        """Each head's mix of values, for queries of the last columns and keys of all columns."""
+        n_query, n_key = q.shape[2], k.shape[2]
+        mask = ctx.allowed[self.window]
+        if mask is not None:
+            mask = mask[:, :, n_key - n_query :]
+        elif 1 < n_query < n_key:
+            rows = torch.arange(n_key - n_query, n_key, device=q.device)
+            mask = (rows[:, None] >= torch.arange(n_key, device=q.device)[None, :])[None, None]
+        repeats = q.shape[1] // k.shape[1]
+        if repeats > 1:
+            k, v = k.repeat_interleave(repeats, dim=1), v.repeat_interleave(repeats, dim=1)
+        if self.credit is not None:
+            q, k, v = self.credit(q, k, v)
+        if self.softcap is None and self.softmax is None:
+            causal = mask is None and n_query > 1
+            dtype = v.dtype
+            if q.device.type == "cpu":
+                # Of 16 bits, its gradients take seven times as long as those of 32.
+                q, k, v = at_least_fp32(q), at_least_fp32(k), at_least_fp32(v)
+            return F.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, is_causal=causal, scale=self.scale
+            ).to(dtype)
+        scores = q @ k.transpose(2, 3) * self.scale
+        if self.softcap is not None:
+            scores = self.softcap * torch.tanh(scores / self.softcap)
+        if mask is None and n_query > 1:
+            mask = torch.ones(n_query, n_key, dtype=torch.bool, device=q.device)
+            mask = mask.tril(n_key - n_query)
+        if mask is not None:
+            scores = scores.masked_fill(~mask, float("-inf"))
+        softmax = self.softmax or (lambda x: torch.softmax(x, dim=-1))
+        return softmax(at_least_fp32(scores)).to(v.dtype) @ v
+
 
 @dataclass(frozen=True, eq=False)
 class Mlp:
@@ -400,69 +460,6 @@ class Decoder:
         if self.positions is None:
             return embeds
         return embeds + F.embedding(ctx.position_ids[:, start:], self.positions)
-
-    def rotate(
-        self, layer: int, raw: Tensor, ctx: Context, *, is_key: bool, start: int = 0
-    ) -> Float[Tensor, "batch heads pos d_head"]:
-        """Projected queries or keys [batch, pos, heads, d_head] after q/k norm and rotary."""
-        attention = self.layers[layer].attention
-        norm = attention.k_norm if is_key else attention.q_norm
-        x = (raw if norm is None else norm(raw)).transpose(1, 2)
-        if attention.rotary is None:
-            return x
-        columns = slice(start, start + x.shape[2])
-        cos, sin = (table[:, None, columns] for table in ctx.rotary[attention.rotary])
-        width = cos.shape[-1]
-        turned = x[..., :width]
-        if attention.interleaved:
-            other = torch.stack((-turned[..., 1::2], turned[..., ::2]), dim=-1).flatten(-2)
-        else:
-            first, second = turned.chunk(2, dim=-1)
-            other = torch.cat((-second, first), dim=-1)
-        turned = turned * cos + other * sin
-        return turned if width == x.shape[-1] else torch.cat((turned, x[..., width:]), dim=-1)
-
-    def attend(
-        self,
-        layer: int,
-        q: Float[Tensor, "batch heads query d_head"],
-        k: Float[Tensor, "batch kv_heads pos d_head"],
-        v: Float[Tensor, "batch kv_heads pos d_head"],
-        ctx: Context,
-    ) -> Float[Tensor, "batch heads query d_head"]:
-        """Each head's mix of values, for queries of the last columns and keys of all columns."""
-        attention = self.layers[layer].attention
-        n_query, n_key = q.shape[2], k.shape[2]
-        mask = ctx.allowed[attention.window]
-        if mask is not None:
-            mask = mask[:, :, n_key - n_query :]
-        elif 1 < n_query < n_key:
-            rows = torch.arange(n_key - n_query, n_key, device=q.device)
-            mask = (rows[:, None] >= torch.arange(n_key, device=q.device)[None, :])[None, None]
-        repeats = q.shape[1] // k.shape[1]
-        if repeats > 1:
-            k, v = k.repeat_interleave(repeats, dim=1), v.repeat_interleave(repeats, dim=1)
-        if attention.credit is not None:
-            q, k, v = attention.credit(q, k, v)
-        if attention.softcap is None and attention.softmax is None:
-            causal = mask is None and n_query > 1
-            dtype = v.dtype
-            if q.device.type == "cpu":
-                # Of 16 bits, its gradients take seven times as long as those of 32.
-                q, k, v = at_least_fp32(q), at_least_fp32(k), at_least_fp32(v)
-            return F.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, is_causal=causal, scale=attention.scale
-            ).to(dtype)
-        scores = q @ k.transpose(2, 3) * attention.scale
-        if attention.softcap is not None:
-            scores = attention.softcap * torch.tanh(scores / attention.softcap)
-        if mask is None and n_query > 1:
-            mask = torch.ones(n_query, n_key, dtype=torch.bool, device=q.device)
-            mask = mask.tril(n_key - n_query)
-        if mask is not None:
-            scores = scores.masked_fill(~mask, float("-inf"))
-        softmax = attention.softmax or (lambda x: torch.softmax(x, dim=-1))
-        return softmax(at_least_fp32(scores)).to(v.dtype) @ v
 
     def head_outputs(
         self,

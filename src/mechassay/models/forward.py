@@ -107,7 +107,8 @@ def forward(
         keep: filled with a `LayerTrace` of each layer that is run whole, of the edited values.
     """
     for index in range(layer, len(decoder.layers)):
-        post_norm, mlp = decoder.layers[index].attention.post_norm, decoder.layers[index].mlp
+        attention, mlp = decoder.layers[index].attention, decoder.layers[index].mlp
+        post_norm = attention.post_norm
         last = last_only and index + 1 == len(decoder.layers)
         mixed: tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None] | None = None
         if index == layer and at_mlp:
@@ -118,7 +119,7 @@ def forward(
                 decoder, index, x, ctx, start=start, past=past, last_only=last, edit=edit
             )
             z = given("z", index)
-            z = edit("z", index, decoder.attend(index, q, k, v, ctx) if z is None else z)
+            z = edit("z", index, attention.attend(q, k, v, ctx) if z is None else z)
             attended = edit("attended", index, decoder.attention_sum(index, z))
             mixed = (q, k, v, z, None if post_norm is None else attended)
             before = x[:, -1:] if last else x
@@ -161,8 +162,8 @@ def queries_keys_values(
     k = edit("k", layer, attention.k(y))
     v = edit("v", layer, attention.v(y)).transpose(1, 2)
     begin = start + x.shape[1] - q.shape[1]
-    q = decoder.rotate(layer, q, ctx, is_key=False, start=begin)
-    k = decoder.rotate(layer, k, ctx, is_key=True, start=start)
+    q = attention.rotate(q, ctx, is_key=False, start=begin)
+    k = attention.rotate(k, ctx, is_key=True, start=start)
     if start:
         k, v = continued(past[layer].k, k, start), continued(past[layer].v, v, start)
     return q, edit("keys", layer, k), edit("values", layer, v)
@@ -372,20 +373,31 @@ class Contrast:
 
     @staticmethod
     @torch.no_grad()
-    def run(decoder: Decoder, batch: Batch) -> Contrast:
-        """Two forwards, the second only over columns that differ; one where there are constants."""
+    def run(decoder: Decoder, batch: Batch, width: Callable[[int], int] = int) -> Contrast:
+        """Two forwards, the second only over columns that differ; one where there are constants.
+
+        Args:
+            width: how many columns are run where so many differ: as many, or more.
+        """
         ctx = decoder.context(batch.mask)
         clean = trace(decoder, decoder.embed(batch.clean), ctx)
-        return Contrast.beside(decoder, batch, ctx, clean)
+        return Contrast.beside(decoder, batch, ctx, clean, width)
 
     @staticmethod
     @torch.no_grad()
-    def beside(decoder: Decoder, batch: Batch, ctx: Context, clean: Trace) -> Contrast:
+    def beside(
+        decoder: Decoder,
+        batch: Batch,
+        ctx: Context,
+        clean: Trace,
+        width: Callable[[int], int] = int,
+    ) -> Contrast:
         """The contrast with a clean run that is there already."""
         constants = constants_of(batch)
         if constants is not None:
             return Contrast(batch, ctx, 0, clean, constant_trace(decoder, constants, ctx))
-        start = min(batch.first_difference(), batch.n_tokens - 1)
+        differing = max(batch.n_tokens - batch.first_difference(), 1)
+        start = max(batch.n_tokens - width(differing), 0)
         other = trace(
             decoder, decoder.embed(batch.counterfactual[:, start:]), ctx, past=clean, start=start
         )

@@ -29,8 +29,17 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from mechassay.errors import BadUsage, GraphMismatch, one_of
-from mechassay.models.decoder import Attention, Decoder, Mlp, Norm, Projection, Readout
-from mechassay.models.forward import Contrast, continued
+from mechassay.models.computing import compiled
+from mechassay.models.decoder import (
+    Attention,
+    Context,
+    Decoder,
+    Mlp,
+    Norm,
+    Projection,
+    Readout,
+)
+from mechassay.models.forward import Contrast, LayerTrace, continued
 from mechassay.models.model import Model
 
 
@@ -296,7 +305,8 @@ class _MaskedRun:
         else:
             every = self._seen(slice(slots.start, slots.stop + graph.mlp), n_pos)
             *streams, of_mlp = every.split((n_heads, n_heads, n_heads, graph.mlp), dim=1)
-        heads = self._heads_change(index, *streams)
+        runs = reference, self.contrast.clean.layers[index], self.contrast.ctx, self.contrast.start
+        heads = compiled(_heads_change)(self.decoder.layers[index].attention, *runs, *streams)
         mlp, reader = self.decoder.layers[index].mlp, slice(slots.stop, slots.stop + 1)
         if mlp is None or reference.mlp is None:
             self._write(heads, reference.attended)
@@ -306,8 +316,7 @@ class _MaskedRun:
         self._write(heads, reference.attended)
         if not graph.parallel:
             of_mlp = of_mlp + self._seen(reader, n_pos, begin)
-        wrote = mlp(reference.middle[:, None, -n_pos:] + of_mlp)
-        self._write(wrote - reference.mlp[:, None, -n_pos:])
+        self._write(compiled(_mlp_change)(mlp, reference.middle, reference.mlp, of_mlp))
 
     def _seen(
         self, readers: slice, n_pos: int, begin: int = 0
@@ -321,35 +330,43 @@ class _MaskedRun:
     ) -> None:
         self.order = _Write.apply(self.order, change, attended, self.changes)
 
-    def _heads_change(
-        self, index: int, *seen: Float[Tensor, "batch heads _ d_model"]
-    ) -> Float[Tensor, "batch heads queries d_model"]:
-        """What a layer's heads change, by what is added to the streams of queries, keys, values."""
-        decoder, contrast = self.decoder, self.contrast
-        attention, reference = decoder.layers[index].attention, self.reference.layers[index]
-        q_in, k_in, v_in = (reference.before[:, None, -x.shape[2] :] + x for x in seen)
-        q = self._ready(index, attention.q, q_in, is_key=False)
-        k = self._ready(index, attention.k, k_in, is_key=True)
-        v = _project(attention.v, attention.norm(v_in)).transpose(1, 2)
-        if contrast.start:
-            past = contrast.clean.layers[index]
-            k = continued(past.k, k, contrast.start)
-            v = continued(past.v, v, contrast.start)
-        z = decoder.attend(index, q, k, v, contrast.ctx)
-        change = z - reference.z[:, :, -z.shape[2] :]
-        return torch.einsum("bhtk,hkd->bhtd", change, attention.out)
 
-    def _ready(
-        self,
-        index: int,
-        projection: Projection,
-        x: Float[Tensor, "batch heads pos d_model"],
-        *,
-        is_key: bool,
-    ) -> Tensor:
-        start = self.contrast.start + self.columns - x.shape[2]
-        raw = _project(projection, self.decoder.layers[index].attention.norm(x))
-        return self.decoder.rotate(index, raw, self.contrast.ctx, is_key=is_key, start=start)
+def _heads_change(
+    attention: Attention,
+    reference: LayerTrace,
+    clean: LayerTrace,
+    ctx: Context,
+    start: int,
+    of_queries: Float[Tensor, "batch heads queries d_model"],
+    of_keys: Float[Tensor, "batch heads pos d_model"],
+    of_values: Float[Tensor, "batch heads pos d_model"],
+) -> Float[Tensor, "batch heads queries d_model"]:
+    """What a layer's heads change, by what is added to the streams of queries, keys, values."""
+    q_in, k_in, v_in = (
+        reference.before[:, None, -x.shape[2] :] + x for x in (of_queries, of_keys, of_values)
+    )
+    end = start + k_in.shape[2]
+    q = _project(attention.q, attention.norm(q_in))
+    q = attention.rotate(q, ctx, is_key=False, start=end - q_in.shape[2])
+    k = _project(attention.k, attention.norm(k_in))
+    k = attention.rotate(k, ctx, is_key=True, start=start)
+    v = _project(attention.v, attention.norm(v_in)).transpose(1, 2)
+    if start:
+        k, v = continued(clean.k, k, start), continued(clean.v, v, start)
+    z = attention.attend(q, k, v, ctx)
+    change = z - reference.z[:, :, -z.shape[2] :]
+    return torch.einsum("bhtk,hkd->bhtd", change, attention.out)
+
+
+def _mlp_change(
+    mlp: Mlp,
+    read: Float[Tensor, "batch columns d_model"],
+    wrote: Float[Tensor, "batch columns d_model"],
+    added: Float[Tensor, "batch 1 pos d_model"],
+) -> Float[Tensor, "batch 1 pos d_model"]:
+    """What an MLP changes, by what is added to the stream that it read in the reference run."""
+    n_pos = added.shape[2]
+    return mlp(read[:, None, -n_pos:] + added) - wrote[:, None, -n_pos:]
 
 
 def _project(

@@ -313,7 +313,7 @@ class _SuffixRun:
         self, layer: int, part: Layer, past: LayerTrace, *, last: bool
     ) -> Float[Tensor, "tokens heads d_head"]:
         """Each head's mixes at the running tokens; at the last layer, at those that are read."""
-        attention, decoder, stack = part.attention, self.decoder, self.stack
+        attention, stack = part.attention, self.stack
         n, m = self.n_rows, self.n_tokens
         heads, d_head = attention.n_heads, attention.q.weight.shape[1]
         self.cut = last
@@ -321,7 +321,7 @@ class _SuffixRun:
             return self.x.new_empty((0, heads, d_head))
         flat = self._context(slice(0, m))
         y = attention.norm(self.x)
-        k = decoder.rotate(layer, attention.k(y[None]), flat, is_key=True)[0]
+        k = attention.rotate(attention.k(y[None]), flat, is_key=True)[0]
         v = attention.v(y[None])[0].transpose(0, 1)
         row, column = stack.row[:m], stack.column[:m]
         if last and not self.all_read:
@@ -330,7 +330,7 @@ class _SuffixRun:
             if not len(kept):
                 return self.x.new_empty((0, heads, d_head))
             flat = self._context(kept)
-        q = decoder.rotate(layer, attention.q(y[None]), flat, is_key=False)[0]
+        q = attention.rotate(attention.q(y[None]), flat, is_key=False)[0]
         keys, values = (self._with_past(*parts) for parts in ((past.k, k), (past.v, v)))
         ctx = Context(
             self.ctx.position_ids,
@@ -341,11 +341,11 @@ class _SuffixRun:
         width = min(width, self.read) if last else width
         if len(row) == n * width:
             q = q.unflatten(1, (n, width)).transpose(0, 1)
-            return decoder.attend(layer, q, keys, values, ctx).transpose(1, 2).flatten(0, 1)
+            return attention.attend(q, keys, values, ctx).transpose(1, 2).flatten(0, 1)
         column = column - (stack.n_columns - width)
         asked = q.new_zeros((n, width, heads, d_head))
         asked = asked.index_put((row, column), q.transpose(0, 1))
-        mixes = decoder.attend(layer, asked.transpose(1, 2), keys, values, ctx)
+        mixes = attention.attend(asked.transpose(1, 2), keys, values, ctx)
         return mixes.transpose(1, 2)[row, column]
 
     def _with_past(

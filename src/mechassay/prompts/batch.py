@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor
 
@@ -115,21 +116,34 @@ class Batch(OneLine):
             groups=self.groups * times,
         )
 
-    def chunks(self, max_tokens: int) -> Iterator[tuple[list[int], Batch]]:
+    def widened(self, n_tokens: int) -> Batch:
+        """The same pairs with more padding, to so many columns."""
+        n_new = n_tokens - self.n_tokens
+        clean, other, mask = (
+            F.pad(x, (n_new, 0)) for x in (self.clean, self.counterfactual, self.mask)
+        )
+        return replace(self, clean=clean, counterfactual=other, mask=mask)
+
+    def chunks(
+        self, max_tokens: int, width: Callable[[int], int] = int
+    ) -> Iterator[tuple[list[int], Batch]]:
         """Split into batches of at most `max_tokens` columns times rows (always at least one row).
 
         Pairs of similar length come together. Yields the row numbers of a chunk and the chunk.
+
+        Args:
+            width: the columns that so many tokens are padded to.
         """
-        lengths = self.lengths.tolist()
+        lengths = [width(length) for length in self.lengths.tolist()]
         order = sorted(range(len(self)), key=lengths.__getitem__)
         rows: list[int] = []
         for row in order:
             if rows and (len(rows) + 1) * lengths[row] > max_tokens:
-                yield rows, self.select(rows)
+                yield rows, self.select(rows).widened(lengths[rows[-1]])
                 rows = []
             rows.append(row)
         if rows:
-            yield rows, self.select(rows)
+            yield rows, self.select(rows).widened(lengths[rows[-1]])
 
     @staticmethod
     def from_tokens(

@@ -369,6 +369,7 @@ class Provenance(Stored):
     threads: int
     seed: int
     data_hash: str = ""
+    tf32: str = "auto"
 
 
 class Failure(Stored):
@@ -585,7 +586,9 @@ def first_mistake(error: ValidationError) -> str:
     return f"{'.'.join(map(str, first['loc'])) or 'file'}: {text}"
 
 
-def provenance(*, device: str, dtype: str, seed: int, data_hash: str = "") -> Provenance:
+def provenance(
+    *, device: str, dtype: str, seed: int, data_hash: str = "", tf32: str = "auto"
+) -> Provenance:
     """The state of this machine and package now."""
     import torch
 
@@ -602,6 +605,7 @@ def provenance(*, device: str, dtype: str, seed: int, data_hash: str = "") -> Pr
         threads=torch.get_num_threads(),
         seed=seed,
         data_hash=data_hash,
+        tf32=tf32,
     )
 
 

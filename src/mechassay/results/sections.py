@@ -323,6 +323,8 @@ def _facts(record: Record, more: Facets | None) -> dict[str, str]:
         name = f"{role} pairs" if role in ("train", "test") else role
         facts[name] = selection_text(chosen)
     facts |= {**_values_facts(record), **(more(record) if more else {})}
+    tf32 = "" if about.tf32 == "auto" else f"TF32 {about.tf32}"
+    where = (about.device, about.dtype, tf32, f"{about.threads} threads")
     for key, value in record.spent.items():
         if math.isfinite(value):
             facts[key.replace("_", " ")] = f"{value:,.4g}"
@@ -330,7 +332,7 @@ def _facts(record: Record, more: Facets | None) -> dict[str, str]:
         **facts,
         "seed": str(about.seed),
         "data hash": about.data_hash,
-        "device": ", ".join(filter(None, (about.device, about.dtype, f"{about.threads} threads"))),
+        "device": ", ".join(filter(None, where)),
         "machine": about.machine,
         "commit": (about.commit or "not a checkout") + changed,
         "packages": ", ".join(versions),

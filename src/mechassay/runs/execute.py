@@ -17,11 +17,8 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
-import os
-import signal
 import socket
 import sys
-import threading
 import time
 import warnings
 from collections import deque
@@ -39,12 +36,14 @@ import torch
 
 from mechassay import errors
 from mechassay.errors import BadUsage, DiskFull, MechassayError, MissingExtra, first_line
+from mechassay.models.computing import Computing, chosen, computing
 from mechassay.models.model import Model, check_device
 from mechassay.models.sources import check_sources
 from mechassay.results.records import Failure, failure_of
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import Bench, Cell, Results, free_fields, plan_of
 from mechassay.runs.options import check_ranges
+from mechassay.runs.spread import start_worker
 from mechassay.tasks.task import Task
 from mechassay.utils.display import BAR, SILENT, Progress
 
@@ -237,6 +236,9 @@ class CellLimits:
 class Processes:
     """Worker processes on this machine; each takes the next batch when it is done.
 
+    On `cuda` each has a GPU of its own, as far as they reach (`devices_of_workers`). Where there
+    are more workers than batches, the pairs of a cell are spread over several (`runs.spread`).
+
     Attributes:
         limits: of each cell, which then has a process of its own. One that is over a limit, or
             whose process dies, ends as a failure; the others go on, and what is done is kept.
@@ -264,14 +266,15 @@ class Processes:
         if not batches:
             return
         threads = max(1, torch.get_num_threads() // self.workers)
-        start = (bench.folder.path, named_device(bench), threads)
+        devices = devices_of_workers(named_device(bench), self.workers)
+        start = (bench.folder.path, chosen(), threads)
         if self.limits is not None:
             cells = [cell for batch in batches for cell in batch]
-            self._map_limited(job, cells, bench, self.limits, start)
+            self._map_limited(job, cells, bench, self.limits, devices, start)
             return
         for attempt in range(1, TRIES + 1):
             try:
-                self._map_once(job, batches, bench, start)
+                self._map_once(job, batches, bench, devices, start)
             except BrokenProcessPool as error:
                 if attempt == TRIES:
                     raise MechassayError(
@@ -287,14 +290,22 @@ class Processes:
                 return
 
     def _map_once(
-        self, job: Any, batches: Batches, bench: Bench, start: tuple[Path, str, int]
+        self,
+        job: Any,
+        batches: Batches,
+        bench: Bench,
+        devices: Sequence[str],
+        start: tuple[Path, Computing, int],
     ) -> None:
         """Begin all batches."""
         context = multiprocessing.get_context("spawn")
+        n_workers, free = min(self.workers, len(batches)), context.SimpleQueue()
+        for number in range(n_workers):
+            free.put(devices[number::n_workers])
         with (
             bench.progress.track("cells", sum(map(len, batches))) as advance,
             ProcessPoolExecutor(
-                min(self.workers, len(batches)), context, initializer=_start, initargs=start
+                n_workers, context, initializer=_start_with_next, initargs=(free, *start)
             ) as pool,
         ):
             waiting: dict[Future[None], int] = {
@@ -318,26 +329,29 @@ class Processes:
         cells: Sequence[Cell],
         bench: Bench,
         limits: CellLimits,
-        start: tuple[Path, str, int],
+        devices: Sequence[str],
+        start: tuple[Path, Computing, int],
     ) -> None:
-        """Do each cell in a process of its own, `workers` of them at a time."""
+        """Do each cell in a process of its own, one of them at a time for each of the devices."""
         context, waiting = multiprocessing.get_context("spawn"), list(reversed(cells))
-        running: dict[str, tuple[Cell, Any, float]] = {}
+        running: dict[str, tuple[Cell, Any, float, Sequence[str]]] = {}
+        free = list[Sequence[str]]([device] for device in reversed(devices))
         try:
             with bench.progress.track("cells", len(cells)) as advance:
                 while waiting or running:
-                    while waiting and len(running) < self.workers:
-                        cell = waiting.pop()
-                        process = context.Process(target=_alone, args=(job, cell, *start))
+                    while waiting and free:
+                        cell, mine = waiting.pop(), free.pop()
+                        process = context.Process(target=_alone, args=(job, cell, mine, *start))
                         process.start()
-                        running[cell.name] = cell, process, time.monotonic()
+                        running[cell.name] = cell, process, time.monotonic(), mine
                     time.sleep(PAUSE)
-                    for name, (cell, process, began) in list(running.items()):
+                    for name, (cell, process, began, mine) in list(running.items()):
                         if _has_ended(process, began, cell, bench, limits):
                             del running[name]
+                            free.append(mine)
                             advance(1)
         finally:
-            for _, process, _ in running.values():
+            for _, process, *_ in running.values():
                 _kill(process)
 
 
@@ -409,36 +423,38 @@ def named_device(bench: Bench) -> str:
     return bench.device
 
 
-_BENCH: list[Bench] = []
-"""The bench of a worker process: what it holds stays from batch to batch."""
+def devices_of_workers(device: str, n: int) -> list[str]:
+    """A device for each of n workers of this machine: of `cuda`, or `auto`, its GPUs in turn."""
+    n_gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 0
+    return [f"cuda:{number % n_gpus}" if n_gpus else device for number in range(n)]
 
 
-def _start(folder: Path, device: str, threads: int) -> None:
-    # Ctrl-C is for the parent, which ends its workers; a worker whose parent was killed ends too.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    torch.set_num_threads(threads)
-    _BENCH[:] = [Bench(RunFolder(folder), device, SILENT)]
+_WORKER: list[Worker] = []
+"""Of a worker process: what its bench holds stays from batch to batch."""
 
 
-def _alone(job: Any, cell: Cell, folder: Path, device: str, threads: int) -> None:
+def _start_with_next(free: Any, folder: Path, how: Computing, threads: int) -> None:
+    _start(free.get(), folder, how, threads)
+
+
+def _start(devices: Sequence[str], folder: Path, how: Computing, threads: int) -> None:
+    start_worker(threads)
+    _WORKER[:] = [Worker(folder, devices, how)]
+
+
+def _alone(
+    job: Any, cell: Cell, devices: Sequence[str], folder: Path, how: Computing, threads: int
+) -> None:
     """What the process of one cell does."""
-    _start(folder, device, threads)
+    _start(devices, folder, how, threads)
     try:
-        run_cells(job, [cell], _BENCH[0])
+        _WORKER[0].work(job, [cell])
     except DiskFull:
         raise SystemExit(NO_ROOM) from None
 
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
 def _work(job: Any, cells: Sequence[Cell]) -> None:
-    run_cells(job, cells, _BENCH[0])
+    _WORKER[0].work(job, cells)
 
 
 TRIES = 3
@@ -448,14 +464,16 @@ HEARD = 10.0
 
 
 class Worker:
-    """What an actor is: a bench and what it does with it."""
+    """What an actor or a process is: a bench, what it does with it, and how it computes."""
 
-    def __init__(self, folder: Path, device: str) -> None:
-        self.bench = Bench(RunFolder(folder), device, SILENT)
+    def __init__(self, folder: Path, devices: Sequence[str], how: Computing) -> None:
+        self.bench = Bench(RunFolder(folder), devices[0], SILENT, devices=devices)
+        self.how = how
 
     def work(self, job: Any, cells: Sequence[Cell]) -> None:
         """Do a batch; see `run_cells`."""
-        run_cells(job, cells, self.bench)
+        with computing(self.how.tf32, compiled=self.how.compiled):
+            run_cells(job, cells, self.bench)
 
     def ready(self) -> None:
         """Answer: the worker has a place on a node."""
@@ -505,7 +523,7 @@ class Ray:
         idle: list[Any] = []
 
         def start() -> None:
-            worker = actor.remote(folder, device)
+            worker = actor.remote(folder, [device], chosen())
             starting[worker.ready.remote()] = worker
 
         for _ in range(min(self.workers, len(batches))):

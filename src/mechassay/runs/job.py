@@ -28,6 +28,7 @@ import shlex
 import webbrowser
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
@@ -35,6 +36,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 from rich.console import Console
 
 from mechassay.errors import BadFile, BadUsage, MechassayError
+from mechassay.models.computing import chosen
 from mechassay.models.model import Model, load_model
 from mechassay.models.sources import AT, UNTRAINED, split_revision
 from mechassay.results.records import Failure, Provenance, Record, failure_of, page_of, provenance
@@ -42,6 +44,7 @@ from mechassay.results.report import print_report, write_page, write_tables
 from mechassay.runs import JOBS
 from mechassay.runs.folder import DEFINITIONS, RunFolder
 from mechassay.runs.options import Option, options_of
+from mechassay.runs.spread import Spread
 from mechassay.tasks import load_task
 from mechassay.tasks.task import Task
 from mechassay.utils.display import (
@@ -404,6 +407,7 @@ class Bench:
     Args:
         device_map: where modules of models are placed, in place of `device`.
         models, tasks: objects that stand for names of the plan, in this process alone.
+        devices: of the processes that a cell may have parts of it done in.
     """
 
     def __init__(
@@ -415,9 +419,10 @@ class Bench:
         device_map: str = "",
         models: Mapping[str, Model] | None = None,
         tasks: Mapping[str, Task] | None = None,
+        devices: Sequence[str] = (),
     ) -> None:
         self.folder, self.device, self.progress = folder, device, progress
-        self.device_map = device_map
+        self.device_map, self.devices = device_map, tuple(devices)
         self._models, self._tasks = dict(models or {}), dict(tasks or {})
         self._last: tuple[tuple[Any, ...], Model | MechassayError] | None = None
         self._shares, self._shared = "", dict[str, Any]()
@@ -465,6 +470,12 @@ class Bench:
             raise model
         return model
 
+    def spread(self, name: str, *, dtype: str, prepend_bos: bool) -> Spread | None:
+        """Processes with a model by name each, on the worker's devices; None if it has but one."""
+        if len(self.devices) < 2:
+            return None
+        return Spread(self.devices, partial(load_model, name, dtype=dtype, prepend_bos=prepend_bos))
+
     def task(self, name: str) -> Task:
         """A task by name; see `load_task` for errors."""
         return self._tasks[name] if name in self._tasks else load_task(name)
@@ -507,7 +518,8 @@ def shown_model(name: str) -> str:
 def made_by(model: Model, seed: int, data_hash: str) -> Provenance:
     """How a record of a model came about."""
     device, dtype = str(model.device), str(model.dtype).removeprefix("torch.")
-    return provenance(device=device, dtype=dtype, seed=seed, data_hash=data_hash)
+    about = {"device": device, "dtype": dtype, "tf32": chosen().tf32}
+    return provenance(**about, seed=seed, data_hash=data_hash)
 
 
 MANY = 1_000

@@ -25,8 +25,7 @@ values as past: before it, activations are equal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -35,6 +34,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from mechassay.models.computing import products_of_changes
 from mechassay.models.decoder import (
     Context,
     Decoder,
@@ -346,20 +346,6 @@ def contracted_bytes(decoder: Decoder, times: int) -> int:
     return vectors * decoder.d_model * 4 * (times if decoder.has_post_norm else 1)
 
 
-@contextmanager
-def _products_as_precise_as(model: Model) -> Iterator[None]:
-    """On a GPU, products of fp32 tensors of a model in half precision are in TF32, which has more
-    bits than the model (10 against 7 in bf16) and is summed in fp32; in fp32 they stay exact.
-    """
-    before = torch.get_float32_matmul_precision()
-    if model.device.type == "cuda" and model.dtype in (torch.bfloat16, torch.float16):
-        torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 @torch.no_grad()
 def contract(
     model: Model,
@@ -377,7 +363,7 @@ def contract(
     keep_steps = decoder.has_post_norm
     n_tokens = contrast.other.embed.shape[0] * gradients.columns
     size = max(1, _contraction_bytes(model.device) // contracted_bytes(decoder, gradients.times))
-    with _products_as_precise_as(model):
+    with products_of_changes(model.device, model.dtype):
         for begin in range(0, n_tokens, size):
             block = slice(begin, min(begin + size, n_tokens))
             _contract_block(model, contrast, gradients, into, block, keep_steps, writers)

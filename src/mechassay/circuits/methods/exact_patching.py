@@ -495,7 +495,7 @@ def _into_heads(
     old_k, old_v = (x.repeat(times, 1, 1, 1) for x in (clean.k, clean.v))
     effects = changes.new_zeros((times, 3, n_heads), dtype=run.model.accumulator)
     for slot, parts in enumerate(((q, old_k, old_v), (old_q, k, old_v), (old_q, old_k, v))):
-        z = decoder.attend(layer, *parts, ctx) - old_z
+        z = decoder.layers[layer].attention.attend(*parts, ctx) - old_z
         # [heads, writers, batch, pos, d_model]
         wrote = decoder.head_outputs(layer, z).unflatten(1, (times, -1))
         for head in range(n_heads):

@@ -36,6 +36,7 @@ from torch import Tensor
 from mechassay.circuits.methods.method import check_gradients, provenance_of, seeded
 from mechassay.circuits.scores import EdgeScores, NodeScores
 from mechassay.errors import BadUsage, NonFinite
+from mechassay.models.computing import bucket
 from mechassay.models.decoder import Decoder, Readout
 from mechassay.models.forward import Contrast, constants_of
 from mechassay.models.gradients import masked_readout
@@ -333,9 +334,9 @@ def _masked_runs(
 ) -> Iterator[tuple[list[int], list[int], Tensor, Callable[[Tensor], Tensor]]]:
     """Rows of examples, places and values of one mask each, and a mask's loss per example."""
     decoder = model.decoder
-    for chosen, chunk in batch.select(wanted).chunks(budget):
+    for chosen, chunk in batch.select(wanted).chunks(budget, bucket):
         rows = [wanted[row] for row in chosen]
-        contrast = Contrast.run(decoder, chunk)
+        contrast = Contrast.run(decoder, chunk, bucket)
         examples = _MaskedExamples(decoder, objective, chunk, contrast)
         for sample in range(method.samples):
             places = [sample * len(batch) + row for row in rows] if method.per_example else [sample]
