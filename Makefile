@@ -15,7 +15,8 @@ FEW := --train-at 2 --train-limit 48 --validation-limit 24 --limit 48
 HEADS := -t ioi --train-limit 64 --validation-limit 32 --limit 64 -f dbm+pca
 VARIABLE_TRUTHS := truth-addition-trained truth-ioi-trained truth-greater-than-trained truth-mcqa-trained
 CAUSALGYM_NEEDS := numpy==1.26.4 pandas==2.2.2 pyvene==0.1.6 scikit_learn==1.5.2 scipy==1.13.1 tqdm==4.66.6 transformers==4.46.2 safetensors
-PEERS := transformer-lens==4.3.0 nnsight==0.8.1
+PEERS := transformer-lens==4.3.0 nnsight==0.8.1 pyvene==0.1.8
+PEER_NAMES := $(foreach package,$(PEERS),$(firstword $(subst =, ,$(package)))) $(if $(EAP_IG),eap-ig)
 STUDIES := robust measure-trial gym-neox chance which-metric variance
 STUDY := $(filter $(STUDIES),$(or $(NAME),$(MAKECMDGOALS)))
 GYM := -t agr_sv_num_pp -t agr_refl_num_pp -t garden_npz_v-trans -t gss_subord -t cleft --train-limit 100 --validation-limit 40 --limit 40 --dtype bfloat16
@@ -100,13 +101,15 @@ bench: venv ## Print the benchmark tables, for GPT-2 small's shape and SmolLM2-1
 	@$(BIN)/python benchmarks/interventions.py
 	@$(BIN)/python benchmarks/saes.py
 
-bench-peers: venv ## Print what activation patching costs here and in two other packages, each in an environment of its own.
+bench-peers: venv ## Print what patching costs here and in three other packages, each in an environment of its own; with EAP_IG=path to a checkout, scores of edges too.
+	@test -z "$(EAP_IG)" || test -f "$(EAP_IG)/src/eap/attribute.py" || { echo "$(EAP_IG) is no checkout of the public EAP-IG code: it has no src/eap/attribute.py."; exit 2; }
 	@$(BIN)/mechassay models fetch $(MODEL)
 	@for package in $(PEERS); do \
 		$(BIN)/uv venv -q --clear --python $(BIN)/python .venv-$${package%%=*} && \
 		UV_FIND_LINKS="$$PIP_FIND_LINKS" $(BIN)/uv pip install -q --python .venv-$${package%%=*}/bin/python "$$(grep '^torch==' constraints.txt)" $$package accelerate || exit 1; \
 	done
-	@$(BIN)/python benchmarks/peers.py --model $(MODEL) --python $(foreach package,$(PEERS),$(firstword $(subst =, ,$(package)))=.venv-$(firstword $(subst =, ,$(package)))/bin/python)
+	@test -z "$(EAP_IG)" || { $(BIN)/uv venv -q --clear --python $(BIN)/python .venv-eap-ig && UV_FIND_LINKS="$$PIP_FIND_LINKS" $(BIN)/uv pip install -q --python .venv-eap-ig/bin/python "$$(grep '^torch==' constraints.txt)" "$(EAP_IG)" transformer-lens==3.9.0; }
+	@$(BIN)/python benchmarks/peers.py --model $(MODEL) --python $(foreach name,$(PEER_NAMES),$(name)=.venv-$(name)/bin/python)
 
 bench-pyvene: venv ## Print the benchmark of interventions beside pyvene's, in an environment of its own.
 	@$(BIN)/uv venv -q --clear --python $(BIN)/python .venv-pyvene

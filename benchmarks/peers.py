@@ -1,13 +1,19 @@
-"""Activation patching in other packages: CPU seconds, memory and lines of the same job.
+"""Two jobs in other packages: CPU seconds, memory and lines of the same job.
 
-    make bench-peers
+    make bench-peers [EAP_IG=path]
 
-The job: which layer carries the answer, on six IOI pairs of SmolLM2-135M with prompts of equal
-length; 1 is the clean run's logit difference and 0 the counterfactual's. mechassay makes the whole
-map, all layers and all tokens. The others run the cells of two tokens, the first that differs and
-the last one, in a loop as their documentation has it; a whole map has as many cells as layers and
-tokens. All get token ids, so that no tokenizer adds anything. Each runs in a process of its own,
-on one thread, in an environment with the package alone, and maps must agree to 1e-3.
+Six IOI pairs of SmolLM2-135M, with prompts of equal length. Each package runs in a process of its
+own, on one thread, in an environment with the package alone, and numbers must agree to 1e-3.
+
+Layers: which layer carries the answer; 1 is the clean run's logit difference and 0 the
+counterfactual's. mechassay makes the whole map, all layers and all tokens. The others run the cells
+of two tokens, the first that differs and the last one, in a loop as their documentation has it; a
+whole map has as many cells as layers and tokens. All get token ids, so that no tokenizer adds any.
+
+Edges: scores of all edges by integrated gradients, and the logit difference that circuits of three
+sizes keep, pair by pair. EAP-IG gets texts, and prepends a token to each; so does mechassay here.
+Its code is not on PyPI, so its checkout is named. It makes its scores on a GPU, whatever the
+model's device is; here such tensors are made on the CPU.
 """
 
 from __future__ import annotations
@@ -25,7 +31,7 @@ import numpy as np
 
 
 # --8<-- [start:mechassay]
-def by_mechassay(folder: str, job: dict[str, Any], begin: Callable[[], None]) -> Any:
+def layers_by_mechassay(folder: str, job: dict[str, Any], begin: Callable[[], None]) -> Any:
     """The whole map, at the two tokens."""
     import mechassay as ma
 
@@ -40,7 +46,7 @@ def by_mechassay(folder: str, job: dict[str, Any], begin: Callable[[], None]) ->
 
 
 # --8<-- [start:transformer-lens]
-def by_transformer_lens(folder: str, job: dict[str, Any], begin: Callable[[], None]) -> Any:
+def layers_by_transformer_lens(folder: str, job: dict[str, Any], begin: Callable[[], None]) -> Any:
     """A run for each cell."""
     import torch
     from transformer_lens.model_bridge import TransformerBridge
@@ -74,7 +80,7 @@ def by_transformer_lens(folder: str, job: dict[str, Any], begin: Callable[[], No
 
 
 # --8<-- [start:nnsight]
-def by_nnsight(folder: str, job: dict[str, Any], begin: Callable[[], None]) -> Any:
+def layers_by_nnsight(folder: str, job: dict[str, Any], begin: Callable[[], None]) -> Any:
     """A trace for each cell."""
     import torch
     from nnsight import TransformersModel
@@ -110,11 +116,98 @@ def by_nnsight(folder: str, job: dict[str, Any], begin: Callable[[], None]) -> A
 # --8<-- [end:nnsight]
 
 
-BY: dict[str, Callable[[str, dict[str, Any], Callable[[], None]], Any]] = {
-    "mechassay": by_mechassay,
-    "transformer-lens": by_transformer_lens,
-    "nnsight": by_nnsight,
+# --8<-- [start:pyvene]
+def layers_by_pyvene(folder: str, job: dict[str, Any], begin: Callable[[], None]) -> Any:
+    """An intervenable model for each layer, a call for each cell."""
+    import pyvene
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    begin()
+    clean, other, right, wrong = (torch.tensor(ids) for ids in job["pairs"].values())
+    base, source = {"input_ids": other}, {"input_ids": clean}
+
+    def difference(logits):
+        last = logits[:, -1]
+        return (last.gather(1, right[:, None]) - last.gather(1, wrong[:, None])).mean()
+
+    with torch.no_grad():
+        top, bottom = difference(model(**source).logits), difference(model(**base).logits)
+        effects = torch.zeros(len(model.model.layers), len(job["tokens"]))
+        for layer in range(len(effects)):
+            place = {"layer": layer, "component": "block_output"}
+            patched = pyvene.IntervenableModel(place, model)
+            for number, token in enumerate(job["tokens"]):
+                _, out = patched(base, [source], {"sources->base": token})
+                effects[layer, number] = (difference(out.logits) - bottom) / (top - bottom)
+    return effects
+
+
+# --8<-- [end:pyvene]
+
+
+# --8<-- [start:edges-mechassay]
+def edges_by_mechassay(folder: str, job: dict[str, Any], begin: Callable[[], None]) -> Any:
+    """Scores, and circuits of some sizes."""
+    import mechassay as ma
+
+    model = ma.load_model(folder, prepend_bos=True)
+    begin()
+    pairs = [ma.Pair.from_dict(pair) for pair in job["texts"]]
+    scores = ma.circuits.EAPIGInputs(steps=5).score(model, pairs, objective="logit_diff")
+    circuits = [scores.top(size, by="magnitude") for size in job["sizes"]]
+    return scores.values[model.graph.legal], ma.circuits.evaluate(model, circuits, pairs)
+
+
+# --8<-- [end:edges-mechassay]
+
+
+# --8<-- [start:edges-eap-ig]
+def edges_by_eap_ig(folder: str, job: dict[str, Any], begin: Callable[[], None]) -> Any:
+    """Scores, and circuits of some sizes."""
+    import torch
+    from eap.attribute import attribute
+    from eap.evaluate import evaluate_graph
+    from eap.graph import Graph
+    from transformer_lens import HookedTransformer, loading_from_pretrained
+
+    loading_from_pretrained.OFFICIAL_MODEL_NAMES.append(folder)  # it knows no other folders
+    model = HookedTransformer.from_pretrained_no_processing(folder, device="cpu")
+    for setting in ("use_attn_result", "use_split_qkv_input", "use_hook_mlp_in"):
+        setattr(model.cfg, setting, True)
+    model.cfg.ungroup_grouped_query_attention = True
+    begin()
+    prompts = [[pair[key] for pair in job["texts"]] for key in ("clean", "counterfactual")]
+    tokens = torch.tensor([job["pairs"]["answers"], job["pairs"]["foils"]]).T
+    loader = [(*prompts, tokens)]
+
+    def differences(logits, clean_logits, lengths, labels):
+        last = logits[torch.arange(len(logits)), lengths - 1].gather(1, labels)
+        return last[:, 0] - last[:, 1]
+
+    def loss(*values):
+        return -differences(*values).sum()  # they divide by the number of pairs
+
+    graph, kept = Graph.from_model(model), []
+    attribute(model, graph, loader, loss, "EAP-IG-inputs", ig_steps=5, quiet=True)
+    for size in job["sizes"]:
+        graph.apply_topn(size, absolute=True)
+        kept.append(evaluate_graph(model, graph, loader, differences, quiet=True))
+    return graph.scores[graph.real_edge_mask], torch.stack(kept)
+
+
+# --8<-- [end:edges-eap-ig]
+
+
+Run = Callable[[str, dict[str, Any], Callable[[], None]], Any]
+LAYERS: dict[str, Run] = {
+    "mechassay": layers_by_mechassay,
+    "transformer-lens": layers_by_transformer_lens,
+    "nnsight": layers_by_nnsight,
+    "pyvene": layers_by_pyvene,
 }
+EDGES: dict[str, Run] = {"mechassay": edges_by_mechassay, "eap-ig": edges_by_eap_ig}
 
 
 def cpu_seconds() -> float:
@@ -124,16 +217,23 @@ def cpu_seconds() -> float:
 
 
 def make_job(folder: str, n_pairs: int = 6) -> dict[str, Any]:
-    """Token ids of pairs whose prompts have one length, and the two tokens that are patched."""
+    """Pairs whose prompts have one length, as texts and as token ids; the two tokens that are
+    patched, and the sizes of circuits.
+    """
     import mechassay as ma
 
     model, task = ma.load_model(folder), ma.load_task("ioi")
-    batch = model.batch(task.pairs("test", model, limit=100))
+    drawn = list(task.pairs("test", model, limit=100))
+    batch = model.batch(drawn)
     length = int(batch.lengths.mode().values)
-    pairs = batch.select((batch.lengths == length).nonzero()[:n_pairs, 0].tolist())
+    rows = (batch.lengths == length).nonzero()[:n_pairs, 0].tolist()
+    pairs = batch.select(rows)
+    by_id = {pair.id: pair for pair in drawn}
     return {
         "tokens": [pairs.first_difference(), length - 1],
         "cells": model.graph.n_layers * length,
+        "sizes": [100, 1000, 10_000],
+        "texts": [by_id[name].as_dict() for name in pairs.ids],
         "pairs": {
             "clean": pairs.clean.tolist(),
             "counterfactual": pairs.counterfactual.tolist(),
@@ -143,53 +243,82 @@ def make_job(folder: str, n_pairs: int = 6) -> dict[str, Any]:
     }
 
 
-def run(package: str, folder: str, job: dict[str, Any]) -> None:
-    """Run one package's job in this process; print its result and what it took as JSON."""
+def run(by: Run, folder: str, job: dict[str, Any]) -> None:
+    """Run one package's job in this process; print its results and what it took as JSON."""
     import torch
 
     torch.set_num_threads(1)
+    zeros = torch.zeros
+
+    # EAP-IG asks for "cuda" by name.
+    def zeros_on_cpu(*shape: Any, **options: Any) -> Any:
+        return zeros(*shape, **(options | {"device": "cpu"}))
+
+    torch.zeros = zeros_on_cpu
     loaded: list[float] = []
-    effects = np.asarray(
-        BY[package](folder, job, lambda: loaded.append(cpu_seconds())), dtype=float
-    )
+    result = by(folder, job, lambda: loaded.append(cpu_seconds()))
     seconds = cpu_seconds() - loaded[0]
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(json.dumps([seconds, memory, np.asarray(effects, dtype=float).tolist()]))
+    results = [
+        np.asarray(values, dtype=float).tolist()
+        for values in (result if isinstance(result, tuple) else (result,))
+    ]
+    print(json.dumps([seconds, memory, results]))
+
+
+def print_table(jobs: dict[str, Run], pythons: dict[str, str], folder: str, whole: bool) -> None:
+    """Run a job in the environment of each package that has it, and print a row for each.
+
+    Args:
+        whole: the job is a map, and the others run only some of its cells.
+    """
+    job = make_job(folder)
+    n_run = len(job["tokens"]) * job["cells"] // len(job["pairs"]["clean"][0])
+    middle = " cells | CPU s | CPU s of the whole map |" if whole else " CPU s |"
+    print(f"| package | lines |{middle} memory | difference |")
+    print("|---" * (7 if whole else 5) + "|")
+    ours: list[np.ndarray] | None = None
+    for package, by in jobs.items():
+        if package not in pythons:
+            continue
+        command = [pythons[package], __file__, "--model", folder, "--run", by.__name__]
+        done = subprocess.run(
+            command, input=json.dumps(job), stdout=subprocess.PIPE, text=True, check=True
+        )
+        seconds, memory, plain = json.loads(done.stdout.splitlines()[-1])
+        results = [np.asarray(values) for values in plain]
+        cells = job["cells"] if ours is None else n_run
+        ours = results if ours is None else ours
+        lines = len(inspect.getsource(by).splitlines()) - 2
+        middle = f" {cells} | {seconds:.1f} | {seconds * job['cells'] / cells:.0f} |"
+        if not whole:
+            middle = f" {seconds:.1f} |"
+        agree = " and ".join(
+            f"{np.abs(a - b).max():.0e} of {np.abs(b).max():.2g}"
+            for a, b in zip(results, ours, strict=True)
+        )
+        print(f"| {package} | {lines} |{middle} {memory:.1f} GB | {agree} |", flush=True)
 
 
 def main() -> None:
-    """Run the job in each environment, and print the table."""
+    """Run the jobs in each environment, and print their tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", required=True, help="a folder, or a packaged model")
     parser.add_argument("--python", nargs="*", default=[], help="PACKAGE=PYTHON of each other one")
     parser.add_argument("--run", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.run:
-        run(options.run, options.model, json.load(sys.stdin))
+        by = {by.__name__: by for by in (*LAYERS.values(), *EDGES.values())}[options.run]
+        run(by, options.model, json.load(sys.stdin))
         return
     from mechassay.models.sources import find_source
 
     folder = find_source(options.model).location
-    job = make_job(folder)
-    n_run = len(job["tokens"]) * job["cells"] // len(job["pairs"]["clean"][0])
-    ours: np.ndarray | None = None
-    print("| package | lines | cells | CPU s | CPU s of the whole map | memory | difference |")
-    print("|---|---|---|---|---|---|---|")
-    for package, python in [("mechassay", sys.executable), *(x.split("=") for x in options.python)]:
-        command = [python, __file__, "--model", folder, "--run", package]
-        done = subprocess.run(
-            command, input=json.dumps(job), stdout=subprocess.PIPE, text=True, check=True
-        )
-        seconds, memory, effects = json.loads(done.stdout.splitlines()[-1])
-        cells = job["cells"] if ours is None else n_run
-        ours = np.asarray(effects) if ours is None else ours
-        difference = np.abs(np.asarray(effects) - ours).max()
-        lines = len(inspect.getsource(BY[package]).splitlines()) - 2
-        whole = seconds * job["cells"] / cells
-        print(
-            f"| {package} | {lines} | {cells} | {seconds:.1f} | {whole:.0f} | {memory:.1f} GB"
-            f" | {difference:.0e} |"
-        )
+    pythons = {"mechassay": sys.executable} | dict(x.split("=") for x in options.python)
+    print("Which layer carries the answer?\n")
+    print_table(LAYERS, pythons, folder, whole=True)
+    print("\nWhich edges carry the answer, and what do circuits of them keep?\n")
+    print_table(EDGES, pythons, folder, whole=False)
 
 
 if __name__ == "__main__":

@@ -82,8 +82,8 @@ def verified(blueprint: Blueprint, folder: Path) -> dict[str, Verification]:
         say(f"{blueprint.task.name:30} {told(ablation, done)}")
         if not done.holds:
             sys.exit(
-                f"The claim does not hold: {done.claimed.names()} claimed, {done.found.names()}"
-                " found."
+                f"The claim does not hold: {done.claimed.names()} claimed, the effects of"
+                f" {done.recovered.names()} stand above the gap."
             )
         found[ablation] = done
     return found

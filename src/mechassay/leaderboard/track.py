@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
@@ -604,22 +604,6 @@ class BoardTrack(Stored):
         return MIBBoard(
             {name: replace(about, models=evaluated[name]) for name, about in tasks.items()}, models
         )
-
-    def adversarial_jobs(
-        self, folder: Path, circuits: Iterable[tuple[str, str, str]]
-    ) -> list[AdversarialJob]:
-        """The jobs that evaluate circuits adversarially, of those that the track says.
-
-        Args:
-            circuits: path in the folder, model and task of each.
-        """
-        return [
-            self.adversarial.job(
-                folder / path, self.loaded_from(model), task, self.dtype, self.seed
-            )
-            for path, model, task in circuits
-            if self.has_adversarial(model, task)
-        ]
 
     def has_adversarial(self, model: str, task: str) -> bool:
         """Whether circuits of a model on a task are evaluated adversarially too."""
