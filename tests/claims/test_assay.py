@@ -40,8 +40,6 @@ from mechassay.runs.execute import prepare
 from mechassay.truth.ground_truth import load_truth
 from mechassay.utils.display import SILENT
 
-pytestmark = pytest.mark.usefixtures("undrawn_charts")
-
 RUBRIC = load_rubric()
 SMALL = AssaySettings(limit=24, train_limit=24, grid=6)
 PREDICTION = {"measure": "circuit", "direction": "above", "threshold": 0.7}

@@ -23,8 +23,6 @@ from mechassay.runs.folder import RunFolder
 from mechassay.testing.checks import numbers
 from mechassay.utils.display import SILENT
 
-pytestmark = pytest.mark.usefixtures("undrawn_charts")
-
 JOB = CircuitsJob(
     ("truth-ioi",),
     methods=("eap",),

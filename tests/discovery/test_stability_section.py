@@ -29,8 +29,6 @@ from mechassay.runs.job import Results
 from mechassay.tasks import load_task
 from mechassay.utils.display import SILENT
 
-pytestmark = pytest.mark.usefixtures("undrawn_charts")
-
 TRUTH = "truth-ioi-trained"
 JOB = CircuitsJob(
     (TRUTH,),

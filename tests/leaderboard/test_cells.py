@@ -32,8 +32,6 @@ from mechassay.results.records import Measure, Record, Spec, Table, provenance
 from mechassay.stats.distribution import Design
 from mechassay.utils.display import SILENT
 
-pytestmark = pytest.mark.usefixtures("undrawn_charts")
-
 RULES = board_rules()["circuits"]
 
 

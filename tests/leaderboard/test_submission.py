@@ -31,8 +31,6 @@ from mechassay.utils.display import SILENT
 from mechassay.utils.files import Problem, Problems
 from mechassay.variables.jobs import AlignmentsJob
 
-pytestmark = pytest.mark.usefixtures("undrawn_charts")
-
 IOI, TRAINED = "truth-ioi", "truth-ioi-trained"
 TRACK = BoardTrack(
     models={

@@ -55,8 +55,6 @@ from mechassay.utils.display import SILENT
 from mechassay.utils.files import folder_hash
 from mechassay.variables.mib_format import MIB_BOARD
 
-pytestmark = pytest.mark.usefixtures("undrawn_charts")
-
 TRACK = BoardTrack(
     models={
         "small": EvaluatedModel(

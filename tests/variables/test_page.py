@@ -21,8 +21,7 @@ from mechassay.utils.display import SILENT
 from mechassay.variables.page import VariablesPage
 from mechassay.variables.verdicts import verdict_of
 
-pytestmark = pytest.mark.usefixtures("undrawn_charts")
-
+STARTED = time.perf_counter()
 JOB = replace(
     SMALL_JOBS["variables"],
     models=("truth-ioi-trained",),

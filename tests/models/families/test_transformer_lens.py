@@ -29,8 +29,6 @@ from mechassay.runs.folder import RunFolder
 from mechassay.testing.tiny import token_pairs, with_words, write_attn_only, write_interpbench
 from mechassay.utils.display import SILENT
 
-pytestmark = pytest.mark.usefixtures("undrawn_charts")
-
 HUB_ID = "NeelNanda/Attn_Only_4L512W_C4_Code"
 
 
