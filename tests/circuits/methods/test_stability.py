@@ -183,6 +183,15 @@ class TestKnownAnswers:
 
 
 @settings(max_examples=5)
+def test_a_part_counts_by_its_pairs_in_a_half() -> None:
+    """One part of a million pairs ranks edge 0 first, the others, of one pair each, edge 1."""
+    parts = np.zeros((8, GRAPH.n_edges))
+    parts[0, 0], parts[1:, 1] = 2.0, 1.0
+    n_pairs = [10**6] + [1] * 7
+    (row,) = rows(made(parts, n_pairs), fractions=(1 / GRAPH.n_edges,), n_splits=4)
+    assert row["size"] == 1 and row["jaccard"] == 0.0
+
+
 @given(st.integers(0, 2**31), st.integers(-9, 9))
 def test_scale_changes_nothing(seed: int, power: int) -> None:
     parts = np.random.default_rng(seed).normal(size=(8, GRAPH.n_edges)).astype(np.float32)
