@@ -100,7 +100,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     cases: dict[object, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("few") is not None and "slow" not in item.keywords:
+        if item.get_closest_marker("few") and not {"slow", "guard"} & set(item.keywords):
             cases.setdefault(getattr(item, "function", item), []).append(item)
     for own in cases.values():
         mark = own[0].get_closest_marker("few")

@@ -436,6 +436,7 @@ def test_a_missing_package_is_named_before_the_first_step(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_the_whole_model_is_called_so_and_a_failed_step_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -135,6 +135,7 @@ def job(out: Path, **changes: Any) -> Record:
     settings: dict[str, Any] = {
         "models": ("truth-previous-token",),
         "methods": ("eap",),
+        "random_rankings": 5,
         **changes,
     }
     (record,) = run(CircuitsJob(**settings, train_limit=6, test_limit=8), out).records

@@ -69,6 +69,7 @@ def rows(scored: PartScores, by: str = "magnitude", **asked: Any) -> list[dict[s
     return [dict(row) for row in stability.rows if row["ranking"] == by]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "method",
     [
@@ -182,7 +183,6 @@ class TestKnownAnswers:
         assert row["n_stable"] == 1 and row["jaccard_chance"] == pytest.approx(2 / (2 * n - 2))
 
 
-@settings(max_examples=5)
 def test_a_part_counts_by_its_pairs_in_a_half() -> None:
     """One part of a million pairs ranks edge 0 first, the others, of one pair each, edge 1."""
     parts = np.zeros((8, GRAPH.n_edges))
@@ -192,6 +192,7 @@ def test_a_part_counts_by_its_pairs_in_a_half() -> None:
     assert row["size"] == 1 and row["jaccard"] == 0.0
 
 
+@settings(max_examples=5)
 @given(st.integers(0, 2**31), st.integers(-9, 9))
 def test_scale_changes_nothing(seed: int, power: int) -> None:
     parts = np.random.default_rng(seed).normal(size=(8, GRAPH.n_edges)).astype(np.float32)

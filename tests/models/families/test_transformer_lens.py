@@ -155,6 +155,7 @@ def test_with_mlps_logits_are_those_of_the_definition(
     assert model.family == "transformer-lens" and model.graph.mlp
 
 
+@pytest.mark.slow
 def test_interpbench_is_read_by_its_layout(tmp_path: Path) -> None:
     """Its sizes are known, its circuit is that of its graph file, and its pickle stays closed."""
     folder = tmp_path / "interpbench"
