@@ -99,7 +99,7 @@ def test_groups_of_copies_of_whole_examples_sum_to_all_copies() -> None:
         torch.testing.assert_close(found, own, rtol=0, atol=1e-10 * float(own.abs().max()))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("rules", ["gim", "attnlrp", "relp"])
 def test_other_rules_of_the_backward_pass(rules: str) -> None:
     """Their attention keeps patterns, and gradients of keys and values are scaled."""
