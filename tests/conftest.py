@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 # Before transformers is imported anywhere, which reads it once.
@@ -70,9 +69,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     return ByFile(config, log)
 
 
-def pytest_runtest_setup() -> None:
-    """Shapes are checked anew in each test."""
+_drawing: dict[str, Any] = {}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Shapes are checked anew in each test. Charts of pages are empty, but with `--all` and in
+    tests marked `charts`: drawing takes half the time of a small run, which seldom is about them.
+    """
     check_again()
+    if plots := sys.modules.get("mechassay.results.plots"):
+        _drawing.setdefault("svg", plots.svg)
+        drawn = item.config.getoption("--all") or {"charts", "web"} & set(item.keywords)
+        vars(plots)["svg"] = _drawing["svg"] if drawn else lambda figure: "<svg></svg>"
 
 
 def pytest_collection_finish() -> None:
@@ -91,7 +100,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     cases: dict[object, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("few") is not None and "slow" not in item.keywords:
+        if item.get_closest_marker("few") and not {"slow", "guard"} & set(item.keywords):
             cases.setdefault(getattr(item, "function", item), []).append(item)
     for own in cases.values():
         mark = own[0].get_closest_marker("few")
@@ -113,13 +122,3 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for mark, reason in left_out.items():
             if reason and mark in item.keywords:
                 item.add_marker(pytest.mark.skip(reason=reason))
-
-
-@pytest.fixture(scope="module")
-def undrawn_charts() -> Iterator[None]:
-    """Charts of pages are empty: drawing them takes a sixth of the time of a small run, and tests
-    of runs do not look at them.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mechassay.results.plots.svg", lambda figure: "<svg></svg>")
-        yield

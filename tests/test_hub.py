@@ -26,7 +26,12 @@ from mechassay.results.records import Check, Record
 from mechassay.variables.alignment import VariableAlignment
 
 JOB = ma.CircuitsJob(
-    models=("truth-ioi",), methods=("eap", "random"), train_limit=4, test_limit=20, metrics=()
+    models=("truth-ioi",),
+    methods=("eap", "random"),
+    train_limit=4,
+    test_limit=20,
+    metrics=(),
+    random_rankings=5,
 )
 
 

@@ -56,8 +56,6 @@ from mechassay.testing.tiny import with_words
 from mechassay.truth.ground_truth import load_truth
 from mechassay.utils.display import SILENT
 
-pytestmark = pytest.mark.usefixtures("undrawn_charts")
-
 
 @pytest.fixture(scope="module")
 def model() -> Model:

@@ -97,7 +97,7 @@ def _true(name: str, variable: str, part: str) -> tuple[Site, ...]:
     return true_sites(name, variable, part)  # pyright: ignore[reportArgumentType] - one of parts
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_known_sites_hold_on_other_prompts(name: str) -> None:
     found = verify_sites(truth_of(name), split="validation", seed=3, limit=40)

@@ -175,6 +175,7 @@ SLOW: dict[str, dict[str, Slow]] = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("task", sorted(TASKS))
 def test_labels_are_those_of_a_slow_reading_of_the_text(task: str) -> None:
     examples = TASKS[task].examples("validation", limit=150)
@@ -195,6 +196,7 @@ def test_labels_are_those_of_a_slow_reading_of_the_text(task: str) -> None:
         assert all(of == own[id.partition("/")[0]] for id, of in bases.items())
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("task", sorted(TASKS))
 def test_a_wrong_hypothesis_is_one_of_another_model_and_can_be_told(task: str) -> None:
     found = hypotheses(task)

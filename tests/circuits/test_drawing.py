@@ -178,6 +178,21 @@ def test_numbers_are_finite_and_inside(
         assert min(numbers[1::2]) >= 0 and max(numbers[1::2]) <= height
 
 
+def test_the_legend_is_inside_and_rows_of_one_layer_stand_closer(parse: Parse) -> None:
+    names = ["input->a0.h0<q>", "a0.h0->m0", "m0->a1.h0<q>", "a1.h0->logits"]
+    root = parse(draw_circuit(None, Circuit.from_names(Graph(2, 2), names)))
+    bottom = float(root.get("height", "nan"))
+    assert all(float(text.get("y", "nan")) < bottom - 10 for text in root.iter(f"{SVG}text"))
+    nodes = [group for group in root.iter(f"{SVG}g") if group.get("class") == "node"]
+    y = {
+        str(group.findtext(f"{SVG}title")).split(":")[0]: float(text.get("y", "nan"))
+        for group in nodes
+        if (text := group.find(f"{SVG}text")) is not None
+    }
+    # Labels of MLPs stand some points lower than those of heads.
+    assert 0 < y["a0.h0"] - y["m0"] < y["m0"] - y["a1.h0"] - 10
+
+
 def test_a_title_is_escaped(scores: EdgeScores, circuits: Circuits, parse: Parse) -> None:
     hostile = '<script>alert("1")</script>'
     drawing = draw_circuit(scores, circuits[5], title=hostile)

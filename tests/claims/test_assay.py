@@ -40,8 +40,6 @@ from mechassay.runs.execute import prepare
 from mechassay.truth.ground_truth import load_truth
 from mechassay.utils.display import SILENT
 
-pytestmark = pytest.mark.usefixtures("undrawn_charts")
-
 RUBRIC = load_rubric()
 SMALL = AssaySettings(limit=24, train_limit=24, grid=6)
 PREDICTION = {"measure": "circuit", "direction": "above", "threshold": 0.7}
@@ -438,6 +436,7 @@ def test_a_missing_package_is_named_before_the_first_step(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_the_whole_model_is_called_so_and_a_failed_step_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

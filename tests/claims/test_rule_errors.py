@@ -146,6 +146,7 @@ def part_of(code: str, test: str) -> RecordTest:
 BOOTSTRAPPED = ("alternative", "overshoot")
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "case",
     [pytest.param(case, marks=pytest.mark.guard if case in BOOTSTRAPPED else ()) for case in CASES],

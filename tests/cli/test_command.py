@@ -374,7 +374,7 @@ def test_version(run: Run) -> None:
     assert run("--version").out.startswith("mechassay ")
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("objective", ["prob_diff", "kl", "js", "cross_entropy"])
 def test_other_objectives_run(folder: Path, tmp_path: Path, run: Run, objective: str) -> None:
     done = run(

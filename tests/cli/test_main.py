@@ -328,6 +328,7 @@ def test_a_device_that_is_not_there(folder: Path, tmp_path: Path, run: Run) -> N
     assert "device must be auto, cpu" in run("models", "check", folder, "--device", "xpuu").line
 
 
+@pytest.mark.slow
 def test_a_model_is_placed_by_a_map(folder: Path, tmp_path: Path, run: Run) -> None:
     config = json.loads((folder / "config.json").read_text())
     layers = {f"model.layers.{n}": "disk" for n in range(config["num_hidden_layers"])}

@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from helpers.models import USUAL, families
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.evaluation.faithfulness import evaluate
 from mechassay.circuits.methods import METHODS
@@ -71,7 +72,7 @@ def test_weights_in_another_dtype_are_held_with_their_file(bare: Path) -> None:
     assert (size.bytes, size.file_bytes) == (2 * size.weights, 4 * size.weights)
 
 
-@pytest.mark.parametrize("name", sorted(configs()))
+@pytest.mark.parametrize("name", families(sorted(configs()), quick=USUAL))
 def test_every_family_has_an_outline_like_the_model(name: str, tmp_path: Path) -> None:
     configs()[name].save_pretrained(tmp_path)
     whole = make_model(build(name), check=False)

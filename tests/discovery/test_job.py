@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -20,10 +21,9 @@ from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.results.reading import read_record
 from mechassay.runs.execute import run
 from mechassay.runs.folder import RunFolder
+from mechassay.runs.job import Results
 from mechassay.testing.checks import numbers
 from mechassay.utils.display import SILENT
-
-pytestmark = pytest.mark.usefixtures("undrawn_charts")
 
 JOB = CircuitsJob(
     ("truth-ioi",),
@@ -35,8 +35,19 @@ JOB = CircuitsJob(
 )
 
 
-def test_the_metrics_are_those_of_the_run_with_a_curve(tmp_path: Path) -> None:
-    whole = run(JOB, tmp_path / "whole", progress=SILENT).records[0]
+@pytest.fixture(scope="module")
+def with_curve(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return run(JOB, tmp_path_factory.mktemp("curve") / "run", progress=SILENT)
+
+
+@pytest.fixture(scope="module")
+def of_one_size(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    job = replace(JOB, test_limit=20, curve=False)
+    return run(job, tmp_path_factory.mktemp("size") / "run", progress=SILENT)
+
+
+def test_the_metrics_are_those_of_the_run_with_a_curve(tmp_path: Path, with_curve: Results) -> None:
+    whole = with_curve.records[0]
     results = run(replace(JOB, curve=False), tmp_path / "bare", progress=SILENT)
     bare = results.records[0]
     assert (whole.kind, bare.kind) == ("faithfulness", "one-size")
@@ -61,9 +72,10 @@ def test_the_metrics_are_those_of_the_run_with_a_curve(tmp_path: Path) -> None:
     assert "f of one circuit" in (tmp_path / "bare" / "report.html").read_text("utf-8")
 
 
-def test_a_file_of_scores_says_itself_where_it_was_found(tmp_path: Path) -> None:
-    run(JOB, tmp_path / "own", progress=SILENT)
-    file = RunFolder(tmp_path / "own").scores_file(JOB.cells()[0].name)
+def test_a_file_of_scores_says_itself_where_it_was_found(
+    tmp_path: Path, with_curve: Results
+) -> None:
+    file = with_curve.folder.scores_file(JOB.cells()[0].name)
     silent = tmp_path / "silent.safetensors"
     replace(EdgeScores.load(file), provenance={}).save(silent)
     metrics = ("completeness:size=9",)
@@ -80,6 +92,7 @@ def test_without_a_curve_and_a_metric_there_is_nothing_to_measure(tmp_path: Path
         run(job, tmp_path, progress=SILENT)
 
 
+@pytest.mark.slow
 def test_a_curve_has_the_smallest_circuit_and_its_sentence(tmp_path: Path) -> None:
     """Exact scores find a known circuit: chosen on validation pairs, measured on test pairs."""
     job = replace(
@@ -118,10 +131,12 @@ def test_a_curve_has_the_smallest_circuit_and_its_sentence(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("curve", "name"), [(True, "cma"), (False, "agreement@9"), (False, "complement@9")]
 )
-def test_an_edited_number_is_refused(tmp_path: Path, curve: bool, name: str) -> None:
+def test_an_edited_number_is_refused(
+    tmp_path: Path, with_curve: Results, of_one_size: Results, curve: bool, name: str
+) -> None:
     """Also that of one size without a curve: f, what is left without the circuit, agreement."""
-    run(replace(JOB, test_limit=20, curve=curve), tmp_path, progress=SILENT)
-    (file,) = (tmp_path / "records").rglob("*.json")
+    (stored,) = (with_curve if curve else of_one_size).folder.path.glob("records/**/*.json")
+    file = Path(shutil.copy(stored, tmp_path))
     record = read_record(file)
     edited = [
         own.model_copy(update={"value": 0.99}) if own.name == name and own.of == "result" else own
@@ -132,11 +147,10 @@ def test_an_edited_number_is_refused(tmp_path: Path, curve: bool, name: str) -> 
         read_record(file)
 
 
-def test_cma_without_a_curve_is_that_of_the_curve(tmp_path: Path) -> None:
-    job = replace(JOB, metrics=("cma",))
-    whole = run(job, tmp_path / "whole", progress=SILENT).records[0]
-    bare = run(replace(job, curve=False), tmp_path / "bare", progress=SILENT).records[0]
-    assert bare.value("cma") == pytest.approx(whole.value("cma"))
+def test_cma_without_a_curve_is_that_of_the_curve(tmp_path: Path, with_curve: Results) -> None:
+    job = replace(JOB, metrics=("cma",), curve=False)
+    (bare,) = run(job, tmp_path / "bare", progress=SILENT).records
+    assert bare.value("cma") == pytest.approx(with_curve.records[0].value("cma"))
     assert not math.isnan(bare.value("cma", "control:random-paths"))
 
 
@@ -158,6 +172,7 @@ def test_a_circuit_in_three_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert str(nothing).startswith("skipped: ") and nothing.says == []
 
 
+@pytest.mark.slow
 def test_rows_of_one_table_are_found_under_other_ablations(tmp_path: Path) -> None:
     """EAP by means and EAP by learned constants beside EAP, all measured by counterfactuals."""
     methods = ("eap", "eap:ablation=mean", "eap:ablation=optimal")
@@ -203,6 +218,7 @@ def test_a_wrong_ablation_of_a_method_is_refused(tmp_path: Path) -> None:
         run(replace(JOB, construction=cast("Any", "best")), tmp_path, progress=SILENT)
 
 
+@pytest.mark.slow
 def test_a_construction_is_a_choice_for_every_method(tmp_path: Path) -> None:
     """`greedy` is the curve of grown circuits, and `top` holds for a method that asks to grow."""
     job = replace(JOB, methods=("eap", "ifr"), metrics=())
@@ -293,6 +309,7 @@ def test_backward_rules_are_chosen_on_validation_pairs(tmp_path: Path) -> None:
     assert len(record.table("resamples")) == 2 and not record.has_table("stability")
 
 
+@pytest.mark.slow
 def test_a_penalty_is_searched_on_validation_pairs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,8 +29,6 @@ from mechassay.runs.job import Results
 from mechassay.tasks import load_task
 from mechassay.utils.display import SILENT
 
-pytestmark = pytest.mark.usefixtures("undrawn_charts")
-
 TRUTH = "truth-ioi-trained"
 JOB = CircuitsJob(
     (TRUTH,),
@@ -131,6 +129,7 @@ def test_drawings_dash_the_edges_that_depend_on_the_pairs(results: Results) -> N
     assert record.method.name in drawing.title or drawing.title == "circuit"
 
 
+@pytest.mark.slow
 def test_a_killed_run_keeps_its_resamples(tmp_path: Path) -> None:
     job = replace(JOB, methods=("eap",), resamples=2)
     run(job, tmp_path, progress=SILENT)
@@ -149,7 +148,7 @@ def test_a_killed_run_keeps_its_resamples(tmp_path: Path) -> None:
 
 class TestConstructions:
     @pytest.mark.parametrize("construction", ["rank", "sign", "ratio"])
-    @pytest.mark.few(2)
+    @pytest.mark.few(1)
     def test_circuits_are_those_of_the_ordered_scores(
         self, tmp_path: Path, construction: str
     ) -> None:

@@ -126,7 +126,7 @@ def test_the_code_that_needs_the_hub_runs(tmp_path: Path, monkeypatch: pytest.Mo
     assert hub.cards
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("page", with_python(real=False))
 def test_the_code_of_a_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -15,6 +15,8 @@ from helpers.web import ROOT, pages
 from mechassay.models.weight_files import is_fetched, packaged_folder
 from mechassay.truth.ground_truth import load_truth
 
+pytestmark = pytest.mark.charts
+
 OF_THE_SITE = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 """Run for the site. The other one is on a model of the hub."""
 GPT2 = ROOT / "examples" / "notebooks" / "gpt2.ipynb"

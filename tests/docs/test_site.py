@@ -18,6 +18,8 @@ from helpers.web import ROOT, pages
 from mechassay.runs.accuracy import AccuracyJob
 from mechassay.runs.options import options_of
 
+pytestmark = pytest.mark.charts
+
 DOCS = ROOT / "docs"
 WRITTEN = [page for page in sorted(DOCS.rglob("*.md")) if "generated" not in page.parts]
 CODE = [*(ROOT / "src").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]

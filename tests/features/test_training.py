@@ -250,6 +250,7 @@ FINDERS = [
 ]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 @pytest.mark.parametrize("finder", FINDERS, ids=lambda each: f"{each.name}-{each.loss}")
 def test_a_training_is_that_of_hooked_forwards(finder: Any, family: str) -> None:

@@ -502,6 +502,7 @@ def test_names_and_families() -> None:
     assert sum(REGIONS.values()) == 168
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("name", NAMES)
 def test_regions_and_sentences(name: str) -> None:
     task = load_gym_task(name)
@@ -534,6 +535,7 @@ def test_labels_of_sentences_written_by_hand(name: str) -> None:
             assert label.startswith(" ") == label.strip().isalpha()
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_contract_of_tasks(name: str) -> None:
     check_task(load_gym_task(name), limit=12)
@@ -573,7 +575,7 @@ def test_lengths_are_as_the_file_says(name: str) -> None:
         assert report.share == (1.0 if each.lengths == "unequal" else 0.0)
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_lengths_with_a_real_tokenizer(name: str) -> None:
     """Words of one type have as many tokens as those of the other, nearly always."""

@@ -267,6 +267,12 @@ def measured(given: GivenDirections, dtype: torch.dtype = torch.float64, **more:
     )
 
 
+@pytest.fixture(scope="module")
+def right(tmp_path_factory: pytest.TempPathFactory) -> TaskOdds:
+    """Of the right directions, without any for control labels."""
+    return measured(saved(tmp_path_factory.mktemp("right"), RIGHT))
+
+
 def test_the_right_directions_do_what_the_whole_vector_does(tmp_path: Path) -> None:
     found = measured(saved(tmp_path, RIGHT, "-control"))
     own, whole = found.estimate("mine"), found.estimate(WHOLE_VECTOR)
@@ -279,12 +285,12 @@ def test_the_right_directions_do_what_the_whole_vector_does(tmp_path: Path) -> N
 
 
 def test_signs_and_turns_within_a_space_change_nothing_and_an_orthogonal_one_does_nothing(
-    tmp_path: Path,
+    tmp_path: Path, right: TaskOdds
 ) -> None:
-    right = measured(saved(tmp_path / "right", RIGHT)).items("mine")
+    own = right.items("mine")
     turned = {site: -3 * each for site, each in RIGHT.items()}
     np.testing.assert_allclose(
-        measured(saved(tmp_path / "turned", turned)).items("mine"), right, atol=1e-9
+        measured(saved(tmp_path / "turned", turned)).items("mine"), own, atol=1e-9
     )
     both = {
         site: torch.stack((each + NUISANCE[:, 0], each - 2 * NUISANCE[:, 0]), dim=1)
@@ -292,7 +298,7 @@ def test_signs_and_turns_within_a_space_change_nothing_and_an_orthogonal_one_doe
     }
     np.testing.assert_allclose(
         # The last norm is nearly linear.
-        *(measured(saved(tmp_path / "both", both)).items("mine"), right),
+        *(measured(saved(tmp_path / "both", both)).items("mine"), own),
         rtol=1e-4,
     )
     none = dict.fromkeys(RIGHT, NUISANCE[:, 1])
@@ -301,12 +307,11 @@ def test_signs_and_turns_within_a_space_change_nothing_and_an_orthogonal_one_doe
     assert nothing.difference("mine", RANDOM_DIRECTIONS).value <= 0
 
 
-def test_a_layer_without_directions_counts_nothing(tmp_path: Path) -> None:
-    whole = measured(saved(tmp_path / "whole", RIGHT))
+def test_a_layer_without_directions_counts_nothing(tmp_path: Path, right: TaskOdds) -> None:
     part = measured(saved(tmp_path / "part", {"resid.1@time": U}))
     assert part.layers == (0, 1, 2)
     np.testing.assert_allclose(
-        part.items("mine")[0], whole["mine"].odds("odds")[0, :, 1, 2] / 3, atol=1e-12
+        part.items("mine")[0], right["mine"].odds("odds")[0, :, 1, 2] / 3, atol=1e-12
     )
     assert "finds nothing at 8 of 9 sites" in part.warnings()[0]
     assert not any(line.startswith((WHOLE_VECTOR, RANDOM_DIRECTIONS)) for line in part.warnings())
@@ -381,8 +386,10 @@ def test_mean_and_scale_of_a_featurizer_do_nothing(
         np.testing.assert_array_equal(found.items("mine", of), plain.items("mine", of))
 
 
-def test_without_directions_for_control_labels_selectivity_is_undefined(tmp_path: Path) -> None:
-    record = measured(saved(tmp_path, RIGHT)).record()
+def test_without_directions_for_control_labels_selectivity_is_undefined(
+    tmp_path: Path, right: TaskOdds
+) -> None:
+    record = right.record()
     unknown = record.measure("selectivity_mine")
     assert unknown is not None and np.isnan(unknown.value)
     assert (unknown.n, unknown.n_undefined) == (0, 16)

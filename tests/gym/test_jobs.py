@@ -398,6 +398,7 @@ def test_records_of_checkpoints(results: Results) -> None:
     assert odds[0] is not None and odds[0].value > 3 and odds[0] == odds[1]
 
 
+@pytest.mark.slow
 def test_the_page_of_checkpoints(results: Results) -> None:
     records = results.records
     sections = {section.title: section for section in GymPage().sections(records)}

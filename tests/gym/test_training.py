@@ -217,6 +217,7 @@ def test_it_does_every_task(name: str) -> None:
         assert accuracy(load(NAME), filled) > 0.9
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("name", TASKS)
 def test_every_label_and_word_is_a_token(name: str) -> None:
     model, task = load(NAME), ma.gym.load_gym_task(name)

@@ -294,6 +294,23 @@ def test_a_map_is_stored_read_and_shown(tmp_path: Path) -> None:
         PatchMap.load(tmp_path / "cut.safetensors")
 
 
+@pytest.mark.parametrize(
+    ("counterfactual", "names"),
+    [
+        ("abc_counterfactual", {"the token that differs"}),
+        (
+            "random_names_counterfactual",
+            {"the first token that differs", "the last token that differs"},
+        ),
+    ],
+)
+def test_tokens_that_differ_have_a_column(counterfactual: str, names: set[str]) -> None:
+    model = make_model(*with_words(), name="tiny")
+    pairs = load_task("ioi").pairs("train", model, limit=4, counterfactual=counterfactual)
+    found = patch(model, [replace(pair, spans={}) for pair in pairs], progress=SILENT)
+    assert {*found.parts} == {"last", *names}
+
+
 def test_a_model_whose_base_and_source_are_alike_warns() -> None:
     case = subject("gpt2", dtype=torch.float64)
     found = patch(case.model, case.batch, progress=SILENT)

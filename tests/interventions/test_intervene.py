@@ -14,7 +14,7 @@ from torch import Tensor
 
 from helpers.models import families
 from mechassay.errors import BadPairs, BadUsage, NonFinite, OutOfMemory, UnknownName
-from mechassay.interventions.intervene import Intervened, intervene
+from mechassay.interventions.intervene import Branch, Change, Intervened, intervene
 from mechassay.interventions.intervention import (
     Ablate,
     Add,
@@ -482,3 +482,11 @@ def test_too_little_memory_for_a_row_is_one_line(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(memory, "available_bytes", lambda device: 1000)
     with pytest.raises(OutOfMemory, match=r"One example of \d+ tokens needs about"):
         intervene(model, batch(), {"resid.0@last": Interchange()})
+
+
+def test_a_branch_runs_its_rows_from_their_first_change_on() -> None:
+    """Of ten columns the first row runs seven, the second five."""
+    row, column = torch.tensor([0, 0, 1]), torch.tensor([8, 3, 5])
+    change = Change(Site(0, "last"), row, column, lambda x: x)
+    branch = Branch(torch.tensor([4, 2]), (change,))
+    assert branch.first.tolist() == [3, 5] and branch.n_tokens(10) == 7 + 5

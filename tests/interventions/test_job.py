@@ -12,8 +12,12 @@ import pytest
 import mechassay as ma
 from helpers.jobs import SMALL_JOBS
 from mechassay.errors import BadUsage, UnknownName
-from mechassay.interventions.job import PatchJob, map_file
+from mechassay.interventions.activation_patching import patch
+from mechassay.interventions.job import PatchJob, PatchPage, map_file
 from mechassay.interventions.patch_map import PatchMap
+from mechassay.interventions.patch_verdict import templates
+from mechassay.models.model import make_model
+from mechassay.testing.tiny import with_words
 from mechassay.utils.display import SILENT
 
 
@@ -61,6 +65,17 @@ def test_a_plan_that_cannot_be_run_leaves_no_folder(
     with pytest.raises(error, match=said):
         ma.run(job, tmp_path / "run", progress=SILENT)
     assert not (tmp_path / "run").exists()
+
+
+def test_maps_of_templates_are_named_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model(*with_words(), name="tiny")
+    pairs = ma.load_task("ioi").pairs("train", model, limit=6)
+    record = patch(model, pairs, progress=SILENT).record()
+    names, shown = templates(record), str(PatchPage().sections([record]))
+    assert len(names) == 7 and "more templates" not in shown
+    assert all(f"{name}, {n} pair" in shown for name, n in zip(names, [6] + [1] * 6, strict=True))
+    monkeypatch.setattr("mechassay.interventions.job.TEMPLATES", 2)
+    assert "4 more templates are in the record." in str(PatchPage().sections([record]))
 
 
 def test_records_of_patching_draw_themselves(tmp_path: Path) -> None:

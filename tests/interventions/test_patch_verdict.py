@@ -318,6 +318,7 @@ def test_the_mechanism_that_was_built_in_is_what_is_said(direction: Direction) -
     assert "3 are resolved to help and 0 to oppose" in heads
 
 
+@pytest.mark.charts
 def test_the_sentence_stands_first_on_page_markdown_console_and_in_a_notebook(
     tmp_path: Path,
 ) -> None:

@@ -68,10 +68,9 @@ def test_steered_writing_is_the_hooked_original_s(name: str) -> None:
     assert steered - {plain.tokens} and plain.sites == ()
 
 
+@pytest.mark.slow
 @pytest.mark.real
-@pytest.mark.parametrize(
-    "name", ["smollm2-135m", pytest.param("gemma3-270m", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("name", ["smollm2-135m", "gemma3-270m"])
 def test_steered_writing_of_real_models_is_the_hooked_original_s(name: str) -> None:
     if not is_fetched(name):
         pytest.skip(f"{name} is not fetched: mechassay models fetch {name}")

@@ -32,13 +32,14 @@ from mechassay.results.records import Measure, Record, Spec, Table, provenance
 from mechassay.stats.distribution import Design
 from mechassay.utils.display import SILENT
 
-pytestmark = pytest.mark.usefixtures("undrawn_charts")
-
 RULES = board_rules()["circuits"]
 
 
+LIMITS: dict[str, Any] = {"train_limit": 6, "test_limit": 8, "random_rankings": 5}
+
+
 def run(folder: Path, name: str, **changes: Any) -> list[BoardCell]:
-    given: dict[str, Any] = {"methods": ("eap",), "train_limit": 6, "test_limit": 8, **changes}
+    given: dict[str, Any] = {"methods": ("eap",), **LIMITS, **changes}
     ma.run(ma.CircuitsJob(models=("truth-ioi",), **given), folder / name, progress=SILENT)
     return [cell for cell in read_cells(RULES, folder / name)[0] if cell.column == "cpr"]
 
@@ -91,7 +92,7 @@ def test_two_models_in_folders_of_one_name_are_two(tmp_path: Path) -> None:
         truth.hf.save_pretrained(folder)
         assert truth.tokenizer is not None
         truth.tokenizer.save_pretrained(folder)
-        job = ma.CircuitsJob((str(folder),), ("truth-ioi",), ("eap",), train_limit=6, test_limit=8)
+        job = ma.CircuitsJob((str(folder),), ("truth-ioi",), ("eap",), **LIMITS)
         ma.run(job, tmp_path / "runs" / name, progress=SILENT)
         found = read_cells(RULES, tmp_path / "runs" / name)[0]
         cells[name] = next(cell for cell in found if cell.column == "cpr")

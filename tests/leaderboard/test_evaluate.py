@@ -37,7 +37,7 @@ from mechassay.results.records import Record
 from mechassay.runs.execute import Here, run
 from mechassay.utils.display import SILENT
 
-pytestmark = [pytest.mark.guard, pytest.mark.usefixtures("undrawn_charts")]
+pytestmark = pytest.mark.guard
 
 TRUTH = "truth-ioi"
 GRAPH = ma.load_model(TRUTH).graph

@@ -36,7 +36,7 @@ from mechassay.leaderboard.recomputation import Recomputation, is_local, is_path
 from mechassay.truth.compiled import compiled_folder
 from mechassay.utils.display import SILENT
 
-pytestmark = [pytest.mark.guard, pytest.mark.usefixtures("undrawn_charts")]
+pytestmark = pytest.mark.guard
 
 CELL = "eap/truth-ioi/truth-ioi/cpr"
 

@@ -35,7 +35,7 @@ from mechassay.results.reading import read_record, recomputed
 from mechassay.results.records import Measure, Record, Table, Values, content_hash
 from mechassay.utils.display import SILENT
 
-pytestmark = [pytest.mark.guard, pytest.mark.usefixtures("undrawn_charts")]
+pytestmark = pytest.mark.guard
 
 RULES = board_rules()["circuits"]
 CELL = "eap/truth-ioi/truth-ioi/cpr"

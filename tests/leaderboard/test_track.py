@@ -55,8 +55,6 @@ from mechassay.utils.display import SILENT
 from mechassay.utils.files import folder_hash
 from mechassay.variables.mib_format import MIB_BOARD
 
-pytestmark = pytest.mark.usefixtures("undrawn_charts")
-
 TRACK = BoardTrack(
     models={
         "small": EvaluatedModel(
@@ -298,6 +296,7 @@ def test_rows_of_sizes_that_differ_late_are_two(done: Done) -> None:
     assert row_of("x", done[1]["drawn"][0]) == "x"
 
 
+@pytest.mark.guard
 def test_worthless_circuits_have_poor_numbers(
     done: Done,
 ) -> None:
@@ -317,6 +316,7 @@ def test_worthless_circuits_have_poor_numbers(
     assert math.isnan(records["known"][1].value("bound 99%"))
 
 
+@pytest.mark.guard
 def test_records_say_what_they_are_of_and_name_no_folder(done: Done, tmp_path: Path) -> None:
     _, records = done
     known, nothing = records["known"][1], records["nothing"][1]
@@ -352,6 +352,7 @@ def test_a_number_is_the_same_again_from_the_board_alone(done: Done, tmp_path: P
     assert len({drawn_cells(stored.cells, seed)[0].full_id for seed in range(20)}) > 3
 
 
+@pytest.mark.guard
 def test_how_equal_worst_pairs_are_ordered_is_not_compared(
     done: Done,
 ) -> None:

@@ -22,8 +22,6 @@ from mechassay.truth.ground_truth import load_truth
 from mechassay.utils.display import SILENT
 from mechassay.utils.files import path_hash
 
-pytestmark = pytest.mark.usefixtures("undrawn_charts")
-
 JOB = MeasureJob(("EX1_dprime", "F06", "EX2"), ("truth-ioi",), n_prompts=6, train_limit=6)
 
 

@@ -53,7 +53,7 @@ def check(case: Subject, batch: Batch, share: float, n_bytes: int, seed: int) ->
     torch.testing.assert_close(last.hidden, hidden(case, batch, edges), rtol=0, atol=1e-9)
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(("share", "n_bytes"), [(0.15, ENOUGH), (0.5, 1), (1.0, ENOUGH)])
 def test_any_removals_are_those_of_compiled_circuits(

@@ -107,6 +107,7 @@ def agree(placed: ma.Model, whole: ma.Model, tolerance: float) -> None:
     torch.testing.assert_close(ours.cpu(), theirs.cpu(), rtol=0, atol=tolerance)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("place", [on_disk, all_on_disk, all_offloaded])
 @pytest.mark.parametrize("name", SLOW)
 def test_an_offloaded_model_is_the_same(

@@ -69,6 +69,7 @@ def circuits(case: Subject) -> list[Circuit]:
     ]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("objective", ["logit_diff", "kl"])
 def test_circuits_of_long_prompts(
     case: Subject, objective: str, monkeypatch: pytest.MonkeyPatch

@@ -44,6 +44,7 @@ def test_logits_equal_the_original(model: Model) -> None:
     assert model.tokenizer.decode([int(ours.argmax())]) == " Mary"
 
 
+@pytest.mark.slow
 def test_bfloat16(model: Model) -> None:
     """Streams of real models have numbers forty times their spread: it is still the same model."""
     narrow = ma.load_model(model.name, dtype="bfloat16")

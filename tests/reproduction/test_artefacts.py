@@ -168,6 +168,7 @@ def measured(job: ReproductionJob, output: Path) -> Results:
     return Results.stored(job, bench.folder)
 
 
+@pytest.mark.slow
 def test_circuits_of_others_stand_beside_the_table_by_both_definitions(
     folder: Path, tmp_path: Path
 ) -> None:

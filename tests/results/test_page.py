@@ -27,6 +27,8 @@ from mechassay.results.sections import MAX_EXAMPLES
 from mechassay.results.text import CHANCE_DECIMALS, chance_text, kept_at, seconds, settings
 from mechassay.utils.display import interval, number
 
+pytestmark = pytest.mark.charts
+
 Make = Callable[..., Record]
 HOSTILE = '<script>alert("1")</script><img src=x onerror=alert(2)>'
 VOID = {"meta", "br", "img", "link", "input", "hr", "wbr"}

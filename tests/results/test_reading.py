@@ -51,7 +51,8 @@ def test_what_is_no_record_is_refused(text: str, tmp_path: Path) -> None:
 
 
 def test_a_record_is_read_from_its_file_and_its_text(tmp_path: Path) -> None:
-    file, text = record().save(tmp_path / "record.json"), record().model_dump_json()
+    own = record()
+    file, text = own.save(tmp_path / "record.json"), own.model_dump_json()
     assert read_record(file).model_dump_json() == read_record(text).model_dump_json() == text
     assert read_record(str(file)).sha256 == read_record(file.read_bytes()).sha256 == ""
     with pytest.raises(BadFile, match="none.json: cannot be read"):

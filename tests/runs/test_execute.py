@@ -51,7 +51,11 @@ MODELS = ("truth-ioi", "truth-induction")
 
 
 def job(**changes: Any) -> CircuitsJob:
-    settings: dict[str, Any] = {"models": MODELS, "methods": ("eap", "random")}
+    settings: dict[str, Any] = {
+        "models": MODELS,
+        "methods": ("eap", "random"),
+        "random_rankings": 5,
+    }
     return CircuitsJob(**{**settings, **changes}, train_limit=6, test_limit=8)
 
 
@@ -311,6 +315,7 @@ main(sys.argv[1:])
 
 def start(out: Path, *more: str) -> subprocess.Popen[str]:
     words = ["circuits", "run", "-o", str(out), "--train-limit", "6", "--limit", "8", *more]
+    words += ["--random-rankings", "5"]
     for model in MODELS:
         words += ["-m", model]
     words += ["-M", "eap", "-M", "random"]
@@ -368,7 +373,8 @@ cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_
 second = cluster.add_node(num_cpus=1)
 cluster.wait_for_nodes()
 models = ("truth-ioi", "truth-induction", "truth-previous-token")
-job = CircuitsJob(models=models, methods=("eap", "random"), train_limit=6, test_limit=8)
+limits = {"train_limit": 6, "test_limit": 8, "random_rankings": 5}
+job = CircuitsJob(models=models, methods=("eap", "random"), **limits)
 if how != "whole":
     import threading
 

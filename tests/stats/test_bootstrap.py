@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mechassay.errors import BadUsage
-from mechassay.stats.bootstrap import Resampled, split_by, two_way_worst
+from mechassay.stats.bootstrap import Resampled, split_by, two_way_draws, two_way_worst
 
 
 def test_the_split_by_hand() -> None:
@@ -158,6 +158,11 @@ def test_percentiles_that_few_inputs_lie_beyond_have_no_interval() -> None:
         Resampled.of(grid(3), 0, n_resamples=0)
     with pytest.raises(BadUsage, match="worst share"):
         Resampled.of(grid(3), 0, worst=1.0)
+
+
+def test_one_resample_is_enough() -> None:
+    draws = two_way_draws(grid(3), np.random.default_rng(0), n_resamples=1)
+    assert draws.mean.shape == (1,) and np.isfinite(draws.mean).all()
 
 
 def test_the_worst_share_of_each_resample_slowly() -> None:

@@ -446,7 +446,7 @@ def unequal() -> PartialGrid:
     )
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("spread", SPREADS.values(), ids=SPREADS)
 def test_bounds_hold_as_often_as_they_promise_of_partial_grid(
     spread: tuple[float, float, float, float],

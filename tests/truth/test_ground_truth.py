@@ -28,8 +28,6 @@ from mechassay.tasks import load_task
 from mechassay.truth.ground_truth import check_tasks, is_truth, load_truth, own_task_notes, tasks_of
 from mechassay.truth.summary import truth_rows
 
-pytestmark = pytest.mark.usefixtures("undrawn_charts")
-
 
 def test_a_ground_truth_runs_on_its_own_task() -> None:
     assert tasks_of("gpt2", ("ioi", "mcqa")) == ("ioi", "mcqa")
@@ -137,6 +135,7 @@ def job(out: Path, **changes: Any) -> Record:
     settings: dict[str, Any] = {
         "models": ("truth-previous-token",),
         "methods": ("eap",),
+        "random_rankings": 5,
         **changes,
     }
     (record,) = run(CircuitsJob(**settings, train_limit=6, test_limit=8), out).records

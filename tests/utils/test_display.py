@@ -41,6 +41,7 @@ from mechassay.utils.display import (
 from mechassay.utils.files import read_tensors, write_tensors
 
 NAME = "truth-ioi"
+LIMITS: dict[str, Any] = {"train_limit": 6, "test_limit": 6, "random_rankings": 5}
 LONGEST_LINE = 420
 
 
@@ -59,7 +60,7 @@ def held(model: Model, tmp_path_factory: pytest.TempPathFactory) -> dict[str, An
     circuit = ma.load_circuit("truth", model)
     curve = circuits.faithfulness_curve(model, scores, test, progress=SILENT)
     record = curve.record()
-    job = ma.CircuitsJob(models=(NAME,), methods=("eap",), train_limit=6, test_limit=6)
+    job = ma.CircuitsJob(models=(NAME,), methods=("eap",), **LIMITS)
     return {
         "model": model,
         "pairs": train,

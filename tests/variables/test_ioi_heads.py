@@ -23,7 +23,11 @@ from mechassay.utils.display import SILENT
 from mechassay.variables import expected_labels, head_subsets, squared_error
 from mechassay.variables.data import VariablePairs, variable_pairs
 from mechassay.variables.featurizers import FeaturizerSettings
-from mechassay.variables.ioi_heads import HeadLocalization, localize_in_heads
+from mechassay.variables.ioi_heads import (
+    HeadLocalization,
+    localize_in_heads,
+    measure_features_in_heads,
+)
 from mechassay.variables.page import VariablesPage
 
 HEADS = (POSITION, TOKEN)
@@ -105,6 +109,17 @@ def test_its_record_and_its_page(token: HeadLocalization, tmp_path: Path) -> Non
         if hasattr(block, "text")
     ]
     assert any("subject_token is not judged in heads 1.1 by das" in text for text in said), said
+
+
+def test_features_that_are_handed_in_have_no_training(
+    model: Model, token: HeadLocalization
+) -> None:
+    pairs = pairs_of(model, "subject_token")
+    given = measure_features_in_heads(model, pairs, token.chosen_fit, progress=SILENT)
+    own, again = (each.error.estimate("features").value for each in (token, given))
+    assert own == pytest.approx(again)
+    record = given.record()
+    assert "steps" not in record.method.args and record.measure("training_loss") is None
 
 
 def test_no_number_of_directions_is_refused(model: Model) -> None:

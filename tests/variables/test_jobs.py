@@ -46,8 +46,6 @@ from mechassay.variables.mib_submission import mib_parts, validate, write_mib_fo
 from mechassay.variables.page import VariablesPage
 from mechassay.variables.verdicts import verdict_of
 
-pytestmark = pytest.mark.usefixtures("undrawn_charts")
-
 JOB: AlignmentsJob = SMALL_JOBS["alignments"]
 MODEL, TASK = "truth-ioi-trained", "truth-ioi"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -21,8 +22,7 @@ from mechassay.utils.display import SILENT
 from mechassay.variables.page import VariablesPage
 from mechassay.variables.verdicts import verdict_of
 
-pytestmark = pytest.mark.usefixtures("undrawn_charts")
-
+STARTED = time.perf_counter()
 JOB = replace(
     SMALL_JOBS["variables"],
     models=("truth-ioi-trained",),
@@ -36,6 +36,35 @@ JOB = replace(
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return run(JOB, tmp_path_factory.mktemp("run") / "page", progress=SILENT)
+
+
+def test_the_best_has_the_largest_accuracy_or_the_least_error(results: Results) -> None:
+    def validated(name: str, value: float, better: str) -> Record:
+        measures = [
+            m.model_copy(update={"value": value, "better": better}) if m.name == "validation" else m
+            for m in das.measures
+        ]
+        return das.changed(measures=measures, method=Spec(name=name, args=das.method.args))
+
+    das = next(r for r in results.records if r.method.name == "das")
+    for better, name in (("up", "more"), ("down", "less")):
+        of = [validated("less", 0.1, better), validated("more", 0.9, better)]
+        (first, *_) = VariablesPage().sections(of)
+        said = next(block.text for block in first.blocks if hasattr(block, "text"))
+        assert f" by {name}, " in said, said
+
+
+def test_a_narrow_console_shows_controls_longest(results: Results) -> None:
+    (table, *_) = VariablesPage().tables(results.records)
+    optional = {column.heading: column.optional for column in table.columns}
+    first, last = (list(optional).index(name) for name in ("accuracy", "gain"))
+    controls, others = [*optional.values()][first + 1 : last], ("gain", "features", "steps")
+    assert len(controls) > 1 and 0 < max(controls) < min(optional[name] for name in others)
+
+
+def test_seconds_are_those_of_the_run(results: Results) -> None:
+    seconds = [float(record.spent["seconds"]) for record in results.records]
+    assert 0 < sum(seconds) < time.perf_counter() - STARTED
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import cycle, zip_longest
 from typing import Any
 
@@ -210,7 +211,7 @@ def _all_circuits(records: Sequence[Record]) -> list[Block]:
         f" The first {len(drawn)} of {len(records)} circuits." if len(drawn) < len(records) else ""
     )
     about = f"How many pairs are how far from the model.{more}"
-    figure = draw_histograms(drawn)
+    figure = partial(draw_histograms, drawn)
     return [Figure(figure, caption=about, name="Divergences of all pairs", about=about)]
 
 
@@ -401,7 +402,7 @@ def _circuit(record: Record, colour: str) -> Section:
         Text(sizes, "soft"),
         *(Text(caution, "warnings") for caution in cautions),
         Figure(
-            draw_distribution(record, colour),
+            partial(draw_distribution, record, colour),
             caption=caption,
             name=f"Distribution of divergences: {record.method.name}",
             about="Two histograms, linear and logarithmic; the tables below have its percentiles.",
@@ -422,7 +423,7 @@ def _map(heat: HeatMap) -> tuple[Block, Block]:
     if heat.is_flat:
         return heading, Text("No heat map: every cell is ≈ 0, which is rounding.")
     figure = Figure(
-        draw_heat_map(heat),
+        partial(draw_heat_map, heat),
         caption=map_words(heat),
         name=f"Divergences by {' and '.join(heat.fields)}",
         about="A heat map for each percentile; the tables of labels have the largest values.",

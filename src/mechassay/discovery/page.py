@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -579,13 +580,13 @@ def details(group: Sequence[Record]) -> list[Block]:
 def faithfulness_chart(group: Sequence[Record]) -> Figure:
     """Faithfulness over circuit size, with its description."""
     name = f"Faithfulness over circuit size: {setting_name(group[0])}"
-    return Figure(draw_faithfulness(group), name=name, about=faithfulness_text(group))
+    return Figure(partial(draw_faithfulness, group), name=name, about=faithfulness_text(group))
 
 
 def areas_chart(group: Sequence[Record]) -> Figure:
     """CPR and CMD with intervals, with their description."""
     name = f"CPR and CMD: {setting_name(group[0])}"
-    return Figure(draw_areas(group), name=name, about=areas_text(group))
+    return Figure(partial(draw_areas, group), name=name, about=areas_text(group))
 
 
 def reading(records: Sequence[Record]) -> dict[str, str]:

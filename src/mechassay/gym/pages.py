@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -315,7 +316,11 @@ def _headline_figure(records: Sequence[Record]) -> list[Figure]:
             for label, name in lines.items()
         }
     about = f"Odds of {', '.join(points)} in {', '.join(names)}."
-    return [Figure(draw_points(points, names, "log odds-ratio, nats"), name="Odds", about=about)]
+    return [
+        Figure(
+            partial(draw_points, points, names, "log odds-ratio, nats"), name="Odds", about=about
+        )
+    ]
 
 
 def _folds(records: Sequence[Record]) -> Iterator[Fold]:

@@ -16,6 +16,7 @@ import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, get_args
 
@@ -256,4 +257,6 @@ def _figure(record: Record, template: str) -> Figure:
         f"Shares of {NAMES[cells.part]} by layer and {COLUMNS[cells.part]},"
         f" {record.method.args['direction']}, {n}; the table has the numbers behind the verdict."
     )
-    return Figure(_drawn(cells), title=f"{title}, {n}", name=f"Patching: {title}", about=about)
+    return Figure(
+        partial(_drawn, cells), title=f"{title}, {n}", name=f"Patching: {title}", about=about
+    )

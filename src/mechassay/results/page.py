@@ -14,7 +14,7 @@ import base64
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -282,13 +282,13 @@ class Figure:
     """An SVG of ours, which enters the page as it is: a chart, or the drawing of a circuit.
 
     Attributes:
-        drawn: an SVG, or a figure of matplotlib's, which becomes one when a page shows it:
-            Markdown and consoles do not.
+        drawn: an SVG, or a figure of matplotlib's, or what makes one, which becomes one when a
+            page shows it: Markdown and consoles do not.
         name, about: what a chart is called and what it shows, for whoever cannot see it; a drawing
             says it itself.
     """
 
-    drawn: str | MatplotlibFigure
+    drawn: str | MatplotlibFigure | Callable[[], MatplotlibFigure]
     title: str = ""
     caption: str = ""
     kind: Literal["chart", "drawing"] = "chart"

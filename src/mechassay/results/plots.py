@@ -16,7 +16,7 @@ import hashlib
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from typing import Any, Literal
 
@@ -568,8 +568,11 @@ def draw_points(
 # Files
 
 
-def svg(figure: Figure) -> str:
-    """The figure as an SVG element that can stand in a page beside others, with ids of its own."""
+def svg(figure: Figure | Callable[[], Figure]) -> str:
+    """The figure, or what makes it, as an SVG element that can stand in a page beside others, with
+    ids of its own.
+    """
+    figure = figure() if callable(figure) else figure
     buffer = io.StringIO()
     with rc_context({**SETTINGS, "svg.hashsalt": "mechassay"}):
         metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))

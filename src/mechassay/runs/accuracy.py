@@ -17,6 +17,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any, ClassVar, get_args
 
@@ -176,12 +177,14 @@ def _all_tasks(records: Sequence[Record]) -> list[page.Figure]:
         for task in tasks
     ]
     about = "Accuracy on original prompts with intervals, and chance; the table has the numbers."
-    return [page.Figure(draw_points(points, tasks, "accuracy"), name="Accuracy", about=about)]
+    return [
+        page.Figure(partial(draw_points, points, tasks, "accuracy"), name="Accuracy", about=about)
+    ]
 
 
 def _chart(title: str, group: Sequence[Record]) -> page.Figure:
     about = "Accuracy of the model by kind of prompt, with intervals and chance; the table has it."
-    return page.Figure(draw_accuracy(group), name=f"Accuracy: {title}", about=about)
+    return page.Figure(partial(draw_accuracy, group), name=f"Accuracy: {title}", about=about)
 
 
 def draw_accuracy(records: Sequence[Record], ax: Axes | None = None) -> Figure:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
 
 import numpy as np
@@ -246,7 +247,7 @@ def _task_section(records: Sequence[Record]) -> Section:
         for name, of in measured_of.items()
     }
     figure = Figure(
-        draw_points(points, [_named(record) for record in best], title),
+        partial(draw_points, points, [_named(record) for record in best], title),
         "",
         "Of each variable the features that are best on validation pairs, at their site, and the"
         " controls there. Lines are 95 % intervals.",
@@ -404,7 +405,7 @@ def _maps(records: Sequence[Record]) -> list[Section]:
     for record in records:
         model, task = _place(record)
         name, shows = _named(record), _drawn(record)
-        drawn = Figure(record.plot(), "", f"{shows}.", name=name, about=f"{name}: {shows}.")
+        drawn = Figure(record.plot, "", f"{shows}.", name=name, about=f"{name}: {shows}.")
         tables = (stored_table(table) for table in record.tables)
         folds.append(Fold(f"{name}, {task}, {model}", (drawn, *tables)))
     return [Section("Every site", tuple(folds))] if folds else []

@@ -85,6 +85,7 @@ def test_at_the_clean_run_spans_sum_to_the_whole(case: Subject) -> None:
     check_equal(case, None, 3)
 
 
+@pytest.mark.few(1)
 def test_along_a_path_spans_and_groups_of_copies_sum_to_the_whole(case: Subject) -> None:
     check_equal(case, quadrature("left", 3), 2 * 3)
 
@@ -98,6 +99,7 @@ def test_groups_of_copies_of_whole_examples_sum_to_all_copies() -> None:
         torch.testing.assert_close(found, own, rtol=0, atol=1e-10 * float(own.abs().max()))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("rules", ["gim", "attnlrp", "relp"])
 def test_other_rules_of_the_backward_pass(rules: str) -> None:
     """Their attention keeps patterns, and gradients of keys and values are scaled."""
@@ -109,6 +111,7 @@ def test_a_divergence_is_measured_from_the_clean_run_of_the_last_span() -> None:
     check_equal(long_subject("llama"), quadrature("midpoint", 2), 3, Kl())
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("ablation", ["zero", "mean", "positional-mean"])
 def test_constants_differ_from_the_first_column_on(ablation: str) -> None:
     tiny = long_subject("gpt2")
@@ -123,6 +126,7 @@ def test_a_difference_at_the_end_alone_is_one_span(case: Subject) -> None:
     check_equal(Subject(case.model, late), None, 1)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("method", [EAP(), EAPIGInputs(steps=3), NAP()], ids=lambda x: x.name)
 def test_the_budget_decides(method: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny, seen = long_subject("llama"), list[int]()

@@ -203,7 +203,7 @@ def test_integrated_gradients_of_the_input_add_up_to_the_whole_change(case: Subj
     )
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_conductance_adds_up_at_the_logits_and_is_one_gradient_in_one_step(case: Subject) -> None:
     """Edges into the logits carry the whole difference, with an error that falls as 1 / steps^2;
     the mean gradient times the whole change does not.

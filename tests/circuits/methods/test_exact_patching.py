@@ -157,6 +157,7 @@ def test_attention_only_models() -> None:
     )
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("edges", [1, 20, 10**6])
 def test_the_top_edges_are_exact_and_all_others_estimated(case: Subject, edges: int) -> None:
     model, batch, legal = case.model, case.batch, case.model.graph.legal

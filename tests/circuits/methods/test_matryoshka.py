@@ -100,6 +100,7 @@ def test_contract(loss: Any, level: Any) -> None:
     check_method(method, tiny.model, tiny.batch)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("loss", ["overshoot", "match", "both"])
 def test_the_known_circuit_of_a_truth_comes_first(loss: Any) -> None:
     truth = ma.load_truth("truth-induction")
@@ -111,6 +112,7 @@ def test_the_known_circuit_of_a_truth_comes_first(loss: Any) -> None:
     assert recovery.auroc > 0.97
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("loss", ["overshoot", "match", "both"])
 def test_edges_that_can_do_nothing_stay_together_below_those_that_do(loss: Any) -> None:
     """Two heads write and nothing else: edges of silent writers have no gradient, and one score."""
@@ -125,6 +127,7 @@ def test_edges_that_can_do_nothing_stay_together_below_those_that_do(loss: Any) 
     assert bool((found.top(6).edges & ~can_matter(graph)).sum() == 0)
 
 
+@pytest.mark.slow
 def test_only_a_loss_that_rewards_it_overshoots() -> None:
     tiny = subject("gpt2", n_pairs=6)
     whole = Circuit.full(tiny.model.graph)

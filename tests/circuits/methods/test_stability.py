@@ -69,6 +69,7 @@ def rows(scored: PartScores, by: str = "magnitude", **asked: Any) -> list[dict[s
     return [dict(row) for row in stability.rows if row["ranking"] == by]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "method",
     [
@@ -180,6 +181,15 @@ class TestKnownAnswers:
         assert (row["jaccard_low"], row["jaccard_high"]) == (pytest.approx(1 / 3), 1)
         # Edge 1 is in five of six halves, which is less than 95 %.
         assert row["n_stable"] == 1 and row["jaccard_chance"] == pytest.approx(2 / (2 * n - 2))
+
+
+def test_a_part_counts_by_its_pairs_in_a_half() -> None:
+    """One part of a million pairs ranks edge 0 first, the others, of one pair each, edge 1."""
+    parts = np.zeros((8, GRAPH.n_edges))
+    parts[0, 0], parts[1:, 1] = 2.0, 1.0
+    n_pairs = [10**6] + [1] * 7
+    (row,) = rows(made(parts, n_pairs), fractions=(1 / GRAPH.n_edges,), n_splits=4)
+    assert row["size"] == 1 and row["jaccard"] == 0.0
 
 
 @settings(max_examples=5)

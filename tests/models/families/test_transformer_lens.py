@@ -29,8 +29,6 @@ from mechassay.runs.folder import RunFolder
 from mechassay.testing.tiny import token_pairs, with_words, write_attn_only, write_interpbench
 from mechassay.utils.display import SILENT
 
-pytestmark = pytest.mark.usefixtures("undrawn_charts")
-
 HUB_ID = "NeelNanda/Attn_Only_4L512W_C4_Code"
 
 
@@ -157,6 +155,7 @@ def test_with_mlps_logits_are_those_of_the_definition(
     assert model.family == "transformer-lens" and model.graph.mlp
 
 
+@pytest.mark.slow
 def test_interpbench_is_read_by_its_layout(tmp_path: Path) -> None:
     """Its sizes are known, its circuit is that of its graph file, and its pickle stays closed."""
     folder = tmp_path / "interpbench"
