@@ -83,6 +83,12 @@ class Batch(OneLine):
         differs = (self.clean != self.counterfactual).any(dim=0).nonzero()
         return int(differs[0]) if len(differs) else self.n_tokens
 
+    def changed_columns(self) -> Int[Tensor, "batch"]:
+        """Columns from each pair's first difference on; at least the last one."""
+        differs = self.clean != self.counterfactual
+        first = differs.int().argmax(dim=1)
+        return torch.where(differs.any(dim=1), self.n_tokens - first, 1)
+
     def to(self, device: torch.device | str) -> Batch:
         """The same batch with its tensors on `device`."""
         return self._with_tensors(lambda x: x.to(device))
@@ -115,19 +121,26 @@ class Batch(OneLine):
             groups=self.groups * times,
         )
 
-    def chunks(self, max_tokens: int) -> Iterator[tuple[list[int], Batch]]:
+    def chunks(self, max_tokens: int, *, changed: float = 0.0) -> Iterator[tuple[list[int], Batch]]:
         """Split into batches of at most `max_tokens` columns times rows (always at least one row).
 
         Pairs of similar length come together. Yields the row numbers of a chunk and the chunk.
+
+        Args:
+            changed: the share of a token's cost that it has only from the first column on in which
+                prompts differ. Above 0, pairs that differ in as many columns come together.
         """
-        lengths = self.lengths.tolist()
-        order = sorted(range(len(self)), key=lengths.__getitem__)
+        lengths, widest = self.lengths.tolist(), (0, 0)
+        differ = self.changed_columns().tolist() if changed else lengths
         rows: list[int] = []
-        for row in order:
-            if rows and (len(rows) + 1) * lengths[row] > max_tokens:
+        for row in sorted(range(len(self)), key=lambda row: (differ[row], lengths[row])):
+            wider = max(widest[0], lengths[row]), max(widest[1], differ[row])
+            cost = (1 - changed) * wider[0] + changed * wider[1]
+            if rows and (len(rows) + 1) * cost > max_tokens:
                 yield rows, self.select(rows)
-                rows = []
+                rows, wider = [], (lengths[row], differ[row])
             rows.append(row)
+            widest = wider
         if rows:
             yield rows, self.select(rows)
 
