@@ -166,7 +166,14 @@ class PartScores(OneLine):
             rng = np.random.default_rng(seed)
             own = _compared(self, list(sizes.values()), by, n_splits, rng)
             drawn = [
-                _compared(self._with_random_signs(rng), list(sizes.values()), by, SIGN_SPLITS, rng)
+                _compared(
+                    self._with_random_signs(rng),
+                    list(sizes.values()),
+                    by,
+                    SIGN_SPLITS,
+                    rng,
+                    correlated=False,
+                )
                 for _ in range(SIGN_DRAWS)
             ]
             rows += [
@@ -320,8 +327,15 @@ class _Halves(NamedTuple):
 
 
 def _compared(
-    scored: PartScores, sizes: Sequence[int], by: By, n_splits: int, rng: np.random.Generator
+    scored: PartScores,
+    sizes: Sequence[int],
+    by: By,
+    n_splits: int,
+    rng: np.random.Generator,
+    *,
+    correlated: bool = True,
 ) -> _Halves:
+    """Halves at each size; their rank correlation, a third of the time, only if `correlated`."""
     whole = _UnitRanks.of(_mean(scored.parts, scored.n_pairs), by)
     members = [np.flatnonzero(whole.chosen(n)) for n in sizes]
     counts = [np.zeros(len(member), dtype=int) for member in members]
@@ -335,7 +349,8 @@ def _compared(
             either = np.count_nonzero(first | second)
             if either:
                 jaccard[split, place] = np.count_nonzero(first & second) / either
-            rank[split, place] = _correlation(one.keys[member], other.keys[member])
+            if correlated:
+                rank[split, place] = _correlation(one.keys[member], other.keys[member])
             counts[place] += first[member].astype(int) + second[member]
     n_stable = [int((count >= STABLE * 2 * n_splits).sum()) for count in counts]
     return _Halves(np.array([len(member) for member in members]), jaccard, rank, np.array(n_stable))
