@@ -72,15 +72,16 @@ def _text_of_seeds(row: Mapping[str, Any], edges: str) -> str:
     n_stable, n_seeds, stable = int(row["n_stable"]), int(row["n_seeds"]), _number(row, "stable")
     chance = _number(row, "stable_chance")
     no_more = ", no more than chance" if stable <= chance else ""
+    most = "all" if math.ceil(STABLE * n_seeds) == n_seeds else f"at least {share(STABLE)}"
     circuits = (
-        f"at least {share(STABLE)} of the circuits that {n_seeds} other seeds find"
+        f"{most} of the circuits that {n_seeds} other seeds find"
         if n_seeds > 1
         else "the circuit that another seed finds"
     )
     return (
         f"Of the {edges}, {n_stable:,} ({share(stable)}) are in {circuits} on the same"
-        f" {row['n_pairs']:,} training pairs, where chance leaves {share(chance)}{no_more}; two"
-        f" seeds have a Jaccard of {_text(row, 'jaccard')} ({_text(row, 'jaccard_chance')} by"
+        f" {row['n_pairs']:,} training pairs, where chance leaves {_share(row, 'stable_chance')}"
+        f"{no_more}; two seeds have a Jaccard of {_text(row, 'jaccard')} ({_text(row, 'jaccard_chance')} by"
         " chance). Do not read the other edges one by one."
     )
 
@@ -213,6 +214,8 @@ def _text(row: Mapping[str, Any], name: str) -> str:
 
 def _share(row: Mapping[str, Any], name: str) -> str:
     value = _number(row, name)
+    if 0 < value < 0.001:
+        return f"less than {share(0.001)}"
     return NOTHING if math.isnan(value) else share(value)
 
 
