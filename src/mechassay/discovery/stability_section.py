@@ -81,8 +81,8 @@ def _text_of_seeds(row: Mapping[str, Any], edges: str) -> str:
     return (
         f"Of the {edges}, {n_stable:,} ({share(stable)}) are in {circuits} on the same"
         f" {row['n_pairs']:,} training pairs, where chance leaves {_share(row, 'stable_chance')}"
-        f"{no_more}; two seeds have a Jaccard of {_text(row, 'jaccard')} ({_text(row, 'jaccard_chance')} by"
-        " chance). Do not read the other edges one by one."
+        f"{no_more}; two seeds have a Jaccard of {_text(row, 'jaccard')}"
+        f" ({_text(row, 'jaccard_chance')} by chance). Do not read the other edges one by one."
     )
 
 
