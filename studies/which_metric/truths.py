@@ -88,7 +88,7 @@ def load_known(name: str) -> KnownModel:
 def without_heads(circuit: Circuit, heads: Sequence[str]) -> Circuit:
     """The circuit less all edges to and from some heads."""
     graph, edges = circuit.graph, circuit.edges.clone()
-    writers = torch.tensor([graph.writer(head) for head in heads])
+    writers = torch.tensor([graph.writer(head) for head in heads], dtype=torch.long)
     edges[writers] = False
     edges[:, torch.isin(graph.reader_owner.to(writers.device), writers)] = False
     return Circuit(graph, edges)
