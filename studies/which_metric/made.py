@@ -42,7 +42,9 @@ def main(names: Sequence[str] = MADE_TRUTHS, folder: Path = FOLDER, tables: Path
 
 def page(records: Records) -> str:
     """How measures order the scorings of each truth, and what the true scores come to."""
-    truths, n = _by_truth(records), max(map(len, _by_truth(records).values()))
+    truths = _by_truth(records)
+    counts = sorted({len(own) for own in truths.values()})
+    n = " or ".join(map(str, counts))
     parts = [
         f"Spearman's correlation with the AUROC, over all scorings and over methods; {n} samples of"
         f" pairs, whose mean stands first and whose range in brackets. Means over {len(truths)}"
