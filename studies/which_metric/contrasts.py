@@ -24,7 +24,7 @@ from studies.which_metric.measures import MEASURES, REFERENCE
 from studies.which_metric.truths import family_of
 
 Chosen = Literal["all", "methods", "right signs", "methods and random"]
-Target = Literal["auroc", "auprc"]
+Target = Literal["auroc", "auprc", "auroc without backups"]
 SETS: tuple[Chosen, Chosen] = ("all", "methods")
 """Of the plan; the others stand beside it."""
 CHOSEN: Mapping[Chosen, Callable[[str, str], bool]] = {

@@ -39,10 +39,12 @@ from mechassay.utils.display import SILENT
 from mechassay.utils.files import write_text
 from studies.which_metric.measures import OBJECTIVE, Cut, CutCircuits, Ends, Values, all_measures
 from studies.which_metric.scorings import METHODS, Scoring, all_scorings
-from studies.which_metric.truths import CHANGES, KnownModel, load_known
+from studies.which_metric.truths import CHANGES, KnownModel, load_known, without_heads
 
 VERSION = 1
 """Rises when the same settings would give other numbers."""
+WITHOUT_BACKUPS = "auroc without backups"
+"""The AUROC of the circuit less its backups, of a scoring on a truth that has them."""
 N_DENSE = 24
 BOTH: tuple[By, By] = ("value", "magnitude")
 RANKINGS: tuple[tuple[By, Cut], ...] = (
@@ -205,9 +207,7 @@ def measured_cell(cell: Cell, settings: Settings) -> dict[str, Any]:
             seed=cell.sample,
         )
         record["refused"] = dict(scorings.refused)
-        record["scorings"] = dict(
-            _measured(known.model, truth, scorings.made, test, grid.objective)
-        )
+        record["scorings"] = dict(_measured(known, truth, scorings.made, test, grid.objective))
     record["seconds"] = round(time.perf_counter() - begin, 2)
     return record
 
@@ -218,14 +218,14 @@ def _pairs(known: KnownModel, split: str, limit: int, cell: Cell) -> Batch:
 
 
 def _measured(
-    model: Model,
+    known: KnownModel,
     truth: Circuit,
     scorings: Mapping[str, Scoring],
     test: Batch,
     objective: str,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Measures and recovery of each scoring."""
-    graph = model.graph
+    model, graph = known.model, known.model.graph
     circuits = {
         (label, by, kind): cut(scoring.scores, by, kind)
         for label, scoring in scorings.items()
@@ -247,7 +247,12 @@ def _measured(
             for by, kind in RANKINGS
             for series in [circuits[label, by, kind]]
         }
-        recovery = recovery_of(by_edge(scoring.scores), truth, by="magnitude")
+        by_edges = by_edge(scoring.scores)
+        recovery = recovery_of(by_edges, truth, by="magnitude")
+        beside: dict[str, float] = {}
+        if known.backups:
+            rest = without_heads(truth, known.backups)
+            beside[WITHOUT_BACKUPS] = recovery_of(by_edges, rest, by="magnitude").auroc
         largest = {by: _largest_f(cuts[by, "strict"], ends) for by in BOTH}
         yield (
             label,
@@ -255,6 +260,7 @@ def _measured(
                 "sort": scoring.sort,
                 "auroc": recovery.auroc,
                 "auprc": recovery.auprc,
+                **beside,
                 "measures": all_measures(cuts, ends),
                 "largest f": largest,
             },

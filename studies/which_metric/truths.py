@@ -13,7 +13,7 @@ if it holds by the package's rule, has all edges of the plain circuit, and edges
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -44,6 +44,7 @@ class KnownModel:
         pairs: those that the circuits were verified on, and whose means `mean` stands for.
         margin: how many times the least effect inside exceeds the greatest outside.
         dropped: why a changed model does not count; empty if it does.
+        backups: heads of the circuit that work where another is ablated.
     """
 
     name: str
@@ -53,6 +54,7 @@ class KnownModel:
     pairs: Pairs
     margin: float
     dropped: str = ""
+    backups: tuple[str, ...] = ()
 
 
 def family_of(name: str) -> str:
@@ -70,9 +72,26 @@ def load_known(name: str) -> KnownModel:
     truth = load_truth(family_of(name))
     change = change_of(name)
     if change == "plain":
-        margin = truth.margins["counterfactual"]
-        return KnownModel(name, truth.model, truth.task, truth.circuits, truth.pairs(), margin)
+        verified = truth.verified["counterfactual"]
+        return KnownModel(
+            name,
+            truth.model,
+            truth.task,
+            truth.circuits,
+            truth.pairs(),
+            verified.margin,
+            backups=tuple(verified.backups),
+        )
     return changed_model(truth, change)
+
+
+def without_heads(circuit: Circuit, heads: Sequence[str]) -> Circuit:
+    """The circuit less all edges to and from some heads."""
+    graph, edges = circuit.graph, circuit.edges.clone()
+    writers = torch.tensor([graph.writer(head) for head in heads], dtype=torch.long)
+    edges[writers] = False
+    edges[:, torch.isin(graph.reader_owner.to(writers.device), writers)] = False
+    return Circuit(graph, edges)
 
 
 def changed_model(truth: Truth, change: str, n_pairs: int = N_VERIFIED) -> KnownModel:

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from mechassay.circuits.evaluation.faithfulness import faithfulness_curve
 from mechassay.circuits.methods.eap import EAPIGInputs
+from mechassay.circuits.methods.mask_learning import UniformGradientSampling
 from mechassay.circuits.methods.stability import RESAMPLES, STABILITY, PartScores, score_in_parts
 from mechassay.circuits.scores import EdgeScores
 from mechassay.discovery.job import CircuitsJob
@@ -198,3 +201,88 @@ def test_halves_may_be_of_templates(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.undo()
     with pytest.raises(BadUsage, match="of 2 templates or more; the 24 train pairs of .* have 1"):
         run(job, tmp_path / "one", progress=SILENT)
+
+
+OF_SEEDS = replace(JOB, methods=("random", "ugs:steps=4,batch_size=4"), over="seeds", resamples=2)
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return run(OF_SEEDS, tmp_path_factory.mktemp("seeds"), progress=SILENT)
+
+
+class TestSeeds:
+    """Runs with other seeds on the same pairs."""
+
+    def test_each_is_the_method_with_another_seed(self, seeds: Results) -> None:
+        """What is kept is what the method finds alone, and its areas are those of a run with it."""
+        folder = seeds.folder.path
+        model = load_model(TRUTH)
+        train = load_task(TRUTH).pairs("train", model, limit=24)
+        for number in range(2):
+            (file,) = (folder / "kept").rglob(f"ugs*.seed-{number}.safetensors")
+            method = UniformGradientSampling(steps=4, batch_size=4, seed=1 + number)
+            alone = method.score(model, train, progress=SILENT)
+            kept = EdgeScores.load(file)
+            assert torch.equal(kept.values.nan_to_num(), alone.values.nan_to_num())
+        record = seeds.records[1]
+        assert record.task.args["over"] == "seeds"
+        table = record.table(RESAMPLES)
+        assert list(table.columns) == ["resample", "cpr", "cmd", "cma", "auroc"] and len(table) == 2
+        test = load_task(TRUTH).pairs("test", model, limit=20)
+        curve = faithfulness_curve(model, kept, test, progress=SILENT)
+        assert table.numbers("cma")[1] == pytest.approx(curve.cma, abs=1e-6)
+
+    def test_random_rankings_agree_by_chance(self, seeds: Results) -> None:
+        record = seeds.records[0]
+        (row,) = record.table(STABILITY).where(ranking="magnitude", fraction=0.5).rows()
+        assert row["n_seeds"] == 2 and row["n_pairs"] == 24 and row["jaccard_random_signs"] is None
+        assert row["jaccard"] == pytest.approx(row["jaccard_chance"], abs=0.08)
+        assert row["stable_chance"] == pytest.approx(0.25, abs=0.01)
+        assert row["stable"] == pytest.approx(0.25, abs=0.12)
+
+    def test_the_page_says_what_was_varied(self, seeds: Results) -> None:
+        record = seeds.records[1]
+        text = stability_text(record, 0.05)
+        assert (
+            "in all of the circuits that 2 other seeds find on the same 24 training pairs" in text
+        )
+        # 13 of 262 edges, twice.
+        assert "where chance leaves 0.246" in text
+        (section,) = stability_sections(seeds.records)
+        assert section.title == "How circuits vary with the seed"
+        (shown,) = resamples_sections(seeds.records)
+        assert shown.title == "The method with other seeds"
+        assert "Each run has another seed" in str(shown) and "draws the" not in str(shown)
+
+    def test_one_other_seed_has_no_interval(self, tmp_path: Path) -> None:
+        job = replace(OF_SEEDS, methods=("random:seed=3",), resamples=1)
+        (record,) = run(job, tmp_path, progress=SILENT).records
+        assert len(record.table(RESAMPLES)) == 1
+        method = record.measure("cma", "method")
+        assert method is not None and np.isnan(method.low)
+        text = stability_text(record, 0.5)
+        assert "are in the circuit that another seed finds" in text
+        assert "Every method runs 2 times: with 1 other seed too." in job.notes()
+
+    def test_what_has_no_seed_is_refused(self, tmp_path: Path) -> None:
+        """In one line, with those that have one."""
+        wanted = "which edge-pruning, matryoshka, .*ugs have; got eap, acdc threshold=0.1"
+        methods = ("ugs", "eap", "acdc:threshold=0.1")
+        with pytest.raises(BadUsage, match=wanted):
+            run(replace(OF_SEEDS, methods=methods), tmp_path, progress=SILENT)
+        with pytest.raises(BadUsage, match="needs --resamples: how many other seeds"):
+            run(replace(OF_SEEDS, resamples=0), tmp_path, progress=SILENT)
+
+    def test_a_killed_run_keeps_the_scores_of_its_seeds(self, tmp_path: Path) -> None:
+        job = replace(OF_SEEDS, methods=("random",))
+        run(job, tmp_path, progress=SILENT)
+        (file,) = (tmp_path / "kept").rglob("random.seed-0.safetensors")
+        kept = EdgeScores.load(file)
+        replace(kept, values=torch.full_like(kept.values, 0.5)).save(file)
+        for done in [*(tmp_path / "records").rglob("*.json")]:
+            done.unlink()
+        (again,) = run(job, tmp_path, progress=SILENT).records
+        (row,) = again.table(STABILITY).where(ranking="magnitude", fraction=0.5).rows()
+        # Constant scores have no circuit: no edge of the random one is in both.
+        assert row["n_stable"] == 0 and row["size"] > 0

@@ -86,15 +86,17 @@ def test_every_prompt_ends_in_the_last_column(pairs: list[list[tuple[int, int]]]
         assert real == sorted(real), "padding stands on the left"
 
 
-@given(prompts, st.integers(1, 40))
+@given(prompts, st.integers(1, 40), st.sampled_from([0.0, 0.75, 1.0]))
 def test_chunks_have_every_row_once_and_are_the_rows_alone(
-    pairs: list[list[tuple[int, int]]], max_tokens: int
+    pairs: list[list[tuple[int, int]]], max_tokens: int, changed: float
 ) -> None:
     batch = make(pairs)
     seen: list[int] = []
-    for numbers, chunk in batch.chunks(max_tokens):
+    for numbers, chunk in batch.chunks(max_tokens, changed=changed):
         seen += numbers
-        assert len(chunk) == len(numbers) == 1 or len(chunk) * chunk.n_tokens <= max_tokens
+        differ = max(1, chunk.n_tokens - chunk.first_difference())
+        cost = (1 - changed) * chunk.n_tokens + changed * differ
+        assert len(chunk) == len(numbers) == 1 or len(chunk) * cost <= max_tokens
         alone = make([pairs[i] for i in numbers])
         assert parts(chunk) == parts(
             replace(
@@ -108,6 +110,18 @@ def test_chunks_have_every_row_once_and_are_the_rows_alone(
         assert chunk.ids == chunk.groups == tuple(str(i) for i in numbers)
         assert chunk.answers.flatten().tolist() == [60 + i for i in numbers]
     assert sorted(seen) == list(range(len(pairs)))
+
+
+def test_pairs_that_differ_in_as_many_columns_may_come_together() -> None:
+    """Lengths 4 and 6 by turns, one of each length differing early: by hand."""
+    late = [[(1, 1)] * (n - 1) + [(2, 3)] for n in (4, 6)]
+    early = [[(2, 3)] + [(1, 1)] * (n - 1) for n in (4, 6)]
+    batch = make([late[0], early[0], late[1], early[1]])
+    assert batch.changed_columns().tolist() == [1, 4, 1, 6]
+    assert make([[(1, 1), (2, 2)]]).changed_columns().tolist() == [1]
+    by_length = [rows for rows, _ in batch.chunks(12)]
+    by_change = [rows for rows, _ in batch.chunks(12, changed=1.0)]
+    assert by_length == [[0, 1], [2, 3]] and by_change == [[0, 2, 1], [3]]
 
 
 @given(prompts, st.data())

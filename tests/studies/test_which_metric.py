@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 import mechassay as ma
+from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.evaluation.faithfulness import evaluate, run_controls
 from mechassay.circuits.methods import load_method
+from mechassay.models.graph import Graph
 from mechassay.truth.ground_truth import load_truth
 from mechassay.utils.display import SILENT
 from studies.which_metric import contrasts, measures, scorings, study, tables, truths
@@ -255,9 +257,15 @@ def test_a_known_winner_wins() -> None:
 
 
 def test_truths_that_were_made_have_tables_of_their_own() -> None:
-    """CMA is the AUROC itself; each truth has a row, and the mean an interval."""
+    """CMA is the AUROC itself; each truth has a row with the range of its samples, and the mean an
+    interval. Only where backups are known is there a table against the circuit without them.
+    """
     rng = np.random.default_rng(0)
-    records = [record_of("made", name, 0, rng, {"CMA": 0.0}) for name in ("one", "two")]
+    records = [
+        record_of("made", name, sample, rng, {"CMA": 0.0})
+        for name in ("one", "two")
+        for sample in range(2)
+    ]
     for record in records:
         scored = record["scorings"]
         scored |= {label: {**scored["method 0"]} for label in MADE_METHODS}
@@ -272,8 +280,24 @@ def test_truths_that_were_made_have_tables_of_their_own() -> None:
         "| CMA: one | ",
         "| CPR: two | ",
         "| one | exact | .25 |",
+        "| CMA: two | 1.00 [1.00, 1.00] | 1.00 [1.00, 1.00] |",
     ):
         assert line in page, line
+    assert "; 2 samples of pairs" in page and "without its backups" not in page
+    for record in records[:2]:
+        for scoring in record["scorings"].values():
+            scoring[study.WITHOUT_BACKUPS] = -scoring["auroc"]
+    page = made_page(records)
+    assert "| CMA: one | -1.00 [-1.00, -1.00] | -1.00 [-1.00, -1.00] |" in page
+
+
+def test_the_circuit_without_a_head_lacks_the_edges_to_and_from_it() -> None:
+    graph = Graph(n_layers=2, n_heads=2)
+    names = ["input->a0.h1<q>", "a0.h1->a1.h0<v>", "a1.h0->logits", "input->a1.h0<k>"]
+    circuit = Circuit.from_names(graph, names)
+    assert set(truths.without_heads(circuit, ["a0.h1"]).names()) == {names[2], names[3]}
+    assert truths.without_heads(circuit, ["a1.h0"]).names() == [names[0]]
+    assert truths.without_heads(circuit, []).names() == circuit.names()
 
 
 def test_nothing_wins_where_measures_are_alike_or_fail_elsewhere() -> None:

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         Stability,
         resampled,
         score_in_parts,
+        seed_stability,
     )
     from mechassay.circuits.scores import EdgeScores, NeuronScores, NodeScores
     from mechassay.circuits.series import agreement
@@ -114,6 +115,7 @@ __all__ = [
     "resampled",
     "run_controls",
     "score_in_parts",
+    "seed_stability",
     "smallest_circuit",
 ]
 
@@ -140,6 +142,6 @@ __getattr__, __dir__ = lazy_names(
         "methods.random": "Random RandomPaths",
         "scores": "EdgeScores NeuronScores NodeScores",
         "series": "agreement",
-        "methods.stability": "PartScores Stability resampled score_in_parts",
+        "methods.stability": "PartScores Stability resampled score_in_parts seed_stability",
     },
 )

@@ -25,7 +25,7 @@ from mechassay.circuits.methods.attribution import CONTRACTION_BYTES, contracted
 from mechassay.circuits.methods.eap import EdgeGradientMethod, GradientMethod
 from mechassay.circuits.methods.mask_learning import MaskMethod
 from mechassay.circuits.methods.method import Method, token_bytes
-from mechassay.circuits.methods.stability import N_PARTS, is_mean_of_pairs
+from mechassay.circuits.methods.stability import N_PARTS, scored_again
 from mechassay.discovery.job import CircuitsJob
 from mechassay.discovery.study import MOST_VALIDATION, TypedMethod, optimal_ablation
 from mechassay.models.decoder import Decoder
@@ -181,7 +181,9 @@ def _model_cost(
     for own in typed:
         held = scoring_bytes(own.method, decoder, train, budget, room)
         steps.append(
-            CostStep(own.name, held, scoring_operations(own.method, size, train, job.resamples))
+            CostStep(
+                own.name, held, scoring_operations(own.method, size, train, _scorings(job, own))
+            )
         )
         candidates: Sequence[Method] = getattr(own.method, "candidates", tuple)()
         if candidates:
@@ -202,13 +204,20 @@ def _model_cost(
     return ModelCost(shown_model(source), size, scores, tuple(steps))
 
 
+def _scorings(job: CircuitsJob, typed: TypedMethod) -> int:
+    """How often a method runs, its resamples or other seeds with it."""
+    return 1 + job.resamples * scored_again(typed.method, job.over)
+
+
 def scoring_operations(
-    method: Method, size: ModelSize, train: PromptSizes, resamples: int = 0
+    method: Method, size: ModelSize, train: PromptSizes, times: int = 1
 ) -> float:
-    """Of the passes that a method says it takes: one is whole, others where prompts differ."""
-    passes = method.forwards(size.graph, train.n) / train.n
-    if not is_mean_of_pairs(method):
-        passes *= 1 + resamples
+    """Of the passes that a method says it takes: one is whole, others where prompts differ.
+
+    Args:
+        times: how often the method runs.
+    """
+    passes = times * method.forwards(size.graph, train.n) / train.n
     token = 2.0 * size.body * (min(passes, 1.0) + max(0.0, passes - 1.0) * train.share)
     if isinstance(method, EdgeGradientMethod):
         token += 2.0 * size.graph.n_edges * size.width * train.share

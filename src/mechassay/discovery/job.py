@@ -31,8 +31,16 @@ from mechassay.circuits.drawing import Drawing, draw_circuit
 from mechassay.circuits.evaluation import METRICS
 from mechassay.circuits.evaluation.ablation import ABLATIONS
 from mechassay.circuits.graph_files import load_scores
+from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.method import check_pairing, versions_of
-from mechassay.circuits.methods.stability import SELECTIONS, PartScores, is_mean_of_pairs
+from mechassay.circuits.methods.stability import (
+    SELECTIONS,
+    Over,
+    PartScores,
+    has_seed,
+    is_mean_of_pairs,
+    scored_again,
+)
 from mechassay.circuits.profiles import VERSIONS, Profile
 from mechassay.circuits.scores import DRAWN_EDGES, SCORES_SHA256, EdgeScores, largest_drawable
 from mechassay.circuits.series import (
@@ -129,6 +137,9 @@ class CircuitsJob(CircuitsPlan, Job):
             self._check_stable_edges()
         if self.resamples and self.construction in (*SELECTIONS, "faithful"):
             raise BadUsage(f"Circuits of the construction {self.construction} have no resamples.")
+        one_of("source of resamples", self.over, get_args(Over))
+        if self.over == "seeds":
+            self._check_seeds()
         optimal_ablation(self.optimal, self.seed)
         check_dtype(self.dtype)
         check_pairing(self.pairing)
@@ -156,6 +167,20 @@ class CircuitsJob(CircuitsPlan, Job):
                 f"The construction {self.construction} needs scores of parts of the pairs, which"
                 f" methods have that are means over pairs; got {', '.join(others)}."
             )
+
+    def _check_seeds(self) -> None:
+        """Refuse other seeds where there are none, or none is asked for."""
+        typed_methods = self.typed_methods()
+        others = [typed.name for typed in typed_methods if not has_seed(typed.method)]
+        others += self.scores
+        if others:
+            seeded = [name for name in METHODS.names() if "seed" in METHODS.outline(name)[1]]
+            raise BadUsage(
+                f"--over seeds runs a method again with other seeds, which {', '.join(seeded)}"
+                f" have; got {', '.join(others)}."
+            )
+        if not self.resamples:
+            raise BadUsage("--over seeds needs --resamples: how many other seeds to run.")
 
     def _check_plugins(self) -> None:
         for text in self.metrics:
@@ -193,8 +218,12 @@ class CircuitsJob(CircuitsPlan, Job):
         return Path(typed) if typed in self.scores else results.folder.scores_file(cell.name)
 
     def notes(self) -> Sequence[str]:
-        """See `Job.notes`: ground truths have tasks of their own."""
-        return own_task_notes(self.models, self.tasks)
+        """See `Job.notes`: ground truths have tasks of their own; what other seeds cost."""
+        notes = own_task_notes(self.models, self.tasks)
+        if self.over != "seeds":
+            return notes
+        again = f"{self.resamples} other seed{'s' * (self.resamples != 1)}"
+        return [*notes, f"Every method runs {1 + self.resamples} times: with {again} too."]
 
     def rankings(self) -> list[tuple[str, str]]:
         """What is measured: the name of each method or score file, and how it was typed."""
@@ -232,7 +261,7 @@ class CircuitsJob(CircuitsPlan, Job):
         model, n_pairs = study.model, len(study.train)
         typed = study.method(cell)
         forwards = typed.method.forwards(model.graph, n_pairs)
-        if not is_mean_of_pairs(typed.method):
+        if scored_again(typed.method, self.over):
             forwards *= 1 + self.resamples
         under = (self.ablation, typed.ablation)
         if "optimal" in under and not study.constants_file("optimal").is_file():

@@ -74,16 +74,18 @@ class CircuitsPlan:
     resamples: Annotated[
         int,
         option(
-            "Resamples of the pairs to find circuits on, each with circuits of its own: one more"
-            " curve each, and for a method that is no mean over pairs one more scoring.",
+            "Resamples of the pairs to find circuits on (--over: of templates or seeds), each with"
+            " circuits of its own: one more curve each, and for a method that is no mean over"
+            " pairs, or another seed, one more scoring.",
             least=0,
         ),
     ] = 0
     over: Annotated[
-        Literal["pairs", "templates"],
+        Literal["pairs", "templates", "seeds"],
         option(
-            "What halves and resamples of the pairs to find circuits on are drawn of: pairs (groups"
-            " of them), or all pairs of a template at once."
+            "What halves and resamples are drawn of: the pairs to find circuits on (groups of"
+            " them), all pairs of a template at once, or, on the same pairs, seeds of a method"
+            " that has one."
         ),
     ] = "pairs"
     metrics: Annotated[tuple[str, ...], options.METRICS] = ()

@@ -1,7 +1,8 @@
 """What a page of circuits says of how they depend on the pairs (`circuits.methods.stability`).
 
 A sentence on the edges of the smallest circuit, which the field reads one by one, and a table of
-all sizes by magnitude. Circuits by value are in the record.
+all sizes by magnitude. Circuits by value are in the record. Where seeds were varied (`--over
+seeds`), both are of seeds.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ READING = {
     ),
     "Stable edges": (
         "Those that at least 95 % of the halves have. A half has half of the pairs, so as many"
-        " fresh ones would agree at least as much."
+        " fresh ones would agree at least as much. Under --over seeds those that at least 95 % of"
+        " the circuits of other seeds have; chance is what as many random circuits would have."
     ),
     "Rank agreement": (
-        "Spearman's correlation of the scores of two halves, over the edges of the circuit."
+        "Spearman's correlation of the scores of two halves, or seeds, over the edges of the"
+        " circuit."
     ),
 }
 
@@ -47,6 +50,8 @@ def stability_text(record: Record, fraction: float) -> str:
     row = rows[0]
     n_stable, size = int(row["n_stable"]), int(row["size"])
     edges = f"{size:,} edge{'s' * (size != 1)} of this size, before pruning"
+    if "n_seeds" in row:
+        return _text_of_seeds(row, edges)
     drawn = _number(row, "stable_random_signs")
     by_scatter = f", where random signs leave {share(drawn)}" if not math.isnan(drawn) else ""
     jaccard, signs, chance = (
@@ -62,73 +67,129 @@ def stability_text(record: Record, fraction: float) -> str:
     )
 
 
-def stability_sections(records: Sequence[Record]) -> list[Section]:
-    """A table of how circuits of all sizes depend on the pairs, of the records that say it."""
-    names = dict(zip(map(id, records), labels(records), strict=True))
-    rows = [
-        (
-            names[id(record)],
-            share(_number(row, "fraction")),
-            f"{row['size']:,}",
-            _with_range(row),
-            *(_text(row, name) for name in ("jaccard_random_signs", "jaccard_chance", "rank")),
-            *(_share(row, name) for name in ("stable", "stable_random_signs")),
-        )
-        for record in records
-        for row in _rows(record)
-        if row["size"]
-    ]
-    if not rows:
-        return []
-    columns = (
-        "method", "size", "edges", "Jaccard of halves", "Jaccard, random signs",
-        "Jaccard, chance", "rank agreement", "stable edges", "stable, random signs",
-    )  # fmt: skip
-    caption = (
-        f"Circuits by magnitude of two halves of the {_drawn(records[0])}pairs. An edge that ties"
-        " with the first one left out is in no circuit."
+def _text_of_seeds(row: Mapping[str, Any], edges: str) -> str:
+    """The sentence where seeds were varied."""
+    n_stable, n_seeds, stable = int(row["n_stable"]), int(row["n_seeds"]), _number(row, "stable")
+    chance = _number(row, "stable_chance")
+    no_more = ", no more than chance" if stable <= chance else ""
+    most = "all" if math.ceil(STABLE * n_seeds) == n_seeds else f"at least {share(STABLE)}"
+    circuits = (
+        f"{most} of the circuits that {n_seeds} other seeds find"
+        if n_seeds > 1
+        else "the circuit that another seed finds"
     )
-    return [
-        Section(
-            "How circuits vary with the pairs",
-            (TextTable.of("", columns, rows, caption=caption),),
-        )
-    ]
+    return (
+        f"Of the {edges}, {n_stable:,} ({share(stable)}) are in {circuits} on the same"
+        f" {row['n_pairs']:,} training pairs, where chance leaves {_share(row, 'stable_chance')}"
+        f"{no_more}; two seeds have a Jaccard of {_text(row, 'jaccard')}"
+        f" ({_text(row, 'jaccard_chance')} by chance). Do not read the other edges one by one."
+    )
+
+
+HALVES = {
+    "Jaccard, random signs": "jaccard_random_signs",
+    "Jaccard, chance": "jaccard_chance",
+    "rank agreement": "rank",
+    "stable edges": "stable",
+    "stable, random signs": "stable_random_signs",
+}
+SEEDS = {
+    "Jaccard, chance": "jaccard_chance",
+    "rank agreement": "rank",
+    "stable edges": "stable",
+    "stable, chance": "stable_chance",
+}
+"""Columns after the Jaccard index, and what they are of a row of the record."""
+
+
+def stability_sections(records: Sequence[Record]) -> list[Section]:
+    """A table of how circuits of all sizes depend on the pairs, and one on seeds, of the records
+    that say it.
+    """
+    sections: list[Section] = []
+    for over_seeds, columns in ((False, HALVES), (True, SEEDS)):
+        rows = [
+            (
+                name,
+                share(_number(row, "fraction")),
+                f"{row['size']:,}",
+                _with_range(row),
+                *(
+                    _share(row, column) if column.startswith("stable") else _text(row, column)
+                    for column in columns.values()
+                ),
+            )
+            for name, record in _labelled(records, over_seeds)
+            for row in _rows(record)
+            if row["size"]
+        ]
+        if not rows:
+            continue
+        of_what, tie = "halves", "An edge that ties with the first one left out is in no circuit."
+        compared = f"of two halves of the {_drawn(records[0])}pairs"
+        if over_seeds:
+            of_what, compared = "seeds", "that the method finds on the same pairs with two seeds"
+        heads = ("method", "size", "edges", f"Jaccard of {of_what}", *columns)
+        table = TextTable.of("", heads, rows, caption=f"Circuits by magnitude {compared}. {tie}")
+        varies = "the seed" if over_seeds else "the pairs"
+        sections.append(Section(f"How circuits vary with {varies}", (table,)))
+    return sections
 
 
 def resamples_sections(records: Sequence[Record]) -> list[Section]:
-    """What the methods reach on resamples of the training pairs, of the records that have them."""
-    names = dict(zip(map(id, records), labels(records), strict=True))
-    rows: list[tuple[str, ...]] = []
-    for record in records:
-        if not record.has_table(RESAMPLES):
-            continue
-        table = record.table(RESAMPLES)
-        for name in (column for column in table.columns if column != "resample"):
-            own, method = record.measure(name), record.measure(name, "method")
-            draws = table.numbers(name)
-            ends = (own.low, own.high) if own else (math.nan, math.nan)
-            rows.append(
-                (
-                    names[id(record)],
-                    own.heading if own else name.upper(),
-                    interval(own.value, own.low, own.high) if own else NOTHING,
-                    interval(method.value, method.low, method.high) if method else NOTHING,
-                    " ".join(number(value, *ends) for value in np.sort(draws)),
-                    "two peaks" if two_peaks(draws, np.nan_to_num(ends[1] - ends[0])) else "",
+    """What the methods reach on resamples of the training pairs, and with other seeds, of the
+    records that have them.
+    """
+    sections: list[Section] = []
+    for over_seeds in (False, True):
+        rows: list[tuple[str, ...]] = []
+        for label, record in _labelled(records, over_seeds):
+            if not record.has_table(RESAMPLES):
+                continue
+            table = record.table(RESAMPLES)
+            for name in (column for column in table.columns if column != "resample"):
+                own, method = record.measure(name), record.measure(name, "method")
+                draws = table.numbers(name)
+                ends = (own.low, own.high) if own else (math.nan, math.nan)
+                rows.append(
+                    (
+                        label,
+                        own.heading if own else name.upper(),
+                        interval(own.value, own.low, own.high) if own else NOTHING,
+                        interval(method.value, method.low, method.high) if method else NOTHING,
+                        " ".join(number(value, *ends) for value in np.sort(draws)),
+                        "two peaks" if two_peaks(draws, np.nan_to_num(ends[1] - ends[0])) else "",
+                    )
                 )
-            )
-    if not rows:
-        return []
-    columns = ("method", "measure", "these circuits", "the method", "resamples, sorted", "notes")
-    caption = (
-        f"Each resample draws the {_drawn(records[0])}training pairs anew, finds circuits and"
-        " measures them on the same test pairs. The interval of these circuits is over test pairs;"
-        " that of the method over training pairs too. It has none with fewer than eight resamples,"
-        " nor where they have two peaks: no interval around one value holds both."
-    )
-    resamples = TextTable.of("", columns, rows, caption=caption)
-    return [Section("The method on other training pairs", (resamples,))]
+        if not rows:
+            continue
+        again, other, title = (
+            f"Each resample draws the {_drawn(records[0])}training pairs anew, finds circuits",
+            "training pairs",
+            "The method on other training pairs",
+        )
+        if over_seeds:
+            again = "Each run has another seed, finds circuits on the same training pairs"
+            other, title = "seeds", "The method with other seeds"
+        drawn = "other seeds" if over_seeds else "resamples"
+        heads = ("method", "measure", "these circuits", "the method", f"{drawn}, sorted", "notes")
+        caption = (
+            f"{again} and measures them on the same test pairs. The interval of these circuits is"
+            f" over test pairs; that of the method over {other} too. It has none with fewer than"
+            f" eight {drawn}, nor where they have two peaks: no interval around one value holds"
+            " both."
+        )
+        sections.append(Section(title, (TextTable.of("", heads, rows, caption=caption),)))
+    return sections
+
+
+def _labelled(records: Sequence[Record], over_seeds: bool) -> list[tuple[str, Record]]:
+    """Records whose seed was varied, or the others, with what they are called among all."""
+    return [
+        (name, record)
+        for name, record in zip(labels(records), records, strict=True)
+        if (record.task.args.get("over") == "seeds") == over_seeds
+    ]
 
 
 def _drawn(record: Record) -> str:
@@ -153,6 +214,8 @@ def _text(row: Mapping[str, Any], name: str) -> str:
 
 def _share(row: Mapping[str, Any], name: str) -> str:
     value = _number(row, name)
+    if 0 < value < 0.001:
+        return f"less than {share(0.001)}"
     return NOTHING if math.isnan(value) else share(value)
 
 

@@ -53,7 +53,9 @@ from mechassay.circuits.methods.stability import (
     is_mean_of_pairs,
     parts_of,
     resampled_rows,
+    reseeded,
     score_in_parts,
+    seed_stability,
 )
 from mechassay.circuits.scores import SCORES_SHA256, EdgeScores, Scores
 from mechassay.circuits.series import CircuitSeries, Ranked, load_ranked, ranked_hash
@@ -534,29 +536,42 @@ class Study:
         return self._with_metrics(record, scores, batch)
 
     def stability(self, cell: Cell, scores: Ranked) -> Table | None:
-        """How circuits depend on the train pairs; None where parts of them were not scored, and of
-        circuits that are grown from the logits.
+        """How circuits depend on the train pairs, or on the method's seed; None where parts of the
+        pairs were not scored, and of circuits that are grown from the logits.
         """
-        file = self.parts_file(cell)
+        job, file = self.job, self.parts_file(cell)
         grows = isinstance(scores, EdgeScores) and scores.grows
-        chosen_otherwise = grows or self.job.construction in SELECTIONS
-        if isinstance(scores, CircuitSeries) or chosen_otherwise or not file.is_file():
+        if isinstance(scores, CircuitSeries) or grows or job.construction in SELECTIONS:
             return None
-        return PartScores.load(file, scores).stability(seed=self.job.seed).table()
+        if job.over == "seeds":
+            others = [self.resample(cell, scores, number) for number in range(job.resamples)]
+            return seed_stability(scores, others).table()
+        if not file.is_file():
+            return None
+        return PartScores.load(file, scores).stability(seed=job.seed).table()
 
     def resample(self, cell: Cell, scores: Ranked, number: int) -> Scores:
-        """What the cell's method finds on a resample of the train pairs."""
-        file, seed = self.parts_file(cell), self.job.seed
-        if isinstance(scores, Scores) and file.is_file():
-            return PartScores.load(file, scores).resample(number, seed)
-        typed = self.method(cell)
-        train = self.ablated(self.train, typed.ablation)
-        chosen = train.select(resampled_rows(train, number, seed))
-        method, progress = typed.method, self.bench.progress
+        """What the cell's method finds on a resample of the train pairs, or with another seed."""
+        file, job = self.parts_file(cell), self.job
+        if job.over != "seeds" and isinstance(scores, Scores) and file.is_file():
+            return PartScores.load(file, scores).resample(number, job.seed)
+        typed, progress = self.method(cell), self.bench.progress
+        method, train = typed.method, self.ablated(self.train, typed.ablation)
         for candidate in getattr(method, "candidates", tuple)():
             if method_name(candidate) == scores.provenance["candidate"]:
                 method = candidate
-        return method.score(self.model, chosen, self.objective, progress=progress)
+        if job.over != "seeds":
+            chosen = train.select(resampled_rows(train, number, job.seed))
+            return method.score(self.model, chosen, self.objective, progress=progress)
+        name = self._kept(f"{self.scores_file(cell).stem}.seed-{number}.safetensors")
+        kept = self.bench.folder.path / name
+        if not kept.is_file():
+            checkpoint = kept.with_suffix(".checkpoint")
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            reseeded(method, number).score(
+                self.model, train, self.objective, progress=progress, checkpoint=checkpoint
+            ).save(kept)
+        return load_scores(kept, self.model.graph)
 
     def _areas_of_resample(self, cell: Cell, scores: Ranked, number: int) -> dict[str, float]:
         """CPR, CMD and CMA of a resample's circuits, and its AUROC where the circuit is known."""
@@ -578,8 +593,8 @@ class Study:
         return areas
 
     def _with_resamples(self, cell: Cell, record: Record, scores: Ranked) -> Record:
-        """The record with the areas of resamples of the train pairs, and intervals that hold for
-        the method on other train pairs too; as it is where a file was measured.
+        """The record with the areas of resamples of the train pairs, or of other seeds, and
+        intervals that hold for the method on these too; as it is where a file was measured.
         """
         if cell.typed["method"] in self.job.scores:
             return record

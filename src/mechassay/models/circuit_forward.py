@@ -397,11 +397,12 @@ class _CircuitRun:
         """Into `out`: what heads that are read at all columns, or at the last, change there."""
         reference, clean = self.reference.layers[index], self.contrast.clean.layers[index]
         heads, columns = layer.heads[last], self.changes[last].columns
-        change = columns(clean.z)[:, heads] - columns(reference.z)[:, heads]
+        change = columns(clean.z).index_select(1, heads)
+        change -= columns(reference.z).index_select(1, heads)
         for group in layer.groups:
             if group.last is last:
                 z = self._attend(index, group, streams)
-                change[:, group.places] = z - columns(reference.z)[:, group.heads]
+                change[:, group.places] = z - columns(reference.z).index_select(1, group.heads)
         self.decoder.head_outputs(index, change, heads, out=out)
         _mask(out, layer.heads_keep[last])
 
@@ -410,7 +411,7 @@ class _CircuitRun:
     ) -> Float[Tensor, "batch n pos d_head"]:
         reference, clean = self.reference.layers[index], self.contrast.clean.layers[index]
         columns, attention = self.changes[group.last].columns, self.decoder.layers[index].attention
-        old, new = (columns(x)[:, group.heads] for x in (reference.q, clean.q))
+        old, new = (columns(x).index_select(1, group.heads) for x in (reference.q, clean.q))
         q = self._slot(
             group.slots[0], attention.q, group.heads, old, new, streams[group.last], index
         )
@@ -429,8 +430,8 @@ class _CircuitRun:
                 group.slots[slot],
                 projection,
                 shared,
-                old[:, shared],
-                new[:, shared],
+                old.index_select(1, shared),
+                new.index_select(1, shared),
                 streams[False],
                 index,
                 part=(index, group.last, slot),

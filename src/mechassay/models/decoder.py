@@ -160,8 +160,9 @@ class Projection:
         """For some heads alone."""
         if self.norm is not None:
             return self(x)[..., heads, :]
-        weight = self.weight[heads].flatten(0, 1)
-        bias = None if self.bias is None else self.bias[heads].flatten()
+        # Several times as fast as an index in brackets.
+        weight = self.weight.index_select(0, heads).flatten(0, 1)
+        bias = None if self.bias is None else self.bias.index_select(0, heads).flatten()
         return F.linear(x, weight, bias).unflatten(-1, (len(heads), -1))
 
 
@@ -470,7 +471,8 @@ class Decoder:
         out: Float[Tensor, "n batch pos d_model"] | None = None,
     ) -> Float[Tensor, "n batch pos d_model"]:
         """What each of the chosen heads writes, before any post-norm; into `out` if given."""
-        weight = self.layers[layer].attention.out[heads]
+        weight = self.layers[layer].attention.out
+        weight = weight[heads] if isinstance(heads, slice) else weight.index_select(0, heads)
         n_batch, n_heads, n_pos, width = z.shape
         flat = z.transpose(0, 1).reshape(n_heads, n_batch * n_pos, width)
         if out is not None:

@@ -84,6 +84,12 @@ class Batch(OneLine):
         differs = (self.clean != self.counterfactual).any(dim=0).nonzero()
         return int(differs[0]) if len(differs) else self.n_tokens
 
+    def changed_columns(self) -> Int[Tensor, "batch"]:
+        """Columns from each pair's first difference on; at least the last one."""
+        differs = self.clean != self.counterfactual
+        first = differs.int().argmax(dim=1)
+        return torch.where(differs.any(dim=1), self.n_tokens - first, 1)
+
     def to(self, device: torch.device | str) -> Batch:
         """The same batch with its tensors on `device`."""
         return self._with_tensors(lambda x: x.to(device))
@@ -125,7 +131,7 @@ class Batch(OneLine):
         return replace(self, clean=clean, counterfactual=other, mask=mask)
 
     def chunks(
-        self, max_tokens: int, width: Callable[[int], int] = int
+        self, max_tokens: int, width: Callable[[int], int] = int, *, changed: float = 0.0
     ) -> Iterator[tuple[list[int], Batch]]:
         """Split into batches of at most `max_tokens` columns times rows (always at least one row).
 
@@ -133,17 +139,22 @@ class Batch(OneLine):
 
         Args:
             width: the columns that so many tokens are padded to.
+            changed: the share of a token's cost that it has only from the first column on in which
+                prompts differ. Above 0, pairs that differ in as many columns come together.
         """
         lengths = [width(length) for length in self.lengths.tolist()]
-        order = sorted(range(len(self)), key=lengths.__getitem__)
-        rows: list[int] = []
-        for row in order:
-            if rows and (len(rows) + 1) * lengths[row] > max_tokens:
-                yield rows, self.select(rows).widened(lengths[rows[-1]])
-                rows = []
+        differ = self.changed_columns().tolist() if changed else lengths
+        rows, widest = list[int](), (0, 0)
+        for row in sorted(range(len(self)), key=lambda row: (differ[row], lengths[row])):
+            wider = max(widest[0], lengths[row]), max(widest[1], differ[row])
+            cost = (1 - changed) * wider[0] + changed * wider[1]
+            if rows and (len(rows) + 1) * cost > max_tokens:
+                yield rows, self.select(rows).widened(widest[0])
+                rows, wider = [], (lengths[row], differ[row])
             rows.append(row)
+            widest = wider
         if rows:
-            yield rows, self.select(rows).widened(lengths[rows[-1]])
+            yield rows, self.select(rows).widened(widest[0])
 
     @staticmethod
     def from_tokens(

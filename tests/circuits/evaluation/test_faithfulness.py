@@ -43,6 +43,7 @@ from mechassay.models.forward import Contrast
 from mechassay.models.graph import Graph
 from mechassay.models.hooks_reference import ReferenceModel, exact_precision
 from mechassay.models.model import make_model
+from mechassay.prompts.batch import Batch
 from mechassay.results.reading import read_record
 from mechassay.results.records import Measure, Record, Spec
 from mechassay.testing.tiny import Subject, build, subject
@@ -761,6 +762,34 @@ def test_padding_and_chunks_do_not_change_values(
         whole,
         atol=1e-9,
     )
+
+
+def test_pairs_run_together_that_differ_in_as_many_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Half of the pairs differ in the last column alone, half in all: the values of each pair are
+    those that it has by itself, and chunks are fewer columns of work.
+    """
+    case = subject("gpt2", torch.float64)
+    rng, graph = np.random.default_rng(0), case.model.graph
+    width = 6
+    clean = rng.integers(5, 20, size=(12, width))
+    other = clean.copy()
+    other[:, -1] += 1
+    other[::2, 0] += 1
+    batch = Batch.from_tokens(clean.tolist(), other.tolist(), [1] * 12, [2] * 12)
+    circuits = [Random(seed=seed).draw(graph).top(0.5) for seed in range(6)]
+    alone = np.hstack(
+        [evaluate(case.model, circuits, batch.select([row]), progress=SILENT) for row in range(12)]
+    )
+    per_token = memory.trace_bytes(case.model.decoder)
+    monkeypatch.setattr(memory, "CPU_BUDGET", 3 * width * per_token)
+    chunks = necessity._chunks(case.model, batch, 3 * width, len(circuits))
+    columns = [int(chunk.changed_columns().max()) for _, chunk in chunks]
+    assert sorted(set(columns)) == [1, width] and len(columns) <= 4
+    together = evaluate(case.model, circuits, batch, progress=SILENT)
+    np.testing.assert_allclose(together, alone, atol=1e-10)
+    assert np.ptp(together) > 0
 
 
 def test_scores_predict_what_leaving_one_neuron_out_does() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,10 @@ from mechassay.circuits import (
     EAPIGActivations,
     EAPIGInputs,
     ExactPatching,
+    Random,
+    UniformGradientSampling,
     resampled,
+    seed_stability,
 )
 from mechassay.circuits.methods.method import Method
 from mechassay.circuits.methods.stability import (
@@ -316,3 +320,91 @@ class TestFiles:
         assert np.array_equal(again.parts, whole.parts) and not file.exists()
         # The first part says what scores look like; five were kept.
         assert len(calls) - 6 == len(whole.parts) - 5 + 1
+
+
+class TestSeeds:
+    """Scorings of the same pairs with other seeds."""
+
+    def scored(self, *values: np.ndarray) -> list[EdgeScores]:
+        return [made(np.tile(one, (4, 1))).scores for one in values]
+
+    def test_a_method_that_heeds_no_seed_agrees_wholly(self) -> None:
+        one = np.random.default_rng(0).normal(size=GRAPH.n_edges)
+        first, *others = self.scored(one, one, one)
+        for row in seed_stability(first, others).rows:
+            if row["size"]:
+                assert row["jaccard"] == row["jaccard_low"] == row["stable"] == 1
+                assert math.isnan(row["jaccard_random_signs"])
+
+    def test_two_seeds_by_hand(self) -> None:
+        """Of 4 edges each, two are in both: Jaccard 2 / 6, and half is stable."""
+        n = GRAPH.n_edges
+        first, other = np.zeros((2, n))
+        first[[0, 1, 2, 3]] = [9, 8, 7, -6]
+        other[[2, 3, 4, 5]] = [9, 8, 7, -6]
+        of_first, of_other = self.scored(first, other)
+        stability = seed_stability(of_first, [of_other], (4 / n, 1))
+        value, magnitude = stability.rows
+        assert (magnitude["size"], magnitude["n_stable"], magnitude["stable"]) == (4, 2, 0.5)
+        assert magnitude["jaccard"] == pytest.approx(2 / 6)
+        assert magnitude["jaccard_chance"] == pytest.approx(4 / (2 * n - 4))
+        # One other circuit has an edge with this probability.
+        assert magnitude["stable_chance"] == pytest.approx(4 / n)
+        # By value three edges are above 0, and the others tie.
+        assert (value["size"], value["n_stable"]) == (3, 1) and value["jaccard"] == 1 / 5
+        assert stability.n_seeds == 1
+        assert stability.table().columns["n_seeds"] == [1, 1]
+
+    def test_constant_scores_have_no_circuit(self) -> None:
+        constant, drawn = self.scored(
+            np.ones(GRAPH.n_edges), np.random.default_rng(0).normal(size=GRAPH.n_edges)
+        )
+        for row in seed_stability(constant, [constant, drawn]).rows:
+            assert row["size"] == 0 and math.isnan(row["stable"])
+            assert math.isnan(row["stable_chance"])
+        # A seed that gave nothing keeps no edge stable.
+        for row in seed_stability(drawn, [constant, constant]).rows:
+            assert row["n_stable"] == 0
+
+    def test_as_a_slow_version_and_by_chance(self) -> None:
+        """20 other seeds, of which 19 must have a stable edge; and random rankings."""
+        rng = np.random.default_rng(1)
+        effect = np.where(np.arange(GRAPH.n_edges) < 12, 5.0, 0.0)
+        first, *others = self.scored(*(effect + rng.normal(size=GRAPH.n_edges) for _ in range(21)))
+        share = 20 / GRAPH.n_edges
+        row = next(
+            r for r in seed_stability(first, others, (share, 1)).rows if r["ranking"] == "magnitude"
+        )
+        best = [set(one.top(20, by="magnitude").names()) for one in (first, *others)]
+        held = {edge: sum(edge in one for one in best[1:]) for edge in best[0]}
+        assert row["n_stable"] == sum(count >= 19 for count in held.values()) > 0
+        jaccards = [len(a & b) / len(a | b) for a, b in itertools.combinations(best, 2)]
+        assert row["jaccard"] == pytest.approx(np.mean(jaccards))
+        assert row["stable_chance"] < 1e-12
+        drawn = [Random(seed=seed).draw(GRAPH) for seed in range(40)]
+        by_chance = [
+            next(r for r in seed_stability(one, [other], (0.3, 1)).rows)
+            for one, other in itertools.pairwise(drawn)
+        ]
+        names = ("stable", "stable_chance", "jaccard", "jaccard_chance")
+        means = {name: np.mean([row[name] for row in by_chance]) for name in names}
+        assert means["stable"] == pytest.approx(means["stable_chance"], abs=0.03)
+        assert means["jaccard"] == pytest.approx(means["jaccard_chance"], abs=0.03)
+
+    def test_what_cannot_be_compared_is_refused(self) -> None:
+        one = Random(seed=0).draw(GRAPH)
+        with pytest.raises(BadUsage, match="got no others"):
+            seed_stability(one, [])
+        with pytest.raises(BadUsage, match="they cannot be compared"):
+            seed_stability(one, [Random(seed=1).draw(Graph(n_layers=2, n_heads=4))])
+
+    def test_other_seeds_are_of_all_pairs(self, model: Model, batch: Batch) -> None:
+        method = UniformGradientSampling(steps=3, batch_size=4, seed=5)
+        drawn = list(resampled(method, model, batch, n=2, over="seeds", progress=SILENT))
+        for number, scores in enumerate(drawn):
+            alone = replace(method, seed=6 + number).score(model, batch, progress=SILENT)
+            assert torch.equal(scores.values.nan_to_num(), alone.values.nan_to_num())
+        with pytest.raises(BadUsage, match="eap has no seed"):
+            next(resampled(EAP(), model, batch, n=2, over="seeds", progress=SILENT))
+        with pytest.raises(BadUsage, match="At least one"):
+            next(resampled(method, model, batch, n=0, over="seeds", progress=SILENT))

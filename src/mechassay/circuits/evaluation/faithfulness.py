@@ -60,9 +60,10 @@ from mechassay.circuits.series import (
 from mechassay.errors import BadUsage, GraphMismatch, NonFinite, one_of
 from mechassay.models.circuit_forward import circuit_runner, run_in_spans
 from mechassay.models.decoder import Readout
-from mechassay.models.forward import Contrast
+from mechassay.models.forward import Contrast, constants_of
 from mechassay.models.memory import (
     circuits_at_once,
+    kept_run_bytes,
     out_of_memory_is_an_error,
     past_bytes,
     prefix_bytes,
@@ -109,7 +110,7 @@ def objective_per_example(
     ]
 
     def run(chunk: Batch, some: slice) -> tuple[Readout, Iterable[Readout]]:
-        if len(chunk) * chunk.n_tokens > budget:
+        if in_spans and len(chunk) * chunk.n_tokens > budget:
             long = LongContrast.of(decoder, chunk, max(1, budget // len(chunk)))
             return run_in_spans(long, runners[some])
         contrast = Contrast.run(decoder, chunk)
@@ -120,7 +121,7 @@ def objective_per_example(
         out_of_memory_is_an_error("Evaluating circuits"),
         torch.no_grad(),
     ):
-        for rows, chunk in batch.chunks(budget):
+        for rows, chunk in _chunks(model, batch, budget, 0 if in_spans else len(circuits)):
             for begin in range(0, len(circuits), max(1, at_once)):
                 clean, logits = run(chunk, slice(begin, begin + at_once))
                 for number, readout in enumerate(logits, start=begin):
@@ -136,6 +137,26 @@ def objective_per_example(
             f" {number}: the activations overflow or hold NaN."
         )
     return values
+
+
+def _chunks(
+    model: Model, batch: Batch, budget: int, n_circuits: int
+) -> list[tuple[list[int], Batch]]:
+    """Pairs to run together: of similar length, or of as many columns that differ if that is less
+    work. Two runs take all columns, circuits those from a chunk's first difference on.
+    """
+    plain = list(batch.chunks(budget))
+    if constants_of(batch) is not None or not n_circuits:
+        return plain
+    changed = 1 - kept_run_bytes(model.decoder) / trace_bytes(model.decoder)
+
+    def work(chunks: Sequence[tuple[list[int], Batch]]) -> int:
+        return sum(
+            len(chunk) * (chunk.n_tokens + n_circuits * int(chunk.changed_columns().max()))
+            for _, chunk in chunks
+        )
+
+    return min(plain, list(batch.chunks(budget, changed=changed)), key=work)
 
 
 __all__ = [

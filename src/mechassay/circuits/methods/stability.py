@@ -18,6 +18,10 @@ most then come first in both halves, and agree though they mean nothing.
 
 An edge whose score equals that of the first one left out is in no circuit: nothing ranks it. So
 constant scores agree in nothing, and the numbers are undefined (NaN).
+
+A method with a seed (a random start, order or masks) may also run again with other seeds on the
+same pairs (`seed_stability`): Jaccard and rank are of two seeds, and stable edges those that at
+least 95 % of the other seeds have.
 """
 
 from __future__ import annotations
@@ -25,15 +29,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from scipy.stats import norm, rankdata
+from scipy.stats import binom, norm, rankdata
 from scipy.stats import t as student
 from torch import Tensor
 
@@ -65,6 +70,8 @@ SIGN_SPLITS = 10
 STABLE = 0.95
 Selection = Literal["rank", "sign", "ratio"]
 SELECTIONS: tuple[Selection, ...] = get_args(Selection)
+Over = Literal["pairs", "templates", "seeds"]
+"""What varies: the pairs that circuits are found on, their templates, or the method's seed."""
 STABILITY, RESAMPLES = "stability", "resamples"
 """The tables of a record."""
 
@@ -72,6 +79,29 @@ STABILITY, RESAMPLES = "stability", "resamples"
 def is_mean_of_pairs(method: Method) -> bool:
     """Whether a method's scores of pairs are the mean of its scores of each, as it declares."""
     return bool(getattr(method, "mean_of_pairs", False))
+
+
+def has_seed(method: Method) -> bool:
+    """Whether a method has a setting `seed`: of a random start, order or masks."""
+    own: Any = method  # A dataclass, which no protocol can say.
+    return any(field.name == "seed" for field in fields(own))
+
+
+def scored_again(method: Method, over: Over) -> bool:
+    """Whether each resample of a run is one more scoring."""
+    return over == "seeds" or not is_mean_of_pairs(method)
+
+
+def reseeded(method: Method, number: int) -> Method:
+    """The method with one of its other seeds: its own, and one and `number` more.
+
+    Raises:
+        BadUsage: it has no seed.
+    """
+    if not has_seed(method):
+        raise BadUsage(f"{method.name} has no seed: it finds the same again on the same pairs.")
+    own: Any = method
+    return replace(own, seed=own.seed + 1 + number)
 
 
 def parts_of(batch: Batch, seed: int = 0) -> list[list[int]]:
@@ -139,7 +169,14 @@ class PartScores(OneLine):
             rng = np.random.default_rng(seed)
             own = _compared(self, list(sizes.values()), by, n_splits, rng)
             drawn = [
-                _compared(self._with_random_signs(rng), list(sizes.values()), by, SIGN_SPLITS, rng)
+                _compared(
+                    self._with_random_signs(rng),
+                    list(sizes.values()),
+                    by,
+                    SIGN_SPLITS,
+                    rng,
+                    correlated=False,
+                )
                 for _ in range(SIGN_DRAWS)
             ]
             rows += [
@@ -293,8 +330,15 @@ class _Halves(NamedTuple):
 
 
 def _compared(
-    scored: PartScores, sizes: Sequence[int], by: By, n_splits: int, rng: np.random.Generator
+    scored: PartScores,
+    sizes: Sequence[int],
+    by: By,
+    n_splits: int,
+    rng: np.random.Generator,
+    *,
+    correlated: bool = True,
 ) -> _Halves:
+    """Halves at each size; their rank correlation, a third of the time, only if `correlated`."""
     whole = _UnitRanks.of(_mean(scored.parts, scored.n_pairs), by)
     members = [np.flatnonzero(whole.chosen(n)) for n in sizes]
     counts = [np.zeros(len(member), dtype=int) for member in members]
@@ -308,7 +352,8 @@ def _compared(
             either = np.count_nonzero(first | second)
             if either:
                 jaccard[split, place] = np.count_nonzero(first & second) / either
-            rank[split, place] = _correlation(one.keys[member], other.keys[member])
+            if correlated:
+                rank[split, place] = _correlation(one.keys[member], other.keys[member])
             counts[place] += first[member].astype(int) + second[member]
     n_stable = [int((count >= STABLE * 2 * n_splits).sum()) for count in counts]
     return _Halves(np.array([len(member) for member in members]), jaccard, rank, np.array(n_stable))
@@ -363,6 +408,7 @@ class Stability(OneLine, Tabular):
             rank correlation, stable edges, and the controls.
         n_pairs, n_parts, n_splits: pairs, their parts, and how often these were dealt into halves.
         unit: "edge", "node" or "neuron".
+        n_seeds: other seeds, where circuits of seeds were compared; there are no parts then.
     """
 
     rows: tuple[Mapping[str, Any], ...]
@@ -370,8 +416,11 @@ class Stability(OneLine, Tabular):
     n_parts: int
     n_splits: int
     unit: str = "edge"
+    n_seeds: int = 0
 
     def repr_fields(self) -> dict[str, Any]:
+        if self.n_seeds:
+            return {"pairs": self.n_pairs, "seeds": self.n_seeds}
         return {"pairs": self.n_pairs, "parts": self.n_parts, "splits": self.n_splits}
 
     def columns(self) -> dict[str, list[Any]]:
@@ -380,13 +429,63 @@ class Stability(OneLine, Tabular):
 
     def table(self) -> Table:
         """The rows as the table of a record."""
+        halves = {"n_parts": self.n_parts, "n_splits": self.n_splits}
         about = {
             "n_pairs": self.n_pairs,
-            "n_parts": self.n_parts,
-            "n_splits": self.n_splits,
+            **({"n_seeds": self.n_seeds} if self.n_seeds else halves),
             "unit": self.unit,
         }
         return Table.of(STABILITY, ("ranking", "fraction"), [{**row, **about} for row in self.rows])
+
+
+def seed_stability(
+    scores: Scores, others: Sequence[Scores], fractions: Sequence[float] = FRACTIONS
+) -> Stability:
+    """How circuits of other seeds agree, at sizes that are shares of all edges; 1 is left out.
+
+    Beside the stable edges stands what chance would make stable: the share of k random ones of n
+    that at least 95 % of as many independent random circuits of k have.
+
+    Args:
+        scores: those whose circuits are asked about; `others` are of the same method on the same
+            pairs with other seeds.
+
+    Raises:
+        BadUsage: no other scores; scores of another graph or kind.
+    """
+    if not others:
+        raise BadUsage("Circuits of one seed are compared with those of others; got no others.")
+    places = np.flatnonzero(scores.scored().flatten().numpy())
+    for other in others:
+        same_places = np.array_equal(np.flatnonzero(other.scored().flatten().numpy()), places)
+        if (other.graph, other.unit) != (scores.graph, scores.unit) or not same_places:
+            raise BadUsage(f"{other} scores other places than {scores}: they cannot be compared.")
+    values = [one.values.flatten().numpy()[places] for one in (scores, *others)]
+    n_units, needed = len(places), math.ceil(STABLE * len(others))
+    rows: list[dict[str, Any]] = []
+    for by in ("value", "magnitude"):
+        ranks = [_UnitRanks.of(of_seed, by) for of_seed in values]
+        for share in (float(fraction) for fraction in fractions if fraction < 1):
+            chosen = np.stack([of_seed.chosen(scores.size(share)) for of_seed in ranks])
+            own = np.flatnonzero(chosen[0])
+            # Of each two circuits, the edges that both have.
+            counted = chosen.astype(np.float32)
+            both = (counted @ counted.T).astype(float)
+            jaccard, rank = np.full((2, len(both) * (len(both) - 1) // 2), np.nan)
+            for pair, (i, j) in enumerate(combinations(range(len(both)), 2)):
+                either = both[i, i] + both[j, j] - both[i, j]
+                if either:
+                    jaccard[pair] = both[i, j] / either
+                rank[pair] = _correlation(ranks[i].keys[own], ranks[j].keys[own])
+            n_stable = np.count_nonzero(chosen[1:, own].sum(axis=0) >= needed)
+            halves = _Halves(
+                np.array([len(own)]), jaccard[:, None], rank[:, None], np.array([n_stable])
+            )
+            row = _row(by, share, 0, halves, (), n_units)
+            by_chance = float(binom.sf(needed - 1, len(others), len(own) / n_units))
+            rows.append({**row, "stable_chance": by_chance if len(own) else math.nan})
+    n_pairs = int(scores.provenance.get("n_examples", 0))
+    return Stability(tuple(rows), n_pairs, 0, 0, scores.unit, len(others))
 
 
 def score_in_parts(
@@ -483,6 +582,7 @@ def resampled(
     objective: ObjectiveLike = "logit_diff",
     *,
     n: int = 20,
+    over: Literal["pairs", "seeds"] = "pairs",
     seed: int = 0,
     progress: Progress = BAR,
 ) -> Iterator[Scores]:
@@ -491,12 +591,24 @@ def resampled(
     A mean over pairs is scored once, in parts, and the parts are drawn. Any other method (ACDC,
     learned masks) runs again for every resample, at n times its cost.
 
+    Args:
+        over: "seeds" takes all pairs each time, and another seed of the method instead.
+
     Raises:
-        BadUsage: fewer than one resample. Others as `Method.score`.
+        BadUsage: fewer than one resample; seeds of a method that has none. Others as
+            `Method.score`.
     """
     if n < 1:
         raise BadUsage(f"At least one resample can be drawn; got {n}.")
+    one_of("source of resamples", over, ("pairs", "seeds"))
     batch = model.batch(pairs)
+    if over == "seeds":
+        other_seeds = [reseeded(method, number) for number in range(n)]
+        with progress.track(f"{n} seeds of {method_name(method)}", n) as advance:
+            for other in other_seeds:
+                yield other.score(model, batch, objective, progress=SILENT)
+                advance(1)
+        return
     if is_mean_of_pairs(method) and parts_of(batch, seed):
         scored = score_in_parts(method, model, batch, objective, seed=seed, progress=progress)
         yield from (scored.resample(number, seed) for number in range(n))
