@@ -125,6 +125,8 @@ class Batch(OneLine):
     def widened(self, n_tokens: int) -> Batch:
         """The same pairs with more padding, to so many columns."""
         n_new = n_tokens - self.n_tokens
+        if n_new == 0:
+            return self
         clean, other, mask = (
             F.pad(x, (n_new, 0)) for x in (self.clean, self.counterfactual, self.mask)
         )
