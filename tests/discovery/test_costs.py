@@ -199,9 +199,9 @@ def test_the_runs_of_one_chunk_are_held_at_a_time(
     made: list[weakref.ref[Contrast]] = []
     run = Contrast.run
 
-    def counted(decoder: Any, chunk: Batch) -> Contrast:
+    def counted(decoder: Any, chunk: Batch, *width: Any) -> Contrast:
         assert not [old for old in made if old() is not None]
-        contrast = run(decoder, chunk)
+        contrast = run(decoder, chunk, *width)
         made.append(weakref.ref(contrast))
         return contrast
 

@@ -186,7 +186,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], tuple[int, 
 
 
 @STILL
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("family", "one_length", "two_lengths"),
     # Heads and MLP of the last layer, and of the others; of heads one for each sort of window.

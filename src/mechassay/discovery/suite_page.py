@@ -444,8 +444,8 @@ def _seconds_text(seconds: float) -> str:
 
 
 def _took(record: Record) -> str:
-    found, measured = (_spent(record, name) for name in ("localize_seconds", "evaluate_seconds"))
-    took = f"{_seconds_text(found)[:-2]} + {_seconds_text(measured)}"
+    localize, evaluate = (_spent(record, name) for name in ("localize_seconds", "evaluate_seconds"))
+    took = f"{_seconds_text(localize)[:-2]} + {_seconds_text(evaluate)}"
     return f"{took}, {_spent(record, 'peak_memory_gb'):.1f} GB"
 
 
