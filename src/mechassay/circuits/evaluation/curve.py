@@ -161,7 +161,7 @@ class SmallestCircuit:
         fraction: its size as it was asked for, a share of all edges; None if no circuit does.
         agreement, low, high: of it, on the pairs that it was chosen on; NaN if none does.
         largest: the largest size that was tried.
-        cma: the ranking's CMA on these pairs, by which methods can be chosen.
+        cma: the ranking's CMA on these pairs, by which methods can be chosen; None if not known.
         split: where these pairs are from.
         n: how many they are.
     """
@@ -172,7 +172,7 @@ class SmallestCircuit:
     low: float
     high: float
     largest: float
-    cma: float
+    cma: float | None
     n: int
     split: str = ""
 
@@ -512,10 +512,10 @@ class FaithfulnessCurve(Result, kind="faithfulness", file_kind="faithfulness cur
             kept = sweep.n_edges_kept[place]
         about = {"target": chosen.target, "fraction": chosen.fraction, "kept": kept}
         about |= {"largest": chosen.largest, "split": chosen.split}
-        areas = {"chosen": chosen.cma, "result": self.cma}
+        areas = {"chosen": chosen.cma, "result": self.cma, "without": math.nan}
         lines = (
             {"of": of, **about, "value": value, "low": ends.low, "high": ends.high, "n": n}
-            | {"cma": areas.get(of, math.nan)}
+            | ({} if chosen.cma is None else {"cma": areas[of]})
             for of, (value, ends, n) in rows.items()
         )
         yield Table.of(SMALLEST, ("of",), lines)
@@ -603,9 +603,9 @@ def _chosen(record: Record) -> SmallestCircuit | None:
     if not record.has_table(SMALLEST):
         return None
     row = record.table(SMALLEST).where(of="chosen")
-    target, largest, value, low, high, fraction, cma = (
+    target, largest, value, low, high, fraction = (
         float(row.numbers(name)[0])
-        for name in ("target", "largest", "value", "low", "high", "fraction", "cma")
+        for name in ("target", "largest", "value", "low", "high", "fraction")
     )
     return SmallestCircuit(
         target,
@@ -614,7 +614,7 @@ def _chosen(record: Record) -> SmallestCircuit | None:
         low,
         high,
         largest,
-        cma,
+        float(row.numbers("cma")[0]) if "cma" in row.columns else None,
         int(row.numbers("n")[0]),
         str(row.rows()[0]["split"]),
     )
