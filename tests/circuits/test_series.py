@@ -281,7 +281,7 @@ def test_the_folder_of_a_finished_run_stands_for_its_scores(tmp_path: Path) -> N
 # Simulated
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("n", [20, pytest.param(100, marks=pytest.mark.slow)])
 def test_intervals_of_cmd_hold_the_truth(shape: str, n: int) -> None:

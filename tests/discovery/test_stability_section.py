@@ -38,6 +38,7 @@ JOB = CircuitsJob(
     methods=("eap-ig-inputs:steps=3", "acdc:threshold=0.1"),
     train_limit=24,
     test_limit=20,
+    metrics=("recovery",),
     random_rankings=5,
     resamples=8,
 )

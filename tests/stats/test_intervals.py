@@ -134,7 +134,7 @@ def sampled(means: Sequence[float], n: int, rng: np.random.Generator) -> Bootstr
     return folded_sum(values.mean(axis=1), resampled_means(values, groups, rng), weights, n)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("means", [[0.0] * 5, [0.15] * 5, [0.0, 0.0, 0.0, 0.3, -3.0], [2.0, -2.0]])
 def test_intervals_of_folded_sums_cover_as_often_as_they_say(means: list[float]) -> None:
     """250 samples of 50: 95 % is 237.5, with a standard error of 3.4."""
