@@ -146,7 +146,7 @@ def test_the_forward_pass_here_is_the_model_s(case: Subject) -> None:
         torch.testing.assert_close(logits, hf(case.batch.clean).logits[:, -1], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("ablation", ["counterfactual", "zero"])
 @pytest.mark.parametrize("reading", ["paper", "mib-2025"])
 def test_edges_from_the_input_into_the_first_heads(

@@ -53,7 +53,7 @@ def check(case: Subject, batch: Batch, share: float, n_bytes: int, seed: int) ->
     torch.testing.assert_close(last.hidden, hidden(case, batch, edges), rtol=0, atol=1e-9)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(("share", "n_bytes"), [(0.15, ENOUGH), (0.5, 1), (1.0, ENOUGH)])
 def test_any_removals_are_those_of_compiled_circuits(
@@ -63,6 +63,7 @@ def test_any_removals_are_those_of_compiled_circuits(
     check(case, case.batch, share, n_bytes, seed=int(10 * share))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["gpt2", "gemma2"])
 def test_constants_on_ablated_edges(family: str) -> None:
     case = subject(family, torch.float64)

@@ -29,6 +29,7 @@ JOB = MeasureTrialJob(
 )
 
 
+@pytest.mark.slow
 def test_metrics_are_tried_on_what_they_look_at(tmp_path: Path) -> None:
     results = run(JOB, tmp_path, progress=SILENT)
     circuits, dictionaries = results.records

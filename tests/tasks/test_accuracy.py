@@ -106,7 +106,7 @@ def row_by_row(model: Model, prompt: list[int], rest: list[int]) -> float:
     return float(logits.log_softmax(-1).gather(1, torch.tensor(rest)[:, None]).sum())
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", families(quick=USUAL))
 def test_equals_one_run_a_token(family: str) -> None:
     """In fp64, against Hugging Face's model and against rows of our own: prompts and continuations

@@ -592,6 +592,7 @@ def test_a_rule_that_does_not_fit_is_one_line(rule: str, says: str, tmp_path: Pa
 # --- SAEs -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["resid.2@last", "resid.2"])
 def test_masks_over_features_of_saes_from_files(name: str, tmp_path: Path) -> None:
     eye = torch.eye(48)
