@@ -250,7 +250,7 @@ def test_the_method_to_run_is_chosen_on_validation_pairs(measured: list[Record])
         "eap: of 2 methods measured everywhere it has the highest CMA on validation pairs, 0.970"
         " (mean of 2 ground truths, 20 pairs each), and takes 3 s of one core to find a circuit"
         " (median); eap-ig-inputs takes the fewest, 1 s, with 0.900. It is better than random"
-        " rankings in 1 of 2."
+        " rankings in 1 of 2; in 1 it is above all of them, and they are too few to tell. On"
     )
     # On the test pairs it is the worse one, and the page says where and by how much.
     lost = re.search(r"worse than eap-ig-inputs on truth-ioi-trained by (0\.\d+) \[(0\.\d+)", text)
@@ -306,3 +306,17 @@ def test_smallest_circuits_and_stable_edges_have_tables(measured: list[Record]) 
     assert rows["random"][0].startswith("none up to 50")
     # Information flow routes and random scores are no means over pairs.
     assert {row[0] for row in stable.texts} == {"eap", "eap-ig-inputs"}
+
+
+def test_few_random_rankings_for_many_methods_are_named(measured: list[Record]) -> None:
+    """Five rankings, all of them far below: too few for the best of three methods."""
+    records = list[Record]()
+    for record in chosen_by(measured, {"eap": 0.7, "eap-ig-inputs": 0.95, "ifr": 0.8}, {}):
+        rows = record.table("random areas").rows()
+        rows = [{**row, "cma": 0.1 * (place % 5)} for place, row in enumerate(rows)]
+        tables = [table for table in record.tables if table.name != "random areas"]
+        areas = Table.of("random areas", ("of", "seed"), rows)
+        records.append(record.changed(tables=[*tables, areas]))
+    assert "in 0 of 2; in 2 it is above all of them, and they are too few to tell. On" in to_run(
+        records
+    )

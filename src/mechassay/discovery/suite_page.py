@@ -251,8 +251,9 @@ def _to_run(cells: MethodsByColumn) -> str:
     close = [method for method in held if cma[method] >= cma[best] - CLOSE]
     chosen = min(close, key=lambda method: (cost[method], -cma[method]))
     on = counted(len(columns), "ground truth" if columns[0].model in truths else "task")
-    n_better = sum(cells.chance(column, chosen, "cma") == "better" for column in columns)
-    if not n_better:
+    beside = [cells.chance(column, chosen, "cma") for column in columns]
+    n_better, n_few = beside.count("better"), beside.count("few rankings")
+    if not n_better + n_few:
         return (
             f"None. {chosen} has a CMA of {cma[chosen]:.2f} on validation pairs, and cannot be"
             f" called better than random rankings on any of {on}."
@@ -269,7 +270,9 @@ def _to_run(cells: MethodsByColumn) -> str:
         f"; {cheapest} takes the fewest, {_seconds_text(cost[cheapest])}, with {cma[cheapest]:.3f}"
         if cheapest != chosen
         else "",
-        f". It is better than random rankings in {n_better} of {len(columns)}. ",
+        f". It is better than random rankings in {n_better} of {len(columns)}",
+        f"; in {n_few} it is above all of them, and they are too few to tell" if n_few else "",
+        ". ",
         _where_worse(cells, columns, chosen),
     ]
     return "".join(sentences)
