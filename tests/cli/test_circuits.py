@@ -106,7 +106,7 @@ def test_a_table_over_cells_that_is_resumed(folder: Path, tmp_path: Path, run: R
     for method in ("eap", "nap-ig steps=2", "random edges", "random paths", "differences resolved"):
         assert f"| {method} |" in tables
     assert (
-        tables.count("| method | ioi | ioi:source=own |") == 5
+        tables.count("| method | ioi | ioi:source=own |") == 9
         and "## Rank by CMD, " in tables
         and "Accuracy of the model itself" in tables
     )
@@ -172,7 +172,7 @@ def test_a_task_that_the_model_does_not_do_is_skipped_unless_asked_for(
     out = tmp_path / "out"
     line = words(folder, out, "--method", "eap", "--method", "nap")
     done = run(*line)
-    assert done.code == 0 and not done.err
+    assert done.code == 0 and done.err.startswith("plan: fits: ")
     assert not list(out.glob("scores/*/*")) and not list(out.glob("records/*/*"))
     tables = (out / "tables.md").read_text()
     assert (

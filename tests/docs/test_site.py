@@ -144,7 +144,7 @@ def test_the_readme_says_what_the_demo_says_that_it_needs() -> None:
 
 @pytest.mark.slow
 def test_the_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
-    for name in ("docs", "examples", "src", "tools"):
+    for name in ("benchmarks", "docs", "examples", "src", "tools"):
         shutil.copytree(ROOT / name, tmp_path / name)
     for name in ("mkdocs.yml", "CHANGELOG.md"):
         shutil.copy(ROOT / name, tmp_path / name)
