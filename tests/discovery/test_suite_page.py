@@ -274,13 +274,23 @@ def test_what_no_method_to_run_follows_from(measured: list[Record]) -> None:
     assert to_run(chosen_by(measured, {**cma, "ifr": float("nan")}, {})) == ""
     # Random scores are a control, whatever they have by chance.
     assert to_run(chosen_by(measured, {**cma, "random": 0.99}, {})).startswith("ifr: of 2 methods")
+    # Pairs that circuits were found on choose nothing, and neither does what has no cost.
+    on_train = list[Record]()
+    for record in chosen_by(measured, cma, {}):
+        rows = record.table("smallest circuit").rows()
+        rows[0]["split"] = "train"
+        others = [table for table in record.tables if table.name != "smallest circuit"]
+        table = Table.of("smallest circuit", ("of",), rows)
+        on_train.append(record.changed(tables=[*others, table]))
+    assert to_run(on_train) == ""
+    assert to_run(chosen_by(measured, cma, {"ifr": float("nan")})) == ""
     # A method that one column lacks is none of those compared.
     lacking = [
         record
         for record in chosen_by(measured, {**cma, "eap-ig-inputs": 0.99}, {})
         if (record.cell["method"], record.model.name) != ("eap-ig-inputs", "truth-ioi-trained")
     ]
-    assert to_run(lacking).startswith("ifr: of 2 methods")
+    assert to_run(lacking).startswith("ifr: of 2 methods measured everywhere (1 other left out) it")
 
 
 def test_a_method_no_better_than_random_rankings_is_not_to_be_run(measured: list[Record]) -> None:

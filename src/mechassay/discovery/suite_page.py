@@ -235,18 +235,19 @@ def _to_run(cells: MethodsByColumn) -> str:
     there = [c for c in cells.columns if (head := cells.head(c)) and n_groups(head) >= FEW_GROUPS]
     columns = [c for c in there if c.model not in truths] or there
     held: dict[str, list[Record]] = {}
+    n_others = 0
     for method in cells.methods:
         records = [cells.records.get((column, method)) for column in columns]
         own = [r for r in records if r is not None and not is_random(r)]
-        if len(own) == len(columns) > 0 and not any(math.isnan(_chosen_cma(r)) for r in own):
+        known = [r for r in own if not math.isnan(_chosen_cma(r) + _cost(r))]
+        if len(known) == len(columns) > 0:
             held[method] = own
+        else:
+            n_others += bool(own)
     if len(held) < 2:
         return ""
     cma = {method: float(np.mean([_chosen_cma(r) for r in own])) for method, own in held.items()}
-    cost = {
-        method: float(np.median([_spent(r, "localize_cpu_seconds") for r in own]))
-        for method, own in held.items()
-    }
+    cost = {method: float(np.median([_cost(r) for r in own])) for method, own in held.items()}
     best = max(cma, key=lambda method: cma[method])
     close = [method for method in held if cma[method] >= cma[best] - CLOSE]
     chosen = min(close, key=lambda method: (cost[method], -cma[method]))
@@ -261,12 +262,15 @@ def _to_run(cells: MethodsByColumn) -> str:
     first = "the highest CMA" if chosen == best else f"a CMA within {CLOSE} of the highest"
     sizes = [int(_chosen(record, "n")) for record in held[chosen]]
     pairs = " to ".join(f"{n:,}" for n in dict.fromkeys((min(sizes), max(sizes))))
+    of_what = " of one core" if all(_on_cpu(r) for own in held.values() for r in own) else ""
     cheapest = min(cma, key=lambda method: (cost[method], -cma[method]))
     sentences = [
-        f"{chosen}: of {counted(len(held), 'method')} measured everywhere it has {first} on"
-        f" validation pairs, {cma[chosen]:.3f} (mean of {on}, {pairs} pairs each)",
+        f"{chosen}: of {counted(len(held), 'method')} measured everywhere",
+        f" ({counted(n_others, 'other')} left out)" if n_others else "",
+        f" it has {first} on validation pairs, {cma[chosen]:.3f} (mean of {on}, {pairs} pairs",
+        " each)",
         f" against {cma[best]:.3f} of {best}" if chosen != best else "",
-        f", and takes {_seconds_text(cost[chosen])} of one core to find a circuit (median)",
+        f", and takes {_seconds_text(cost[chosen])}{of_what} to find a circuit (median)",
         f"; {cheapest} takes the fewest, {_seconds_text(cost[cheapest])}, with {cma[cheapest]:.3f}"
         if cheapest != chosen
         else "",
@@ -282,11 +286,12 @@ def _where_worse(cells: MethodsByColumn, columns: Sequence[ModelTask], chosen: s
     """Where a method is resolved to be worse than another on the test pairs, and by how much than
     the best there.
     """
-    parts = list[str]()
+    parts, n_compared = list[str](), 0
     for column in columns:
         differences = cells.differences(column, "cma")
         if differences is None or chosen not in differences.names:
             continue
+        n_compared += 1
         own = differences.names.index(chosen)
         ahead = np.flatnonzero(differences.better[:, own])
         if len(ahead):
@@ -295,8 +300,9 @@ def _where_worse(cells: MethodsByColumn, columns: Sequence[ModelTask], chosen: s
             by = interval(float(differences.values[place, own]), *ends)
             parts.append(f"than {differences.names[place]} on {column.name} by {by}")
     if not parts:
-        return "On test pairs no method is resolved to be better anywhere."
-    n_rest = len(columns) - len(parts)
+        where = "anywhere" if n_compared == len(columns) else f"in the {n_compared} compared"
+        return f"On test pairs no method is resolved to be better {where}."
+    n_rest = n_compared - len(parts)
     others = "the other" if n_rest == 1 else f"the other {n_rest}"
     rest = f"; none is resolved to be better on {others}" * bool(n_rest)
     return f"On test pairs it is worse {', '.join(parts)}{rest}."
@@ -311,8 +317,23 @@ def _chosen(record: Record, name: str) -> float:
 
 
 def _chosen_cma(record: Record) -> float:
-    """A ranking's CMA on these pairs; NaN if it is undefined or they are few."""
-    return _chosen(record, "cma") if _chosen(record, "n") >= FEW_GROUPS else math.nan
+    """A ranking's CMA on these pairs; NaN if it is undefined, or they are few, or those that the
+    circuit was found on, as where a task has no others.
+    """
+    if not _chosen(record, "n") >= FEW_GROUPS:
+        return math.nan
+    (row,) = record.table(SMALLEST).where(of="chosen").rows()
+    is_train = row["split"] == record.task.args.get("train_split")
+    return math.nan if is_train else _chosen(record, "cma")
+
+
+def _on_cpu(record: Record) -> bool:
+    return record.provenance.device == "cpu"
+
+
+def _cost(record: Record) -> float:
+    """Seconds of finding a circuit: of one core on a CPU, whatever else runs; else by the clock."""
+    return _spent(record, "localize_cpu_seconds" if _on_cpu(record) else "localize_seconds")
 
 
 def _beside_random(verdicts: Mapping[str, Sequence[str]]) -> str:
