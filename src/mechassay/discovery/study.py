@@ -384,6 +384,7 @@ class Study:
         begin, begin_cpu = time.perf_counter(), time.process_time()
         method, scores, tried = self._best_candidate(typed, train, file)
         checkpoint, progress = file.with_suffix(".checkpoint"), self.bench.progress
+        spread = self.bench.spread(self.model_name, dtype=job.dtype, prepend_bos=job.prepend_bos)
         if is_mean_of_pairs(method) and parts_of(train, job.seed):
             in_parts = score_in_parts(
                 method,
@@ -393,9 +394,7 @@ class Study:
                 seed=job.seed,
                 progress=progress,
                 checkpoint=checkpoint,
-                spread=self.bench.spread(
-                    self.model_name, dtype=job.dtype, prepend_bos=job.prepend_bos
-                ),
+                spread=spread,
             )
             parts_file.parent.mkdir(parents=True, exist_ok=True)
             in_parts.save(parts_file)
@@ -408,11 +407,12 @@ class Study:
             **scores.provenance,
             **tried,
             "seconds": round(time.perf_counter() - begin, 3),
-            "cpu_seconds": round(time.process_time() - begin_cpu, 3),
             "task": self.task_name,
             "split": job.train_split,
             "ablation": typed.ablation,
         }
+        if spread is None:  # Other processes have clocks of their own.
+            about["cpu_seconds"] = round(time.process_time() - begin_cpu, 3)
         if job.pairing != "matched":
             alone = self.bench.folder.data(self.group)["train"]["alone"]
             about |= {"pairing": job.pairing, "left out": alone}
