@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,17 @@ def test_layers_are_held_by_the_cpu_where_it_has_room(monkeypatch: pytest.Monkey
     for free, place in ((10**11, "in the CPU's memory"), (10**9, "on disk")):
         monkeypatch.setattr(memory, "available_bytes", lambda _, free=free: free)
         assert f"layers {place}" in would_fit(_cost_of(10e9, 9e9, 6e9, "cuda"), "bfloat16")
+
+
+def test_each_process_has_its_own_model() -> None:
+    one = _cost_of(1e9, 1e9, 1e10)
+    three = replace(one, processes=3)
+    assert three.gigabytes == pytest.approx(3 * one.gigabytes)
+    assert three.fits and "in 3 processes, " in three.line and "processes" not in one.line
+    assert not replace(one, processes=5).fits
+    # GPUs are their own.
+    on_gpu = _cost_of(1e9, 1e9, 1e10, "cuda")
+    assert replace(on_gpu, processes=3).gigabytes == on_gpu.gigabytes
 
 
 def test_a_run_begins_with_its_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def execute(
         typer.echo(f"{output}: {batches} to do: mechassay run-cells {output} --part 1/{n}")
         return
     if here:
-        say_cost(job, bench)
+        say_cost(job, bench, workers)
     try:
         results = done(job, bench, executor)
     except Interrupted as stopped:
@@ -68,13 +69,13 @@ def execute(
     finish(job, results)
 
 
-def say_cost(job: Any, bench: Bench) -> None:
+def say_cost(job: Any, bench: Bench, n_processes: int = 1) -> None:
     """What the cells that are left will take, in one line; nothing where that is not known."""
     left = [cell for batch in batches_of(job, bench.folder) for cell in batch]
     if not left or job.kind not in COSTS:
         return
     try:
-        line = COSTS.load(job.kind)(job, left, bench.device).line
+        line = replace(COSTS.load(job.kind)(job, left, bench.device), processes=n_processes).line
     except MechassayError as error:
         # What is wrong is for the cells to say; those of other models may be done.
         line = f"not known before it is run: {first_line(error)}"

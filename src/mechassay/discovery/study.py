@@ -384,7 +384,6 @@ class Study:
         begin, begin_cpu = time.perf_counter(), time.process_time()
         method, scores, tried = self._best_candidate(typed, train, file)
         checkpoint, progress = file.with_suffix(".checkpoint"), self.bench.progress
-        spread = self.bench.spread(self.model_name, dtype=job.dtype, prepend_bos=job.prepend_bos)
         if is_mean_of_pairs(method) and parts_of(train, job.seed):
             in_parts = score_in_parts(
                 method,
@@ -394,7 +393,6 @@ class Study:
                 seed=job.seed,
                 progress=progress,
                 checkpoint=checkpoint,
-                spread=spread,
             )
             parts_file.parent.mkdir(parents=True, exist_ok=True)
             in_parts.save(parts_file)
@@ -411,7 +409,7 @@ class Study:
             "split": job.train_split,
             "ablation": typed.ablation,
         }
-        if spread is None:  # Other processes have clocks of their own.
+        if self.model.replicas is None:  # Other processes have clocks of their own.
             about["cpu_seconds"] = round(time.process_time() - begin_cpu, 3)
         if job.pairing != "matched":
             alone = self.bench.folder.data(self.group)["train"]["alone"]

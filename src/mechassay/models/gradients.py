@@ -525,4 +525,4 @@ def backward_model(model: Model, backward: str) -> Model:
     """
     if one_of("backward rules", backward, BACKWARD) == "plain":
         return model
-    return replace(model, decoder=with_rules(model.decoder, RULES[backward]))
+    return replace(model, decoder=with_rules(model.decoder, RULES[backward]), replicas=None)

@@ -10,10 +10,10 @@ there. In commands and in `load_model` the copy of a model NAME is `untrained:NA
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -35,6 +35,7 @@ from mechassay.models.forward import Trace, trace
 from mechassay.models.graph import Graph
 from mechassay.models.loading import with_drawn_weights
 from mechassay.models.quantised import check_quantisation, shape_of, tensors_of
+from mechassay.models.replicas import Replicas
 from mechassay.models.sources import UNTRAINED
 from mechassay.models.stored_weights import standing_in
 from mechassay.prompts.batch import NO_TOKEN, Batch, PairsLike
@@ -48,6 +49,8 @@ from mechassay.utils.display import OneLine, briefly, html_facts
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 2e-2}
 """Largest allowed difference, relative to the spread of the values. Hugging Face models round their
@@ -86,6 +89,7 @@ class Model(OneLine):
             come.
         weights: see `weights_hash`; of models from folders and files of the user's own, as another
             folder may have the same name.
+        replicas: the same model in other processes, which do a share of what is split over pairs.
     """
 
     name: str
@@ -95,6 +99,7 @@ class Model(OneLine):
     prepend: tuple[int, ...] = ()
     self_check: SelfCheck | None = None
     weights: str = ""
+    replicas: Replicas | None = None
 
     def spec(self, **more: Any) -> Spec:
         """Which model it is, for records."""
@@ -169,6 +174,27 @@ class Model(OneLine):
     def accumulator(self) -> torch.dtype:
         """What sums over examples are kept in: fp32, or fp64 for an fp64 model."""
         return torch.float64 if self.dtype == torch.float64 else torch.float32
+
+    def everywhere(
+        self,
+        function: Callable[[Model, Item], Result],
+        items: Sequence[Item],
+        here: Callable[[Model, Item], Result] | None = None,
+    ) -> Iterator[Result]:
+        """`function(model, item)` of each item, in order: in this process and in those of the
+        replicas, if there are any. Function, items and results then travel between processes.
+
+        Args:
+            here: what this process does in place of `function`, such as to report progress too.
+
+        Raises:
+            MechassayError: a process died, as when memory ran out.
+        """
+        here = here or function
+        if self.replicas is None or len(items) < 2:
+            return (here(self, item) for item in items)
+        # What is done here must not wait for what is done elsewhere.
+        return self.replicas.map(function, replace(self, replicas=None), items, here)
 
     def batch(self, pairs: PairsLike) -> Batch:
         """Pairs as an aligned batch on the model's device.

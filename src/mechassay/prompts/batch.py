@@ -114,6 +114,12 @@ class Batch(OneLine):
             alignment=NO_COUNTS,
         )
 
+    def sendable(self) -> Batch:
+        """The batch as it travels to another process: on the CPU, without the counts, which are a
+        view.
+        """
+        return replace(self.to("cpu"), alignment={})
+
     def repeat(self, times: int) -> Batch:
         """The batch `times` times over, copy after copy."""
         return replace(

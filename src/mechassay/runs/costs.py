@@ -171,6 +171,7 @@ class Cost:
         libraries: bytes that this process holds already.
         free: bytes that may still be taken there; None where the platform does not say.
         notes: what the numbers leave out, or take for granted.
+        processes: each with the libraries and a model; GPUs are their own.
     """
 
     models: tuple[ModelCost, ...]
@@ -178,12 +179,13 @@ class Cost:
     libraries: float
     free: int | None
     notes: tuple[str, ...] = ()
+    processes: int = 1
 
     @property
     def gigabytes(self) -> float:
-        """At the peak: of the whole process, or on a GPU of what it puts there."""
-        own = self.libraries if self.device == "cpu" else 0.0
-        return (own + max((part.held for part in self.models), default=0.0)) / GB
+        """At the peak: of all processes, or on a GPU of what one puts there."""
+        own, n = (self.libraries, self.processes) if self.device == "cpu" else (0.0, 1)
+        return n * (own + max((part.held for part in self.models), default=0.0)) / GB
 
     @property
     def free_gigabytes(self) -> float | None:
@@ -208,6 +210,8 @@ class Cost:
         free = "" if self.free_gigabytes is None else f" of {self.free_gigabytes:.1f} GB free"
         head = "fits" if self.fits else "does not fit"
         where = "" if self.device == "cpu" else f" on {self.device}"
+        if self.processes > 1:
+            where += f" in {self.processes} processes"
         return f"{head}: needs {self.gigabytes:.1f} GB{free}{where}, {duration(self.minutes)}"
 
     def rows(self) -> list[dict[str, Any]]:

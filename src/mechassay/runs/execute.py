@@ -38,12 +38,12 @@ from mechassay import errors
 from mechassay.errors import BadUsage, DiskFull, MechassayError, MissingExtra, first_line
 from mechassay.models.computing import Computing, chosen, computing
 from mechassay.models.model import Model, check_device
+from mechassay.models.replicas import start_worker
 from mechassay.models.sources import check_sources
 from mechassay.results.records import Failure, failure_of
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import Bench, Cell, Results, free_fields, plan_of
 from mechassay.runs.options import check_ranges
-from mechassay.runs.spread import start_worker
 from mechassay.tasks.task import Task
 from mechassay.utils.display import BAR, SILENT, Progress
 
@@ -237,7 +237,7 @@ class Processes:
     """Worker processes on this machine; each takes the next batch when it is done.
 
     On `cuda` each has a GPU of its own, as far as they reach (`devices_of_workers`). Where there
-    are more workers than batches, the pairs of a cell are spread over several (`runs.spread`).
+    are more workers than batches, pairs of a cell are spread over several (`models.replicas`).
 
     Attributes:
         limits: of each cell, which then has a process of its own. One that is over a limit, or
@@ -473,7 +473,10 @@ class Worker:
     def work(self, job: Any, cells: Sequence[Cell]) -> None:
         """Do a batch; see `run_cells`."""
         with computing(self.how.tf32, compiled=self.how.compiled):
-            run_cells(job, cells, self.bench)
+            try:
+                run_cells(job, cells, self.bench)
+            finally:
+                self.bench.close()
 
     def ready(self) -> None:
         """Answer: the worker has a place on a node."""

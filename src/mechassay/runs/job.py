@@ -27,7 +27,7 @@ import re
 import shlex
 import webbrowser
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -38,13 +38,13 @@ from rich.console import Console
 from mechassay.errors import BadFile, BadUsage, MechassayError
 from mechassay.models.computing import chosen
 from mechassay.models.model import Model, load_model
+from mechassay.models.replicas import Replicas
 from mechassay.models.sources import AT, UNTRAINED, split_revision
 from mechassay.results.records import Failure, Provenance, Record, failure_of, page_of, provenance
 from mechassay.results.report import print_report, write_page, write_tables
 from mechassay.runs import JOBS
 from mechassay.runs.folder import DEFINITIONS, RunFolder
 from mechassay.runs.options import Option, options_of
-from mechassay.runs.spread import Spread
 from mechassay.tasks import load_task
 from mechassay.tasks.task import Task
 from mechassay.utils.display import (
@@ -407,7 +407,7 @@ class Bench:
     Args:
         device_map: where modules of models are placed, in place of `device`.
         models, tasks: objects that stand for names of the plan, in this process alone.
-        devices: of the processes that a cell may have parts of it done in.
+        devices: of the replicas of each model, in processes that do a share of its pairs.
     """
 
     def __init__(
@@ -454,14 +454,11 @@ class Bench:
         key = (name, dtype, prepend_bos)
         if self._last is None or self._last[0] != key:
             self._last = None  # The old model goes before the new one comes.
+            load = partial(load_model, name, dtype=dtype, prepend_bos=prepend_bos)
             try:
-                model = load_model(
-                    name,
-                    dtype=dtype,
-                    device=self.device,
-                    device_map=self.device_map or None,
-                    prepend_bos=prepend_bos,
-                )
+                model = load(device=self.device, device_map=self.device_map or None)
+                if len(self.devices) > 1:
+                    model = replace(model, replicas=Replicas(self.devices, load))
                 self._last = key, model
             except MechassayError as error:
                 self._last = key, error
@@ -470,11 +467,14 @@ class Bench:
             raise model
         return model
 
-    def spread(self, name: str, *, dtype: str, prepend_bos: bool) -> Spread | None:
-        """Processes with a model by name each, on the worker's devices; None if it has but one."""
-        if len(self.devices) < 2:
-            return None
-        return Spread(self.devices, partial(load_model, name, dtype=dtype, prepend_bos=prepend_bos))
+    def close(self) -> None:
+        """End the processes of the last model's replicas; it can be used again.
+
+        A process waits for those that it began before it ends, so it has to end them itself.
+        """
+        model = None if self._last is None else self._last[1]
+        if isinstance(model, Model) and model.replicas is not None:
+            model.replicas.close()
 
     def task(self, name: str) -> Task:
         """A task by name; see `load_task` for errors."""

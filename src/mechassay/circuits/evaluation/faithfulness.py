@@ -29,8 +29,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -92,7 +93,8 @@ def objective_per_example(
     *,
     progress: Progress,
 ) -> Float[np.ndarray, "circuits n"]:
-    """The objective of each example (columns) under each of the circuits (rows), in fp64.
+    """The objective of each example (columns) under each of the circuits (rows), in fp64. Replicas
+    of the model take shares of the examples.
 
     Raises:
         NonFinite: an example's value is NaN or infinite.
@@ -103,39 +105,69 @@ def objective_per_example(
     longest, kept = batch.n_tokens, past_bytes(decoder) + prefix_bytes(decoder)
     budget = token_budget(trace_bytes(decoder), longest, model.device, kept=kept)
     in_spans = longest > budget
-    at_once = circuits_at_once(decoder, longest, model.device) if in_spans else len(circuits)
-    runners = [
-        circuit_runner(decoder, model.graph, one.edges, one.neurons, in_spans=in_spans)
-        for one in circuits
-    ]
-
-    def run(chunk: Batch, some: slice) -> tuple[Readout, Iterable[Readout]]:
-        if in_spans and len(chunk) * chunk.n_tokens > budget:
-            long = LongContrast.of(decoder, chunk, max(1, budget // len(chunk)))
-            return run_in_spans(long, runners[some])
-        contrast = Contrast.run(decoder, chunk)
-        return contrast.clean.readout(decoder), (runner(contrast) for runner in runners[some])
-
+    n_shares = 1 if model.replicas is None else len(model.replicas.devices)
+    fair = math.ceil(len(batch) * longest / n_shares)
+    chunks = _chunks(model, batch, min(budget, fair), 0 if in_spans else len(circuits))
+    shares = [chunks[first::n_shares] for first in range(min(n_shares, len(chunks)))]
+    alone = len(shares) < 2
+    sent = [[chunk if alone else chunk.sendable() for _, chunk in share] for share in shares]
+    run = partial(_run_chunks, circuits, objective, budget if in_spans else None)
+    what = f"running {len(circuits)} circuits" + ("" if alone else ", a share")
+    n_here = len(circuits) * sum(len(rows) for share in shares[:1] for rows, _ in share)
     with (
-        progress.track(f"running {len(circuits)} circuits", values.size) as advance,
+        progress.track(what, n_here) as advance,
         out_of_memory_is_an_error("Evaluating circuits"),
-        torch.no_grad(),
     ):
-        for rows, chunk in _chunks(model, batch, budget, 0 if in_spans else len(circuits)):
-            for begin in range(0, len(circuits), max(1, at_once)):
-                clean, logits = run(chunk, slice(begin, begin + at_once))
-                for number, readout in enumerate(logits, start=begin):
-                    result = objective(readout, chunk, clean if objective.needs_clean else None)
-                    values[number, rows] = result.double().cpu().numpy()
-                    advance(len(rows))
-                # Else two chunks' runs would be held while the next ones are made.
-                del clean, logits
+        results = model.everywhere(run, sent, partial(run, advance=advance))
+        for share, of_chunks in zip(shares, results, strict=True):
+            for (rows, _), of_chunk in zip(share, of_chunks, strict=True):
+                values[:, rows] = of_chunk
     if not np.isfinite(values).all():
         number, row = np.argwhere(~np.isfinite(values))[0]
         raise NonFinite(
             f"{objective.name} of example {batch.ids[row]} is {values[number, row]} in circuit"
             f" {number}: the activations overflow or hold NaN."
         )
+    return values
+
+
+@torch.no_grad()
+def _run_chunks(
+    circuits: Sequence[Circuit],
+    objective: Objective,
+    in_spans: int | None,
+    model: Model,
+    chunks: Sequence[Batch],
+    advance: Callable[[int], None] = lambda n: None,
+) -> list[Float[np.ndarray, "circuits n"]]:
+    """The objective of each chunk's examples under each circuit; `in_spans` of so many tokens."""
+    decoder, values = model.decoder, list[np.ndarray]()
+    at_once = len(circuits)
+    if in_spans is not None and chunks:
+        longest = max(chunk.n_tokens for chunk in chunks)
+        at_once = circuits_at_once(decoder, longest, model.device)
+    runners = [
+        circuit_runner(decoder, model.graph, one.edges, one.neurons, in_spans=in_spans is not None)
+        for one in circuits
+    ]
+
+    def run(chunk: Batch, some: slice) -> tuple[Readout, Iterable[Readout]]:
+        if in_spans is not None and len(chunk) * chunk.n_tokens > in_spans:
+            long = LongContrast.of(decoder, chunk, max(1, in_spans // len(chunk)))
+            return run_in_spans(long, runners[some])
+        contrast = Contrast.run(decoder, chunk)
+        return contrast.clean.readout(decoder), (runner(contrast) for runner in runners[some])
+
+    for chunk in (chunk.to(model.device) for chunk in chunks):
+        values.append(np.full((len(circuits), len(chunk)), np.nan))
+        for begin in range(0, len(circuits), max(1, at_once)):
+            clean, logits = run(chunk, slice(begin, begin + at_once))
+            for number, readout in enumerate(logits, start=begin):
+                result = objective(readout, chunk, clean if objective.needs_clean else None)
+                values[-1][number] = result.double().cpu().numpy()
+                advance(len(chunk))
+            # Else two chunks' runs would be held while the next ones are made.
+            del clean, logits
     return values
 
 

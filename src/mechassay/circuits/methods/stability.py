@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import combinations
@@ -50,7 +49,6 @@ from mechassay.models.model import Model
 from mechassay.models.objectives import ObjectiveLike, load_objective
 from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.results.records import Table
-from mechassay.runs.spread import Spread
 from mechassay.stats.intervals import AGREE, Interval
 from mechassay.utils.checkpoint import checkpointed, key_of
 from mechassay.utils.display import BAR, SILENT, OneLine, Progress, Tabular
@@ -497,14 +495,12 @@ def score_in_parts(
     seed: int = 0,
     progress: Progress = BAR,
     checkpoint: Path | None = None,
-    spread: Spread | None = None,
 ) -> PartScores:
-    """The scores of a method on pairs, and on 20 parts of them.
+    """The scores of a method on pairs, and on 20 parts of them. Replicas of the model score parts.
 
     Args:
         seed: of which groups of pairs are together.
         checkpoint: a file that keeps what is done, so that a killed job can go on.
-        spread: processes that parts are scored in, too; all are scored here if there are none.
 
     Raises:
         BadUsage: the method's scores are no mean over pairs; fewer than eight groups of pairs.
@@ -526,21 +522,16 @@ def score_in_parts(
     key = key_of({**about, "parts": parts, "graph": model.graph.fingerprint})
     inner = None if checkpoint is None else checkpoint.with_suffix(".part-checkpoint")
 
-    def score(rows: list[int]) -> Scores:
-        chosen = batch.select(rows)
-        return method.score(model, chosen, objective, progress=SILENT, checkpoint=inner)
+    def here(model: Model, part: Batch) -> Scores:
+        return method.score(model, part, objective, progress=SILENT, checkpoint=inner)
 
-    with progress.track(method_name(method), len(batch)) as advance, ExitStack() as started:
+    with progress.track(method_name(method), len(batch)) as advance:
         # The shape of scores is the method's own to know.
-        first = score(parts[0])
+        first = here(model, batch.select(parts[0]))
         values = torch.zeros((len(parts), first.values.numel()))
         with checkpointed(checkpoint, key, {"values": values}) as state:
-            left = parts[max(state.cursor, 1) :]
-            others = map(score, left)
-            if spread is not None and len(left) > 1:
-                one = partial(_score_elsewhere, method, objective)
-                everywhere = started.enter_context(spread.started(model))
-                others = everywhere(one, [_travelling(batch.select(rows)) for rows in left])
+            left = [batch.select(rows).sendable() for rows in parts[max(state.cursor, 1) :]]
+            others = model.everywhere(partial(_score, method, objective), left, here)
             for number, rows in enumerate(parts):
                 if number >= state.cursor:
                     of_part = torch.zeros_like(values)
@@ -558,14 +549,8 @@ def score_in_parts(
     return PartScores(whole, kept, n_pairs)
 
 
-def _score_elsewhere(method: Method, objective: ObjectiveLike, model: Model, part: Batch) -> Scores:
-    """The scores of a part in another process."""
+def _score(method: Method, objective: ObjectiveLike, model: Model, part: Batch) -> Scores:
     return method.score(model, part, objective, progress=SILENT)
-
-
-def _travelling(batch: Batch) -> Batch:
-    """A batch as it goes to another process: on the CPU, and without a view of a mapping."""
-    return replace(batch.to("cpu"), alignment={})
 
 
 def resampled_rows(batch: Batch, number: int, seed: int = 0) -> list[int]:

@@ -7,13 +7,9 @@ import signal
 
 import torch
 
-from mechassay.circuits import evaluate
-from mechassay.circuits.circuit import Circuit
 from mechassay.models.computing import chosen
 from mechassay.models.model import Model
-from mechassay.prompts.batch import Batch
 from mechassay.testing.tiny import subject
-from mechassay.utils.display import SILENT
 
 
 def tiny_model(family: str, *, device: str) -> Model:
@@ -26,11 +22,6 @@ def where(model: Model, item: int) -> tuple[int, int, str, str, int]:
     """The item, the process, its device, how it computes, and its threads."""
     device = os.environ["DEVICE_OF_PART"]
     return item, os.getpid(), device, chosen().tf32, torch.get_num_threads()
-
-
-def objective_of_empty(model: Model, part: Batch) -> torch.Tensor:
-    """The objective of each pair under the empty circuit, in fp64."""
-    return torch.from_numpy(evaluate(model, Circuit.empty(model.graph), part, progress=SILENT))
 
 
 def dies(model: Model, item: int) -> int:
