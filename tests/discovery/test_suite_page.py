@@ -267,6 +267,26 @@ def test_of_methods_that_are_close_the_cheapest_is_run(measured: list[Record]) -
     assert far.endswith("On test pairs no method is resolved to be better anywhere.")
 
 
+def test_a_task_on_a_model_counts_as_much_as_all_ground_truths(measured: list[Record]) -> None:
+    """Of IFR .98 and .7, of EAP .6 and .9, .9: a mean of means of .84 against .75."""
+    cost = {"eap": 3.0, "ifr": 1.0}
+    truths = chosen_by(measured, {"eap": 0.9, "ifr": 0.7}, cost)
+    (first, *_) = (r.model.name for r in truths)
+    own = [r for r in truths if r.model.name == first]
+    real: list[Record] = []
+    for record in chosen_by(own, {"eap": 0.6, "ifr": 0.98}, {"eap": 30.0, "ifr": 10.0}):
+        cell = {**record.cell, "model": "real", "task": "ioi"}
+        specs = {**record.specs, "model": record.model.model_copy(update={"name": "real"})}
+        specs["task"] = record.task.model_copy(update={"name": "ioi"})
+        real.append(record.changed(cell=cell, specs=specs))
+    text = to_run([*real, *truths])
+    assert text.startswith("ifr: of 2 methods measured everywhere it has the highest CMA")
+    assert "0.840 (mean of 1 task and of 2 ground truths, " in text
+    # What it costs is said of the tasks; ground truths are small.
+    assert "takes 10 s" in text
+    assert to_run(truths).startswith("eap: ") and to_run(real).startswith("ifr: ")
+
+
 def test_what_no_method_to_run_follows_from(measured: list[Record]) -> None:
     cma = {"eap": 0.8, "ifr": 0.9}
     assert to_run(chosen_by(measured, {"eap": 0.9}, {})) == ""

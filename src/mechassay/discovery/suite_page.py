@@ -229,11 +229,15 @@ def _answers(cells: MethodsByColumn) -> Iterator[tuple[str, str]]:
 
 def _to_run(cells: MethodsByColumn) -> str:
     """The method to run, chosen on validation pairs; what it costs, and where it is worse on test
-    pairs. Over tasks on models, or over ground truths where there is nothing else.
+    pairs. Where there are tasks on models and ground truths, each kind counts half: what a method
+    misses on a ground truth is known to be missed.
     """
     truths = set(truth_names())
     there = [c for c in cells.columns if (head := cells.head(c)) and n_groups(head) >= FEW_GROUPS]
-    columns = [c for c in there if c.model not in truths] or there
+    kinds = {"task": [c for c in there if c.model not in truths]}
+    kinds["ground truth"] = [c for c in there if c.model in truths]
+    kinds = {kind: own for kind, own in kinds.items() if own}
+    columns = [column for own in kinds.values() for column in own]
     held: dict[str, list[Record]] = {}
     n_others = 0
     for method in cells.methods:
@@ -246,12 +250,17 @@ def _to_run(cells: MethodsByColumn) -> str:
             n_others += bool(own)
     if len(held) < 2:
         return ""
-    cma = {method: float(np.mean([_chosen_cma(r) for r in own])) for method, own in held.items()}
-    cost = {method: float(np.median([_cost(r) for r in own])) for method, own in held.items()}
+    # The columns of the first kind come first; it alone says what a method costs.
+    n_first = len(next(iter(kinds.values())))
+    cma, cost = dict[str, float](), dict[str, float]()
+    for method, records in held.items():
+        parts = [part for part in (records[:n_first], records[n_first:]) if part]
+        cma[method] = float(np.mean([np.mean([_chosen_cma(r) for r in part]) for part in parts]))
+        cost[method] = float(np.median([_cost(r) for r in parts[0]]))
     best = max(cma, key=lambda method: cma[method])
     close = [method for method in held if cma[method] >= cma[best] - CLOSE]
     chosen = min(close, key=lambda method: (cost[method], -cma[method]))
-    on = counted(len(columns), "ground truth" if columns[0].model in truths else "task")
+    on = " and of ".join(counted(len(own), kind) for kind, own in kinds.items())
     beside = [cells.chance(column, chosen, "cma") for column in columns]
     n_better, n_few = beside.count("better"), beside.count("few rankings")
     if not n_better + n_few:
