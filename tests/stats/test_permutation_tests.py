@@ -348,3 +348,11 @@ def test_without_strata_they_would_be() -> None:
     assert np.mean([found(seed, strata) for seed in range(200)]) <= 0.05 + 3 * math.sqrt(
         0.05 * 0.95 / 200
     )
+
+
+def test_a_label_alone_in_its_strata_has_no_difference() -> None:
+    """It is undefined, without a warning of a division by its count of 0."""
+    values = np.random.default_rng(5).normal(size=(8, 4))
+    effects = label_effects(values, Field("f", list("aaaabbcc"), strata=list("xxxxyyyy")))
+    assert np.isnan(effects.difference).tolist() == [True, False, False]
+    assert math.isnan(effects.low[0]) and math.isnan(effects.high[0])

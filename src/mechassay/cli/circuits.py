@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from mechassay.circuits.methods import RECOMMENDED
 from mechassay.cli.command import command
 from mechassay.cli.output import JsonOption, tell
 from mechassay.discovery.plan import CircuitsPlan, HowManyPlan
@@ -94,7 +95,6 @@ app = typer.Typer(
 )
 app.command("draw")(draw)
 
-METHODS = ("eap", "eap-ig-inputs", "random")
 TO_MEASURE = (
     *("test_split", "test_limit", "profile", "metrics", "curve"),
     *("max_minutes", "even_at_chance"),
@@ -109,7 +109,7 @@ app.command("run")(
         " Several models and tasks make one table. On a ground truth it also says how well the"
         " known circuit is found.",
         without=("scores", "stage"),
-        defaults={"methods": METHODS},
+        defaults={"methods": (RECOMMENDED,)},
     )
 )
 app.command("localize")(
@@ -117,7 +117,7 @@ app.command("localize")(
         CircuitsPlan,
         help="Score edges, nodes or neurons with every method; `evaluate` then takes the folder.",
         without=("scores", "stage", *TO_MEASURE),
-        defaults={"methods": METHODS, "stage": "localize"},
+        defaults={"methods": (RECOMMENDED,), "stage": "localize"},
     )
 )
 

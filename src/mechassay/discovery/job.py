@@ -31,7 +31,7 @@ from mechassay.circuits.drawing import Drawing, draw_circuit
 from mechassay.circuits.evaluation import METRICS
 from mechassay.circuits.evaluation.ablation import ABLATIONS
 from mechassay.circuits.graph_files import load_scores
-from mechassay.circuits.methods import METHODS
+from mechassay.circuits.methods import METHODS, RECOMMENDED
 from mechassay.circuits.methods.method import check_pairing, versions_of
 from mechassay.circuits.methods.stability import (
     SELECTIONS,
@@ -339,7 +339,7 @@ class CircuitsJob(CircuitsPlan, Job):
 def find_circuit(
     model: str,
     task: str = "",
-    method: str = "eap-ig-inputs",
+    method: str = RECOMMENDED,
     *,
     folder: str | Path | None = None,
     device: str = "cpu",

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
+from mechassay.circuits.methods import RECOMMENDED
 from mechassay.circuits.profiles import Profile
 from mechassay.runs import options
 from mechassay.runs.options import option
@@ -152,7 +153,7 @@ class HowManyPlan:
             "-M",
             complete="methods",
         ),
-    ] = ("eap-ig-inputs",)
+    ] = (RECOMMENDED,)
     over: Annotated[
         str, option("Tag that sorts a task's pairs into kinds; template by default.")
     ] = ""

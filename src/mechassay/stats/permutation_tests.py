@@ -493,5 +493,6 @@ def _of_columns(
     own, weighted = (np.zeros((len(comparison.names), m)) for _ in range(2))
     np.add.at(own, comparison.code, parts)
     np.add.at(weighted, comparison.code, parts * weight[:, None])
-    columns = (own - (comparison.weights.T @ totals - weighted)) / comparison.compared[:, None]
+    compared = np.where(comparison.compared > 0, comparison.compared, math.nan)
+    columns = (own - (comparison.weights.T @ totals - weighted)) / compared[:, None]
     return (columns**2).sum(axis=1) * m / (m - 1)

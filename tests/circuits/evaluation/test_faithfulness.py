@@ -784,12 +784,15 @@ def test_pairs_run_together_that_differ_in_as_many_columns(
     )
     per_token = memory.trace_bytes(case.model.decoder)
     monkeypatch.setattr(memory, "CPU_BUDGET", 3 * width * per_token)
-    chunks = necessity._chunks(case.model, batch, 3 * width, len(circuits))
+    chunks = necessity._chunks(case.model, batch, 3 * width, in_spans=False)
     columns = [int(chunk.changed_columns().max()) for _, chunk in chunks]
     assert sorted(set(columns)) == [1, width] and len(columns) <= 4
     together = evaluate(case.model, circuits, batch, progress=SILENT)
     np.testing.assert_allclose(together, alone, atol=1e-10)
     assert np.ptp(together) > 0
+    # To the last bit whatever runs beside it: a record's numbers follow from two evaluations.
+    for n in (1, 2):
+        assert (evaluate(case.model, circuits[:n], batch, progress=SILENT) == together[:n]).all()
 
 
 def test_scores_predict_what_leaving_one_neuron_out_does() -> None:

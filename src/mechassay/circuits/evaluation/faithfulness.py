@@ -107,7 +107,7 @@ def objective_per_example(
     in_spans = longest > budget
     n_shares = 1 if model.replicas is None else len(model.replicas.devices)
     fair = math.ceil(len(batch) * longest / n_shares)
-    chunks = _chunks(model, batch, min(budget, fair), 0 if in_spans else len(circuits))
+    chunks = _chunks(model, batch, min(budget, fair), in_spans=in_spans)
     shares = [chunks[first::n_shares] for first in range(min(n_shares, len(chunks)))]
     alone = len(shares) < 2
     sent = [[chunk if alone else chunk.sendable() for _, chunk in share] for share in shares]
@@ -172,19 +172,22 @@ def _run_chunks(
 
 
 def _chunks(
-    model: Model, batch: Batch, budget: int, n_circuits: int
+    model: Model, batch: Batch, budget: int, *, in_spans: bool
 ) -> list[tuple[list[int], Batch]]:
     """Pairs to run together: of similar length, or of as many columns that differ if that is less
     work. Two runs take all columns, circuits those from a chunk's first difference on.
+
+    However many circuits there are, the chunks are the same: else the full model and the empty
+    circuit would have other last bits in one evaluation than in the next.
     """
     plain = list(batch.chunks(budget))
-    if constants_of(batch) is not None or not n_circuits:
+    if constants_of(batch) is not None or in_spans:
         return plain
     changed = 1 - kept_run_bytes(model.decoder) / trace_bytes(model.decoder)
 
     def work(chunks: Sequence[tuple[list[int], Batch]]) -> int:
         return sum(
-            len(chunk) * (chunk.n_tokens + n_circuits * int(chunk.changed_columns().max()))
+            len(chunk) * (chunk.n_tokens + len(FRACTIONS) * int(chunk.changed_columns().max()))
             for _, chunk in chunks
         )
 

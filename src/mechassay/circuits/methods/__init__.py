@@ -38,6 +38,10 @@ METHODS = Registry(
     },
 )
 
+RECOMMENDED = "eap-ig-inputs"
+"""The method to run where none is named; docs/suite.md says how it was chosen, and where another is
+better."""
+
 
 def load_method(name: str, **settings: Any) -> Method:
     """The method registered as `name`, which may carry settings ("eap-ig-inputs:steps=3").
