@@ -70,8 +70,10 @@ BESIDE_RANDOM = {
     "none": "Without random rankings to compare with",
 }
 """What is said of verdicts on methods; the others cannot be told from chance."""
+SHORT = 60.0
+"""Seconds that are no reason for another method: measuring its circuits takes longer."""
 CLOSE = 0.01
-"""A difference of CMA for which no user should pay: of methods this close the cheapest is run."""
+"""A difference of CMA for which no user should pay: of methods this close a cheap one is run."""
 STABLE_AT = 0.01
 """The size whose stability has a table, a share of all edges."""
 STRONGEST = 5
@@ -259,7 +261,8 @@ def _to_run(cells: MethodsByColumn) -> str:
         cost[method] = float(np.median([_cost(r) for r in parts[0]]))
     best = max(cma, key=lambda method: cma[method])
     close = [method for method in held if cma[method] >= cma[best] - CLOSE]
-    chosen = min(close, key=lambda method: (cost[method], -cma[method]))
+    least = min(cost[method] for method in close)
+    chosen = max((m for m in close if cost[m] <= least + SHORT), key=lambda method: cma[method])
     on = " and of ".join(counted(len(own), kind) for kind, own in kinds.items())
     beside = [cells.chance(column, chosen, "cma") for column in columns]
     n_better, n_few = beside.count("better"), beside.count("few rankings")
@@ -295,7 +298,7 @@ def _where_worse(cells: MethodsByColumn, columns: Sequence[ModelTask], chosen: s
     """Where a method is resolved to be worse than another on the test pairs, and by how much than
     the best there.
     """
-    parts, n_compared = list[str](), 0
+    parts, n_compared, n_little = list[str](), 0, 0
     for column in columns:
         differences = cells.differences(column, "cma")
         if differences is None or chosen not in differences.names:
@@ -303,18 +306,27 @@ def _where_worse(cells: MethodsByColumn, columns: Sequence[ModelTask], chosen: s
         n_compared += 1
         own = differences.names.index(chosen)
         ahead = np.flatnonzero(differences.better[:, own])
-        if len(ahead):
-            place = ahead[np.argmax(differences.values[ahead, own])]
-            ends = (float(m[place, own]) for m in (differences.low, differences.high))
-            by = interval(float(differences.values[place, own]), *ends)
-            parts.append(f"than {differences.names[place]} on {column.name} by {by}")
-    if not parts:
+        if not len(ahead):
+            continue
+        place = ahead[np.argmax(differences.values[ahead, own])]
+        by = float(differences.values[place, own])
+        if by < CLOSE:
+            n_little += 1
+            continue
+        ends = (float(m[place, own]) for m in (differences.low, differences.high))
+        name = f"than {differences.names[place]} on {column.name}"
+        parts.append(f"{name} by {interval(by, *ends)}")
+    if not parts and not n_little:
         where = "anywhere" if n_compared == len(columns) else f"in the {n_compared} compared"
         return f"On test pairs no method is resolved to be better {where}."
-    n_rest = n_compared - len(parts)
-    others = "the other" if n_rest == 1 else f"the other {n_rest}"
-    rest = f"; none is resolved to be better on {others}" * bool(n_rest)
-    return f"On test pairs it is worse {', '.join(parts)}{rest}."
+    worse = [f"it is worse {', '.join(parts)}"] if parts else []
+    if n_little:
+        on = f"{n_little} more" if parts else f"{n_little} of {n_compared}"
+        worse.append(f"on {on} another is resolved to be better, by less than {CLOSE}")
+    if n_rest := n_compared - len(parts) - n_little:
+        others = "the other" if n_rest == 1 else f"the other {n_rest}"
+        worse.append(f"none is resolved to be better on {others}")
+    return f"On test pairs {'; '.join(worse)}."
 
 
 def _chosen(record: Record, name: str) -> float:
