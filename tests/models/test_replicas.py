@@ -64,6 +64,15 @@ def test_items_come_back_in_order_from_processes_with_a_device_each(
     assert len({device for _, device in processes}) == len(processes) >= 2
     assert {how for *_, how, _ in done} == {"on"}
     assert {threads for *_, threads in done} == {torch.get_num_threads()}
+    # The same processes do the next items, also where a caller asked for no more than there are.
+    asked = replicated.everywhere(where, range(9))
+    again = {process for _, process, *_ in (next(asked) for _ in range(9))}
+    del asked
+    assert replicated.replicas is not None and replicated.replicas._pool is not None
+    assert again | {process for process, _ in processes} <= {
+        os.getpid(),
+        *replicated.replicas._pool._processes,
+    }
     # They go on computing as this process does now.
     assert {how for *_, how, _ in replicated.everywhere(where, range(9))} == {"auto"}
 

@@ -66,6 +66,8 @@ class Replicas:
             results = self._started().map(part, elsewhere)
             for number, item in enumerate(items):
                 yield pickle.loads(next(results)) if number % n else here(model, item)
+        except GeneratorExit:
+            raise  # All that was asked for came back: the processes stay for the next call.
         except BaseException as error:
             self.close(wait=False)
             if not isinstance(error, BrokenProcessPool):
