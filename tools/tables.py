@@ -1,6 +1,7 @@
 """Writes the tables of runs as one CSV file, a row a cell:
 
     python tools/tables.py runs/suite/tables.md docs/results/suite.csv
+    python tools/tables.py runs/suite/{tables.md,differences.json} --page docs/suite.md suite.csv
 
     run      the folder of the run
     table    the headings that the table stands under
@@ -12,12 +13,16 @@
     n        how many pairs, prompts or values the row is of, where the table has it
 
 Verdicts and lists are taken too: warnings, which say what is undefined and why, and what the names
-mean.
+mean. Of a run's differences those of CMA are taken, with their simultaneous intervals. On a page,
+what stands between `<!-- table: NAME -->` and `<!-- end -->` becomes the run's table of that name,
+or, for `Which to run`, its sentence.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -26,7 +31,8 @@ from typing import NamedTuple
 
 N_COLUMNS = ("n", "test pairs")
 NUMBER = r"[-+]?(?:\d[\d,]*)?\.?\d+(?:e[-+]?\d+)?"
-INTERVAL = re.compile(rf"({NUMBER})? ?\[({NUMBER}), ({NUMBER})\]")
+INTERVAL = re.compile(rf"†?({NUMBER})? ?\[({NUMBER}), ({NUMBER})\]")
+FROM_RUN = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 class Cell(NamedTuple):
@@ -101,12 +107,49 @@ def _plain(text: str) -> str:
     return text.replace(",", "") if re.fullmatch(NUMBER, text) else text
 
 
-if __name__ == "__main__":
-    *tables, target = map(Path, sys.argv[1:])
-    if target.suffix != ".csv":
-        sys.exit(f"tables.py writes a .csv file; got {target}.")
-    with target.open("w", encoding="utf-8", newline="") as file:
+def differences_of(run: str, text: str) -> Iterator[Cell]:
+    """The differences of CMA in a run's `differences.json`."""
+    for row in json.loads(text):
+        if row["area"] == "cma":
+            table = f"differences of CMA, {row['task']}, {row['model']}"
+            ends = (f"{row[name]:.4g}" for name in ("difference", "low", "high"))
+            yield Cell(run, table, row["a"], f"less {row['b']}", *ends)
+
+
+def with_tables(page: str, text: str) -> str:
+    """A page with the tables of a run's Markdown in place of those that it had."""
+
+    def block(match: re.Match[str]) -> str:
+        start, name, end = match.groups()
+        if found := re.search(rf"^\*\*{re.escape(name)}\.\*\* (.*)", text, re.MULTILINE):
+            return f"{start}\n> {found[1]}\n\n{end}"
+        rows = r"\n+((?:\|.*\n)+(?:\n[^#|\n].*\n)?)"  # and a caption, if there is one
+        if not (found := re.search(rf"^#+ {re.escape(name)}{rows}", text, re.MULTILINE)):
+            sys.exit(f"tables.py: the run has no table {name!r}, which the page asks for.")
+        return f"{start}\n{found[1]}\n{end}"
+
+    return FROM_RUN.sub(block, page)
+
+
+def main() -> None:
+    """Reads the runs' files, and writes the CSV file and the page."""
+    parser = argparse.ArgumentParser(description="Writes the tables of runs as one CSV file.")
+    parser.add_argument("runs", nargs="+", type=Path, help="tables.md or differences.json of runs")
+    parser.add_argument("target", type=Path, help="the .csv file")
+    parser.add_argument("--page", type=Path, help="a page that has tables of the first run")
+    given = parser.parse_args()
+    if given.target.suffix != ".csv":
+        sys.exit(f"tables.py writes a .csv file; got {given.target}.")
+    with given.target.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Cell._fields)
-        for path in tables:
-            writer.writerows(cells_of(path.parent.name, path.read_text("utf-8")))
+        for path in given.runs:
+            cells = differences_of if path.suffix == ".json" else cells_of
+            writer.writerows(cells(path.parent.name, path.read_text("utf-8")))
+    if given.page:
+        page = given.page.read_text("utf-8")
+        given.page.write_text(with_tables(page, given.runs[0].read_text("utf-8")), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

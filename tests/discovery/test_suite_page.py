@@ -10,7 +10,7 @@ import pytest
 from mechassay.circuits.drawing import Drawing
 from mechassay.discovery.job import CircuitsJob
 from mechassay.discovery.methods_by_column import MOST_COLUMNS
-from mechassay.discovery.suite_page import CLOSE, MANY_FIGURES, SuitePage
+from mechassay.discovery.suite_page import CHOSEN_BY, CLOSE, MANY_FIGURES, SuitePage
 from mechassay.models.sources import truth_names
 from mechassay.results.page import Fold, Section, Text, TextTable, markdown, render
 from mechassay.results.records import Failure, Measure, PairTokens, Record, Selection, Spec, Table
@@ -288,6 +288,13 @@ def test_a_task_on_a_model_counts_as_much_as_all_ground_truths(measured: list[Re
     assert "0.840 (mean of 1 task and of 2 ground truths, " in text
     # What it costs is said of the tasks; ground truths are small.
     assert "takes 10 s" in text
+    (table,) = (t for t in SuitePage().tables([*real, *truths]) if t.title == CHOSEN_BY)
+    heads = [column.heading for column in table.columns]
+    assert heads == ["method", "CMA, 1 task", "CMA, 2 ground truths", "mean", "seconds to find"]
+    assert [row.cells for row in table.rows] == [
+        ("ifr", "0.980", "0.700", "0.840", "10 s"),
+        ("eap", "0.600", "0.900", "0.750", "30 s"),
+    ]
     assert to_run(truths).startswith("eap: ") and to_run(real).startswith("ifr: ")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 import subprocess
 import sys
@@ -20,6 +21,8 @@ NUMBER = r"(-?\d*\.?\d+)"
 QUOTED = re.compile(rf"(?<![\d.]){NUMBER} \[{NUMBER}, {NUMBER}\]")
 PAGES = [page for page in sorted(DOCS.rglob("*.md")) if LINKED.search(page.read_text("utf-8"))]
 RUN = """\
+**Which to run.** eap: it has the highest CMA.
+
 truth, ioi: EAP is best, on 40 pairs.
 
 **Warnings**
@@ -32,8 +35,10 @@ truth, ioi: EAP is best, on 40 pairs.
 
 | method | ioi | seconds | n |
 |---|---|---|---|
-| eap | 0.027 [0.012, 0.042] | 1,806 | 40 |
+| eap | †0.027 [0.012, 0.042] | 1,806 | 40 |
 | exact | skipped | – | 40 |
+
+† the best of its column.
 
 ### Quantities
 
@@ -97,6 +102,7 @@ def test_tables_of_a_run_become_rows(tmp_path: Path) -> None:
     run.write_text(RUN, "utf-8")
     subprocess.run([sys.executable, TOOL, run, target], check=True)
     assert [tuple(row.values()) for row in read(target)] == [
+        ("smol", "Verdict", "", "", "**Which to run.** eap: it has the highest CMA.", "", "", ""),
         ("smol", "Verdict", "", "", "truth, ioi: EAP is best, on 40 pairs.", "", "", ""),
         ("smol", "Warnings", "", "", "auc (page) is undefined: no pairs.", "", "", ""),
         ("smol", "Scores / CMD", "eap", "ioi", "0.027", "0.012", "0.042", "40"),
@@ -110,6 +116,35 @@ def test_tables_of_a_run_become_rows(tmp_path: Path) -> None:
         ("smol", "Scores / Quantities", "repaired / power", "95 % interval", "none", "", "", ""),
         ("smol", "How to read this", "auc", "", "Area under the curve.", "", "", ""),
     ]
+
+
+def test_differences_and_tables_of_a_page_come_from_the_run(tmp_path: Path) -> None:
+    run, page, target = tmp_path / "smol" / "tables.md", tmp_path / "page.md", tmp_path / "out.csv"
+    run.parent.mkdir()
+    run.write_text(RUN, "utf-8")
+    rows = [
+        {"model": "smol", "task": "ioi", "area": area, "a": "eap", "b": "ifr"}
+        | {"difference": 0.123456, "low": -0.1, "high": 0.3, "resolved": False}
+        for area in ("cma", "cpr")
+    ]
+    differences = run.with_name("differences.json")
+    differences.write_text(json.dumps(rows), "utf-8")
+    before = "Words.\n<!-- table: {} -->\nold\n<!-- end -->\nMore words.\n"
+    page.write_text(before.format("Which to run") + before.format("CMD"), "utf-8")
+    subprocess.run([sys.executable, TOOL, run, differences, target, "--page", page], check=True)
+    assert list(read(target)[-1].values()) == [
+        *("smol", "differences of CMA, ioi, smol", "eap", "less ifr", "0.1235", "-0.1", "0.3", "")
+    ]
+    first, second = page.read_text("utf-8").split("More words.\n")[:2]
+    sentence = "> eap: it has the highest CMA."
+    assert first == f"Words.\n<!-- table: Which to run -->\n\n{sentence}\n\n<!-- end -->\n"
+    assert "old" not in second
+    assert second.endswith("| – | 40 |\n\n† the best of its column.\n\n<!-- end -->\n")
+    page.write_text(before.format("CPR"), "utf-8")
+    command = [sys.executable, TOOL, run, target, "--page", page]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1 and "no table 'CPR'" in done.stderr
+    assert page.read_text("utf-8") == before.format("CPR")
 
 
 def test_another_target_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
@@ -62,6 +62,7 @@ from mechassay.results.text import (
 from mechassay.stats.intervals import FEW_GROUPS
 from mechassay.utils.display import counted, interval, share
 
+CHOSEN_BY = "What the method to run is chosen by"
 WITHOUT = "Failed and skipped cells"
 BESIDE_RANDOM = {
     "better": "Better than random rankings",
@@ -139,6 +140,8 @@ class SuitePage(Page):
                 cells.table(stable, columns, _stable),
                 cells.table(took, columns, _took),
             ]
+        if len((candidates := Candidates.of(cells)).records) > 1:
+            tables.append(candidates.table())
         named = [(column.name, cells.head(column)) for column in cells.columns]
         able = [(name, *_ability(head)) for name, head in named if head is not None]
         columns = ("cell", "accuracy", "chance", "test pairs")
@@ -194,7 +197,7 @@ def _answers(cells: MethodsByColumn) -> Iterator[tuple[str, str]]:
     """Which method to run; of each table's columns with enough pairs, which methods are first by
     CMA as far as paired differences tell, and which are better than random rankings.
     """
-    yield "Which to run", _to_run(cells)
+    yield "Which to run", _to_run(cells, Candidates.of(cells))
     for name, columns in cells.groups():
         kind = "ground truth" if name == TRUTHS else "task"
         heads = {column: head for column in columns if (head := cells.head(column)) is not None}
@@ -229,36 +232,76 @@ def _answers(cells: MethodsByColumn) -> Iterator[tuple[str, str]]:
         yield name, " ".join([*parts, *([left] if n_left else [])])
 
 
-def _to_run(cells: MethodsByColumn) -> str:
+class Candidates(NamedTuple):
+    """The methods measured on every task and model that has enough pairs, and what chooses."""
+
+    columns: dict[str, list[ModelTask]]  # by kind: tasks on models, ground truths
+    records: dict[str, list[Record]]  # of each method, a column of `columns` each, in their order
+    cma: dict[str, tuple[float, ...]]  # on validation pairs, the mean of each kind's columns
+    seconds: dict[str, float]  # to find a circuit, the median over columns of the first kind
+    n_others: int  # methods with results that were not measured on all of them
+
+    def mean(self, method: str) -> float:
+        """The CMA by which methods are compared: each kind counts as much as the other."""
+        return float(np.mean(self.cma[method]))
+
+    @classmethod
+    def of(cls, cells: MethodsByColumn) -> Candidates:
+        """Those of all columns with at least `FEW_GROUPS` groups of test pairs."""
+        truths = set(truth_names())
+        heads = {column: cells.head(column) for column in cells.columns}
+        there = [c for c, head in heads.items() if head and n_groups(head) >= FEW_GROUPS]
+        kinds = {"task": [c for c in there if c.model not in truths]}
+        kinds["ground truth"] = [c for c in there if c.model in truths]
+        kinds = {kind: own for kind, own in kinds.items() if own}
+        columns = [column for own in kinds.values() for column in own]
+        held, cma, seconds, n_others = dict[str, list[Record]](), {}, {}, 0
+        for method in cells.methods:
+            records = [cells.records.get((column, method)) for column in columns]
+            own = [r for r in records if r is not None and not is_random(r)]
+            chosen_cma, costs = list(map(_chosen_cma, own)), list(map(_cost, own))
+            if not own or len(own) < len(columns) or np.isnan([*chosen_cma, *costs]).any():
+                n_others += bool(own)
+                continue
+            held[method] = own
+            # The columns of the first kind come first; it alone says what a method costs.
+            n_first = len(next(iter(kinds.values())))
+            parts = [part for part in (chosen_cma[:n_first], chosen_cma[n_first:]) if part]
+            cma[method] = tuple(float(np.mean(part)) for part in parts)
+            seconds[method] = float(np.median(costs[:n_first]))
+        return cls(kinds, held, cma, seconds, n_others)
+
+    def table(self) -> TextTable:
+        """What the method to run is chosen by, the highest CMA first."""
+        kinds = [f"CMA, {counted(len(own), kind)}" for kind, own in self.columns.items()]
+        mean = ["mean"] if len(kinds) > 1 else []
+        rows = [
+            (
+                method,
+                *(f"{value:.3f}" for value in self.cma[method]),
+                *(f"{self.mean(method):.3f}" for _ in mean),
+                _seconds_text(self.seconds[method]),
+            )
+            for method in sorted(self.records, key=self.mean, reverse=True)
+        ]
+        caption = (
+            "On validation pairs, of methods that were measured on all of them. Seconds are the"
+            f" median over {next(iter(self.columns))}s, of one core on a CPU."
+        )
+        columns = ("method", *kinds, *mean, "seconds to find")
+        return TextTable.of(CHOSEN_BY, columns, rows, caption=caption)
+
+
+def _to_run(cells: MethodsByColumn, candidates: Candidates) -> str:
     """The method to run, chosen on validation pairs; what it costs, and where it is worse on test
     pairs. Where there are tasks on models and ground truths, each kind counts half: what a method
     misses on a ground truth is known to be missed.
     """
-    truths = set(truth_names())
-    there = [c for c in cells.columns if (head := cells.head(c)) and n_groups(head) >= FEW_GROUPS]
-    kinds = {"task": [c for c in there if c.model not in truths]}
-    kinds["ground truth"] = [c for c in there if c.model in truths]
-    kinds = {kind: own for kind, own in kinds.items() if own}
-    columns = [column for own in kinds.values() for column in own]
-    held: dict[str, list[Record]] = {}
-    n_others = 0
-    for method in cells.methods:
-        records = [cells.records.get((column, method)) for column in columns]
-        own = [r for r in records if r is not None and not is_random(r)]
-        known = [r for r in own if not math.isnan(_chosen_cma(r) + _cost(r))]
-        if len(known) == len(columns) > 0:
-            held[method] = own
-        else:
-            n_others += bool(own)
+    held, cost, kinds = candidates.records, candidates.seconds, candidates.columns
     if len(held) < 2:
         return ""
-    # The columns of the first kind come first; it alone says what a method costs.
-    n_first = len(next(iter(kinds.values())))
-    cma, cost = dict[str, float](), dict[str, float]()
-    for method, records in held.items():
-        parts = [part for part in (records[:n_first], records[n_first:]) if part]
-        cma[method] = float(np.mean([np.mean([_chosen_cma(r) for r in part]) for part in parts]))
-        cost[method] = float(np.median([_cost(r) for r in parts[0]]))
+    columns = [column for own in kinds.values() for column in own]
+    cma = {method: candidates.mean(method) for method in held}
     best = max(cma, key=lambda method: cma[method])
     close = [method for method in held if cma[method] >= cma[best] - CLOSE]
     least = min(cost[method] for method in close)
@@ -278,7 +321,7 @@ def _to_run(cells: MethodsByColumn) -> str:
     cheapest = min(cma, key=lambda method: (cost[method], -cma[method]))
     sentences = [
         f"{chosen}: of {counted(len(held), 'method')} measured everywhere",
-        f" ({counted(n_others, 'other')} left out)" if n_others else "",
+        f" ({counted(candidates.n_others, 'other')} left out)" if candidates.n_others else "",
         f" it has {first} on validation pairs, {cma[chosen]:.3f} (mean of {on}, {pairs} pairs",
         " each)",
         f" against {cma[best]:.3f} of {best}" if chosen != best else "",
