@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +161,12 @@ class RankingCurve(OneLine):
         return tuple(percentile_interval(column, n_groups=n) for column in self.draws[which].T)
 
 
+@lru_cache(maxsize=4)
+def _resamples(groups: tuple[str, ...], seed: int) -> Resamples:
+    """Resamples of these groups: all methods of a table have the same, and drawing is slow."""
+    return Resamples(groups, np.random.default_rng(seed))
+
+
 class FaithfulnessMetric:
     """A profile's arithmetic: from per-example values to f and its areas, with intervals.
 
@@ -207,7 +213,7 @@ class FaithfulnessMetric:
         self.fractions = check_fractions(fractions)
         self.n_edges = n_edges
         self.groups, self.seed = tuple(groups), seed
-        self._resamples = Resamples(groups, np.random.default_rng(seed))
+        self._resamples = _resamples(self.groups, seed)
         self.n_groups = self._resamples.n_groups
         self.ends, self.least = np.stack((empty, full)), least_size(objective)
         gaps = self._gap(np.vstack((self.ends.mean(axis=1), self._resamples.means(self.ends))))

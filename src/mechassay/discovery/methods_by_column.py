@@ -72,6 +72,7 @@ class MethodsByColumn:
         self.columns = list(dict.fromkeys(column for column, _ in places if column.model))
         self.methods = list(dict.fromkeys(method for _, method in places if method))
         self.best_of: dict[tuple[ModelTask, str], frozenset[str]] = {}
+        self.differences_of: dict[tuple[ModelTask, AreaName], Differences | None] = {}
 
     def groups(self) -> Iterator[tuple[str, list[ModelTask]]]:
         """Columns of one table and what they share: each model's tasks, then all ground truths."""
@@ -225,9 +226,12 @@ class MethodsByColumn:
 
     def differences(self, column: ModelTask, area: AreaName) -> Differences | None:
         """Differences between the methods of a column; None where they cannot be compared."""
-        records = ((method, self.records.get((column, method))) for method in self.methods)
-        held = {method: record for method, record in records if record is not None}
-        return ranked(list(held.values()), area, names=list(held))
+        if (column, area) not in self.differences_of:
+            records = ((method, self.records.get((column, method))) for method in self.methods)
+            held = {method: record for method, record in records if record is not None}
+            differences = ranked(list(held.values()), area, names=list(held))
+            self.differences_of[column, area] = differences
+        return self.differences_of[column, area]
 
     def _cell(self, column: ModelTask, method: str, text: Callable[[Record], str]) -> str:
         record = self.records.get((column, method))

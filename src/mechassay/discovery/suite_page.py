@@ -120,7 +120,9 @@ class SuitePage(Page):
         self, records: Sequence[Record], failures: Sequence[Failure] = ()
     ) -> list[TextTable]:
         """The tables, which a console shows too."""
-        cells = MethodsByColumn(records, failures)
+        return self._tables(MethodsByColumn(records, failures), failures)
+
+    def _tables(self, cells: MethodsByColumn, failures: Sequence[Failure]) -> list[TextTable]:
         tables: list[TextTable] = []
         for name, columns in cells.groups():
             heads = [head for head in map(cells.head, columns) if head is not None]
@@ -162,7 +164,7 @@ class SuitePage(Page):
         each task and model are folded.
         """
         cells = MethodsByColumn(records, failures)
-        tables = self.tables(records, failures)
+        tables = self._tables(cells, failures)
         first = f"{area_measure('cma', math.nan).heading}{BETTER['up']}, "
         unfolded = [table for table in tables if table.title.startswith(first)]
         # What has no result stands beside what has one.

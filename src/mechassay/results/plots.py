@@ -91,34 +91,42 @@ def draw_faithfulness(records: Sequence[RecordLike]) -> Figure:
         n_rows = math.ceil((len(records) + 3) / 3)
         figure = Picture(figsize=(9.2, 3.9 + 0.24 * n_rows), layout="constrained")
         axes = figure.subplots(1, 2, sharex=True)
-        zero = _zero_place(records)
+        controls = _distinct_controls(records)
+        zero = _zero_place(records, controls)
         for ax, (by, title) in zip(axes, PANELS, strict=True):
-            _panel(ax, records, by, zero)
+            _panel(ax, records, by, controls, zero)
             ax.set_title(title, fontsize=SIZE + 1, loc="left", color=INK)
         axes[0].set_ylabel("faithfulness f", color=INK)
-        _legend(figure, records)
+        _legend(figure, records, controls)
         return figure
 
 
-def _zero_place(records: Sequence[RecordLike]) -> float:
+Controls = dict[str, list[list[Curve]]]
+"""The random rankings of a figure: of each kind, the curves of all seeds of every set of them."""
+
+
+def _zero_place(records: Sequence[RecordLike], controls: Controls) -> float:
     """Where empty circuits stand on the log axis: a little left of the smallest circuit drawn."""
     curves = [Curve.of(record, by) for record in records for by, _ in PANELS]
-    for controls in _distinct_controls(records).values():
-        curves += [curve for control in controls for curve in control]
+    curves += [curve for sets in controls.values() for seeds in sets for curve in seeds]
     x = np.concatenate([c.x[(c.x > 0) & (c.kept > 0)] for c in curves] or [np.empty(0)])
     return float(min(x.min(), 0.01)) / 2.5 if len(x) else 0.001
 
 
 def _panel(
-    ax: Axes, records: Sequence[RecordLike], by: Literal["value", "magnitude"], zero: float
+    ax: Axes,
+    records: Sequence[RecordLike],
+    by: Literal["value", "magnitude"],
+    controls: Controls,
+    zero: float,
 ) -> None:
     lines = [Curve.of(record, by) for record in records]
     bottom, top = _limits(lines)
     for y, style in ((0.0, ":"), (1.0, "-")):
         ax.axhline(y, color=INK, lw=0.9, ls=style, alpha=0.55, zorder=1)
-    for kind, controls in _distinct_controls(records).items():
-        for control in controls:
-            _control(ax, control, zero, DASHES.get(kind, SOLID))
+    for kind, sets in controls.items():
+        for seeds in sets:
+            _control(ax, seeds, zero, DASHES.get(kind, SOLID))
     clipped = False
     for line, colour, marker in zip(lines, colours(records), _markers(len(lines)), strict=True):
         x = _on_axis(line, zero)
@@ -139,14 +147,17 @@ def _on_axis(line: Curve, zero: float) -> np.ndarray:
     return np.where((line.kept > 0) & (line.x > 0), line.x, zero)
 
 
-def _distinct_controls(records: Sequence[RecordLike]) -> dict[str, list[list[Curve]]]:
+def _distinct_controls(records: Sequence[RecordLike]) -> Controls:
     """The random rankings of every record by kind, those that records share only once."""
-    kinds: dict[str, dict[str, list[Curve]]] = {}
+    kinds: dict[str, dict[bytes, list[Curve]]] = {}
     for record in records:
         for kind in control_kinds(record):
             if lines := list(random_curves(record, kind).values()):
-                kinds.setdefault(kind, {}).setdefault(repr(lines), lines)
-    return {kind: list(names.values()) for kind, names in kinds.items()}
+                # Chunks of another size may change last bits.
+                drawn = [np.array((line.x, line.f), dtype=np.float32) for line in lines]
+                key = b"".join(array.tobytes() for array in drawn)
+                kinds.setdefault(kind, {}).setdefault(key, lines)
+    return {kind: list(sets.values()) for kind, sets in kinds.items()}
 
 
 def _control(ax: Axes, seeds: list[Curve], zero: float, dashes: Dashes) -> None:
@@ -211,13 +222,13 @@ def plain_axes(ax: Axes) -> None:
     ax.tick_params(colors=INK)
 
 
-def _legend(figure: Figure, records: Sequence[RecordLike]) -> None:
+def _legend(figure: Figure, records: Sequence[RecordLike], controls: Controls) -> None:
     names, drawn, marks = short_labels(records), colours(records), _markers(len(records))
     handles: list[Line2D | Patch] = [
         Line2D([], [], color=colour, marker=marker, ms=5, lw=1.9)
         for colour, marker in zip(drawn, marks, strict=True)
     ]
-    for kind in _distinct_controls(records):
+    for kind in controls:
         handles.append(Line2D([], [], color=GREY, ls=DASHES.get(kind, SOLID), lw=1.6))
         names.append(f"{control_name(kind)} (mean and range of seeds)")
     handles += [
@@ -253,7 +264,8 @@ def draw_ranking(
 ) -> Figure:
     """One ranking's faithfulness on axes that are given; the figure that they belong to."""
     with rc_context(SETTINGS):
-        _panel(ax, records, by, _zero_place(records))
+        controls = _distinct_controls(records)
+        _panel(ax, records, by, controls, _zero_place(records, controls))
         ax.set_title(dict(PANELS)[by], fontsize=SIZE + 1, loc="left", color=INK)
         ax.set_ylabel("faithfulness f", color=INK)
     return figure_of(ax)

@@ -224,8 +224,11 @@ class Table(Stored):
 
     def where(self, **values: Scalar) -> Table:
         """The rows that have these values: `curve.where(of="result", ranking="value")`."""
-        kept = [row for row in self.rows() if all(row[key] == x for key, x in values.items())]
-        return Table.of(self.name, self.keys, kept)
+        wanted = [(self.columns[key], x) for key, x in values.items()] if len(self) else []
+        kept = [i for i in range(len(self)) if all(column[i] == x for column, x in wanted)]
+        columns = {name: [column[i] for i in kept] for name, column in self.columns.items()}
+        # Of columns that were checked; a table without rows has none.
+        return self.model_copy(update={"columns": columns if kept else {}})
 
     def numbers(self, column: str) -> Float[np.ndarray, "rows"]:
         """A column as an array; NaN is undefined."""
