@@ -23,13 +23,20 @@ from mechassay.discovery.costs import circuits_cost, measuring_bytes, scoring_by
 from mechassay.discovery.job import CircuitsJob
 from mechassay.errors import BadUsage
 from mechassay.models.forward import Contrast
-from mechassay.models.memory import CPU_BUDGET, gradient_bytes, past_bytes, token_budget
+from mechassay.models.memory import (
+    CPU_BUDGET,
+    gradient_bytes,
+    kept_run_bytes,
+    past_bytes,
+    token_budget,
+)
 from mechassay.models.model import make_model, outline
 from mechassay.prompts.batch import Batch
 from mechassay.runs.costs import Cost, PromptSizes, chunk_tokens, model_size
 from mechassay.testing.tiny import build, configs, token_pairs
 from mechassay.utils.display import SILENT
 
+CPU = torch.device("cpu")
 LLAMA = LlamaConfig(
     vocab_size=50,
     hidden_size=12,
@@ -134,10 +141,18 @@ def test_more_of_anything_is_not_less(bare: Path) -> None:
     few, many = PromptSizes(2, 10, 1.0), PromptSizes(200, 10, 1.0)
     for method in map(METHODS.make, METHODS.names()):
         small, large = (
-            scoring_bytes(method, decoder, x, CPU_BUDGET, CPU_BUDGET) for x in (few, many)
+            scoring_bytes(method, decoder, x, CPU_BUDGET, CPU_BUDGET, CPU) for x in (few, many)
         )
         assert 0 <= small <= large
         assert large <= 2 * CPU_BUDGET + 1e6
+    # What a mask is trained on does not fill its chunk: what grows are runs that are kept.
+    probing = METHODS.make("subnetwork-probing")
+    few, many = (
+        scoring_bytes(probing, decoder, PromptSizes(n, 10, 0.5), CPU_BUDGET, CPU_BUDGET, CPU)
+        for n in (100, 200)
+    )
+    assert many - few == pytest.approx(100 * 10 * 1.5 * kept_run_bytes(decoder))
+    few = PromptSizes(2, 10, 1.0)
     few_circuits, many_circuits = (
         measuring_bytes(decoder, few, CPU_BUDGET, CPU_BUDGET, n) for n in (1, 9)
     )
@@ -147,10 +162,10 @@ def test_more_of_anything_is_not_less(bare: Path) -> None:
 def test_long_prompts_hold_a_span_and_what_is_kept_of_all_columns(bare: Path) -> None:
     decoder = outline(str(bare)).decoder
     long, room = PromptSizes(2, 10**6, 1.0), 10**9
-    eap = scoring_bytes(EAP(), decoder, long, CPU_BUDGET, room)
+    eap = scoring_bytes(EAP(), decoder, long, CPU_BUDGET, room, CPU)
     whole = gradient_bytes(decoder, 1, long.columns) * long.columns
     assert past_bytes(decoder, 1) * long.columns < eap < whole
-    ig = scoring_bytes(EAPIGInputs(steps=5), decoder, long, CPU_BUDGET, room)
+    ig = scoring_bytes(EAPIGInputs(steps=5), decoder, long, CPU_BUDGET, room, CPU)
     # As many steps come together as what is kept of them leaves room for.
     assert eap <= ig <= eap + room
     circuits = measuring_bytes(decoder, long, CPU_BUDGET, room, 1)
@@ -207,6 +222,8 @@ def test_the_runs_of_one_chunk_are_held_at_a_time(
 
     monkeypatch.setattr(Contrast, "run", staticmethod(counted))
     monkeypatch.setattr("mechassay.models.memory.CPU_BUDGET", 1)
+    # A training keeps all runs, where they fit.
+    monkeypatch.setattr("mechassay.circuits.methods.mask_learning.may_be_kept", lambda *_: False)
     if what == "circuits":
         evaluate(model, Circuit.full(model.graph), batch, progress=SILENT)
     else:

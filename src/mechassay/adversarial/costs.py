@@ -99,7 +99,7 @@ def _model_cost(
         method = METHODS.make(name)
         discovery = sample_pairs(task, model, "train", job.train_limit, **about)
         train = PromptSizes.like(discovery, job.train_limit, differ=job.paired)
-        held = scoring_bytes(method, decoder, train, budget, room)
+        held = scoring_bytes(method, decoder, train, budget, room, memory.device)
         steps.append(CostStep(name, held, scoring_operations(method, size, train)))
     n_corrupted = job.n_corrupted or job.n_clean
     sizes = [edges_of(spec, size.graph.n_edges) for spec in specs]

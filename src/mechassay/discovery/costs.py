@@ -20,6 +20,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from mechassay.circuits.evaluation.ablation import OptimalAblation
 from mechassay.circuits.methods.attribution import CONTRACTION_BYTES, contracted_bytes
 from mechassay.circuits.methods.eap import EdgeGradientMethod, GradientMethod
@@ -32,6 +34,8 @@ from mechassay.models.decoder import Decoder
 from mechassay.models.memory import (
     SPAN_SHARE,
     copies_within,
+    kept_run_bytes,
+    may_be_kept,
     past_bytes,
     prefix_bytes,
     trace_bytes,
@@ -92,7 +96,12 @@ def prompts_of(job: CircuitsJob, model: Model, task: Task, split: str, n: int) -
 
 
 def scoring_bytes(
-    method: Method, decoder: Decoder, prompts: PromptSizes, budget: int, room: int
+    method: Method,
+    decoder: Decoder,
+    prompts: PromptSizes,
+    budget: int,
+    room: int,
+    device: torch.device,
 ) -> float:
     """What a method holds beyond the weights: its largest chunk, and what it is contracted in.
 
@@ -108,15 +117,18 @@ def scoring_bytes(
     ):
         copies = copies_within(decoder, method.copies, columns, room)
         return SPAN_SHARE * room + past_bytes(decoder, copies) * columns + CONTRACTION_BYTES
+    runs = 0.0
     if isinstance(method, MaskMethod) and not _inner(method):
-        # A step is on a batch of the pairs.
+        # A step is on a batch of the pairs, whose runs are kept.
+        run = prompts.n * columns * kept_run_bytes(decoder)
+        runs = run * (1 + prompts.share) if may_be_kept(2 * run, device) else 0.0
         prompts = prompts.of(min(method.batch_size, prompts.n))
     chunk = chunk_tokens(per_token, prompts, budget)
-    held = float(chunk * per_token)
+    held = chunk * per_token + runs
     for part in (method, *_inner(method)):
         if isinstance(part, EdgeGradientMethod):
             block = contracted_bytes(decoder, part.copies) * chunk * prompts.share
-            held = max(held, chunk * per_token + min(block, CONTRACTION_BYTES))
+            held = max(held, chunk * per_token + runs + min(block, CONTRACTION_BYTES))
         if isinstance(part, MaskMethod):
             n_masks = part.samples * (min(part.batch_size, prompts.n) if part.per_example else 1)
             # Drawn, by hard concrete's steps, and the optimiser's state.
@@ -179,7 +191,7 @@ def _model_cost(
         passes = learned.forwards(model.graph, train.n)
         steps.append(CostStep("constants", float(budget), passes * 2.0 * size.body * train.columns))
     for own in typed:
-        held = scoring_bytes(own.method, decoder, train, budget, room)
+        held = scoring_bytes(own.method, decoder, train, budget, room, memory.device)
         steps.append(
             CostStep(
                 own.name, held, scoring_operations(own.method, size, train, _scorings(job, own))

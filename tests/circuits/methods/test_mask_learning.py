@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from mechassay.circuits.methods import mask_learning as mask_training
 from mechassay.circuits.methods.mask_learning import (  # pyright: ignore[reportPrivateUsage]  # pyright: ignore[reportPrivateUsage]
     CLIP,
     EdgePruning,
+    MaskMethod,
     SubnetworkProbing,
     UniformGradientSampling,
     _Priced,
@@ -26,10 +29,12 @@ from mechassay.circuits.methods.mask_learning import (  # pyright: ignore[report
     summary,
 )
 from mechassay.errors import BadUsage, NonFinite, UnknownName
+from mechassay.models.decoder import Decoder
 from mechassay.models.forward import Contrast
 from mechassay.models.graph import Graph
 from mechassay.models.model import make_model
 from mechassay.models.objectives import Kl
+from mechassay.prompts.batch import Batch
 from mechassay.testing.checks import check_method
 from mechassay.testing.tiny import Subject, build, subject
 from mechassay.utils.checkpoint import Order
@@ -304,6 +309,29 @@ def test_hard_concrete_masks_are_nonzero_as_often_as_they_say() -> None:
         float(masks.mean_kept().detach()), abs=0.01
     )
     assert float(drawn.min()) == 0 and float(drawn.max()) == 1
+
+
+@pytest.mark.parametrize("ablation", ["counterfactual", "mean"])
+@pytest.mark.parametrize("method", [SubnetworkProbing, UniformGradientSampling])
+def test_runs_that_are_kept_train_the_same_mask(
+    monkeypatch: pytest.MonkeyPatch, method: type[MaskMethod[Any]], ablation: str
+) -> None:
+    tiny = subject("qwen2", torch.float64)
+    batch = ablate(tiny.model, tiny.batch, ablation, progress=SILENT)
+    trained = partial(method(steps=4, batch_size=2).score, tiny.model, batch, progress=SILENT)
+    runs: list[int] = []
+    own = Contrast.run
+
+    def counted(decoder: Decoder, chunk: Batch, width: Callable[[int], int]) -> Contrast:
+        runs.append(len(chunk))
+        return own(decoder, chunk, width)
+
+    monkeypatch.setattr(Contrast, "run", counted)
+    kept, n_kept = trained(), list(runs)
+    monkeypatch.setattr(mask_training, "may_be_kept", lambda *_: False)
+    again = trained()
+    assert n_kept == [len(batch)] and sum(runs[1:]) == 8
+    torch.testing.assert_close(kept.values, again.values, rtol=0, atol=1e-10, equal_nan=True)
 
 
 @pytest.mark.parametrize("ablation", ["counterfactual", "mean"])

@@ -38,10 +38,16 @@ from mechassay.circuits.scores import EdgeScores, NodeScores
 from mechassay.errors import BadUsage, NonFinite
 from mechassay.models.computing import bucket
 from mechassay.models.decoder import Decoder, Readout
-from mechassay.models.forward import Contrast, constants_of
+from mechassay.models.forward import Contrast, KeptContrasts, constants_of
 from mechassay.models.gradients import masked_readout
 from mechassay.models.graph import Graph
-from mechassay.models.memory import masked_bytes, out_of_memory_is_an_error, token_budget
+from mechassay.models.memory import (
+    kept_run_bytes,
+    masked_bytes,
+    may_be_kept,
+    out_of_memory_is_an_error,
+    token_budget,
+)
 from mechassay.models.model import Model
 from mechassay.models.objectives import Kl, Objective, ObjectiveLike, Values, load_objective, signed
 from mechassay.prompts.batch import Batch, PairsLike
@@ -62,6 +68,8 @@ DrawExamples = Callable[[torch.Generator], Batch]
 """The examples of the next step."""
 WeighExamples = Callable[[Tensor], Tensor]
 """The weights of a step's examples, by their losses in fp64; both have an entry an example."""
+ContrastOf = Callable[[list[int], Batch], Contrast]
+"""The two runs of some rows of a step's examples, and of the batch that these rows are."""
 
 
 class Masks(ABC):
@@ -223,20 +231,32 @@ def train(
         OutOfMemory: one example does not fit.
     """
     generator, order = seeded(method.seed), Order(len(batch), method.batch_size)
-    draw = (lambda rng: batch.select(order.draw(rng))) if examples is None else examples
     budget = token_budget(
         method.token_bytes(model.decoder, batch.n_tokens), batch.n_tokens, model.device
     )
+    kept: KeptContrasts | None = None
+    both_runs = 2 * batch.clean.numel() * kept_run_bytes(model.decoder)
+    if examples is None and may_be_kept(both_runs, model.device):
+        kept = KeptContrasts(model.decoder, batch, bucket)
     losses = torch.zeros(method.steps, len(StepLoss._fields), dtype=torch.float64)
 
     def differentiate(step: int) -> None:
-        part = draw(generator)
+        rows = order.draw(generator) if examples is None else []
+        part = batch.select(rows) if examples is None else examples(generator)
+
+        def contrast_of(chosen: list[int], chunk: Batch) -> Contrast:
+            if kept is None:
+                return Contrast.run(model.decoder, chunk, bucket)
+            return kept.of([rows[row] for row in chosen], chunk)
+
         drawn = masks.draw(method.samples * (len(part) if method.per_example else 1), generator)
         weights = None
         if weigh is not None:
-            weights = weigh(losses_of(model, part, objective, drawn.detach(), method, budget))
+            weights = weigh(
+                losses_of(model, part, objective, drawn.detach(), method, budget, contrast_of)
+            )
         fidelity, gradient = fidelity_and_gradient(
-            model, part, objective, drawn.detach(), method, budget, weights
+            model, part, objective, drawn.detach(), method, budget, weights, contrast_of
         )
         penalty = masks.penalty(step)
         loss = StepLoss(fidelity, float(penalty.detach()))
@@ -286,13 +306,14 @@ def fidelity_and_gradient(
     method: MaskMethod[Any],
     budget: int,
     weights: Float[Tensor, "n"] | None = None,
+    contrast_of: ContrastOf | None = None,
 ) -> tuple[float, Float[Tensor, "masks writers readers"]]:
     """The mean loss of masked runs, by `weights` of the examples if given, and its gradient."""
     gradient, total, share = torch.zeros_like(drawn), 0.0, weights
     if share is None:
         share = torch.full((len(batch),), 1 / len(batch), dtype=torch.float64)
     wanted = share.nonzero()[:, 0].tolist()
-    runs = _masked_runs(model, batch, wanted, objective, drawn, method, budget)
+    runs = _masked_runs(model, batch, wanted, objective, drawn, method, budget, contrast_of)
     for rows, places, mask, run in runs:
         mask.requires_grad_()
         losses = run(mask)
@@ -313,11 +334,12 @@ def losses_of(
     drawn: Float[Tensor, "masks writers readers"],
     method: MaskMethod[Any],
     budget: int,
+    contrast_of: ContrastOf | None = None,
 ) -> Float[Tensor, "n"]:
     """The loss of each example, a mean over its masks, in fp64."""
     losses = torch.zeros(len(batch), dtype=torch.float64)
     everything = list(range(len(batch)))
-    runs = _masked_runs(model, batch, everything, objective, drawn, method, budget)
+    runs = _masked_runs(model, batch, everything, objective, drawn, method, budget, contrast_of)
     for rows, _, mask, run in runs:
         losses[rows] += run(mask).double().cpu() / method.samples
     return losses
@@ -331,12 +353,16 @@ def _masked_runs(
     drawn: Float[Tensor, "masks writers readers"],
     method: MaskMethod[Any],
     budget: int,
+    contrast_of: ContrastOf | None,
 ) -> Iterator[tuple[list[int], list[int], Tensor, Callable[[Tensor], Tensor]]]:
     """Rows of examples, places and values of one mask each, and a mask's loss per example."""
     decoder = model.decoder
     for chosen, chunk in batch.select(wanted).chunks(budget, bucket):
         rows = [wanted[row] for row in chosen]
-        contrast = Contrast.run(decoder, chunk, bucket)
+        if contrast_of is None:
+            contrast = Contrast.run(decoder, chunk, bucket)
+        else:
+            contrast = contrast_of(rows, chunk)
         examples = _MaskedExamples(decoder, objective, chunk, contrast)
         for sample in range(method.samples):
             places = [sample * len(batch) + row for row in rows] if method.per_example else [sample]
