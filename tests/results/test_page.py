@@ -365,6 +365,9 @@ def test_labels_tell_records_apart(make_record: Make) -> None:
 def test_missing_parts_are_blank(make_record: Make) -> None:
     record = make_record(spent={"peak_memory_gb": 1.0})
     assert math.isnan(seconds(record)) and "seconds" not in cells([record])[0]
+    # A CPU's seconds are within those of the clock.
+    spent = {"localize_seconds": 3.0, "localize_cpu_seconds": 2.5, "evaluate_seconds": 1.0}
+    assert seconds(make_record(spent=spent)) == 4.0
     assert kept_at(record, 0.33) == ""
 
 

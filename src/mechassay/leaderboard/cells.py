@@ -41,6 +41,7 @@ from mechassay.leaderboard.rules import BoardColumn, BoardRules, CandidateSites
 from mechassay.leaderboard.track import HEADER_FILE, SubmissionHeader
 from mechassay.results.reading import has_values, read_record
 from mechassay.results.records import Measure, Number, Record, Stored
+from mechassay.results.text import seconds
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import command_line, job_of
 from mechassay.stats.bootstrap import LEAST
@@ -340,7 +341,7 @@ def cells_of(rules: BoardRules, record: Record, **about: Any) -> Iterator[BoardC
         "failing": [check.name for check in record.checks if not check.passed],
         "warnings": [] if is_private(record) else [*no_values, *record.warnings],
         "created": record.provenance.created,
-        "seconds": _seconds(record),
+        "seconds": seconds(record),
         "private": is_private(record),
     }
     row_of_submission = common.pop("row", "")
@@ -474,11 +475,6 @@ def _settings(record: Record, role: str) -> str:
     arguments: dict[str, Any] = dict(method.args) if method is not None else {}
     given = {} if task is None else {key: task.args[key] for key in OF_TRAINING if key in task.args}
     return ", ".join(f"{key}={value}" for key, value in {**arguments, **given}.items())
-
-
-def _seconds(record: Record) -> float:
-    spent = [value for key, value in record.spent.items() if key.endswith("seconds")]
-    return float(sum(spent)) if spent else math.nan
 
 
 def _command(run: Path) -> str:

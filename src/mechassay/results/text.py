@@ -45,9 +45,9 @@ def chance_text(chance: float) -> str:
 
 
 def seconds(record: Record) -> float:
-    """All time spent on the record; NaN if none was noted."""
-    spent = [value for key, value in record.spent.items() if key.endswith("seconds")]
-    known = [value for value in spent if not math.isnan(value)]
+    """All time spent on the record, by the clock; NaN if none was noted."""
+    names = [key for key in record.spent if key.endswith("seconds") and "cpu" not in key]
+    known = [record.spent[key] for key in names if not math.isnan(record.spent[key])]
     return math.fsum(known) if known else math.nan
 
 
