@@ -124,7 +124,8 @@ def one(folder: str, step: str, n_pairs: int, n_tokens: int, dtype: str) -> dict
     if method is None:
         held = measuring_bytes(empty.decoder, prompts, CPU_BUDGET, EXAMPLE_BUDGET, 1)
     else:
-        held = scoring_bytes(method, empty.decoder, prompts, CPU_BUDGET, EXAMPLE_BUDGET)
+        place = torch.device("cpu")
+        held = scoring_bytes(method, empty.decoder, prompts, CPU_BUDGET, EXAMPLE_BUDGET, place)
     predicted = total_bytes(model_size(empty, folder), libraries, held)
     model = load_model(folder, dtype=dtype)
     batch, before = random_pairs(model, n_pairs, n_tokens), peak()

@@ -20,24 +20,14 @@ from transformers import PreTrainedTokenizerFast
 
 from helpers.hooks import on_mlp_input
 from helpers.models import USUAL, families
-from mechassay.circuits import ablate
 from mechassay.circuits.methods.attribution import tapped_forward
 from mechassay.errors import BadPairs, UnknownName
 from mechassay.models.decoder import Context
-from mechassay.models.forward import (
-    Contrast,
-    KeptContrasts,
-    LayerTrace,
-    Place,
-    continued,
-    forward,
-    trace,
-)
+from mechassay.models.forward import LayerTrace, Place, continued, forward, trace
 from mechassay.models.hooks_reference import ReferenceModel, exact_precision
 from mechassay.models.model import Model, load_model, make_model
 from mechassay.prompts.pairs import Pair, filled
 from mechassay.testing.tiny import Subject, build, subject, write_attn_only
-from mechassay.utils.display import SILENT
 
 PLACES: tuple[Place, ...] = get_args(Place)
 EDITED = 1
@@ -314,38 +304,6 @@ def test_a_part_of_a_run_is_the_whole_one_from_there_on(case: Subject, start: in
         at_entry = torch.autograd.grad(logits(case.model, last)[:, 5].sum(), entry)[0]
         expected = gradient[:, start:].repeat(2, 1, 1)
         torch.testing.assert_close(at_entry, expected, rtol=1e-9, atol=1e-10)
-
-
-@pytest.mark.parametrize("ablation", ["counterfactual", "mean"])
-@pytest.mark.parametrize("width", [int, lambda n: -(-n // 8) * 8], ids=["plain", "bucket"])
-def test_a_kept_contrast_is_the_run_of_some_pairs(
-    case: Subject, ablation: str, width: Callable[[int], int]
-) -> None:
-    """Chunks of one, two and all pairs, in another order, with and without their padding."""
-    decoder, batch = case.model.decoder, ablate(case.model, case.batch, ablation, progress=SILENT)
-    assert len(set(batch.lengths.tolist())) > 1
-    kept = KeptContrasts(decoder, batch, width)
-    for rows in ([1], [2, 0], [2, 1, 0]):
-        chunk = batch.select(rows)
-        chunk = chunk.widened(width(chunk.n_tokens))
-        ours, theirs = kept.of(rows, chunk), Contrast.run(decoder, chunk, width)
-        assert ours.start == theirs.start == ours.other.start
-        real = chunk.mask
-        for mine, run in ((ours.clean, theirs.clean), (ours.other, theirs.other)):
-            at = real[:, run.start :]
-            torch.testing.assert_close(mine.embed[at], run.embed[at], rtol=0, atol=1e-12)
-            torch.testing.assert_close(mine.final[at], run.final[at], rtol=0, atol=1e-10)
-            for one, other in zip(mine.layers, run.layers, strict=True):
-                for name, value in vars(other).items():
-                    own = vars(one)[name]
-                    if value is None:
-                        assert own is None
-                        continue
-                    assert own.shape == value.shape
-                    columns = real if name in ("k", "v") else at
-                    by_column = (x if x.ndim == 3 else x.transpose(1, 2) for x in (own, value))
-                    own, value = (x[columns] for x in by_column)
-                    torch.testing.assert_close(own, value, rtol=0, atol=1e-10)
 
 
 def test_nothing_is_left_to_run_after_the_last_layer(case: Subject) -> None:

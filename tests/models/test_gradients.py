@@ -7,6 +7,7 @@ the dense definition, attribution and finite differences.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from mechassay.models.forward import Contrast, constant_trace, constants_of, tra
 from mechassay.models.gradients import (
     RULES,
     BackwardRules,
+    KeptContrasts,
     backward_model,
     masked_readout,
     with_rules,
@@ -356,3 +358,41 @@ def test_trained_post_norms_are_refused() -> None:
     contrast, mask = Contrast.run(decoder, case.batch), case.model.graph.legal.float()[None]
     with torch.enable_grad(), pytest.raises(BadUsage, match="weights of post-norms"):
         masked_readout(decoder, contrast, mask)
+
+
+READ = {"clean": ("k", "v"), "other": ("before", "middle", "z", "attended", "mlp")}
+"""What a masked run reads of the layers of both runs."""
+
+
+@pytest.mark.parametrize("ablation", ["counterfactual", "mean"])
+@pytest.mark.parametrize("width", [int, lambda n: -(-n // 8) * 8], ids=["plain", "bucket"])
+def test_a_kept_contrast_is_that_of_some_pairs(
+    masked_forward_case: Subject, ablation: str, width: Callable[[int], int]
+) -> None:
+    """Chunks of one, two and all pairs, in another order, with and without their padding."""
+    case = masked_forward_case
+    decoder, batch = case.model.decoder, ablate(case.model, case.batch, ablation, progress=SILENT)
+    assert len(set(batch.lengths.tolist())) > 1
+    kept = KeptContrasts(decoder, batch, width)
+    mask = torch.rand(1, *case.model.graph.legal.shape, dtype=torch.float64)
+    for rows in ([1], [2, 0], [2, 1, 0]):
+        chunk = batch.select(rows)
+        chunk = chunk.widened(width(chunk.n_tokens))
+        ours, theirs = kept.of(rows, chunk), Contrast.run(decoder, chunk, width)
+        assert ours.start == theirs.start == ours.other.start
+        for name, fields in READ.items():
+            mine, run = getattr(ours, name), getattr(theirs, name)
+            at = chunk.mask[:, run.start :]
+            for own, other in ((mine.embed, run.embed), (mine.final, run.final)):
+                torch.testing.assert_close(own[at], other[at], rtol=0, atol=1e-10)
+            for one, layer in zip(mine.layers, run.layers, strict=True):
+                pairs = [(getattr(one, field), getattr(layer, field)) for field in fields]
+                for own, other in pairs:
+                    assert (own is None) == (other is None)
+                    if own is None:
+                        continue
+                    assert own.shape == other.shape
+                    own, other = (x if x.ndim == 3 else x.transpose(1, 2) for x in (own, other))
+                    torch.testing.assert_close(own[at], other[at], rtol=0, atol=1e-10)
+        runs = (masked_readout(decoder, contrast, mask).all() for contrast in (ours, theirs))
+        torch.testing.assert_close(*runs, rtol=0, atol=1e-10)

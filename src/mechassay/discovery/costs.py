@@ -119,9 +119,9 @@ def scoring_bytes(
         return SPAN_SHARE * room + past_bytes(decoder, copies) * columns + CONTRACTION_BYTES
     runs = 0.0
     if isinstance(method, MaskMethod) and not _inner(method):
-        # A step is on a batch of the pairs, whose runs are kept.
-        run = prompts.n * columns * kept_run_bytes(decoder)
-        runs = run * (1 + prompts.share) if may_be_kept(2 * run, device) else 0.0
+        # A step is on a batch of the pairs, whose runs are kept: one of them whole at first.
+        run = float(prompts.n * columns * kept_run_bytes(decoder))
+        runs = run if may_be_kept(int(run), device) else 0.0
         prompts = prompts.of(min(method.batch_size, prompts.n))
     chunk = chunk_tokens(per_token, prompts, budget)
     held = chunk * per_token + runs

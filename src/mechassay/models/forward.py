@@ -318,18 +318,22 @@ class Trace:
         """Some of the prompts; a slice copies nothing."""
         return self._with_tensors(lambda x, columns: x[rows], lambda x: x[rows], self.start)
 
-    def part(self, rows: Int[Tensor, "some"], begin: int, start: int) -> Trace:
-        """Some of the prompts, of which `begin` columns of padding are cut off; a copy.
+    def without_keys_and_values(self) -> Trace:
+        """The run without its keys and values."""
+        return self._with_tensors(lambda x, columns: x, lambda x: x[:, :, :0].clone(), self.start)
 
-        Args:
-            start: the first column it holds, counted without these.
+    def last_columns(self, rows: Int[Tensor, "some"], n: int, start: int) -> Trace:
+        """Some of the prompts, cut to their last n columns, held from column `start` of these on; a
+        copy.
         """
-        cut = begin + start - self.start
 
-        def columns_from(first: int) -> Callable[[Tensor, int], Tensor]:
-            return lambda x, axis: x.narrow(axis, first, x.shape[axis] - first)[rows]
+        def last(x: Tensor, axis: int, n_kept: int) -> Tensor:
+            first = max(x.shape[axis] - n_kept, 0)
+            return x.narrow(axis, first, x.shape[axis] - first)[rows]
 
-        return self._with_tensors(columns_from(cut), lambda x: columns_from(begin)(x, 2), start)
+        return self._with_tensors(
+            lambda x, axis: last(x, axis, n - start), lambda x: last(x, 2, n), start
+        )
 
     def _with_tensors(
         self, change: Callable[[Tensor, int], Tensor], keys: Callable[[Tensor], Tensor], start: int
@@ -414,30 +418,6 @@ class Contrast:
             decoder, decoder.embed(batch.counterfactual[:, start:]), ctx, past=clean, start=start
         )
         return Contrast(batch, ctx, start, clean, other)
-
-
-class KeptContrasts:
-    """The contrasts of pairs that a training meets again and again: both runs of every pair, kept.
-
-    A run of some pairs equals these runs' part up to rounding.
-
-    Args:
-        width: see `Contrast.run`.
-    """
-
-    def __init__(self, decoder: Decoder, batch: Batch, width: Callable[[int], int] = int) -> None:
-        self.decoder, self.width = decoder, width
-        self.whole = Contrast.run(decoder, batch.widened(width(batch.n_tokens)), width)
-
-    def of(self, rows: Sequence[int], chunk: Batch) -> Contrast:
-        """The contrast of the pairs at `rows`, which are those of the chunk."""
-        whole, index = self.whole, torch.as_tensor(rows, device=chunk.clean.device)
-        begin, start = whole.batch.n_tokens - chunk.n_tokens, 0
-        if constants_of(chunk) is None:
-            start = first_run_column(chunk, self.width)
-        ctx = self.decoder.context(chunk.mask)
-        clean, other = whole.clean.part(index, begin, 0), whole.other.part(index, begin, start)
-        return Contrast(chunk, ctx, start, clean, other)
 
 
 def first_run_column(batch: Batch, width: Callable[[int], int] = int) -> int:

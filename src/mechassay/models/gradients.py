@@ -19,7 +19,7 @@ activation: the rules share out what a part contributes instead.
 # pyright: reportIncompatibleMethodOverride=false
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -39,8 +39,16 @@ from mechassay.models.decoder import (
     Projection,
     Readout,
 )
-from mechassay.models.forward import Contrast, LayerTrace, continued
+from mechassay.models.forward import (
+    Contrast,
+    LayerTrace,
+    constants_of,
+    continued,
+    first_run_column,
+    trace,
+)
 from mechassay.models.model import Model
+from mechassay.prompts.batch import Batch
 
 
 def masked_readout(
@@ -74,6 +82,36 @@ def masked_readout(
             f" {list(mask.shape)}."
         )
     return _MaskedRun(decoder, contrast, mask.to(contrast.other.embed)).readout()
+
+
+class KeptContrasts:
+    """What `masked_readout` reads of both runs of every pair, kept for a training that meets each
+    pair many times: of the clean run keys and values, of the other all but these.
+
+    Args:
+        width: see `Contrast.run`.
+    """
+
+    @torch.no_grad()
+    def __init__(self, decoder: Decoder, batch: Batch, width: Callable[[int], int] = int) -> None:
+        batch = batch.widened(width(batch.n_tokens))
+        ctx = decoder.context(batch.mask)
+        whole = trace(decoder, decoder.embed(batch.clean), ctx)
+        ends = {"embed": whole.embed, "final": whole.final}
+        clean = replace(whole.keys_and_values(), **ends)
+        # Else two whole runs would be held at once.
+        del whole
+        self.decoder, self.width, self.clean = decoder, width, clean
+        other = Contrast.beside(decoder, batch, ctx, clean, width).other
+        self.other = other.without_keys_and_values()
+
+    def of(self, rows: Sequence[int], chunk: Batch) -> Contrast:
+        """The contrast of the pairs at `rows`, which are those of the chunk, up to rounding."""
+        index = torch.as_tensor(rows, device=chunk.clean.device)
+        start = 0 if constants_of(chunk) is not None else first_run_column(chunk, self.width)
+        clean = self.clean.last_columns(index, chunk.n_tokens, 0)
+        other = self.other.last_columns(index, chunk.n_tokens, start)
+        return Contrast(chunk, self.decoder.context(chunk.mask), start, clean, other)
 
 
 class _MaskedChanges:

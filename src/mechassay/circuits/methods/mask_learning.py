@@ -38,8 +38,8 @@ from mechassay.circuits.scores import EdgeScores, NodeScores
 from mechassay.errors import BadUsage, NonFinite
 from mechassay.models.computing import bucket
 from mechassay.models.decoder import Decoder, Readout
-from mechassay.models.forward import Contrast, KeptContrasts, constants_of
-from mechassay.models.gradients import masked_readout
+from mechassay.models.forward import Contrast, constants_of
+from mechassay.models.gradients import KeptContrasts, masked_readout
 from mechassay.models.graph import Graph
 from mechassay.models.memory import (
     kept_run_bytes,
@@ -235,8 +235,8 @@ def train(
         method.token_bytes(model.decoder, batch.n_tokens), batch.n_tokens, model.device
     )
     kept: KeptContrasts | None = None
-    both_runs = 2 * batch.clean.numel() * kept_run_bytes(model.decoder)
-    if examples is None and may_be_kept(both_runs, model.device):
+    run_bytes = batch.clean.numel() * kept_run_bytes(model.decoder)
+    if examples is None and may_be_kept(run_bytes, model.device):
         kept = KeptContrasts(model.decoder, batch, bucket)
     losses = torch.zeros(method.steps, len(StepLoss._fields), dtype=torch.float64)
 
