@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -31,7 +31,13 @@ from mechassay.results.page import (
 )
 from mechassay.results.records import PAGES, Check, Failure, Measure, Record, Spec, Table, page_of
 from mechassay.results.report import print_report, write_page, write_tables
-from mechassay.results.sections import MOST_TABLES, MOST_WARNINGS, framed, warnings_notice
+from mechassay.results.sections import (
+    MOST_NAMED,
+    MOST_TABLES,
+    MOST_WARNINGS,
+    framed,
+    warnings_notice,
+)
 
 Make = Callable[..., Record]
 HOSTILE = '<script>alert("1")</script>'
@@ -216,6 +222,22 @@ def test_many_warnings_fold_and_none_is_lost(make_record: Make) -> None:
     assert isinstance(first, Notice) and len(first.lines) == MOST_WARNINGS
     text = markdown([Section("", (first, *folds))])
     assert all(warning in text for warning in warnings) and "2 more warnings" in text
+
+
+def test_a_warning_about_many_records_names_a_few_and_counts_the_rest(make_record: Make) -> None:
+    some = [make_record(f"m{i}").changed(warnings=["odd"]) for i in range(MOST_NAMED + 2)]
+    fine = make_record("fine").changed(warnings=[])
+    ((text, about),) = _lines(warnings_notice([*some, fine]))
+    assert text == "odd" and about.endswith(f"m{MOST_NAMED - 1}; and 2 more")
+    assert about.count(";") == MOST_NAMED
+    ((_, about),) = _lines(warnings_notice([*some[:MOST_NAMED], fine]))
+    assert about.endswith(f"m{MOST_NAMED - 1}"), "as many as are named leave none to count"
+    ((_, about),) = _lines(warnings_notice(some))
+    assert about == "", "of all records none is named"
+
+
+def _lines(blocks: Sequence[object]) -> tuple[tuple[str, str], ...]:
+    return tuple(line for block in blocks if isinstance(block, Notice) for line in block.lines)
 
 
 def test_every_measure_is_in_a_csv_file_beside_the_tables(

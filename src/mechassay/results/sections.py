@@ -33,6 +33,8 @@ LONG = 12
 """Rows from which a table is folded."""
 MOST_WARNINGS = 5
 """Warnings that a page shows; others are folded."""
+MOST_NAMED = 6
+"""Records that a warning names; others are counted, and have it in their own page or JSON."""
 MOST_TABLES = 6
 """Tables that a page shows; sections beyond are folded."""
 
@@ -69,8 +71,11 @@ def warnings_notice(records: Sequence[Record]) -> list[Block]:
         for text in record.warnings:
             if text not in failed_checks(record):
                 about.setdefault(text, []).append(label)
-    n = len(records)
-    lines = [(text, "" if len(names) == n else "; ".join(names)) for text, names in about.items()]
+    lines = list[tuple[str, str]]()
+    for text, names in about.items():
+        rest = [f"and {len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else []
+        of_some = len(names) < len(records)
+        lines.append((text, "; ".join([*names[:MOST_NAMED], *rest]) if of_some else ""))
     if not lines:
         return []
     first, more = lines[:MOST_WARNINGS], lines[MOST_WARNINGS:]
