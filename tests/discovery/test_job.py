@@ -23,7 +23,9 @@ from mechassay.runs.execute import run
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import Results
 from mechassay.testing.checks import numbers
+from mechassay.utils.checkpoint import State
 from mechassay.utils.display import SILENT
+from mechassay.utils.files import read_tensors, write_tensors
 
 JOB = CircuitsJob(
     ("truth-ioi",),
@@ -307,6 +309,43 @@ def test_backward_rules_are_chosen_on_validation_pairs(tmp_path: Path) -> None:
     few = replace(job, train_limit=6, resamples=2)
     (record,) = run(few, tmp_path / "few", progress=SILENT).records
     assert len(record.table("resamples")) == 2 and not record.has_table("stability")
+
+
+@pytest.mark.parametrize(
+    ("method", "n_done"), [("subnetwork-probing:steps=4", 2), ("eap:backward=auto", 3)]
+)
+def test_seconds_of_a_resumed_method_are_of_all_its_parts(
+    method: str, n_done: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if 1,000 s had been taken until the interrupt, and by the candidates before it."""
+    job = replace(JOB, methods=(method,), metrics=(), random_rankings=5)
+    done, calls = State.done, [0]
+
+    def interrupted(state: State, cursor: int) -> None:
+        done(state, cursor)
+        calls[0] += 1
+        if calls[0] == n_done:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("mechassay.utils.checkpoint.EVERY_SECONDS", 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(State, "done", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(job, tmp_path, progress=SILENT)
+    (checkpoint,) = tmp_path.rglob("*.checkpoint")
+    tensors, header = read_tensors(checkpoint, "checkpoint")
+    assert 0 < header["seconds"] < 100 and 0 < header["cpu_seconds"] < 100
+    write_tensors(checkpoint, tensors, {**header, "seconds": 1000.0, "cpu_seconds": 500.0})
+    candidates = sorted(checkpoint.parent.glob("*.safetensors"))
+    assert len(candidates) == (n_done - 1 if "auto" in method else 0)
+    for number, file in enumerate(candidates, 1):
+        scores = EdgeScores.load(file)
+        about = {**scores.provenance, "seconds": 1000.0 * number, "cpu_seconds": 500.0 * number}
+        replace(scores, provenance=about).save(file)
+    n_parts = 1 + len(candidates)
+    (record,) = run(job, tmp_path, progress=SILENT).records
+    assert 1000 * n_parts < record.spent["localize_seconds"] < 1000 * n_parts + 100
+    assert 500 * n_parts < record.spent["localize_cpu_seconds"] < 500 * n_parts + 100
 
 
 @pytest.mark.slow

@@ -349,8 +349,8 @@ def test_a_suite_says_who_is_nearest_and_what_has_too_few_pairs(records: list[Re
     left = "No verdict on 1 task with fewer than 20 independent groups of test pairs."
     assert _said(few) == left
     assert _said([*records, *few]) == (
-        "3 methods on 1 task, 24 test pairs each. Nearest to the model (CMA): a may be first in 1;"
-        f" b may be first in 1. Better than random rankings: a in 1, b in 1, c in 1. {left}"
+        "3 methods on 1 task, 24 test pairs each. Nearest to the model (CMA): a, b perhaps first in"
+        f" 1. Better than random rankings: a, b, c in 1. {left}"
     )
     assert "Nearest" not in _said(records[:1]), "one method has nobody to be nearer than"
 
@@ -375,10 +375,21 @@ def test_a_suite_says_what_was_not_compared_and_what_is_worth_nothing(make_recor
     assert "None is better than random rankings." in _said([worthless])
 
 
+def test_many_methods_of_which_a_page_says_the_same_are_counted(make_record: Make) -> None:
+    f = (0.9, 0.95, 1.0, 1.0)
+    methods = [with_values(make_record(name), f, 7) for name in "abcde"]
+    few = with_values(make_record("few", seeds=2), f, 7)
+    assert "Better than random rankings: a, b, c, d in 1; few in none." in _said(
+        [*methods[:4], few]
+    )
+    assert "Better than random rankings: 5 methods in 1; few in none." in _said([*methods, few])
+    assert "Too few of these to tell: few in 1." in _said([*methods, few])
+
+
 def test_a_random_method_that_is_nearest_is_named(records: list[Record], make_record: Make) -> None:
     random = with_values(make_record("random"), (1.0, 1.0, 1.0, 1.0), 9)
     said = _said([records[2], random])
-    assert "1 method on 1 task" in said and "(CMA): random is first in 1." in said
+    assert "1 method on 1 task" in said and "(CMA): random first in 1." in said
 
 
 def _said(records: list[Record]) -> str:

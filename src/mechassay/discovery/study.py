@@ -73,6 +73,7 @@ from mechassay.stats.intervals import Interval
 from mechassay.tasks import load_task
 from mechassay.tasks.task import PRIVATE, settings_of
 from mechassay.truth.ground_truth import is_truth, load_truth
+from mechassay.utils.checkpoint import Clock, header_in
 from mechassay.utils.files import read_json, read_small_json, write_text
 from mechassay.utils.registry import Registry
 
@@ -381,9 +382,10 @@ class Study:
         those of parts of the pairs go to `parts_file`.
         """
         job, train = self.job, self.ablated(self.train, typed.ablation)
-        begin, begin_cpu = time.perf_counter(), time.process_time()
-        method, scores, tried = self._best_candidate(typed, train, file)
-        checkpoint, progress = file.with_suffix(".checkpoint"), self.bench.progress
+        clock, checkpoint = Clock(), file.with_suffix(".checkpoint")
+        clock.add(header_in(checkpoint))
+        method, scores, tried = self._best_candidate(typed, train, file, clock)
+        progress = self.bench.progress
         if is_mean_of_pairs(method) and parts_of(train, job.seed):
             in_parts = score_in_parts(
                 method,
@@ -404,43 +406,49 @@ class Study:
         about = {
             **scores.provenance,
             **tried,
-            "seconds": round(time.perf_counter() - begin, 3),
+            **clock.seconds(),
             "task": self.task_name,
             "split": job.train_split,
             "ablation": typed.ablation,
         }
-        if self.model.replicas is None:  # Other processes have clocks of their own.
-            about["cpu_seconds"] = round(time.process_time() - begin_cpu, 3)
+        if self.model.replicas is not None:  # Other processes have clocks of their own.
+            del about["cpu_seconds"]
         if job.pairing != "matched":
             alone = self.bench.folder.data(self.group)["train"]["alone"]
             about |= {"pairing": job.pairing, "left out": alone}
         return dataclasses.replace(scores, provenance=about)
 
     def _best_candidate(
-        self, typed: TypedMethod, train: Batch, file: Path
+        self, typed: TypedMethod, train: Batch, file: Path, clock: Clock
     ) -> tuple[Method, Scores | None, dict[str, Any]]:
         """Of a method with candidates the one with the lowest CMD on the validation pairs, its
         scores, and what to say of them: the CMD of all. Else the method itself. Scores of finished
-        candidates are kept until all are.
+        candidates are kept until all are, with the seconds so far.
         """
         candidates: Sequence[Method] = getattr(typed.method, "candidates", tuple)()
         if not candidates:
             return typed.method, None, {}
-        kept: list[Path] = []
+        kept = [
+            self.bench.folder.path / self._kept(f"{file.stem}.{number}.safetensors")
+            for number in range(len(candidates))
+        ]
+        if done := [path for path in kept if path.is_file()]:
+            clock.add(load_scores(done[-1], self.model.graph).provenance)
         tried: dict[str, float] = {}
-        for number, candidate in enumerate(candidates):
-            part = self._kept(f"{file.stem}.{number}.safetensors")
-            kept.append(self.bench.folder.path / part)
-            if not kept[-1].is_file():
+        for candidate, path in zip(candidates, kept, strict=True):
+            if not path.is_file():
+                checkpoint = path.with_suffix(".checkpoint")
+                clock.add(header_in(checkpoint))
                 scores = candidate.score(
                     self.model,
                     train,
                     self.objective,
                     progress=self.bench.progress,
-                    checkpoint=kept[-1].with_suffix(".checkpoint"),
+                    checkpoint=checkpoint,
                 )
-                scores.save(kept[-1])
-            scores = load_scores(kept[-1], self.model.graph)
+                about = {**scores.provenance, **clock.seconds()}
+                dataclasses.replace(scores, provenance=about).save(path)
+            scores = load_scores(path, self.model.graph)
             tried[method_name(candidate)] = magnitude_sweep(
                 self.model,
                 scores,

@@ -77,6 +77,8 @@ CLOSE = 0.01
 """A difference of CMA for which no user should pay: of methods this close a cheap one is run."""
 STABLE_AT = 0.01
 """The size whose stability has a table, a share of all edges."""
+NAMED = 4
+"""Methods of which the same is said, up to which a sentence names them; a table marks them all."""
 STRONGEST = 5
 """Edges that are named of each method."""
 MANY_FIGURES = 12
@@ -407,10 +409,15 @@ def _beside_random(verdicts: Mapping[str, Sequence[str]]) -> str:
     sentences: list[str] = []
     for verdict, words in BESIDE_RANDOM.items():
         n = {method: list(own).count(verdict) for method, own in verdicts.items()}
-        if methods := ", ".join(f"{method} in {some}" for method, some in n.items() if some):
-            sentences.append(f"{words}: {methods}.")
-        elif verdict == "better":
-            sentences.append("None is better than random rankings.")
+        if not any(n.values()):
+            sentences += ["None is better than random rankings."] * (verdict == "better")
+            continue
+        named = {
+            f"in {some or 'none'}": [method for method in n if n[method] == some]
+            for some in sorted(set(n.values()), reverse=True)
+            if some or verdict == "better"
+        }
+        sentences.append(f"{words}: {_methods(named)}.")
     return " ".join(sentences)
 
 
@@ -419,15 +426,24 @@ def _leaders(ranks: Mapping[str, Sequence[tuple[int, int]]]) -> str:
     surely = {method: sum(last == 1 for _, last in own) for method, own in ranks.items()}
     perhaps = {method: sum(first == 1 for first, _ in own) for method, own in ranks.items()}
     leaders = sorted(filter(perhaps.get, ranks), key=lambda m: (-surely[m], -perhaps[m]))
-    parts = list[str]()
+    named: dict[str, list[str]] = {}
     for method in leaders:
-        more = perhaps[method] - surely[method]
-        if surely[method]:
-            also = f" and may be in {more} more" if more else ""
-            parts.append(f"{method} is first in {surely[method]}{also}")
+        sure, more = surely[method], perhaps[method] - surely[method]
+        if sure:
+            words = f"first in {sure}" + f", perhaps in {more} more" * bool(more)
         else:
-            parts.append(f"{method} may be first in {more}")
-    return "; ".join(parts)
+            words = f"perhaps first in {more}"
+        named.setdefault(words, []).append(method)
+    return _methods(named)
+
+
+def _methods(named: Mapping[str, Sequence[str]]) -> str:
+    """What is said of which methods; many of which the same is said are only counted."""
+    clauses: list[str] = []
+    for words, methods in named.items():
+        few = len(methods) <= NAMED
+        clauses.append(f"{', '.join(methods) if few else counted(len(methods), 'method')} {words}")
+    return "; ".join(clauses)
 
 
 def _cma_figure(cells: MethodsByColumn) -> list[Block]:

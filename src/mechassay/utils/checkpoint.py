@@ -5,7 +5,8 @@ name=part)`, which puts new sums and the new cursor in place at once, so that an
 a part counted in full or not at all. (`done` only moves the cursor.) The state is written at
 most every few seconds, and when the job is interrupted. A job with the same key (method,
 settings, model, examples, chunking) skips the parts before the cursor: the result is bit for bit
-that of an undisturbed run.
+that of an undisturbed run. The file also has the seconds that these parts took (`Clock`), so that a
+resumed job can say what it took in all.
 
 `descend` is the loop of steps that every training here is. All tensors that steps change are
 kept: the parameters, the optimiser's moments, the state of the generator, and those that the
@@ -38,6 +39,29 @@ def key_of(description: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(description, sort_keys=True, default=str).encode()).hexdigest()
 
 
+class Clock:
+    """Seconds since it was made, by the clock and of this process's CPU."""
+
+    def __init__(self) -> None:
+        self.begin = time.perf_counter(), time.process_time()
+
+    def add(self, earlier: Mapping[str, Any]) -> None:
+        """Count what an earlier process took too, from a header or a provenance."""
+        begin, begin_cpu = self.begin
+        self.begin = (
+            begin - float(earlier.get("seconds", 0)),
+            begin_cpu - float(earlier.get("cpu_seconds", 0)),
+        )
+
+    def seconds(self) -> dict[str, float]:
+        """Of all processes so far."""
+        begin, begin_cpu = self.begin
+        return {
+            "seconds": round(time.perf_counter() - begin, 3),
+            "cpu_seconds": round(time.process_time() - begin_cpu, 3),
+        }
+
+
 @dataclass
 class State:
     """The progress of one job: `held` is a cursor, and tensors that the parts before it are in."""
@@ -45,6 +69,7 @@ class State:
     held: tuple[int, Mapping[str, Tensor]]
     path: Path | None
     key: str
+    clock: Clock = field(default_factory=Clock)
     saved: float = field(default_factory=time.monotonic)
 
     @property
@@ -74,17 +99,20 @@ class State:
         if self.path is not None:
             cursor, tensors = self.held
             header = {"kind": "checkpoint", "key": self.key, "cursor": cursor}
+            header |= self.clock.seconds()
             stored = {name: tensor.cpu() for name, tensor in tensors.items()}
             write_tensors(self.path, stored, header)
         self.saved = time.monotonic()
 
 
-def key_in(path: Path | None) -> str | None:
-    """The key of the job whose progress a file keeps; None without a readable file."""
+def header_in(path: Path | None) -> Mapping[str, Any]:
+    """The `key` of the job whose progress a file keeps, its `cursor`, and the `seconds` and
+    `cpu_seconds` that it took until then; empty without a readable file.
+    """
     try:
-        return None if path is None else read_tensors(path, "checkpoint")[1].get("key")
+        return {} if path is None else read_tensors(path, "checkpoint")[1]
     except BadFile:
-        return None
+        return {}
 
 
 @contextmanager
@@ -105,8 +133,11 @@ def checkpointed(
         keep: write the state at the end instead of removing the file, for a job that something else
             follows.
     """
-    cursor = _take_up(path, key, tensors) if path is not None and path.is_file() else 0
-    state = State((cursor, tensors), path, key)
+    state = State((0, tensors), path, key)
+    if path is not None and path.is_file():
+        header = _take_up(path, key, tensors)
+        state.held = int(header.get("cursor", 0)), tensors
+        state.clock.add(header)
     try:
         yield state
     except BaseException:
@@ -119,17 +150,17 @@ def checkpointed(
         path.unlink(missing_ok=True)
 
 
-def _take_up(path: Path, key: str, tensors: Mapping[str, Tensor]) -> int:
+def _take_up(path: Path, key: str, tensors: Mapping[str, Tensor]) -> Mapping[str, Any]:
     try:
         stored, header = read_tensors(path, "checkpoint")
     except BadFile:
         # A checkpoint is only a saving of time: an unreadable one means starting over.
-        return 0
+        return {}
     if header.get("key") != key or set(stored) != set(tensors):
-        return 0
+        return {}
     for name, tensor in tensors.items():
         tensor.copy_(stored[name])
-    return int(header["cursor"])
+    return header
 
 
 def descend(

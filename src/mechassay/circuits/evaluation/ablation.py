@@ -41,7 +41,7 @@ from mechassay.models.memory import (
 from mechassay.models.model import Model
 from mechassay.models.objectives import CrossEntropy
 from mechassay.prompts.batch import Batch, PairsLike
-from mechassay.utils.checkpoint import Order, descend, key_in, key_of
+from mechassay.utils.checkpoint import Order, descend, header_in, key_of
 from mechassay.utils.display import BAR, Advance, Progress
 from mechassay.utils.files import read_tensors, write_tensors
 from mechassay.utils.settings import Within, check_settings
@@ -279,7 +279,7 @@ class OptimalAblation:
         }
         keys = [key_of({**about, "group": number}) for number in range(len(groups))]
         # The file of a group also has the constants of those before it.
-        stored = key_in(checkpoint)
+        stored = header_in(checkpoint).get("key")
         first = keys.index(stored) if stored in keys else 0
         with (
             torch.enable_grad(),
