@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -39,7 +38,7 @@ from mechassay.features import Architecture
 from mechassay.features.sae import SAE, load_sae, provenance_of, save_sae
 from mechassay.saes.activations import ActivationStore
 from mechassay.saes.architectures import JumpReLULearner, Learner, SAESettings, TopKLearner
-from mechassay.utils.checkpoint import Order, descend, key_of
+from mechassay.utils.checkpoint import Clock, Order, descend, header_in, key_of
 from mechassay.utils.display import BAR, SILENT, OneLine, Progress
 from mechassay.utils.files import read_tensors, write_tensors
 from mechassay.version import __version__
@@ -199,7 +198,8 @@ def train_sae(
         NonFinite: the loss is not finite.
     """
     settings = settings or SAESettings()
-    begin = time.perf_counter()
+    clock = Clock()
+    clock.add(header_in(checkpoint))
     values = store.values("train")
     n, d = values.shape
     if settings.batch_size > n:
@@ -244,7 +244,7 @@ def train_sae(
         "scale": scale,
         "dropped_positions": store.settings.drop,
         "window": store.settings.window,
-        "seconds": round(time.perf_counter() - begin, 1),
+        "seconds": round(clock.seconds()["seconds"], 1),
     }
     sae = _folded(learner, mean, scale, store)
     losses, dead = training.kept["losses"], training.kept["dead"]
