@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 N_COLUMNS = ("n", "test pairs")
 NUMBER = r"[-+]?(?:\d[\d,]*)?\.?\d+(?:e[-+]?\d+)?"
-INTERVAL = re.compile(rf"†?({NUMBER})? ?\[({NUMBER}), ({NUMBER})\]")
+INTERVAL = re.compile(rf"[†‡]?({NUMBER})? ?\[({NUMBER}), ({NUMBER})\]")
 FROM_RUN = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

@@ -21,7 +21,7 @@ from mechassay.discovery.page import (
     verdicts,
 )
 from mechassay.discovery.suite_page import SuitePage, suite_differences
-from mechassay.results.page import BEST, Text
+from mechassay.results.page import BEST, OVERSHOT, Text
 from mechassay.results.records import Measure, Record, Spec, Table, Values
 
 Make = Callable[..., Record]
@@ -416,3 +416,17 @@ def test_the_best_of_a_column_are_marked(records: list[Record], make_record: Mak
     ]
     assert marks(worthless) == [False, False]
     assert marks(records[:1]) == [False], "one alone is the best of nobody"
+
+
+def test_a_cpr_that_overshoots_is_marked_and_never_the_best(make_record: Make) -> None:
+    f = (0.9, 0.95, 1.0, 1.0)
+    areas = {"over": (2.4, 2.3, 2.5), "perhaps": (1.1, 0.9, 1.3), "near": (0.9, 0.85, 0.95)}
+    rows = [with_values(make_record(name, cpr=area), f, 7) for name, area in areas.items()]
+    tables = {table.title.split(",")[0]: table for table in SuitePage().tables(rows, [])}
+    cpr = tables["CPR (higher is better up to 1; more is overshoot)"]
+    texts = [row.cells[1] for row in cpr.rows if row.kind != "control"]
+    assert [text[0] for text in texts] == [OVERSHOT, BEST, BEST]
+    assert "‡ overshoots" in cpr.caption and "† the best" in cpr.caption
+    ranks = [row.cells[1] for row in tables["Rank by CPR"].rows if row.kind != "control"]
+    assert [OVERSHOT in rank for rank in ranks] == [True, False, False]
+    assert not any(OVERSHOT in text for row in tables["Rank by CMA"].texts for text in row)

@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 from hypothesis import given
 from markupsafe import Markup
 
-from mechassay.results.page import BEST, TextTable
+from mechassay.results.page import BEST, OVERSHOT, TextTable
 from mechassay.results.records import Record
 from mechassay.results.report import write_each_table
 
@@ -26,6 +26,7 @@ TABLE = TextTable.of(
             "50% of {a|b}",
         ),
         ("nap", "–", "-2.5e-05", Markup("<b>x</b>~^\\")),
+        ("acdc", f"{OVERSHOT}2.5 [2, 3]", "1", "a"),
         ("ugs", "skipped: too long"),
     ],
     caption="A caption.",
@@ -38,6 +39,7 @@ def test_numbers_and_their_intervals_are_columns() -> None:
         ["method", "ioi", "ioi, low", "ioi, high", "note", "note (4)"],
         ["eap #1", "0.03", "-0.01", "0.07", "1234.0", "50% of {a|b}"],
         ["nap", "–", "", "", "-2.5e-05", "x~^\\"],
+        ["acdc", "2.5", "2.0", "3.0", "1.0", "a"],
         ["ugs", "skipped: too long", "", "", "", ""],
     ]
 
@@ -56,6 +58,7 @@ def test_latex_has_the_rules_of_booktabs_and_no_sign_of_its_own() -> None:
         r"eap \#1 & \textbf{0.03} {\scriptsize [-0.01, 0.07]} & 1,234"
         r" & 50\% of \{a\textbar{}b\} \\",
         r"nap & – & -2.5e-05 & x\textasciitilde{}\textasciicircum{}\textbackslash{} \\",
+        r"acdc & $\ddagger$2.5 {\scriptsize [2, 3]} & 1 & a \\",
         r"ugs & \multicolumn{3}{l}{skipped: too long} \\",
         r"\bottomrule",
         r"\end{tabular}",

@@ -17,7 +17,7 @@ from mechassay.circuits.evaluation.differences import AreaName, Differences
 from mechassay.discovery.page import rank_text, ranked, resolved_text
 from mechassay.models.sources import truth_names
 from mechassay.results.curves import control_kinds, control_name, is_random
-from mechassay.results.page import BEST, NOTHING, Row, TextTable
+from mechassay.results.page import BEST, NOTHING, OVERSHOT, Row, TextTable
 from mechassay.results.records import Failure, Record
 from mechassay.results.sections import measured
 from mechassay.utils.display import interval
@@ -37,6 +37,7 @@ MARKED = (
     f"{BEST} the best of its column, or not resolved from it by paired differences, and better than"
     " random rankings."
 )
+OVERSHOOTS = f"{OVERSHOT} overshoots: resolved to be more than the model itself, and not the best."
 AVERAGED = "The mean of both operators; its interval is that of two independent estimates."
 
 
@@ -138,8 +139,9 @@ class MethodsByColumn:
         truths = truth_names()
         names = [column.model if column.model in truths else column.task for column in columns]
         kept = [row for row in rows if row.kind or set(row.cells[1:]) != {NOTHING}]
-        marked = any(cell.startswith(BEST) for row in kept for cell in row.cells)
-        caption = " ".join([MARKED] * marked + [AVERAGED] * averaged)
+        cells = "".join(cell for row in kept for cell in row.cells[1:])
+        marks = [words for mark, words in ((BEST, MARKED), (OVERSHOT, OVERSHOOTS)) if mark in cells]
+        caption = " ".join([*marks, *[AVERAGED] * averaged])
         names += ["arithmetic (mean)"] * averaged
         return TextTable.of(title, ("method", *names), kept, caption=caption)
 
@@ -163,7 +165,7 @@ class MethodsByColumn:
 
     def best(self, column: ModelTask, area: str) -> frozenset[str]:
         """The methods of a column that no other is resolved to be better than, without those that
-        are not better than random rankings.
+        are not better than random rankings or that overshoot.
         """
         if area not in RANKS or (column, area) in self.best_of:
             return self.best_of.get((column, area), frozenset())
@@ -177,12 +179,15 @@ class MethodsByColumn:
             and rank[0] == 1
             and not is_random(self.records[column, name])
             and self.chance(column, name, area) == "better"
+            and not overshoots(self.records[column, name], area)
         )
         return self.best_of[column, area]
 
     def measured(self, name: str, record: Record) -> str:
-        """A measure of a record, marked where it is the best of its column."""
+        """A measure of a record, marked where it overshoots or is the best of its column."""
         text = measured(record.measure(name)) or NOTHING
+        if overshoots(record, name):
+            return f"{OVERSHOT}{text}"
         is_best = method_name(record) in self.best(ModelTask.of(record), name)
         return f"{BEST}{text}" if is_best else text
 
@@ -201,9 +206,9 @@ class MethodsByColumn:
             last.append(NOTHING if differences is None else resolved_text(differences))
             if differences is not None:
                 for name, rank in zip(differences.names, differences.ranks(), strict=True):
-                    texts[column, name] = rank_text(rank) + BY_CHANCE * self.by_chance(
-                        column, name, area
-                    )
+                    by_chance = BY_CHANCE * self.by_chance(column, name, area)
+                    overshot = OVERSHOT * overshoots(self.records[column, name], area)
+                    texts[column, name] = f"{rank_text(rank)}{by_chance}{overshot}"
         rows = [
             Row((method, *(texts.get((column, method), NOTHING) for column in columns)))
             for method in self.methods
@@ -241,3 +246,9 @@ class MethodsByColumn:
 def method_name(record: Record) -> str:
     """A method by the name its cell was stored under."""
     return record.cell.get("method", record.method.name)
+
+
+def overshoots(record: Record, area: str) -> bool:
+    """Whether this is a CPR, and resolved to be above 1, that of the model itself."""
+    cpr = record.measure("cpr") if area == "cpr" else None
+    return cpr is not None and cpr.low > 1

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 NOTHING = "–"
 BEST = "†"
 """Before a number: the best of its column, or one that cannot be told from the best."""
+OVERSHOT = "‡"
+"""Before a number, or after a rank: more than the model itself does, which is no merit."""
 PAGE_LETTERS = 128
 """Letters beside each other in the table of a page, with two between columns."""
 WRAPPED = 24
@@ -193,7 +195,7 @@ class TextTable:
 
 _DIGITS = r"-?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?"
 _NUMBER = re.compile(
-    rf"{BEST}?({_DIGITS})(?: \[(?P<low>{_DIGITS}), (?P<high>{_DIGITS})\])?", re.ASCII
+    rf"[{BEST}{OVERSHOT}]?({_DIGITS})(?: \[(?P<low>{_DIGITS}), (?P<high>{_DIGITS})\])?", re.ASCII
 )
 
 
@@ -215,6 +217,7 @@ _LATEX = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
     "≤": r"$\le$",
     "→": r"$\to$",
     "×": r"$\times$",
+    OVERSHOT: r"$\ddagger$",
 }
 
 
