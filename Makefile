@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 MODEL := smollm2-135m
 REAL := smollm2-135m gemma3-270m
-METHODS := eap eap:backward=gim eap:backward=relp eap:backward=attnlrp eap-ig-inputs eap-ig-activations conductance clean-corrupted ensemble nap nap-ig ifr exact-nodes exact-top acdc-top matryoshka:steps=200 ugs:steps=200,samples=4 subnetwork-probing:steps=600,batch_size=4 edge-pruning:steps=300,batch_size=4
+METHODS := eap eap:backward=gim eap:backward=relp eap:backward=attnlrp eap-ig-inputs eap-ig-activations conductance clean-corrupted ensemble nap nap-ig ifr exact-nodes exact-top acdc-top matryoshka ugs:steps=200,samples=4 subnetwork-probing:steps=600,batch_size=4 edge-pruning:steps=600,batch_size=4
 SUITE_TASKS := ioi greater-than docstring
 TASKS := ioi mcqa mcqa:n_choices=2 arc-easy arc-challenge arithmetic-addition arithmetic-subtraction ravel greater-than docstring
 VARIABLES := --k 16 --dtype bfloat16 -f full-vector -f das
