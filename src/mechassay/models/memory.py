@@ -17,6 +17,7 @@ import torch
 
 from mechassay.errors import OutOfMemory, first_line
 from mechassay.models.decoder import Decoder
+from mechassay.prompts.batch import Batch
 
 CPU_BUDGET = 384 * 2**20
 GPU_SHARE = 0.25
@@ -61,6 +62,16 @@ def gradient_bytes(decoder: Decoder, copies: int, width: int) -> int:
     patterns = 0 if fused else 4 * attention.n_heads * width
     kept = n_layers * (14 * d_model + hidden + patterns)
     return (copies * kept + 2 * 9 * n_layers * d_model) * decoder.embedding.element_size()
+
+
+def changed_share(decoder: Decoder, copies: int, width: int) -> float:
+    """The part of `gradient_bytes` that a token takes only from the first column on in which its
+    pair differs: all but the clean run, and the keys and values that every copy reads.
+    """
+    attention, clean = decoder.layers[0].attention, 9 * decoder.d_model
+    read = 2 * copies * attention.n_heads * attention.k.weight.shape[1]
+    whole = len(decoder.layers) * (clean + read) * decoder.embedding.element_size()
+    return max(0.0, 1 - whole / gradient_bytes(decoder, copies, width))
 
 
 def past_bytes(decoder: Decoder, copies: int = 0) -> int:
@@ -176,10 +187,24 @@ class GradientShare(NamedTuple):
     Attributes:
         tokens: of a chunk of examples; a longer example is run that many columns at a time.
         copies: runs of an example.
+        changed: see `changed_share`; 0 where all columns are differentiated.
     """
 
     tokens: int
     copies: int
+    changed: float = 0.0
+
+    def chunks(self, batch: Batch) -> Iterator[tuple[list[int], Batch]]:
+        """The rows of each chunk of examples, and the chunk."""
+        return batch.chunks(self.tokens, changed=self.changed)
+
+    def holds(self, batch: Batch) -> bool:
+        """Whether a batch is differentiated whole, not some columns at a time."""
+        columns = batch.n_tokens
+        if self.changed:
+            differ = int(batch.changed_columns().max())
+            columns = (1 - self.changed) * columns + self.changed * differ
+        return len(batch) * columns <= self.tokens
 
 
 def gradient_share(

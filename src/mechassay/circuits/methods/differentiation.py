@@ -22,7 +22,7 @@ from mechassay.circuits.methods.attribution import (
     objective_total,
     tapped_forward,
 )
-from mechassay.models.forward import Contrast, LayerTrace, Trace, trace
+from mechassay.models.forward import Contrast, LayerTrace, Trace, constants_of, trace
 from mechassay.models.memory import GradientShare
 from mechassay.models.model import Model
 from mechassay.models.objectives import Objective
@@ -55,16 +55,25 @@ def differentiate(
         begins = range(0, len(path[0]), share.copies)
         groups = [slice(begin, begin + share.copies) for begin in begins]
         parts = [(path[0][group], path[1][group]) for group in groups]
-    if len(batch) * batch.n_tokens > share.tokens:
+    if not share.holds(batch):
         long = LongContrast.of(model.decoder, batch, max(1, share.tokens // len(batch)))
         for part in parts:
             _SpanRuns(long, part).differentiate(objective, gradients_of, add)
         return
     for part in parts:
-        if part is None:
+        if part is None and not resumes_at_clean_run(batch):
             add(*at_clean_run(model, batch, objective, gradients_of))
         else:
-            add(*at_interpolations(model, batch, objective, *part, gradients_of))
+            points = part or ((1.0,), (1.0,))
+            add(*at_interpolations(model, batch, objective, *points, gradients_of))
+
+
+def resumes_at_clean_run(batch: Batch) -> bool:
+    """Whether gradients at the clean run are taken in a second one of the columns that differ.
+
+    It costs a forward pass of all columns, and saves a gradient's two of those that are shared.
+    """
+    return constants_of(batch) is None and 3 * batch.first_difference() > batch.n_tokens
 
 
 class _SpanRuns:

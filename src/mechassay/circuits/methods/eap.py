@@ -40,7 +40,11 @@ from mechassay.circuits.methods.attribution import (
     objective_total,
     tapped_forward,
 )
-from mechassay.circuits.methods.differentiation import Quadrature, differentiate
+from mechassay.circuits.methods.differentiation import (
+    Quadrature,
+    differentiate,
+    resumes_at_clean_run,
+)
 from mechassay.circuits.methods.method import check_gradients, provenance_of, resumable_sum
 from mechassay.circuits.scores import EdgeScores, NeuronScores, NodeScores, Scores
 from mechassay.errors import BadUsage, one_of
@@ -50,6 +54,7 @@ from mechassay.models.gradients import BACKWARD, backward_model
 from mechassay.models.graph import Graph
 from mechassay.models.memory import (
     GradientShare,
+    changed_share,
     gradient_bytes,
     gradient_share,
     token_budget,
@@ -187,13 +192,13 @@ class GradientMethod(ABC, Generic[ScoresT]):
             raise BadUsage(f"{self.name} needs a differentiable objective; {chosen.name!r} is not.")
         check_gradients(self.name, model)
         zeros = torch.zeros(self.shape(model), dtype=model.accumulator, device=model.device)
-        share = self._share(model, batch.n_tokens)
+        share = self._share(model, batch)
         about = provenance_of(self, model, batch, chosen)
         sums = resumable_sum(
             self.name,
             key_of({**about, "budget": share, "graph": model.graph.fingerprint}),
             {"total": zeros},
-            ((len(rows), chunk) for rows, chunk in batch.chunks(share.tokens)),
+            ((len(rows), part) for rows, part in share.chunks(batch)),
             lambda chunk, into: self.add(model, chunk, chosen, into["total"], share),
             n_units=len(batch),
             progress=progress,
@@ -201,12 +206,20 @@ class GradientMethod(ABC, Generic[ScoresT]):
         )
         return self.scores(model.graph, sums["total"] / len(batch), about)
 
-    def _share(self, model: Model, longest: int) -> GradientShare:
+    def _share(self, model: Model, batch: Batch) -> GradientShare:
         """How much is differentiated at once."""
+        decoder, longest = model.decoder, batch.n_tokens
         if self.in_spans:
-            return gradient_share(model.decoder, self.copies, longest, model.device)
-        per_token = self.token_bytes(model.decoder, longest)
-        return GradientShare(token_budget(per_token, longest, model.device), self.copies)
+            share = gradient_share(decoder, self.copies, longest, model.device)
+        else:
+            per_token = self.token_bytes(decoder, longest)
+            share = GradientShare(token_budget(per_token, longest, model.device), self.copies)
+        if self.path is None:
+            resumes = resumes_at_clean_run(batch)
+        else:
+            resumes = constants_of(batch) is None
+        changed = changed_share(decoder, share.copies, longest) if resumes else 0.0
+        return share._replace(changed=changed)
 
 
 class EdgeGradientMethod(GradientMethod[EdgeScores]):
