@@ -209,11 +209,10 @@ class GradientMethod(ABC, Generic[ScoresT]):
     def _share(self, model: Model, batch: Batch) -> GradientShare:
         """How much is differentiated at once."""
         decoder, longest = model.decoder, batch.n_tokens
-        if self.in_spans:
-            share = gradient_share(decoder, self.copies, longest, model.device)
-        else:
+        if not self.in_spans:
             per_token = self.token_bytes(decoder, longest)
-            share = GradientShare(token_budget(per_token, longest, model.device), self.copies)
+            return GradientShare(token_budget(per_token, longest, model.device), self.copies)
+        share = gradient_share(decoder, self.copies, longest, model.device)
         if self.path is None:
             resumes = resumes_at_clean_run(batch)
         else:
