@@ -119,10 +119,13 @@ def scoring_bytes(
         copies = copies_within(decoder, method.copies, columns, room)
         return SPAN_SHARE * room + past_bytes(decoder, copies) * columns + CONTRACTION_BYTES
     # Gradients at the clean run go through all columns where pairs share few (`differentiate`).
-    if isinstance(method, GradientMethod) and method.in_spans:
-        if method.path or 3 * (1 - prompts.share) > 1:
-            changed = changed_share(decoder, method.copies, columns)
-            per_token = round(per_token * (1 - changed * (1 - prompts.share)))
+    if (
+        isinstance(method, GradientMethod)
+        and method.in_spans
+        and (method.path or 3 * (1 - prompts.share) > 1)
+    ):
+        changed = changed_share(decoder, method.copies, columns)
+        per_token = round(per_token * (1 - changed * (1 - prompts.share)))
     runs = 0.0
     if isinstance(method, MaskMethod) and not _inner(method):
         # A step is on a batch of the pairs, whose runs are kept: one of them whole at first.
