@@ -185,6 +185,10 @@ def test_copies_that_leave_no_room_come_one_by_one() -> None:
     # Keys and values of 3 layers, 2 of 4 heads, 8 wide, in fp64; each query head's, and gradients.
     assert memory.past_bytes(decoder) == 2 * 2 * 3 * 2 * 8 * 8
     assert two - one == 2 * 3 * 2 * 8 * 8 + 2 * (2 * 3 * 4 * 8 * 8)
+    # Of three copies: the clean run, nine vectors a layer, and the keys and values of each copy.
+    whole = 3 * (9 * decoder.d_model + 2 * 3 * 4 * 8) * 8
+    part = 1 - whole / memory.gradient_bytes(decoder, 3, 10)
+    assert memory.changed_share(decoder, 3, 10) == pytest.approx(part)
     room = memory.EXAMPLE_BUDGET
     longest = room // two + 1
     share = memory.gradient_share(decoder, 5, longest, device)
