@@ -14,6 +14,7 @@ import transformers
 from torch import Tensor, nn
 
 import mechassay as ma
+from helpers.hooks_reference import ReferenceModel, exact_precision
 from mechassay.errors import (
     BadFile,
     BadUsage,
@@ -27,10 +28,9 @@ from mechassay.models.circuit_compiler import compile_circuit
 from mechassay.models.circuit_forward import run_circuit
 from mechassay.models.forward import Contrast
 from mechassay.models.gradients import masked_readout
-from mechassay.models.hooks_reference import ReferenceModel, exact_precision
 from mechassay.models.stored_weights import StoredWeight
 from mechassay.prompts.batch import Batch
-from mechassay.testing.tiny import VOCABULARY, build, quiet_model, token_pairs
+from mechassay.testing.tiny import VOCABULARY, build, random_model, token_pairs
 from mechassay.utils.display import SILENT
 
 
@@ -266,15 +266,19 @@ def test_four_bits_are_read_in_both_layouts(
     bnb = pytest.importorskip("bitsandbytes.functional")
     from bitsandbytes.nn import Linear4bit
 
-    shape = transformers.LlamaConfig(
-        hidden_size=128,
-        intermediate_size=192,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=VOCABULARY,
+    # Packing takes widths that are multiples of a block of 64 numbers.
+    dense = random_model(
+        transformers.LlamaConfig(
+            hidden_size=128,
+            intermediate_size=192,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            vocab_size=VOCABULARY,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
     )
-    dense = quiet_model(transformers.LlamaForCausalLM, shape)
     hf = four_bits(dense, tmp_path, **options)
     modules = {path: x for path, x in hf.named_modules() if isinstance(x, Linear4bit)}
     assert len(modules) == 14
@@ -295,7 +299,9 @@ def test_four_bits_are_read_in_both_layouts(
         module.support_avx512bf16_for_cpu = True
     model, plain = ma.load_model(hf), ma.load_model(dense)
     batch = token_pairs()
-    ours, theirs = (ma.circuits.EAP().score(x, batch, progress=SILENT).values for x in (model, plain))
+    ours, theirs = (
+        ma.circuits.EAP().score(x, batch, progress=SILENT).values for x in (model, plain)
+    )
     torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
     with torch.no_grad():
         logits = [x(batch.clean).logits for x in (hf, dense)]

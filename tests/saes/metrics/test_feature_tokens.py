@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from helpers import tiny_models
 from helpers.texts import word_corpus
 from mechassay.errors import BadUsage
 from mechassay.features.featurizer import Directions
@@ -141,7 +142,7 @@ class Toy:
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Toy:
-    hf, tokenizer = tiny.with_words()
+    hf, tokenizer = tiny_models.with_words()
     wide: Any = tiny.random_model(
         hf.config.__class__(
             **{
