@@ -31,13 +31,11 @@ JOBS = Registry(
 COSTS = Registry(
     "kind of run that can be planned",
     {
-        "circuits": "mechassay.discovery.costs:circuits_cost",
-        "accuracy": "mechassay.runs.accuracy_costs:accuracy_cost",
-        "adversarial": "mechassay.adversarial.costs:adversarial_cost",
-        "gym": "mechassay.gym.costs:gym_cost",
-        "patch": "mechassay.interventions.costs:patch_cost",
+        **{
+            kind: f"mechassay.planning:{kind}_cost"
+            for kind in ("circuits", "accuracy", "adversarial", "gym", "patch", "variables")
+        },
         "reproduction": "mechassay.reproduction.job:reproduction_cost",
-        "variables": "mechassay.variables.costs:variables_cost",
     },
     plural="costs",
 )
