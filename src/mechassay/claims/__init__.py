@@ -25,12 +25,9 @@ if TYPE_CHECKING:
     from mechassay.claims.rubric import (
         ClaimScore,
         PaperScore,
-        Revision,
         Rubric,
         attainable,
         claim_score,
-        ladder_tier,
-        load_revision,
         load_rubric,
         paper_score,
     )
@@ -48,7 +45,6 @@ __all__ = [
     "QuoteMatch",
     "Rater",
     "RaterComparison",
-    "Revision",
     "Rubric",
     "ScoredJudgments",
     "attainable",
@@ -56,9 +52,7 @@ __all__ = [
     "claim_score",
     "compare",
     "find_quote",
-    "ladder_tier",
     "link",
-    "load_revision",
     "load_rubric",
     "nearest_passage",
     "paper_score",
@@ -77,7 +71,6 @@ __getattr__, __dir__ = lazy_names(
         "evidence": "EvidenceChecks NearestPassage QuoteMatch ScoredJudgments check_evidence"
         " find_quote nearest_passage score_judgments",
         "judgments": "Judgment Judgments Rater read_judgments",
-        "rubric": "ClaimScore PaperScore Revision Rubric attainable claim_score ladder_tier"
-        " load_revision load_rubric paper_score",
+        "rubric": "ClaimScore PaperScore Rubric attainable claim_score load_rubric paper_score",
     },
 )

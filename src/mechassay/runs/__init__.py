@@ -31,11 +31,13 @@ JOBS = Registry(
 COSTS = Registry(
     "kind of run that can be planned",
     {
-        **{
-            kind: f"mechassay.planning:{kind}_cost"
-            for kind in ("circuits", "accuracy", "adversarial", "gym", "patch", "variables")
-        },
+        "circuits": "mechassay.planning:circuits_cost",
+        "accuracy": "mechassay.planning:accuracy_cost",
+        "adversarial": "mechassay.planning:adversarial_cost",
+        "gym": "mechassay.planning:gym_cost",
+        "patch": "mechassay.planning:patch_cost",
         "reproduction": "mechassay.reproduction.job:reproduction_cost",
+        "variables": "mechassay.planning:variables_cost",
     },
     plural="costs",
 )

@@ -124,17 +124,6 @@ def score_prompts(
     return Behaviour(greedy, ranked, chance, tuple(words))
 
 
-def contexts_of(model: Model, prompts: Sequence[Prompt]) -> list[Tokens]:
-    """What `score_prompts` runs a model on, each once: every prompt, and what its continuations
-    look like before each of their tokens. Weights are not looked at.
-
-    Raises:
-        BadUsage, BadPairs: as `score_prompts`.
-    """
-    needs_model(model, "contexts_of")
-    return list(_asked(_questions(model, prompts)))
-
-
 def written(
     model: Model, texts: Sequence[str], n: int, *, progress: Progress = SILENT
 ) -> list[str]:
