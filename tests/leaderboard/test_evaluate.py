@@ -7,7 +7,6 @@ import math
 import os
 import re
 import shutil
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -96,17 +95,15 @@ def test_the_same_command_goes_on_and_changes_nothing(tmp_path: Path) -> None:
     shutil.rmtree(results / "submission")  # As in a clone that left it out.
     again = here(source, results)
     assert not again.failures and records(results) == before
-    with zipfile.ZipFile(tmp_path / "s.zip", "w") as archive:
-        for file in source.rglob("*.*"):
-            archive.write(file, f"around/{file.relative_to(source)}")
-    assert not here(tmp_path / "s.zip", results).problems and records(results) == before
+    shutil.copytree(source, tmp_path / "around" / "s")
+    assert not here(tmp_path / "around", results).problems and records(results) == before
 
 
 @pytest.mark.slow
-def test_a_single_file_is_called_as_the_folder_of_its_results(tmp_path: Path) -> None:
-    file = submission(tmp_path / "s") / f"{TRUTH}_{TRUTH}" / "a.safetensors"
-    alone = file.rename(tmp_path / f"{TRUTH}_{TRUTH}.safetensors")
-    here(alone, tmp_path / "results" / "alone")
+def test_what_declares_no_name_is_called_as_the_folder_of_its_results(tmp_path: Path) -> None:
+    source = submission(tmp_path / "s")
+    (source / "submission.yaml").unlink()
+    here(source, tmp_path / "results" / "alone")
     [cell, *_] = read_cells(board_rules()["circuits"], tmp_path / "results")[0]
     assert cell.row == cell.submission == "alone"
 

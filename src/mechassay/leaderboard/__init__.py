@@ -9,8 +9,8 @@ from mechassay.utils.registry import lazy_names
 if TYPE_CHECKING:
     from mechassay.leaderboard.board import Board, BoardPlace, paired_differences
     from mechassay.leaderboard.cells import BoardCell, read_cells
-    from mechassay.leaderboard.exchange import read_mib_results, write_exchange
     from mechassay.leaderboard.folder import BoardsFolder, StoredBoards
+    from mechassay.leaderboard.mib_results import read_mib_results, write_mib_results
     from mechassay.leaderboard.pages import BoardPages
     from mechassay.leaderboard.recomputation import Recomputation, recompute
     from mechassay.leaderboard.rules import BoardColumn, BoardRules, board_rules
@@ -30,7 +30,7 @@ __all__ = [
     "read_cells",
     "read_mib_results",
     "recompute",
-    "write_exchange",
+    "write_mib_results",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -38,8 +38,8 @@ __getattr__, __dir__ = lazy_names(
     {
         "board": "Board BoardPlace paired_differences",
         "cells": "BoardCell read_cells",
-        "exchange": "read_mib_results write_exchange",
         "folder": "BoardsFolder StoredBoards",
+        "mib_results": "read_mib_results write_mib_results",
         "pages": "BoardPages",
         "recomputation": "Recomputation recompute",
         "rules": "BoardColumn BoardRules board_rules",
