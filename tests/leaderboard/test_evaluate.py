@@ -20,7 +20,8 @@ from mechassay.circuits.scores import EdgeScores
 from mechassay.cli.main import main
 from mechassay.discovery.job import CircuitsJob
 from mechassay.errors import BadFile, BadUsage
-from mechassay.leaderboard import Board, BoardsFolder, board_rules, read_cells
+from mechassay.leaderboard import Board, BoardsFolder
+from mechassay.leaderboard.cells import read_cells
 from mechassay.leaderboard.evaluate import (
     Evaluation,
     PrivateSeed,
@@ -30,6 +31,7 @@ from mechassay.leaderboard.evaluate import (
     published,
     resolved_digits,
 )
+from mechassay.leaderboard.rules import board_rules
 from mechassay.leaderboard.track import BoardTrack, EvaluatedModel, TrackCellLimits
 from mechassay.results.reading import read_record
 from mechassay.results.records import Record

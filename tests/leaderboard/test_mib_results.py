@@ -12,14 +12,9 @@ import pytest
 
 from mechassay.cli.leaderboard import build
 from mechassay.errors import BadFile, UnknownName
-from mechassay.leaderboard import (
-    Board,
-    BoardsFolder,
-    board_rules,
-    read_mib_results,
-    write_mib_results,
-)
-from mechassay.leaderboard.mib_results import SIZES
+from mechassay.leaderboard import Board, BoardsFolder
+from mechassay.leaderboard.mib_results import SIZES, read_mib_results, write_mib_results
+from mechassay.leaderboard.rules import board_rules
 from mechassay.results.reading import read_record
 
 

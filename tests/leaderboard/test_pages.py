@@ -12,8 +12,8 @@ import pytest
 
 import mechassay as ma
 from mechassay.errors import BadFile, BadUsage, UnknownName
-from mechassay.leaderboard import Board, BoardCell, BoardPages, BoardsFolder, read_cells, recompute
-from mechassay.leaderboard.cells import NO_VALUES
+from mechassay.leaderboard import Board, BoardCell, BoardPages, BoardsFolder, recompute
+from mechassay.leaderboard.cells import NO_VALUES, read_cells
 from mechassay.leaderboard.mib_results import write_mib_results
 from mechassay.leaderboard.pages import PAIRED, UNCHECKED
 from mechassay.leaderboard.rules import rules_of

@@ -27,7 +27,8 @@ from mechassay.measurement import measure
 from mechassay.measurement.measurement import Measurement
 from mechassay.measurement.metric import Inputs
 from mechassay.models.model import Model, make_model
-from mechassay.saes import ActivationStore, StoreSettings, random_sae, store_activations
+from mechassay.saes import ActivationStore, StoreSettings, store_activations
+from mechassay.saes.feature_matching import random_sae
 from mechassay.saes.metrics.feature_tokens import (
     Described,
     TokenSample,
