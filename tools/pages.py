@@ -71,9 +71,8 @@ def public_names(folder: Path) -> dict[str, str]:
 
 def is_described(module: str, name: str) -> bool:
     """Whether a module defines a class or function of this name, which the reference describes."""
-    path = PACKAGE.joinpath(*module.split(".")[1:])
-    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    body = ast.parse(path.read_text("utf-8")).body
+    path = PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")
+    body = ast.parse(path.read_text("utf-8")).body if path.is_file() else []
     kinds = (ast.ClassDef, ast.FunctionDef)
     return any(isinstance(node, kinds) and node.name == name for node in body)
 
