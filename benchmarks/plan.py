@@ -1,22 +1,28 @@
-"""How right `mechassay plan` is of memory: predicted and measured peaks of twelve settings.
+"""How right `mechassay plan` is: planned and measured memory and time, for docs/plan.md.
 
-    python benchmarks/plan.py [--others] [--shape gpt2 ...]
+    python benchmarks/plan.py [--others] [--shape gpt2 ...]     single steps on random weights
+    python benchmarks/plan.py --commands small | readme         whole commands
+    python benchmarks/plan.py --commands circuits run ...       one command
 
-Each setting is a process of its own, which predicts first, from the config alone, then loads a
-model with random weights from a folder and does one step; what is measured is its peak resident
-memory (VmHWM, on Linux). Prompts are random tokens that differ everywhere. `--others` has settings
-that no constant was measured on: other numbers of pairs and tokens, another dtype, post-norms.
+Each step is a process of its own, which plans first, from the config alone, then loads a model with
+random weights from a folder and does one step. Prompts are random tokens that differ everywhere.
+`--others` has settings that no constant was measured on: other numbers of pairs and tokens, another
+dtype, post-norms. Memory is the peak resident memory of the process (VmHWM, on Linux). The time of
+a step is without imports and without loading; that of a command is the whole process.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +33,21 @@ from mechassay.circuits.evaluation.faithfulness import evaluate
 from mechassay.circuits.methods.eap import EAP, EAPIGInputs
 from mechassay.circuits.methods.mask_learning import SubnetworkProbing
 from mechassay.circuits.methods.random import Random
-from mechassay.discovery.costs import measuring_bytes, scoring_bytes, total_bytes
 from mechassay.discovery.job import CircuitsJob
-from mechassay.models.memory import CPU_BUDGET, EXAMPLE_BUDGET
+from mechassay.models.memory import available_bytes
 from mechassay.models.model import Model, load_model, outline
+from mechassay.planning import scoring_bytes, scoring_operations
 from mechassay.prompts.batch import Batch
-from mechassay.runs.costs import PromptSizes, model_size
+from mechassay.runs.costs import (
+    RANGE,
+    Cost,
+    FreeMemory,
+    ModelSize,
+    PromptSizes,
+    Work,
+    duration,
+    token_operations,
+)
 from mechassay.utils.display import SILENT
 
 STEPS = ("EAP", "EAP-IG-inputs, 5 steps", "a circuit of 50 % of edges", "mask step")
@@ -110,7 +125,7 @@ def random_pairs(model: Model, n_pairs: int, n_tokens: int) -> Batch:
 
 
 def one(folder: str, step: str, n_pairs: int, n_tokens: int, dtype: str) -> dict[str, float]:
-    """Predict a step, do it, and say both."""
+    """Plan a step, do it, and return what was planned and measured."""
     # As a run does: its job is imported and made before anything is estimated.
     _ = CircuitsJob((folder,), methods=("eap",))
     libraries = float(psutil.Process().memory_info().rss)
@@ -120,61 +135,115 @@ def one(folder: str, step: str, n_pairs: int, n_tokens: int, dtype: str) -> dict
         STEPS[1]: EAPIGInputs(steps=5),
         STEPS[3]: SubnetworkProbing(steps=3, batch_size=min(n_pairs, MASKED)),
     }
-    method = methods.get(step)
+    method, size, cpu = methods.get(step), ModelSize.of(empty, folder), torch.device("cpu")
+    memory = FreeMemory(cpu, available_bytes(cpu))
     if method is None:
-        held = measuring_bytes(empty.decoder, prompts, CPU_BUDGET, EXAMPLE_BUDGET, 1)
+        held = memory.working_set(size, empty.decoder, n_tokens)
+        circuit = 2.0 * size.body + token_operations(size, 1.0)[1]
+        operations = n_pairs * (size.plain(n_tokens) + circuit * n_tokens)
     else:
-        place = torch.device("cpu")
-        held = scoring_bytes(method, empty.decoder, prompts, CPU_BUDGET, EXAMPLE_BUDGET, place)
-    predicted = total_bytes(model_size(empty, folder), libraries, held)
+        held = scoring_bytes(method, size, empty.decoder, prompts, memory)
+        operations = scoring_operations(method, size, prompts)
+    work = Work(folder, size, operations, held)
+    planned = Cost((work,), "cpu", libraries, memory.free).gigabytes
+    seconds = work.seconds("cpu") - replace(work, operations=0.0).seconds("cpu")
     model = load_model(folder, dtype=dtype)
-    batch, before = random_pairs(model, n_pairs, n_tokens), peak()
+    batch = random_pairs(model, n_pairs, n_tokens)
     begin = time.perf_counter()
     if method is None:
-        circuit = Random(seed=0).draw(model.graph).top(0.5).pruned()
-        evaluate(model, circuit, batch, progress=SILENT)
+        drawn = Random(seed=0).draw(model.graph).top(0.5).pruned()
+        evaluate(model, drawn, batch, progress=SILENT)
     else:
         method.score(model, batch, progress=SILENT)
-    seconds = time.perf_counter() - begin
-    return {
-        "predicted": predicted,
-        "measured": peak(),
-        "held": held,
-        "beyond": peak() - before,
-        "seconds": seconds,
-    }
+    took = time.perf_counter() - begin
+    return {"planned": planned, "measured": peak() / 1e9, "seconds": seconds, "took": took}
 
 
-def peak() -> float:
-    """Bytes that this process has held at most; `ru_maxrss` begins with its parent's."""
-    with open("/proc/self/status", encoding="ascii") as file:
+def peak(process: int | str = "self") -> float:
+    """Bytes that a process has held at most; `ru_maxrss` begins with its parent's."""
+    with open(f"/proc/{process}/status", encoding="ascii") as file:
         return next(1024.0 * int(line.split()[1]) for line in file if line.startswith("VmHWM"))
 
 
-def print_table(settings: Sequence[tuple[str, str, int, int, str]]) -> None:
-    """A row for each setting, as it is measured."""
+SMALL = (
+    "patch run -m smollm2-135m -t ioi -p resid -p heads --limit 4",
+    "variables run -m smollm2-135m -t greater-than -f das --variable tens --layers ::10 --steps 20"
+    " --train-limit 8 --validation-limit 4 --limit 4",
+    "gym run -m smollm2-135m -t agr_gender -M das --layers ::10 --steps 20 --train-limit 16"
+    " --validation-limit 4 --limit 4",
+    "adversarial run -m smollm2-135m -t ioi -c eap@500 -c random@500 --n-clean 16 --controls 8"
+    " --train-limit 10",
+    "adversarial run -m smollm2-135m -t ioi -c random@0.1 --n-clean 16 --controls 8",
+    "tasks score -m smollm2-135m -t mcqa --limit 20",
+)
+PLANNED = ("circuits", "adversarial", "patch", "variables", "gym", "tasks score")
+
+
+def readme_commands() -> list[str]:
+    """The commands of README.md that can be planned, without their folders."""
+    text = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
+    lines = re.findall(r"^mechassay (.*?)(?: -o \S+)?$", text, flags=re.MULTILINE)
+    return [line for line in lines if line.startswith(PLANNED)]
+
+
+def command(words: str) -> dict[str, float]:
+    """Plan a command, run it in a new folder, and return what was planned and measured."""
+    program = [sys.executable, "-m", "mechassay"]
+    done = subprocess.run(
+        [*program, "plan", "--json", *words.split()], capture_output=True, text=True, check=True
+    )
+    plan = json.loads(done.stdout)
+    with tempfile.TemporaryDirectory() as folder:
+        begin, most = time.perf_counter(), 0.0
+        process = subprocess.Popen(
+            [*program, *words.split(), "-o", folder],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        while process.poll() is None:
+            with suppress(OSError, StopIteration):
+                most = peak(process.pid)
+            time.sleep(0.2)
+        took = time.perf_counter() - begin
+    seconds = 60 * plan["minutes"][0] * RANGE
+    return {"planned": plan["gb"], "measured": most / 1e9, "seconds": seconds, "took": took}
+
+
+def print_rows(rows: Iterable[tuple[str, dict[str, float]]]) -> None:
+    """A row for each setting, as it is measured, and how many are within what was planned."""
     out = sys.stdout.write
-    out("| shape | step | pairs x tokens | dtype | predicted, GB | measured, GB | error |")
-    out(" beyond the model: predicted, measured |\n" + "| --- " * 8 + "|\n")
-    errors: list[float] = []
+    out("| what | planned, GB | measured, GB | ratio | planned | measured | ratio |\n")
+    out("| --- " * 7 + "|\n")
+    of_memory: list[float] = []
+    of_time: list[float] = []
+    for name, own in rows:
+        of_memory.append(own["planned"] / own["measured"])
+        of_time.append(own["took"] / own["seconds"])
+        took = f"{own['took']:.1f} s" if own["took"] < 240 else f"{own['took'] / 60:.1f} min"
+        out(
+            f"| {name} | {own['planned']:.2f} | {own['measured']:.2f} | {of_memory[-1]:.2f} |"
+            f" {duration(own['seconds'])} | {took} | {of_time[-1]:.2f} |\n"
+        )
+        sys.stdout.flush()
+    right = sum(1 / RANGE <= x <= RANGE for x in of_time)
+    out(f"\nMemory: planned / measured is {min(of_memory):.2f} to {max(of_memory):.2f}.\n")
+    out(f"Time: {right} of {len(of_time)} are within the range.\n")
+
+
+def of_steps(
+    settings: Sequence[tuple[str, str, int, int, str]],
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """Each setting in a process of its own."""
     with tempfile.TemporaryDirectory() as place:
         for shape, step, n_pairs, n_tokens, dtype in settings:
             folder = Path(place) / shape
             if not folder.is_dir():
                 hugging_face(shape).save_pretrained(folder)
-            command = [sys.executable, __file__, "--one", str(folder), step]
-            command += [str(n_pairs), str(n_tokens), dtype]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
-            own = json.loads(done.stdout.splitlines()[-1])
-            error = own["predicted"] / own["measured"] - 1
-            errors.append(abs(error))
-            out(
-                f"| {shape} | {step} | {n_pairs} x {n_tokens} | {dtype} |"
-                f" {own['predicted'] / 1e9:.2f} | {own['measured'] / 1e9:.2f} | {error:+.0%} |"
-                f" {own['held'] / 1e9:.2f}, {own['beyond'] / 1e9:.2f} |\n"
-            )
-            sys.stdout.flush()
-    out(f"\nLargest error: {max(errors):.0%}\n")
+            words = [sys.executable, __file__, "--one", str(folder), step]
+            words += [str(n_pairs), str(n_tokens), dtype]
+            done = subprocess.run(words, capture_output=True, text=True, check=True)
+            name = f"{shape}, {step}, {n_pairs} x {n_tokens}, {dtype}"
+            yield name, json.loads(done.stdout.splitlines()[-1])
 
 
 def main() -> None:
@@ -183,13 +252,20 @@ def main() -> None:
     parser.add_argument("--others", action="store_true")
     parser.add_argument("--shape", nargs="+", default=[])
     parser.add_argument("--one", nargs=5, help="in a process of its own: one setting")
+    parser.add_argument("--commands", nargs=argparse.REMAINDER, help="small, readme, or a command")
     args = parser.parse_args()
     if args.one:
         folder, step, n_pairs, n_tokens, dtype = args.one
         sys.stdout.write(json.dumps(one(folder, step, int(n_pairs), int(n_tokens), dtype)) + "\n")
         return
+    if args.commands:
+        known = {"small": lambda: list(SMALL), "readme": readme_commands}
+        words = " ".join(args.commands)
+        lines = known[words]() if words in known else [words]
+        print_rows((f"`{line}`", command(line)) for line in lines)
+        return
     settings = OTHERS if args.others else TWELVE
-    print_table([row for row in settings if not args.shape or row[0] in args.shape])
+    print_rows(of_steps([row for row in settings if not args.shape or row[0] in args.shape]))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.graph_files import write_graph_file
 from mechassay.errors import BadUsage, GraphMismatch, UnknownName
 from mechassay.models.model import Model
+from mechassay.models.objectives import load_objective
 from mechassay.models.sources import MADE_TRUTHS, truth_names
 from mechassay.prompts.batch import Batch
 from mechassay.tasks import TASKS, TRUTHS
@@ -36,7 +37,7 @@ def test_lists_have_what_can_be_loaded() -> None:
     assert ma.list_tasks() == [*TASKS.names(), *TRUTHS.names()]
     assert all(ma.load_task(name).sizes for name in ma.list_tasks())
     assert all(ma.load_method(name).name for name in ma.list_methods())
-    assert all(ma.load_objective(name).name == name for name in ma.list_objectives())
+    assert all(load_objective(name).name == name for name in ma.list_objectives())
     assert "recovery" in ma.list_metrics()
 
 

@@ -21,6 +21,8 @@ from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.features.featurizer import Identity
 from mechassay.features.finder import Fit
+from mechassay.hub import pull
+from mechassay.interventions.site import load_site
 from mechassay.leaderboard.folder import BoardsFolder, StoredBoards
 from mechassay.results.records import Check, Record
 from mechassay.variables.alignment import VariableAlignment
@@ -133,10 +135,10 @@ def test_a_run_and_its_failures(hub: StandIn, run: Path, tmp_path: Path) -> None
     assert "of random edges" in hub.cards[0]
     name = "scores/truth-ioi--truth-ioi/eap.safetensors"
     assert isinstance(ma.from_hub("me/run", name), EdgeScores)
-    folder = ma.pull("me/run", tmp_path / "pulled")
+    folder = pull("me/run", tmp_path / "pulled")
     assert (folder / name).read_bytes() == (run / name).read_bytes()
     with pytest.raises(BadUsage, match="something else already"):
-        ma.pull("me/run", folder)
+        pull("me/run", folder)
 
 
 def test_a_board(hub: StandIn, run: Path, tmp_path: Path) -> None:
@@ -155,7 +157,7 @@ def test_a_board(hub: StandIn, run: Path, tmp_path: Path) -> None:
 
 
 def test_a_fit_and_an_alignment(hub: StandIn, tmp_path: Path) -> None:
-    site = ma.load_site("resid.0@last")
+    site = load_site("resid.0@last")
     fit = Fit({site: Identity(width=8)}, provenance={"finder": "full"})
     alignment = VariableAlignment("ioi", "subject_token", "me", fit)
     ma.push_to_hub("me/fit", fit)

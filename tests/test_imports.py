@@ -23,7 +23,7 @@ ROOMS = (
     *("interventions", "features", "circuits", "circuits.methods", "circuits.evaluation"),
     *("truth", "discovery", "causal_models", "variables", "gym", "adversarial", "measurement"),
     *("measurement.metrics", "saes", "saes.metrics", "claims", "documents", "judges"),
-    *("leaderboard", "reproduction", "catalog", "hub", "cli", "testing"),
+    *("leaderboard", "reproduction", "catalog", "planning", "hub", "cli", "testing"),
 )
 """The lowest first; `docs/architecture.md` has them in the same order."""
 INSIDE = {"models.families": "models"}

@@ -46,7 +46,35 @@ def api_page(name: str, paths: list[Path]) -> str:
     listed = [f"| [`{path.stem}`][{dotted(path)}] | {first_line(path)} |" for path in shown]
     directives = [f"::: {dotted(path)}\n" for path in shown]
     table = ["| module | about |", "| --- | --- |", *listed]
-    return "\n".join([f"# {title}\n", f"{about}\n", *table, "", *directives])
+    names = public_names(PACKAGE if name == ALONE else PACKAGE.joinpath(*name.split(".")))
+    links = ", ".join(
+        f"[`{public}`][{module}.{public}]" if is_described(module, public) else f"`{public}`"
+        for public, module in names.items()
+    )
+    public = [f"Public names: {links}.\n"] if names else []
+    return "\n".join([f"# {title}\n", f"{about}\n", *public, *table, "", *directives])
+
+
+def public_names(folder: Path) -> dict[str, str]:
+    """The names that a package hands on, and the module where each is defined."""
+    names: dict[str, str] = {}
+    for node in ast.walk(ast.parse((folder / "__init__.py").read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mechassay."):
+            module = str(node.module)
+            inside = PACKAGE.joinpath(*module.split(".")[1:])
+            # A name may be handed on twice.
+            further = public_names(inside) if inside.is_dir() and inside != folder else {}
+            handed_on = (alias.name for alias in node.names if alias.name != "lazy_names")
+            names |= {name: further.get(name, module) for name in handed_on}
+    return names
+
+
+def is_described(module: str, name: str) -> bool:
+    """Whether a module defines a class or function of this name, which the reference describes."""
+    path = PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")
+    body = ast.parse(path.read_text("utf-8")).body if path.is_file() else []
+    kinds = (ast.ClassDef, ast.FunctionDef)
+    return any(isinstance(node, kinds) and node.name == name for node in body)
 
 
 def dotted(path: Path) -> str:

@@ -7,7 +7,7 @@
 A number is the largest absolute difference of a logit at the last column of three prompts of seven
 and five tokens, the shorter one padded on the left here and bare in transformers. The largest
 logit is that of the float64 model. There transformers rounds norms, softmaxes and routers to
-float32; the column is without that (`mechassay.models.hooks_reference.exact_precision`).
+float32; the column is without that (`exact_precision` in tests/helpers/hooks_reference.py).
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ import torch
 
 from mechassay.errors import MechassayError, first_line
 from mechassay.models.decoder import at_least_fp32
-from mechassay.models.hooks_reference import exact_precision
 from mechassay.models.model import make_model
 from mechassay.testing.tiny import FAMILIES, build, configs, token_pairs
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+from helpers.hooks_reference import exact_precision  # noqa: E402
 
 VERSIONS = ("5.19.0", "5.23.0", "5.24.0")
 """Of transformers: the oldest that is allowed, that of `constraints.txt`, the newest."""
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
-ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "models.md"
 BEGIN, END = "<!-- parity -->", "<!-- /parity -->"
 

@@ -48,19 +48,18 @@ if TYPE_CHECKING:
     from mechassay.circuits.methods import load_method
     from mechassay.discovery.job import CircuitsJob, find_circuit
     from mechassay.errors import MechassayError
-    from mechassay.hub import from_hub, pull, push_to_hub
+    from mechassay.hub import from_hub, push_to_hub
     from mechassay.interventions.activation_patching import patch
     from mechassay.interventions.intervene import intervene
     from mechassay.interventions.intervention import Ablate, Add, Interchange, Replace, Scale
     from mechassay.interventions.job import PatchJob
-    from mechassay.interventions.site import Site, load_site, sites
+    from mechassay.interventions.site import Site, sites
     from mechassay.interventions.steering import generate, perplexity
     from mechassay.interventions.sweep import sweep
     from mechassay.measurement.job import MeasureJob
     from mechassay.models.computing import computing
     from mechassay.models.graph import Graph
     from mechassay.models.model import Model, load_model
-    from mechassay.models.objectives import load_objective
     from mechassay.models.weight_files import fetch
     from mechassay.prompts.batch import Batch
     from mechassay.prompts.interchange_batch import InterchangeBatch
@@ -124,15 +123,12 @@ __all__ = [
     "load_circuit",
     "load_method",
     "load_model",
-    "load_objective",
     "load_scores",
-    "load_site",
     "load_task",
     "load_truth",
     "measurement",
     "patch",
     "perplexity",
-    "pull",
     "push_to_hub",
     "read_record",
     "run",
@@ -199,14 +195,11 @@ _LAZY = {
     "load_circuit": "mechassay.catalog",
     "load_method": "mechassay.circuits.methods",
     "load_model": "mechassay.models.model",
-    "load_objective": "mechassay.models.objectives",
     "load_scores": "mechassay.circuits.graph_files",
-    "load_site": "mechassay.interventions.site",
     "load_task": "mechassay.tasks",
     "load_truth": "mechassay.truth.ground_truth",
     "patch": "mechassay.interventions.activation_patching",
     "perplexity": "mechassay.interventions.steering",
-    "pull": "mechassay.hub",
     "push_to_hub": "mechassay.hub",
     "read_record": "mechassay.results.reading",
     "run": "mechassay.runs.execute",

@@ -18,6 +18,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from helpers.hooks_reference import exact_precision
 from helpers.models import families
 from mechassay.adversarial import divergence as module
 from mechassay.adversarial.divergence import (
@@ -40,7 +41,6 @@ from mechassay.circuits.methods.random import Random
 from mechassay.errors import BadFile, BadUsage
 from mechassay.models.decoder import Decoder, Readout
 from mechassay.models.forward import Constants, trace
-from mechassay.models.hooks_reference import exact_precision
 from mechassay.models.model import Model
 from mechassay.prompts.batch import Batch
 from mechassay.stats.bounds import PartialGrid

@@ -15,6 +15,7 @@ import torch
 import mechassay as ma
 from helpers.adversarial import LENGTH, N_CLEAN, N_CORRUPTED, circuits, pool, pools
 from helpers.models import families
+from helpers.tiny_models import write_attn_only
 from mechassay.adversarial import evaluation as batching
 from mechassay.adversarial import evaluation as prefixes
 from mechassay.adversarial.evaluation import evaluate_pairs
@@ -29,7 +30,7 @@ from mechassay.errors import (
 from mechassay.models.circuit_forward import circuit_runner
 from mechassay.models.model import Model
 from mechassay.prompts.batch import Batch
-from mechassay.testing.tiny import subject, write_attn_only
+from mechassay.testing.tiny import subject
 from mechassay.utils.display import SILENT
 
 

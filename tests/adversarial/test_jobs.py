@@ -29,6 +29,7 @@ from helpers.adversarial import FAST, records_of, small_grid, study, values_of
 from helpers.adversarial import TRUTH as adversarial_TRUTH
 from helpers.adversarial import TRUTH as adversarial_faults_TRUTH
 from helpers.adversarial import TRUTH as adversarial_restricted_TRUTH
+from helpers.tiny_models import with_words
 from mechassay.adversarial import evaluation as batching
 from mechassay.adversarial.divergence import DivergenceFile
 from mechassay.adversarial.field_tables import halves
@@ -52,7 +53,6 @@ from mechassay.stats.bounds import upper_bound
 from mechassay.tasks import load_task
 from mechassay.tasks.task import Task
 from mechassay.tasks.template import Template
-from mechassay.testing.tiny import with_words
 from mechassay.truth.ground_truth import load_truth
 from mechassay.utils.display import SILENT
 

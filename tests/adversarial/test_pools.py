@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.tiny_models import with_words
 from mechassay.adversarial.divergence import cases_at, largest, random_places
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import (
@@ -50,7 +51,7 @@ from mechassay.stats.distribution import Field
 from mechassay.tasks.greater_than import GreaterThan
 from mechassay.tasks.ioi import IOI
 from mechassay.tasks.task import Task
-from mechassay.testing.tiny import build, with_words
+from mechassay.testing.tiny import build
 from mechassay.truth.ground_truth import Truth, load_truth
 from mechassay.truth.tasks import CompiledIOI
 from mechassay.utils.display import SILENT, Progress

@@ -18,6 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.tiny_models import with_words
 from mechassay.adversarial import search as module
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool, draw_pools, tokenized
@@ -27,7 +28,6 @@ from mechassay.errors import BadUsage
 from mechassay.models.model import Model, make_model
 from mechassay.prompts.pairs import Prompt, filled
 from mechassay.stats.distribution import expected_maximum
-from mechassay.testing.tiny import with_words
 from mechassay.truth.ground_truth import Truth, load_truth
 from mechassay.truth.tasks import NAMES
 from mechassay.utils.display import SILENT

@@ -16,9 +16,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from helpers.hooks_reference import exact_precision
 from mechassay.circuits import ablate
 from mechassay.circuits.methods.eap import EAPIGActivations
-from mechassay.models.hooks_reference import exact_precision
 from mechassay.prompts.batch import Batch
 from mechassay.testing.tiny import Subject, subject
 from mechassay.utils.display import SILENT

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from helpers.hooks import on_mlp_input
+from helpers.hooks_reference import Recording, ReferenceModel, exact_precision
 from helpers.models import USUAL, families
 from mechassay.circuits.methods.attribution import (
     ReaderGradients,
@@ -21,7 +22,6 @@ from mechassay.circuits.methods.attribution import (
 )
 from mechassay.circuits.methods.eap import EAPIGActivations
 from mechassay.circuits.methods.exact_patching import ExactPatching
-from mechassay.models.hooks_reference import Recording, ReferenceModel, exact_precision
 from mechassay.models.objectives import CrossEntropy, LogitDiff
 from mechassay.prompts.batch import Batch
 from mechassay.testing.tiny import Subject, subject

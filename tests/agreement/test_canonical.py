@@ -17,6 +17,8 @@ from torch import Tensor
 
 import mechassay as ma
 from helpers.attn_only import State, batch_logits
+from helpers.hooks_reference import ReferenceModel, exact_precision
+from helpers.tiny_models import write_attn_only
 from mechassay.circuits.canonical import canonical
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.eap import EAP
@@ -24,10 +26,9 @@ from mechassay.circuits.methods.exact_patching import ExactPatching
 from mechassay.models.circuit_compiler import compile_circuit
 from mechassay.models.circuit_forward import run_circuit
 from mechassay.models.forward import Contrast
-from mechassay.models.hooks_reference import ReferenceModel, exact_precision
 from mechassay.models.model import Model
 from mechassay.prompts.batch import Batch
-from mechassay.testing.tiny import subject, token_pairs, write_attn_only
+from mechassay.testing.tiny import subject, token_pairs
 
 
 @dataclass(frozen=True)

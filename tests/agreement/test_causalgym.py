@@ -21,6 +21,7 @@ from torch import Tensor
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedTokenizerFast
 
 import mechassay as ma
+from helpers.tiny_models import quiet_model
 from mechassay.features import DAS, LDA, PCA, DiffInMeans, Directions, Fit, FullVector, KMeans
 from mechassay.features.featurizer import PrincipalAxes
 from mechassay.features.finder import Finder
@@ -31,7 +32,6 @@ from mechassay.gym.pairs import GymPairs
 from mechassay.interventions.site import Site
 from mechassay.models.model import Model, make_model
 from mechassay.prompts.interchange_batch import InterchangeBatch
-from mechassay.testing.tiny import quiet_model
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 NAMES = ("base", "src", "base_type", "src_type", "base_label", "src_label")

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from helpers.hooks_reference import ReferenceModel, exact_precision
 from helpers.models import USUAL, families
 from mechassay.circuits.circuit import Circuit
 from mechassay.models.circuit_compiler import compile_circuit
 from mechassay.models.circuit_forward import run_circuit
 from mechassay.models.forward import Contrast
-from mechassay.models.hooks_reference import ReferenceModel, exact_precision
 from mechassay.testing.tiny import Subject, subject
 
 DENSITIES = (0.02, 0.06, 0.15, 0.4, 0.7, 0.95)

@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import mechassay as ma
+from helpers.tiny_models import quiet_model
 from mechassay.circuits import EdgeScores, evaluate, faithfulness_curve
 from mechassay.circuits.methods.method import Method
 from mechassay.models.model import Model, make_model
 from mechassay.prompts.batch import Batch
-from mechassay.testing.tiny import quiet_model
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

@@ -18,14 +18,18 @@ from transformers import PreTrainedTokenizerFast
 import mechassay as ma
 from mechassay.causal_models.hypothesis import defaults_of
 from mechassay.causal_models.labels import expected_labels
-from mechassay.causal_models.task_models import OTHER_YEAR, greater_than_model, with_other_years
+from mechassay.causal_models.task_models import (
+    CAUSAL_MODELS,
+    OTHER_YEAR,
+    greater_than_model,
+    with_other_years,
+)
 from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.prompts.pairs import Example, Examples, Prompt
 from mechassay.tasks import load_task
 from mechassay.tasks.ravel import Query
 from mechassay.tasks.task import word_lists
 from mechassay.variables import (
-    CAUSAL_MODELS,
     CausalModel,
     ExpectedLabels,
     Undecided,

@@ -12,24 +12,29 @@ import pytest
 import torch
 
 import mechassay as ma
-from mechassay.causal_models.true_sites import LEAST, MOST, share_by_site, telling
+from mechassay.causal_models.true_sites import (
+    KNOWN_SITES,
+    LEAST,
+    MOST,
+    KnownSite,
+    known_sites_of,
+    share_by_site,
+    telling,
+    verify_sites,
+)
 from mechassay.errors import BadFile, BadPairs, UnknownName
 from mechassay.interventions.site import Site
 from mechassay.prompts.interchange_batch import InterchangeBatch
 from mechassay.truth.ground_truth import load_truth
 from mechassay.truth.tasks import CAUSAL
 from mechassay.variables import (
-    KNOWN_SITES,
-    KnownSite,
     VerifiedSites,
     distinguish,
     expected_labels,
     hypotheses,
-    known_sites_of,
     load_causal_model,
     true_sites,
     verified_sites,
-    verify_sites,
 )
 
 truth_of = cache(load_truth)

@@ -10,11 +10,11 @@ from itertools import pairwise
 
 import pytest
 
+from mechassay.causal_models.true_sites import KNOWN_SITES
 from mechassay.errors import UnknownName
 from mechassay.tasks import TRUTHS
 from mechassay.truth.tasks import COUNTS, DIGITS, TREES
 from mechassay.variables import (
-    KNOWN_SITES,
     CausalModel,
     distinguish,
     expected_labels,

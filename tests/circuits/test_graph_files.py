@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from helpers.tiny_models import quiet_model
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.evaluation.faithfulness import evaluate
 from mechassay.circuits.graph_files import (
@@ -32,7 +33,6 @@ from mechassay.errors import BadFile, BadUsage, GraphMismatch, MechassayError, N
 from mechassay.models.graph import Graph
 from mechassay.models.model import make_model
 from mechassay.prompts.batch import Batch
-from mechassay.testing.tiny import quiet_model
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 JSON, PT = GOLDEN / "gpt2_tiny_eapig_importances.json", GOLDEN / "gpt2_tiny_eapig_importances.pt"

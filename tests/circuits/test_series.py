@@ -35,8 +35,8 @@ from mechassay.circuits.series import (
 )
 from mechassay.discovery.job import CircuitsJob, score_files
 from mechassay.errors import BadFile, BadUsage, GraphMismatch
-from mechassay.leaderboard import board_rules
 from mechassay.leaderboard.cells import cells_of
+from mechassay.leaderboard.rules import board_rules
 from mechassay.models.graph import Graph
 from mechassay.truth.ground_truth import load_truth
 from mechassay.utils.display import SILENT

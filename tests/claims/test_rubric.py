@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,9 +19,7 @@ from mechassay.claims.rubric import (
     cvs,
     dimension_levels,
     gated_tier,
-    ladder_tier,
     lifting,
-    load_revision,
     load_rubric,
     paper_score,
     tier_of,
@@ -33,7 +29,6 @@ from mechassay.errors import BadUsage, UnknownName
 
 RUBRIC = load_rubric()
 CODES = RUBRIC.codes
-AUDITS = Path(__file__).parents[1] / "data" / "mv36_audits.yaml"
 PUBLISHED = (
     *(8.3, 6.4, 5.6, 4.7, 4.4, 3.9, 3.3, 3.1, 2.5, 1.9, 1.4, 0.0),
     *(7.8, 5.3, 6.9, 7.5, 8.1, 4.2),
@@ -246,43 +241,6 @@ def test_a_paper_has_the_score_of_its_system_claim() -> None:
     assert (paper.n, paper.n_undefined) == (4, 1)
     with pytest.raises(UnknownName, match="Did you mean 'system'"):
         paper_score(scores, "sistem")
-
-
-# The revision
-
-
-def test_the_revision_maps_into_the_rubric() -> None:
-    revision = load_revision()
-    assert len(revision.criteria) == 36
-    mapping = revision.mapping[RUBRIC.key]
-    assert {each.criterion for each in mapping.values()} <= set(CODES)
-    for code, other in mapping.items():
-        if other.how == "same" and code not in ("V5", "E5", "E2"):
-            words = revision.criteria[code].split(" ")[0]
-            assert words in RUBRIC.criterion(other.criterion).name or code in ("I5",)
-
-
-def test_the_ladder_gives_the_verdicts_of_the_audits() -> None:
-    """14 of 16; the other two are verdicts that the ladder does not have."""
-    revision = load_revision()
-    audits = yaml.safe_load(AUDITS.read_text("utf-8"))["audits"]
-    wrong: dict[str, str] = {}
-    for name, audit in audits.items():
-        own = dict(zip(revision.criteria, audit["statuses"].split(), strict=True))
-        if ladder_tier(revision, own) != audit["verdict"]:
-            wrong[name] = audit["verdict"]
-    assert len(audits) == 16
-    assert wrong == dict.fromkeys(("induction_broad", "knowledge_neurons"), "Disconfirmed")
-
-
-def test_a_ladder_without_evidence_has_no_rung() -> None:
-    revision = load_revision()
-    assert ladder_tier(revision, dict.fromkeys(revision.criteria, "U")) == ""
-    assert ladder_tier(revision, dict.fromkeys(revision.criteria, "PC")) == "Validated"
-    with pytest.raises(UnknownName, match="status of C1"):
-        ladder_tier(revision, {"C1": "YES"})
-    with pytest.raises(BadUsage, match="C2 has none"):
-        ladder_tier(revision, {"C1": "C"})
 
 
 def test_the_most_that_rules_can_give_by_hand() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.tiny_models import with_words
 from mechassay.cli.main import main
-from mechassay.testing.tiny import with_words
 
 
 @pytest.fixture(scope="session")

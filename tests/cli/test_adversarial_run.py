@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from helpers import tiny_models
 from helpers.models import word_tokenizer, write_small_gpt2
 from mechassay.adversarial import statistics
 from mechassay.adversarial.paper import PaperJob
@@ -178,7 +179,7 @@ def small_attn_only(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer, folder = word_tokenizer(Docstring(words=PAPER)), tmp_path_factory.mktemp("attn-only")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiny, "VOCABULARY", len(tokenizer))
-        tiny.write_attn_only(folder, n_layers=4, n_heads=8)
+        tiny_models.write_attn_only(folder, n_layers=4, n_heads=8)
     tokenizer.save_pretrained(folder)
     return folder
 

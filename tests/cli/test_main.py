@@ -15,13 +15,14 @@ from safetensors.torch import load_file, save_file
 from transformers import GPTBigCodeConfig, GPTBigCodeForCausalLM
 
 from helpers.jobs import held
+from helpers.tiny_models import quiet_model
 from mechassay.circuits import EAP, EdgeScores, Random
 from mechassay.circuits.graph_files import write_graph_file
 from mechassay.circuits.methods import METHODS
 from mechassay.errors import BadPairs, BadUsage
 from mechassay.models.graph import Graph
 from mechassay.prompts.batch import Batch
-from mechassay.testing.tiny import build, quiet_model, subject
+from mechassay.testing.tiny import build, subject
 
 Run = Callable[..., Any]
 

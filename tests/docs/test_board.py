@@ -8,7 +8,8 @@ from zipfile import ZipFile
 import pytest
 
 from helpers.web import ROOT, pages, tool
-from mechassay.leaderboard import BoardsFolder, board_rules
+from mechassay.leaderboard import BoardsFolder
+from mechassay.leaderboard.rules import board_rules
 
 BOARD = ROOT / "docs" / "board"
 

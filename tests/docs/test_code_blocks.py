@@ -28,11 +28,11 @@ import pytest
 from typer.main import get_command
 
 import mechassay as ma
+from helpers import tiny_models
 from helpers.hub_stand_in import hub_on_loopback, point_at
 from mechassay.cli.main import app_for
 from mechassay.models.model import make_model
 from mechassay.models.weight_files import is_fetched
-from mechassay.testing import tiny
 
 ROOT = Path(__file__).parents[2]
 # Pages made from code have no blocks of their own; see tests/docs/test_site.py.
@@ -136,7 +136,7 @@ def test_the_code_of_a_page_runs(
 
     def tiny_or_load(source: Any, **settings: Any) -> ma.Model:
         if source == REAL_MODEL:
-            return make_model(*tiny.with_words(), name="tiny")
+            return make_model(*tiny_models.with_words(), name="tiny")
         return load(source, **settings)
 
     if page in COSTLY:

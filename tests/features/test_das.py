@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from helpers.tiny_models import quiet_model
 from mechassay.features import DAS, Fit
 from mechassay.interventions.intervene import BaseRun, Branch, Change
 from mechassay.models.model import Model, make_model
 from mechassay.prompts.interchange_batch import InterchangeBatch
-from mechassay.testing.tiny import quiet_model
 from mechassay.utils.display import SILENT
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -21,6 +21,7 @@ from scipy.stats import linregress
 from scipy.stats import t as t_distribution
 from torch import Tensor
 
+from helpers.hooks_reference import exact_precision
 from helpers.pairs import token_interchanges
 from helpers.rounding import ADAM_EPS, after_steps
 from mechassay.errors import BadFile, BadPairs, BadUsage, NonFinite, UnknownName
@@ -42,7 +43,6 @@ from mechassay.features.training import (
 from mechassay.interventions.intervene import intervene
 from mechassay.interventions.intervention import Interchange
 from mechassay.interventions.site import Site, load_site
-from mechassay.models.hooks_reference import exact_precision
 from mechassay.models.model import Model, make_model
 from mechassay.prompts.batch import NO_TOKEN
 from mechassay.prompts.interchange_batch import InterchangeBatch

@@ -21,7 +21,6 @@ from helpers.tiny_gguf import of_bytes, of_words, real
 from mechassay.errors import BadFile, BadPairs, BadUsage, UnknownName
 from mechassay.gym import (
     FAMILIES,
-    GYM_TASKS,
     GymTask,
     gym_tasks,
     list_gym_tasks,
@@ -31,6 +30,7 @@ from mechassay.gym import (
     region_lengths,
 )
 from mechassay.gym.causalgym import published_task
+from mechassay.gym.names import GYM_TASKS
 from mechassay.testing.checks import check_task
 from mechassay.utils import registry
 

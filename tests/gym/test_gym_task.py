@@ -152,8 +152,7 @@ def test_gym_tasks_are_tasks() -> None:
     pairs = task.pairs("test", limit=4)
     assert isinstance(pairs[0], ma.Pair)
     assert pairs[0].answers == task.interchanges("test", limit=4)[0].base_label
-    examples = task.examples("test", limit=4)
-    batch = ma.InterchangeBatch.from_examples(examples, of_bytes())
+    batch = ma.InterchangeBatch.from_pairs(pairs, of_bytes())
     assert batch.columns.keys() >= set(task.tested)
     with pytest.raises(BadUsage, match="agr_gender has no split 'private', only train"):
         task.interchanges("private")

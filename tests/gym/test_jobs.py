@@ -28,7 +28,7 @@ from mechassay.cli.main import app_for
 from mechassay.errors import BadFile, BadUsage, MechassayError, UnknownName
 from mechassay.features import DAS, Fit
 from mechassay.features.featurizer import Directions
-from mechassay.gym import FAMILIES, evaluate, gym_method, load_gym_task
+from mechassay.gym import FAMILIES, evaluate, load_gym_task
 from mechassay.gym.checkpoint_pages import GymCheckPage
 from mechassay.gym.jobs import (
     GIVEN_CONTROL,
@@ -38,6 +38,7 @@ from mechassay.gym.jobs import (
     _warnings,  # pyright: ignore[reportPrivateUsage]
     with_revisions,
 )
+from mechassay.gym.methods import gym_method
 from mechassay.gym.names import with_shuffled
 from mechassay.gym.pages import DirectionsPage, GymPage
 from mechassay.gym.paper_tables import means_table

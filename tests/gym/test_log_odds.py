@@ -17,6 +17,7 @@ from mechassay.features import DiffInMeans, Directions, Fit, FullVector, RandomD
 from mechassay.features.finder import values_at
 from mechassay.features.training import SiteTokens
 from mechassay.gym import LogOddsRatios, odds
+from mechassay.interventions.site import load_site
 from mechassay.models.model import Model, make_model
 from mechassay.prompts.interchange_batch import InterchangeBatch
 from mechassay.testing import tiny
@@ -57,7 +58,7 @@ def measured(model: Model, finder: Any, batch: InterchangeBatch | None = None) -
 
 def with_directions(model: Model, vectors: torch.Tensor) -> LogOddsRatios:
     featurizer = Directions.of(vectors)
-    fit = Fit(dict.fromkeys(map(ma.load_site, SITES), featurizer), model=model)
+    fit = Fit(dict.fromkeys(map(load_site, SITES), featurizer), model=model)
     return odds(fit, swapped_pairs(), progress=SILENT)
 
 
@@ -98,7 +99,7 @@ def test_no_difference_gives_exactly_nothing(model: Model) -> None:
 
 
 def test_a_direction_along_which_nothing_differs_does_nothing(model: Model) -> None:
-    batch, at = swapped_pairs(1), ma.load_site("resid.1@word")
+    batch, at = swapped_pairs(1), load_site("resid.1@word")
     (values,) = values_at(model, batch, [at], [SiteTokens.of(batch, at)])
     difference = values[1] - values[0]
     random = torch.randn(32, generator=torch.Generator().manual_seed(0)).double()

@@ -14,8 +14,15 @@ from helpers.planted_gym import planted_model, planted_task
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.features import DAS, PCA, Fit, Probe
 from mechassay.features.finder import Found
-from mechassay.gym import METHODS, SWEEPS, gym_method
-from mechassay.gym.methods import PENALTIES, AveragedAxes, SagaProbe, StoppedDAS, spelled_methods
+from mechassay.gym import METHODS, SWEEPS
+from mechassay.gym.methods import (
+    PENALTIES,
+    AveragedAxes,
+    SagaProbe,
+    StoppedDAS,
+    gym_method,
+    spelled_methods,
+)
 from mechassay.gym.names import in_words, is_control, shuffled_of, with_shuffled
 from mechassay.interventions.site import Site
 from mechassay.utils.display import SILENT

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from mechassay.models.hooks_reference import ReferenceModel
+from helpers.hooks_reference import ReferenceModel
 
 
 def on_mlp_input(

@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
+from helpers import tiny_models
 from mechassay.models.model import make_model
 from mechassay.prompts.batch import Batch
 from mechassay.tasks.greater_than import GreaterThan
@@ -75,7 +76,7 @@ def word_tokenizer(
 
 def write_reading_gpt2(folder: Path) -> Path:
     """Write a random GPT-2 of two layers and two heads that reads IOI."""
-    hf, tokenizer = tiny.with_words()
+    hf, tokenizer = tiny_models.with_words()
     config = transformers.GPT2Config(
         vocab_size=hf.config.vocab_size,
         bos_token_id=0,

@@ -28,8 +28,8 @@ from transformers import PreTrainedTokenizerFast
 from mechassay.errors import MechassayError
 from mechassay.prompts.batch import Batch
 from mechassay.prompts.interchange_batch import InterchangeBatch
-from mechassay.tasks import SPLITS
 from mechassay.tasks.load import FileTask
+from mechassay.tasks.task import SPLITS
 from mechassay.testing.tiny import VOCABULARY, Subject, subject
 
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
+from helpers import tiny_models
 from mechassay.models.model import Model, make_model
 from mechassay.saes.activations import Corpus, Document
-from mechassay.testing import tiny
 
 
 @cache
 def word_model(dtype: torch.dtype = torch.float32) -> Model:
     """A tiny Llama with the words of IOI."""
-    hf, tokenizer = tiny.with_words()
+    hf, tokenizer = tiny_models.with_words()
     hf = hf.to(dtype)  # pyright: ignore[reportArgumentType, reportCallIssue]
     return make_model(hf, tokenizer)
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from helpers.models import families
+from helpers.tiny_models import with_words
 from mechassay.circuits.methods.exact_patching import ExactNodePatching
 from mechassay.errors import BadFile, BadPairs, BadUsage, UnknownName
 from mechassay.interventions.activation_patching import patch
@@ -24,7 +25,7 @@ from mechassay.models.model import Model, make_model
 from mechassay.models.objectives import load_objective
 from mechassay.prompts.batch import Batch
 from mechassay.tasks.load import load_task
-from mechassay.testing.tiny import subject, token_pairs, with_words
+from mechassay.testing.tiny import subject, token_pairs
 from mechassay.utils.display import SILENT
 
 PLACES: dict[Part, Place] = {"resid": "stream", "heads": "z", "mlp": "mlp"}

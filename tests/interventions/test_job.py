@@ -11,13 +11,13 @@ import pytest
 
 import mechassay as ma
 from helpers.jobs import SMALL_JOBS
+from helpers.tiny_models import with_words
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.interventions.activation_patching import patch
 from mechassay.interventions.job import PatchJob, PatchPage, map_file
 from mechassay.interventions.patch_map import PatchMap
 from mechassay.interventions.patch_verdict import templates
 from mechassay.models.model import make_model
-from mechassay.testing.tiny import with_words
 from mechassay.utils.display import SILENT
 
 

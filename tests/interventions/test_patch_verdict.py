@@ -17,6 +17,7 @@ import torch
 from rich.console import Console
 
 import mechassay as ma
+from helpers.tiny_models import with_words
 from mechassay.interventions.activation_patching import patch
 from mechassay.interventions.job import PatchJob
 from mechassay.interventions.patch_map import PatchMap
@@ -25,7 +26,7 @@ from mechassay.interventions.plan import DIRECTIONS, Direction
 from mechassay.models.model import make_model
 from mechassay.prompts.batch import Batch
 from mechassay.tasks.load import load_task
-from mechassay.testing.tiny import subject, with_words
+from mechassay.testing.tiny import subject
 from mechassay.utils.display import SILENT
 
 NAMES = Path(__file__).parents[2] / "docs" / "notebooks" / "names.csv"

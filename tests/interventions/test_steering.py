@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 import mechassay as ma
+from helpers.hooks_reference import ReferenceModel, exact_precision
+from helpers.tiny_models import with_words
 from mechassay.errors import BadPairs, BadUsage, NonFinite
 from mechassay.interventions.intervention import Ablate, Add, Interchange, Replace, Scale
 from mechassay.interventions.steering import generate, perplexity
-from mechassay.models.hooks_reference import ReferenceModel, exact_precision
 from mechassay.models.model import Model, make_model
 from mechassay.models.weight_files import is_fetched
-from mechassay.testing.tiny import subject, with_words
+from mechassay.testing.tiny import subject
 from mechassay.utils.display import SILENT
 
 PROMPTS = [[5, 8, 13, 21, 34], [3, 1, 4], [2, 7, 1, 8, 2, 8]]

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import mechassay as ma
+from mechassay.interventions.site import load_site
 from mechassay.features import DAS, LDA, PCA, DiffInMeans, Directions, Fit, KMeans, Probe
 from mechassay.features.featurizer import random_basis
 from mechassay.features.finder import Found
@@ -158,7 +159,7 @@ def test_shared_keys_and_values_are_repeated_ones() -> None:
     vector = torch.randn(32, generator=torch.Generator().manual_seed(3)).double()
     numbers = [
         odds(
-            Fit(dict.fromkeys(map(ma.load_site, ("resid.0@1", "resid.1@last")), at), model=model),
+            Fit(dict.fromkeys(map(load_site, ("resid.0@1", "resid.1@last")), at), model=model),
             batch,
             progress=SILENT,
         ).values

@@ -20,9 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mechassay.errors import BadUsage, UnknownName
-from mechassay.leaderboard import Board, BoardCell, board_rules, paired_differences
-from mechassay.leaderboard.board import mean_of, sigmoid, summarised
+from mechassay.leaderboard import Board, BoardCell
+from mechassay.leaderboard.board import mean_of, paired_differences, sigmoid, summarised
 from mechassay.leaderboard.cells import told_apart
+from mechassay.leaderboard.rules import board_rules
 from mechassay.results.records import Record, Values, provenance
 from mechassay.stats.intervals import Estimate
 

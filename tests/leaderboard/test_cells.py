@@ -16,7 +16,7 @@ import torch
 
 import mechassay as ma
 from helpers.jobs import SMALL_JOBS
-from mechassay.leaderboard import Board, BoardCell, board_rules, read_cells
+from mechassay.leaderboard import Board, BoardCell
 from mechassay.leaderboard.cells import (
     NO_VALUES,
     PrivateSets,
@@ -25,8 +25,10 @@ from mechassay.leaderboard.cells import (
     grid_for_interval,
     numbered,
     pairs_for,
+    read_cells,
     why_lacking,
 )
+from mechassay.leaderboard.rules import board_rules
 from mechassay.results.reading import read_record
 from mechassay.results.records import Measure, Record, Spec, Table, provenance
 from mechassay.stats.distribution import Design

@@ -7,7 +7,6 @@ import math
 import os
 import re
 import shutil
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,8 @@ from mechassay.circuits.scores import EdgeScores
 from mechassay.cli.main import main
 from mechassay.discovery.job import CircuitsJob
 from mechassay.errors import BadFile, BadUsage
-from mechassay.leaderboard import Board, BoardsFolder, board_rules, read_cells
+from mechassay.leaderboard import Board, BoardsFolder
+from mechassay.leaderboard.cells import read_cells
 from mechassay.leaderboard.evaluate import (
     Evaluation,
     PrivateSeed,
@@ -31,6 +31,7 @@ from mechassay.leaderboard.evaluate import (
     published,
     resolved_digits,
 )
+from mechassay.leaderboard.rules import board_rules
 from mechassay.leaderboard.track import BoardTrack, EvaluatedModel, TrackCellLimits
 from mechassay.results.reading import read_record
 from mechassay.results.records import Record
@@ -96,17 +97,15 @@ def test_the_same_command_goes_on_and_changes_nothing(tmp_path: Path) -> None:
     shutil.rmtree(results / "submission")  # As in a clone that left it out.
     again = here(source, results)
     assert not again.failures and records(results) == before
-    with zipfile.ZipFile(tmp_path / "s.zip", "w") as archive:
-        for file in source.rglob("*.*"):
-            archive.write(file, f"around/{file.relative_to(source)}")
-    assert not here(tmp_path / "s.zip", results).problems and records(results) == before
+    shutil.copytree(source, tmp_path / "around" / "s")
+    assert not here(tmp_path / "around", results).problems and records(results) == before
 
 
 @pytest.mark.slow
-def test_a_single_file_is_called_as_the_folder_of_its_results(tmp_path: Path) -> None:
-    file = submission(tmp_path / "s") / f"{TRUTH}_{TRUTH}" / "a.safetensors"
-    alone = file.rename(tmp_path / f"{TRUTH}_{TRUTH}.safetensors")
-    here(alone, tmp_path / "results" / "alone")
+def test_what_declares_no_name_is_called_as_the_folder_of_its_results(tmp_path: Path) -> None:
+    source = submission(tmp_path / "s")
+    (source / "submission.yaml").unlink()
+    here(source, tmp_path / "results" / "alone")
     [cell, *_] = read_cells(board_rules()["circuits"], tmp_path / "results")[0]
     assert cell.row == cell.submission == "alone"
 

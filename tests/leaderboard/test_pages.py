@@ -7,21 +7,16 @@ import re
 from html import unescape
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
-import numpy as np
 import pytest
-import yaml
-from huggingface_hub import parse_eval_result_entries
 
 import mechassay as ma
 from mechassay.errors import BadFile, BadUsage, UnknownName
-from mechassay.leaderboard import Board, BoardCell, BoardPages, BoardsFolder, read_cells, recompute
-from mechassay.leaderboard.cells import NO_VALUES
-from mechassay.leaderboard.exchange import SIZES, read_mib_results, write_exchange
+from mechassay.leaderboard import Board, BoardCell, BoardPages, BoardsFolder, recompute
+from mechassay.leaderboard.cells import NO_VALUES, read_cells
+from mechassay.leaderboard.mib_results import write_mib_results
 from mechassay.leaderboard.pages import PAIRED, UNCHECKED
 from mechassay.leaderboard.rules import rules_of
-from mechassay.results.reading import read_record
 from mechassay.stats.intervals import Estimate
 from mechassay.utils.display import SILENT
 
@@ -143,8 +138,7 @@ def test_private_examples_leave_nothing_on_a_page(tmp_path: Path) -> None:
     assert list((tmp_path / "board" / "records").glob("*")) == []
     row = (tmp_path / "board" / "rows" / "circuits" / "eap.html").read_text()
     assert "8 private examples" in row and "leaderboard recompute" not in row
-    written = write_exchange(boards.boards["circuits"], tmp_path / "exchange")
-    assert written.files["every_eval_ever"] == ()
+    assert not write_mib_results(boards.boards["circuits"], tmp_path / "runs", tmp_path / "mib")
 
 
 def test_folders_without_runs_are_refused(tmp_path: Path) -> None:
@@ -162,133 +156,6 @@ def test_a_file_that_cannot_be_read_is_named(runs: Path, tmp_path: Path) -> None
     boards = BoardsFolder.of(copy, tmp_path / "board")
     assert len(boards.unreadable) == 1
     assert "broken.json" in boards.write().read_text()
-
-
-EVERY_EVAL_EVER: dict[str, Any] = {
-    "schema_version": "0.3.0",
-    "evaluation_id": str,
-    "retrieved_timestamp": str,
-    "source_metadata": {
-        "source_type": "evaluation_run",
-        "source_organization_name": str,
-        "evaluator_relationship": "other",
-    },
-    "model_info": {
-        **{"name": str, "id": str},
-        "additional_details": {
-            "deployment_type": "self_deployed",
-            "model_availability": "unknown",
-        },
-    },
-    "eval_library": {"name": "mechassay", "version": str},
-    "evaluation_results": [
-        {
-            "evaluation_name": str,
-            "source_data": {"dataset_name": str, "source_type": "other"},
-            "metric_config": {"lower_is_better": bool},
-            "score_details": {"score": float},
-        }
-    ],
-}
-"""What Every Eval Ever's schema 0.3.0 requires, and which of its words are ours."""
-TEXTS = ("additional_details", "details")
-"""Objects of it in which every value has to be a text."""
-
-
-def assert_shape(plain: Any, shape: Any) -> None:
-    if isinstance(shape, dict):
-        for name, part in shape.items():
-            assert name in plain, name
-            assert_shape(plain[name], part)
-    elif isinstance(shape, list):
-        assert plain
-        for row in plain:
-            assert_shape(row, shape[0])
-    else:
-        assert type(plain) is shape if isinstance(shape, type) else plain == shape
-
-
-def assert_texts(plain: Any, within: str = "") -> None:
-    rows = plain.items() if isinstance(plain, dict) else enumerate(plain)
-    for name, part in rows:
-        if isinstance(part, dict | list):
-            assert within not in TEXTS
-            assert_texts(part, str(name))
-        else:
-            assert within not in TEXTS or isinstance(part, str), f"{name} in {within}"
-            assert part == part and part is not None
-
-
-def test_every_eval_ever_gets_what_its_schema_asks_for(runs: Path, tmp_path: Path) -> None:
-    board = BoardsFolder.of(runs, tmp_path).boards["circuits"]
-    written = write_exchange(board, tmp_path / "exchange").files["every_eval_ever"]
-    logs = {path: json.loads(path.read_text("utf-8")) for path in written}
-    for path, log in logs.items():
-        assert_shape(log, EVERY_EVAL_EVER)
-        assert_texts(log)
-        assert log.keys() <= {*EVERY_EVAL_EVER, "evaluation_timestamp"}  # No other is allowed.
-        data, benchmark, _, model, name = path.parts[-5:]
-        assert (data, benchmark, model) == ("data", "mechassay-circuits", "truth-ioi")
-        assert UUID(name.removesuffix(".json")).version == 4
-        for result in log["evaluation_results"]:
-            details = result["score_details"]
-            for interval in details.get("uncertainty", {"confidence_interval": {}}).values():
-                if interval and isinstance(interval, dict):
-                    assert interval["lower"] <= details["score"] <= interval["upper"]
-    # The same cells have the same names.
-    again = write_exchange(board, tmp_path / "exchange").files["every_eval_ever"]
-    assert again == written
-
-
-def test_formats_of_others_hold_the_same_numbers(runs: Path, tmp_path: Path) -> None:
-    board = BoardsFolder.of(runs, tmp_path).boards["circuits"]
-    written = write_exchange(board, tmp_path / "exchange")
-    assert written.left_out == sum(cell.value != cell.value for cell in board.cells)
-    cell = board.find("eap/truth-ioi/truth-ioi/cpr")
-    logs = [json.loads(path.read_text()) for path in written.files["every_eval_ever"]]
-    (own,) = [log for log in logs if "/eap/" in log["evaluation_id"]]
-    metrics = [x["metric_config"]["metric_name"] for x in own["evaluation_results"]]
-    result = own["evaluation_results"][metrics.index("cpr@1")]
-    details = result["score_details"]
-    assert details["score"] == cell.value and not result["metric_config"]["lower_is_better"]
-    assert details["uncertainty"]["confidence_interval"]["lower"] == cell.low
-    assert float(details["details"]["control: random"]) == cell.controls["random"]
-    # The hub's own client reads what is written beside a model.
-    *beside, about = written.files["hugging_face"]
-    (file,) = [path for path in beside if path.name == "circuits-eap.yaml"]
-    entries = parse_eval_result_entries(yaml.safe_load(file.read_text()))
-    assert file.parent.name == ".eval_results" and len(entries) == len(own["evaluation_results"])
-    (entry,) = [entry for entry in entries if entry.task_id == "truth-ioi_cpr"]
-    assert (entry.value, entry.dataset_id) == (cell.value, "mechassay/circuits")
-    assert cell.sha256 in entry.notes and f"n={cell.n}" in entry.notes
-    tasks = yaml.safe_load(about.read_text())["tasks"]
-    assert {entry.task_id for entry in entries} <= {task["id"] for task in tasks}
-    assert all(task.keys() == {"id", "config", "split"} for task in tasks)
-
-
-def test_curves_for_mib_have_its_areas(runs: Path, tmp_path: Path) -> None:
-    """What is written in MIB's format is read back, by the reader of its results."""
-    board = BoardsFolder.of(runs, tmp_path).boards["circuits"]
-    written = write_exchange(board, tmp_path / "exchange", runs)
-    [file] = [path for path in written.files["mib"] if path.name == "eap.json"]
-    cells = {cell.column: cell for cell in read_mib_results(file)}
-    [model] = json.loads(file.read_text())["results"]
-    for name, by in (("cpr", "value"), ("cmd", "magnitude")):
-        record = read_record(runs / board.find(f"eap/truth-ioi/truth-ioi/{name}").file)
-        curve = record.table("curve").columns
-        f = [
-            value
-            for value, of, ranking in zip(curve["f"], curve["of"], curve["ranking"], strict=True)
-            if (of, ranking) == ("result", by)
-        ]
-        assert model["scores"]["truth-ioi"][name.upper()]["faithfulness"] == f
-        height = np.array(f) if name == "cpr" else np.abs(1 - np.array(f))
-        wanted = sum((height[1:] + height[:-1]) / 2 * np.diff(SIZES))
-        assert cells[name].value == pytest.approx(wanted)
-    assert write_exchange(board, tmp_path / "other").files.keys() == {
-        "every_eval_ever",
-        "hugging_face",
-    }
 
 
 def test_tables_have_the_controls_and_the_intervals_of_averages(runs: Path, tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ import mechassay as ma
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.scores import SCORES_SHA256
 from mechassay.errors import BadFile, BadUsage
-from mechassay.leaderboard import Board, BoardCell, board_rules, read_cells, recompute
-from mechassay.leaderboard.cells import cells_of
+from mechassay.leaderboard import Board, BoardCell, recompute
+from mechassay.leaderboard.cells import cells_of, read_cells
 from mechassay.leaderboard.recomputation import (
     check_plan,
     check_shown,
@@ -31,6 +31,7 @@ from mechassay.leaderboard.recomputation import (
     is_local,
     is_path,
 )
+from mechassay.leaderboard.rules import board_rules
 from mechassay.results.reading import read_record, recomputed
 from mechassay.results.records import Measure, Record, Table, Values, content_hash
 from mechassay.utils.display import SILENT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import shutil
 import zipfile
@@ -22,9 +23,8 @@ from mechassay.cli.main import main
 from mechassay.discovery.job import CircuitsJob
 from mechassay.errors import BadFile
 from mechassay.interventions.site import ModelShape
-from mechassay.leaderboard.archive import pack
 from mechassay.leaderboard.evaluate import PrivateSeed, jobs_of
-from mechassay.leaderboard.submission import Submission, open_submission, read_submission
+from mechassay.leaderboard.submission import Submission, read_submission
 from mechassay.leaderboard.submission_parts import SubmissionPart
 from mechassay.leaderboard.track import BoardTrack, EvaluatedModel, UploadLimits
 from mechassay.models.graph import Graph
@@ -112,21 +112,18 @@ def test_mibs_forms_are_evaluated(form: str, ending: str, tmp_path: Path) -> Non
     assert record.kind == "faithfulness" and 0 <= record.value("auroc") <= 1
 
 
-def test_archives_and_a_folder_around_are_the_same(tmp_path: Path) -> None:
+def test_a_folder_around_and_a_file_without_a_folder_are_the_same(tmp_path: Path) -> None:
     mib(tmp_path / "around" / "inner")
     (tmp_path / "around" / "inner" / "README.md").write_text("What we did.")
     plain = read_submission(tmp_path / "around" / "inner", TRACK)
     around = read_submission(tmp_path / "around", TRACK)
     assert around.valid and around.parts[0].path == f"inner/{IOI}_{IOI}/importances.json"
-    pack(tmp_path / "around" / "inner", tmp_path / "s.zip")
-    unpacked = open_submission(tmp_path / "s.zip", tmp_path / "out", TRACK)
-    assert unpacked.parts == plain.parts
-    contents = {each.content(TRACK) for each in (plain, around, unpacked)}
-    assert len(contents) == 1
     file = tmp_path / "around" / "inner" / f"{IOI}_{IOI}" / "importances.json"
-    alone = open_submission(file, tmp_path / "one", TRACK, name=f"{IOI}_{IOI}.json")
+    (tmp_path / "one").mkdir()
+    shutil.copy(file, tmp_path / "one" / f"{IOI}_{IOI}.json")
+    alone = read_submission(tmp_path / "one", TRACK)
     assert alone.valid and alone.parts == (SubmissionPart(IOI, IOI, f"{IOI}_{IOI}.json", "scores"),)
-    assert {alone.content(TRACK)} == contents
+    assert len({each.content(TRACK) for each in (plain, around, alone)}) == 1
 
 
 @pytest.mark.parametrize("form", ["importances", "circuits"])
@@ -273,13 +270,14 @@ def test_pickles_are_not_run(tmp_path: Path) -> None:
     said = told(read_submission(tmp_path / "s", TRACK))
     assert "not a PyTorch archive" in said[f"{IOI}_{IOI}/a.pt"]
     assert "refused: its pickle calls" in said[f"{IOI}_{IOI}/b.pt"]
-    bundle = open_submission(folder / "a.pt", tmp_path / "out", TRACK)
-    assert "bare pickles are refused" in told(bundle)["."]
     assert not (tmp_path / "ran").exists()
 
 
 def test_too_much_and_nothing(tmp_path: Path) -> None:
     assert "no such folder" in told(read_submission(tmp_path / "none", TRACK))["."]
+    (tmp_path / "s.zip").write_bytes(b"PK")
+    assert "a file, not a folder" in told(read_submission(tmp_path / "s.zip", TRACK))["."]
+    (tmp_path / "s.zip").unlink()
     assert "holds nothing to evaluate" in told(read_submission(tmp_path, TRACK))["."]
     few = TRACK.model_copy(update={"upload": UploadLimits(files=1)})
     mib(tmp_path, "circuits")
@@ -288,13 +286,29 @@ def test_too_much_and_nothing(tmp_path: Path) -> None:
     assert "takes no submissions of circuits" in told(read_submission(tmp_path, no_circuits))["."]
 
 
-def test_mistakes_of_an_archive_stand_beside_those_of_its_files(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "s.zip", "w") as archive:
-        archive.writestr(f"{IOI}_{IOI}/a.json", "{")
-        archive.writestr("../out.json", "{}")
-        archive.writestr("<b>_c/d.json", "{}")
-    said = told(open_submission(tmp_path / "s.zip", tmp_path / "out", TRACK))
-    assert said.keys() == {f"{IOI}_{IOI}/a.json", "../out.json", "<b>_c/d.json"}
+def test_links_and_devices_are_not_opened(tmp_path: Path) -> None:
+    folder = mib(tmp_path / "s") / f"{IOI}_{IOI}"
+    os.mkfifo(folder / "pipe.json")
+    (folder / "passwd.json").symlink_to("/etc/passwd")
+    (tmp_path / "s" / "inside").symlink_to(folder)
+    problems = read_submission(tmp_path / "s", TRACK).problems
+    said = {(problem.path, problem.message.split(";")[0]) for problem in problems}
+    assert said >= {
+        (f"{IOI}_{IOI}/pipe.json", "is no regular file."),
+        (f"{IOI}_{IOI}/passwd.json", "a link that leads out of the submission"),
+        ("inside", "a link to a folder"),
+    }
+
+
+def test_archives_are_not_unpacked(tmp_path: Path) -> None:
+    folder = tmp_path / f"{IOI}_{IOI}"
+    folder.mkdir()
+    for name in ("a.zip", "b.pt"):
+        with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("archive/data.pkl", bytes(10**6))
+    said = told(read_submission(tmp_path, TRACK))
+    assert "is no file of scores or of circuits" in said[f"{IOI}_{IOI}/a.zip"]
+    assert "compressed records" in said[f"{IOI}_{IOI}/b.pt"]
 
 
 # Variables
@@ -351,8 +365,6 @@ def test_the_command_lists_all(tmp_path: Path, capsys: pytest.CaptureFixture[str
     mib(tmp_path / "s")
     code, out, _ = run(str(tmp_path / "s"))
     assert not code and f"scores on {IOI} with {IOI}: {IOI}_{IOI}/importances.json" in out
-    pack(tmp_path / "s", tmp_path / "s.zip")
-    assert not run(str(tmp_path / "s.zip"))[0]
     (tmp_path / "s" / "a_b").mkdir()
     (tmp_path / "s" / "evil.py").write_text("")
     code, _, err = run(str(tmp_path / "s"))

@@ -28,11 +28,12 @@ from mechassay.discovery.job import CircuitsJob
 from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.gym import load_gym_task
 from mechassay.interventions.site import ModelShape
-from mechassay.leaderboard import BoardsFolder, StoredBoards, board_rules
+from mechassay.leaderboard import BoardsFolder, StoredBoards
 from mechassay.leaderboard.cells import BoardCell, read_cells
 from mechassay.leaderboard.evaluate import PrivateSeed, evaluate, jobs_of
 from mechassay.leaderboard.plans import made_on_board
 from mechassay.leaderboard.recomputation import compare_records, drawn_cells, recompute_made
+from mechassay.leaderboard.rules import board_rules
 from mechassay.leaderboard.submission import open_submission, read_submission
 from mechassay.leaderboard.track import (
     LARGEST,

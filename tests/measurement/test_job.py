@@ -17,7 +17,8 @@ from mechassay.results.records import Record
 from mechassay.runs.execute import run
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import Bench, command_line
-from mechassay.saes import random_sae, save_sae
+from mechassay.saes import save_sae
+from mechassay.saes.feature_matching import random_sae
 from mechassay.truth.ground_truth import load_truth
 from mechassay.utils.display import SILENT
 from mechassay.utils.files import path_hash

@@ -9,7 +9,7 @@ import pytest
 
 import mechassay as ma
 from mechassay.errors import BadUsage, UnknownName
-from mechassay.measurement import GAUGES, Inputs, list_gauges, load_gauge, measure, null_table
+from mechassay.measurement import GAUGES, Inputs, measure, null_table
 from mechassay.measurement.catalogue import (
     CRITERIA,
     RUBRIC,
@@ -21,9 +21,9 @@ from mechassay.measurement.catalogue import (
     page_metric,
     quantity,
 )
-from mechassay.measurement.gauges import all_gauges
+from mechassay.measurement.gauges import all_gauges, list_gauges
 from mechassay.measurement.measurement import ALL, Measurement, Scenario, simulate
-from mechassay.measurement.metric import NEEDS, missing_inputs
+from mechassay.measurement.metric import NEEDS, load_gauge, missing_inputs
 from mechassay.results.records import Spec, provenance
 from mechassay.testing import check_record
 

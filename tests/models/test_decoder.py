@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from helpers.hooks_reference import exact_precision
 from helpers.models import USUAL, families
 from mechassay.models.families import decode
 from mechassay.models.forward import forward, trace
-from mechassay.models.hooks_reference import exact_precision
 from mechassay.models.model import Model, make_model, sum_of_writers
 from mechassay.prompts.batch import Batch
 from mechassay.testing.tiny import Subject, build, subject

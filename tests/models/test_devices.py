@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import mechassay as ma
+from helpers.tiny_models import write_attn_only
 from mechassay.circuits import evaluate
 from mechassay.errors import BadFile, BadUsage, SelfCheckFailed, UnsupportedModel
 from mechassay.features import DAS
@@ -22,7 +23,7 @@ from mechassay.models.devices import check_copies, main_device, read_device_map
 from mechassay.models.model import weights_hash
 from mechassay.models.stored_weights import StoredWeight
 from mechassay.prompts.interchange_batch import InterchangeBatch
-from mechassay.testing.tiny import build, token_pairs, write_attn_only
+from mechassay.testing.tiny import build, token_pairs
 from mechassay.utils.display import SILENT
 
 accelerate = pytest.importorskip("accelerate", minversion="1.6")

@@ -19,15 +19,16 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from helpers.hooks import on_mlp_input
+from helpers.hooks_reference import ReferenceModel, exact_precision
 from helpers.models import USUAL, families
+from helpers.tiny_models import write_attn_only
 from mechassay.circuits.methods.attribution import tapped_forward
 from mechassay.errors import BadPairs, UnknownName
 from mechassay.models.decoder import Context
 from mechassay.models.forward import LayerTrace, Place, continued, forward, trace
-from mechassay.models.hooks_reference import ReferenceModel, exact_precision
 from mechassay.models.model import Model, load_model, make_model
 from mechassay.prompts.pairs import Pair, filled
-from mechassay.testing.tiny import Subject, build, subject, write_attn_only
+from mechassay.testing.tiny import Subject, build, subject
 
 PLACES: tuple[Place, ...] = get_args(Place)
 EDITED = 1

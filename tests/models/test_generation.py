@@ -14,7 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from helpers.hooks_reference import exact_precision
 from helpers.models import families
+from helpers.tiny_models import write_attn_only
 from mechassay.errors import BadUsage
 from mechassay.models import generation as continuations
 from mechassay.models.decoder import Decoder
@@ -27,9 +29,8 @@ from mechassay.models.generation import (
     tree_context,
     until_end,
 )
-from mechassay.models.hooks_reference import exact_precision
 from mechassay.models.model import Model, load_model, make_model
-from mechassay.testing.tiny import VOCABULARY, build, write_attn_only
+from mechassay.testing.tiny import VOCABULARY, build
 
 
 @pytest.fixture(scope="module", params=[*families(), "attn-only"])

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from helpers.hooks_reference import ReferenceModel, exact_precision
 from mechassay.circuits import EAP, NAP, EAPIGInputs, Random, ablate, evaluate
 from mechassay.circuits.circuit import Circuit
 from mechassay.errors import BadUsage, GraphMismatch, UnknownName
@@ -29,7 +30,6 @@ from mechassay.models.gradients import (
     masked_readout,
     with_rules,
 )
-from mechassay.models.hooks_reference import ReferenceModel, exact_precision
 from mechassay.models.objectives import LogitDiff
 from mechassay.testing.tiny import Subject, subject
 from mechassay.utils.display import SILENT

@@ -26,6 +26,7 @@ from transformers import PreTrainedTokenizerFast
 
 import mechassay as ma
 from helpers.models import USUAL, families
+from helpers.tiny_models import with_words, write_attn_only
 from mechassay.circuits import EdgeScores
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.evaluation.faithfulness import evaluate
@@ -44,13 +45,7 @@ from mechassay.prompts.interchange_batch import InterchangeBatch
 from mechassay.prompts.interchanges import InterchangePair
 from mechassay.prompts.pairs import Pair
 from mechassay.tasks.accuracy import score_prompts
-from mechassay.testing.tiny import (
-    build,
-    subject,
-    token_pairs,
-    with_words,
-    write_attn_only,
-)
+from mechassay.testing.tiny import build, subject, token_pairs
 from mechassay.utils.display import SILENT
 
 

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from helpers.hooks_reference import ReferenceModel, exact_precision
 from helpers.models import families
+from helpers.tiny_models import write_attn_only
 from mechassay.models.decoder import Context
 from mechassay.models.forward import Place, Trace, forward
-from mechassay.models.hooks_reference import ReferenceModel, exact_precision
 from mechassay.models.model import Model, load_model
 from mechassay.models.patched_forward import (
     ENTRIES,
@@ -26,7 +27,7 @@ from mechassay.models.patched_forward import (
     suffix_forward,
 )
 from mechassay.prompts.batch import Batch
-from mechassay.testing.tiny import subject, token_pairs, write_attn_only
+from mechassay.testing.tiny import subject, token_pairs
 
 COLUMNS = 7
 

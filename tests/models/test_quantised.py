@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 
 import mechassay as ma
+from helpers.hooks_reference import ReferenceModel, exact_precision
 from mechassay.errors import (
     BadFile,
     BadUsage,
@@ -26,10 +28,9 @@ from mechassay.models.circuit_compiler import compile_circuit
 from mechassay.models.circuit_forward import run_circuit
 from mechassay.models.forward import Contrast
 from mechassay.models.gradients import masked_readout
-from mechassay.models.hooks_reference import ReferenceModel, exact_precision
 from mechassay.models.stored_weights import StoredWeight
 from mechassay.prompts.batch import Batch
-from mechassay.testing.tiny import build, token_pairs
+from mechassay.testing.tiny import VOCABULARY, build, random_model, token_pairs
 from mechassay.utils.display import SILENT
 
 
@@ -47,12 +48,11 @@ def float8(hf: Any) -> Any:
     return hf
 
 
-def four_bits(name: str, folder: Path, **options: Any) -> Any:
-    """A tiny model as bitsandbytes loads it in 4 bits."""
+def four_bits(plain: Any, folder: Path, **options: Any) -> Any:
+    """A model, or the tiny one of that name, as bitsandbytes loads it in 4 bits."""
     pytest.importorskip("bitsandbytes")
-    import transformers
 
-    build(name).save_pretrained(folder)
+    (build(plain) if isinstance(plain, str) else plain).save_pretrained(folder)
     return transformers.AutoModelForCausalLM.from_pretrained(
         folder,
         dtype=torch.float32,
@@ -169,7 +169,6 @@ def test_one_layer_at_a_time_has_values(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_saved_folder_loads_in_its_own_type(tmp_path: Path) -> None:
     pytest.importorskip("torchao")
-    import transformers
     from torchao.quantization import Int8WeightOnlyConfig
 
     build("llama", torch.bfloat16).save_pretrained(tmp_path / "plain")
@@ -222,12 +221,19 @@ def test_a_layer_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -
         ma.load_model(int8(build("llama")))
 
 
+@pytest.mark.parametrize("repacks", [False, True], ids=["other CPUs", "AVX-512 BF16"])
 @pytest.mark.parametrize("name", ["gpt2", "llama", "neox"])
-def test_four_bits_are_their_dequantised_self(name: str, tmp_path: Path) -> None:
-    """GPT-2's weights are turned round: its modules were [in, out]."""
+def test_four_bits_are_their_dequantised_self(name: str, repacks: bool, tmp_path: Path) -> None:
+    """GPT-2's weights are turned round: its modules were [in, out]. All layers are narrower than a
+    block of 64 numbers.
+    """
     hf = four_bits(name, tmp_path)
     from bitsandbytes.functional import dequantize_4bit
+    from bitsandbytes.nn import Linear4bit
 
+    for module in hf.modules():
+        if isinstance(module, Linear4bit):
+            module.support_avx512bf16_for_cpu = repacks
     model, dense = ma.load_model(hf), build(name)
     n_quantised = 0
     for path, parameter in hf.named_parameters():
@@ -243,6 +249,68 @@ def test_four_bits_are_their_dequantised_self(name: str, tmp_path: Path) -> None
     for method in (ma.circuits.EAP(), ma.circuits.EAPIGInputs(steps=3)):
         ours, theirs = (method.score(x, batch, progress=SILENT).values for x in (model, plain))
         torch.testing.assert_close(ours, theirs, equal_nan=True)
+
+
+@pytest.mark.parametrize("repacked", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"bnb_4bit_use_double_quant": True}, {"bnb_4bit_quant_type": "fp4"}],
+    ids=["nf4", "nested", "fp4"],
+)
+def test_four_bits_are_read_in_both_layouts(
+    options: dict[str, Any], repacked: bool, tmp_path: Path
+) -> None:
+    """Before and after a forward pass on a CPU where bitsandbytes repacks weights: the numbers are
+    those of the dequantised weights, whose scales packing rounds to bfloat16.
+    """
+    bnb = pytest.importorskip("bitsandbytes.functional")
+    from bitsandbytes.nn import Linear4bit
+
+    # Packing takes widths that are multiples of a block of 64 numbers.
+    dense = random_model(
+        transformers.LlamaConfig(
+            hidden_size=128,
+            intermediate_size=192,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            vocab_size=VOCABULARY,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+    )
+    hf = four_bits(dense, tmp_path, **options)
+    modules = {path: x for path, x in hf.named_modules() if isinstance(x, Linear4bit)}
+    assert len(modules) == 14
+    for path, module in modules.items():
+        state = copy.deepcopy(module.weight.quant_state)
+        if repacked:
+            scales = state.absmax
+            if state.nested:
+                scales = bnb.dequantize_blockwise(scales, state.state2) + state.offset
+            state.absmax, state.nested = scales.bfloat16().float(), False
+        values = bnb.dequantize_4bit(module.weight.data.clone(), state)
+        dense.get_submodule(path).weight.data.copy_(values)
+        if repacked:
+            # What a module's forward pass does where the CPU has AVX-512 BF16.
+            module.weight.data, _ = bnb._convert_weight_packed_for_cpu(
+                module.weight.data, module.weight.quant_state
+            )
+        module.support_avx512bf16_for_cpu = True
+    model, plain = ma.load_model(hf), ma.load_model(dense)
+    batch = token_pairs()
+    ours, theirs = (
+        ma.circuits.EAP().score(x, batch, progress=SILENT).values for x in (model, plain)
+    )
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
+    with torch.no_grad():
+        logits = [x(batch.clean).logits for x in (hf, dense)]
+    # Packed kernels, which round to bfloat16, differ by more than 0.01.
+    torch.testing.assert_close(*logits, rtol=0, atol=1e-3)
+    again = ma.circuits.EAP().score(model, batch, progress=SILENT).values
+    torch.testing.assert_close(again, ours, rtol=0, atol=0, equal_nan=True)
+    anew = ma.circuits.EAP().score(ma.load_model(hf), batch, progress=SILENT).values
+    torch.testing.assert_close(anew, ours, rtol=0, atol=0, equal_nan=True)
 
 
 def test_bitsandbytes_that_rounds_activations_is_refused(tmp_path: Path) -> None:

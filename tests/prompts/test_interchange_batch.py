@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +14,11 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizer, PreTrainedTokenizerFast
 
-from helpers.pairs import as_csv, jsonl, write
 from mechassay.errors import BadFile, BadPairs, BadUsage, UnknownName
 from mechassay.prompts.batch import NO_TOKEN, Batch
 from mechassay.prompts.interchange_batch import InterchangeBatch
-from mechassay.prompts.interchanges import JOINED, NO_LABEL, InterchangePair
-from mechassay.prompts.pairs import ABSENT, Example, Examples, Pair, Pairs, Prompt, filled
-from mechassay.tasks.ravel import ATTRIBUTE, CITY, TEMPLATE, WIKIPEDIA, Ravel
+from mechassay.prompts.interchanges import InterchangePair
+from mechassay.prompts.pairs import Pair, Pairs, filled
 
 N = NO_TOKEN
 
@@ -183,7 +179,7 @@ def test_a_batch_prints_as_one_line() -> None:
         "InterchangeBatch(n=2, base='3 to 5', source='1 to 4', label='1 to 3',"
         " columns=('last', 'x', 'first'), device='cpu')"
     )
-    html = replace(two(), kinds=("a", "a"), dropped={"<why>": 2})._repr_html_()
+    html = replace(two(), kinds=("a", "a"), alignment={"<why>": 2})._repr_html_()
     assert "2 interchanges" in html and "2 a" in html and "2 &lt;why&gt;" in html
 
 
@@ -296,15 +292,11 @@ def test_each_token_of_a_label_is_predicted_where_the_formula_says(rows: dict[st
 def test_files_hold_all_of_a_batch(tmp_path_factory: Any, rows: dict[str, Any]) -> None:
     path = tmp_path_factory.mktemp("saved") / "batch.jsonl"
     batch = InterchangeBatch.from_tokens(**rows)
-    batch = replace(batch, dropped={"why": 2}, alignment={"cut": 1}, absent={"y": "No y."})
+    batch = replace(batch, alignment={"cut": 1}, absent={"y": "No y."})
     for each in (batch, batch.teacher_forced()):
         read = InterchangeBatch.load(each.save(path))
         assert rows_of(read) == rows_of(batch) and read.content_hash == batch.content_hash
-        assert (read.dropped, read.alignment, read.absent) == (
-            batch.dropped,
-            batch.alignment,
-            batch.absent,
-        )
+        assert (read.alignment, read.absent) == (batch.alignment, batch.absent)
 
 
 def test_files_that_are_truncated_foreign_or_changed_are_refused(tmp_path: Path) -> None:
@@ -574,162 +566,3 @@ def test_batches_of_pairs_are_interchanges_too() -> None:
     assert batch.columns["last"][0].tolist() == [1, 1]
     with pytest.raises(BadPairs, match="Pair 1: its label has no tokens"):
         InterchangeBatch.from_batch(Batch.from_tokens([[1], [2]], [[1], [2]], [3, 4], [[5], []]))
-
-
-# --- examples -------------------------------------------------------------------------------------
-
-
-def some_examples() -> Examples:
-    def example(id: str, kinds: dict[str, Prompt], **changes: Any) -> Example:
-        return Example(id, filled("{a}+3=", {"a": "2"}, ("5",)), kinds, **changes)
-
-    first, second = filled("{a}+3=", {"a": "41"}, ("44",)), filled("1+{a}=", {"a": "8"}, ("9",))
-    made = [
-        example("e", {"one": first, "two": second}, group="g"),
-        example("f", {"one": first}, unread={"two": "a hole in the row"}),
-        example("g", {"two": replace(second, answers=("x",))}),
-        example("h", {"one": replace(first, answers=())}),
-    ]
-    return Examples(made, {"unreadable": 3})
-
-
-def test_examples_give_a_row_for_every_kind() -> None:
-    batch = InterchangeBatch.from_examples(some_examples(), tokenizer())
-    assert batch.ids == ("e/one", "e/two", "f/one")
-    assert batch.groups == ("g", "g", "f") and batch.kinds == ("one", "two", "one")
-    assert words_of(batch, 1) == ([*"2+3="], [*"1+8="], ["9"], ["5"])
-    assert dict(batch.dropped) == {
-        "unreadable": 3,
-        "a hole in the row": 1,
-        ABSENT: 2,
-        "a word unknown to the tokenizer": 1,
-        NO_LABEL: 1,
-    }
-    assert batch.column("a")[1].tolist() == [1, 2 + 1, 1], "sources of 5, 4 and 5 tokens"
-    only = InterchangeBatch.from_examples(some_examples(), tokenizer(), kinds=["two"])
-    assert only.ids == ("e/two",)
-    with pytest.raises(UnknownName, match="Unknown kind 'tow'. Did you mean 'two'"):
-        InterchangeBatch.from_examples(some_examples(), tokenizer(), kinds=["tow"])
-    left = "1 a word unknown to the tokenizer, 1 no label, 2 no such counterfactual, 3 unread"
-    with pytest.raises(BadPairs, match=f"of 2 examples is left; dropped: {left}."):
-        InterchangeBatch.from_examples(Examples(some_examples()[2:], {"unread": 3}), tokenizer())
-
-
-def test_labels_that_join_a_prompt_are_counted() -> None:
-    base, other = Prompt("2+5= ", ("7",)), Prompt("1+1=", ("2",))
-    joined = Example("j", base, {"one": replace(other, text="1+1= ")})
-    unlike = Example("u", base, {"one": other})
-    batch = InterchangeBatch.from_examples([joined, unlike], tokenizer())
-    assert batch.ids == ("j/one",) and dict(batch.dropped) == {JOINED: 1}
-
-
-def test_ravel_of_a_tokenizer_whose_lengths_differ() -> None:
-    """Every kind of counterfactual, letter by letter: no two cities are of one length."""
-    letters = {chr(i): i for i in range(32, 600)} | {"[UNK]": 0}
-    made = Tokenizer(models.WordLevel(letters, unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.Split("", behavior="isolated")  # pyright: ignore[reportAttributeAccessIssue]
-    spell = PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]")
-    examples = Ravel().examples("test", limit=30)
-    batch = InterchangeBatch.from_examples(examples, spell)
-    assert set(batch.kinds) == {CITY, ATTRIBUTE, WIKIPEDIA, TEMPLATE}
-    assert len(batch) + sum(batch.dropped.values()) == 4 * 30 and len(batch) > 100
-    assert set(batch.dropped) <= {"a word unknown to the tokenizer"}
-    assert bool((batch.base_lengths != batch.source_lengths).any())
-    by_id = {f"{e.id}/{kind}": (e, kind) for e in examples for kind in e.counterfactuals}
-    first, last = (batch.column(f"entity.{end}") for end in ("first", "last"))
-    for row, (id, said) in enumerate(zip(batch.ids, rows_of(batch), strict=True)):
-        example, kind = by_id[id]
-        pair = example.pair(kind)
-        texts = [
-            "".join(map(chr, said[what])) for what in ("base", "source", "label", "base_label")
-        ]
-        label = (*pair.counterfactual_answers, *pair.foils)[0]
-        assert texts == [pair.clean, pair.counterfactual, label, pair.answers[0]]
-        assert batch.groups[row] == example.group
-        places = [(int(first[s][row]), int(last[s][row]) + 1) for s in (0, 1)]
-        for table, (begin, end), prompt in (
-            (batch.base, places[0], example.prompt),
-            (batch.source, places[1], example.counterfactuals[kind]),
-        ):
-            assert "".join(map(chr, table[row, begin:end].tolist())) == prompt.part("entity")
-
-
-# --- files ----------------------------------------------------------------------------------------
-
-ROWS: list[dict[str, Any]] = [
-    {"base": "2+3=", "source": "1+41=", "label": "42", "base_label": "5", "a": "2"},
-    {
-        **{"base": "9+1=", "source": "2+2=", "label": "4", "id": "mine"},
-        **{"group": 7, "kind": "k", "value": -1.5},
-    },
-]
-
-
-def test_files_of_ones_own(tmp_path: Path) -> None:
-    spans = [{"base_spans": {"a": [0, 1]}, "source_spans": {"a": [2, 4]}}, {}]
-    rows = [{**row, **more} for row, more in zip(ROWS, spans, strict=True)]
-    spans[1] = {"base_spans": {"a": [0, 1]}, "source_spans": {"a": [0, 1]}}
-    full = [{**row, **more} for row, more in zip(ROWS, spans, strict=True)]
-    cells = [
-        {k: json.dumps(v) if isinstance(v, dict) else str(v) for k, v in row.items()}
-        for row in full
-    ]
-    header = list(dict.fromkeys(name for row in full for name in row))
-    for name, text in (
-        ("my.jsonl", jsonl(full)),
-        ("my.json", json.dumps(full)),
-        ("my.csv", as_csv([{name: row.get(name, "") for name in header} for row in cells])),
-    ):
-        batch = InterchangeBatch.from_file(write(tmp_path, text, name), tokenizer())
-        assert words_of(batch, 0) == ([*"2+3="], [*"1+41="], [*"42"], ["5"])
-        assert words_of(batch, 1) == ([*"9+1="], [*"2+2="], ["4"], [])
-        assert row_of(batch, 0)["columns"]["a.first"] == (0, 2)
-        assert row_of(batch, 0)["columns"]["a"] == (0, 3)
-        assert [row_of(batch, row)["value"] for row in (0, 1)] == [None, -1.5]
-        place = "000002" if name == "my.csv" else "000001"
-        assert batch.ids == (f"my-{place}", "mine")
-        assert batch.groups == (f"my-{place}", "7") and batch.kinds == ("", "k")
-    lacking = InterchangeBatch.from_file(write(tmp_path, jsonl(rows)), tokenizer())
-    with pytest.raises(BadPairs, match="Pair mine: its base has no token 'a', nor have 1 other"):
-        lacking.column("a")
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "said"),
-    [
-        ({"label": None}, BadFile, "row 2: no column 'label' (there are 'base', 'source')"),
-        ({"base": ""}, BadPairs, "row 2: 'base' is empty"),
-        ({"base": 3}, BadFile, "row 2: 'base' must be text (got 3)"),
-        ({"label": ""}, BadPairs, "row 2: 'label' is empty"),
-        ({"label": [""]}, BadPairs, "row 2: 'label' is empty"),
-        ({"label": 4}, BadFile, "row 2: 'label' must be text or a list of texts (got 4)"),
-        ({"label": "x"}, BadPairs, "row 2: a word unknown to the tokenizer (the tokenizer does"),
-        ({"id": "a"}, BadFile, "row 2: an id comes twice ('a', as row 1)"),
-        ({"id": [1]}, BadFile, "row 2: 'id' must be text or a whole number (got [1])"),
-        ({"value": "much"}, BadFile, "row 2: 'value' must be a number (got 'much')"),
-        ({"value": True}, BadFile, "row 2: 'value' must be a number (got True)"),
-        ({"base_spans": {"a": [0, 9]}}, BadFile, "row 2: 'base_spans' must be an object of"),
-    ],
-)
-def test_rows_that_make_no_batch_are_told_with_their_places(
-    tmp_path: Path, changes: dict[str, Any], error: type[Exception], said: str
-) -> None:
-    good = {"base": "2+3=", "source": "1+1=", "label": "2"}
-    bad = {name: x for name, x in {**good, **changes}.items() if x is not None}
-    path = write(tmp_path, jsonl([{**good, "id": "a"}, bad]))
-    with pytest.raises(error, match=re.escape(f"{path}: {said}")) as refused:
-        InterchangeBatch.from_file(path, tokenizer())
-    assert "\n" not in str(refused.value)
-
-
-def test_files_that_are_none(tmp_path: Path) -> None:
-    for name, text, said in (
-        ("my.csv", "base,source\na,b\n", "row 1: no column 'label' \\(there are 'base', 'source'"),
-        ("my.jsonl", "", "there are no rows"),
-        ("my.txt", "x", "files that end in .jsonl, .json, .csv, .tsv"),
-        ("my.csv", 'base,source,label,base_spans\na,b,c,"{"\n', "'base_spans' is not JSON"),
-    ):
-        with pytest.raises(BadFile, match=said):
-            InterchangeBatch.from_file(write(tmp_path, text, name), tokenizer())
-    with pytest.raises(BadFile, match="No such file"):
-        InterchangeBatch.from_file(tmp_path / "none.jsonl", tokenizer())

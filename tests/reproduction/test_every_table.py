@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import transformers
 
+from helpers import tiny_models
 from helpers.models import word_tokenizer, write_small_gpt2
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.graph_files import GraphFile
@@ -134,8 +135,8 @@ def test_tasks_of_mib(column: str, keys: tuple[str, ...], tables: set[str], tmp_
 def test_auroc_of_interpbench(tmp_path: Path) -> None:
     """Of its size, with a circuit of its own."""
     folder, graph = tmp_path / "model", Graph(6, 4)
-    tiny.write_interpbench(folder)
-    tiny.with_words()[1].save_pretrained(folder)
+    tiny_models.write_interpbench(folder)
+    tiny_models.with_words()[1].save_pretrained(folder)
     names = ["input->a0.h1<v>", "a0.h1->a4.h2<k>", "a4.h2->logits", "input->a4.h2<q>"]
     file = GraphFile(graph, 64, circuit=Circuit.from_names(graph, names))
     file.write(folder / "interpbench_graph.json")
@@ -163,7 +164,7 @@ def test_divergences_of_docstring(pairs: str, table: str, tmp_path: Path) -> Non
     """
     shape = published("adversarial").models["attn-only-4l"]
     tokenizer = word_tokenizer(load_task("docstring"), splits=("train", "validation", "test"))
-    tiny.write_attn_only(
+    tiny_models.write_attn_only(
         tmp_path / "model",
         n_layers=shape["layers"],
         n_heads=shape["heads"],

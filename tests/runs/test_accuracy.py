@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 import mechassay as ma
 from helpers.edits import unnoticed
+from helpers.tiny_models import with_words
 from mechassay.models.model import make_model
 from mechassay.results.page import markdown, render
 from mechassay.results.plots import svg
@@ -28,7 +29,6 @@ from mechassay.runs.accuracy import (
 )
 from mechassay.tasks import load_task
 from mechassay.tasks.accuracy import score_prompts
-from mechassay.testing.tiny import with_words
 from mechassay.utils.display import SILENT
 
 

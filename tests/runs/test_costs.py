@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mechassay.models.graph import Graph
 from mechassay.runs import costs
-from mechassay.runs.costs import Cost, CostStep, ModelCost, ModelSize
+from mechassay.runs.costs import Cost, ModelSize, Work
 
 SHAPE = {
     "layers": 2,
@@ -48,37 +50,60 @@ def test_operations_by_hand() -> None:
 
 def _cost(free: int | None) -> Cost:
     size = ModelSize(1_000_000_000, 600_000_000, 400_000_000, Graph(2, 2), 10, 4)
-    steps = (CostStep("load", 0, seconds=60), CostStep("eap", 5e8, seconds=120))
-    return Cost((ModelCost("m", size, 0, steps),), "cpu", 3e8, free)
+    return Cost((Work("m", size, 0.0, 5e8),), "cpu", 3e8, free)
 
 
-def test_the_peak_is_the_largest_step_beside_the_weights() -> None:
+def test_the_peak_is_the_working_set_beside_the_weights() -> None:
     cost = _cost(free=10_000_000_000)
     assert cost.gigabytes == pytest.approx(0.3 + 0.13 + 4 + 0.5)
-    assert cost.minutes == pytest.approx(3)
-    assert cost.line == "fits: needs 4.9 GB of 10.3 GB free, about 3 min"
+    assert cost.cell_seconds == costs.BEGIN + 4e9 / costs.READ == 11
+    assert cost.seconds == costs.START + 11
+    assert cost.line == "fits: needs 4.9 GB of 10.3 GB free, 7.5 to 30 s"
     # What is read in another dtype is held with the file, and then let go.
-    read = replace(cost.models[0], size=replace(cost.models[0].size, file_bytes=2_000_000_000))
-    assert replace(cost, models=(read,)).gigabytes == pytest.approx(0.3 + 0.13 + 4 + 2)
+    read = replace(cost.works[0], size=replace(cost.works[0].size, file_bytes=2_000_000_000))
+    assert replace(cost, works=(read,)).gigabytes == pytest.approx(0.3 + 0.13 + 4 + 2)
     # Models are loaded one after the other.
-    assert replace(cost, models=cost.models * 2).gigabytes == cost.gigabytes
-    assert replace(cost, models=cost.models * 2).minutes == 2 * cost.minutes
+    assert replace(cost, works=cost.works * 2).gigabytes == cost.gigabytes
+    assert replace(cost, works=cost.works * 2).seconds == 26
+    # Two processes share what there is to do.
+    assert replace(cost, works=cost.works * 2, processes=2).seconds == 15
+
+
+def test_operations_are_seconds_at_the_speed_of_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "speed", lambda device, width: 1e9 * width)
+    size = ModelSize(0, 0, 0, Graph(1, 1), 10, 4)
+    assert Work("m", size, 1e10, 0.0).seconds("cpu") == costs.BEGIN + costs.SLOWER
 
 
 def test_what_does_not_fit_and_what_is_not_known() -> None:
     assert not _cost(free=4_000_000_000).fits
     assert _cost(free=4_000_000_000).line.startswith("does not fit: needs 4.9 GB of 4.3 GB free")
     assert _cost(free=None).fits
-    assert _cost(free=None).line == "fits: needs 4.9 GB, about 3 min"
+    assert _cost(free=None).line == "fits: needs 4.9 GB, 7.5 to 30 s"
 
 
 @pytest.mark.parametrize(
-    ("minutes", "text"),
-    [(0.1, "about 1 min"), (89, "about 89 min"), (90, "about 1.5 h"), (6000, "about 100 h")],
+    ("seconds", "text"),
+    [
+        (2, "1 to 4 s"),
+        (40, "20 to 80 s"),
+        (100, "50 to 200 s"),
+        (600, "5 to 20 min"),
+        (3601, "31 to 120 min"),
+        (7200, "1 to 4 h"),
+        (9e5, "125 to 500 h"),
+    ],
 )
-def test_durations_in_words(minutes: float, text: str) -> None:
-    assert costs.duration(minutes) == text
+def test_durations_in_words(seconds: float, text: str) -> None:
+    assert costs.duration(seconds) == text
+
+
+@given(st.floats(0.1, 1e7), st.sampled_from([costs.RANGE, costs.RANGE_MEASURED]))
+def test_a_range_is_no_wider_than_it_says(seconds: float, off: float) -> None:
+    low, _, high, _ = costs.duration(seconds, off).replace(",", "").split()
+    assert float(high) <= off**2 * float(low) * (1 + 1e-9) or float(low) < 1
 
 
 def test_a_product_tells_the_speed() -> None:
     assert 1e8 < costs.speed("cpu") < 1e14
+    assert 1e7 < costs.speed("cpu", 32) < 1e14

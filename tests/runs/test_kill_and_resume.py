@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from helpers.tiny_models import with_words
 from mechassay.circuits import EdgeScores
 from mechassay.circuits.methods.exact_patching import ExactPatching
 from mechassay.cli.main import main
 from mechassay.discovery.job import CircuitsJob
 from mechassay.runs.execute import run
 from mechassay.runs.job import cell_name
-from mechassay.testing.tiny import with_words
 from mechassay.utils.display import SILENT
 from mechassay.utils.files import read_tensors
 

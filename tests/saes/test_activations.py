@@ -25,11 +25,10 @@ from mechassay.saes import (
     Corpus,
     Document,
     StoreSettings,
-    fetch_corpus,
     load_corpus,
     store_activations,
 )
-from mechassay.saes.activations import SPLITS, window_values
+from mechassay.saes.activations import SPLITS, fetch_corpus, window_values
 from mechassay.testing import tiny
 from mechassay.utils.display import SILENT
 

@@ -16,7 +16,7 @@ import torch
 
 from mechassay.errors import BadUsage
 from mechassay.features.sae import SAE
-from mechassay.saes import SAESettings, plant, prefix_of, random_sae
+from mechassay.saes import SAESettings, plant, prefix_of
 from mechassay.saes.feature_matching import (
     above,
     correlations,
@@ -27,6 +27,7 @@ from mechassay.saes.feature_matching import (
     needed_by,
     needed_features,
     paired_correlations,
+    random_sae,
     rows_like,
     symmetric_mean_max,
     unit_rows,

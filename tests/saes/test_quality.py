@@ -20,15 +20,12 @@ from mechassay.saes import (
     ActivationStore,
     SAEQuality,
     StoreSettings,
-    cosine_to,
-    permuted_sae,
-    random_sae,
     sae_quality,
-    seed_agreement,
-    spliced_loss,
     store_activations,
 )
 from mechassay.saes.activations import Windows
+from mechassay.saes.feature_matching import cosine_to, permuted_sae, random_sae, seed_agreement
+from mechassay.saes.quality import spliced_loss
 from mechassay.testing import check_record
 from mechassay.utils.display import SILENT
 

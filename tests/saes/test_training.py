@@ -32,10 +32,10 @@ from mechassay.saes import (
     load_sae,
     provenance_of,
     save_sae,
-    seed_agreement,
     train_sae,
 )
 from mechassay.saes.architectures import ARCHITECTURES, JumpReLULearner, Learner
+from mechassay.saes.feature_matching import seed_agreement
 from mechassay.saes.training import DeadFeatures
 from mechassay.utils.display import SILENT
 

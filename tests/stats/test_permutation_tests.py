@@ -10,6 +10,7 @@ import math
 import numpy as np
 import pytest
 
+from helpers.tiny_models import with_words
 from mechassay.adversarial.pools import Pool, draw_pools, strata_of
 from mechassay.errors import BadUsage
 from mechassay.models.model import Model, make_model
@@ -22,7 +23,6 @@ from mechassay.stats.permutation_tests import (
     worse_labels,
 )
 from mechassay.tasks.ioi import IOI
-from mechassay.testing.tiny import with_words
 
 
 def slow(

@@ -14,15 +14,14 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from helpers.hooks_reference import exact_precision
 from helpers.models import USUAL, families
 from mechassay.errors import BadPairs, BadUsage
 from mechassay.models.forward import trace
-from mechassay.models.hooks_reference import exact_precision
 from mechassay.models.model import Model, make_model
 from mechassay.prompts.pairs import Prompt
-from mechassay.tasks import TASKS, load_task
+from mechassay.tasks import TASKS, accuracy, load_task
 from mechassay.tasks.accuracy import (
-    log_probabilities,
     mib_scores,
     needs_model,
     score_prompts,
@@ -31,6 +30,7 @@ from mechassay.tasks.accuracy import (
 from mechassay.tasks.hub_datasets import PublicTask
 from mechassay.tasks.scoring import LABELLED, NAMED, NUMBERED, VALUED, Scoring
 from mechassay.testing.tiny import FAMILIES, build
+from mechassay.utils.display import SILENT
 
 DIGITS = [str(n) for n in range(10)]
 
@@ -76,6 +76,23 @@ def log_prob(model: Model, prompt: list[int], rest: list[int]) -> float:
         logits = model.hf(torch.tensor([prompt + rest[:end]])).logits[0, -1].double()
         total += float(logits.log_softmax(-1)[token])
     return total
+
+
+def log_probabilities(model: Model, prompts: list[Prompt]) -> list[dict[str, float]]:
+    """Of every answer and choice of each prompt, as `score_prompts` compares them."""
+    questions = accuracy._questions(model, prompts)
+    predicted = accuracy._predictions(model, questions, SILENT)
+    return [
+        {
+            text: accuracy._log_prob(question.tokens, rest, predicted)
+            for text, rest in zip(
+                (*prompt.answers, *prompt.choices),
+                (*question.answers, *question.choices),
+                strict=True,
+            )
+        }
+        for prompt, question in zip(prompts, questions, strict=True)
+    ]
 
 
 def generated(model: Model, prompt: list[int], n: int) -> list[int]:

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 
 from mechassay.errors import BadFile, BadPairs, BadUsage, UnknownName
 from mechassay.prompts.pairs import Prompt, content_hash
-from mechassay.tasks import SPLITS, load_task
+from mechassay.tasks import load_task
 from mechassay.tasks.arc import ARC, KINDS, ARCChallenge, ARCEasy
+from mechassay.tasks.task import SPLITS
 
 DATA = Path(__file__).parent / "data"
 SAMPLE: dict[str, dict[str, list[dict[str, Any]]]] = json.loads(

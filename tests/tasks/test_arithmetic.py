@@ -28,7 +28,7 @@ from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.prompts.batch import Batch
 from mechassay.prompts.pairs import ABSENT, Example, Prompt, content_hash
 from mechassay.prompts.tokenization import LENGTHS, token_position
-from mechassay.tasks import SPLITS, Task, load_task
+from mechassay.tasks import Task, load_task
 from mechassay.tasks.arithmetic import (
     COLUMNS,
     RANDOM,
@@ -40,6 +40,7 @@ from mechassay.tasks.arithmetic import (
     operands_of,
     split_of,
 )
+from mechassay.tasks.task import SPLITS
 
 
 def carried(a: int, b: int, result: int) -> bool:

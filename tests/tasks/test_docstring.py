@@ -18,14 +18,15 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from helpers.tiny_models import quiet_model
 from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.models.model import make_model
 from mechassay.prompts.batch import Batch
 from mechassay.prompts.pairs import Example, Prompt
 from mechassay.prompts.tokenization import token_position
-from mechassay.tasks import SPLITS, load_task
+from mechassay.tasks import load_task
 from mechassay.tasks.docstring import MATCHED, RANDOM, UNMATCHED, Docstring
-from mechassay.testing.tiny import quiet_model
+from mechassay.tasks.task import SPLITS
 
 LISTS: dict[str, dict[str, list[str]]] = json.loads(
     files("mechassay.tasks").joinpath("data/docstring.json").read_text(encoding="utf-8")

@@ -14,9 +14,9 @@ import pytest
 from helpers.pairs import as_csv, everything, jsonl, read, refused, row, write
 from mechassay.errors import BadFile, BadPairs, BadUsage, UnknownName
 from mechassay.prompts.pairs import content_hash
-from mechassay.tasks import SPLITS, load_task
+from mechassay.tasks import load_task
 from mechassay.tasks.load import FileTask
-from mechassay.tasks.task import settings_of
+from mechassay.tasks.task import SPLITS, settings_of
 
 PLACES = {
     "Paris": "Eiffel Tower",

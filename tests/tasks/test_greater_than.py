@@ -23,8 +23,9 @@ from mechassay.models.objectives import ProbDiff
 from mechassay.prompts.batch import Batch
 from mechassay.prompts.pairs import Example, Pair, Prompt, align_pairs
 from mechassay.prompts.tokenization import ALIKE, LENGTHS, Misaligned, token_position
-from mechassay.tasks import SPLITS, load_task
+from mechassay.tasks import load_task
 from mechassay.tasks.greater_than import CENTURIES, MATCHED, UNMATCHED, YEARS, GreaterThan
+from mechassay.tasks.task import SPLITS
 
 NOUNS: dict[str, list[str]] = json.loads(
     files("mechassay.tasks").joinpath("data/greater_than.json").read_text(encoding="utf-8")

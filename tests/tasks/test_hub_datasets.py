@@ -21,11 +21,12 @@ import pytest
 from mechassay.errors import BadFile, BadUsage, MissingExtra
 from mechassay.prompts.pairs import content_hash
 from mechassay.prompts.rows import read_rows
-from mechassay.tasks import SPLITS, load_task
 from mechassay.tasks import hub_datasets as hub
+from mechassay.tasks import load_task
 from mechassay.tasks.hub_datasets import DEADLINE, PublicData, public_rows
 from mechassay.tasks.ioi import IOI
 from mechassay.tasks.load import check_pairs
+from mechassay.tasks.task import SPLITS
 
 OWN = IOI()
 

@@ -29,8 +29,9 @@ from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.prompts.batch import Batch
 from mechassay.prompts.pairs import Example, Prompt, content_hash
 from mechassay.prompts.tokenization import LENGTHS, token_position
-from mechassay.tasks import SPLITS, Task, load_task
+from mechassay.tasks import Task, load_task
 from mechassay.tasks.ioi import ABC, CHANGES, IOI
+from mechassay.tasks.task import SPLITS
 
 PRIVATE = 987
 

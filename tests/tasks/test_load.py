@@ -32,9 +32,9 @@ from mechassay.errors import BadFile, BadPairs, BadUsage, MechassayError, Unknow
 from mechassay.prompts.batch import Batch
 from mechassay.prompts.pairs import ABSENT, Example, Pair, Prompt
 from mechassay.prompts.rows import LONGEST_LINE
-from mechassay.tasks import SPLITS, TASKS, load_task
+from mechassay.tasks import TASKS, load_task
 from mechassay.tasks.load import FileTask, check_pairs, parts_of, places
-from mechassay.tasks.task import Task, split_rng
+from mechassay.tasks.task import SPLITS, Task, split_rng
 from mechassay.testing.checks import check_task
 
 WORDS = ["a", "b", "c", "d", "e", "f", "g", "h"]

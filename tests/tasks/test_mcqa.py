@@ -22,8 +22,9 @@ import mechassay.tasks.multiple_choice
 from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.prompts.pairs import Example, Prompt, content_hash
 from mechassay.prompts.tokenization import LENGTHS
-from mechassay.tasks import SPLITS, load_task
+from mechassay.tasks import load_task
 from mechassay.tasks.multiple_choice import COLORS, KINDS, MCQA, SIZES
+from mechassay.tasks.task import SPLITS
 
 DATA = Path(__file__).parent / "data" / "mcqa.jsonl"
 FILE: dict[str, dict[str, dict[str, list[str]]]] = json.loads(

@@ -22,7 +22,7 @@ from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.prompts.batch import Batch
 from mechassay.prompts.pairs import Example, Prompt, content_hash
 from mechassay.prompts.tokenization import token_position
-from mechassay.tasks import SPLITS, load_task
+from mechassay.tasks import load_task
 from mechassay.tasks.multiple_choice import (
     Format,
     Question,
@@ -36,6 +36,7 @@ from mechassay.tasks.multiple_choice import (
     read_question,
     swap,
 )
+from mechassay.tasks.task import SPLITS
 
 NAMES = [
     "mcqa",

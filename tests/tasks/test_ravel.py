@@ -46,8 +46,9 @@ from mechassay.errors import BadFile, BadPairs, BadUsage, UnknownName
 from mechassay.prompts.batch import Batch
 from mechassay.prompts.pairs import Example, Prompt, align_pairs, content_hash
 from mechassay.prompts.tokenization import ALIKE, LENGTHS, Misaligned, encode, token_position
-from mechassay.tasks import SPLITS, load_task
+from mechassay.tasks import load_task
 from mechassay.tasks.ravel import ATTRIBUTES, Ravel
+from mechassay.tasks.task import SPLITS
 
 PRIVATE = 987
 

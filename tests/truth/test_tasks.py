@@ -18,7 +18,8 @@ from mechassay.errors import BadPairs
 from mechassay.models.graph import Graph
 from mechassay.models.sources import MADE_TRUTHS
 from mechassay.prompts.pairs import Example, Prompt
-from mechassay.tasks import SPLITS, TRUTHS
+from mechassay.tasks import TRUTHS
+from mechassay.tasks.task import SPLITS
 from mechassay.testing.checks import check_task
 from mechassay.truth.tasks import CAUSAL, COUNTS, Causal, CompiledTask, split_of
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from helpers import tiny_models
 from helpers.mib_files import SMALL, rotation
 from mechassay.causal_models.ioi import LogitDifference
 from mechassay.errors import BadFile, BadUsage, GraphMismatch
@@ -70,7 +71,7 @@ def test_a_site_of_another_model_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(BadUsage, match=r"resid\.1@last: mine has 6 numbers .* are of 8\."):
         alignment(shape=ModelShape(Graph(3, 2), 6, 3))
     folder = alignment().save(tmp_path / "carry")
-    model = make_model(*tiny.with_words())
+    model = make_model(*tiny_models.with_words())
     with pytest.raises(GraphMismatch, match="is about mine .3 layers, 2 heads of 4, width 8"):
         VariableAlignment.load(folder, model)
     assert "is about mine" in validate(folder, model=model)[0].message
@@ -80,7 +81,7 @@ def test_a_site_of_another_model_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_fit_that_knows_its_model_says_the_rest(tmp_path: Path) -> None:
-    model = make_model(*tiny.with_words())
+    model = make_model(*tiny_models.with_words())
     fit = FullVector().fit(model, tiny.token_pairs(), [Site(1)])
     made = VariableAlignment.of(fit, "ioi", "subject_token")
     assert (made.model, made.shape, made.method) == (

@@ -23,6 +23,7 @@ from safetensors.torch import save_file
 import mechassay as ma
 from helpers.jobs import SMALL_JOBS
 from helpers.planted import HALF, PlantedIOI, planted_ioi
+from helpers.tiny_models import with_words
 from mechassay.causal_models.ioi import LogitDifference
 from mechassay.causal_models.true_sites import true_sites
 from mechassay.errors import BadFile, BadUsage, UnknownName
@@ -37,7 +38,6 @@ from mechassay.results.records import Record, page_of
 from mechassay.runs.execute import run
 from mechassay.runs.job import Results, command_line, layers_of
 from mechassay.testing.checks import numbers
-from mechassay.testing.tiny import with_words
 from mechassay.utils.display import SILENT
 from mechassay.utils.files import folder_hash, read_tensors
 from mechassay.variables.alignment import VariableAlignment

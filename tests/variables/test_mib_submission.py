@@ -18,6 +18,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from helpers import tiny_models
 from helpers.mib_files import (
     BOARD,
     SMALL,
@@ -377,7 +378,7 @@ def test_an_sae_is_named_by_the_reader(tmp_path: Path) -> None:
 
 
 def test_a_loaded_model_says_how_wide_its_sites_are(tmp_path: Path) -> None:
-    model = make_model(*tiny.with_words())
+    model = make_model(*tiny_models.with_words())
     shape = ModelShape.of(model)
     folder = tmp_path / "ioi_task_LlamaForCausalLM_output_token"
     save_subspace(folder, head(0, 3), trained(shape.d_head, 2))

@@ -220,8 +220,7 @@ def expected_labels(
 ) -> ExpectedLabels:
     """The labels of an interchange of one variable, for each example and kind of counterfactual.
 
-    Rows are named "example/kind", and those of one example are in one group, as in
-    `InterchangeBatch.from_examples`.
+    Rows are named "example/kind", and those of one example are in one group.
 
     Args:
         model: a causal model that reads prompts.

@@ -7,32 +7,24 @@ from typing import TYPE_CHECKING
 from mechassay.utils.registry import lazy_names
 
 if TYPE_CHECKING:
-    from mechassay.claims.claim import Claim, ClaimFile, read_claims
+    from mechassay.claims.claim import Claim, ClaimFile
     from mechassay.claims.comparison import RaterComparison, compare
     from mechassay.claims.document import PagedDocument
     from mechassay.claims.dossier import link
     from mechassay.claims.evidence import (
         EvidenceChecks,
-        NearestPassage,
         QuoteMatch,
         ScoredJudgments,
-        check_evidence,
         find_quote,
-        nearest_passage,
         score_judgments,
     )
-    from mechassay.claims.judgments import Judgment, Judgments, Rater, read_judgments
+    from mechassay.claims.judgments import Judgments, Rater
     from mechassay.claims.rubric import (
         ClaimScore,
         PaperScore,
-        Revision,
         Rubric,
         attainable,
-        claim_score,
-        ladder_tier,
-        load_revision,
         load_rubric,
-        paper_score,
     )
 
 __all__ = [
@@ -40,44 +32,31 @@ __all__ = [
     "ClaimFile",
     "ClaimScore",
     "EvidenceChecks",
-    "Judgment",
     "Judgments",
-    "NearestPassage",
     "PagedDocument",
     "PaperScore",
     "QuoteMatch",
     "Rater",
     "RaterComparison",
-    "Revision",
     "Rubric",
     "ScoredJudgments",
     "attainable",
-    "check_evidence",
-    "claim_score",
     "compare",
     "find_quote",
-    "ladder_tier",
     "link",
-    "load_revision",
     "load_rubric",
-    "nearest_passage",
-    "paper_score",
-    "read_claims",
-    "read_judgments",
     "score_judgments",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "claim": "Claim ClaimFile read_claims",
+        "claim": "Claim ClaimFile",
         "comparison": "RaterComparison compare",
         "document": "PagedDocument",
         "dossier": "link",
-        "evidence": "EvidenceChecks NearestPassage QuoteMatch ScoredJudgments check_evidence"
-        " find_quote nearest_passage score_judgments",
-        "judgments": "Judgment Judgments Rater read_judgments",
-        "rubric": "ClaimScore PaperScore Revision Rubric attainable claim_score ladder_tier"
-        " load_revision load_rubric paper_score",
+        "evidence": "EvidenceChecks QuoteMatch ScoredJudgments find_quote score_judgments",
+        "judgments": "Judgments Rater",
+        "rubric": "ClaimScore PaperScore Rubric attainable load_rubric",
     },
 )

@@ -1,10 +1,8 @@
 """Rubrics and scores: criteria in dimensions, and the rules that make scores of statuses.
 
 Rubrics are data (`claims/data`). `mv-27@1` has the 27 criteria and the rules of Tower (2026);
-its sentences are ours. `mv-36@1` holds codes, names, statuses and the ladder of the revision
-with 36 criteria (Tower et al. 2026), and which criterion of `mv-27@1` asks the same. One code
-may mean two things in two rubrics: what is stored always names its rubric. Scores are pure
-functions of statuses:
+its sentences are ours. A code may mean something else in another rubric: what is stored always
+names its rubric. Scores are pure functions of statuses:
 
     s_d     level 0 to 3 of a dimension: the highest whose conjuncts are all met
     CVS     10 Σ w_d s_d / Σ 3 w_d                                    (Tower 2026, section 3.4)
@@ -42,7 +40,6 @@ from mechassay.utils.display import OneLine
 
 RUBRIC = "mv-27@1"
 RUBRICS = (RUBRIC,)
-REVISION = "mv-36@1"
 DECLARED, NEEDS = "declared", "needs"
 """Tests that read no record: of what a claim says of itself, and of other criteria."""
 
@@ -278,45 +275,6 @@ class Rubric(Stored):
         return tuple(pitfall.text for pitfall in self.pitfalls if code in pitfall.about)
 
 
-class Rung(Stored):
-    """A tier of a ladder and what it needs beside all below it; "E2 | E4" is either."""
-
-    name: str
-    needs: tuple[str, ...]
-
-
-class Counterpart(Stored):
-    """The criterion of another rubric that asks the same, or nearly so."""
-
-    criterion: str = Field(alias="is")
-    how: Literal["same", "near"]
-
-
-class Revision(Stored):
-    """A rubric of which codes, names, statuses and the ladder are known.
-
-    Attributes:
-        established, excluded: statuses that meet a need of a rung, and that it leaves out.
-        mapping: of each other rubric, the counterpart of each code there.
-    """
-
-    id: str
-    version: int
-    name: str
-    source: str
-    statuses: dict[str, str]
-    established: tuple[str, ...]
-    excluded: tuple[str, ...]
-    criteria: dict[str, str]
-    ladder: tuple[Rung, ...]
-    mapping: dict[str, dict[str, Counterpart]]
-
-    @property
-    def key(self) -> str:
-        """Its id and version."""
-        return f"{self.id}@{self.version}"
-
-
 def load_rubric(name: str = RUBRIC) -> Rubric:
     """A rubric by its id, with or without the version: "mv-27@1", "mv-27".
 
@@ -329,25 +287,9 @@ def load_rubric(name: str = RUBRIC) -> Rubric:
     return _rubric(key)
 
 
-def load_revision(name: str = REVISION) -> Revision:
-    """The revision with 36 criteria.
-
-    Raises:
-        UnknownName: there is none of that name.
-    """
-    if name not in (REVISION, REVISION.partition("@")[0]):
-        raise UnknownName("revision of a rubric", name, (REVISION,))
-    return _revision()
-
-
 @cache
 def _rubric(key: str) -> Rubric:
     return Rubric.model_validate(_data(key))
-
-
-@cache
-def _revision() -> Revision:
-    return Revision.model_validate(_data(REVISION))
 
 
 def _data(key: str) -> Any:
@@ -596,34 +538,3 @@ def paper_score(scores: Mapping[str, ClaimScore], system: str, why: str = "") ->
         len(scores),
         len(scores) - len(known),
     )
-
-
-# The ladder of the revision
-
-
-def ladder_tier(revision: Revision, statuses: Mapping[str, str]) -> str:
-    """The highest rung whose needs, and those of all rungs below, are established.
-
-    "" if not even the first is. A need whose status is excluded (N/A) is left out.
-
-    Raises:
-        UnknownName: a status that the revision does not have.
-        BadUsage: a criterion has no status.
-    """
-    for code, status in statuses.items():
-        one_of(f"status of {code}", status, tuple(revision.statuses))
-    reached = ""
-    for rung in revision.ladder:
-        if not all(_established(revision, need, statuses) for need in rung.needs):
-            break
-        reached = rung.name
-    return reached
-
-
-def _established(revision: Revision, need: str, statuses: Mapping[str, str]) -> bool:
-    codes: Sequence[str] = need.split(" | ")
-    if missing := [code for code in codes if code not in statuses]:
-        raise BadUsage(f"Every criterion of {revision.key} has a status; {missing[0]} has none.")
-    own = [statuses[code] for code in codes]
-    left = [status for status in own if status not in revision.excluded]
-    return not left or any(status in revision.established for status in left)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from mechassay.results.sections import failed_checks
 from mechassay.runs import COSTS
 from mechassay.runs.execute import Executor, Here, Processes, Ray, batches_of, done, prepare
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.job import Bench, Interrupted, Results, default_folder, job_of
+from mechassay.runs.job import Bench, Cell, Interrupted, Results, default_folder, job_of
 from mechassay.utils.display import counted
 
 
@@ -59,7 +60,8 @@ def execute(
         typer.echo(f"{output}: {batches} to do: mechassay run-cells {output} --part 1/{n}")
         return
     if here:
-        say_cost(job, bench, workers)
+        measured = print_cost(job, bench, workers)
+        executor = Here(measured) if isinstance(executor, Here) else executor
     try:
         results = done(job, bench, executor)
     except Interrupted as stopped:
@@ -69,17 +71,38 @@ def execute(
     finish(job, results)
 
 
-def say_cost(job: Any, bench: Bench, n_processes: int = 1) -> None:
-    """What the cells that are left will take, in one line; nothing where that is not known."""
+def print_cost(job: Any, bench: Bench, n_processes: int = 1) -> Callable[[Cell, float], None]:
+    """Print what the cells that are left take, in one line; nothing if that is not known.
+
+    Returns:
+        What takes the seconds of the first cell, and prints what the others take by these.
+    """
     left = [cell for batch in batches_of(job, bench.folder) for cell in batch]
     if not left or job.kind not in COSTS:
-        return
+        return lambda *_: None
+    cost_of = COSTS.load(job.kind)
     try:
-        line = replace(COSTS.load(job.kind)(job, left, bench.device), processes=n_processes).line
+        cost = replace(cost_of(job, left, bench.device), processes=n_processes)
     except MechassayError as error:
         # What is wrong is for the cells to say; those of other models may be done.
-        line = f"not known before it is run: {first_line(error)}"
-    typer.echo(f"plan: {line}", err=True)
+        typer.echo(f"plan: not known before it is run: {first_line(error)}", err=True)
+        return lambda *_: None
+    typer.echo(f"plan: {cost.line}", err=True)
+    corrected = False
+
+    def measured(cell: Cell, seconds: float) -> None:
+        nonlocal corrected
+        if corrected or len(left) == 1:
+            return
+        from mechassay.runs.costs import RANGE_MEASURED, duration
+
+        corrected = True
+        once = cost_of(job, [cell], bench.device).cell_seconds
+        rest = seconds * max(0.0, cost.cell_seconds / once - 1)
+        others = counted(len(left) - 1, "other cell")
+        typer.echo(f"plan: {others}: {duration(rest, RANGE_MEASURED)}", err=True)
+
+    return measured
 
 
 def finish(job: Any, results: Results) -> None:

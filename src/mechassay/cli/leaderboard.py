@@ -64,8 +64,7 @@ SourceArgument = Annotated[
     str,
     typer.Argument(
         metavar="SUBMISSION",
-        help="Folder, archive (.zip, .tar, .tar.gz), one file of data, or"
-        " hub:OWNER/NAME[@REVISION].",
+        help="Folder, or hub:OWNER/NAME[@REVISION].",
     ),
 ]
 TrackOption = Annotated[
@@ -188,8 +187,12 @@ def build(
         list[Path] | None,
         typer.Option("--reported", help="Results of MIB's board (.json), as reported."),
     ] = None,
-    exchange: Annotated[
-        bool, typer.Option("--exchange", help="Write the formats of other boards too.")
+    mib_results: Annotated[
+        bool,
+        typer.Option(
+            "--mib-results",
+            help="Also write results of MIB's circuit board to OUTPUT/mib, one .json per row.",
+        ),
     ] = False,
     artefacts: Annotated[
         bool,
@@ -199,8 +202,8 @@ def build(
     ] = True,
 ) -> None:
     """Make the boards of all runs in a folder: pages that need no server, JSON and CSV."""
-    from mechassay.leaderboard.exchange import read_mib_results, write_exchange
     from mechassay.leaderboard.folder import BoardsFolder
+    from mechassay.leaderboard.mib_results import read_mib_results, write_mib_results
 
     numbers = [cell for path in reported or () for cell in read_mib_results(path)]
     boards = BoardsFolder.of(runs, output, numbers)
@@ -213,11 +216,10 @@ def build(
     for name, board in boards.boards.items():
         cells = counted(len(board.cells), "cell")
         typer.echo(f"{name}: {counted(len(board.rows()), 'row')}, {cells}")
-        if exchange:
-            written = write_exchange(board, output / "exchange" / name, runs)
-            n = sum(map(len, written.files.values()))
-            left = counted(written.left_out, "undefined number")
-            typer.echo(f"  {counted(n, 'file')} for others; {left} left out")
+    if mib_results:
+        circuits = boards.boards.get("circuits")
+        written = write_mib_results(circuits, runs, output / "mib") if circuits else ()
+        typer.echo(f"MIB results: {counted(len(written), 'file')} in {output / 'mib'}")
     typer.echo(f"Written: {page}")
 
 

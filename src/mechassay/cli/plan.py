@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mechassay.cli.command import PLANNED
-from mechassay.cli.output import say, show
+from mechassay.cli.output import say
 from mechassay.errors import UnknownName
 from mechassay.runs import COSTS
 
@@ -38,18 +38,18 @@ def plan_command(app_for: Callable[[list[str]], typer.Typer]) -> Callable[..., N
     ) -> None:
         words = [command, *context.args]
         _check_planned(words)
-        costs: list[tuple[Any, Cost]] = []
+        costs: list[Cost] = []
 
         def planned(job: Any, device: str) -> None:
-            costs.append((job, COSTS.load(job.kind)(job, job.cells(), device)))
+            costs.append(COSTS.load(job.kind)(job, job.cells(), device))
 
         token = PLANNED.set(planned)
         try:
             app_for(words)(words, standalone_mode=False)
         finally:
             PLANNED.reset(token)
-        for job, cost in costs:
-            _write(job, cost, json)
+        for cost in costs:
+            _write(cost, json)
 
     return plan
 
@@ -72,89 +72,58 @@ def _of_another_package(words: list[str]) -> bool:
     return words[0] in COSTS.targets().keys() - COSTS.built_in.keys() and words[1:2] == ["run"]
 
 
-def _write(job: Any, cost: Cost, as_json: bool) -> None:
+def _write(cost: Cost, as_json: bool) -> None:
+    from mechassay.runs.costs import GB, RANGE
+
     if as_json:
-        typer.echo(
-            encoder.dumps(
-                {
-                    "fits": cost.fits,
-                    "gb": cost.gigabytes,
-                    "free_gb": cost.free_gigabytes,
-                    "minutes": cost.minutes,
-                    "device": cost.device,
-                    "rows": cost.rows(),
-                    "notes": cost.notes,
-                },
-                indent=1,
-                ensure_ascii=False,
-            )
-        )
+        seconds = cost.seconds
+        plain = {
+            "fits": cost.fits,
+            "gb": cost.gigabytes,
+            "weights_gb": max((work.size.bytes for work in cost.works), default=0.0) / GB,
+            "free_gb": cost.free_gigabytes,
+            "minutes": [seconds / RANGE / 60, seconds * RANGE / 60],
+            "device": cost.device,
+        }
+        typer.echo(encoder.dumps(plain, indent=1))
     else:
         say(f"{cost.line[:1].upper()}{cost.line[1:]}.")
-        rows = [
-            {name: f"{x:.2f}" if isinstance(x, float) else x for name, x in row.items()}
-            for row in cost.rows()
-        ]
-        columns = ("model", "what", "gb", "minutes")
-        show([{name: row[name] for name in columns} for row in rows], False)
-        for note in cost.notes:
-            say(note)
     if not cost.fits:
-        typer.echo(f"mechassay: {would_fit(cost, getattr(job, 'dtype', ''))}", err=True)
+        typer.echo(f"mechassay: {would_fit(cost)}", err=True)
         raise typer.Exit(1)
 
 
-def would_fit(cost: Cost, dtype: str) -> str:
-    """What would fit of a run that does not, in one line: another dtype, fewer pairs, one layer's
-    weights at a time, a device.
+def would_fit(cost: Cost) -> str:
+    """What would fit of a run that does not, in one line: shorter prompts, another dtype, one
+    layer's weights at a time, a GPU.
     """
+    import torch
+
+    from mechassay.models.memory import available_bytes
     from mechassay.runs.costs import GB
 
     free = cost.free_gigabytes or 0.0
-    most = max(cost.models, key=lambda part: part.held)
-    size, ways = most.size, list[str]()
-    step = max((step.held for step in most.steps), default=0.0)
-    over = cost.gigabytes - free
-    if step / GB > over:
+    most = max(cost.works, key=lambda work: work.bytes)
+    size, over, ways = most.size, (cost.gigabytes - free) * GB, list[str]()
+    if most.held > over:
         ways.append(
-            "shorter prompts, or fewer pairs a chunk (--train-limit, --limit, batch_size of a"
-            f" method): the largest step holds {step / GB:.1f} GB"
+            "shorter prompts, or fewer pairs (--train-limit, --limit, batch_size of a method):"
+            f" beside the weights, {most.held / GB:.1f} GB are held"
         )
-    if size.bytes_each > 2:
-        saved = size.weights * (size.bytes_each - 2) / GB
-        if saved > over:
-            ways.append(f"--dtype bfloat16, which needs {cost.gigabytes - saved:.1f} GB")
+    halved = size.weights * (size.bytes_each - 2)
+    if halved > max(over, 0.0):
+        ways.append(f"--dtype bfloat16, which needs {cost.gigabytes - halved / GB:.1f} GB")
     apart = size.bytes - size.layer_bytes
-    if apart / GB > over:
+    if apart > over:
+        left = available_bytes(torch.device("cpu"))
+        beside = cost.device != "cpu" and (left is None or apart <= left)
         ways.append(
-            f"--device-map with the layers {_elsewhere(cost, apart)}, of which one is held at a"
-            f" time: {cost.gigabytes - apart / GB:.1f} GB, and longer"
+            f"--device-map with the layers {'in the CPU memory' if beside else 'on disk'}, of which"
+            f" one is held at a time: {cost.gigabytes - apart / GB:.1f} GB, and longer"
         )
-    ways += [f"{name}, with {gb:.1f} GB free" for name, gb in _other_devices(cost)]
+    if cost.device != "cuda" and torch.cuda.is_available():
+        on_gpu = (available_bytes(torch.device("cuda")) or 0) / GB
+        ways += [f"--device cuda, with {on_gpu:.1f} GB free"] if most.bytes / GB <= on_gpu else []
     if not ways:
         ways = [f"a machine or GPU with {cost.gigabytes:.1f} GB; nothing that can be typed here"]
     return f"{most.model} does not fit in {free:.1f} GB. What would: {'; '.join(ways)}."
-
-
-def _elsewhere(cost: Cost, n_bytes: float) -> str:
-    """Where the layers' weights have room: the CPU's memory beside a GPU, else the disk."""
-    import torch
-
-    from mechassay.models.memory import available_bytes
-
-    free = available_bytes(torch.device("cpu"))
-    beside = cost.device != "cpu" and (free is None or n_bytes <= free)
-    return "in the CPU's memory" if beside else "on disk"
-
-
-def _other_devices(cost: Cost) -> list[tuple[str, float]]:
-    """Other devices of this machine that have room, and their free GB."""
-    import torch
-
-    from mechassay.models.memory import available_bytes
-
-    if cost.device == "cuda" or not torch.cuda.is_available():
-        return []
-    free = (available_bytes(torch.device("cuda")) or 0) / 1e9
-    need = max(part.held for part in cost.models) / 1e9
-    return [("--device cuda", free)] if need <= free else []

@@ -49,8 +49,8 @@ def list_tasks(json: JsonOption = False) -> None:
     Splits that are larger in the paper are read from its public data by the settings source=hub or
     questions=hub, or from a file.
     """
-    from mechassay.tasks import SPLITS, TASKS, load_task
-    from mechassay.tasks.task import settings_of
+    from mechassay.tasks import TASKS, load_task
+    from mechassay.tasks.task import SPLITS, settings_of
 
     tasks = [load_task(name) for name in TASKS.names()]
     rows = [

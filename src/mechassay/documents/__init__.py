@@ -8,13 +8,11 @@ from mechassay.utils.registry import lazy_names
 
 if TYPE_CHECKING:
     from mechassay.documents.download import Web
-    from mechassay.documents.reading import check_title, read_document
+    from mechassay.documents.reading import read_document
 
 __all__ = [
-    "EXTRACTORS",
     "Extractor",
     "Web",
-    "check_title",
     "read_document",
 ]
 
@@ -26,6 +24,6 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "download": "Web",
-        "reading": "check_title read_document",
+        "reading": "read_document",
     },
 )

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
         region_lengths,
     )
     from mechassay.gym.log_odds import LogOddsRatios, odds
-    from mechassay.gym.methods import GymMethod, gym_method
-    from mechassay.gym.names import FAMILIES, GYM_TASKS, METHODS, SWEEPS
+    from mechassay.gym.names import FAMILIES, METHODS, SWEEPS
     from mechassay.gym.pairs import GymPairs
     from mechassay.gym.syntaxgym import Formula, Suite, SuiteAccuracy, read_suite
     from mechassay.gym.task_accuracy import GymAccuracy, accuracy
@@ -34,14 +33,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FAMILIES",
-    "GYM_TASKS",
     "METHODS",
     "SWEEPS",
     "CompatBatches",
     "Formula",
     "GymAccuracy",
     "GymCorpus",
-    "GymMethod",
     "GymPairs",
     "GymTask",
     "GymTaskList",
@@ -55,7 +52,6 @@ __all__ = [
     "accuracy",
     "compat_batches",
     "evaluate",
-    "gym_method",
     "gym_tasks",
     "list_gym_tasks",
     "load_gym_task",
@@ -77,8 +73,7 @@ __getattr__, __dir__ = lazy_names(
         "gym_task": "GymTask",
         "interchanges": "CompatBatches RegionLengths compat_batches region_lengths",
         "log_odds": "LogOddsRatios odds",
-        "methods": "GymMethod gym_method",
-        "names": "FAMILIES GYM_TASKS METHODS SWEEPS",
+        "names": "FAMILIES METHODS SWEEPS",
         "pairs": "GymPairs",
         "syntaxgym": "Formula Suite SuiteAccuracy read_suite",
         "task_accuracy": "GymAccuracy accuracy",

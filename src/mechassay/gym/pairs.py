@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -61,8 +60,7 @@ class GymPairs(Tabular, tuple[InterchangePair, ...]):
         """
         from mechassay.prompts.interchange_batch import InterchangeBatch
 
-        made = InterchangeBatch.from_pairs(list(self), model, prepend=prepend)
-        return replace(made, dropped=self.dropped)
+        return InterchangeBatch.from_pairs(list(self), model, prepend=prepend)
 
     def sentences(self) -> frozenset[str]:
         """All bases and sources."""

@@ -8,12 +8,12 @@ from mechassay.utils.registry import lazy_names
 
 if TYPE_CHECKING:
     from mechassay.judges.assessment import Assessment, DocumentFlag, assess, find_flags
-    from mechassay.judges.debiasing import challenge, debias, debiasing_record
+    from mechassay.judges.debiasing import challenge
     from mechassay.judges.evaluation import JudgeEvaluation
-    from mechassay.judges.judge import Judge, ReplayJudge, ScriptedJudge, ServedJudge, load_judge
-    from mechassay.judges.leak_audit import audit, audit_request
+    from mechassay.judges.judge import Judge, ScriptedJudge
+    from mechassay.judges.leak_audit import audit
     from mechassay.judges.published import published_evaluation
-    from mechassay.judges.reference_labels import PaperLabel, ReferenceLabels, evaluate, read_labels
+    from mechassay.judges.reference_labels import PaperLabel, ReferenceLabels, evaluate
     from mechassay.judges.requests import JudgeAnswer, JudgeRequest
     from mechassay.judges.voting import vote
 
@@ -26,20 +26,13 @@ __all__ = [
     "JudgeRequest",
     "PaperLabel",
     "ReferenceLabels",
-    "ReplayJudge",
     "ScriptedJudge",
-    "ServedJudge",
     "assess",
     "audit",
-    "audit_request",
     "challenge",
-    "debias",
-    "debiasing_record",
     "evaluate",
     "find_flags",
-    "load_judge",
     "published_evaluation",
-    "read_labels",
     "vote",
 ]
 
@@ -47,12 +40,12 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "assessment": "Assessment DocumentFlag assess find_flags",
-        "debiasing": "challenge debias debiasing_record",
+        "debiasing": "challenge",
         "evaluation": "JudgeEvaluation",
-        "judge": "Judge ReplayJudge ScriptedJudge ServedJudge load_judge",
-        "leak_audit": "audit audit_request",
+        "judge": "Judge ScriptedJudge",
+        "leak_audit": "audit",
         "published": "published_evaluation",
-        "reference_labels": "PaperLabel ReferenceLabels evaluate read_labels",
+        "reference_labels": "PaperLabel ReferenceLabels evaluate",
         "requests": "JudgeAnswer JudgeRequest",
         "voting": "vote",
     },

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 from mechassay.utils.registry import lazy_names
 
 if TYPE_CHECKING:
-    from mechassay.leaderboard.board import Board, BoardPlace, paired_differences
-    from mechassay.leaderboard.cells import BoardCell, read_cells
-    from mechassay.leaderboard.exchange import read_mib_results, write_exchange
+    from mechassay.leaderboard.board import Board, BoardPlace
+    from mechassay.leaderboard.cells import BoardCell
     from mechassay.leaderboard.folder import BoardsFolder, StoredBoards
     from mechassay.leaderboard.pages import BoardPages
     from mechassay.leaderboard.recomputation import Recomputation, recompute
-    from mechassay.leaderboard.rules import BoardColumn, BoardRules, board_rules
+    from mechassay.leaderboard.rules import BoardColumn, BoardRules
 
 __all__ = [
     "Board",
@@ -25,23 +24,17 @@ __all__ = [
     "BoardsFolder",
     "Recomputation",
     "StoredBoards",
-    "board_rules",
-    "paired_differences",
-    "read_cells",
-    "read_mib_results",
     "recompute",
-    "write_exchange",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "board": "Board BoardPlace paired_differences",
-        "cells": "BoardCell read_cells",
-        "exchange": "read_mib_results write_exchange",
+        "board": "Board BoardPlace",
+        "cells": "BoardCell",
         "folder": "BoardsFolder StoredBoards",
         "pages": "BoardPages",
         "recomputation": "Recomputation recompute",
-        "rules": "BoardColumn BoardRules board_rules",
+        "rules": "BoardColumn BoardRules",
     },
 )

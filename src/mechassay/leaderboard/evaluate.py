@@ -345,7 +345,7 @@ def evaluate(
     """Evaluate a submission in a folder, or go on with it there.
 
     Args:
-        source: a folder, an archive, a file, or `hub:OWNER/NAME@COMMIT`.
+        source: Folder, or `hub:OWNER/NAME[@REVISION]`.
         executor: of public cells; a process at a time, within the track's limits, by default.
             Private cells always run so: nothing private leaves this machine.
         seed, private_folder: of private examples, and where their runs are.
@@ -360,7 +360,7 @@ def evaluate(
         submission = open_submission(source, Path(scratch) / COPY, track)
         if not submission.valid:
             return Evaluation(folder, submission.problems, {})
-        # What has no submission.yaml, as a single file, is called as the folder of its results.
+        # A submission without submission.yaml is named after the folder of its results.
         declaration = submission.declaration or Declaration.of({"name": folder.resolve().name})
         content = submission.content(track)
         header = SubmissionHeader(

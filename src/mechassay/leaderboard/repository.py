@@ -9,7 +9,7 @@ merge applies it. It is refused, with one line for each mistake, if it touches a
 submissions, or if the folder holds
 
     links, submodules, executable files      data has the mode 100644 alone
-    hidden names, odd or colliding names     as `archive` refuses them in archives
+    hidden names, odd or colliding names     file systems confuse them, or forbid them
     too many files, or too many bytes
 
 The head belongs to a stranger. It is read as git objects, by listings of trees alone: nothing is

@@ -1,4 +1,4 @@
-"""Submissions: a folder, an archive, one file or a repository of the hub, read with distrust.
+"""Submissions: a folder, or a repository of the hub, read with distrust.
 
 A submission is of one board:
 
@@ -29,8 +29,6 @@ from typing import Any, Literal
 
 from mechassay.circuits.graph_files import ENDINGS
 from mechassay.circuits.series import CIRCUIT_ENDINGS
-from mechassay.errors import BadFile
-from mechassay.leaderboard.archive import unpack
 from mechassay.leaderboard.submission_parts import (
     AlignmentParts,
     CircuitParts,
@@ -81,7 +79,7 @@ class Submission(OneLine):
         return {**about, "files": len(self.files), "problems": len(self.problems.errors)}
 
     def content(self, track: BoardTrack) -> str:
-        """The SHA-256 of all numbers in it, whatever its files are called and packed like.
+        """The SHA-256 of all numbers in it, whatever its files are called.
 
         Raises:
             BadFile: the submission has mistakes.
@@ -116,7 +114,7 @@ def read_submission(
     """Read a submission's folder; mistakes are in it, and nothing is executed.
 
     Args:
-        problems: what was wrong already, as when it was unpacked.
+        problems: Problems that are known before the folder is read.
     """
     folder, noted = Path(folder), Problems(problems)
     if not folder.is_dir():
@@ -132,40 +130,31 @@ def read_submission(
     return Submission(folder, kind, tuple(parts), tuple(files), declaration, noted.short())
 
 
-def open_submission(
-    source: str | Path, folder: str | Path, track: BoardTrack, name: str = ""
-) -> Submission:
-    """Read a submission that is a file, or on the hub, in an empty folder; a folder as it is.
+def open_submission(source: str | Path, folder: str | Path, track: BoardTrack) -> Submission:
+    """Read the submission in a folder, or download and read a submission on the hub.
 
     Args:
-        name: what a single file of data is called.
+        source: Folder, or `hub:OWNER/NAME[@REVISION]`.
+        folder: Folder that files from the hub are downloaded to.
 
     Raises:
-        BadUsage, MissingExtra: see `download`; the folder is not empty.
-        DiskFull: there is no room.
+        BadUsage, BadFile, MissingExtra: the hub's files cannot be downloaded; see `download`.
     """
     if str(source).startswith(HUB):
         return read_submission(_downloaded(str(source), Path(folder), track), track)
-    if Path(source).is_dir():
-        submission = read_submission(source, track)
-        declared = submission.declaration
-        if declared is None or not declared.hub:
-            return submission
-        problems = Problems()
-        for file in submission.files:
-            if file.name not in (*FILES, *BESIDE):
-                name = file.relative_to(source).as_posix()
-                problems.note(name, f"the files are those of hub:{declared.hub}; remove this one.")
-        where = _downloaded(f"{HUB}{declared.hub}", Path(folder), track)
-        held = read_submission(where, track, problems)
-        # What is declared here counts, not what the hub's folder declares of itself.
-        return dataclasses.replace(held, declaration=declared)
-    try:
-        if not Path(source).exists():
-            raise BadFile(f"{source}: there is no such file or folder.")
-        return read_submission(folder, track, unpack(source, folder, track.upload, name))
-    except BadFile as error:
-        return Submission(Path(folder), "", (), problems=Problems([Problem(".", str(error))]))
+    submission = read_submission(source, track)
+    declared = submission.declaration
+    if declared is None or not declared.hub:
+        return submission
+    problems = Problems()
+    for file in submission.files:
+        if file.name not in (*FILES, *BESIDE):
+            name = file.relative_to(source).as_posix()
+            problems.note(name, f"the files are those of hub:{declared.hub}; remove this one.")
+    where = _downloaded(f"{HUB}{declared.hub}", Path(folder), track)
+    held = read_submission(where, track, problems)
+    # What is declared here counts, not what the hub's folder declares of itself.
+    return dataclasses.replace(held, declaration=declared)
 
 
 def _downloaded(name: str, folder: Path, track: BoardTrack) -> Path:

@@ -14,7 +14,7 @@ before. One that is larger than any about its model can be is not opened. What i
 problems of the whole submission, and the rest is read on.
 
 The content of a part is the hash of its parsed numbers, as float64: the same numbers have the same
-hash in any file format, under any file name and in any archive.
+hash in any file format and under any file name.
 """
 
 from __future__ import annotations

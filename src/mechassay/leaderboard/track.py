@@ -315,17 +315,15 @@ GymTaskName = Annotated[str, AfterValidator(_gym_task)]
 
 
 class UploadLimits(Stored):
-    """What a submission may be at most.
+    """Limits on the size of a submission.
 
     Attributes:
-        megabytes: of the file as it comes, and of all files that it unpacks to.
-        files: how many it unpacks to.
-        ratio: how many times larger than the file all that it unpacks to may be.
+        megabytes: Maximum size of all files together, in 10^6 bytes.
+        files: Maximum number of files.
     """
 
     megabytes: float = Field(default=2000, gt=0)
     files: int = Field(default=2000, ge=1)
-    ratio: float = Field(default=100, ge=1)
 
     @property
     def n_bytes(self) -> int:

@@ -20,15 +20,13 @@ if TYPE_CHECKING:
         Variant,
         page_metric,
     )
-    from mechassay.measurement.gauges import GAUGES, GaugeList, list_gauges
+    from mechassay.measurement.gauges import GAUGES
     from mechassay.measurement.measurement import (
         Measurement,
         NullTable,
-        PassRate,
         Scenario,
-        simulate,
     )
-    from mechassay.measurement.metric import NEEDS, Gauge, Inputs, load_gauge, measure, null_table
+    from mechassay.measurement.metric import NEEDS, Gauge, Inputs, measure, null_table
 
 __all__ = [
     "GAUGES",
@@ -38,24 +36,19 @@ __all__ = [
     "Condition",
     "Flag",
     "Gauge",
-    "GaugeList",
     "Inputs",
     "Measurement",
     "MetricCriterion",
     "NullTable",
     "PageMetric",
-    "PassRate",
     "Quantity",
     "Range",
     "Reading",
     "Scenario",
     "Variant",
-    "list_gauges",
-    "load_gauge",
     "measure",
     "null_table",
     "page_metric",
-    "simulate",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -63,8 +56,8 @@ __getattr__, __dir__ = lazy_names(
     {
         "catalogue": "Band BandScale Condition Flag MetricCriterion PageMetric Quantity Range"
         " Reading Variant page_metric",
-        "measurement": "Measurement NullTable PassRate Scenario simulate",
-        "gauges": "GAUGES GaugeList list_gauges",
-        "metric": "Gauge Inputs NEEDS load_gauge measure null_table",
+        "measurement": "Measurement NullTable Scenario",
+        "gauges": "GAUGES",
+        "metric": "Gauge Inputs NEEDS measure null_table",
     },
 )

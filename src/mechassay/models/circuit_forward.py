@@ -9,8 +9,8 @@ own (`run_in_spans`).
 
 A circuit in which all readers see the same writers needs no compiler (`run_shared`): one stream
 a sublayer is enough, not one a reader. `circuit_runner` takes it where many writers are live;
-where few are, the compiled circuit is faster. `models.hooks_reference` is the slow version of
-both.
+where few are, the compiled circuit is faster. The tests compare both with hooks on the unmodified
+Hugging Face model, in float64.
 """
 
 from __future__ import annotations

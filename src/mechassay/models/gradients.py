@@ -5,7 +5,7 @@ the mask. Every reader v, in the order of computation, sees
 
     x_v = R'_v + sum_u m[u, v] (a_u - a'_u),
 
-the definition of `models.hooks_reference`, with a_u computed from masked inputs and R'_v, a'_u
+the definition of a circuit, with a_u computed from masked inputs and R'_v, a'_u
 of the reference run; m = 1 is an edge of the circuit, m = 0 an ablated one, and anything else is
 between. In post-norm models (Gemma) a layer's heads enter a reader through the post-norm P, as
 P(o' + sum_h m[h, v] (a_h - a'_h)) - P(o'), where o' is their sum in the reference run.

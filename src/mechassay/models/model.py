@@ -351,6 +351,9 @@ def make_model(
 ) -> Model:
     """A `Model` around a Hugging Face model in memory, which is put in eval mode and shared.
 
+    The 4-bit weights of bitsandbytes keep the layout in which they were quantised (see
+    `quantised.keep_quantised_layout`).
+
     Raises:
         UnsupportedModel: no family fits (the message names the module that was not found), or the
             model is quantised in a way that is not read, or quantised and offloaded.

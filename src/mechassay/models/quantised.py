@@ -9,6 +9,10 @@ and its gradient by x is that of the matrix W. So the decoder uses W, which is m
 (`stored_weights`), in bitsandbytes' 4 bits and in torchao's formats (int8 and others with a
 `dequantize`). The check on loading compares this with the model's own kernels.
 
+On a CPU with AVX-512 BF16, bitsandbytes repacks a 4-bit weight in place at its first forward pass.
+The packed kernel reads scales and activations in bfloat16, so the model's numbers would depend on
+the CPU and on whether the model has run before. `keep_quantised_layout` prevents this.
+
 A format that rounds activations too is no linear map, and torchao's kernels give it no gradient. It
 is refused, and so are methods whose weights nothing here reads: before any weight is loaded where
 the configuration names them.
@@ -136,6 +140,7 @@ def _of_bitsandbytes(
             f" load it with bnb_4bit_compute_dtype={dtype}."
         )
     transposed = issubclass(getattr(module, "source_cls", nn.Linear), Conv1D)
+    keep_quantised_layout(module)
 
     def make() -> Tensor:
         whole = dequantize_4bit(parameter.data, state).to(dtype)
@@ -143,6 +148,32 @@ def _of_bitsandbytes(
 
     shape = shape_of(parameter)
     return torch.Size(reversed(shape)) if transposed else shape, make
+
+
+def keep_quantised_layout(module: Any) -> None:
+    """Make a 4-bit module of bitsandbytes hold its weight as it was quantised, on every CPU.
+
+    A weight that an earlier forward pass repacked is unpacked in place. Its scales keep the 8
+    significant bits of bfloat16 that packing left. Later forward passes multiply the dequantised
+    weight in the model's own type.
+
+    Args:
+        module: a `Linear4bit`, which is changed.
+    """
+    # bitsandbytes repacks only where this attribute is true.
+    module.support_avx512bf16_for_cpu = False
+    weight = module.weight
+    state = weight.quant_state
+    if not getattr(state, "packing_format_for_cpu", False):
+        return
+    from bitsandbytes.functional import (  # pyright: ignore[reportMissingImports]
+        _convert_weight_packed_for_cpu_inverse as unpack,  # pyright: ignore[reportPrivateUsage]
+    )
+
+    # The inverse would quantise nested scales once more, and leaves the others transposed.
+    state.original_nested = False
+    weight.data, state = unpack(weight.data, state)
+    state.absmax = state.absmax.T.reshape(-1).float()
 
 
 def shape_of(parameter: Any) -> torch.Size:

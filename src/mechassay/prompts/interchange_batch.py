@@ -32,16 +32,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechassay.errors import BadFile, BadPairs, BadUsage, UnknownName, first_line, one_of
+from mechassay.errors import BadFile, BadPairs, BadUsage, UnknownName, first_line
 from mechassay.prompts.batch import NO_TOKEN, Batch, left_padded, token_rows, token_table
 from mechassay.prompts.interchanges import (
     InterchangePair,
     InterchangeTokens,
     interchange_tokens,
-    read_interchanges,
 )
-from mechassay.prompts.pairs import ABSENT, EMPTY, NO_COUNTS, Example, Pair, Pairs
-from mechassay.prompts.rows import Mistake, raise_mistakes
+from mechassay.prompts.pairs import EMPTY, NO_COUNTS, Pair, Pairs
 from mechassay.prompts.tokenization import Misaligned, tokenizer_of
 from mechassay.utils.display import OneLine, data_frame, html_facts
 from mechassay.utils.files import FORMAT, write_text
@@ -72,7 +70,6 @@ class InterchangeBatch(OneLine):
         places: each column, of the base and of the source, for every row; see `columns`.
         ids, groups, kinds: of each row its name, the unit that error bars respect, and the kind of
             its counterfactual ("" where there are no kinds).
-        dropped: rows that were left out when the batch was made, by reason.
         alignment: in how many rows tokens that a label changes were cut ("cut"), and how many
             have other right labels that are not used ("alternatives").
         absent: by name, why a part of prompts has no columns: a prompt that lacks it.
@@ -91,7 +88,6 @@ class InterchangeBatch(OneLine):
     ids: tuple[str, ...]
     groups: tuple[str, ...]
     kinds: tuple[str, ...]
-    dropped: Mapping[str, int] = field(default_factory=lambda: NO_COUNTS)
     alignment: Mapping[str, int] = field(default_factory=lambda: NO_COUNTS)
     absent: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     values: Float[Tensor, "n"] | None = None
@@ -101,7 +97,6 @@ class InterchangeBatch(OneLine):
 
     def repr_fields(self) -> dict[str, Any]:
         kinds = tuple(dict.fromkeys(filter(None, self.kinds)))
-        counts = {"dropped": sum(self.dropped.values())} if self.dropped else {}
         return {
             "n": len(self),
             "base": _range_text(self.base_lengths),
@@ -109,13 +104,12 @@ class InterchangeBatch(OneLine):
             "label": _range_text(self.label_lengths),
             "columns": self.names,
             **({"kinds": kinds} if kinds else {}),
-            **counts,
             "device": str(self.base.device),
         }
 
     def _repr_html_(self) -> str:
         kinds = ", ".join(f"{n:,} {kind}" for kind, n in Counter(self.kinds).items() if kind)
-        counts = {"dropped": self.dropped, "aligned": self.alignment}
+        aligned = "; ".join(f"{n:,} {reason}" for reason, n in self.alignment.items() if n)
         facts = {
             "tokens of the base": _range_text(self.base_lengths),
             "tokens of the source": _range_text(self.source_lengths),
@@ -123,10 +117,8 @@ class InterchangeBatch(OneLine):
             "columns": ", ".join(self.names),
             **({"kinds": kinds} if kinds else {}),
             "groups": f"{len(set(self.groups)):,}",
+            **({"aligned": aligned} if aligned else {}),
         }
-        for name, of in counts.items():
-            reasons = "; ".join(f"{n:,} {reason}" for reason, n in of.items() if n)
-            facts |= {name: reasons} if reasons else {}
         return html_facts(f"{len(self):,} interchanges", facts)
 
     @property
@@ -217,7 +209,6 @@ class InterchangeBatch(OneLine):
             ids=_chosen(self.ids, numbers),
             groups=_chosen(self.groups, numbers),
             kinds=_chosen(self.kinds, numbers),
-            dropped=NO_COUNTS,
             alignment=NO_COUNTS,
             values=expected,
         )
@@ -460,89 +451,6 @@ class InterchangeBatch(OneLine):
             rows.append(row)
         return _of_texts(texts, rows, head, tokenizer)
 
-    @staticmethod
-    def from_examples(
-        examples: Sequence[Example],
-        model: Any,
-        *,
-        kinds: Sequence[str] | None = None,
-        prepend: Sequence[int] = (),
-    ) -> InterchangeBatch:
-        """A row for every example and kind of counterfactual, named "example/kind".
-
-        Rows of one example are in one group. `dropped` counts the rows that cannot be made, by
-        reason, and the examples that could not be read.
-
-        Args:
-            examples: as `task.examples` gives them.
-            model: a model, or a tokenizer.
-            kinds: of counterfactuals. None: all that any example has.
-            prepend: tokens before every prompt, with a tokenizer; a model has its own.
-
-        Raises:
-            UnknownName: a kind that no example has.
-            BadUsage: neither a tokenizer nor a model that has one.
-            BadPairs: no row is left; the message has the counts.
-        """
-        known = dict.fromkeys(
-            kind for one_example in examples for kind in one_example.counterfactuals
-        )
-        wanted = tuple(known) if kinds is None else tuple(one_of("kind", k, known) for k in kinds)
-        tokenizer, head = _tokenizer(model, prepend)
-        dropped = Counter[str](getattr(examples, "dropped", {}))
-        texts: list[InterchangePair] = []
-        for example in examples:
-            for kind in wanted:
-                if kind not in example.counterfactuals:
-                    dropped[example.unread.get(kind, ABSENT)] += 1
-                    continue
-                pair = InterchangePair.from_pair(example.pair(kind), kind)
-                group = example.id if example.group is None else example.group
-                texts.append(replace(pair, id=f"{example.id}/{kind}", group=group))
-        kept: list[InterchangePair] = []
-        rows: list[InterchangeTokens] = []
-        for pair, row in zip(texts, interchange_tokens(texts, tokenizer), strict=True):
-            if isinstance(row, Misaligned):
-                dropped[row.reason] += 1
-                continue
-            kept.append(pair)
-            rows.append(row)
-        if not rows:
-            reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items()))
-            raise BadPairs(
-                f"No interchange of {len(examples)} examples is left; dropped: {reasons or 'none'}."
-            )
-        made = _of_texts(kept, rows, head, tokenizer)
-        return replace(made, dropped=MappingProxyType(dict(dropped)))
-
-    @staticmethod
-    def from_file(path: str | Path, model: Any, *, prepend: Sequence[int] = ()) -> InterchangeBatch:
-        """Interchanges of a JSONL, JSON, CSV or TSV file; columns as in
-        `mechassay.prompts.interchanges`.
-
-        Args:
-            path: the file.
-            model: a model, or a tokenizer.
-            prepend: tokens before every prompt, with a tokenizer; a model has its own.
-
-        Raises:
-            BadFile: the file cannot be read as rows of these columns; messages name rows.
-            BadPairs: rows that cannot be aligned, by their places.
-            BadUsage: neither a tokenizer nor a model that has one.
-        """
-        placed = read_interchanges(path)
-        tokenizer, head = _tokenizer(model, prepend)
-        rows: list[InterchangeTokens] = []
-        mistakes: list[tuple[int, Mistake]] = []
-        texts = list(placed.values())
-        for place, row in zip(placed, interchange_tokens(texts, tokenizer), strict=True):
-            if isinstance(row, Misaligned):
-                mistakes.append((place, Mistake(row.reason, row.message, BadPairs)))
-            else:
-                rows.append(row)
-        raise_mistakes(path, mistakes)
-        return _of_texts(texts, rows, head, tokenizer)
-
     # --- as data ----------------------------------------------------------------------------------
 
     def _plain(self) -> list[dict[str, Any]]:
@@ -610,7 +518,7 @@ class InterchangeBatch(OneLine):
         the counts and the hash.
         """
         rows = self._plain()
-        counts = {name: dict(getattr(self, name)) for name in ("dropped", "alignment", "absent")}
+        counts = {name: dict(getattr(self, name)) for name in ("alignment", "absent")}
         head = {"kind": KIND, "format": FORMAT, **counts, "hash": _hash(rows)}
         lines = (json.dumps(row, ensure_ascii=False) for row in [head, *rows])
         return write_text(Path(path), "\n".join(lines) + "\n")
@@ -644,7 +552,7 @@ class InterchangeBatch(OneLine):
                 kinds=[row["kind"] for row in rows],
                 values=[row.get("value") for row in rows],
             )
-            counts = {k: MappingProxyType(head[k]) for k in ("dropped", "alignment", "absent")}
+            counts = {k: MappingProxyType(head[k]) for k in ("alignment", "absent")}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise BadFile(f"{path}: not a file of interchanges ({first_line(error)}).") from None
         return replace(batch, **counts)

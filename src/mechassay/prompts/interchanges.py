@@ -6,11 +6,8 @@ The prompts may have different lengths. What should then be said is the label.
     from a pair     base = clean, source = counterfactual,
                     label = the counterfactual's answers, or the foils where it has none,
                     base label = the answers
-    from a file     columns base, source, label; optional: base_label, id, group, kind, value (a
-                    number), and base_spans, source_spans ({"name": [begin, end]}, as JSON text in
-                    CSV and TSV); anything else is a tag
 
-Of several labels ("a|b" in cells, a list in JSON) the first is what a batch holds.
+If there are several labels, a batch holds the first.
 
 *Tokens.* Labels are tokenized together with the base. Where a tokenizer joins the end of the base
 with a label ("is: " + "91" becomes " 91"), the joined tokens are cut from the base and belong to
@@ -20,25 +17,12 @@ last token that could be compared, and is `Misaligned`.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mechassay.errors import BadFile, BadPairs
 from mechassay.prompts.pairs import EMPTY, NO_SPANS, Pair
-from mechassay.prompts.rows import (
-    DELIMITERS,
-    Mistake,
-    check_ending,
-    raise_mistakes,
-    read_rows,
-    several,
-    short,
-    spans_of,
-)
 from mechassay.prompts.tokenization import (
     NOTHING,
     UNKNOWN,
@@ -56,11 +40,6 @@ if TYPE_CHECKING:
 
 JOINED = "label joins the prompt"
 NO_LABEL = "no label"
-NEEDED = ("base", "source", "label")
-SPANS = ("base_spans", "source_spans")
-TAGS = "tags"
-# Columns that are no tags; one without a name is the row number that pandas writes, or nothing.
-OWN = frozenset([*NEEDED, *SPANS, TAGS, "base_label", "id", "group", "kind", "value", ""])
 
 Part = tuple[int, int]
 """The first and the last token of a part of a prompt, from 0 at its first token."""
@@ -132,7 +111,7 @@ class InterchangePair(OneLine):
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """The pair as plain JSON values: a row of a file that `read_interchanges` reads."""
+        """Return the pair as plain JSON values."""
         value = {} if math.isnan(self.value) else {"value": self.value}
         return {
             "id": self.id,
@@ -248,124 +227,3 @@ def _tokens(
         source_parts=there[1],
         cut=split.cut,
     )
-
-
-# --- files ----------------------------------------------------------------------------------------
-
-
-def read_interchanges(path: str | Path) -> dict[int, InterchangePair]:
-    """Interchanges of a JSONL, JSON, CSV or TSV file, by the place of their row; see the module.
-
-    Raises:
-        BadFile: the file cannot be read as rows of these columns.
-        BadPairs: an empty prompt or label, or one id twice; messages name rows.
-    """
-    file = Path(path)
-    check_ending(file)
-    rows, in_cells = read_rows(file), file.suffix.lower() in DELIMITERS
-    if not rows:
-        raise BadFile(f"{path}: there are no rows.")
-    if in_cells and (missing := _missing(rows[0][1])):
-        raise BadFile(f"{path}: row 1: {missing}.")
-    pairs: dict[int, InterchangePair] = {}
-    mistakes: list[tuple[int, Mistake]] = []
-    ids: dict[str, int] = {}
-    for place, row in rows:
-        try:
-            pair = _read(row, in_cells, f"{file.stem}-{place:06d}")
-            if pair.id in ids:
-                raise Mistake("an id comes twice", f"{short(pair.id)}, as row {ids[pair.id]}")
-            ids[pair.id], pairs[place] = place, pair
-        except Mistake as mistake:
-            mistakes.append((place, mistake))
-    raise_mistakes(path, mistakes)
-    return pairs
-
-
-def _missing(row: Mapping[str, Any]) -> Mistake | None:
-    missing = [repr(name) for name in NEEDED if name not in row]
-    if not missing:
-        return None
-    message = f"no column{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
-    return Mistake(message, f"there are {', '.join(map(repr, row))}" if row else "there are none")
-
-
-def _read(row: Mapping[str, Any], in_cells: bool, default: str) -> InterchangePair:
-    if missing := _missing(row):
-        raise missing
-    base, source = (_prompt(row, name) for name in ("base", "source"))
-    spans = [
-        _spans(row, name, text, in_cells) for name, text in zip(SPANS, (base, source), strict=True)
-    ]
-    nested: Any = row.get(TAGS)
-    others = {name: value for name, value in row.items() if name not in OWN}
-    tags: dict[str, Any] = others | (nested if isinstance(nested, dict) else {})
-    return InterchangePair(
-        id=_name(row, "id") or default,
-        base=base,
-        source=source,
-        label=_labels_of(row, "label", in_cells),
-        base_label=_labels_of(row, "base_label", in_cells) if row.get("base_label") else (),
-        group=_name(row, "group"),
-        kind=_name(row, "kind") or "",
-        tags={
-            name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            for name, value in tags.items()
-            if value is not None
-        },
-        base_spans=spans[0],
-        source_spans=spans[1],
-        value=_value(row),
-    )
-
-
-def _value(row: Mapping[str, Any]) -> float:
-    """A finite number; an empty one is none."""
-    value = row.get("value")
-    if value is None or value == "":
-        return math.nan
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise Mistake("'value' must be a number", f"got {short(value)}")
-    return number
-
-
-def _prompt(row: Mapping[str, Any], column: str) -> str:
-    text = row[column]
-    if not isinstance(text, str):
-        raise Mistake(f"{column!r} must be text", f"got {short(text)}")
-    if not text.strip():
-        raise Mistake(f"{column!r} is empty", error=BadPairs)
-    return text
-
-
-def _labels_of(row: Mapping[str, Any], column: str, in_cells: bool) -> tuple[str, ...]:
-    labels = several(row[column], in_cells, "labels")
-    if not isinstance(labels, tuple) or not all(isinstance(text, str) for text in labels):
-        raise Mistake(f"{column!r} must be text or a list of texts", f"got {short(row[column])}")
-    if not labels or not all(labels):
-        raise Mistake(f"{column!r} is empty", error=BadPairs)
-    return labels
-
-
-def _name(row: Mapping[str, Any], column: str) -> str | None:
-    """An id, group or kind: text, or a whole number; an empty one is none."""
-    value = row.get(column)
-    if value is None or type(value) is int or isinstance(value, str):
-        return None if value is None or value == "" else str(value)
-    raise Mistake(f"{column!r} must be text or a whole number", f"got {short(value)}")
-
-
-def _spans(row: Mapping[str, Any], column: str, text: str, in_cells: bool) -> dict[str, Span]:
-    value = row.get(column)
-    if value is None or value == "":
-        return {}
-    if in_cells:
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            raise Mistake(f"{column!r} is not JSON", f"got {short(value)}") from None
-    return spans_of(column, value, text)

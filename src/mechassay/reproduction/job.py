@@ -30,7 +30,7 @@ import psutil
 from rich.console import Console
 
 from mechassay.errors import BadFile, BadUsage, MechassayError, UnknownName, one_of
-from mechassay.models.memory import available_bytes
+from mechassay.models.memory import CPU_BUDGET, available_bytes
 from mechassay.models.model import check_device
 from mechassay.models.sources import find_source
 from mechassay.reproduction.artefacts import Artefact, artefacts_in, converted
@@ -343,19 +343,14 @@ class ReproductionJob(ReproductionPlan, Job):
 
 def reproduction_cost(job: ReproductionJob, cells: Sequence[Cell], device: str) -> Cost:
     """What the cells of a reproduction take, each as long as the published one; see `job.cost`."""
-    place = check_device(device)
-    parts: list[costs.ModelCost] = []
-    for cell in cells:
-        if not cell.shares.startswith(f"{RUN} "):
-            continue
-        wish = job.wish(cell)
-        name, operations = " ".join(cell.of.values()), job.operations(cell)
-        step = costs.CostStep(name, costs.LARGEST_STEP, operations)
-        edges = 4.0 * wish.size.graph.n_edges
-        parts.append(costs.ModelCost(wish.source, wish.size, edges, (step,)))
+    place, held = check_device(device), costs.CHUNK * CPU_BUDGET
+    works = tuple(
+        costs.Work(job.wish(cell).source, job.wish(cell).size, job.operations(cell), held)
+        for cell in cells
+        if cell.shares.startswith(f"{RUN} ")
+    )
     libraries = float(psutil.Process().memory_info().rss)
-    notes = ("By the published shapes, whatever model is given in their place.",)
-    return Cost(tuple(parts), place.type, libraries, available_bytes(place), notes)
+    return Cost(works, place.type, libraries, available_bytes(place))
 
 
 @cache

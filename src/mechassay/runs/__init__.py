@@ -31,13 +31,13 @@ JOBS = Registry(
 COSTS = Registry(
     "kind of run that can be planned",
     {
-        "circuits": "mechassay.discovery.costs:circuits_cost",
-        "accuracy": "mechassay.runs.accuracy_costs:accuracy_cost",
-        "adversarial": "mechassay.adversarial.costs:adversarial_cost",
-        "gym": "mechassay.gym.costs:gym_cost",
-        "patch": "mechassay.interventions.costs:patch_cost",
+        "circuits": "mechassay.planning:circuits_cost",
+        "accuracy": "mechassay.planning:accuracy_cost",
+        "adversarial": "mechassay.planning:adversarial_cost",
+        "gym": "mechassay.planning:gym_cost",
+        "patch": "mechassay.planning:patch_cost",
         "reproduction": "mechassay.reproduction.job:reproduction_cost",
-        "variables": "mechassay.variables.costs:variables_cost",
+        "variables": "mechassay.planning:variables_cost",
     },
     plural="costs",
 )

@@ -1,26 +1,28 @@
-"""What work takes on this machine, GB and minutes, from sizes alone: before anything is loaded.
+"""What work takes on this machine, from sizes alone: GB at the peak, and a range of time.
 
-A pass of a token multiplies every weight between embedding and unembedding once, two operations a
-weight; logits are those of the last token. A method says how many passes it takes
-(`Method.forwards`). Of ten circuits of all sizes one takes, on average, `LIVE` of a pass and
-`SUMS` times two operations an edge and dimension, which what edges carry is summed in. Only columns
-from the first one on in which the prompts of a pair differ are run again; where prompts are not
-known they are taken as a `SHARED` part. Operations over the speed of this machine, which a product
-of matrices tells (`speed`), are seconds. On a GPU, which waits for Python, work takes longer.
+Memory is what the process holds without a model, `CLASSES`, the weights, and a working set. The
+working set is one chunk of the engine (`models.memory`), or one prompt if it is longer than a
+chunk, and what a kind of run keeps besides. If the file of the weights has another dtype, it is
+held while the weights are read.
 
-Peak memory is what the process holds without a model, `PRODUCTS`, the weights (and their file,
-where it has another dtype, while they are read), and the largest step beyond them: of the chunks
-that the budgets of `models.memory` choose. GB are 10^9 bytes.
+Time is a number of operations over the speed of this machine, which a product of matrices of the
+model's width measures. A pass of a token multiplies every weight between embedding and unembedding
+once, two operations a weight. A method states how many passes it takes (`Method.forwards`). Of ten
+circuits of all sizes one takes, on average, `LIVE` of a pass, and `SUMS` times two operations an
+edge and dimension. Only columns from the first one on in which the prompts of a pair differ are run
+again. Passes are slower than products by `SLOWER`, and `RANGE` is how far an estimate may be off in
+both directions.
+After the first cell the command line corrects the estimate by the measured time.
 
-`LIVE`, `SUMS`, `PRODUCTS` and `READ` were measured on two shapes on one machine
-(docs/performance.md has what they say of others).
+GB are 10^9 bytes. docs/plan.md compares both with measurements.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -30,8 +32,15 @@ import psutil
 import torch
 
 from mechassay.errors import BadPairs
+from mechassay.models.decoder import Decoder
 from mechassay.models.graph import Graph
-from mechassay.models.memory import CPU_BUDGET, available_bytes, budget_of, example_budget
+from mechassay.models.memory import (
+    CPU_BUDGET,
+    available_bytes,
+    budget_of,
+    example_budget,
+    trace_bytes,
+)
 from mechassay.models.model import Model, check_device, check_dtype
 from mechassay.models.sources import find_source
 from mechassay.prompts.batch import Batch
@@ -40,6 +49,12 @@ from mechassay.prompts.tokenization import encode
 from mechassay.runs.job import Cell
 from mechassay.tasks.task import Task
 
+GB = 1e9
+LIBRARIES, CLASSES = 0.36e9, 0.13e9
+"""Bytes of a process once the libraries are imported, and of a model's classes and first products.
+"""
+CHUNK = 4 / 3
+"""Bytes of a chunk and of the block that it is contracted in, by the budget of a chunk."""
 LIVE, SUMS = 0.2, 3.0
 SIZES = 9
 """Sizes of circuits between the empty and the whole one."""
@@ -48,19 +63,17 @@ RANKINGS = 2
 CONTROLS = 10
 """Random rankings, five of each kind."""
 SHARED = 0.5
-SIDE = 1024
-LIBRARIES = 0.36e9
-"""Bytes that a process holds once the libraries are imported."""
-PRODUCTS = 0.13e9
-"""Bytes that the classes of a model and the first products take."""
-READ, BEGIN = 0.4e9, 3.0
-"""Bytes of weights a second that are read, and seconds before that."""
-GB = 1e9
+"""Part of the columns that are run again, where prompts are not known."""
+BACKWARD = 3.0
+"""Passes of a differentiated one: forwards, and twice that back."""
+SLOWER = 1.5
+RANGE, RANGE_MEASURED = 2.0, 1.5
+"""The estimate is divided and multiplied by these, before and after a cell was measured."""
+START, BEGIN, READ = 4.0, 1.0, 0.4e9
+"""Seconds of a command without its cells, and before a model is read; bytes read a second."""
 SAMPLE = 64
-"""Pairs of a split that say how long its prompts are."""
+"""Pairs of a split that are read to learn how long its prompts are."""
 TOKENS_A_WORD = 1.4
-LARGEST_STEP = 4 / 3 * CPU_BUDGET
-"""Bytes of a chunk that fills its budget, and of the block that it is contracted in."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +112,8 @@ class ModelSize:
         )
 
     @staticmethod
-    def of(model: Model, file_bytes: int = 0) -> ModelSize:
-        """Of a model, which may be an outline."""
+    def of(model: Model, source: str) -> ModelSize:
+        """Of an outline; `source` is what the model was asked for by."""
         hf: Any = model.hf
         embeddings = {
             id(part.weight): part.weight.numel()
@@ -108,15 +121,24 @@ class ModelSize:
             if part is not None
         }
         decoder, weights = model.decoder, model.n_parameters
-        return ModelSize(
+        size = ModelSize(
             weights,
             weights - sum(embeddings.values()),
             decoder.unembedding.numel(),
             model.graph,
             decoder.d_model,
             decoder.embedding.element_size(),
-            file_bytes,
         )
+        known_source = find_source(source)
+        if known_source.untrained:
+            return size
+        file_bytes = weights * hf.config.dtype.itemsize
+        if known_source.kind != "hub":
+            files = Path(known_source.location).glob("*.safetensors")
+            file_bytes = sum(path.stat().st_size for path in files) or file_bytes
+        # Headers and tensors that are no parameters are a small part of a file.
+        same = 0.9 < file_bytes / size.bytes < 1.1
+        return size if same else replace(size, file_bytes=file_bytes)
 
     @property
     def bytes(self) -> float:
@@ -128,38 +150,42 @@ class ModelSize:
         """Of the weights that are held where layers come one at a time (`--device-map`)."""
         return (self.weights - self.body + self.body / self.graph.n_layers) * self.bytes_each
 
+    def plain(self, columns: float) -> float:
+        """Operations of a forward pass of one prompt, with its logits."""
+        return 2.0 * (self.body * columns + self.unembedding)
+
+    def behind(self, layers: Sequence[int], *, heads: bool = False) -> float:
+        """Operations of a token in the layers behind each of some layers, added up; of a head
+        about half of its own layer too.
+        """
+        n_layers = self.graph.n_layers
+        return 2.0 * self.body / n_layers * sum(n_layers - 1 - x + heads / 2 for x in layers)
+
 
 @dataclass(frozen=True)
-class CostStep:
-    """A piece of a run.
+class Work:
+    """What the cells of one model take.
 
     Attributes:
-        name: what is done.
-        held: bytes that it holds at most beyond the weights.
-        operations: that it takes.
-        seconds: that it takes besides, whatever the speed.
+        model: its name.
+        operations: multiplications and additions.
+        held: bytes beyond the weights at most.
     """
-
-    name: str
-    held: float
-    operations: float = 0.0
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class ModelCost:
-    """The steps of a run on one model, and the bytes of what it scores."""
 
     model: str
     size: ModelSize
-    scores: float
-    steps: tuple[CostStep, ...]
+    operations: float
+    held: float
 
     @property
-    def held(self) -> float:
-        """Bytes at the peak beyond the libraries."""
-        most = max((step.held for step in self.steps), default=0.0)
-        return PRODUCTS + self.size.bytes + max(self.size.file_bytes, most)
+    def bytes(self) -> float:
+        """At the peak, beyond the libraries."""
+        return CLASSES + self.size.bytes + max(self.size.file_bytes, self.held)
+
+    def seconds(self, device: str) -> float:
+        """Of reading the weights and of all operations."""
+        read = BEGIN + (self.size.file_bytes or self.size.bytes) / READ
+        return read + SLOWER * self.operations / speed(device, self.size.width)
 
 
 @dataclass(frozen=True)
@@ -170,22 +196,20 @@ class Cost:
         device: where the models are.
         libraries: bytes that this process holds already.
         free: bytes that may still be taken there; None where the platform does not say.
-        notes: what the numbers leave out, or take for granted.
         processes: each with the libraries and a model; GPUs are their own.
     """
 
-    models: tuple[ModelCost, ...]
+    works: tuple[Work, ...]
     device: str
     libraries: float
     free: int | None
-    notes: tuple[str, ...] = ()
     processes: int = 1
 
     @property
     def gigabytes(self) -> float:
         """At the peak: of all processes, or on a GPU of what one puts there."""
         own, n = (self.libraries, self.processes) if self.device == "cpu" else (0.0, 1)
-        return n * (own + max((part.held for part in self.models), default=0.0)) / GB
+        return n * (own + max((work.bytes for work in self.works), default=0.0)) / GB
 
     @property
     def free_gigabytes(self) -> float | None:
@@ -199,10 +223,14 @@ class Cost:
         return self.free_gigabytes is None or self.gigabytes <= self.free_gigabytes
 
     @property
-    def minutes(self) -> float:
-        """Of all steps."""
-        steps = [step for part in self.models for step in part.steps]
-        return sum(step_seconds(step, self.device) for step in steps) / 60
+    def cell_seconds(self) -> float:
+        """Of all cells, and of loading their models."""
+        return sum(work.seconds(self.device) for work in self.works) / self.processes
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole command: the estimate that the range is around."""
+        return START + self.cell_seconds
 
     @property
     def line(self) -> str:
@@ -212,29 +240,7 @@ class Cost:
         where = "" if self.device == "cpu" else f" on {self.device}"
         if self.processes > 1:
             where += f" in {self.processes} processes"
-        return f"{head}: needs {self.gigabytes:.1f} GB{free}{where}, {duration(self.minutes)}"
-
-    def rows(self) -> list[dict[str, Any]]:
-        """What takes how many GB and minutes: parts of memory, then the steps of each model."""
-        rows: list[dict[str, Any]] = [
-            {"model": "", "what": "libraries", "gb": (self.libraries + PRODUCTS) / GB}
-        ]
-        for part in self.models:
-            rows.append({"model": part.model, "what": "weights", "gb": part.size.bytes / GB})
-            if part.size.file_bytes:
-                more = part.size.file_bytes / GB
-                rows.append({"model": part.model, "what": "their file, while read", "gb": more})
-            rows.append({"model": part.model, "what": "scores", "gb": part.scores / GB})
-            rows += [
-                {
-                    "model": part.model,
-                    "what": step.name,
-                    "gb": step.held / GB,
-                    "minutes": step_seconds(step, self.device) / 60,
-                }
-                for step in part.steps
-            ]
-        return [{"minutes": 0.0, **row} for row in rows]
+        return f"{head}: needs {self.gigabytes:.1f} GB{free}{where}, {duration(self.seconds)}"
 
 
 class PromptSizes(NamedTuple):
@@ -265,26 +271,19 @@ class FreeMemory(NamedTuple):
     device: torch.device
     free: int | None
 
-    def beside(self, size: ModelSize) -> tuple[int, int]:
-        """Bytes of a chunk, and of one example, once the weights are there."""
+    def working_set(
+        self, size: ModelSize, decoder: Decoder, columns: int, per_token: float = 0.0
+    ) -> float:
+        """Bytes of a chunk, or of the longest prompt where that is more.
+
+        Args:
+            columns: tokens of the longest prompt.
+            per_token: bytes that a token takes, if that is more than a run taken apart takes.
+        """
         left = None if self.free is None else max(0, int(self.free - size.bytes))
-        return budget_of(left, self.device), example_budget(left, self.device)
-
-
-def model_size(model: Model, source: str) -> ModelSize:
-    """The size of an outline; weights in another dtype on disk are held while they are read."""
-    known_source = find_source(source)
-    size = ModelSize.of(model)
-    if known_source.untrained:
-        return size
-    stored: Any = model.hf.config.dtype
-    file_bytes = model.n_parameters * stored.itemsize
-    if known_source.kind != "hub":
-        files = Path(known_source.location).glob("*.safetensors")
-        file_bytes = sum(path.stat().st_size for path in files) or file_bytes
-    # Headers and tensors that are no parameters are a small part of a file.
-    same = 0.9 < file_bytes / size.bytes < 1.1
-    return size if same else ModelSize.of(model, file_bytes)
+        budget, most = budget_of(left, self.device), example_budget(left, self.device)
+        prompt = max(per_token, trace_bytes(decoder)) * columns
+        return max(CHUNK * budget, min(prompt, float(most)))
 
 
 def sample_pairs(task: Task, model: Model, split: str, n: int, **settings: Any) -> Batch:
@@ -329,55 +328,33 @@ def sample_examples(task: Task, model: Model, split: str, n: int, **settings: An
     return examples
 
 
-def load_step(size: ModelSize) -> CostStep:
-    """Reading the weights."""
-    return CostStep("load", 0.0, seconds=BEGIN + (size.file_bytes or size.bytes) / READ)
-
-
 def cost_of(
     cells: Sequence[Cell],
     device: str,
     outlined: Callable[[Cell], Model],
-    of_model: Callable[[Sequence[Cell], Model, FreeMemory], ModelCost],
-    notes: Sequence[str],
+    work_of: Callable[[Sequence[Cell], Model, FreeMemory], Work],
 ) -> Cost:
     """The cost of cells, those that share a model together.
 
     Args:
         outlined: the outline of a cell's model.
-        of_model: the cost of cells that share one.
+        work_of: what cells that share one take.
 
     Raises:
         MechassayError: what these say.
     """
     place = check_device(device)
     libraries, free = float(psutil.Process().memory_info().rss), available_bytes(place)
-    parts, more = list[ModelCost](), list(notes)
+    works: list[Work] = []
     for _, group in groupby(cells, key=lambda cell: cell.shares):
         own = list(group)
-        model = outlined(own[0])
-        if model.tokenizer is None:
-            more.append(f"{model.name} has no tokenizer here: prompts are {TOKENS_A_WORD} x words.")
-        parts.append(of_model(own, model, FreeMemory(place, free)))
-    if place.type != "cpu":
-        more.append("Minutes are a product's: on a GPU, which waits for Python, it takes longer.")
-    return Cost(tuple(parts), place.type, libraries, free, tuple(dict.fromkeys(more)))
-
-
-def chunk_tokens(per_token: int, prompts: PromptSizes, budget: int) -> int:
-    """Tokens of the largest chunk, as `Batch.chunks` takes it within a budget of bytes."""
-    room = max(prompts.columns, budget // max(per_token, 1))
-    return prompts.columns * min(prompts.n, room // prompts.columns)
-
-
-def step_seconds(step: CostStep, device: str) -> float:
-    """Seconds of a step on this machine."""
-    return step.seconds + (step.operations / speed(device) if step.operations else 0.0)
+        works.append(work_of(own, outlined(own[0]), FreeMemory(place, free)))
+    return Cost(tuple(works), place.type, libraries, free)
 
 
 def gigabytes(size: ModelSize) -> float:
-    """Memory of a run on a CPU whose chunks are as large as they may be."""
-    return (LIBRARIES + PRODUCTS + size.bytes + LARGEST_STEP) / GB
+    """Memory of a run on a CPU whose prompts are no longer than a chunk."""
+    return (LIBRARIES + CLASSES + size.bytes + CHUNK * CPU_BUDGET) / GB
 
 
 def token_operations(
@@ -407,30 +384,40 @@ def circuit_operations(
 
 
 @cache
-def speed(device: str) -> float:
-    """Operations a second of this machine, by products of matrices."""
-    a = torch.rand(SIDE, SIDE, device=device)
+def speed(device: str, width: int = 1024) -> float:
+    """Operations a second of this machine, by products of matrices of a model's width."""
+    rows = torch.rand(512, width, device=device)
+    weights = torch.rand(width, max(512, min(4 * width, 4096)), device=device)
     took: list[float] = []
-    for _ in range(3):
+    for _ in range(5):
         begin = time.perf_counter()
-        (a @ a).sum().item()
+        (rows @ weights).sum().item()
         took.append(time.perf_counter() - begin)
-    return 2.0 * SIDE**3 / min(took)
+    return 2.0 * rows.shape[0] * weights.numel() / min(took)
 
 
 def minutes(operations: float, device: str) -> float:
     """Minutes that so many operations take here."""
-    return operations / speed(device) / 60
+    return SLOWER * operations / speed(device) / 60
 
 
-def duration(minutes: float) -> str:
-    """Minutes in words."""
-    hours = minutes / 60
-    if minutes < 90:
-        return f"about {max(1, round(minutes))} min"
-    return f"about {hours:,.0f} h" if hours >= 10 else f"about {hours:.1f} h"
+def duration(seconds: float, off: float = RANGE) -> str:
+    """An estimate in words, as a range: "5 to 20 min".
+
+    Args:
+        off: what the estimate is divided and multiplied by.
+    """
+    units = (("s", 1.0, 240.0), ("min", 60.0, 14400.0), ("h", 3600.0, math.inf))
+    unit, size = next((name, size) for name, size, below in units if seconds * off < below)
+    low, high = seconds / off / size, seconds * off / size
+    # Rounded inwards, so that the ends are not further apart than `off` says.
+    low, high = (
+        rounded(x * 10) / 10 if x < 10 else rounded(x)
+        for x, rounded in ((low, math.ceil), (high, math.floor))
+    )
+    return f"{low:,g} to {high:,g} {unit}"
 
 
 def cost_text(minutes: float, gigabytes: float) -> str:
     """An estimate in words."""
-    return f"{duration(minutes)} and {gigabytes:.1f} GB on this machine"
+    return f"{duration(60 * minutes)} and {gigabytes:.1f} GB on this machine"

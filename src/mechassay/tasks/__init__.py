@@ -10,18 +10,14 @@ from mechassay.utils.registry import Registry, lazy_names
 
 if TYPE_CHECKING:
     from mechassay.tasks.load import load_task
-    from mechassay.tasks.task import SPLITS, Task
+    from mechassay.tasks.task import Task
 
 __all__ = [
-    "KEEP",
     "MOST_PAIRS",
-    "SPLITS",
     "TASKS",
-    "TRUTHS",
     "Keep",
     "Task",
     "load_task",
-    "registry_of",
 ]
 
 Keep = Literal["all", "base", "counterfactual", "both"]
@@ -90,4 +86,4 @@ def registry_of(name: str) -> Registry:
     raise UnknownName("task", name, [*TASKS.names(), *TRUTHS.names()], note)
 
 
-__getattr__, __dir__ = lazy_names(__name__, {"load": "load_task", "task": "SPLITS Task"})
+__getattr__, __dir__ = lazy_names(__name__, {"load": "load_task", "task": "Task"})

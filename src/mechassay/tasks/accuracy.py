@@ -124,34 +124,6 @@ def score_prompts(
     return Behaviour(greedy, ranked, chance, tuple(words))
 
 
-def contexts_of(model: Model, prompts: Sequence[Prompt]) -> list[Tokens]:
-    """What `score_prompts` runs a model on, each once: every prompt, and what its continuations
-    look like before each of their tokens. Weights are not looked at.
-
-    Raises:
-        BadUsage, BadPairs: as `score_prompts`.
-    """
-    needs_model(model, "contexts_of")
-    return list(_asked(_questions(model, prompts)))
-
-
-def log_probabilities(
-    model: Model, prompts: Sequence[Prompt], *, progress: Progress = SILENT
-) -> list[dict[str, float]]:
-    """The log-probability (nats) of every answer and choice of each prompt, as a sequence of
-    tokens.
-    """
-    needs_model(model, "log_probabilities")
-    questions = _questions(model, prompts)
-    predicted = _predictions(model, questions, progress)
-    scored: list[dict[str, float]] = []
-    for prompt, question in zip(prompts, questions, strict=True):
-        texts = (*prompt.answers, *prompt.choices)
-        rests = zip(texts, (*question.answers, *question.choices), strict=True)
-        scored.append({text: _log_prob(question.tokens, rest, predicted) for text, rest in rests})
-    return scored
-
-
 def written(
     model: Model, texts: Sequence[str], n: int, *, progress: Progress = SILENT
 ) -> list[str]:

@@ -56,7 +56,8 @@ from mechassay.runs.execute import Executor, Here, Processes, batches_of, done, 
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import Results, job_of
 from mechassay.runs.options import options_of
-from mechassay.tasks import SPLITS, Task
+from mechassay.tasks import Task
+from mechassay.tasks.task import SPLITS
 from mechassay.truth.ground_truth import load_truth
 from mechassay.utils.display import SILENT
 

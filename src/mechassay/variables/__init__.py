@@ -18,35 +18,26 @@ if TYPE_CHECKING:
     from mechassay.causal_models.labels import (
         ExpectedLabels,
         expected_labels,
-        random_variable,
     )
     from mechassay.causal_models.task_models import (
-        CAUSAL_MODELS,
         load_causal_model,
         with_other_years,
         with_shifts,
     )
     from mechassay.causal_models.true_sites import (
-        KNOWN_SITES,
-        KnownSite,
         VerifiedSites,
-        known_sites_of,
         true_sites,
         verified_sites,
-        verify_sites,
     )
     from mechassay.variables.alignment import VariableAlignment
     from mechassay.variables.data import VariablePairs, answered_examples, variable_pairs
     from mechassay.variables.featurizers import FeaturizerSettings, fit_featurizer
     from mechassay.variables.interchange_accuracy import InterchangeAccuracy, accuracy
     from mechassay.variables.ioi_heads import (
-        HeadLocalization,
         HeadSubsets,
         head_subsets,
-        localize_in_heads,
-        measure_features_in_heads,
     )
-    from mechassay.variables.localization import Localization, localize, measure_features
+    from mechassay.variables.localization import Localization, localize
     from mechassay.variables.logit_difference import (
         HeadEffects,
         SquaredError,
@@ -55,23 +46,17 @@ if TYPE_CHECKING:
         squared_error,
     )
     from mechassay.variables.mib_submission import read_mib_folder, validate, write_mib_folder
-    from mechassay.variables.plan import FEATURIZERS
 
 __all__ = [
-    "CAUSAL_MODELS",
-    "FEATURIZERS",
     "FLIPS",
-    "KNOWN_SITES",
     "CausalModel",
     "Distinction",
     "ExpectedLabels",
     "FeaturizerSettings",
     "HeadEffects",
-    "HeadLocalization",
     "HeadSubsets",
     "Hypothesis",
     "InterchangeAccuracy",
-    "KnownSite",
     "Localization",
     "LogitDifference",
     "SquaredError",
@@ -90,21 +75,15 @@ __all__ = [
     "hypotheses",
     "inhibition_heads",
     "ioi_signals",
-    "known_sites_of",
     "linear_difference",
     "load_causal_model",
     "localize",
-    "localize_in_heads",
-    "measure_features",
-    "measure_features_in_heads",
-    "random_variable",
     "read_mib_folder",
     "squared_error",
     "true_sites",
     "validate",
     "variable_pairs",
     "verified_sites",
-    "verify_sites",
     "with_other_years",
     "with_shifts",
     "write_mib_folder",
@@ -115,22 +94,18 @@ __getattr__, __dir__ = lazy_names(
     {
         "alignment": "VariableAlignment",
         "data": "VariablePairs answered_examples variable_pairs",
-        "plan": "FEATURIZERS",
         "featurizers": "FeaturizerSettings fit_featurizer",
         "interchange_accuracy": "InterchangeAccuracy accuracy",
-        "ioi_heads": "HeadLocalization HeadSubsets head_subsets localize_in_heads"
-        " measure_features_in_heads",
-        "localization": "Localization localize measure_features",
+        "ioi_heads": "HeadSubsets head_subsets",
+        "localization": "Localization localize",
         "logit_difference": "HeadEffects SquaredError inhibition_heads linear_difference"
         " squared_error",
         "mechassay.causal_models.causal_model": "CausalModel Undecided Variable",
         "mechassay.causal_models.hypothesis": "Distinction Hypothesis distinguish hypotheses",
         "mechassay.causal_models.ioi": "FLIPS LogitDifference fit_logit_difference ioi_signals",
-        "mechassay.causal_models.labels": "ExpectedLabels expected_labels random_variable",
-        "mechassay.causal_models.task_models": "CAUSAL_MODELS load_causal_model"
-        " with_other_years with_shifts",
-        "mechassay.causal_models.true_sites": "KNOWN_SITES KnownSite VerifiedSites known_sites_of"
-        " true_sites verified_sites verify_sites",
+        "mechassay.causal_models.labels": "ExpectedLabels expected_labels",
+        "mechassay.causal_models.task_models": "load_causal_model with_other_years with_shifts",
+        "mechassay.causal_models.true_sites": "VerifiedSites true_sites verified_sites",
         "mib_submission": "read_mib_folder validate write_mib_folder",
     },
 )

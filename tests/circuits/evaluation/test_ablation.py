@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.hooks_reference import Recording, ReferenceModel, exact_precision
 from mechassay.circuits import (
     EAP,
     Circuit,
@@ -29,7 +30,6 @@ from mechassay.circuits.evaluation.ablation import OptimalAblation, ablated_valu
 from mechassay.errors import BadPairs, BadUsage, NonFinite, UnknownName
 from mechassay.models.forward import Constants, constants_of
 from mechassay.models.graph import Graph
-from mechassay.models.hooks_reference import Recording, ReferenceModel, exact_precision
 from mechassay.models.model import make_model
 from mechassay.prompts.batch import Batch
 from mechassay.testing.tiny import Subject, build, subject

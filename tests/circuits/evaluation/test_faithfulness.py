@@ -18,6 +18,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from helpers.hooks_reference import ReferenceModel, exact_precision
 from mechassay.circuits import (
     EAP,
     Circuit,
@@ -41,7 +42,6 @@ from mechassay.models.circuit_compiler import compile_circuit
 from mechassay.models.circuit_forward import run_circuit, run_shared, shared_by_all_readers
 from mechassay.models.forward import Contrast
 from mechassay.models.graph import Graph
-from mechassay.models.hooks_reference import ReferenceModel, exact_precision
 from mechassay.models.model import make_model
 from mechassay.prompts.batch import Batch
 from mechassay.results.reading import read_record

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from helpers.hooks_reference import ReferenceModel, exact_precision
 from mechassay.circuits import EAP, Conductance, EAPIGActivations, EAPIGInputs, ablate, evaluate
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.attribution import (
@@ -28,7 +29,6 @@ from mechassay.circuits.scores import NeuronScores, NodeScores
 from mechassay.errors import BadUsage, NonFinite, UnknownName
 from mechassay.models.decoder import Norm
 from mechassay.models.forward import Contrast, trace
-from mechassay.models.hooks_reference import ReferenceModel, exact_precision
 from mechassay.models.model import Model
 from mechassay.models.objectives import LogitDiff, Objective
 from mechassay.prompts.batch import Batch

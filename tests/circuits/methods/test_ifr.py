@@ -17,17 +17,18 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from helpers.hooks_reference import Recording, ReferenceModel, exact_precision
+from helpers.tiny_models import quiet_model
 from mechassay.circuits.methods.ifr import InformationFlowRoutes, _Shares, normed_share, proximities
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import NonFinite
 from mechassay.models import memory
 from mechassay.models.decoder import Norm
 from mechassay.models.graph import Graph
-from mechassay.models.hooks_reference import Recording, ReferenceModel, exact_precision
 from mechassay.models.model import Model, make_model
 from mechassay.prompts.batch import Batch
 from mechassay.testing.checks import check_method
-from mechassay.testing.tiny import Subject, quiet_model, subject
+from mechassay.testing.tiny import Subject, subject
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

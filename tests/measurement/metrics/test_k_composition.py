@@ -12,7 +12,8 @@ from transformers import GPT2Config
 
 from mechassay.circuits.circuit import Circuit
 from mechassay.errors import BadUsage
-from mechassay.measurement import load_gauge, measure
+from mechassay.measurement import measure
+from mechassay.measurement.metric import load_gauge
 from mechassay.measurement.metrics.k_composition import (
     composition,
     composition_scores,

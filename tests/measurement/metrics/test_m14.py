@@ -13,7 +13,8 @@ import torch
 
 from helpers.pairs import word_level
 from mechassay.errors import BadFile, BadUsage
-from mechassay.measurement import load_gauge, measure
+from mechassay.measurement import measure
+from mechassay.measurement.metric import load_gauge
 from mechassay.measurement.metrics import safety_subspace as subspace
 from mechassay.measurement.metrics.contrast_directions import (
     CONTROL,

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 import mechassay as ma
 from helpers.attn_only import State, logits_of, run
+from helpers.tiny_models import with_words, write_attn_only, write_interpbench
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.evaluation.metrics import recovery_of
 from mechassay.circuits.graph_files import GraphFile
@@ -26,7 +27,7 @@ from mechassay.models.graph import Graph
 from mechassay.models.model import sum_of_writers
 from mechassay.prompts.batch import Batch
 from mechassay.runs.folder import RunFolder
-from mechassay.testing.tiny import token_pairs, with_words, write_attn_only, write_interpbench
+from mechassay.testing.tiny import token_pairs
 from mechassay.utils.display import SILENT
 
 HUB_ID = "NeelNanda/Attn_Only_4L512W_C4_Code"

@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from helpers import tiny_models
 from helpers.texts import word_corpus
 from mechassay.errors import BadUsage
 from mechassay.features.featurizer import Directions
@@ -26,7 +27,8 @@ from mechassay.measurement import measure
 from mechassay.measurement.measurement import Measurement
 from mechassay.measurement.metric import Inputs
 from mechassay.models.model import Model, make_model
-from mechassay.saes import ActivationStore, StoreSettings, random_sae, store_activations
+from mechassay.saes import ActivationStore, StoreSettings, store_activations
+from mechassay.saes.feature_matching import random_sae
 from mechassay.saes.metrics.feature_tokens import (
     Described,
     TokenSample,
@@ -141,7 +143,7 @@ class Toy:
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Toy:
-    hf, tokenizer = tiny.with_words()
+    hf, tokenizer = tiny_models.with_words()
     wide: Any = tiny.random_model(
         hf.config.__class__(
             **{

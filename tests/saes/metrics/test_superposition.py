@@ -18,10 +18,12 @@ from torch import Tensor
 from helpers.texts import word_corpus, word_model
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.features.sae import SAE
-from mechassay.measurement import load_gauge, measure
+from mechassay.measurement import measure
 from mechassay.measurement.measurement import Measurement
+from mechassay.measurement.metric import load_gauge
 from mechassay.models.memory import token_budget
-from mechassay.saes import ActivationStore, StoreSettings, random_sae, store_activations
+from mechassay.saes import ActivationStore, StoreSettings, store_activations
+from mechassay.saes.feature_matching import random_sae
 from mechassay.saes.metrics.superposition import (
     STRONG,
     DictionaryFit,

@@ -95,7 +95,6 @@ def preference_of(model: Model, batch: Batch) -> Preference:
 
 
 RANKINGS: tuple[By, By] = ("value", "magnitude")
-CURVE = "faithfulness curve"
 """The kind that files of curves say they have."""
 COMPLEMENT = "without it"
 """The column of values of all edges but those of the smallest circuit."""

@@ -1,0 +1,367 @@
+"""What each kind of run takes (`runs.costs`), from the config, the tokenizer and the task.
+
+A function for each kind returns the `Work` of the cells that share a model: operations, as forward
+passes of prompts, and the bytes that are held beyond the weights. Prompts are those of the task:
+the first pairs of a split tell how long they are, and from which column on they differ. An
+intervention at a site runs the layers behind the site, and the columns from the site's on. Where
+sites are not known, half of the columns are behind them.
+
+Not counted: statistics, pages, metrics next to the curve, what finders do with values on the CPU
+(probes, principal components), and examples that the model answers wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mechassay.adversarial.evaluation import count_prefixes
+from mechassay.adversarial.jobs import AdversarialJob
+from mechassay.causal_models.hypothesis import defaults_of
+from mechassay.circuits.methods import METHODS
+from mechassay.circuits.methods.eap import EdgeGradientMethod
+from mechassay.circuits.methods.mask_learning import MaskMethod
+from mechassay.circuits.methods.method import Method, token_bytes
+from mechassay.circuits.methods.spec import CircuitSpec
+from mechassay.circuits.methods.stability import scored_again
+from mechassay.discovery.job import CircuitsJob
+from mechassay.discovery.study import MOST_VALIDATION, TypedMethod, optimal_ablation
+from mechassay.errors import BadUsage
+from mechassay.features.das import TrainedFinder
+from mechassay.features.finder import ValueFinder
+from mechassay.gym.jobs import GymJob
+from mechassay.gym.methods import gym_method
+from mechassay.interventions.job import PatchJob
+from mechassay.interventions.site import blocks
+from mechassay.models.decoder import Decoder
+from mechassay.models.memory import kept_run_bytes, may_be_kept
+from mechassay.models.model import Model, outline
+from mechassay.runs.accuracy import AccuracyJob
+from mechassay.runs.costs import (
+    BACKWARD,
+    RANKINGS,
+    SAMPLE,
+    SHARED,
+    SIZES,
+    Cost,
+    FreeMemory,
+    ModelSize,
+    PromptSizes,
+    Work,
+    columns_of,
+    cost_of,
+    sample_examples,
+    sample_pairs,
+    token_operations,
+)
+from mechassay.runs.job import Cell, layers_of
+from mechassay.stats.chance import DRAWS_PER_TRY, FEW_DRAWS
+from mechassay.tasks import load_task
+from mechassay.truth.ground_truth import is_truth
+from mechassay.variables.featurizers import SIZED, n_features_of
+from mechassay.variables.jobs import VariablesJob
+from mechassay.variables.localization import DRAWS
+from mechassay.variables.study import training_settings, variables_of
+
+MEAN_SIZE = 0.19
+"""Mean share of edges of circuits of .001, .002, .005, .01, ..., .5 and 1 of them."""
+
+WorkOf = Callable[[Any, Sequence[Cell], Model, FreeMemory], Work]
+
+
+def _planned(work_of: WorkOf) -> Callable[[Any, Sequence[Cell], str], Cost]:
+    """What cells of a job take on a device of this machine."""
+
+    def cost(job: Any, cells: Sequence[Cell], device: str) -> Cost:
+        def outlined(cell: Cell) -> Model:
+            name = str(cell.typed.get("model") or job.model)
+            dtype = job.dtype_of(name) if isinstance(job, GymJob) else job.dtype
+            return outline(name, dtype=dtype, prepend_bos=job.prepend_bos)
+
+        return cost_of(cells, device, outlined, lambda *of: work_of(job, *of))
+
+    return cost
+
+
+def _circuits(job: CircuitsJob, cells: Sequence[Cell], model: Model, memory: FreeMemory) -> Work:
+    """Methods by the passes that they say they take, random rankings at all sizes, and curves."""
+    source, task = cells[0].typed["model"], load_task(cells[0].of["task"])
+    size = ModelSize.of(model, source)
+
+    def prompts(split: str, n: int) -> PromptSizes:
+        about = {"counterfactual": job.counterfactual, "private_seed": job.private_seed}
+        batch = sample_pairs(task, model, split, n, seed=job.seed, **about)
+        return PromptSizes.like(batch, n, differ=job.ablation == "counterfactual")
+
+    train = prompts(job.train_split, job.train_limit)
+    typed = [
+        TypedMethod.of(text, job.ablation)
+        for cell in cells
+        if (text := cell.typed["method"]) not in job.scores
+    ]
+    held = memory.working_set(size, model.decoder, train.columns)
+    operations = 0.0
+    for own in typed:
+        times = 1 + job.resamples * scored_again(own.method, job.over)
+        operations += times * scoring_operations(own.method, size, train)
+        held = max(held, scoring_bytes(own.method, size, model.decoder, train, memory))
+    if "optimal" in {job.ablation, *(own.ablation for own in typed)}:
+        learned = optimal_ablation(job.optimal, job.seed)
+        operations += learned.forwards(model.graph, train.n) * size.plain(train.columns)
+    if job.stage != "all" or not job.curve:
+        return Work(model.name, size, operations, held)
+    test = prompts(job.test_split, job.test_limit)
+    n_tried = len(job.methods) + len(job.scores)
+    known = is_truth(source) or bool(job.known)
+    n_random = job.random_rankings or (DRAWS_PER_TRY * n_tried if known else FEW_DRAWS)
+    n_candidates = sum(len(getattr(own.method, "candidates", tuple)()) for own in typed)
+    curves = len(cells) * (RANKINGS * SIZES * (1 + job.resamples) + 1)
+    _, circuit = token_operations(size, test.share)
+    for n, n_circuits in (
+        (test.n, 2 * n_random * SIZES + 2 + curves),
+        (min(test.n, MOST_VALIDATION), (len(cells) + n_candidates) * (SIZES + 2)),
+    ):
+        operations += n * (2 * size.plain(test.columns) + n_circuits * circuit * test.columns)
+    held = max(held, memory.working_set(size, model.decoder, test.columns))
+    return Work(model.name, size, operations, held)
+
+
+def scoring_operations(method: Method, size: ModelSize, train: PromptSizes) -> float:
+    """Of the passes that a method says it takes: one is whole, others where prompts differ."""
+    passes = method.forwards(size.graph, train.n) / train.n
+    token = 2.0 * size.body * (min(passes, 1.0) + max(0.0, passes - 1.0) * train.share)
+    if isinstance(method, EdgeGradientMethod):
+        token += 2.0 * size.graph.n_edges * size.width * train.share
+    return train.n * train.columns * token
+
+
+def scoring_bytes(
+    method: Method, size: ModelSize, decoder: Decoder, train: PromptSizes, memory: FreeMemory
+) -> float:
+    """What a method holds beyond the weights. Masks are drawn, and differentiated, as tables of a
+    number for every writer and reader; the runs of their pairs are kept.
+    """
+    columns = train.columns
+    held = memory.working_set(size, decoder, columns, token_bytes(method, decoder, columns))
+    for part in (method, *getattr(method, "inner", tuple)()):
+        if isinstance(part, MaskMethod):
+            n_rows = min(part.batch_size, train.n) if part.per_example else 1
+            table = 4.0 * decoder.graph.n_writers * decoder.graph.n_readers
+            held += (4 + 3 * part.samples * n_rows) * table
+            held += _kept(decoder, train.n * columns, memory)
+    return held
+
+
+def _kept(decoder: Decoder, n_tokens: int, memory: FreeMemory) -> float:
+    """Bytes of runs that are kept whole where there is room."""
+    n_bytes = n_tokens * kept_run_bytes(decoder)
+    return float(n_bytes if may_be_kept(n_bytes, memory.device) else 0)
+
+
+def _adversarial(
+    job: AdversarialJob, cells: Sequence[Cell], model: Model, memory: FreeMemory
+) -> Work:
+    """Every circuit on every pair, random circuits on `controls` squared pairs, and finding them.
+
+    Of a grid, prefixes that prompts share are run once.
+
+    Raises:
+        BadUsage: `--enumerate`, whose pairs are known once they are drawn.
+    """
+    if job.enumerate_all:
+        raise BadUsage("How many pairs --enumerate takes is known once they are drawn.")
+    size, task = ModelSize.of(model, job.model), load_task(job.task)
+    about = {"counterfactual": job.counterfactual, "seed": job.seed}
+    batch = sample_pairs(task, model, job.split, job.n_clean, **about)
+    columns, is_grid = batch.n_tokens, job.paired and job.design == "grid"
+    share = PromptSizes.like(batch, 1, differ=job.paired).share
+    if is_grid:
+        sides = [
+            np.array(count_prefixes(x)[1:]) / len(x) for x in (batch.clean, batch.counterfactual)
+        ]
+        share = float((sides[0] * sides[1]).mean())
+    specs = [CircuitSpec.parse(text) for text in job.circuits]
+    sizes = [edges_of(spec, size.graph.n_edges) for spec in specs]
+
+    def divergences(n_clean: int, n_corrupted: int, n_edges: Sequence[float]) -> float:
+        n_pairs = n_clean * n_corrupted if is_grid else n_clean
+        shares = [min(1.0, n / (MEAN_SIZE * size.graph.n_edges)) for n in n_edges]
+        of_pair = sum(
+            token_operations(size, share, x)[1] * columns + 2.0 * size.unembedding for x in shares
+        )
+        return (n_clean + n_corrupted) * size.plain(columns) + n_pairs * of_pair
+
+    n_corrupted = job.n_corrupted or job.n_clean
+    most = job.controls if is_grid else job.controls**2
+    drawn = [size.graph.n_edges, 0.0, *sizes, *sizes]
+    operations = divergences(job.n_clean, n_corrupted, sizes)
+    operations += divergences(min(job.n_clean, most), min(n_corrupted, most), drawn)
+    held = memory.working_set(size, model.decoder, columns)
+    for name in dict.fromkeys(spec.name for spec in specs if spec.kind == "method"):
+        method = METHODS.make(name)
+        pairs = sample_pairs(task, model, "train", job.train_limit, **about)
+        train = PromptSizes.like(pairs, job.train_limit, differ=job.paired)
+        operations += scoring_operations(method, size, train)
+        held = max(held, scoring_bytes(method, size, model.decoder, train, memory))
+    return Work(model.name, size, operations, held)
+
+
+def edges_of(spec: CircuitSpec, n_edges: int) -> float:
+    """Edges of a circuit, of a graph that has so many; all of them where it does not say."""
+    if spec.kind == "empty":
+        return 0.0
+    if spec.size is None:
+        return float(n_edges)
+    return spec.size * n_edges if isinstance(spec.size, float) else float(spec.size)
+
+
+def _patch(job: PatchJob, cells: Sequence[Cell], model: Model, memory: FreeMemory) -> Work:
+    """Both runs of a pair, and every cell of a map where prompts differ."""
+    size = ModelSize.of(model, cells[0].typed["model"])
+    about = {"counterfactual": job.counterfactual, "private_seed": job.private_seed}
+    task = load_task(cells[0].of["task"])
+    batch = sample_pairs(task, model, job.split, job.limit, seed=job.seed, **about)
+    pairs, layers = PromptSizes.like(batch, job.limit), range(size.graph.n_layers)
+    n_columns, operations = pairs.columns * pairs.share, 0.0
+    for cell in cells:
+        heads = cell.of["part"] == "heads"
+        # Per layer: every head at all columns, or every column alone.
+        n_each = size.graph.n_heads if heads else n_columns
+        behind = n_each * size.behind(layers, heads=heads) * n_columns * (1 if heads else SHARED)
+        logits = n_each * len(layers) * 2.0 * size.unembedding
+        operations += pairs.n * (2 * size.plain(pairs.columns) + behind + logits)
+    return Work(
+        model.name, size, operations, memory.working_set(size, model.decoder, pairs.columns)
+    )
+
+
+def _variables(job: VariablesJob, cells: Sequence[Cell], model: Model, memory: FreeMemory) -> Work:
+    """Every example and counterfactual once; for every k, trainings as steps x rows x sites,
+    forwards and back; every site on validation and test pairs; controls at one site.
+    """
+    size, task = ModelSize.of(model, cells[0].typed["model"]), load_task(cells[0].of["task"])
+    defaults, known = defaults_of(task.name), variables_of(job, cells[0].of["task"])
+    examples = defaults.prepared(
+        sample_examples(task, model, "train", job.train_limit, seed=job.seed)
+    )
+    columns = columns_of(model, [example.prompt.text for example in examples])
+    n_kinds = len(job.kinds or defaults.kinds or examples[0].counterfactuals)
+    limits = (job.train_limit, job.validation_limit, job.test_limit)
+    train, validation, test = (n * n_kinds for n in limits)
+    plain, logits = size.plain(columns), 2.0 * size.unembedding
+    operations = sum(limits) * (1 + n_kinds) * plain
+    settings = training_settings(job, task.name, model.family)
+    rows = settings.n_steps(train) * min(settings.batch_size, train)
+    layers = blocks(model, layers_of(job.layers, size.graph.n_layers))
+    positions = job.positions or defaults.positions
+    n_columns = [1.0 if position == "last" else SHARED * columns for position in positions]
+    of_heads = {name for name, own in known.items() if own.model.contrast is not None}
+    n_sites, site = len(layers) * len(positions), size.behind(layers)
+    if of_heads:
+        heads = size.graph.n_heads * size.behind(layers, heads=True) * columns
+        operations += job.train_limit * (2 * plain + heads)
+    for variable in dict.fromkeys(cell.of["variable"] for cell in cells):
+        is_heads = variable in of_heads
+        # All heads are exchanged in one run, which begins at the first of them.
+        all_sites = plain / 2 if is_heads else site * sum(n_columns)
+        n_places = 1 if is_heads else n_sites
+        operations += 0.0 if is_heads else test * (all_sites + 2 * plain)
+        for cell in (cell for cell in cells if cell.of["variable"] == variable):
+            name = cell.of["featurizer"]
+            n_searched = n_places
+            if job.train_at is not None and name != "full-vector" and not is_heads:
+                n_searched = min(n_places, job.train_at)
+            ks = job.ks or n_features_of(job.profile, task.name, variable, size.width)
+            own = all_sites * n_searched / n_places + logits * n_searched
+            trained = 0.0 if name == "full-vector" else 2 * train * plain + BACKWARD * rows * own
+            scored = (validation + test) * (2 * plain + own) + DRAWS * test * own / n_searched
+            n_fits = len(ks) if name in SIZED else 1
+            controls = 0.0 if is_heads else trained / n_searched * len(job.controls)
+            operations += n_fits * (trained + scored) + controls
+    held = memory.working_set(size, model.decoder, columns) + _kept(
+        model.decoder, train * columns, memory
+    )
+    # The control's model of random weights is held next to the other.
+    held += size.bytes if "untrained" in job.controls else 0.0
+    return Work(model.name, size, operations, held)
+
+
+def _gym(job: GymJob, cells: Sequence[Cell], model: Model, memory: FreeMemory) -> Work:
+    """Of every task: values of all items, for every draw, kind of labels and candidate that is
+    trained its steps, and every site's exchange for every fit; the same in a model of random
+    weights.
+    """
+    size, operations, held = ModelSize.of(model, cells[0].typed["model"]), 0.0, 0.0
+    layers = blocks(model, layers_of(job.layers, size.graph.n_layers))
+    methods = [gym_method(text, size.width) for text in job.every_method]
+    for cell in cells:
+        task = job.gym_task(cell.typed["task"])
+        limits = {
+            "train": job.train_limit,
+            "validation": job.validation_limit,
+            "test": job.test_limit,
+        }
+        train, *others = (min(n, task.sizes[split]) for split, n in limits.items())
+        pairs = task.interchanges("train", model, limit=min(train, SAMPLE), seed=job.seed)
+        columns = pairs.batch(model).base.shape[1]
+        n_regions = len(pairs.tested)
+        row = n_regions * size.behind(layers) * SHARED * columns
+        plain, n_sites = size.plain(columns), n_regions * len(layers)
+        exchanges = row + 2.0 * size.unembedding * n_sites
+        for n_kinds, shuffled in ((2 if "labels" in job.controls else 1, True), (1, False)):
+            if not shuffled and "untrained" not in job.controls:
+                continue
+            n_fits = 0
+            operations += (train + sum(others)) * plain
+            for method in methods:
+                if method.shuffled and not shuffled:
+                    continue
+                for finder in method.candidates.values():
+                    of_values = isinstance(finder, ValueFinder) and not finder.needs_source
+                    fits = len(job.seeds) if method.seeded else 1
+                    fits *= 1 if of_values or method.shuffled else n_kinds
+                    n_fits += fits
+                    if isinstance(finder, TrainedFinder):
+                        plan = finder.plan(train)
+                        once = BACKWARD * plan.steps * plan.size * exchanges
+                        operations += fits * (2 * train * plain + once)
+            operations += sum(others) * (2 * plain + n_fits * row)
+        values = (train + sum(others)) * n_sites * size.width * 8.0
+        kept = _kept(model.decoder, train * columns, memory) + 2 * values
+        held = max(held, memory.working_set(size, model.decoder, columns) + kept)
+    held += size.bytes if "untrained" in job.controls else 0.0
+    return Work(model.name, size, operations, held)
+
+
+def _accuracy(job: AccuracyJob, cells: Sequence[Cell], model: Model, memory: FreeMemory) -> Work:
+    """Every prompt of an example, and each of its continuations from the prompt's end on.
+
+    Raises:
+        BadUsage: a task that does not say its size.
+    """
+    size, operations, longest = ModelSize.of(model, cells[0].typed["model"]), 0.0, 1
+    for cell in cells:
+        task = load_task(cell.of["task"])
+        known = task.sizes.get(job.split, 0)
+        n = min(job.limit or known, known or job.limit or 0)
+        if not n:
+            raise BadUsage(f"How many examples {task.name} has is known once it is read: --limit.")
+        about = {"seed": job.seed, "private_seed": job.private_seed}
+        examples = sample_examples(task, model, job.split, n, **about)
+        prompts = [x for y in examples for x in (y.prompt, *y.counterfactuals.values())]
+        columns = columns_of(model, [prompt.text for prompt in prompts])
+        n_more = sum(len(prompt.choices) for prompt in prompts) / len(examples)
+        n_each = len(prompts) / len(examples)
+        operations += n * (n_each * size.plain(columns) + n_more * size.plain(1))
+        longest = max(longest, columns)
+    return Work(model.name, size, operations, memory.working_set(size, model.decoder, longest))
+
+
+circuits_cost = _planned(_circuits)
+accuracy_cost = _planned(_accuracy)
+adversarial_cost = _planned(_adversarial)
+gym_cost = _planned(_gym)
+patch_cost = _planned(_patch)
+variables_cost = _planned(_variables)
