@@ -17,7 +17,7 @@ VARIABLE_TRUTHS := truth-addition-trained truth-ioi-trained truth-greater-than-t
 CAUSALGYM_NEEDS := numpy==1.26.4 pandas==2.2.2 pyvene==0.1.6 scikit_learn==1.5.2 scipy==1.13.1 tqdm==4.66.6 transformers==4.46.2 safetensors
 PEERS := transformer-lens==4.3.0 nnsight==0.8.1 pyvene==0.1.8
 PEER_NAMES := $(foreach package,$(PEERS),$(firstword $(subst =, ,$(package)))) $(if $(EAP_IG),eap-ig)
-STUDIES := robust measure-trial gym-neox chance which-metric variance
+STUDIES := robust measure-trial gym-neox how-many chance which-metric variance
 STUDY := $(filter $(STUDIES),$(or $(NAME),$(MAKECMDGOALS)))
 GYM := -t agr_sv_num_pp -t agr_refl_num_pp -t garden_npz_v-trans -t gss_subord -t cleft --train-limit 100 --validation-limit 40 --limit 40 --dtype bfloat16
 TRAINED := --tokens 200000 --steps 10000 --dtype bfloat16
@@ -161,7 +161,7 @@ gym: venv ## Measure gym tasks in gym-neox and both packaged models (two hours o
 	@$(BIN)/mechassay gym run -m gemma3-270m --layers 1::4 $(GYM) -o runs/gym/gemma3-270m
 	@$(BIN)/python tools/tables.py runs/gym/gym-neox/tables.md runs/gym/smollm2-135m/tables.md runs/gym/gemma3-270m/tables.md docs/results/gym.csv
 
-study: venv ## Run a study (studies/*/README.md): make study robust, make study measure-trial (METRIC=package.module:Class), make study gym-neox, make study chance or make study which-metric.
+study: venv ## Run a study (studies/*/README.md): make study NAME, where NAME is robust, measure-trial (with METRIC=package.module:Class), gym-neox, how-many, chance, which-metric or variance.
 	@test -n "$(STUDY)" || { echo "Say which study to run: make study NAME, where NAME is one of $(STUDIES)."; exit 2; }
 	@$(PIP) install --no-deps -e studies
 	@$(BIN)/python -m studies.$(subst -,_,$(STUDY)) $(METRIC)

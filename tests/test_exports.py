@@ -84,3 +84,59 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+", number)
     assert f"\nversion: {number}\n" in (root / "CITATION.cff").read_text("utf-8")
     assert f"\n## [{number}] - " in (root / "CHANGELOG.md").read_text("utf-8")
+
+
+def _documented_words() -> set[str]:
+    """Words of code and in backticks on all pages but the generated ones, and of examples."""
+    root = Path(__file__).parents[1]
+    pages = [*root.glob("docs/**/*.md"), root / "README.md", root / "CONTRIBUTING.md"]
+    texts = [page.read_text("utf-8") for page in pages if "generated" not in page.parts]
+    code = [x for text in texts for x in re.findall(r"```.*?```|`[^`\n]+`", text, flags=re.DOTALL)]
+    others = (*root.glob("docs/**/*.ipynb"), *root.glob("examples/**/*.py"))
+    return set(re.findall(r"\w+", " ".join([*code, *(x.read_text("utf-8") for x in others)])))
+
+
+def _signature_words(node: ast.stmt) -> set[str]:
+    """Names in annotations of a function or of a class's public methods and fields, and errors."""
+    words: set[str] = set()
+    for part in [node, *(node.body if isinstance(node, ast.ClassDef) else ())]:
+        notes: list[ast.expr | None] = []
+        if isinstance(part, ast.FunctionDef):
+            every = (*part.args.args, *part.args.kwonlyargs, part.args.vararg, part.args.kwarg)
+            notes = [part.returns, *(x.annotation for x in every if x is not None)]
+            raised = (ast.get_docstring(part) or "").partition("Raises:")[2]
+            words |= set(re.findall(r"\w+", raised))
+        elif isinstance(part, ast.AnnAssign):
+            notes = [part.annotation]
+        words |= {x for note in notes if note for x in re.findall(r"\w+", ast.unparse(note))}
+    return words
+
+
+def test_a_public_name_is_on_a_page_or_in_a_public_signature() -> None:
+    """Protocols are what plug-ins implement; jobs are what commands run."""
+    public: set[str] = set()
+    mentions: defaultdict[str, set[str]] = defaultdict(set)
+    protocols: set[str] = set()
+    for file in sorted((SOURCE / "mechassay").rglob("*.py")):
+        for node in ast.parse(file.read_text("utf-8")).body:
+            is_list = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+            if is_list and file.name == "__init__.py":
+                public |= set(ast.literal_eval(node.value))
+            if isinstance(node, ast.Assign | ast.AnnAssign):
+                named = ast.unparse(
+                    node.targets[0] if isinstance(node, ast.Assign) else node.target
+                )
+                mentions[named] |= set(re.findall(r"\w+", ast.unparse(node)))
+            elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+                mentions[node.name] |= _signature_words(node)
+                if any("Protocol" in ast.unparse(x) for x in getattr(node, "bases", ())):
+                    protocols.add(node.name)
+    # What `run` returns holds them.
+    kept = (public & (_documented_words() | protocols | {"Failure"})) | {"__version__"}
+    kept |= {name for name in public if name.endswith("Job")}
+    todo = set(kept)
+    while todo:
+        more = (mentions[todo.pop()] & public) - kept
+        kept |= more
+        todo |= more
+    assert sorted(public - kept) == []

@@ -10,10 +10,10 @@ import csv
 from pathlib import Path
 
 import mechassay
-from mechassay.gym import train_gym_model
 from mechassay.gym.jobs import GymCheckJob
 from mechassay.models.sources import checkpoints
 from studies.gym_neox.corpus import TRAINING, corpus_tasks
+from studies.gym_neox.training import train_gym_model
 
 HERE = Path(__file__).parent
 FOLDER = Path("runs/gym-neox")

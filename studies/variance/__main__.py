@@ -27,7 +27,6 @@ import numpy as np
 
 import mechassay as ma
 from mechassay.circuits.evaluation.faithfulness import faithfulness_curve, magnitude_sweep
-from mechassay.circuits.evaluation.how_many import by_tag
 from mechassay.circuits.methods.stability import (
     SELECTIONS,
     interval_of_method,
@@ -40,6 +39,7 @@ from mechassay.prompts.batch import Batch
 from mechassay.stats.intervals import Interval, Resamples, percentile_interval
 from mechassay.utils.display import SILENT, interval
 from mechassay.utils.files import write_text
+from studies.how_many.cross_agreement import by_tag
 
 FOLDER = Path("runs/variance")
 AREAS = ("cpr", "cmd", "cma")

@@ -5,8 +5,10 @@ Sentences of regions.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +18,7 @@ from helpers.tiny_gguf import of_bytes, of_words
 from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.gym import FAMILIES, GymTask, gym_tasks, load_gym_task
 from mechassay.gym.gym_task import SEVERAL, joined, regions_of, spaced, spans_of
+from mechassay.tasks.task import share_of
 
 ALL = [name for names in FAMILIES.values() for name in names]
 
@@ -249,3 +252,27 @@ def test_spans_are_where_their_texts_are(parts: list[str]) -> None:
             assert whole[begin:end] == text.strip()
         else:
             assert str(number) not in spans
+
+
+def test_sentences_of_a_split_never_end_and_have_its_types_equally() -> None:
+    task = load_gym_task("agr_gender")
+    drawn = list(islice(task.sentences("train", np.random.default_rng(0)), 2000))
+    assert {each.sentence for each in drawn} < {
+        f"{name} {did} because"
+        for name in [row[0] for rows in task.choices[0].rows.values() for row in rows]
+        for did in [row[0].strip() for rows in task.choices[1].rows.values() for row in rows]
+    }
+    assert abs(np.mean([each.type == "he" for each in drawn]) - 0.5) < 0.05
+    assert all(each.label == f" {each.type}" for each in drawn)
+
+
+def test_a_split_without_sentences_is_refused() -> None:
+    (two,) = gym_tasks(
+        {"tasks": {"two": {"template": "{a}", "labels": {"x": "u", "y": "v"}, "options": {
+            "a": {"x": ["one"], "y": ["two"]}}}}}
+    ).values()  # fmt: skip
+    missing = {"train", "validation", "test"} - {share_of("one"), share_of("two")}
+    with pytest.raises(BadPairs, match="of two has no sentence"):
+        next(two.sentences(missing.pop(), np.random.default_rng(0)))
+    with pytest.raises(UnknownName, match="split 'tset'"):
+        next(two.sentences("tset", np.random.default_rng(0)))

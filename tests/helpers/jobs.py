@@ -11,7 +11,6 @@ from typing import Any
 from mechassay.adversarial.jobs import AdversarialJob, SearchJob
 from mechassay.adversarial.paper import PaperJob
 from mechassay.adversarial.shift import ShiftJob
-from mechassay.discovery.how_many import HowManyJob
 from mechassay.discovery.job import CircuitsJob
 from mechassay.gym.jobs import DirectionsJob, GymCheckJob, GymJob
 from mechassay.interventions.job import PatchJob
@@ -84,14 +83,6 @@ SMALL_JOBS: dict[str, Any] = {
         test_limit=8,
     ),
     "gym-check": GymCheckJob(("truth-ioi",), (SMALL_GYM_TASK,), limit=8),
-    "how-many": HowManyJob(
-        ("truth-ioi",),
-        ("truth-ioi", "truth-ioi-trained"),
-        ("random", "eap"),
-        size=9,
-        train_limit=4,
-        test_limit=6,
-    ),
     "measure": MeasureJob(
         ("EX1", "EX25:n_runs=2", "F01"), ("truth-ioi",), n_prompts=6, train_limit=6
     ),

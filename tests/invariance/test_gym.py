@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-import mechassay as ma
-from mechassay.interventions.site import load_site
 from mechassay.features import DAS, LDA, PCA, DiffInMeans, Directions, Fit, KMeans, Probe
 from mechassay.features.featurizer import random_basis
 from mechassay.features.finder import Found
 from mechassay.gym import odds
-from mechassay.interventions.site import Site
+from mechassay.interventions.site import Site, load_site
 from mechassay.models.model import make_model
 from mechassay.prompts.interchange_batch import InterchangeBatch
 from mechassay.testing import tiny

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from mechassay.models.model import load_model
 from mechassay.models.sources import GYM_FOLDERS
 from studies.gym_neox import __main__ as study
 from studies.gym_neox.corpus import TRAINING, corpus_tasks
+from studies.gym_neox.training import GymTraining, untrained_neox
 
 
 def test_the_training_of_the_study_is_that_of_the_packaged_model() -> None:
@@ -22,6 +25,16 @@ def test_the_training_of_the_study_is_that_of_the_packaged_model() -> None:
     tasks = corpus_tasks()
     assert len(tasks) == 29 + 8 + 8
     assert about["tasks"] == {task.name: task.sha256 for task in tasks}
+
+
+def test_without_training_it_is_what_its_training_began_with() -> None:
+    about = json.loads((GYM_FOLDERS / "gym-neox" / "training.json").read_text("utf-8"))
+    settings = {each.name: about[each.name] for each in fields(GymTraining) if each.name in about}
+    training = GymTraining(**{**settings, "checkpoints": tuple(settings["checkpoints"])})
+    model = load_model("untrained:gym-neox")
+    begun = untrained_neox(training, len(model.tokenizer)).state_dict()
+    for name, value in model.hf.state_dict().items():
+        assert torch.equal(value, begun[name]), name
 
 
 @pytest.mark.slow

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         run_controls,
         smallest_circuit,
     )
-    from mechassay.circuits.evaluation.how_many import CrossAgreement, by_tag, cross_agreement
     from mechassay.circuits.evaluation.metrics import Recovery, recovery_of
     from mechassay.circuits.evaluation.selection import FaithfulSelection, faithful_circuits
     from mechassay.circuits.methods import METHODS
@@ -72,7 +71,6 @@ __all__ = [
     "Completeness",
     "Conductance",
     "Controls",
-    "CrossAgreement",
     "Differences",
     "EAPIGActivations",
     "EAPIGInputs",
@@ -101,10 +99,8 @@ __all__ = [
     "UniformGradientSampling",
     "ablate",
     "agreement",
-    "by_tag",
     "complement",
     "completeness",
-    "cross_agreement",
     "differences_of",
     "evaluate",
     "faithful_circuits",
@@ -129,7 +125,6 @@ __getattr__, __dir__ = lazy_names(
         "evaluation.faithfulness": "Completeness Minimality complement completeness evaluate"
         " faithfulness_curve minimality run_controls smallest_circuit",
         "evaluation.metrics": "Recovery recovery_of",
-        "evaluation.how_many": "CrossAgreement by_tag cross_agreement",
         "evaluation.selection": "FaithfulSelection faithful_circuits",
         "methods": "METHODS",
         "methods.acdc": "ACDC ACDCTop",

@@ -13,7 +13,7 @@ import typer
 from mechassay.circuits.methods import RECOMMENDED
 from mechassay.cli.command import command
 from mechassay.cli.output import JsonOption, tell
-from mechassay.discovery.plan import CircuitsPlan, HowManyPlan
+from mechassay.discovery.plan import CircuitsPlan
 from mechassay.utils.display import counted
 
 if TYPE_CHECKING:
@@ -138,9 +138,6 @@ app.command("evaluate")(
         change=_files,
     )
 )
-
-
-app.command("how-many")(command(HowManyPlan))
 
 
 @app.command("convert")

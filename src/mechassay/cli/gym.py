@@ -77,58 +77,6 @@ def show_task(
     show_columns(pairs.columns(), json)
 
 
-@app.command("train")
-def train_model(
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", help="Folder for the model; the same command again goes on there."
-        ),
-    ] = Path("runs/gym-train"),
-    task: Annotated[
-        list[str] | None, typer.Option("--task", "-t", help=f"{TASKS.help} All if not given.")
-    ] = None,
-    layers: Annotated[int, typer.Option(help="Layers.")] = 4,
-    width: Annotated[int, typer.Option(help="Width of the residual stream.")] = 48,
-    heads: Annotated[int, typer.Option(help="Heads of a layer.")] = 4,
-    sentences: Annotated[int, typer.Option(help="Sentences of each task.")] = 3000,
-    steps: Annotated[int, typer.Option(help="Optimiser steps.")] = 2000,
-    checkpoint: Annotated[
-        list[int] | None,
-        typer.Option(help="Steps after which weights are kept, beside the last; repeat it."),
-    ] = None,
-    batch_size: Annotated[int, typer.Option(help="Sentences a step.")] = 64,
-    rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 2e-3,
-    seed: Annotated[
-        int,
-        typer.Option(min=0, max=2**62 - 1, help="Seed of the sentences and the first weights."),
-    ] = 0,
-) -> None:
-    """Train a small GPT-NeoX on sentences of the train split of gym tasks.
-
-    FOLDER is the model after the last step, FOLDER@step64 that after 64 (--checkpoint 64).
-    """
-    from mechassay.gym.causalgym import load_gym_task
-    from mechassay.gym.training import GymTraining, train_gym_model
-
-    training = GymTraining(
-        layers=layers,
-        width=width,
-        heads=heads,
-        sentences=sentences,
-        steps=steps,
-        checkpoints=tuple(checkpoint or ()),
-        batch_size=batch_size,
-        rate=rate,
-        seed=seed,
-    )
-    tasks = [load_gym_task(name) for name in task_names(task or (ALL_TASKS,))]
-    losses = train_gym_model(output, training, tasks=tasks)
-    last = training.last_of(losses)
-    typer.echo(f"loss: first {losses[0]:.3g}, last {last:.3g} nats a token")
-    typer.echo(f"Written: {output}@" + f", {output}@".join(f"step{n}" for n in training.kept))
-
-
 SuiteArgument = Annotated[Path, typer.Argument(help="A test suite of SyntaxGym, .json.")]
 
 

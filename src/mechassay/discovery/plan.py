@@ -1,13 +1,10 @@
-"""What runs of circuits do: the fields of `discovery.job.CircuitsJob` and of
-`discovery.how_many.HowManyJob`, and their options.
-"""
+"""The plan of a run of circuits: the fields of `discovery.job.CircuitsJob` and their options."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from mechassay.circuits.methods import RECOMMENDED
 from mechassay.circuits.profiles import Profile
 from mechassay.runs import options
 from mechassay.runs.options import option
@@ -127,58 +124,3 @@ class CircuitsPlan:
     stage: Annotated[Stage, option("What to do.", role="free")] = "all"
 
     kind: ClassVar[str] = "circuits"
-
-
-@dataclass(frozen=True)
-class HowManyPlan:
-    """How many circuits a task needs: find one on each kind of its prompts, such as each template,
-    and measure it on all kinds. Several tasks are kinds themselves: do they share a circuit?
-
-    Attributes:
-        tasks: one, whose pairs are sorted by `over`; of several each is a kind.
-        over: the tag of a pair that names its kind; "template" if empty.
-        most_kinds: of one task, those with the most common values of the tag.
-        train_limit, test_limit: pairs of each kind; both are of `split`, and no group of pairs is
-            in both.
-    """
-
-    models: Annotated[tuple[str, ...], options.LOADED_MODELS]
-    tasks: Annotated[tuple[str, ...], options.LOADED_TASKS]
-    methods: Annotated[
-        tuple[str, ...],
-        option(
-            "Method that scores edges, with settings if wanted: eap-ig-inputs:steps=10. Repeat for"
-            " several.",
-            "--method",
-            "-M",
-            complete="methods",
-        ),
-    ] = (RECOMMENDED,)
-    over: Annotated[
-        str, option("Tag that sorts a task's pairs into kinds; template by default.")
-    ] = ""
-    size: Annotated[
-        int | float,
-        option("Edges of each circuit: a number (500) or a share of all (0.01).", first=True),
-    ] = 0.01
-    most_kinds: Annotated[
-        int, option("Kinds of one task at most, of up to 16: the most common ones.", least=2)
-    ] = 8
-    split: Annotated[
-        str, option("Split of all pairs; other pairs find circuits than measure them.")
-    ] = "train"
-    train_limit: Annotated[
-        int, options.limit("Pairs of each kind to find its circuits on.", least=2)
-    ] = 20
-    test_limit: Annotated[
-        int,
-        options.limit("Pairs of each kind to measure on.", "--limit", least=2, first=True),
-    ] = 20
-    counterfactual: Annotated[str | None, options.COUNTERFACTUAL] = None
-    objective: Annotated[str | None, options.OBJECTIVE] = None
-    keep: Annotated[Keep, options.KEEP] = "all"
-    dtype: Annotated[str, options.DTYPE] = "float32"
-    prepend_bos: Annotated[bool, options.BOS] = False
-    seed: Annotated[int, options.SEED] = 0
-
-    kind: ClassVar[str] = "how-many"

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from mechassay.gym.task_accuracy import GymAccuracy, accuracy
     from mechassay.gym.task_files import gym_tasks, read_gym_tasks
     from mechassay.gym.task_odds import MethodOdds, TaskOdds
-    from mechassay.gym.training import GymCorpus, GymTraining, train_gym_model
 
 __all__ = [
     "FAMILIES",
@@ -38,11 +37,9 @@ __all__ = [
     "CompatBatches",
     "Formula",
     "GymAccuracy",
-    "GymCorpus",
     "GymPairs",
     "GymTask",
     "GymTaskList",
-    "GymTraining",
     "LogOddsRatios",
     "MethodOdds",
     "RegionLengths",
@@ -61,7 +58,6 @@ __all__ = [
     "read_gym_tasks",
     "read_suite",
     "region_lengths",
-    "train_gym_model",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -79,6 +75,5 @@ __getattr__, __dir__ = lazy_names(
         "task_accuracy": "GymAccuracy accuracy",
         "task_files": "gym_tasks read_gym_tasks",
         "task_odds": "MethodOdds TaskOdds",
-        "training": "GymCorpus GymTraining train_gym_model",
     },
 )

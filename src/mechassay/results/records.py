@@ -86,7 +86,6 @@ PAGES = Registry(
         "faithfulness": "mechassay.discovery.suite_page:FaithfulnessPage",
         "gym": "mechassay.gym.pages:GymPage",
         "gym-check": "mechassay.gym.checkpoint_pages:GymCheckPage",
-        "how-many": "mechassay.discovery.how_many:HowManyPage",
         "measure": "mechassay.measurement.page:MeasurePage",
         "one-size": "mechassay.discovery.suite_page:OneSizePage",
         "patch": "mechassay.interventions.job:PatchPage",

@@ -18,7 +18,6 @@ JOBS = Registry(
         "directions": "mechassay.gym.jobs:DirectionsJob",
         "gym": "mechassay.gym.jobs:GymJob",
         "gym-check": "mechassay.gym.jobs:GymCheckJob",
-        "how-many": "mechassay.discovery.how_many:HowManyJob",
         "measure": "mechassay.measurement.job:MeasureJob",
         "patch": "mechassay.interventions.job:PatchJob",
         "reproduction": "mechassay.reproduction.job:ReproductionJob",

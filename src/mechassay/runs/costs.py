@@ -66,7 +66,7 @@ SHARED = 0.5
 """Part of the columns that are run again, where prompts are not known."""
 BACKWARD = 3.0
 """Passes of a differentiated one: forwards, and twice that back."""
-SLOWER = 1.5
+SLOWER = 1.7
 RANGE, RANGE_MEASURED = 2.0, 1.5
 """The estimate is divided and multiplied by these, before and after a cell was measured."""
 START, BEGIN, READ = 4.0, 1.0, 0.4e9

@@ -14,12 +14,12 @@ from scipy.stats import t as student
 from helpers.two_behaviours import two_behaviours
 from mechassay.circuits import EAP, NAP, EAPIGInputs, Random, agreement, evaluate
 from mechassay.circuits.circuit import Circuit
-from mechassay.circuits.evaluation.how_many import CrossAgreement, by_tag, cross_agreement
 from mechassay.errors import BadUsage
 from mechassay.models.model import load_model
 from mechassay.tasks import load_task
 from mechassay.testing.checks import check_record
 from mechassay.utils.display import SILENT
+from studies.how_many.cross_agreement import CrossAgreement, by_tag, cross_agreement
 
 METHOD = EAPIGInputs(steps=3)
 

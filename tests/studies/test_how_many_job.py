@@ -1,20 +1,25 @@
-"""How many circuits a task needs, as a run: known answers, bad input, resuming, and the page."""
+"""The run that counts the circuits of a task: known answers, bad input, resuming, and the page."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from helpers.two_behaviours import two_behaviours
-from mechassay.circuits.evaluation.how_many import CrossAgreement
-from mechassay.discovery.how_many import HowManyJob, HowManyPage
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.results.page import Text
 from mechassay.runs.execute import run
 from mechassay.runs.job import Results, command_line
+from mechassay.runs.options import options_of
+from mechassay.testing import check_job
 from mechassay.utils.display import SILENT
+from studies.how_many import __main__ as study
+from studies.how_many.cross_agreement import CrossAgreement
+from studies.how_many.job import HowManyJob
+from studies.how_many.page import HowManyPage
 
 Two = tuple[str, str, str]
 
@@ -168,7 +173,7 @@ def test_a_run_takes_up_the_scores_that_are_there(two: Two, folder: Path) -> Non
     second = run(job, out, progress=SILENT)
     assert [file.stat().st_mtime_ns for file in scores[1:]] == times and scores[0].is_file()
     assert cross_of(second).verdict() == cross_of(first).verdict()
-    assert "how-many" in command_line(job)
+    assert command_line(job).startswith("mechassay how-many run")
 
 
 def test_groups_are_on_one_side(two: Two, folder: Path) -> None:
@@ -184,3 +189,27 @@ def test_groups_are_on_one_side(two: Two, folder: Path) -> None:
     # Two pairs of a kind are in a group: the sixth goes with the fifth, and to no side.
     assert cross.n_train == (5, 5) and cross.n_test == (10, 10) and cross.n_groups == (5, 5)
     assert "5 independent groups of pairs of a kind are fewer than 20" in cross.verdict()
+
+
+SMALL = HowManyJob(
+    ("truth-ioi",),
+    ("truth-ioi", "truth-ioi-trained"),
+    ("random", "eap"),
+    size=9,
+    train_limit=4,
+    test_limit=6,
+)
+
+
+def test_the_job_keeps_its_promises(tmp_path: Path) -> None:
+    check_job(SMALL, tmp_path, workers=0)
+
+
+def test_numbers_of_pairs_have_a_maximum() -> None:
+    about = options_of(HowManyJob)
+    assert about["train_limit"].most is not None and about["test_limit"].most is not None
+
+
+def test_the_study_writes_the_tables_of_its_run(tmp_path: Path) -> None:
+    study.main(replace(SMALL, methods=("eap",)), tmp_path / "run", tmp_path / "tables.md")
+    assert "another sample" in (tmp_path / "tables.md").read_text("utf-8")

@@ -1,25 +1,26 @@
-"""A small GPT-NeoX of our own, trained on the sentences of gym tasks, with its checkpoints.
+"""A small GPT-NeoX that is trained on the sentences of gym tasks, with checkpoints.
 
     The artists that feared the child are
 
-A row of the corpus is a sentence of a task, drawn as its pairs are, and a label of its type;
-there are equally many of each task. Only sentences of the train split are drawn, so none of the
-validation and test sentences is among them. As tasks share words, such a sentence may still be
-the beginning of a longer one of another task; its label rarely follows there ("... has" of "...
-has never"). Words and marks of punctuation are the tokens; the control labels are words too.
+A row of the corpus is a sentence of a task, drawn like the sentences of its pairs, followed by a
+label of its type. Each task has the same number of rows. The corpus contains only sentences of the
+train split, so no validation or test sentence is in it. Because tasks share words, such a sentence
+may still be the beginning of a longer sentence of another task. Its label rarely follows there
+("... has" of "... has never"). Tokens are words and punctuation marks, including the words of the
+control labels.
 
-    loss = mean over all tokens but the first of a sentence of -log p(token | those before it)
+    loss = mean over all tokens of a sentence but the first of -log p(token | tokens before it)
 
-A step takes the next sentences of a random order of the corpus. AdamW; the learning rate rises
-over the first steps and then falls by a cosine; gradients are cut to a norm of 1. The
-architecture is that of Pythia: parallel blocks, LayerNorm, partly rotary positions, separate
-embeddings for input and output.
+Each step takes the next sentences of a random order of the corpus. The optimiser is AdamW. The
+learning rate rises linearly over the first steps and then falls by a cosine. Gradients are clipped
+to a norm of 1. The architecture is that of Pythia: parallel blocks, LayerNorm, partly rotary
+positions, separate embeddings for input and output.
 
-The folder has a checkpoint `step0`, `step64`, ... for each step that is asked for, counted in
-updates that were done, with weights in fp16. `load_model("FOLDER@step64")` loads one, and
-`load_model("FOLDER")` the last. `training.json` says how they were made. An interrupted training
-goes on from where it was and ends the same, bit for bit: everything is drawn from one seed.
-Another number of threads may round sums in another way.
+The folder contains a checkpoint `step0`, `step64`, ... for each requested number of updates, with
+weights in fp16. `load_model("FOLDER@step64")` loads a checkpoint, `load_model("FOLDER")` the last
+one. `training.json` lists the settings. An interrupted training resumes and ends with the same
+weights, bit for bit, because one seed determines every random number. Another number of threads
+may round sums differently.
 """
 
 from __future__ import annotations
@@ -56,12 +57,12 @@ if TYPE_CHECKING:
 SPLIT = "train"
 PAD = -1
 _WORD = re.compile(r"\w+|[^\w\s]+")
-"""As `truth.folders.word_tokenizer` splits."""
+"""The split of a text into words, as in `truth.verification.word_tokenizer`."""
 
 
 def words_of(tasks: Iterable[GymTask]) -> list[str]:
-    """All words that sentences, labels and control labels of some tasks can have, sorted; first the
-    token for any other.
+    """Return the token for unknown words, then all words of the tasks' sentences, labels and
+    control labels in alphabetical order.
     """
     texts = set(DOG_GIVE)
     for task in tasks:
@@ -73,12 +74,12 @@ def words_of(tasks: Iterable[GymTask]) -> list[str]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GymCorpus(OneLine):
-    """Sentences as token ids, one a row.
+    """Sentences as token ids, one sentence per row.
 
     Attributes:
-        words: by id.
-        ids: of sentences with their continuations; `PAD` after the end.
-        tasks: names of the tasks, in the order of their rows, equally many of each.
+        words: word of each token id.
+        ids: token ids of the sentences with their labels; `PAD` after the end.
+        tasks: names of the tasks, in the order of their rows. Each has the same number of rows.
     """
 
     words: tuple[str, ...]
@@ -90,11 +91,11 @@ class GymCorpus(OneLine):
         """Draw sentences of the train split.
 
         Args:
-            size: sentences of each task; some may be the same where a task has few.
-            seed: another seed, other sentences.
+            size: number of sentences of each task. Sentences repeat if a task has few.
+            seed: seed of the sentences.
 
         Raises:
-            BadUsage: no task, or a size below 1.
+            BadUsage: `tasks` is empty, or `size` is below 1.
         """
         if not tasks or size < 1:
             raise BadUsage(f"A corpus has tasks and sentences; got {len(tasks)} and {size}.")
@@ -115,14 +116,14 @@ class GymCorpus(OneLine):
         return len(self.ids)
 
     def texts(self) -> list[str]:
-        """The rows as words with spaces between them."""
+        """Return the rows as words with spaces between them."""
         return [
             " ".join(self.words[token] for token in row if token != PAD)
             for row in self.ids.tolist()
         ]
 
     def repr_fields(self) -> dict[str, object]:
-        """What a line says of it."""
+        """Return the numbers of tasks, rows, tokens and words."""
         tokens = int((self.ids != PAD).sum())
         return {
             "tasks": len(self.tasks),
@@ -137,25 +138,26 @@ STATE = "training.safetensors"
 CONTEXT = 64
 CLIP = 1.0
 CHUNKS = 4
-"""Parts of a batch by length, so that little of it is padding."""
+"""Number of parts of a batch, sorted by length so that the parts contain little padding."""
 TAIL = 100
-"""Steps at most whose mean loss is told as the last one: a tenth of them."""
+"""Maximum number of steps whose mean loss is the last loss. The number is a tenth of all steps."""
 
 
 @dataclass(frozen=True)
 class GymTraining:
-    """How large, how long and how fast.
+    """The settings of a training.
 
     Attributes:
-        layers, width, heads: of the model; its MLPs are four times as wide.
-        sentences: of the corpus, for each task.
-        steps: optimiser steps.
-        checkpoints: steps after which weights are kept; the last step always is.
-        batch_size: sentences a step.
-        rate, last_rate: the highest learning rate, and that of the last step.
-        warmup: steps over which the rate rises.
-        decay: of weights.
-        seed: of the corpus, its order, and the first weights.
+        layers, width, heads: size of the model. Its MLPs have four times the width.
+        sentences: number of sentences of each task in the corpus.
+        steps: number of optimiser steps.
+        checkpoints: numbers of steps after which weights are stored. The last step is always
+            stored.
+        batch_size: number of sentences per step.
+        rate, last_rate: highest learning rate, and learning rate of the last step.
+        warmup: number of steps over which the learning rate rises.
+        decay: weight decay.
+        seed: seed of the corpus, of its order, and of the initial weights.
     """
 
     layers: Annotated[int, Within(1)] = 4
@@ -183,16 +185,16 @@ class GymTraining:
             raise BadUsage(f"Checkpoints are from 0 to {self.steps} steps; got {wrong[0]}.")
 
     def last_of(self, losses: Float[Tensor, "steps"]) -> float:
-        """The mean loss of the last tenth of the steps, of at most `TAIL`."""
+        """Return the mean loss of the last tenth of the steps, at most `TAIL` steps."""
         return float(losses[-min(TAIL, max(1, self.steps // 10)) :].mean())
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """The steps after which weights are kept, in order."""
+        """The numbers of steps after which weights are stored, in order."""
         return tuple(sorted({*self.checkpoints, self.steps}))
 
     def rate_at(self, step: int) -> float:
-        """The learning rate of a step, counted from 0."""
+        """Return the learning rate of a step. The first step is 0."""
         if step < self.warmup:
             return self.rate * (step + 1) / self.warmup
         fall = (step - self.warmup) / max(self.steps - self.warmup, 1)
@@ -209,16 +211,16 @@ def train_gym_model(
     """Train a model, and write its checkpoints, a tokenizer and training.json.
 
     Args:
-        folder: a new one, or one in which this training was interrupted.
-        training: `GymTraining()` by default.
-        tasks: whose sentences.
+        folder: a new folder, or the folder of the same training if it was interrupted.
+        training: settings; `GymTraining()` by default.
+        tasks: tasks whose sentences are the corpus.
 
     Returns:
-        The loss of every step, in nats a token.
+        The loss of every step, in nats per token.
 
     Raises:
-        BadUsage: the folder holds anything else, or the training is finished.
-        NonFinite: the loss is NaN or infinite.
+        BadUsage: The folder contains other files, or the training is finished.
+        NonFinite: The loss is NaN or infinite.
     """
     training = training or GymTraining()
     corpus = GymCorpus.of(tasks, training.sentences, training.seed)
@@ -263,7 +265,7 @@ def train_gym_model(
 
 
 def untrained_neox(training: GymTraining, n_words: int) -> GPTNeoXForCausalLM:
-    """The model before the first step, with random weights."""
+    """Return the model before the first step, with random weights."""
     from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
     config = GPTNeoXConfig(
@@ -282,19 +284,19 @@ def untrained_neox(training: GymTraining, n_words: int) -> GPTNeoXForCausalLM:
         bos_token_id=0,
         eos_token_id=0,
     )
-    # transformers draws weights from the global generator, which is put back.
+    # transformers draws weights from the global generator; `fork_rng` restores its state.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(training.seed)
         return GPTNeoXForCausalLM(config).train()
 
 
 def accumulate(model: GPTNeoXForCausalLM, ids: Int[Tensor, "rows longest"]) -> float:
-    """Add the gradients of some sentences' mean loss a token to those of the model."""
+    """Add the gradients of the mean loss per token to the model, and return that loss."""
     lengths = (ids != PAD).sum(1)
     total, n = 0.0, int((lengths - 1).sum())
     for rows in lengths.argsort(stable=True).tensor_split(CHUNKS):
         some = ids[rows, : int(lengths[rows].max())]
-        # What is padded stands at the end, where nothing that counts reads it.
+        # Padding is at the end of a row, so that no token of a sentence attends to it.
         logits = model(input_ids=some.clamp(min=0), use_cache=False).logits[:, :-1]
         loss = torch.nn.functional.cross_entropy(
             logits.flatten(0, 1), some[:, 1:].flatten(), ignore_index=PAD, reduction="sum"
@@ -305,13 +307,13 @@ def accumulate(model: GPTNeoXForCausalLM, ids: Int[Tensor, "rows longest"]) -> f
 
 
 def write_checkpoint(model: GPTNeoXForCausalLM, step: int, folder: Path) -> None:
-    """Write the weights after some steps as `stepN`, in fp16."""
+    """Write the weights after `step` updates to the folder `stepN`, in fp16."""
     written: Any = copy.deepcopy(model).half()
     write_weights(written, folder / f"step{step}")
 
 
 def _begin(folder: Path, about: dict[str, Any]) -> None:
-    """Make the folder, or see that it holds this training, interrupted."""
+    """Make the folder, or check that it contains this training, interrupted."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         folder.mkdir(parents=True, exist_ok=True)
         _write(folder, about)

@@ -1,27 +1,28 @@
-"""How many circuits a task has: circuits of each kind of prompt, measured on every other kind.
+"""The number of circuits that a task needs: the circuit of each kind of prompts, evaluated on the
+prompts of every kind.
 
-A kind is what pairs have in common, such as their template. Each finds a circuit of k edges (by
-magnitude) on its own training pairs, in two disjoint samples. Every circuit is then run on the test
-pairs of every kind, and A[g, h] is the agreement (`circuits.series.agreement`) of the circuit of
-kind g on pairs of kind h:
+A kind is a set of pairs with a common property, such as their template. For each kind, a method
+finds two circuits of k edges (by magnitude), on two disjoint samples of the kind's training pairs.
+A[g, h] is the agreement (`circuits.series.agreement`) of the first circuit of kind g on the test
+pairs of kind h:
 
-    loss[g, h] = A[h, h] - A[g, h]      with an interval over groups of pairs of h, both resampled
-                                        at once
+    loss[g, h] = A[h, h] - A[g, h]      with an interval over groups of pairs of h; both terms use
+                                        the same resamples
 
-Of n kinds there are n^2 losses, with those of second samples, and a verdict looks at all of them:
-so their intervals hold at once with 95 %, each at the level 1 - .05 / n^2 (Bonferroni) by its
-standard error over resamples and Student's distribution.
+n kinds have n^2 losses, including those of second samples, and the verdict uses all of them. With
+95 % confidence, all intervals contain their losses: each interval has the level 1 - .05 / n^2
+(Bonferroni), and follows from the standard error over resamples and Student's distribution.
 
-The circuit of g *serves* h if the upper end of the loss is at most .1, and *fails* it if the lower
-end is above. The control is the circuit of the second sample of h on pairs of h: what another
-sample of the same kind loses. The fewest circuits that serve all kinds are counted twice: with
-what is open counted as served (`at_least`) and as failed (`at_most`). If another sample of a kind
-fails its own pairs, or its circuit keeps less than half of what ablation changes there, the size
-gives that kind no circuit, and it is counted apart. Fewer than `FEW_GROUPS` groups of test pairs of
-a kind get numbers and no verdict.
+The circuit of g *serves* h if the upper bound of the loss is at most .1, and *fails* h if the lower
+bound is above .1. Otherwise the loss is open. The control is the loss of the second circuit of h on
+pairs of h: another sample of the same kind. The minimum number of circuits that serve all kinds is
+a range, with open losses counted as served and as failed. A kind has no circuit of the size if its
+second circuit fails its own pairs, or if its first circuit keeps less than half of the effect of
+ablation there. Such kinds are counted separately. If a kind has fewer than `FEW_GROUPS` groups of
+test pairs, there are numbers and no verdict.
 
-All circuits of one size in a model that has two behaviours may still agree where the size has room
-for both; small sizes tell more.
+If a model has two behaviours and a size has room for both, circuits of that size may serve both.
+Small sizes distinguish the behaviours better.
 """
 
 from __future__ import annotations
@@ -62,20 +63,21 @@ from mechassay.stats.intervals import (
 from mechassay.utils.display import BAR, SILENT, Progress, counted, interval
 
 SLACK = 0.1
-"""How much of what ablation changes a circuit may keep less than a kind's own."""
+"""Maximum loss of a circuit that serves a kind, as a fraction of the effect of ablation."""
 LEAST_OWN = 0.5
+"""Minimum agreement of a kind's own circuit on the kind's test pairs."""
 MOST_KINDS = 16
-"""Sets of circuits are searched exactly; so many kinds have 65,535."""
+"""Maximum number of kinds. The search visits every set of circuits: 65,535 sets of 16 kinds."""
 LOSSES, KINDS, OTHER_SAMPLE = "cross agreement", "kinds", "another sample"
-"""The tables of a record, and what the rows of other samples are called."""
+"""The names of the two tables of a record, and of the rows of other samples."""
 COLUMNS = ("circuit", "pairs", "agreement", "loss", "low", "high", "n")
 
 
 def by_tag(pairs: Iterable[Any], tag: str = "template") -> dict[str, list[Any]]:
-    """Pairs of a task by one of their tags, in the order of the tag's values.
+    """Return the pairs of a task by the value of a tag, in the order of the values.
 
     Raises:
-        BadUsage: a pair without the tag.
+        BadUsage: A pair does not have the tag.
     """
     kinds: defaultdict[str, list[Any]] = defaultdict(list)
     for pair in pairs:
@@ -91,16 +93,17 @@ class CrossAgreement(Result, kind="how-many"):
     """Agreement of the circuit of each kind (rows) on test pairs of each kind (columns).
 
     Attributes:
-        kinds: names of rows and columns.
-        size: edges that were asked for.
-        n_edges: of each kind's circuit after pruning.
-        n_train, n_test: pairs of each kind.
-        n_groups: independent groups among the test pairs of each kind.
-        agreement: A[g, h]; NaN where ablation changes nothing of h.
-        loss, low, high: A[h, h] - A[g, h] with its interval; 0 on the diagonal. Intervals hold for
-            all losses at once with 95 %.
-        other_sample, other_low, other_high: the same of another sample of h, on pairs of h.
-        noun: what a kind is: "template", "task".
+        kinds: names of the kinds, in the order of rows and columns.
+        size: requested number of edges of each circuit.
+        n_edges: number of edges of each kind's circuit after pruning.
+        n_train, n_test: number of training pairs and of test pairs of each kind.
+        n_groups: number of independent groups of test pairs of each kind.
+        agreement: A[g, h]; NaN if ablation has no effect on h.
+        loss, low, high: A[h, h] - A[g, h] with the bounds of its interval; 0 on the diagonal. All
+            intervals together have a confidence of 95 %.
+        other_sample, other_low, other_high: loss of the circuit of another sample of h on pairs of
+            h, with the bounds of its interval.
+        noun: word for a kind in sentences and tables, such as "template" or "task".
     """
 
     kinds: tuple[str, ...]
@@ -126,27 +129,27 @@ class CrossAgreement(Result, kind="how-many"):
 
     @property
     def has_circuit(self) -> Bool[np.ndarray, "kinds"]:
-        """Whether a kind's circuit keeps half of what ablation changes on its own test pairs, and
-        another sample's does not fail them.
+        """Whether a kind's circuit keeps half of the effect of ablation on the kind's test pairs,
+        and the circuit of another sample does not fail them.
         """
         own = np.nan_to_num(np.diagonal(self.agreement), nan=0.0)
         return (own >= LEAST_OWN) & ~(self.other_low > SLACK)
 
     @property
     def serves(self) -> Bool[np.ndarray, "kinds kinds"]:
-        """Whether the circuit of a row serves the kind of a column, for certain."""
+        """Whether the circuit of a row serves the kind of a column."""
         return (self.high <= SLACK) | np.eye(len(self.kinds), dtype=bool)
 
     @property
     def fails(self) -> Bool[np.ndarray, "kinds kinds"]:
-        """Whether the circuit of a row fails the kind of a column, for certain."""
+        """Whether the circuit of a row fails the kind of a column."""
         return self.low > SLACK
 
     def smallest_set(self, *, open_serves: bool) -> tuple[str, ...]:
-        """The fewest kinds whose circuits serve all kinds that have one.
+        """Return a smallest set of kinds whose circuits serve all kinds that have a circuit.
 
         Args:
-            open_serves: whether a circuit that neither serves nor fails a kind counts as serving.
+            open_serves: whether a circuit serves a kind if its loss there is open.
         """
         serves = ~self.fails if open_serves else self.serves
         members = np.flatnonzero(self.has_circuit)
@@ -158,15 +161,15 @@ class CrossAgreement(Result, kind="how-many"):
 
     @property
     def n_circuits(self) -> tuple[int, int]:
-        """The least and the most circuits that the kinds need."""
+        """The minimum and the maximum number of circuits that the kinds need."""
         counts = (len(self.smallest_set(open_serves=counted)) for counted in (True, False))
         least, most = counts
         return least, most
 
     @property
     def worst(self) -> tuple[Estimate, Estimate]:
-        """The largest loss of the circuit of another kind, and that of another sample of the same
-        kind, among kinds that have a circuit; NaN where there is none.
+        """The largest loss of the circuit of another kind, and of the circuit of another sample of
+        the same kind, over kinds that have a circuit; NaN if there is no such loss.
         """
         has = self.has_circuit
         others = has[:, None] & has & ~np.eye(len(has), dtype=bool)
@@ -176,13 +179,13 @@ class CrossAgreement(Result, kind="how-many"):
         )
 
     def worst_of(self, kind: str) -> Estimate:
-        """The largest loss of the circuit of one kind on another that has a circuit."""
+        """Return the largest loss of a kind's circuit on the other kinds that have a circuit."""
         row, others = self.kinds.index(kind), self.has_circuit.copy()
         others[row] = False
         return _largest(self.loss[row, others], self.low[row, others], self.high[row, others])
 
     def verdict(self) -> str:
-        """How many circuits serve all kinds, in a sentence, and what they lose, in another."""
+        """Return a sentence with the number of circuits, and a sentence with the largest losses."""
         (least, most), has = self.n_circuits, self.has_circuit
         n, of_size = int(has.sum()), f"of {counted(self.size, 'edge')}"
         every, of_all = counted(n, self.noun), counted(len(has), self.noun)
@@ -219,7 +222,9 @@ class CrossAgreement(Result, kind="how-many"):
         )
 
     def table(self) -> Table:
-        """A row for each circuit and kind; `another sample` of a kind stands behind them."""
+        """Return a table with a row per circuit and kind, then a row per kind for the circuit of
+        another sample.
+        """
         n = len(self.kinds)
         matrices = (self.agreement, self.loss, self.low, self.high)
         rows = [
@@ -242,7 +247,6 @@ class CrossAgreement(Result, kind="how-many"):
     def contents(self) -> RecordContents:
         n, (least, most) = sum(self.n_test), self.n_circuits
         undefined = n if math.isnan(self.worst[0].value) else 0
-        means = "Of what ablation changes, how much less than a kind's own circuit keeps on its"
         about: dict[str, Any] = {"size": self.size, "noun": self.noun}
         of_kinds: dict[str, Any] = {
             "kind": list(self.kinds),
@@ -263,7 +267,8 @@ class CrossAgreement(Result, kind="how-many"):
                 n_undefined=undefined if of == "result" else 0,
                 of=of,
                 better="down",
-                meaning=f"{means} pairs: the most, over all circuits and kinds.",
+                meaning="Largest difference, over circuits and kinds, between the effect of"
+                " ablation that a kind's own circuit keeps and the effect that the circuit keeps.",
             )
             for of, loss in zip(("result", "control:another-sample"), self.worst, strict=True)
         ]
@@ -280,14 +285,14 @@ class CrossAgreement(Result, kind="how-many"):
                     title="Circuits, at least",
                     value=least,
                     n=n,
-                    meaning="The fewest that serve all kinds, if what is open serves.",
+                    meaning="Minimum number that serves all kinds, if open losses count as served.",
                 ),
                 Measure(
                     name="circuits_most",
                     title="Circuits, at most",
                     value=most,
                     n=n,
-                    meaning="The fewest that serve all kinds, if what is open fails.",
+                    meaning="Minimum number that serves all kinds, if open losses count as failed.",
                 ),
                 *losses,
             ],
@@ -299,7 +304,7 @@ class CrossAgreement(Result, kind="how-many"):
 
     @classmethod
     def of_record(cls, record: Record) -> CrossAgreement:
-        """The result that a record was made of."""
+        """Return the result from its record."""
         kinds, losses = record.table(KINDS), record.table(LOSSES)
         names = tuple(map(str, kinds.columns["kind"]))
         n = len(names)
@@ -332,7 +337,7 @@ def _largest(losses: np.ndarray, low: np.ndarray, high: np.ndarray) -> Estimate:
 
 
 Kept = Callable[[str, Callable[[], Scores]], Scores]
-"""Scores by a name for files: those that are kept, or those made now."""
+"""Return the scores of a name: read from a file, or computed by the given function."""
 
 
 def cross_agreement(
@@ -348,19 +353,21 @@ def cross_agreement(
     progress: Progress = BAR,
     kept: Kept = lambda name, make: make(),
 ) -> CrossAgreement:
-    """Find a circuit on each kind of pairs and measure it on all kinds.
+    """Find circuits on each kind of pairs and evaluate them on all kinds.
 
     Args:
-        train, test: pairs by kind, such as `by_tag(pairs, "template")`; of each kind two samples of
-            half of the training pairs find a circuit.
-        size: edges of a circuit, or a share of all.
-        noun: what a kind is.
-        kept: where scores of samples are kept, for runs that are taken up.
+        train, test: pairs by kind, such as `by_tag(pairs, "template")`. Each of a kind's two
+            samples is half of its training pairs.
+        size: number of edges of a circuit, or fraction of all edges.
+        noun: word for a kind in sentences and tables.
+        kept: function that reads or stores the scores of a sample, so that a run can resume.
 
     Raises:
-        BadUsage: fewer than two kinds or more than 16, other kinds in `test`, a kind with fewer
-            than two training pairs, a size of no edge or more than there are, scores that are not
-            of edges. Others as `Method.score` and `evaluate`.
+        BadUsage: There are fewer than two kinds or more than 16; `train` and `test` have different
+            kinds; a kind has fewer than two training pairs; the size is less than one edge or more
+            than the model has; the method does not score edges.
+
+    `Method.score` and `evaluate` list further errors.
     """
     kinds = tuple(train)
     if not 2 <= len(kinds) <= MOST_KINDS or set(test) != set(kinds):
@@ -448,7 +455,7 @@ def _two_circuits(
     name: str,
     kept: Kept,
 ) -> tuple[Circuit, Circuit]:
-    """The circuits of two disjoint samples of half of the pairs, by magnitude, pruned."""
+    """Return the pruned circuits, by magnitude, of two disjoint halves of the pairs."""
     order = np.random.default_rng(seed).permutation(len(batch)).tolist()
     half = len(order) // 2
     samples: Sequence[Sequence[int]] = (sorted(order[:half]), sorted(order[half:]))

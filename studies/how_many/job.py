@@ -1,9 +1,10 @@
-"""How many circuits a task needs, as a run, and the page on it.
+"""A run that counts the circuits of a task.
 
-A cell is one method in one model. The pairs of a kind come from one split, as templates of tasks
-differ between splits: its first groups find circuits, later ones measure them. Kinds without enough
-pairs are left out and counted. What is measured is `circuits.evaluation.how_many`. The scores of
-every kind stay in the folder, two files each, so that a run that was stopped goes on.
+A cell is one method on one model. All pairs come from one split, because the templates of a task
+differ between splits. The first groups of pairs of each kind are training pairs, later groups are
+test pairs. Kinds with too few pairs are excluded and counted in a warning. `cross_agreement`
+describes what a cell measures. The folder keeps the scores of each kind in two files, so that an
+interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -12,47 +13,32 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, get_args
-
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as MatplotlibFigure
+from typing import Annotated, Any, ClassVar, get_args
 
 from mechassay.circuits.evaluation.curve import preference_of
-from mechassay.circuits.evaluation.how_many import (
-    LEAST_OWN,
-    MOST_KINDS,
-    OTHER_SAMPLE,
-    SLACK,
-    CrossAgreement,
-    by_tag,
-    cross_agreement,
-)
 from mechassay.circuits.graph_files import load_scores
-from mechassay.circuits.methods import METHODS
+from mechassay.circuits.methods import METHODS, RECOMMENDED
 from mechassay.circuits.methods.method import method_name, settings, versions_of
 from mechassay.circuits.scores import Scores
-from mechassay.discovery.plan import HowManyPlan
 from mechassay.errors import BadPairs, BadUsage, one_of
 from mechassay.models.model import Model, check_dtype
 from mechassay.models.objectives import load_objective
 from mechassay.prompts.pairs import Pair, Pairs
-from mechassay.results.curves import labels
-from mechassay.results.page import Block, Column, Figure, Page, Row, Section, Text, TextTable
-from mechassay.results.records import Failure, Record, Spec
-from mechassay.results.sections import failures_table, framed
+from mechassay.results.records import Record, Spec
+from mechassay.runs import options
 from mechassay.runs.job import Bench, Cell, Job, cell_name, made_by, shown_model
+from mechassay.runs.options import option
 from mechassay.tasks import Keep
 from mechassay.tasks.task import Task, settings_of
-from mechassay.utils.display import counted, interval, number
+from mechassay.utils.display import counted
+from studies.how_many.cross_agreement import MOST_KINDS, by_tag, cross_agreement
 
 TEMPLATE, TASK = "template", "task"
-SHORT = 16
-"""Letters of a name that stands at the side of a figure; longer ones are numbers there."""
 
 
 @dataclass(frozen=True)
 class _Kinds:
-    """Pairs by kind, to find circuits on and to measure them, and what a reader has to know."""
+    """Training pairs and test pairs by kind, with the warnings about them."""
 
     train: Mapping[str, Sequence[Pair]]
     test: Mapping[str, Sequence[Pair]]
@@ -60,14 +46,74 @@ class _Kinds:
 
 
 @dataclass(frozen=True)
-class HowManyJob(HowManyPlan, Job):
-    """A cell is one method in one model; see `HowManyPlan` for the fields."""
+class HowManyJob(Job):
+    """Count the circuits that a task needs: find a circuit on each kind of prompts, such as each
+    template, and evaluate it on all kinds. If several tasks are given, each task is a kind.
 
-    command: ClassVar[tuple[str, ...]] = ("circuits", "how-many")
+    Attributes:
+        tasks: one task, whose pairs `over` sorts into kinds, or several tasks, each of which is a
+            kind.
+        over: tag of a pair that names its kind; "template" if empty.
+        most_kinds: maximum number of kinds of one task. The most common values of the tag are
+            compared.
+        train_limit, test_limit: number of training pairs and of test pairs of each kind. Both are
+            from `split`, and no group of pairs is in both.
+    """
+
+    models: Annotated[tuple[str, ...], options.LOADED_MODELS]
+    tasks: Annotated[tuple[str, ...], options.LOADED_TASKS]
+    methods: Annotated[
+        tuple[str, ...],
+        option(
+            "Method that scores edges, with optional settings: eap-ig-inputs:steps=10. Repeat for"
+            " several methods.",
+            "--method",
+            "-M",
+            complete="methods",
+        ),
+    ] = (RECOMMENDED,)
+    over: Annotated[
+        str, option("Tag that sorts the pairs of a task into kinds; template by default.")
+    ] = ""
+    size: Annotated[
+        int | float,
+        option(
+            "Size of each circuit: number of edges (500) or fraction of all edges (0.01).",
+            first=True,
+        ),
+    ] = 0.01
+    most_kinds: Annotated[
+        int,
+        option(
+            "Maximum number of kinds of one task, 2 to 16. The most common kinds are compared.",
+            least=2,
+        ),
+    ] = 8
+    split: Annotated[str, option("Split of the training pairs and of the test pairs.")] = "train"
+    train_limit: Annotated[
+        int, options.limit("Number of pairs of each kind used to find circuits.", least=2)
+    ] = 20
+    test_limit: Annotated[
+        int,
+        options.limit(
+            "Number of pairs of each kind used to evaluate circuits.",
+            "--limit",
+            least=2,
+            first=True,
+        ),
+    ] = 20
+    counterfactual: Annotated[str | None, options.COUNTERFACTUAL] = None
+    objective: Annotated[str | None, options.OBJECTIVE] = None
+    keep: Annotated[Keep, options.KEEP] = "all"
+    dtype: Annotated[str, options.DTYPE] = "float32"
+    prepend_bos: Annotated[bool, options.BOS] = False
+    seed: Annotated[int, options.SEED] = 0
+
+    kind: ClassVar[str] = "how-many"
     grows: ClassVar[tuple[str, ...]] = ("models", "methods")
 
     def definitions(self) -> dict[str, int]:
-        """See `Job.definitions`: of methods."""
+        """Return the versions of the methods; see `Job.definitions`."""
         made = [METHODS.make(text) for text in self.methods]
         return {f"method {name}": version for own in made for name, version in versions_of(own)}
 
@@ -172,10 +218,11 @@ class HowManyJob(HowManyPlan, Job):
         return TASK if len(self.tasks) > 1 else self.over or TEMPLATE
 
     def _kinds(self, model: Model, bench: Bench, group: str) -> _Kinds:
-        """The pairs of every kind; what was chosen is kept in the folder.
+        """Return the pairs of every kind, and save which pairs were chosen in the folder.
 
         Raises:
-            BadUsage: fewer than two kinds have enough pairs; the folder has results on others.
+            BadUsage: Fewer than two kinds have enough pairs, or the folder contains results on
+                other pairs.
         """
         train: dict[str, list[Pair]] = {}
         test: dict[str, list[Pair]] = {}
@@ -204,7 +251,9 @@ class HowManyJob(HowManyPlan, Job):
     def _sorted(
         self, task: Task, name: str, model: Model
     ) -> tuple[Pairs, dict[str, tuple[list[Pair], list[Pair]]], int]:
-        """Pairs of a task, those of each kind that has enough, and how many kinds do not."""
+        """Return all pairs of a task, both sets of pairs of each kind that has enough, and the
+        number of kinds that have too few.
+        """
         of_one = len(self.tasks) == 1
         wanted, needed = self.most_kinds if of_one else 1, self.train_limit + self.test_limit
         n = 2 * wanted * needed
@@ -232,7 +281,7 @@ class HowManyJob(HowManyPlan, Job):
         return pairs, kept, n_short
 
     def _pairs(self, task: Task, model: Model, n: int) -> tuple[Pairs, bool]:
-        """The first n pairs of the split, or all there are and that they are all."""
+        """Return the first n pairs of the split, or all pairs, and whether these are all."""
         drawn = partial(
             task.pairs,
             self.split,
@@ -245,11 +294,11 @@ class HowManyJob(HowManyPlan, Job):
             try:
                 return drawn(limit=n), False
             except BadPairs:
-                pass  # There are fewer; what is wrong with them, if anything, is said below.
+                pass  # The split has fewer than n pairs. If none is usable, the next call says why.
         return drawn(), True
 
     def _two(self, pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]] | None:
-        """Pairs to find circuits on and pairs to measure them, of other groups; None of too few."""
+        """Return training pairs and test pairs that share no group; None if there are too few."""
         two: tuple[list[Pair], list[Pair]] = ([], [])
         limits = (self.train_limit, self.test_limit)
         side: dict[str, int] = {}
@@ -258,151 +307,3 @@ class HowManyJob(HowManyPlan, Job):
             if len(two[to]) < limits[to]:
                 two[to].append(pair)
         return two if tuple(map(len, two)) == limits else None
-
-
-READING = {
-    "Kind": "What pairs have in common: their template, another tag, or their task.",
-    "Loss": (
-        "Of what ablation changes, how much less a circuit keeps on pairs of a kind than the kind's"
-        " own circuit, pair by pair (agreement). It may be negative. Brackets are intervals over"
-        " groups of test pairs, which hold for all losses of the page's table at once with 95 %."
-    ),
-    "Serves, fails": (
-        f"A circuit serves a kind if the upper end of its loss is at most {SLACK}, and fails it if"
-        " the lower end is above. Between the two it is open: it counts as served in the least"
-        " number of circuits, and as failed in the most."
-    ),
-    "Another sample": (
-        "The circuit of other training pairs of the same kind, on the same test pairs: what a"
-        " circuit loses by its pairs alone. Kinds whose losses are no larger share a circuit that"
-        " was found with noise."
-    ),
-    "Has a circuit": (
-        f"Its own circuit keeps {LEAST_OWN:.0%} or more of what ablation changes on its test pairs,"
-        " and that of another sample does not fail them. Others are counted apart: a larger size,"
-        " or more pairs, may give them one."
-    ),
-    "Size": "In a circuit with room for two behaviours kinds may agree; small sizes tell more.",
-}
-
-
-class HowManyPage(Page):
-    """Circuits of kinds of prompts on prompts of the other kinds."""
-
-    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
-        """What the page is called."""
-        names = dict.fromkeys(f"{record.task.name}, {record.model.name}" for record in records)
-        return f"How many circuits: {'; '.join(names)}" if names else "How many circuits"
-
-    def tables(
-        self, records: Sequence[Record], failures: Sequence[Failure] = ()
-    ) -> list[TextTable]:
-        """The losses of every record, and its kinds."""
-        named = zip(records, labels(records), strict=True)
-        tables = [table for record, label in named for table in _tables(record, label)]
-        return [*tables, *failures_table(failures, "method")]
-
-    def sections(
-        self,
-        records: Sequence[Record],
-        failures: Sequence[Failure] = (),
-        drawings: Sequence[object] = (),
-    ) -> list[Section]:
-        """How many circuits, the matrix as a figure, its numbers, and kinds by their names."""
-        named = list(zip(records, labels(records), strict=True))
-        several = len(records) > 1
-        answer: list[Block] = [
-            Text(CrossAgreement.of_record(record).verdict(), "verdict", f"{label}." * several)
-            for record, label in named
-        ]
-        figures = [
-            Figure(
-                self.draw(record),
-                title=label if several else "",
-                name=f"Agreement, {label}",
-                about="Agreement of the circuit of each kind, and of another sample of the same"
-                " kind, on test pairs of each kind; the table has the losses.",
-            )
-            for record, label in named
-        ]
-        own = [Section(label, tuple(_tables(record, ""))) for record, label in named]
-        lost = [Section(table.title, (table,)) for table in failures_table(failures, "method")]
-        return framed(
-            records, answer, [*own, *lost], figure=figures, failures=failures, reading=READING
-        )
-
-    def draw(self, record: Record, ax: Axes | None = None) -> MatplotlibFigure:
-        """The agreement as a heat map, circuits by pairs; below it that of other samples."""
-        cross = CrossAgreement.of_record(record)
-        figure = MatplotlibFigure(layout="constrained") if ax is None else ax.get_figure(root=True)
-        assert isinstance(figure, MatplotlibFigure)
-        axes = figure.add_subplot() if ax is None else ax
-        same = cross.agreement.diagonal() - cross.other_sample
-        image = axes.imshow([*cross.agreement, same], vmin=0, vmax=1, cmap="viridis")
-        names = _short(cross)
-        axes.set_xticks(range(len(names)), names, rotation=45, ha="right")
-        axes.set_yticks(range(len(names) + 1), [*names, OTHER_SAMPLE])
-        axes.axhline(len(names) - 0.5, color="white", linewidth=3)
-        axes.set_xlabel(f"test pairs of {cross.noun}")
-        axes.set_ylabel(f"circuit of {cross.noun}")
-        figure.colorbar(image, ax=axes, label="agreement")
-        return figure
-
-
-def _short(cross: CrossAgreement) -> list[str]:
-    """Names that fit beside a figure: numbers, if any is long."""
-    if max(map(len, cross.kinds)) <= SHORT:
-        return list(cross.kinds)
-    return [str(place) for place in range(1, len(cross.kinds) + 1)]
-
-
-def _tables(record: Record, label: str) -> list[TextTable]:
-    """The losses, circuits by kinds; and of each kind its circuit, pairs and other sample."""
-    cross = CrossAgreement.of_record(record)
-    names, n = _short(cross), len(cross.kinds)
-    losses = [
-        Row(
-            (
-                names[g],
-                *(number(0.0) if g == h else _loss(cross, g, h) for h in range(n)),
-            )
-        )
-        for g in range(n)
-    ]
-    control = (_of_sample(cross, h) for h in range(n))
-    rows = (*losses, Row((OTHER_SAMPLE, *control), "control"))
-    columns = (Column(f"circuit of {cross.noun}", numeric=False), *map(Column, names))
-    title = f"{label}: loss" if label else "Loss"
-    caption = "Share of what ablation changes; columns are the test pairs. Lower is better."
-    own = [
-        Row(
-            (
-                names[h],
-                *((cross.kinds[h],) if names[h] != cross.kinds[h] else ()),
-                f"{cross.n_edges[h]:,}",
-                number(float(cross.agreement[h, h])),
-                _of_sample(cross, h),
-                "yes" if cross.has_circuit[h] else "no",
-                f"{cross.n_train[h]:,}",
-                f"{cross.n_test[h]:,}",
-                f"{cross.n_groups[h]:,}",
-            )
-        )
-        for h in range(n)
-    ]
-    full = (Column("name", numeric=False),) if names != list(cross.kinds) else ()
-    headings = (
-        *(Column(cross.noun, numeric=False), *full, Column("edges", optional=2)),
-        *(Column("agreement"), Column("another sample loses"), Column("has a circuit", False)),
-        *(Column("train pairs", optional=2), Column("test pairs", optional=1), Column("groups")),
-    )
-    kinds = TextTable(f"{label}: kinds" if label else "Kinds", headings, tuple(own))
-    return [TextTable(title, columns, rows, caption), kinds]
-
-
-def _loss(cross: CrossAgreement, g: int, h: int) -> str:
-    return interval(*(float(x[g, h]) for x in (cross.loss, cross.low, cross.high)))
-
-
-def _of_sample(cross: CrossAgreement, h: int) -> str:
-    return interval(*(float(x[h]) for x in (cross.other_sample, cross.other_low, cross.other_high)))

@@ -1,47 +1,36 @@
-"""Sentences to train on: those of the train split alone, each with a label of its type.
-
-The packaged model: a NeoX that learned the tasks, which it did not know before training.
-
-Training a small GPT-NeoX: its loss by hand, its checkpoints, and the same after a kill.
-"""
+"""The corpus of sentences of gym tasks, and the training of a small GPT-NeoX on them."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from dataclasses import fields
+from collections.abc import Callable
 from functools import cache
-from itertools import islice
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 import mechassay as ma
-from mechassay.errors import BadPairs, BadUsage, NonFinite, UnknownName
-from mechassay.gym import (
-    FAMILIES,
-    GymCorpus,
-    GymPairs,
-    GymTask,
-    GymTraining,
-    gym_tasks,
-    load_gym_task,
-    region_lengths,
-    train_gym_model,
-)
-from mechassay.gym import training as own_model
-from mechassay.gym.interchanges import control_labels, with_control_labels
-from mechassay.gym.training import PAD, untrained_neox, words_of
-from mechassay.models.model import Model
-from mechassay.models.sources import GYM_FOLDERS, checkpoints, gym_model_names
+from mechassay.errors import BadUsage, NonFinite
+from mechassay.gym import FAMILIES, GymTask, load_gym_task
+from mechassay.models.sources import checkpoints
 from mechassay.tasks.task import share_of
 from mechassay.truth.verification import word_tokenizer
 from mechassay.utils.display import SILENT
+from studies.gym_neox import training as own_model
+from studies.gym_neox.training import (
+    PAD,
+    GymCorpus,
+    GymTraining,
+    train_gym_model,
+    words_of,
+)
 
+Run = Callable[..., Any]
 SIZE = 60
 
 
@@ -107,129 +96,10 @@ def test_the_seed_decides() -> None:
     assert words_of(tasks) == list(GymCorpus.of(tasks, 1, 5).words)
 
 
-def test_sentences_of_a_split_never_end_and_have_its_types_equally() -> None:
-    task = load_gym_task("agr_gender")
-    drawn = list(islice(task.sentences("train", np.random.default_rng(0)), 2000))
-    assert {each.sentence for each in drawn} < {
-        f"{name} {did} because"
-        for name in [row[0] for rows in task.choices[0].rows.values() for row in rows]
-        for did in [row[0].strip() for rows in task.choices[1].rows.values() for row in rows]
-    }
-    assert abs(np.mean([each.type == "he" for each in drawn]) - 0.5) < 0.05
-    assert all(each.label == f" {each.type}" for each in drawn)
-
-
-def test_what_there_is_not_is_one_line() -> None:
-    (two,) = gym_tasks(
-        {"tasks": {"two": {"template": "{a}", "labels": {"x": "u", "y": "v"}, "options": {
-            "a": {"x": ["one"], "y": ["two"]}}}}}
-    ).values()  # fmt: skip
-    missing = {"train", "validation", "test"} - {share_of("one"), share_of("two")}
-    with pytest.raises(BadPairs, match="of two has no sentence"):
-        next(two.sentences(missing.pop(), np.random.default_rng(0)))
-    with pytest.raises(UnknownName, match="split 'tset'"):
-        next(two.sentences("tset", np.random.default_rng(0)))
-    for tasks, size in (([], 3), ([two], 0)):
+def test_a_corpus_without_tasks_or_sentences_is_refused() -> None:
+    for tasks, size in (([], 3), (tasks_of_the_package()[:1], 0)):
         with pytest.raises(BadUsage, match="A corpus has tasks and sentences"):
             GymCorpus.of(tasks, size, 0)
-
-
-NAME = "gym-neox"
-FOLDER = GYM_FOLDERS / NAME
-TASKS = [name for names in FAMILIES.values() for name in names]
-load = cache(ma.load_model)
-
-
-def accuracy(model: Model, pairs: GymPairs) -> float:
-    """The share of bases whose own label is more probable, by transformers alone, one by one."""
-    right = 0
-    for pair in pairs:
-        ids = model.tokenizer(pair.base, return_tensors="pt").input_ids
-        own, other = (
-            model.tokenizer(labels[0]).input_ids for labels in (pair.base_labels, pair.labels)
-        )
-        assert len(own) == len(other) == 1
-        with torch.no_grad():
-            logits = model.hf(ids).logits[0, -1]
-        right += int(logits[own[0]] > logits[other[0]])
-    return right / len(pairs)
-
-
-def test_it_loads_by_name_like_any_other_model() -> None:
-    model = load(NAME)
-    assert model.family == "gpt_neox" and model.name == NAME and model.graph.parallel
-    assert gym_model_names() == [NAME] and NAME in ma.list_models()
-    assert checkpoints(FOLDER) == ["step128", "step2000"]
-    last = load(f"{NAME}@step2000")
-    for one, other in zip(model.hf.parameters(), last.hf.parameters(), strict=True):
-        assert torch.equal(one, other)
-    assert {load(f"{NAME}@step128").tokenizer is None, model.tokenizer is None} == {False}
-    with pytest.raises(UnknownName, match="Did you mean 'gym-neox'"):
-        ma.load_model("gym-neos@step128")
-
-
-@pytest.mark.parametrize("name", [NAME, f"untrained:{NAME}"])
-def test_a_checkpoint_that_is_not_there_is_an_error_that_says_how_to_make_it(name: str) -> None:
-    with pytest.raises(
-        UnknownName, match=r"checkpoint of gym-neox 'step256'.*: step128, step2000\. `make study"
-    ):
-        ma.load_model(f"{name}@step256")
-
-
-def test_it_is_small() -> None:
-    assert sum(file.stat().st_size for file in FOLDER.rglob("*") if file.is_file()) < 1_000_000
-
-
-@pytest.mark.parametrize("name", ["agr_gender", "npi_any_subj-relc", "filler_gap_subj"])
-def test_it_does_what_it_could_not_do_before_training(name: str) -> None:
-    pairs = ma.gym.load_gym_task(name).interchanges("test", load(NAME), limit=40)
-    assert accuracy(load(NAME), pairs) > 0.9
-    assert abs(accuracy(load(f"untrained:{NAME}"), pairs) - 0.5) < 0.25
-
-
-def test_without_training_it_is_what_its_training_began_with() -> None:
-    about = json.loads((FOLDER / "training.json").read_text("utf-8"))
-    settings = {each.name: about[each.name] for each in fields(GymTraining) if each.name in about}
-    training = GymTraining(**{**settings, "checkpoints": tuple(settings["checkpoints"])})
-    model = load(f"untrained:{NAME}")
-    begun = untrained_neox(training, len(model.tokenizer)).state_dict()
-    for name, value in model.hf.state_dict().items():
-        assert torch.equal(value, begun[name]), name
-
-
-@pytest.mark.slow
-def test_without_training_it_knows_none_of_the_tasks() -> None:
-    model = load(f"untrained:{NAME}")
-    shares = [
-        accuracy(model, ma.gym.load_gym_task(name).interchanges("test", model, limit=10))
-        for name in TASKS
-    ]
-    assert abs(sum(shares) / len(shares) - 0.5) < 0.08
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TASKS)
-def test_it_does_every_task(name: str) -> None:
-    task = ma.gym.load_gym_task(name)
-    assert accuracy(load(NAME), task.interchanges("test", load(NAME))) > 0.9
-    if task.filler is not None:
-        filled = task.with_filler().interchanges("test", load(NAME))
-        assert accuracy(load(NAME), filled) > 0.9
-
-
-@pytest.mark.few(10)
-@pytest.mark.parametrize("name", TASKS)
-def test_every_label_and_word_is_a_token(name: str) -> None:
-    model, task = load(NAME), ma.gym.load_gym_task(name)
-    for each in [task] if task.filler is None else [task, task.with_filler()]:
-        pairs = each.interchanges("test", model, limit=6)
-        assert not pairs.dropped
-        assert all(0 not in model.tokenizer(pair.base).input_ids for pair in pairs)
-        batch = pairs.batch(model)
-        if each.lengths != "unequal":
-            assert region_lengths(batch, each.tested).share == 0
-        # Of the control labels too; other lengths or labels would be refused.
-        with_control_labels(pairs, control_labels(each.types), batch, model)
 
 
 SHORT = GymTraining(
@@ -369,3 +239,31 @@ def test_a_folder_of_something_else_is_left_alone(
 def test_settings_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(BadUsage, match="got"):
         GymTraining(**wrong)  # pyright: ignore[reportArgumentType]
+
+
+TINY = {"layers": 1, "width": 16, "heads": 2}
+
+
+def test_few_steps_need_no_other_setting(tmp_path: Path) -> None:
+    training = GymTraining(**TINY, sentences=2, steps=20, batch_size=4)
+    every = tasks_of_the_package()[:29]
+    train_gym_model(tmp_path / "mine", training, tasks=every, progress=SILENT)
+    about = json.loads((tmp_path / "mine" / "training.json").read_text("utf-8"))
+    assert about["steps"] == 20 and about["checkpoints"] == [] and len(about["tasks"]) == 29
+    assert checkpoints(tmp_path / "mine") == ["step20"]
+    with pytest.raises(BadUsage, match="mine holds a training that is finished"):
+        train_gym_model(tmp_path / "mine", training, tasks=every, progress=SILENT)
+
+
+def test_a_model_is_trained_and_run(run: Run, tmp_path: Path) -> None:
+    training = GymTraining(**TINY, sentences=5, steps=6, batch_size=8, checkpoints=(0, 3))
+    chosen = [load_gym_task(name) for name in (*FAMILIES["agreement"], "cleft")]
+    folder = tmp_path / "mine"
+    train_gym_model(folder, training, tasks=chosen, progress=SILENT)
+    about = json.loads((folder / "training.json").read_text("utf-8"))
+    assert set(about["tasks"]) == {*FAMILIES["agreement"], "cleft"}
+    assert [step.name for step in sorted(folder.glob("step*"))] == ["step0", "step3", "step6"]
+    words = ["gym", "run", "-m", f"{folder}@step3", "-t", "agr_gender", "-M", "mean"]
+    limits = ["--train-limit", "8", "--validation-limit", "4", "--limit", "4"]
+    done = run(*words, *limits, "-o", tmp_path / "run")
+    assert done.code == 0 and "mine@step3" in done.out

@@ -1,0 +1,1 @@
+"""How many circuits does a task need?"""
