@@ -189,6 +189,27 @@ def test_the_first_cell_corrects_the_estimate(
     assert capsys.readouterr().err == "plan: 2 other cells: 80 to 180 s\n"
 
 
+def test_a_cell_without_a_cost_corrects_no_estimate(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The cells of a reproduction that are calculated, not run, have no works."""
+
+    def cost_of(job: Job, cells: list[str], device: str) -> Cost:
+        run = [cell for cell in cells if cell != "calculated"]
+        return replace(_cost_of(0, 0, 1e10), works=_cost_of(0, 0, 1e10).works * len(run))
+
+    monkeypatch.setattr(execution, "COSTS", Registered(cost_of))
+    monkeypatch.setattr(execution, "batches_of", lambda *_: [["calculated", "a", "b"]])
+    job: Any = Job()
+    bench: Any = Bench()
+    measured: Any = execution.print_cost(job, bench)
+    capsys.readouterr()
+    measured("calculated", 1.0)
+    assert capsys.readouterr().err == ""
+    measured("a", 60.0)
+    assert capsys.readouterr().err == "plan: 2 other cells: 40 to 90 s\n"
+
+
 def test_an_estimate_that_fails_stops_no_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

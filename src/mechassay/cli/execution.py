@@ -96,8 +96,10 @@ def print_cost(job: Any, bench: Bench, n_processes: int = 1) -> Callable[[Cell, 
             return
         from mechassay.runs.costs import RANGE_MEASURED, duration
 
-        corrected = True
         once = cost_of(job, [cell], bench.device).cell_seconds
+        if not once:
+            return  # The estimate of a calculation is 0 s, so its seconds cannot correct any other.
+        corrected = True
         rest = seconds * max(0.0, cost.cell_seconds / once - 1)
         others = counted(len(left) - 1, "other cell")
         typer.echo(f"plan: {others}: {duration(rest, RANGE_MEASURED)}", err=True)

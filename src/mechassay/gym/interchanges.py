@@ -293,5 +293,5 @@ def _with(
         name: getattr(made, name) & (torch.arange(getattr(made, name).shape[1]) <= last[:, None])
         for name, last in zip(("base_mask", "source_mask"), lasts, strict=True)
     }
-    counts = {name: getattr(batch, name) for name in ("dropped", "alignment", "absent")}
-    return replace(made, places=places, **masks, **counts).to(batch.base.device)
+    changed = replace(made, places=places, alignment=batch.alignment, absent=batch.absent, **masks)
+    return changed.to(batch.base.device)
