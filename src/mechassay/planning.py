@@ -68,7 +68,7 @@ from mechassay.variables.study import training_settings, variables_of
 MEAN_SIZE = 0.19
 """Mean share of edges of circuits of .001, .002, .005, .01, ..., .5 and 1 of them."""
 
-STEP, FIT = 0.02, 0.2
+STEP, FIT = 0.03, 0.2
 """Seconds of a training step at one site besides its products, and of a finder that looks at the
 values of one site, such as a probe or k-means.
 """
