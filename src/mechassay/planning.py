@@ -68,6 +68,8 @@ from mechassay.variables.study import training_settings, variables_of
 MEAN_SIZE = 0.19
 """Mean share of edges of circuits of .001, .002, .005, .01, ..., .5 and 1 of them."""
 
+MASKED = 1.4
+"""Passes that a mask step takes for each that the method says: its batches are small."""
 STEP, FIT = 0.03, 0.2
 """Seconds of a training step at one site besides its products, and of a finder that looks at the
 values of one site, such as a probe or k-means.
@@ -138,6 +140,8 @@ def _circuits(job: CircuitsJob, cells: Sequence[Cell], model: Model, memory: Fre
 def scoring_operations(method: Method, size: ModelSize, train: PromptSizes) -> float:
     """Of the passes that a method says it takes: one is whole, others where prompts differ."""
     passes = method.forwards(size.graph, train.n) / train.n
+    if isinstance(method, MaskMethod):
+        passes *= MASKED
     token = 2.0 * size.body * (min(passes, 1.0) + max(0.0, passes - 1.0) * train.share)
     if isinstance(method, EdgeGradientMethod):
         token += 2.0 * size.graph.n_edges * size.width * train.share
