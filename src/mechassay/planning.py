@@ -6,8 +6,8 @@ the first pairs of a split tell how long they are, and from which column on they
 intervention at a site runs the layers behind the site, and the columns from the site's on. Where
 sites are not known, half of the columns are behind them.
 
-Not counted: statistics, pages, metrics next to the curve, what finders do with values on the CPU
-(probes, principal components), and examples that the model answers wrong.
+Not counted: statistics, metrics next to the curve, principal components of featurizers, and
+examples that the model answers wrong.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mechassay.adversarial.evaluation import count_prefixes
+from mechassay.adversarial.evaluation import BLOCK_TOKENS, count_prefixes
 from mechassay.adversarial.jobs import AdversarialJob
 from mechassay.causal_models.hypothesis import defaults_of
 from mechassay.circuits.methods import METHODS
@@ -68,6 +68,13 @@ from mechassay.variables.study import training_settings, variables_of
 MEAN_SIZE = 0.19
 """Mean share of edges of circuits of .001, .002, .005, .01, ..., .5 and 1 of them."""
 
+MASKED = 1.4
+"""Passes that a mask step takes for each that the method says: its batches are small."""
+STEP, FIT = 0.03, 0.2
+"""Seconds of a training step at one site besides its products, and of a finder that looks at the
+values of one site, such as a probe or k-means.
+"""
+
 WorkOf = Callable[[Any, Sequence[Cell], Model, FreeMemory], Work]
 
 
@@ -102,16 +109,17 @@ def _circuits(job: CircuitsJob, cells: Sequence[Cell], model: Model, memory: Fre
         if (text := cell.typed["method"]) not in job.scores
     ]
     held = memory.working_set(size, model.decoder, train.columns)
-    operations = 0.0
+    operations = n_runs = 0.0
     for own in typed:
         times = 1 + job.resamples * scored_again(own.method, job.over)
         operations += times * scoring_operations(own.method, size, train)
+        n_runs += times * scoring_runs(own.method, size, train)
         held = max(held, scoring_bytes(own.method, size, model.decoder, train, memory))
     if "optimal" in {job.ablation, *(own.ablation for own in typed)}:
         learned = optimal_ablation(job.optimal, job.seed)
         operations += learned.forwards(model.graph, train.n) * size.plain(train.columns)
     if job.stage != "all" or not job.curve:
-        return Work(model.name, size, operations, held)
+        return Work(model.name, size, operations, held, n_runs)
     test = prompts(job.test_split, job.test_limit)
     n_tried = len(job.methods) + len(job.scores)
     known = is_truth(source) or bool(job.known)
@@ -124,17 +132,26 @@ def _circuits(job: CircuitsJob, cells: Sequence[Cell], model: Model, memory: Fre
         (min(test.n, MOST_VALIDATION), (len(cells) + n_candidates) * (SIZES + 2)),
     ):
         operations += n * (2 * size.plain(test.columns) + n_circuits * circuit * test.columns)
+        n_runs += n_circuits
     held = max(held, memory.working_set(size, model.decoder, test.columns))
-    return Work(model.name, size, operations, held)
+    return Work(model.name, size, operations, held, n_runs)
 
 
 def scoring_operations(method: Method, size: ModelSize, train: PromptSizes) -> float:
     """Of the passes that a method says it takes: one is whole, others where prompts differ."""
     passes = method.forwards(size.graph, train.n) / train.n
+    if isinstance(method, MaskMethod):
+        passes *= MASKED
     token = 2.0 * size.body * (min(passes, 1.0) + max(0.0, passes - 1.0) * train.share)
     if isinstance(method, EdgeGradientMethod):
         token += 2.0 * size.graph.n_edges * size.width * train.share
     return train.n * train.columns * token
+
+
+def scoring_runs(method: Method, size: ModelSize, train: PromptSizes) -> float:
+    """Forward passes that a method starts: each is of all pairs, or of a batch of them."""
+    n_rows = min(method.batch_size, train.n) if isinstance(method, MaskMethod) else train.n
+    return method.forwards(size.graph, train.n) / n_rows
 
 
 def scoring_bytes(
@@ -198,14 +215,18 @@ def _adversarial(
     drawn = [size.graph.n_edges, 0.0, *sizes, *sizes]
     operations = divergences(job.n_clean, n_corrupted, sizes)
     operations += divergences(min(job.n_clean, most), min(n_corrupted, most), drawn)
+    n_rows = max(1, BLOCK_TOKENS // columns)
+    n_runs = -(-job.n_clean // n_rows) * (n_corrupted if is_grid else 1) * (1 + len(specs))
+    n_runs += min(n_corrupted, most) * (1 + len(drawn))
     held = memory.working_set(size, model.decoder, columns)
     for name in dict.fromkeys(spec.name for spec in specs if spec.kind == "method"):
         method = METHODS.make(name)
         pairs = sample_pairs(task, model, "train", job.train_limit, **about)
         train = PromptSizes.like(pairs, job.train_limit, differ=job.paired)
         operations += scoring_operations(method, size, train)
+        n_runs += scoring_runs(method, size, train)
         held = max(held, scoring_bytes(method, size, model.decoder, train, memory))
-    return Work(model.name, size, operations, held)
+    return Work(model.name, size, operations, held, n_runs)
 
 
 def edges_of(spec: CircuitSpec, n_edges: int) -> float:
@@ -251,7 +272,7 @@ def _variables(job: VariablesJob, cells: Sequence[Cell], model: Model, memory: F
     limits = (job.train_limit, job.validation_limit, job.test_limit)
     train, validation, test = (n * n_kinds for n in limits)
     plain, logits = size.plain(columns), 2.0 * size.unembedding
-    operations = sum(limits) * (1 + n_kinds) * plain
+    operations, n_steps = sum(limits) * (1 + n_kinds) * plain, 0
     settings = training_settings(job, task.name, model.family)
     rows = settings.n_steps(train) * min(settings.batch_size, train)
     layers = blocks(model, layers_of(job.layers, size.graph.n_layers))
@@ -280,12 +301,14 @@ def _variables(job: VariablesJob, cells: Sequence[Cell], model: Model, memory: F
             n_fits = len(ks) if name in SIZED else 1
             controls = 0.0 if is_heads else trained / n_searched * len(job.controls)
             operations += n_fits * (trained + scored) + controls
+            if name != "full-vector":
+                n_steps += settings.n_steps(train) * (n_fits * n_searched + len(job.controls))
     held = memory.working_set(size, model.decoder, columns) + _kept(
         model.decoder, train * columns, memory
     )
     # The control's model of random weights is held next to the other.
     held += size.bytes if "untrained" in job.controls else 0.0
-    return Work(model.name, size, operations, held)
+    return Work(model.name, size, operations, held, fixed=STEP * n_steps)
 
 
 def _gym(job: GymJob, cells: Sequence[Cell], model: Model, memory: FreeMemory) -> Work:
@@ -294,6 +317,7 @@ def _gym(job: GymJob, cells: Sequence[Cell], model: Model, memory: FreeMemory) -
     weights.
     """
     size, operations, held = ModelSize.of(model, cells[0].typed["model"]), 0.0, 0.0
+    n_steps = n_values = 0
     layers = blocks(model, layers_of(job.layers, size.graph.n_layers))
     methods = [gym_method(text, size.width) for text in job.every_method]
     for cell in cells:
@@ -327,12 +351,15 @@ def _gym(job: GymJob, cells: Sequence[Cell], model: Model, memory: FreeMemory) -
                         plan = finder.plan(train)
                         once = BACKWARD * plan.steps * plan.size * exchanges
                         operations += fits * (2 * train * plain + once)
+                        n_steps += fits * n_sites * plan.steps
+                    else:
+                        n_values += fits * n_sites
             operations += sum(others) * (2 * plain + n_fits * row)
         values = (train + sum(others)) * n_sites * size.width * 8.0
         kept = _kept(model.decoder, train * columns, memory) + 2 * values
         held = max(held, memory.working_set(size, model.decoder, columns) + kept)
     held += size.bytes if "untrained" in job.controls else 0.0
-    return Work(model.name, size, operations, held)
+    return Work(model.name, size, operations, held, fixed=STEP * n_steps + FIT * n_values)
 
 
 def _accuracy(job: AccuracyJob, cells: Sequence[Cell], model: Model, memory: FreeMemory) -> Work:

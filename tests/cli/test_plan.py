@@ -183,7 +183,7 @@ def test_the_first_cell_corrects_the_estimate(
     job: Any = Job()
     bench: Any = Bench()
     measured: Any = execution.print_cost(job, bench)
-    assert capsys.readouterr().err == "plan: fits: needs 0.2 GB of 10.0 GB free, 3.5 to 14 s\n"
+    assert capsys.readouterr().err == "plan: fits: needs 0.2 GB of 10.0 GB free, 5.5 to 22 s\n"
     measured("a", 60.0)
     measured("b", 60.0)
     assert capsys.readouterr().err == "plan: 2 other cells: 80 to 180 s\n"

@@ -58,28 +58,30 @@ def test_the_peak_is_the_working_set_beside_the_weights() -> None:
     assert cost.gigabytes == pytest.approx(0.3 + 0.13 + 4 + 0.5)
     assert cost.cell_seconds == costs.BEGIN + 4e9 / costs.READ == 11
     assert cost.seconds == costs.START + 11
-    assert cost.line == "fits: needs 4.9 GB of 10.3 GB free, 7.5 to 30 s"
+    assert cost.line == "fits: needs 4.9 GB of 10.3 GB free, 9.5 to 38 s"
     # What is read in another dtype is held with the file, and then let go.
     read = replace(cost.works[0], size=replace(cost.works[0].size, file_bytes=2_000_000_000))
     assert replace(cost, works=(read,)).gigabytes == pytest.approx(0.3 + 0.13 + 4 + 2)
     # Models are loaded one after the other.
     assert replace(cost, works=cost.works * 2).gigabytes == cost.gigabytes
-    assert replace(cost, works=cost.works * 2).seconds == 26
+    assert replace(cost, works=cost.works * 2).seconds == 30
     # Two processes share what there is to do.
-    assert replace(cost, works=cost.works * 2, processes=2).seconds == 15
+    assert replace(cost, works=cost.works * 2, processes=2).seconds == 19
 
 
 def test_operations_are_seconds_at_the_speed_of_products(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(costs, "speed", lambda device, width: 1e9 * width)
     size = ModelSize(0, 0, 0, Graph(1, 1), 10, 4)
     assert Work("m", size, 1e10, 0.0).seconds("cpu") == costs.BEGIN + costs.SLOWER
+    started = Work("m", size, 0.0, 0.0, n_runs=50, fixed=7).seconds("cpu")
+    assert started == costs.BEGIN + 7 + 50 * costs.LAYER
 
 
 def test_what_does_not_fit_and_what_is_not_known() -> None:
     assert not _cost(free=4_000_000_000).fits
     assert _cost(free=4_000_000_000).line.startswith("does not fit: needs 4.9 GB of 4.3 GB free")
     assert _cost(free=None).fits
-    assert _cost(free=None).line == "fits: needs 4.9 GB, 7.5 to 30 s"
+    assert _cost(free=None).line == "fits: needs 4.9 GB, 9.5 to 38 s"
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,12 @@ BACKWARD = 3.0
 SLOWER = 1.7
 RANGE, RANGE_MEASURED = 2.0, 1.5
 """The estimate is divided and multiplied by these, before and after a cell was measured."""
-START, BEGIN, READ = 4.0, 1.0, 0.4e9
-"""Seconds of a command without its cells, and before a model is read; bytes read a second."""
+START, BEGIN, READ = 8.0, 1.0, 0.4e9
+"""Seconds of a command without its cells (imports and the report), and before a model is
+read; bytes read a second.
+"""
+LAYER = 1e-3
+"""Seconds of a layer that is started, whatever it computes: most of the time of small models."""
 SAMPLE = 64
 """Pairs of a split that are read to learn how long its prompts are."""
 TOKENS_A_WORD = 1.4
@@ -170,12 +174,16 @@ class Work:
         model: its name.
         operations: multiplications and additions.
         held: bytes beyond the weights at most.
+        n_runs: forward passes that are started, each of a chunk of prompts.
+        fixed: seconds besides, whatever the speed.
     """
 
     model: str
     size: ModelSize
     operations: float
     held: float
+    n_runs: float = 0.0
+    fixed: float = 0.0
 
     @property
     def bytes(self) -> float:
@@ -185,7 +193,9 @@ class Work:
     def seconds(self, device: str) -> float:
         """Of reading the weights and of all operations."""
         read = BEGIN + (self.size.file_bytes or self.size.bytes) / READ
-        return read + SLOWER * self.operations / speed(device, self.size.width)
+        started = LAYER * self.n_runs * self.size.graph.n_layers
+        products = SLOWER * self.operations / speed(device, self.size.width)
+        return read + self.fixed + started + products
 
 
 @dataclass(frozen=True)
@@ -386,10 +396,12 @@ def circuit_operations(
 @cache
 def speed(device: str, width: int = 1024) -> float:
     """Operations a second of this machine, by products of matrices of a model's width."""
+    # Narrower products wait for threads; small models wait for Python (`LAYER`).
+    width = max(width, 512)
     rows = torch.rand(512, width, device=device)
-    weights = torch.rand(width, max(512, min(4 * width, 4096)), device=device)
+    weights = torch.rand(width, min(4 * width, 4096), device=device)
     took: list[float] = []
-    for _ in range(5):
+    while len(took) < 20 and sum(took) < 0.5:
         begin = time.perf_counter()
         (rows @ weights).sum().item()
         took.append(time.perf_counter() - begin)
