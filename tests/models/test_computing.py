@@ -19,7 +19,7 @@ from mechassay.models.decoder import Decoder, Readout
 from mechassay.models.forward import Contrast
 from mechassay.models.objectives import Kl
 from mechassay.prompts.batch import Batch
-from mechassay.testing.tiny import subject
+from mechassay.testing.tiny import build, subject
 from mechassay.utils.display import SILENT
 
 FLAGS = {"auto": "medium", "on": "high", "off": "highest"}
@@ -91,6 +91,21 @@ def test_a_method_multiplies_under_it(choice: str, monkeypatch: pytest.MonkeyPat
     with computing(choice):
         ma.circuits.EAP().score(model, pairs)
     assert flags == dict.fromkeys(("_contract_block", "tapped_forward"), FLAGS[choice])
+    assert torch.get_float32_matmul_precision() == "medium"
+
+
+def test_a_model_is_checked_at_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On CPUs with AMX the user's `medium` rounds to bfloat16, and no model would pass."""
+    hf, flags = build("llama"), list[str]()
+    own = hf.forward
+
+    def forward(*given, **more):
+        flags.append(torch.get_float32_matmul_precision())
+        return own(*given, **more)
+
+    monkeypatch.setattr(hf, "forward", forward)
+    ma.load_model(hf)
+    assert flags == ["highest", "highest"]
     assert torch.get_float32_matmul_precision() == "medium"
 
 

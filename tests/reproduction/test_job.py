@@ -217,8 +217,8 @@ def test_more_pairs_and_larger_models_take_longer() -> None:
     assert costs.circuit_operations(gpt2, 300, 200, 20) > base
     assert costs.circuit_operations(llama, 300, 100, 20) > 50 * base
     assert costs.gigabytes(llama) == pytest.approx(17.1, abs=0.2)
-    assert costs.cost_text(0.2, 1.5) == "about 1 min and 1.5 GB on this machine"
-    assert costs.cost_text(6000.0, 17.06) == "about 100 h and 17.1 GB on this machine"
+    assert costs.cost_text(0.2, 1.5) == "6 to 24 s and 1.5 GB on this machine"
+    assert costs.cost_text(6000.0, 17.06) == "50 to 200 h and 17.1 GB on this machine"
 
 
 @pytest.mark.parametrize("paper", ["mib", "adversarial", "causalgym"])

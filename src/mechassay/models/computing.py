@@ -68,7 +68,7 @@ def computing(tf32: str = "auto", *, compiled: bool = False) -> Iterator[None]:
     try:
         with ExitStack() as undo:
             if choice.tf32 != "auto":
-                undo.enter_context(_flag("high" if choice.tf32 == "on" else "highest"))
+                undo.enter_context(float32_products("high" if choice.tf32 == "on" else "highest"))
             if compiled:
                 from torch._dynamo import config
 
@@ -85,13 +85,15 @@ def products_of_changes(device: torch.device, dtype: torch.dtype) -> Iterator[No
     half = dtype in (torch.bfloat16, torch.float16)
     with ExitStack() as undo:
         if half and device.type == "cuda" and chosen().tf32 == "auto":
-            undo.enter_context(_flag("high"))
+            undo.enter_context(float32_products("high"))
         yield
 
 
 @contextmanager
-def _flag(precision: str) -> Iterator[None]:
-    """PyTorch's flag, put back at the end."""
+def float32_products(precision: str) -> Iterator[None]:
+    """Multiply float32 matrices with a precision of PyTorch's: "highest", "high" or "medium"; at the
+    end the flag is set as it was before.
+    """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:
