@@ -91,8 +91,8 @@ def products_of_changes(device: torch.device, dtype: torch.dtype) -> Iterator[No
 
 @contextmanager
 def float32_products(precision: str) -> Iterator[None]:
-    """Multiply float32 matrices with a precision of PyTorch's: "highest", "high" or "medium"; at the
-    end the flag is set as it was before.
+    """Set PyTorch's precision of float32 products ("highest", "high" or "medium"), and restore the
+    former one at the end.
     """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)

@@ -314,8 +314,8 @@ class Model(OneLine):
         Raises:
             SelfCheckFailed: they differ by more than rounding; the message says which part.
         """
-        # A lower precision that the user set rounds both runs, each in its own way: on CPUs with AMX,
-        # "medium" multiplies in bfloat16.
+        # A lower precision that the user set rounds both runs, each in its own way: on CPUs with
+        # AMX, "medium" multiplies in bfloat16.
         with float32_products("highest"):
             result = _self_check(self, n_tokens)
         if result.passed:
