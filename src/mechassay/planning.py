@@ -1,4 +1,4 @@
-"""What each kind of run takes (`runs.costs`), from the config, the tokenizer and the task.
+"""The work of each kind of run (`runs.costs`), from the config, the tokenizer and the task.
 
 A function for each kind returns the `Work` of the cells that share a model: operations, as forward
 passes of prompts, and the bytes that are held beyond the weights. Prompts are those of the task:
@@ -66,10 +66,10 @@ from mechassay.variables.localization import DRAWS
 from mechassay.variables.study import training_settings, variables_of
 
 MEAN_SIZE = 0.19
-"""Mean share of edges of circuits of .001, .002, .005, .01, ..., .5 and 1 of them."""
+"""Mean fraction of edges in circuits of .001, .002, .005, .01, ..., .5 and 1 of all edges."""
 
 MASKED = 1.4
-"""Passes that a mask step takes for each that the method says: its batches are small."""
+"""Passes that a mask step takes for each pass that the method counts, as its batches are small."""
 STEP, FIT = 0.03, 0.2
 """Seconds of a training step at one site besides its products, and of a finder that looks at the
 values of one site, such as a probe or k-means.
@@ -79,7 +79,7 @@ WorkOf = Callable[[Any, Sequence[Cell], Model, FreeMemory], Work]
 
 
 def _planned(work_of: WorkOf) -> Callable[[Any, Sequence[Cell], str], Cost]:
-    """What cells of a job take on a device of this machine."""
+    """Return the function that estimates the cost of a job's cells on a device of this machine."""
 
     def cost(job: Any, cells: Sequence[Cell], device: str) -> Cost:
         def outlined(cell: Cell) -> Model:
@@ -93,7 +93,7 @@ def _planned(work_of: WorkOf) -> Callable[[Any, Sequence[Cell], str], Cost]:
 
 
 def _circuits(job: CircuitsJob, cells: Sequence[Cell], model: Model, memory: FreeMemory) -> Work:
-    """Methods by the passes that they say they take, random rankings at all sizes, and curves."""
+    """Count the passes of methods, the random rankings at all sizes, and the curves."""
     source, task = cells[0].typed["model"], load_task(cells[0].of["task"])
     size = ModelSize.of(model, source)
 
@@ -138,7 +138,7 @@ def _circuits(job: CircuitsJob, cells: Sequence[Cell], model: Model, memory: Fre
 
 
 def scoring_operations(method: Method, size: ModelSize, train: PromptSizes) -> float:
-    """Of the passes that a method says it takes: one is whole, others where prompts differ."""
+    """Return the operations of a method: one whole pass, and others where prompts differ."""
     passes = method.forwards(size.graph, train.n) / train.n
     if isinstance(method, MaskMethod):
         passes *= MASKED
@@ -149,7 +149,7 @@ def scoring_operations(method: Method, size: ModelSize, train: PromptSizes) -> f
 
 
 def scoring_runs(method: Method, size: ModelSize, train: PromptSizes) -> float:
-    """Forward passes that a method starts: each is of all pairs, or of a batch of them."""
+    """Return how many forward passes a method starts, each of all pairs or of one batch."""
     n_rows = min(method.batch_size, train.n) if isinstance(method, MaskMethod) else train.n
     return method.forwards(size.graph, train.n) / n_rows
 
@@ -157,8 +157,10 @@ def scoring_runs(method: Method, size: ModelSize, train: PromptSizes) -> float:
 def scoring_bytes(
     method: Method, size: ModelSize, decoder: Decoder, train: PromptSizes, memory: FreeMemory
 ) -> float:
-    """What a method holds beyond the weights. Masks are drawn, and differentiated, as tables of a
-    number for every writer and reader; the runs of their pairs are kept.
+    """Return the bytes that a method holds beyond the weights.
+
+    A mask is a table of one number for every writer and reader; training holds several such tables,
+    and keeps the runs of its pairs.
     """
     columns = train.columns
     held = memory.working_set(size, decoder, columns, token_bytes(method, decoder, columns))
@@ -172,7 +174,7 @@ def scoring_bytes(
 
 
 def _kept(decoder: Decoder, n_tokens: int, memory: FreeMemory) -> float:
-    """Bytes of runs that are kept whole where there is room."""
+    """Return the bytes of runs that are kept whole; 0 if there is no room for them."""
     n_bytes = n_tokens * kept_run_bytes(decoder)
     return float(n_bytes if may_be_kept(n_bytes, memory.device) else 0)
 
@@ -180,9 +182,9 @@ def _kept(decoder: Decoder, n_tokens: int, memory: FreeMemory) -> float:
 def _adversarial(
     job: AdversarialJob, cells: Sequence[Cell], model: Model, memory: FreeMemory
 ) -> Work:
-    """Every circuit on every pair, random circuits on `controls` squared pairs, and finding them.
+    """Count every circuit on every pair, random circuits on `controls` squared pairs, and methods.
 
-    Of a grid, prefixes that prompts share are run once.
+    Prefixes that the prompts of a grid share are run once.
 
     Raises:
         BadUsage: `--enumerate`, whose pairs are known once they are drawn.
@@ -230,7 +232,7 @@ def _adversarial(
 
 
 def edges_of(spec: CircuitSpec, n_edges: int) -> float:
-    """Edges of a circuit, of a graph that has so many; all of them where it does not say."""
+    """Return the number of edges of a circuit; `n_edges` if the circuit does not state a size."""
     if spec.kind == "empty":
         return 0.0
     if spec.size is None:
@@ -239,7 +241,7 @@ def edges_of(spec: CircuitSpec, n_edges: int) -> float:
 
 
 def _patch(job: PatchJob, cells: Sequence[Cell], model: Model, memory: FreeMemory) -> Work:
-    """Both runs of a pair, and every cell of a map where prompts differ."""
+    """Count both runs of a pair, and every cell of a map where prompts differ."""
     size = ModelSize.of(model, cells[0].typed["model"])
     about = {"counterfactual": job.counterfactual, "private_seed": job.private_seed}
     task = load_task(cells[0].of["task"])
@@ -259,8 +261,8 @@ def _patch(job: PatchJob, cells: Sequence[Cell], model: Model, memory: FreeMemor
 
 
 def _variables(job: VariablesJob, cells: Sequence[Cell], model: Model, memory: FreeMemory) -> Work:
-    """Every example and counterfactual once; for every k, trainings as steps x rows x sites,
-    forwards and back; every site on validation and test pairs; controls at one site.
+    """Count every example and counterfactual once; for every k, trainings as steps x rows x sites;
+    every site on validation and test pairs; and controls at one site.
     """
     size, task = ModelSize.of(model, cells[0].typed["model"]), load_task(cells[0].of["task"])
     defaults, known = defaults_of(task.name), variables_of(job, cells[0].of["task"])
@@ -312,9 +314,9 @@ def _variables(job: VariablesJob, cells: Sequence[Cell], model: Model, memory: F
 
 
 def _gym(job: GymJob, cells: Sequence[Cell], model: Model, memory: FreeMemory) -> Work:
-    """Of every task: values of all items, for every draw, kind of labels and candidate that is
-    trained its steps, and every site's exchange for every fit; the same in a model of random
-    weights.
+    """Count, for every task, the values of all items, the training steps of every draw, kind of
+    labels and candidate, and the exchange at every site for every fit; then the same in a model of
+    random weights.
     """
     size, operations, held = ModelSize.of(model, cells[0].typed["model"]), 0.0, 0.0
     n_steps = n_values = 0
@@ -363,7 +365,7 @@ def _gym(job: GymJob, cells: Sequence[Cell], model: Model, memory: FreeMemory) -
 
 
 def _accuracy(job: AccuracyJob, cells: Sequence[Cell], model: Model, memory: FreeMemory) -> Work:
-    """Every prompt of an example, and each of its continuations from the prompt's end on.
+    """Count every prompt of an example, and each continuation from the prompt's end on.
 
     Raises:
         BadUsage: a task that does not say its size.

@@ -72,10 +72,10 @@ def execute(
 
 
 def print_cost(job: Any, bench: Bench, n_processes: int = 1) -> Callable[[Cell, float], None]:
-    """Print what the cells that are left take, in one line; nothing if that is not known.
+    """Print the cost of the remaining cells in one line, if the kind of run has an estimate.
 
     Returns:
-        What takes the seconds of the first cell, and prints what the others take by these.
+        A function of a cell and its seconds, which corrects the estimate after the first cell.
     """
     left = [cell for batch in batches_of(job, bench.folder) for cell in batch]
     if not left or job.kind not in COSTS:

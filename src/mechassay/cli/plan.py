@@ -94,8 +94,8 @@ def _write(cost: Cost, as_json: bool) -> None:
 
 
 def would_fit(cost: Cost) -> str:
-    """What would fit of a run that does not, in one line: shorter prompts, another dtype, one
-    layer's weights at a time, a GPU.
+    """Name, in one line, the changes by which a run would fit: shorter prompts, another dtype,
+    layers elsewhere, a GPU.
     """
     import torch
 

@@ -1,8 +1,8 @@
-"""What work takes on this machine, from sizes alone: GB at the peak, and a range of time.
+"""Estimates of the memory (GB at the peak) and time (a range) of runs, from sizes alone.
 
-Memory is what the process holds without a model, `CLASSES`, the weights, and a working set. The
-working set is one chunk of the engine (`models.memory`), or one prompt if it is longer than a
-chunk, and what a kind of run keeps besides. If the file of the weights has another dtype, it is
+Memory is the process without a model, `CLASSES`, the weights, and a working set. The working set is
+one chunk of the engine (`models.memory`), or one prompt if the prompt is longer than a chunk, and
+the runs that a kind of run keeps. If the file of the weights has another dtype, it is
 held while the weights are read.
 
 Time is a number of operations over the speed of this machine, which a product of matrices of the
@@ -168,7 +168,7 @@ class ModelSize:
 
 @dataclass(frozen=True)
 class Work:
-    """What the cells of one model take.
+    """The operations and bytes of the cells of one model.
 
     Attributes:
         model: its name.
@@ -200,7 +200,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run takes: models are loaded one after the other.
+    """The estimate of a run, which loads its models one after the other.
 
     Attributes:
         device: where the models are.
@@ -284,7 +284,7 @@ class FreeMemory(NamedTuple):
     def working_set(
         self, size: ModelSize, decoder: Decoder, columns: int, per_token: float = 0.0
     ) -> float:
-        """Bytes of a chunk, or of the longest prompt where that is more.
+        """Return the bytes of a chunk, or of the longest prompt if that is more.
 
         Args:
             columns: tokens of the longest prompt.
@@ -344,7 +344,7 @@ def cost_of(
     outlined: Callable[[Cell], Model],
     work_of: Callable[[Sequence[Cell], Model, FreeMemory], Work],
 ) -> Cost:
-    """The cost of cells, those that share a model together.
+    """Return the cost of cells. Cells that share a model are counted together.
 
     Args:
         outlined: the outline of a cell's model.
@@ -363,14 +363,14 @@ def cost_of(
 
 
 def gigabytes(size: ModelSize) -> float:
-    """Memory of a run on a CPU whose prompts are no longer than a chunk."""
+    """Return the GB of a run on a CPU whose prompts are not longer than a chunk."""
     return (LIBRARIES + CLASSES + size.bytes + CHUNK * CPU_BUDGET) / GB
 
 
 def token_operations(
     size: ModelSize, share: float = SHARED, edges_share: float = 1.0
 ) -> tuple[float, float]:
-    """Of a pass of one token, and of a circuit's, the mean over sizes.
+    """Return the operations of a pass of one token, and of a circuit's pass (mean over sizes).
 
     Args:
         share: of the columns that are run.
@@ -383,7 +383,7 @@ def token_operations(
 def circuit_operations(
     size: ModelSize, forwards: float, n_test: int, tokens: int, *, controls: bool = False
 ) -> float:
-    """Of finding a circuit by so many passes of one example, and of measuring it on n_test pairs.
+    """Return the operations of finding a circuit by `forwards` passes and of measuring it.
 
     Args:
         controls: with the random rankings that all methods of a column share.
@@ -395,7 +395,7 @@ def circuit_operations(
 
 @cache
 def speed(device: str, width: int = 1024) -> float:
-    """Operations a second of this machine, by products of matrices of a model's width."""
+    """Return the operations per second of this machine in products of a model's width."""
     # Narrower products wait for threads; small models wait for Python (`LAYER`).
     width = max(width, 512)
     rows = torch.rand(512, width, device=device)
@@ -409,12 +409,12 @@ def speed(device: str, width: int = 1024) -> float:
 
 
 def minutes(operations: float, device: str) -> float:
-    """Minutes that so many operations take here."""
+    """Return the minutes that operations take on this machine."""
     return SLOWER * operations / speed(device) / 60
 
 
 def duration(seconds: float, off: float = RANGE) -> str:
-    """An estimate in words, as a range: "5 to 20 min".
+    """Return an estimate in words, as a range: "5 to 20 min".
 
     Args:
         off: what the estimate is divided and multiplied by.
@@ -431,5 +431,5 @@ def duration(seconds: float, off: float = RANGE) -> str:
 
 
 def cost_text(minutes: float, gigabytes: float) -> str:
-    """An estimate in words."""
+    """Return an estimate of time and memory in words."""
     return f"{duration(60 * minutes)} and {gigabytes:.1f} GB on this machine"

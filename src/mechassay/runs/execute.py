@@ -202,7 +202,7 @@ class Here:
     """One batch after the other, in this process.
 
     Attributes:
-        measured: what is called with each cell that has a record, and the seconds that it took.
+        measured: is called after each cell that has a record, with the cell and its seconds.
     """
 
     remote: ClassVar[bool] = False
