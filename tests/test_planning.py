@@ -293,6 +293,22 @@ def test_trainings_count_steps_sizes_and_draws() -> None:
     assert operations(gym, controls=("untrained",)) == pytest.approx(2 * operations(gym))
 
 
+def test_started_passes_and_steps_by_hand(bare: str) -> None:
+    size, train = ModelSize.of(outline(bare), bare), PromptSizes(20, 10, 0.5)
+    for method, n_rows in ((EAP(), 20), (SubnetworkProbing(steps=30, batch_size=4), 4)):
+        n_passes = method.forwards(size.graph, 20) / n_rows
+        assert planning.scoring_runs(method, size, train) == pytest.approx(n_passes)
+    # Every circuit is started once: of ten random rankings of both kinds and of two curves at nine
+    # sizes, of nothing and everything, and eleven on validation pairs.
+    scored = work(circuits(bare, "eap", stage="localize")).n_runs
+    whole = work(circuits(bare, "eap", random_rankings=10)).n_runs
+    assert whole - scored == (2 * 10 * 9 + 2) + (2 * 9 + 1) + 11
+    gym = replace(SMALL_JOBS["gym"], methods=("das:steps=3",), controls=())
+    sites = len(gym.gym_task(gym.tasks[0]).tested) * outline("truth-ioi").graph.n_layers
+    assert work(gym).fixed == pytest.approx(planning.STEP * 3 * sites)
+    assert work(gym, methods=("mean",)).fixed == pytest.approx(planning.FIT * sites)
+
+
 def test_an_estimate_is_a_number_for_methods_of_all_kinds(bare: str) -> None:
     size = ModelSize.of(outline(bare), bare)
     for method in map(METHODS.make, METHODS.names()):

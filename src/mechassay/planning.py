@@ -138,7 +138,9 @@ def _circuits(job: CircuitsJob, cells: Sequence[Cell], model: Model, memory: Fre
 
 
 def scoring_operations(method: Method, size: ModelSize, train: PromptSizes) -> float:
-    """Return the operations of a method: one whole pass, and others where prompts differ."""
+    """Return the operations of a method: one pass of whole prompts, the other passes from the first
+    differing column on.
+    """
     passes = method.forwards(size.graph, train.n) / train.n
     if isinstance(method, MaskMethod):
         passes *= MASKED
@@ -159,8 +161,8 @@ def scoring_bytes(
 ) -> float:
     """Return the bytes that a method holds beyond the weights.
 
-    A mask is a table of one number for every writer and reader; training holds several such tables,
-    and keeps the runs of its pairs.
+    A mask has one number for every writer and reader. Training a mask holds several tables of this
+    size, and keeps the forward passes of the train pairs.
     """
     columns = train.columns
     held = memory.working_set(size, decoder, columns, token_bytes(method, decoder, columns))
@@ -184,7 +186,7 @@ def _adversarial(
 ) -> Work:
     """Count every circuit on every pair, random circuits on `controls` squared pairs, and methods.
 
-    Prefixes that the prompts of a grid share are run once.
+    In a grid, a prefix that several prompts share is run once.
 
     Raises:
         BadUsage: `--enumerate`, whose pairs are known once they are drawn.
@@ -308,7 +310,7 @@ def _variables(job: VariablesJob, cells: Sequence[Cell], model: Model, memory: F
     held = memory.working_set(size, model.decoder, columns) + _kept(
         model.decoder, train * columns, memory
     )
-    # The control's model of random weights is held next to the other.
+    # The model of random weights, a control, is loaded next to the model.
     held += size.bytes if "untrained" in job.controls else 0.0
     return Work(model.name, size, operations, held, fixed=STEP * n_steps)
 

@@ -111,6 +111,18 @@ def _cost_of(weights: float, body: float, free: float, device: str = "cpu") -> C
     return Cost((Work("m", size, 0.0, 1e8),), device, 0.0, int(free))
 
 
+def test_shorter_prompts_are_named_only_if_they_help() -> None:
+    """A chunk of .54 GB is held whatever the prompts are; 4 GB of longer prompts are not."""
+    cost = _cost_of(1e9, 1e9, 5e9)
+    (work,) = cost.works
+    chunk = costs.CHUNK * memory.CPU_BUDGET
+    long = replace(cost, works=(replace(work, held=chunk + 4e9),))
+    assert "save up to 4.0 GB" in would_fit(long)
+    small = replace(cost, works=(replace(work, held=chunk),), free=int(2.5e9))
+    assert not small.fits
+    assert "shorter prompts" not in would_fit(small)
+
+
 def test_layers_on_disk_are_named_where_that_is_enough() -> None:
     # 20 GB of weights, 18 of them in ten layers: 3.8 stay, beside .23 of the rest.
     text = would_fit(_cost_of(10e9, 9e9, 6e9))

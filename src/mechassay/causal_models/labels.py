@@ -220,7 +220,7 @@ def expected_labels(
 ) -> ExpectedLabels:
     """The labels of an interchange of one variable, for each example and kind of counterfactual.
 
-    Rows are named "example/kind", and those of one example are in one group.
+    A row is named "example/kind". The rows of one example are in one group.
 
     Args:
         model: a causal model that reads prompts.

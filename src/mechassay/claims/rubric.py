@@ -1,7 +1,7 @@
 """Rubrics and scores: criteria in dimensions, and the rules that make scores of statuses.
 
 Rubrics are data (`claims/data`). `mv-27@1` has the 27 criteria and the rules of Tower (2026);
-its sentences are ours. A code may mean something else in another rubric: what is stored always
+its sentences are ours. A code may mean something else in another rubric, so every file of judgments
 names its rubric. Scores are pure functions of statuses:
 
     s_d     level 0 to 3 of a dimension: the highest whose conjuncts are all met

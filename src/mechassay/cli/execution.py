@@ -97,12 +97,13 @@ def print_cost(job: Any, bench: Bench, n_processes: int = 1) -> Callable[[Cell, 
         from mechassay.runs.costs import RANGE_MEASURED, duration
 
         once = cost_of(job, [cell], bench.device).cell_seconds
-        if not once:
-            return  # The estimate of a calculation is 0 s, so its seconds cannot correct any other.
+        rest = cost.cell_seconds - once
+        if not once or rest <= 0:
+            return  # Calculations are estimated at 0 s: they correct nothing, and need no estimate.
         corrected = True
-        rest = seconds * max(0.0, cost.cell_seconds / once - 1)
         others = counted(len(left) - 1, "other cell")
-        typer.echo(f"plan: {others}: {duration(rest, RANGE_MEASURED)}", err=True)
+        line = duration(seconds * rest / once, RANGE_MEASURED)
+        typer.echo(f"plan: {others}: {line}", err=True)
 
     return measured
 

@@ -99,16 +99,18 @@ def would_fit(cost: Cost) -> str:
     """
     import torch
 
-    from mechassay.models.memory import available_bytes
-    from mechassay.runs.costs import GB
+    from mechassay.models.memory import CPU_BUDGET, available_bytes
+    from mechassay.runs.costs import CHUNK, GB
 
     free = cost.free_gigabytes or 0.0
     most = max(cost.works, key=lambda work: work.bytes)
     size, over, ways = most.size, (cost.gigabytes - free) * GB, list[str]()
-    if most.held > over:
+    # One chunk is held whatever the prompts are.
+    beyond_chunk = most.held - CHUNK * CPU_BUDGET
+    if beyond_chunk > over:
         ways.append(
-            "shorter prompts, or fewer pairs (--train-limit, --limit, batch_size of a method):"
-            f" beside the weights, {most.held / GB:.1f} GB are held"
+            "shorter prompts, or fewer pairs (--train-limit, --limit, batch_size of a method), to"
+            f" save up to {beyond_chunk / GB:.1f} GB"
         )
     halved = size.weights * (size.bytes_each - 2)
     if halved > max(over, 0.0):

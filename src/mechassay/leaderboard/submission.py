@@ -79,7 +79,7 @@ class Submission(OneLine):
         return {**about, "files": len(self.files), "problems": len(self.problems.errors)}
 
     def content(self, track: BoardTrack) -> str:
-        """The SHA-256 of all numbers in it, whatever its files are called.
+        """Return the SHA-256 of all numbers in the submission. File names do not change the hash.
 
         Raises:
             BadFile: the submission has mistakes.
@@ -153,7 +153,7 @@ def open_submission(source: str | Path, folder: str | Path, track: BoardTrack) -
             problems.note(name, f"the files are those of hub:{declared.hub}; remove this one.")
     where = _downloaded(f"{HUB}{declared.hub}", Path(folder), track)
     held = read_submission(where, track, problems)
-    # What is declared here counts, not what the hub's folder declares of itself.
+    # The declaration in the given folder takes precedence over the declaration on the hub.
     return dataclasses.replace(held, declaration=declared)
 
 

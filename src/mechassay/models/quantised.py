@@ -151,14 +151,14 @@ def _of_bitsandbytes(
 
 
 def keep_quantised_layout(module: Any) -> None:
-    """Make a 4-bit module of bitsandbytes hold its weight as it was quantised, on every CPU.
+    """Switch off the repacking of a 4-bit module of bitsandbytes, and undo it if it has happened.
 
-    A weight that an earlier forward pass repacked is unpacked in place. Its scales keep the 8
-    significant bits of bfloat16 that packing left. Later forward passes multiply the dequantised
-    weight in the model's own type.
+    After this call, forward passes multiply the dequantised weight in the model's own dtype on
+    every CPU. If an earlier forward pass repacked the weight, the weight is unpacked in place; the
+    scales keep the 8 significant bits of bfloat16 to which packing rounded them.
 
     Args:
-        module: a `Linear4bit`, which is changed.
+        module: a `Linear4bit`, changed in place.
     """
     # bitsandbytes repacks only where this attribute is true.
     module.support_avx512bf16_for_cpu = False

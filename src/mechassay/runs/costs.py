@@ -2,17 +2,17 @@
 
 Memory is the process without a model, `CLASSES`, the weights, and a working set. The working set is
 one chunk of the engine (`models.memory`), or one prompt if the prompt is longer than a chunk, and
-the runs that a kind of run keeps. If the file of the weights has another dtype, it is
-held while the weights are read.
+the forward passes that a training keeps. If the file of the weights has another dtype, the process
+holds the file while it reads the weights.
 
 Time is a number of operations over the speed of this machine, which a product of matrices of the
 model's width measures. A pass of a token multiplies every weight between embedding and unembedding
 once, two operations a weight. A method states how many passes it takes (`Method.forwards`). Of ten
 circuits of all sizes one takes, on average, `LIVE` of a pass, and `SUMS` times two operations an
 edge and dimension. Only columns from the first one on in which the prompts of a pair differ are run
-again. Passes are slower than products by `SLOWER`, and `RANGE` is how far an estimate may be off in
-both directions.
-After the first cell the command line corrects the estimate by the measured time.
+again. Passes are slower than products by `SLOWER`. In small models, starting a layer takes longer
+than its products (`LAYER`). The true time may be `RANGE` times shorter or longer than an estimate.
+After the first cell, the command line corrects the estimate by the measured time.
 
 GB are 10^9 bytes. docs/plan.md compares both with measurements.
 """
@@ -203,10 +203,11 @@ class Cost:
     """The estimate of a run, which loads its models one after the other.
 
     Attributes:
-        device: where the models are.
-        libraries: bytes that this process holds already.
-        free: bytes that may still be taken there; None where the platform does not say.
-        processes: each with the libraries and a model; GPUs are their own.
+        works: the work on each model.
+        device: kind of the device of the models.
+        libraries: bytes of this process before a model is loaded.
+        free: free bytes of the device; None if the platform does not tell.
+        processes: number of processes, each with its own libraries and model.
     """
 
     works: tuple[Work, ...]
@@ -284,11 +285,11 @@ class FreeMemory(NamedTuple):
     def working_set(
         self, size: ModelSize, decoder: Decoder, columns: int, per_token: float = 0.0
     ) -> float:
-        """Return the bytes of a chunk, or of the longest prompt if that is more.
+        """Return the bytes of a chunk, or of the longest prompt if the prompt needs more.
 
         Args:
             columns: tokens of the longest prompt.
-            per_token: bytes that a token takes, if that is more than a run taken apart takes.
+            per_token: bytes of a token, if a method needs more than `trace_bytes`.
         """
         left = None if self.free is None else max(0, int(self.free - size.bytes))
         budget, most = budget_of(left, self.device), example_budget(left, self.device)
@@ -347,11 +348,11 @@ def cost_of(
     """Return the cost of cells. Cells that share a model are counted together.
 
     Args:
-        outlined: the outline of a cell's model.
-        work_of: what cells that share one take.
+        outlined: returns the outline of a cell's model.
+        work_of: returns the work of the cells that share a model.
 
     Raises:
-        MechassayError: what these say.
+        MechassayError: `outlined` or `work_of` raised the error.
     """
     place = check_device(device)
     libraries, free = float(psutil.Process().memory_info().rss), available_bytes(place)
@@ -374,7 +375,7 @@ def token_operations(
 
     Args:
         share: of the columns that are run.
-        edges_share: of what edges take in that mean, where a circuit has fewer.
+        edges_share: number of a circuit's edges, divided by the mean over sizes.
     """
     plain, edges = 2.0 * size.body, 2.0 * size.graph.n_edges * size.width
     return share * plain, share * (LIVE * plain + SUMS * edges * edges_share)
@@ -401,7 +402,7 @@ def speed(device: str, width: int = 1024) -> float:
     rows = torch.rand(512, width, device=device)
     weights = torch.rand(width, min(4 * width, 4096), device=device)
     took: list[float] = []
-    while len(took) < 20 and sum(took) < 0.5:
+    for _ in range(5):
         begin = time.perf_counter()
         (rows @ weights).sum().item()
         took.append(time.perf_counter() - begin)
