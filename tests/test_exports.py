@@ -8,7 +8,11 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 import mechassay
 from mechassay import version
@@ -31,13 +35,41 @@ def run(code: str) -> str:
     return done.stdout
 
 
-def test_the_list_of_names_is_sorted_and_has_none_twice() -> None:
-    assert mechassay.__all__ == sorted(set(mechassay.__all__))
+def packages() -> list[ModuleType]:
+    """The packages that hand on public names."""
+    files = (SOURCE / "mechassay").rglob("__init__.py")
+    lazy = [file.parent for file in files if "_lazy_exports(" in file.read_text("utf-8")]
+    return [import_module(".".join(x.relative_to(SOURCE).parts)) for x in sorted(lazy)]
 
 
-def test_every_name_in_the_list_is_there() -> None:
-    assert not [name for name in mechassay.__all__ if getattr(mechassay, name, None) is None]
-    assert set(mechassay.__all__) <= set(dir(mechassay))
+@pytest.mark.parametrize("package", packages(), ids=lambda package: package.__name__)
+def test_every_public_name_is_listed_once_and_loads(package: ModuleType) -> None:
+    assert package.__all__ == sorted(set(package.__all__)) == dir(package)
+    assert not [name for name in package.__all__ if getattr(package, name, None) is None]
+
+
+def test_a_public_name_is_one_line_under_type_checking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a_room").mkdir()
+    (tmp_path / "a_room" / "shapes.py").write_text("class Circle: ...\n", "utf-8")
+    (tmp_path / "a_room" / "__init__.py").write_text(
+        "from typing import TYPE_CHECKING\n"
+        "from mechassay.utils.registry import lazy_exports as _lazy_exports\n"
+        "if TYPE_CHECKING:\n"
+        "    from a_room import shapes as shapes\n"
+        "    from a_room.shapes import Circle as Circle\n"
+        "SQUARE = 4\n"
+        '__all__, __getattr__, __dir__ = _lazy_exports(__name__, __file__, "SQUARE")\n',
+        "utf-8",
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    room = import_module("a_room")
+    assert room.__all__ == dir(room) == ["Circle", "SQUARE", "shapes"]
+    assert "a_room.shapes" not in sys.modules
+    assert room.Circle is room.shapes.Circle and room.SQUARE == 4
+    with pytest.raises(AttributeError, match="'a_room' has no attribute 'Triangle'"):
+        _ = room.Triangle
 
 
 def test_nothing_of_ours_is_exported_that_is_not_in_the_list() -> None:
@@ -114,14 +146,11 @@ def _signature_words(node: ast.stmt) -> set[str]:
 
 def test_a_public_name_is_on_a_page_or_in_a_public_signature() -> None:
     """Protocols are what plug-ins implement; jobs are what commands run."""
-    public: set[str] = set()
+    public = {name for package in packages() for name in package.__all__}
     mentions: defaultdict[str, set[str]] = defaultdict(set)
     protocols: set[str] = set()
     for file in sorted((SOURCE / "mechassay").rglob("*.py")):
         for node in ast.parse(file.read_text("utf-8")).body:
-            is_list = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
-            if is_list and file.name == "__init__.py":
-                public |= set(ast.literal_eval(node.value))
             if isinstance(node, ast.Assign | ast.AnnAssign):
                 named = ast.unparse(
                     node.targets[0] if isinstance(node, ast.Assign) else node.target

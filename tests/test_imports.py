@@ -1,8 +1,8 @@
 """Imports run one way: a room knows those before it in `ROOMS`, and no two files know each other.
 
 Every import counts: at the top, in functions, for type checkers, and what `import_module` is given.
-What a registry names is found when it is asked for, and does not count. Nor do the lazy names of a
-room's `__init__`, which are listed for type checkers.
+What a registry names is found when it is asked for, and does not count. Nor do the public names of
+a room's `__init__`, which load at first use.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def imports() -> dict[str, set[str]]:
     graph: dict[str, set[str]] = {}
     for name, path in files.items():
         source = path.read_text("utf-8")
-        is_face = path.name == "__init__.py" and ("lazy_names(" in source or not name)
-        graph[name] = set() if is_face else files_imported(source, files) - {name}
+        is_lazy = path.name == "__init__.py" and "_lazy_exports(" in source
+        graph[name] = set() if is_lazy else files_imported(source, files) - {name}
     return graph
 
 

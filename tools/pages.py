@@ -64,7 +64,7 @@ def public_names(folder: Path) -> dict[str, str]:
             inside = PACKAGE.joinpath(*module.split(".")[1:])
             # A name may be handed on twice.
             further = public_names(inside) if inside.is_dir() and inside != folder else {}
-            handed_on = (alias.name for alias in node.names if alias.name != "lazy_names")
+            handed_on = (alias.name for alias in node.names if alias.name != "lazy_exports")
             names |= {name: further.get(name, module) for name in handed_on}
     return names
 

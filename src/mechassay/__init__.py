@@ -14,207 +14,74 @@ Names are loaded at first use: importing the package imports nothing heavy and h
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mechassay.version import __version__
+from mechassay.utils.registry import lazy_exports as _lazy_exports
+from mechassay.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from mechassay import (
-        adversarial,
-        circuits,
-        claims,
-        documents,
-        features,
-        gym,
-        judges,
-        leaderboard,
-        measurement,
-        saes,
-        tasks,
-        truth,
-        variables,
-    )
-    from mechassay.adversarial.jobs import AdversarialJob
-    from mechassay.catalog import (
-        list_methods,
-        list_metrics,
-        list_models,
-        list_objectives,
-        list_tasks,
-        load_circuit,
-    )
-    from mechassay.circuits.graph_files import load_scores
-    from mechassay.circuits.methods import load_method
-    from mechassay.discovery.job import CircuitsJob, find_circuit
-    from mechassay.errors import MechassayError
-    from mechassay.hub import from_hub, push_to_hub
-    from mechassay.interventions.activation_patching import patch
-    from mechassay.interventions.intervene import intervene
-    from mechassay.interventions.intervention import Ablate, Add, Interchange, Replace, Scale
-    from mechassay.interventions.job import PatchJob
-    from mechassay.interventions.site import Site, sites
-    from mechassay.interventions.steering import generate, perplexity
-    from mechassay.interventions.sweep import sweep
-    from mechassay.measurement.job import MeasureJob
-    from mechassay.models.computing import computing
-    from mechassay.models.graph import Graph
-    from mechassay.models.model import Model, load_model
-    from mechassay.models.weight_files import fetch
-    from mechassay.prompts.batch import Batch
-    from mechassay.prompts.interchange_batch import InterchangeBatch
-    from mechassay.prompts.interchanges import InterchangePair
-    from mechassay.prompts.pairs import Example, Pair, Pairs, Prompt
-    from mechassay.results.reading import read_record
-    from mechassay.results.records import Failure, Record
-    from mechassay.runs.accuracy import AccuracyJob
-    from mechassay.runs.execute import run
-    from mechassay.tasks import Task, load_task
-    from mechassay.tasks.template import Template
-    from mechassay.truth.ground_truth import load_truth
+    from mechassay import adversarial as adversarial
+    from mechassay import circuits as circuits
+    from mechassay import claims as claims
+    from mechassay import documents as documents
+    from mechassay import features as features
+    from mechassay import gym as gym
+    from mechassay import judges as judges
+    from mechassay import leaderboard as leaderboard
+    from mechassay import measurement as measurement
+    from mechassay import saes as saes
+    from mechassay import tasks as tasks
+    from mechassay import truth as truth
+    from mechassay import variables as variables
+    from mechassay.adversarial.jobs import AdversarialJob as AdversarialJob
+    from mechassay.catalog import list_methods as list_methods
+    from mechassay.catalog import list_metrics as list_metrics
+    from mechassay.catalog import list_models as list_models
+    from mechassay.catalog import list_objectives as list_objectives
+    from mechassay.catalog import list_tasks as list_tasks
+    from mechassay.catalog import load_circuit as load_circuit
+    from mechassay.circuits.graph_files import load_scores as load_scores
+    from mechassay.circuits.methods import load_method as load_method
+    from mechassay.discovery.job import CircuitsJob as CircuitsJob
+    from mechassay.discovery.job import find_circuit as find_circuit
+    from mechassay.errors import MechassayError as MechassayError
+    from mechassay.hub import from_hub as from_hub
+    from mechassay.hub import push_to_hub as push_to_hub
+    from mechassay.interventions.activation_patching import patch as patch
+    from mechassay.interventions.intervene import intervene as intervene
+    from mechassay.interventions.intervention import Ablate as Ablate
+    from mechassay.interventions.intervention import Add as Add
+    from mechassay.interventions.intervention import Interchange as Interchange
+    from mechassay.interventions.intervention import Replace as Replace
+    from mechassay.interventions.intervention import Scale as Scale
+    from mechassay.interventions.job import PatchJob as PatchJob
+    from mechassay.interventions.site import Site as Site
+    from mechassay.interventions.site import sites as sites
+    from mechassay.interventions.steering import generate as generate
+    from mechassay.interventions.steering import perplexity as perplexity
+    from mechassay.interventions.sweep import sweep as sweep
+    from mechassay.measurement.job import MeasureJob as MeasureJob
+    from mechassay.models.computing import computing as computing
+    from mechassay.models.graph import Graph as Graph
+    from mechassay.models.model import Model as Model
+    from mechassay.models.model import load_model as load_model
+    from mechassay.models.weight_files import fetch as fetch
+    from mechassay.prompts.batch import Batch as Batch
+    from mechassay.prompts.interchange_batch import InterchangeBatch as InterchangeBatch
+    from mechassay.prompts.interchanges import InterchangePair as InterchangePair
+    from mechassay.prompts.pairs import Example as Example
+    from mechassay.prompts.pairs import Pair as Pair
+    from mechassay.prompts.pairs import Pairs as Pairs
+    from mechassay.prompts.pairs import Prompt as Prompt
+    from mechassay.results.reading import read_record as read_record
+    from mechassay.results.records import Failure as Failure
+    from mechassay.results.records import Record as Record
+    from mechassay.runs.accuracy import AccuracyJob as AccuracyJob
+    from mechassay.runs.execute import run as run
+    from mechassay.tasks import Task as Task
+    from mechassay.tasks import load_task as load_task
+    from mechassay.tasks.template import Template as Template
+    from mechassay.truth.ground_truth import load_truth as load_truth
 
 
-__all__ = [
-    "Ablate",
-    "AccuracyJob",
-    "Add",
-    "AdversarialJob",
-    "Batch",
-    "CircuitsJob",
-    "Example",
-    "Failure",
-    "Graph",
-    "Interchange",
-    "InterchangeBatch",
-    "InterchangePair",
-    "MeasureJob",
-    "MechassayError",
-    "Model",
-    "Pair",
-    "Pairs",
-    "PatchJob",
-    "Prompt",
-    "Record",
-    "Replace",
-    "Scale",
-    "Site",
-    "Task",
-    "Template",
-    "__version__",
-    "adversarial",
-    "circuits",
-    "claims",
-    "computing",
-    "documents",
-    "features",
-    "fetch",
-    "find_circuit",
-    "from_hub",
-    "generate",
-    "gym",
-    "intervene",
-    "judges",
-    "leaderboard",
-    "list_methods",
-    "list_metrics",
-    "list_models",
-    "list_objectives",
-    "list_tasks",
-    "load_circuit",
-    "load_method",
-    "load_model",
-    "load_scores",
-    "load_task",
-    "load_truth",
-    "measurement",
-    "patch",
-    "perplexity",
-    "push_to_hub",
-    "read_record",
-    "run",
-    "saes",
-    "sites",
-    "sweep",
-    "tasks",
-    "truth",
-    "variables",
-]
-
-_PACKAGES = (
-    "adversarial",
-    "circuits",
-    "claims",
-    "documents",
-    "features",
-    "gym",
-    "judges",
-    "leaderboard",
-    "measurement",
-    "saes",
-    "tasks",
-    "truth",
-    "variables",
-)
-_LAZY = {
-    "Ablate": "mechassay.interventions.intervention",
-    "AccuracyJob": "mechassay.runs.accuracy",
-    "Add": "mechassay.interventions.intervention",
-    "AdversarialJob": "mechassay.adversarial.jobs",
-    "Batch": "mechassay.prompts.batch",
-    "CircuitsJob": "mechassay.discovery.job",
-    "Example": "mechassay.prompts.pairs",
-    "Failure": "mechassay.results.records",
-    "Graph": "mechassay.models.graph",
-    "Interchange": "mechassay.interventions.intervention",
-    "InterchangeBatch": "mechassay.prompts.interchange_batch",
-    "InterchangePair": "mechassay.prompts.interchanges",
-    "MeasureJob": "mechassay.measurement.job",
-    "MechassayError": "mechassay.errors",
-    "Model": "mechassay.models.model",
-    "Pair": "mechassay.prompts.pairs",
-    "Pairs": "mechassay.prompts.pairs",
-    "PatchJob": "mechassay.interventions.job",
-    "Prompt": "mechassay.prompts.pairs",
-    "Record": "mechassay.results.records",
-    "Replace": "mechassay.interventions.intervention",
-    "Scale": "mechassay.interventions.intervention",
-    "Site": "mechassay.interventions.site",
-    "Task": "mechassay.tasks",
-    "Template": "mechassay.tasks.template",
-    "computing": "mechassay.models.computing",
-    "fetch": "mechassay.models.weight_files",
-    "find_circuit": "mechassay.discovery.job",
-    "from_hub": "mechassay.hub",
-    "generate": "mechassay.interventions.steering",
-    "intervene": "mechassay.interventions.intervene",
-    "list_methods": "mechassay.catalog",
-    "list_metrics": "mechassay.catalog",
-    "list_models": "mechassay.catalog",
-    "list_objectives": "mechassay.catalog",
-    "list_tasks": "mechassay.catalog",
-    "load_circuit": "mechassay.catalog",
-    "load_method": "mechassay.circuits.methods",
-    "load_model": "mechassay.models.model",
-    "load_scores": "mechassay.circuits.graph_files",
-    "load_task": "mechassay.tasks",
-    "load_truth": "mechassay.truth.ground_truth",
-    "patch": "mechassay.interventions.activation_patching",
-    "perplexity": "mechassay.interventions.steering",
-    "push_to_hub": "mechassay.hub",
-    "read_record": "mechassay.results.reading",
-    "run": "mechassay.runs.execute",
-    "sites": "mechassay.interventions.site",
-    "sweep": "mechassay.interventions.sweep",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _PACKAGES:
-        return import_module(f"mechassay.{name}")
-    if name not in _LAZY:
-        raise AttributeError(f"module 'mechassay' has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__all__, __getattr__, __dir__ = _lazy_exports(__name__, __file__, "__version__")

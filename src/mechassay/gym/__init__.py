@@ -4,76 +4,36 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mechassay.utils.registry import lazy_names
+from mechassay.utils.registry import lazy_exports as _lazy_exports
 
 if TYPE_CHECKING:
-    from mechassay.gym.causalgym import (
-        GymTaskList,
-        list_gym_tasks,
-        load_gym_task,
-        read_causalgym_rows,
-        read_causalgym_templates,
-    )
-    from mechassay.gym.evaluation import evaluate
-    from mechassay.gym.gym_task import GymTask
-    from mechassay.gym.interchanges import (
-        CompatBatches,
-        RegionLengths,
-        compat_batches,
-        region_lengths,
-    )
-    from mechassay.gym.log_odds import LogOddsRatios, odds
-    from mechassay.gym.names import FAMILIES, METHODS, SWEEPS
-    from mechassay.gym.pairs import GymPairs
-    from mechassay.gym.syntaxgym import Formula, Suite, SuiteAccuracy, read_suite
-    from mechassay.gym.task_accuracy import GymAccuracy, accuracy
-    from mechassay.gym.task_files import gym_tasks, read_gym_tasks
-    from mechassay.gym.task_odds import MethodOdds, TaskOdds
+    from mechassay.gym.causalgym import GymTaskList as GymTaskList
+    from mechassay.gym.causalgym import list_gym_tasks as list_gym_tasks
+    from mechassay.gym.causalgym import load_gym_task as load_gym_task
+    from mechassay.gym.causalgym import read_causalgym_rows as read_causalgym_rows
+    from mechassay.gym.causalgym import read_causalgym_templates as read_causalgym_templates
+    from mechassay.gym.evaluation import evaluate as evaluate
+    from mechassay.gym.gym_task import GymTask as GymTask
+    from mechassay.gym.interchanges import CompatBatches as CompatBatches
+    from mechassay.gym.interchanges import RegionLengths as RegionLengths
+    from mechassay.gym.interchanges import compat_batches as compat_batches
+    from mechassay.gym.interchanges import region_lengths as region_lengths
+    from mechassay.gym.log_odds import LogOddsRatios as LogOddsRatios
+    from mechassay.gym.log_odds import odds as odds
+    from mechassay.gym.names import FAMILIES as FAMILIES
+    from mechassay.gym.names import METHODS as METHODS
+    from mechassay.gym.names import SWEEPS as SWEEPS
+    from mechassay.gym.pairs import GymPairs as GymPairs
+    from mechassay.gym.syntaxgym import Formula as Formula
+    from mechassay.gym.syntaxgym import Suite as Suite
+    from mechassay.gym.syntaxgym import SuiteAccuracy as SuiteAccuracy
+    from mechassay.gym.syntaxgym import read_suite as read_suite
+    from mechassay.gym.task_accuracy import GymAccuracy as GymAccuracy
+    from mechassay.gym.task_accuracy import accuracy as accuracy
+    from mechassay.gym.task_files import gym_tasks as gym_tasks
+    from mechassay.gym.task_files import read_gym_tasks as read_gym_tasks
+    from mechassay.gym.task_odds import MethodOdds as MethodOdds
+    from mechassay.gym.task_odds import TaskOdds as TaskOdds
 
-__all__ = [
-    "FAMILIES",
-    "METHODS",
-    "SWEEPS",
-    "CompatBatches",
-    "Formula",
-    "GymAccuracy",
-    "GymPairs",
-    "GymTask",
-    "GymTaskList",
-    "LogOddsRatios",
-    "MethodOdds",
-    "RegionLengths",
-    "Suite",
-    "SuiteAccuracy",
-    "TaskOdds",
-    "accuracy",
-    "compat_batches",
-    "evaluate",
-    "gym_tasks",
-    "list_gym_tasks",
-    "load_gym_task",
-    "odds",
-    "read_causalgym_rows",
-    "read_causalgym_templates",
-    "read_gym_tasks",
-    "read_suite",
-    "region_lengths",
-]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "causalgym": "GymTaskList list_gym_tasks load_gym_task"
-        " read_causalgym_rows read_causalgym_templates",
-        "evaluation": "evaluate",
-        "gym_task": "GymTask",
-        "interchanges": "CompatBatches RegionLengths compat_batches region_lengths",
-        "log_odds": "LogOddsRatios odds",
-        "names": "FAMILIES METHODS SWEEPS",
-        "pairs": "GymPairs",
-        "syntaxgym": "Formula Suite SuiteAccuracy read_suite",
-        "task_accuracy": "GymAccuracy accuracy",
-        "task_files": "gym_tasks read_gym_tasks",
-        "task_odds": "MethodOdds TaskOdds",
-    },
-)
+__all__, __getattr__, __dir__ = _lazy_exports(__name__, __file__)

@@ -4,37 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mechassay.utils.registry import lazy_names
+from mechassay.utils.registry import lazy_exports as _lazy_exports
 
 if TYPE_CHECKING:
-    from mechassay.leaderboard.board import Board, BoardPlace
-    from mechassay.leaderboard.cells import BoardCell
-    from mechassay.leaderboard.folder import BoardsFolder, StoredBoards
-    from mechassay.leaderboard.pages import BoardPages
-    from mechassay.leaderboard.recomputation import Recomputation, recompute
-    from mechassay.leaderboard.rules import BoardColumn, BoardRules
+    from mechassay.leaderboard.board import Board as Board
+    from mechassay.leaderboard.board import BoardPlace as BoardPlace
+    from mechassay.leaderboard.cells import BoardCell as BoardCell
+    from mechassay.leaderboard.folder import BoardsFolder as BoardsFolder
+    from mechassay.leaderboard.folder import StoredBoards as StoredBoards
+    from mechassay.leaderboard.pages import BoardPages as BoardPages
+    from mechassay.leaderboard.recomputation import Recomputation as Recomputation
+    from mechassay.leaderboard.recomputation import recompute as recompute
+    from mechassay.leaderboard.rules import BoardColumn as BoardColumn
+    from mechassay.leaderboard.rules import BoardRules as BoardRules
 
-__all__ = [
-    "Board",
-    "BoardCell",
-    "BoardColumn",
-    "BoardPages",
-    "BoardPlace",
-    "BoardRules",
-    "BoardsFolder",
-    "Recomputation",
-    "StoredBoards",
-    "recompute",
-]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "board": "Board BoardPlace",
-        "cells": "BoardCell",
-        "folder": "BoardsFolder StoredBoards",
-        "pages": "BoardPages",
-        "recomputation": "Recomputation recompute",
-        "rules": "BoardColumn BoardRules",
-    },
-)
+__all__, __getattr__, __dir__ = _lazy_exports(__name__, __file__)

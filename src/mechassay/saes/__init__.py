@@ -4,58 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mechassay.utils.registry import lazy_names
+from mechassay.utils.registry import lazy_exports as _lazy_exports
 
 if TYPE_CHECKING:
-    from mechassay.features.sae import load_sae, provenance_of, save_sae
-    from mechassay.saes.activations import (
-        ActivationStore,
-        Corpus,
-        Document,
-        StoreSettings,
-        load_corpus,
-        store_activations,
-    )
-    from mechassay.saes.architectures import SAESettings
-    from mechassay.saes.feature_matching import (
-        prefix_of,
-    )
-    from mechassay.saes.quality import SAEQuality, sae_quality
-    from mechassay.saes.synthetic import PlantedFeatures, PlantedSettings, plant
-    from mechassay.saes.training import DictionaryTrainer, TrainedSAE, train_sae
+    from mechassay.features.sae import load_sae as load_sae
+    from mechassay.features.sae import provenance_of as provenance_of
+    from mechassay.features.sae import save_sae as save_sae
+    from mechassay.saes.activations import ActivationStore as ActivationStore
+    from mechassay.saes.activations import Corpus as Corpus
+    from mechassay.saes.activations import Document as Document
+    from mechassay.saes.activations import StoreSettings as StoreSettings
+    from mechassay.saes.activations import load_corpus as load_corpus
+    from mechassay.saes.activations import store_activations as store_activations
+    from mechassay.saes.architectures import SAESettings as SAESettings
+    from mechassay.saes.feature_matching import prefix_of as prefix_of
+    from mechassay.saes.quality import SAEQuality as SAEQuality
+    from mechassay.saes.quality import sae_quality as sae_quality
+    from mechassay.saes.synthetic import PlantedFeatures as PlantedFeatures
+    from mechassay.saes.synthetic import PlantedSettings as PlantedSettings
+    from mechassay.saes.synthetic import plant as plant
+    from mechassay.saes.training import DictionaryTrainer as DictionaryTrainer
+    from mechassay.saes.training import TrainedSAE as TrainedSAE
+    from mechassay.saes.training import train_sae as train_sae
 
-__all__ = [
-    "ActivationStore",
-    "Corpus",
-    "DictionaryTrainer",
-    "Document",
-    "PlantedFeatures",
-    "PlantedSettings",
-    "SAEQuality",
-    "SAESettings",
-    "StoreSettings",
-    "TrainedSAE",
-    "load_corpus",
-    "load_sae",
-    "plant",
-    "prefix_of",
-    "provenance_of",
-    "sae_quality",
-    "save_sae",
-    "store_activations",
-    "train_sae",
-]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "activations": "ActivationStore Corpus Document StoreSettings load_corpus"
-        " store_activations",
-        "architectures": "SAESettings",
-        "feature_matching": "prefix_of",
-        "mechassay.features.sae": "load_sae provenance_of save_sae",
-        "quality": "SAEQuality sae_quality",
-        "synthetic": "PlantedFeatures PlantedSettings plant",
-        "training": "DictionaryTrainer TrainedSAE train_sae",
-    },
-)
+__all__, __getattr__, __dir__ = _lazy_exports(__name__, __file__)

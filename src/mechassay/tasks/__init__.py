@@ -6,19 +6,13 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from mechassay.errors import UnknownName
 from mechassay.prompts.rows import FILES
-from mechassay.utils.registry import Registry, lazy_names
+from mechassay.utils.registry import Registry
+from mechassay.utils.registry import lazy_exports as _lazy_exports
 
 if TYPE_CHECKING:
-    from mechassay.tasks.load import load_task
-    from mechassay.tasks.task import Task
+    from mechassay.tasks.load import load_task as load_task
+    from mechassay.tasks.task import Task as Task
 
-__all__ = [
-    "MOST_PAIRS",
-    "TASKS",
-    "Keep",
-    "Task",
-    "load_task",
-]
 
 Keep = Literal["all", "base", "counterfactual", "both"]
 """Which pairs are kept: all, or those of whose prompts a model answers one side, or both, right."""
@@ -86,4 +80,4 @@ def registry_of(name: str) -> Registry:
     raise UnknownName("task", name, [*TASKS.names(), *TRUTHS.names()], note)
 
 
-__getattr__, __dir__ = lazy_names(__name__, {"load": "load_task", "task": "Task"})
+__all__, __getattr__, __dir__ = _lazy_exports(__name__, __file__, "Keep", "MOST_PAIRS", "TASKS")

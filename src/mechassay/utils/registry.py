@@ -1,4 +1,4 @@
-"""Names that are loaded at first use: those of plug-ins, and those of a package.
+"""Names that load at first use: names of plug-ins, and public names of packages.
 
 A `Registry` maps a name to a lazy "module:object" string. Other packages add entries through
 entry points in the group `mechassay.<kind>s`, for example
@@ -6,12 +6,13 @@ entry points in the group `mechassay.<kind>s`, for example
 plug-in is a frozen dataclass, so it can be typed with its settings:
 "name:field=value,field=value".
 
-`lazy_names` makes the names of a package load at first use: importing the package imports
-nothing heavy.
+`lazy_exports` makes the public names of a package load at first use. A package writes each name
+once, as an import that type checkers read and that the loader reads too:
 
-    __getattr__, __dir__ = lazy_names(__name__, {"sae": "SAE", "fit": "Fit fit_all"})
+    if TYPE_CHECKING:
+        from mechassay.features.sae import SAE as SAE
 
-A package lists its names once more under TYPE_CHECKING, for type checkers.
+    __all__, __getattr__, __dir__ = _lazy_exports(__name__, __file__)
 """
 
 from __future__ import annotations
@@ -163,21 +164,33 @@ def _value(text: str, default: Any) -> Any:
         return text
 
 
-def lazy_names(
-    package: str, names: Mapping[str, str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The functions `__getattr__` and `__dir__` of a package.
+def lazy_exports(
+    package: str, file: str, *own: str
+) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__all__`, `__getattr__` and `__dir__` of a package. Each name loads at first use.
 
     Args:
-        names: by module of the package, what is there, with spaces between; a module of another
-            package by its whole name.
+        package: name of the package, `__name__` in its `__init__.py`.
+        file: path of its `__init__.py`, whose imports under `if TYPE_CHECKING` are the names.
+        own: public names that the `__init__.py` defines itself.
     """
-    where = {name: part for part, names_of in names.items() for name in names_of.split()}
+    tree = ast.parse(Path(file).read_text("utf-8"))
+    where = {
+        alias.name: str(node.module)
+        for block in tree.body
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
 
     def getattribute(name: str) -> Any:
         if name not in where:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = where[name] if where[name].startswith("mechassay.") else f"{package}.{where[name]}"
+        module = where[name]
+        if module == package:
+            return import_module(f"{package}.{name}")
         return getattr(import_module(module), name)
 
-    return getattribute, lambda: sorted(where)
+    names = sorted([*where, *own])
+    return names, getattribute, lambda: names
