@@ -1,18 +1,23 @@
-"""The metrics of the measurement page as data, and the types of what they say.
+"""Metrics of measurement as data: what is published of them, and what is said of their numbers.
 
-`data/page.yaml` is checked when it is read. Every metric has its identifier and the name of its
-published script, which are both names of it. It also has what it needs, the keys of its output,
-defaults, pass conditions and reading tables. A metric may stand there and have no gauge yet
-(`measurement.gauges.GAUGES`).
+Each metric has a file, `data/metrics/ID.yaml`, which is checked when it is read:
+
+    title, establishes, does_not   what it is called; what a pass shows and does not show
+    criterion, needs               criterion of the rubric `RUBRIC`; inputs
+    script, labels, keys, defaults, pass, scales    what the published page says, if there is one
+    page, repaired                 by quantity: meaning, better (up or down), undefined (why)
+    flags                          by flag: its sentence
+
+Code gives numbers and names (`quantity(x, n=n)`, `flag("few_texts", n=3)`), and the file the words.
+Braces in a sentence are filled with the values that the code gives. `undefined` is a sentence, or
+sentences by case: code names a case (`quantity(x, reason="few")`), or the case is `otherwise`.
 
 Every metric has two variants (`Variant`): `page`, the published definition to the letter, and
-`repaired`. A variant has quantities and the conditions on them. What is undefined has the value
-None and a reason. A condition on it neither holds nor fails, so that nothing undefined ever
-passes.
-
-A reading table (`BandScale`) says in words what a value means. It reads one quantity, or several
-together; its bands are ranges. Published tables write "0.5-0.8" beside "> 0.8", so a value may
-stand on the edge of bands, or in a gap between them. A `Reading` says which.
+`repaired`. What is undefined has the value None and a reason. A condition on it neither holds nor
+fails, so that nothing undefined ever passes. A reading table (`BandScale`) says in words what
+values mean. Published tables write "0.5-0.8" next to "> 0.8", so a value may be on the edge of
+bands or in a gap between them; a `Reading` says which. "Loose" bands say low or high without a
+number: there the threshold of the pass condition counts. "Remark" scales do not claim to cover all.
 """
 
 from __future__ import annotations
@@ -20,9 +25,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
@@ -36,6 +43,7 @@ if TYPE_CHECKING:
 
 Where = Literal["inside", "edge", "gap", "undefined"]
 ANY = "any"
+SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _BOUND = re.compile(r"(?P<sign>[<>=])\s*(?P<number>-?[\d.]+)$")
 _BETWEEN = re.compile(r"(?P<low>-?[\d.]+)\s*\.\.\s*(?P<high>-?[\d.]+)$")
 
@@ -187,11 +195,18 @@ class Flag:
 
     Attributes:
         name: short, for programs: "strong_unreachable".
-        says: in a sentence.
+        says: its sentence; "" until the metric's data file gives it (`PageMetric.described`).
+        values: numbers and words for the braces of the sentence.
     """
 
     name: str
-    says: str
+    says: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False)
+
+
+def flag(name: str, **values: Any) -> Flag:
+    """Return a flag whose sentence is in the metric's data file, with values for its braces."""
+    return Flag(name, values=values)
 
 
 @dataclass(frozen=True)
@@ -221,20 +236,55 @@ class Quantity:
             raise BadUsage(f"A quantity is finite, or None with a reason; got {self.value}.")
 
 
+OTHERWISE = "otherwise"
+"""Case of `undefined` that counts where code names none."""
+NOT_FINITE = "it is not a finite number"
+"""Reason of a quantity of which neither code nor data file says why it is undefined."""
+
+
 def quantity(
     value: float | None,
     *,
     interval: Interval | None = None,
     n: int = 0,
-    reason: str = "it is not a finite number",
-    meaning: str = "",
-    better: Literal["up", "down", ""] = "",
+    reason: str = "",
 ) -> Quantity:
-    """A quantity of any float: NaN and infinity are None with the reason."""
+    """Return a quantity of any float: NaN and infinity are None with the reason.
+
+    Args:
+        n: number of prompts, runs or heads that the value is computed from.
+        reason: why the value is undefined: a case of `undefined` in the metric's data file, or a
+            sentence.
+    """
     if value is None or not math.isfinite(value):
-        return Quantity(None, n=n, reason=reason, meaning=meaning, better=better)
+        return Quantity(None, n=n, reason=reason or NOT_FINITE)
     low, high = (math.nan, math.nan) if interval is None else interval[:2]
-    return Quantity(float(value), float(low), float(high), n, "", meaning, better)
+    return Quantity(float(value), float(low), float(high), n)
+
+
+@dataclass(frozen=True)
+class QuantityText:
+    """What a metric's data file says of a quantity.
+
+    Attributes:
+        undefined: why the quantity has no value: a sentence, or one for each case.
+    """
+
+    meaning: str = ""
+    better: Literal["up", "down", ""] = ""
+    undefined: str | Mapping[str, str] = NOT_FINITE
+
+    def of(self, own: Quantity, words: Mapping[str, Any]) -> Quantity:
+        """Return the quantity with its meaning, its better direction, and its reason in words."""
+        case = OTHERWISE if own.reason == NOT_FINITE else own.reason
+        cases = {OTHERWISE: self.undefined} if isinstance(self.undefined, str) else self.undefined
+        is_known = own.value is None and case in cases
+        return replace(
+            own,
+            meaning=self.meaning.format(**words),
+            better=self.better,
+            reason=cases[case].format(**words) if is_known else own.reason,
+        )
 
 
 @dataclass(frozen=True)
@@ -326,6 +376,27 @@ CRITERIA: Mapping[str, str] = {
 }
 """Criteria of the rubric that the metrics are evidence for. Another rubric may use a code for
 something else, so a code never stands without its rubric."""
+IN_ORDER = (
+    *(
+        "M09",
+        "EX25",
+        "EX24",
+        "M07",
+        "M08",
+        "M10",
+        "M11",
+        "M12",
+        "M13",
+        "EX34",
+        "EX1",
+        "EX2",
+        "EX11",
+    ),
+    *("M14", "MIB", "F01", "F02", "F03", "F04", "F05", "F06", "F07", "F08", "B10"),
+)
+"""Metrics of this package, as tables list them."""
+_REQUIRED = {"title", "establishes", "does_not", "criterion", "needs"}
+_OPTIONAL = {"script", "labels", "keys", "defaults", "pass", "scales", "page", "repaired", "flags"}
 _CONDITION = re.compile(r"(?P<key>\w+)\s*(?P<sign>[<>=])\s*(?P<threshold>-?[\d.]+)$")
 
 
@@ -342,6 +413,8 @@ class PageMetric:
         keys: names of its output.
         defaults: of its usage lines.
         conditions: all of them have to hold for it to pass; none: it only reports.
+        texts: what is said of the quantities of each variant.
+        flags: sentences of flags.
     """
 
     id: str
@@ -356,6 +429,42 @@ class PageMetric:
     scales: tuple[BandScale, ...]
     establishes: str
     does_not: str
+    texts: Mapping[VariantName, Mapping[str, QuantityText]]
+    flags: Mapping[str, str]
+
+    def described(
+        self, name: VariantName, quantities: Mapping[str, Quantity], words: Mapping[str, Any]
+    ) -> dict[str, Quantity]:
+        """Return the quantities of a variant with what the data file says of them.
+
+        Args:
+            words: values for the braces of sentences.
+
+        Raises:
+            BadUsage: a quantity is not in the data file.
+        """
+        texts = self.texts[name]
+        if unknown := [key for key in quantities if key not in texts]:
+            raise BadUsage(
+                f"The data file of {self.id} says nothing of {', '.join(unknown)} under {name!r};"
+                f" it has {', '.join(texts) or 'no quantity'}."
+            )
+        return {key: texts[key].of(own, words) for key, own in quantities.items()}
+
+    def flagged(self, own: Flag) -> Flag:
+        """Return a flag with its sentence.
+
+        Raises:
+            BadUsage: the flag is not in the data file.
+        """
+        if own.says:
+            return own
+        if own.name not in self.flags:
+            raise BadUsage(
+                f"The data file of {self.id} has no sentence for the flag {own.name!r}; it has"
+                f" {', '.join(self.flags) or 'no flag'}."
+            )
+        return Flag(own.name, self.flags[own.name].format(**own.values))
 
 
 def parse_condition(text: str) -> Condition:
@@ -373,7 +482,30 @@ def parse_condition(text: str) -> Condition:
     return Condition(match["key"], sign, float(match["threshold"]))
 
 
-def _metric(id: str, row: Mapping[str, Any]) -> PageMetric:
+def read_metric(file: Traversable | Path) -> PageMetric:
+    """Read a metric from its data file, whose name without ".yaml" is the identifier.
+
+    Raises:
+        BadUsage: the file lacks a field, has one that is not known, or one that cannot be read.
+    """
+    id = file.name.removesuffix(".yaml")
+    row: Mapping[str, Any] = yaml.load(file.read_text("utf-8"), SafeLoader)
+    lacking = sorted(_REQUIRED - set(row))
+    unknown = sorted(set(row) - _REQUIRED - _OPTIONAL)
+    if lacking or unknown:
+        problems = [f"lacks {', '.join(lacking)}"] * bool(lacking)
+        problems += [f"has the unknown {', '.join(unknown)}"] * bool(unknown)
+        raise BadUsage(f"{file.name}, the data file of a metric, {' and '.join(problems)}.")
+    code = one_of(f"criterion of {RUBRIC} in {file.name}", row["criterion"], CRITERIA)
+    try:
+        texts = {
+            name: {key: QuantityText(**text) for key, text in row.get(name, {}).items()}
+            for name in VARIANTS
+        }
+    except TypeError as error:
+        raise BadUsage(
+            f"{file.name}: a quantity has meaning, better and undefined; {error}."
+        ) from error
     scales = tuple(
         BandScale.parse(
             scale["of"],
@@ -381,47 +513,53 @@ def _metric(id: str, row: Mapping[str, Any]) -> PageMetric:
             remark=bool(scale.get("remark", False)),
             loose=bool(scale.get("loose", False)),
         )
-        for scale in row["scales"]
+        for scale in row.get("scales", ())
     )
-    code = row["criterion"]
     return PageMetric(
         id,
         row["title"],
-        row["script"],
+        row.get("script", ""),
         tuple(row["needs"]),
-        tuple(row["labels"]),
+        tuple(row.get("labels", ())),
         MetricCriterion(code, CRITERIA[code], RUBRIC),
-        tuple(row["keys"]),
-        dict(row["defaults"]),
-        tuple(map(parse_condition, row["pass"])),
+        tuple(row.get("keys", ())),
+        dict(row.get("defaults", {})),
+        tuple(map(parse_condition, row.get("pass", ()))),
         scales,
         row["establishes"],
         row["does_not"],
+        texts,
+        dict(row.get("flags", {})),
     )
 
 
 @cache
+def _own(id: str) -> PageMetric:
+    return read_metric(files("mechassay.measurement").joinpath("data", "metrics", f"{id}.yaml"))
+
+
+@cache
 def catalogue() -> Mapping[str, PageMetric]:
-    """All metrics of the page by identifier, in its order."""
-    text = files("mechassay.measurement").joinpath("data", "page.yaml").read_text("utf-8")
-    rows: Mapping[str, Mapping[str, Any]] = yaml.safe_load(text)
-    return {id: _metric(id, row) for id, row in rows.items()}
+    """Return all metrics of this package by identifier."""
+    return {id: _own(id) for id in IN_ORDER}
 
 
 def page_metric(name: str) -> PageMetric:
-    """A metric by its identifier in any case, or by the name of its script.
+    """Return a metric by its identifier in any case, or by the name of its script.
 
     Raises:
-        UnknownName: there is none.
+        UnknownName: this package has no such metric.
     """
+    if name in IN_ORDER:
+        return _own(name)
     metrics = catalogue()
-    plain = name.removesuffix(".py")
+    plain = name.removesuffix(".py").lower()
     names = {metric.id.lower(): metric for metric in metrics.values()}
     names |= {metric.script.lower(): metric for metric in metrics.values() if metric.script}
-    if plain.lower() not in names:
+    if plain not in names:
         scripts = [metric.script for metric in metrics.values() if metric.script]
         raise UnknownName("metric of measurement", name, [*metrics, *scripts])
-    return names[plain.lower()]
+    return names[plain]
 
 
 def thresholds(id: str, repaired: Sequence[Condition]) -> Mapping[VariantName, Sequence[Condition]]:

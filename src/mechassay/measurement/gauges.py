@@ -73,6 +73,13 @@ def gauge_id(name: str) -> str:
     return about.id
 
 
+def metric_of(id: str) -> PageMetric | None:
+    """Return what is said of a metric, or None if no package of this machine has the metric."""
+    if id not in catalogue() and id in GAUGES:
+        return GAUGES.load(id).metric
+    return catalogue().get(id)
+
+
 def gauge_name(text: str) -> str:
     """How a gauge is called in tables: the metric's name, and the settings that were typed."""
     name, colon, rest = text.partition(":")

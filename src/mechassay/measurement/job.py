@@ -29,8 +29,7 @@ from mechassay.errors import BadFile, BadUsage, one_of
 from mechassay.features.sae import load_sae
 from mechassay.features.sae_releases import is_release, sae_of_site
 from mechassay.interventions.site import load_site
-from mechassay.measurement.catalogue import catalogue
-from mechassay.measurement.gauges import ALL_GAUGES, all_gauges, gauge_name
+from mechassay.measurement.gauges import ALL_GAUGES, all_gauges, gauge_name, metric_of
 from mechassay.measurement.metric import SOURCES, Inputs, Store, Trainer, load_gauge, missing_inputs
 from mechassay.measurement.plan import MeasurePlan
 from mechassay.models.model import Model, check_dtype
@@ -225,7 +224,7 @@ class MeasureJob(MeasurePlan, Job):
         """Prompts that a metric is measured on: as asked for, or as in the page's usage line."""
         if self.n_prompts is not None:
             return self.n_prompts
-        page = catalogue().get(id)
+        page = metric_of(id)
         return int(page.defaults.get("n_prompts", N_PROMPTS)) if page else N_PROMPTS
 
 

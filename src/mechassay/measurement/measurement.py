@@ -28,6 +28,7 @@ from mechassay.measurement.catalogue import (
     Condition,
     Flag,
     MetricCriterion,
+    PageMetric,
     Quantity,
     Reading,
     Variant,
@@ -206,7 +207,7 @@ class Measurement(Result, kind="measure"):
 
     @staticmethod
     def of(
-        id: str,
+        metric: str | PageMetric,
         page: Mapping[str, Quantity],
         repaired: Mapping[str, Quantity],
         conditions: Sequence[Condition] = (),
@@ -215,28 +216,32 @@ class Measurement(Result, kind="measure"):
         null: NullTable | None = None,
         tables: Iterable[Table] = (),
         values: Values | None = None,
+        words: Mapping[str, Any] | None = None,
     ) -> Measurement:
-        """A result of a metric of the page, whose own conditions and bands are looked up.
+        """Return a result of a metric, in the words of the metric's data file.
 
         Args:
-            page: the quantities of the published definition, by the keys of its output.
-            repaired: those of the repaired one.
-            conditions: of the repaired one.
+            metric: identifier of a metric of this package, or a metric that `read_metric` returned.
+            page: quantities of the published definition, by the keys of its output.
+            repaired: quantities of the repaired definition.
+            conditions: conditions of the repaired definition.
+            words: values for the braces of what the file says of quantities.
 
         Raises:
-            UnknownName: no such metric.
-            BadUsage: a key of the published output is not there.
+            UnknownName: this package has no such metric.
+            BadUsage: the data file says nothing of a quantity or a flag; or a condition is on a
+                quantity that is not there.
         """
-        about = page_metric(id)
-        published = variant("page", page, about.conditions)
+        about = page_metric(metric) if isinstance(metric, str) else metric
+        published = variant("page", about.described("page", page, words or {}), about.conditions)
         published_values = published.values
         readings = [scale.read(published_values) for scale in about.scales]
         return Measurement(
             about.id,
             about.title,
             published,
-            variant("repaired", repaired, conditions),
-            tuple(flags),
+            variant("repaired", about.described("repaired", repaired, words or {}), conditions),
+            tuple(map(about.flagged, flags)),
             tuple(reading for reading in readings if reading is not None),
             about.criterion,
             null,

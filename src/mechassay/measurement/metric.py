@@ -11,6 +11,7 @@ called once, when a metric first asks. What is missing is an error that says how
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -20,6 +21,7 @@ from mechassay.errors import BadUsage, one_of
 from mechassay.features.featurizer import Featurizer
 from mechassay.features.sae import SAE
 from mechassay.interventions.site import Site, SiteLike, load_site
+from mechassay.measurement.catalogue import PageMetric
 from mechassay.measurement.gauges import GAUGES, gauge_id
 from mechassay.measurement.measurement import N_SIMULATIONS, Measurement, NullTable
 from mechassay.models.model import Model
@@ -305,36 +307,48 @@ def missing_inputs(needs: Sequence[str], given: Sequence[str]) -> list[str]:
     return out
 
 
-class Gauge(Protocol):
-    """A metric of measurement as something that can be run.
+class Gauge(ABC):
+    """Base of metrics of measurement that can be run. A gauge is a frozen dataclass of settings.
 
     A gauge may also have what the study `studies/measure_trial` reads: `uses`, inputs that it takes
     where they are there; `score`, by variant the quantity that says right from wrong, where that is
     not the one of the first condition; `tried_as`, settings with which it looks at a circuit.
 
     Attributes:
-        id: of the metric.
+        metric: what is said of the metric: `page_metric(ID)`, or `read_metric(FILE)` in a package
+            of your own. It gives the gauge its `id` and its `needs` ("a|b" is either, see `NEEDS`).
         version: rises when a definition changes.
-        needs: inputs, see `NEEDS`; "a|b" is either.
+        default_n: size of the simulated inputs of `null`, such as prompts.
     """
 
+    metric: ClassVar[PageMetric]
+    version: ClassVar[int] = 1
+    default_n: ClassVar[int] = 40
     id: ClassVar[str]
-    version: ClassVar[int]
     needs: ClassVar[tuple[str, ...]]
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "metric" in vars(cls):
+            cls.id, cls.needs = cls.metric.id, cls.metric.needs
+
+    @abstractmethod
     def measure(self, inputs: Inputs) -> Measurement:
-        """Both variants.
+        """Return both variants of the metric.
 
         Raises:
             BadUsage: an input is missing, or not of the kind that the metric needs.
         """
-        ...
+
+    @abstractmethod
+    def rates(self, n: int, n_simulations: int, seed: int) -> NullTable:
+        """Return how often thresholds err on simulated inputs of size `n`."""
 
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
     ) -> NullTable:
-        """How often the thresholds err on inputs of size `n`; the gauge's default if None."""
-        ...
+        """Return how often thresholds err on inputs of size `n`; of `default_n` if None."""
+        return self.rates(self.default_n if n is None else n, n_simulations, seed)
 
 
 def load_gauge(text: str, **settings: Any) -> Gauge:

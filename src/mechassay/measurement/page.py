@@ -20,8 +20,8 @@ from itertools import chain
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from mechassay.measurement.catalogue import catalogue
 from mechassay.measurement.figures import ABOUT, draw_measurement
+from mechassay.measurement.gauges import metric_of
 from mechassay.measurement.measurement import ALL, NAMES, PASSED, PassRate
 from mechassay.results.curves import labels
 from mechassay.results.page import Block, Column, Figure, Fold, Page, Row, Section, Text, TextTable
@@ -82,7 +82,7 @@ class MeasurePage(Page):
             [
                 (metric.id, metric.establishes, metric.does_not)
                 for name in dict.fromkeys(record.method.name for record in records)
-                if (metric := catalogue().get(name)) is not None
+                if (metric := metric_of(name)) is not None
             ],
             words=True,
         )
@@ -277,7 +277,7 @@ def _why_none(measure: Measure) -> str:
 
 
 def _blocks(record: Record) -> list[Block]:
-    metric = catalogue().get(record.method.name)
+    metric = metric_of(record.method.name)
     first: list[Block] = []
     if metric is not None:
         says = f"Establishes {metric.establishes}. Does not establish {metric.does_not}."

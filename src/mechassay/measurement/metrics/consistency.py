@@ -35,7 +35,14 @@ from scipy.stats import t as student
 
 from mechassay.circuits.circuit import Circuit
 from mechassay.errors import BadUsage
-from mechassay.measurement.catalogue import Condition, Flag, Quantity, quantity, thresholds
+from mechassay.measurement.catalogue import (
+    Condition,
+    PageMetric,
+    flag,
+    page_metric,
+    quantity,
+    thresholds,
+)
 from mechassay.measurement.measurement import (
     N_SIMULATIONS,
     Drawn,
@@ -44,7 +51,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Inputs
+from mechassay.measurement.metric import Gauge, Inputs
 from mechassay.measurement.metrics.circuit_runs import by_counterfactual
 from mechassay.measurement.metrics.discriminability import cohens_d
 from mechassay.measurement.metrics.method_agreement import rank_correlation
@@ -92,52 +99,37 @@ def internal_consistency(x: Matrix, *, seed: int = 0) -> Measurement:
     circuits, prompts = x.shape
     if circuits < 2 or prompts < 2:
         raise BadUsage(f"F05 needs two circuits and two prompts; got {circuits} and {prompts}.")
-    rng, flat = np.random.default_rng(seed), "all circuits have the same mean"
+    rng, words = np.random.default_rng(seed), {"least": LEAST_CIRCUITS, "n_halves": N_HALVES}
     page = {
-        "alpha": quantity(alpha(x), n=circuits, reason=flat),
-        "split_half": quantity(split_half(x, range(prompts)), n=circuits, reason=flat),
+        "alpha": quantity(alpha(x), n=circuits),
+        "split_half": quantity(split_half(x, range(prompts)), n=circuits),
     }
-    notes: list[Flag] = []
-    few = f"fewer than {LEAST_CIRCUITS} circuits, which are its persons"
     if circuits < LEAST_CIRCUITS:
-        notes.append(Flag("few_circuits", f"{circuits} circuits: alpha is not to be relied on."))
-        none = Quantity(None, n=circuits, reason=few)
+        none = quantity(None, n=circuits, reason="few")
         return Measurement.of(
             CONSISTENCY,
             page,
             {"alpha": none, "alpha_low": none, "split_half": none},
             REPAIRED_CONSISTENCY,
-            flags=notes,
+            flags=[flag("few_circuits", n=circuits)],
             null=null_consistency(prompts, circuits),
+            words=words,
         )
     draws = np.array([alpha(x[rng.integers(circuits, size=circuits)]) for _ in range(N_RESAMPLES)])
     ends = percentile_interval(draws, n_groups=circuits)
     halves = [split_half(x, rng.permutation(prompts).tolist()) for _ in range(N_HALVES)]
     repaired = {
-        "alpha": quantity(
-            alpha(x),
-            interval=ends,
-            n=circuits,
-            reason=flat,
-            meaning="Share of the variance of circuits' means that is not of single prompts.",
-            better="up",
-        ),
-        "alpha_low": quantity(ends.low, n=circuits, reason=f"{flat}, or few agree"),
-        "split_half": quantity(
-            float(np.mean(halves)),
-            n=circuits,
-            reason=flat,
-            meaning=f"Mean over {N_HALVES} random halves.",
-            better="up",
-        ),
+        "alpha": quantity(alpha(x), interval=ends, n=circuits),
+        "alpha_low": quantity(ends.low, n=circuits),
+        "split_half": quantity(float(np.mean(halves)), n=circuits),
     }
     return Measurement.of(
         CONSISTENCY,
         page,
         repaired,
         REPAIRED_CONSISTENCY,
-        flags=notes,
         null=null_consistency(prompts, circuits),
+        words=words,
     )
 
 
@@ -181,13 +173,7 @@ def invariance(x: Matrix, labels: Sequence[str]) -> Measurement:
         )
     names, means = group_means(x, labels)
     circuits = len(x)
-    notes = [
-        Flag(
-            "dif_by_choice",
-            f"The published text does not say when a circuit differs between groups: here,"
-            f" by more than {DIFFERS} spreads of its prompts.",
-        )
-    ]
+    notes = [flag("dif_by_choice", spreads=DIFFERS)]
     pairs = list(combinations(range(len(names)), 2))
     correlations = [rank_correlation(means[:, a], means[:, b]) for a, b in pairs]
     member = np.array([names.index(label) for label in labels])
@@ -195,9 +181,8 @@ def invariance(x: Matrix, labels: Sequence[str]) -> Measurement:
         any(abs(cohens_d(row[member == a], row[member == b])) > DIFFERS for a, b in pairs)
         for row in x
     ]
-    few = "fewer than three circuits, or all of them tie"
     page = {
-        "rank_correlation": quantity(float(np.mean(correlations)), n=circuits, reason=few),
+        "rank_correlation": quantity(float(np.mean(correlations)), n=circuits),
         "dif_share": quantity(float(np.mean(differs)), n=circuits),
     }
     spread = float(resolved_difference(means.mean(axis=1).std(ddof=1), 0.0, means.T))
@@ -205,37 +190,14 @@ def invariance(x: Matrix, labels: Sequence[str]) -> Measurement:
     known = [(a, b, gap) for a, b, gap in gaps if gap is not None]
     largest = max((abs(float(gap.mean())) for _, _, gap in known), default=math.nan)
     p = max((equivalence(gap, MARGIN) for _, _, gap in known), default=math.nan)
-    lacking = ""
+    mean, reason = float(np.mean(correlations)), ""
     if circuits < LEAST_FOR_RANKS:
-        lacking = f"fewer than {LEAST_FOR_RANKS} circuits"
-        notes.append(Flag("few_circuits", f"{circuits} circuits: a rank correlation says nothing."))
-    none = Quantity(None, n=circuits, reason=lacking or few)
+        mean, p, reason = math.nan, math.nan, "few"
+        notes.append(flag("few_circuits", n=circuits))
     repaired = {
-        "rank_correlation": none
-        if lacking
-        else quantity(
-            float(np.mean(correlations)),
-            n=circuits,
-            reason=few,
-            meaning="Do circuits keep their order from group to group?",
-            better="up",
-        ),
-        "largest_shift": quantity(
-            largest,
-            n=circuits,
-            reason="circuits do not vary",
-            meaning="Largest difference of two groups' means, in spreads of circuits.",
-            better="down",
-        ),
-        "p_equivalence": none
-        if lacking
-        else quantity(
-            p,
-            n=circuits,
-            reason="circuits do not vary",
-            meaning=f"Small where groups differ by less than {MARGIN} spreads of circuits.",
-            better="down",
-        ),
+        "rank_correlation": quantity(mean, n=circuits, reason=reason),
+        "largest_shift": quantity(largest, n=circuits),
+        "p_equivalence": quantity(p, n=circuits, reason=reason),
     }
     rows = [
         {
@@ -253,6 +215,7 @@ def invariance(x: Matrix, labels: Sequence[str]) -> Measurement:
         flags=notes,
         null=null_invariance(x.shape[1], circuits),
         tables=[Table.of("pairs of groups", ("groups",), rows)],
+        words={"least": LEAST_FOR_RANKS, "margin": MARGIN},
     )
 
 
@@ -340,40 +303,30 @@ def circuits_of(inputs: Inputs) -> list[Circuit]:
 
 
 @dataclass(frozen=True)
-class InternalConsistency:
+class InternalConsistency(Gauge):
     """Do prompts tell circuits apart in the same way?"""
 
-    id: ClassVar[str] = CONSISTENCY
-    version: ClassVar[int] = 1
-    needs: ClassVar[tuple[str, ...]] = ("model", "pairs", "rankings")
+    metric: ClassVar[PageMetric] = page_metric(CONSISTENCY)
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         values = by_counterfactual(inputs, circuits_of(inputs))
         return internal_consistency(values, seed=inputs.seed)
 
-    def null(
-        self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
-    ) -> NullTable:
-        """See `Gauge.null`; `n` is prompts, of 20 circuits."""
-        return null_consistency(40 if n is None else n, 20, n_simulations, seed)
+    def rates(self, n: int, n_simulations: int, seed: int) -> NullTable:
+        """Return the rates for `n` prompts, of 20 circuits."""
+        return null_consistency(n, 20, n_simulations, seed)
 
 
 @dataclass(frozen=True)
-class GroupInvariance:
+class GroupInvariance(Gauge):
     """Do circuits score alike in all groups of prompts?"""
 
-    id: ClassVar[str] = INVARIANCE
-    version: ClassVar[int] = 1
-    needs: ClassVar[tuple[str, ...]] = ("model", "pairs", "rankings", "labels")
+    metric: ClassVar[PageMetric] = page_metric(INVARIANCE)
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         values = by_counterfactual(inputs, circuits_of(inputs))
         return invariance(values, inputs.labels)
 
-    def null(
-        self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
-    ) -> NullTable:
-        """See `Gauge.null`; `n` is prompts, of 20 circuits in two groups."""
-        return null_invariance(40 if n is None else n, 20, n_simulations, seed)
+    def rates(self, n: int, n_simulations: int, seed: int) -> NullTable:
+        """Return the rates for `n` prompts, of 20 circuits in two groups."""
+        return null_invariance(n, 20, n_simulations, seed)
