@@ -498,8 +498,8 @@ def read_metric(file: Traversable | Path) -> PageMetric:
         raise BadUsage(f"{file.name}, the data file of a metric, {' and '.join(problems)}.")
     code = one_of(f"criterion of {RUBRIC} in {file.name}", row["criterion"], CRITERIA)
     try:
-        texts = {
-            name: {key: QuantityText(**text) for key, text in row.get(name, {}).items()}
+        texts: dict[VariantName, dict[str, QuantityText]] = {
+            name: {str(key): QuantityText(**text) for key, text in row.get(name, {}).items()}
             for name in VARIANTS
         }
     except TypeError as error:
