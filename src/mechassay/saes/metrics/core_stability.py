@@ -70,6 +70,7 @@ ID = "M09"
 REPAIRED = (Condition("found_again_above_chance_low", ">", 0.5),)
 STABLE = 0.8
 SIMULATIONS = 60
+EFFECT_SHARE = 0.9
 Core = frozenset[int]
 """Features, by a number that stays theirs over cycles."""
 
@@ -140,6 +141,7 @@ def core_stability(
     *,
     codes: Float[Tensor, "values n"] | None = None,
     other_codes: Sequence[Float[Tensor, "values n"]] = (),
+    effect_share: float = EFFECT_SHARE,
     seed: int = 0,
 ) -> Measurement:
     """M09 of the cores of cycles, and of dictionaries that were trained from nothing.
@@ -150,6 +152,7 @@ def core_stability(
         others: those of the other seeds.
         codes, other_codes: of held-out values, of the first dictionary and of each other one;
             without them a counterpart need not be active in the same values.
+        effect_share: of what all features do, that a core makes up.
         seed: of random rows.
     """
     plain, _ = _overlaps(page_cores, n_features)
@@ -189,6 +192,7 @@ def core_stability(
         flags=notes,
         null=null(n_others=max(1, len(others))),
         tables=[Table.of("cycles", ("cycle",), table)],
+        words={"percent": 100 * effect_share},
     )
 
 
@@ -326,7 +330,7 @@ class CoreStability(Gauge):
 
     n_cycles: Annotated[int, Within(2)] = 5
     top_share: Annotated[float, Within(above=0, most=1)] = 0.1
-    effect_share: Annotated[float, Within(above=0, most=1)] = 0.9
+    effect_share: Annotated[float, Within(above=0, most=1)] = EFFECT_SHARE
     n_seeds: Annotated[int, Within(2)] = 3
     rows: int = HELD_OUT_ROWS
 
@@ -366,6 +370,7 @@ class CoreStability(Gauge):
             self._core(first, values),
             codes=own_values.codes,
             other_codes=[other.codes for other in others],
+            effect_share=self.effect_share,
             seed=seed,
         )
 
