@@ -47,7 +47,7 @@ from mechassay.stats.intervals import (
     proportion_interval,
     resolved_difference,
 )
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "M12"
 THRESHOLD = 2.0
@@ -289,6 +289,7 @@ TIMES = 4
 
 
 @dataclass(frozen=True)
+@checked_settings
 class AdaptiveSparsity:
     """Has a value as many active features as it needs?
 
@@ -304,9 +305,6 @@ class AdaptiveSparsity:
     id: ClassVar[str] = ID
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("model", "sae", "texts")
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`."""

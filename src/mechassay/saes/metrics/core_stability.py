@@ -62,7 +62,7 @@ from mechassay.saes.feature_matching import above, found_again, sparse_codes, un
 from mechassay.saes.metrics.feature_tokens import HELD_OUT_ROWS, coded, given_texts, held_out
 from mechassay.saes.synthetic import at_cosine
 from mechassay.stats.intervals import Interval, clopper_pearson
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "M09"
 REPAIRED = (Condition("found_again_above_chance_low", ">", 0.5),)
@@ -343,6 +343,7 @@ def kept_encoder(sae: SAE, core: Int[Tensor, "k"]) -> Mapping[str, Tensor]:
 
 
 @dataclass(frozen=True)
+@checked_settings
 class CoreStability:
     """Are the features that matter found again, in cycles that keep them and from nothing?
 
@@ -369,9 +370,6 @@ class CoreStability:
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("site", "texts", "trainer")
     score: ClassVar[Mapping[VariantName, str]] = MappingProxyType({"page": "mean_overlap"})
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`."""

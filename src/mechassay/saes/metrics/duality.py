@@ -56,7 +56,7 @@ from mechassay.saes.feature_matching import (
 from mechassay.saes.metrics.feature_tokens import HELD_OUT_ROWS, coded, held_out
 from mechassay.saes.synthetic import at_cosine
 from mechassay.stats.intervals import Interval
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "M07"
 REPAIRED = (Condition("shared_above_chance_low", ">", 0.5),)
@@ -288,6 +288,7 @@ def null(n: int = 64, n_simulations: int = SIMULATIONS, seed: int = 0) -> NullTa
 
 
 @dataclass(frozen=True)
+@checked_settings
 class Duality:
     """Do two dictionaries, as of two architectures or seeds, have the same features?
 
@@ -302,9 +303,6 @@ class Duality:
     id: ClassVar[str] = ID
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("site", "sae", "other sae", "texts")
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`; the first of several further dictionaries is compared."""

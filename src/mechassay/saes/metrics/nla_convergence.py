@@ -68,7 +68,7 @@ from mechassay.saes.metrics.feature_tokens import (
     unit_directions,
 )
 from mechassay.stats.intervals import Interval, student_interval
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "EX34"
 N_PERMUTATIONS = 999
@@ -375,6 +375,7 @@ def null(n: int = SIMULATED, n_simulations: int = N_SIMULATIONS // 4, seed: int 
 
 
 @dataclass(frozen=True)
+@checked_settings
 class NlaConvergence:
     """Do what activates a feature and what its direction says converge?
 
@@ -393,9 +394,6 @@ class NlaConvergence:
     id: ClassVar[str] = ID
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("model", "sae", "texts")
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`."""

@@ -56,7 +56,7 @@ from mechassay.saes.metrics.feature_tokens import (
     given_dictionary,
 )
 from mechassay.stats.intervals import clopper_pearson
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "M10"
 DISTANCE = 0.5
@@ -364,6 +364,7 @@ AT_ONCE = 32
 
 
 @dataclass(frozen=True)
+@checked_settings
 class Polysemanticity:
     """On how many kinds of contexts is a feature active?
 
@@ -384,9 +385,6 @@ class Polysemanticity:
     id: ClassVar[str] = ID
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("model", "sae", "texts")
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`."""

@@ -54,7 +54,7 @@ from mechassay.results.records import Table
 from mechassay.saes.activations import ActivationStore
 from mechassay.stats.intervals import Interval, example_weights, percentile_interval
 from mechassay.utils.display import Progress
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "M13"
 WEAK_UP_TO, STRONG_FROM = 0.8, 1.2
@@ -496,6 +496,7 @@ STEP = 4096
 
 
 @dataclass(frozen=True)
+@checked_settings
 class SuperpositionRegime:
     """Does a layer hold more features than it has dimensions?
 
@@ -518,9 +519,6 @@ class SuperpositionRegime:
     id: ClassVar[str] = ID
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("model", "texts")
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`."""

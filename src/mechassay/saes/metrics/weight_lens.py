@@ -75,7 +75,7 @@ from mechassay.saes.metrics.feature_tokens import (
 from mechassay.saes.quality import edited_final
 from mechassay.stats.intervals import student_interval
 from mechassay.utils.display import Progress
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "M08"
 ABOVE = 0.3
@@ -247,6 +247,7 @@ BATCH = 8
 
 
 @dataclass(frozen=True)
+@checked_settings
 class WeightLens:
     """Do a feature's weights say what its activations do?
 
@@ -268,9 +269,6 @@ class WeightLens:
     id: ClassVar[str] = ID
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("model", "sae", "texts")
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`."""

@@ -52,7 +52,7 @@ from mechassay.saes.feature_matching import correlations, random_sae, unit_rows
 from mechassay.saes.metrics.feature_tokens import HELD_OUT_ROWS, coded, held_out
 from mechassay.saes.synthetic import at_cosine
 from mechassay.stats.intervals import clopper_pearson
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "M11"
 REPAIRED = (
@@ -358,6 +358,7 @@ def null(n: int = 32, n_simulations: int = SIMULATIONS, seed: int = 0) -> NullTa
 
 
 @dataclass(frozen=True)
+@checked_settings
 class WidthConsistency:
     """Does a wider dictionary keep the features of a narrow one?
 
@@ -372,9 +373,6 @@ class WidthConsistency:
     id: ClassVar[str] = ID
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("site", "sae", "other sae", "texts")
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`; of several further dictionaries, the first of another width."""
