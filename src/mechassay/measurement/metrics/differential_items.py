@@ -60,7 +60,7 @@ from mechassay.stats.intervals import (
     weighted_means,
 )
 from mechassay.tasks.task import word_lists
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "EX2"
 REPAIRED = (Condition("min_p_adjusted", ">", 0.05), Condition("max_delta_r2", "<", 0.07))
@@ -503,6 +503,7 @@ def prompts(
 
 
 @dataclass(frozen=True)
+@checked_settings
 class DifferentialItems:
     """Does a circuit do as well with names of all kinds, at equal ability of the model?
 
@@ -515,9 +516,6 @@ class DifferentialItems:
     id: ClassVar[str] = ID
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("model", "circuit", "names")
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`.

@@ -51,7 +51,7 @@ from mechassay.models.decoder import Attention, Decoder, Norm, Projection, at_le
 from mechassay.models.graph import SLOTS, Graph
 from mechassay.results.records import Table
 from mechassay.utils.display import SILENT, Progress
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "B10"
 ALPHA = 0.05
@@ -275,6 +275,7 @@ Own = Float[Tensor, "own d_head d_model"]
 
 
 @dataclass(frozen=True)
+@checked_settings
 class KComposition:
     """Do the heads of a circuit fit each other, more than other heads of their layers?
 
@@ -287,9 +288,6 @@ class KComposition:
     id: ClassVar[str] = ID
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("model", "circuit")
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`."""

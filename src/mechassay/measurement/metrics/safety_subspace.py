@@ -80,7 +80,7 @@ from mechassay.stats.intervals import (
     percentile_interval,
     student_interval,
 )
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "M14"
 REPAIRED = (
@@ -477,6 +477,7 @@ def null(
 
 
 @dataclass(frozen=True)
+@checked_settings
 class SafetySubspace:
     """Do the directions that tell harmful from harmless requests span a compact, stable space?
 
@@ -498,9 +499,6 @@ class SafetySubspace:
     id: ClassVar[str] = ID
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("names",)
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`.

@@ -47,7 +47,7 @@ from mechassay.measurement.metrics.circuit_runs import head_writers, heads_of, n
 from mechassay.measurement.metrics.method_agreement import rank_correlation
 from mechassay.results.records import Table
 from mechassay.stats.intervals import Interval, resolved_difference, student_interval
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "EX11"
 PAGE_SCALES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0)
@@ -332,6 +332,7 @@ HeadName = tuple[int, int]
 
 
 @dataclass(frozen=True)
+@checked_settings
 class WeberFechner:
     """How much must a head change before the output does, and does that follow Weber's law?
 
@@ -346,9 +347,6 @@ class WeberFechner:
     id: ClassVar[str] = ID
     version: ClassVar[int] = 2
     needs: ClassVar[tuple[str, ...]] = ("model", "pairs", "circuit")
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`."""

@@ -56,7 +56,7 @@ from mechassay.stats.intervals import (
     proportion_interval,
     resolved_difference,
 )
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "M12"
 THRESHOLD = 2.0
@@ -254,6 +254,7 @@ TIMES = 4
 
 
 @dataclass(frozen=True)
+@checked_settings
 class AdaptiveSparsity(Gauge):
     """Has a value as many active features as it needs?
 
@@ -268,9 +269,6 @@ class AdaptiveSparsity(Gauge):
 
     metric: ClassVar[PageMetric] = page_metric(ID)
     default_n: ClassVar[int] = SIMULATED
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         sae, store = given_dictionary(inputs)

@@ -64,7 +64,7 @@ from mechassay.saes.feature_matching import above, found_again, sparse_codes, un
 from mechassay.saes.metrics.feature_tokens import HELD_OUT_ROWS, coded, given_texts, held_out
 from mechassay.saes.synthetic import at_cosine
 from mechassay.stats.intervals import Interval, clopper_pearson
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "M09"
 REPAIRED = (Condition("found_again_above_chance_low", ">", 0.5),)
@@ -312,6 +312,7 @@ def kept_encoder(sae: SAE, core: Int[Tensor, "k"]) -> Mapping[str, Tensor]:
 
 
 @dataclass(frozen=True)
+@checked_settings
 class CoreStability(Gauge):
     """Are the features that matter found again, in cycles that keep them and from nothing?
 
@@ -337,9 +338,6 @@ class CoreStability(Gauge):
     metric: ClassVar[PageMetric] = page_metric(ID)
     default_n: ClassVar[int] = 64
     score: ClassVar[Mapping[VariantName, str]] = MappingProxyType({"page": "mean_overlap"})
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         trainer, seed = inputs.get("trainer"), inputs.seed

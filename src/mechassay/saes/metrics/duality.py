@@ -64,7 +64,7 @@ from mechassay.saes.feature_matching import (
 from mechassay.saes.metrics.feature_tokens import HELD_OUT_ROWS, coded, held_out
 from mechassay.saes.synthetic import at_cosine
 from mechassay.stats.intervals import Interval
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "M07"
 REPAIRED = (Condition("shared_above_chance_low", ">", 0.5),)
@@ -233,6 +233,7 @@ def null(n: int = 64, n_simulations: int = SIMULATIONS, seed: int = 0) -> NullTa
 
 
 @dataclass(frozen=True)
+@checked_settings
 class Duality(Gauge):
     """Do two dictionaries, as of two architectures or seeds, have the same features?
 
@@ -246,9 +247,6 @@ class Duality(Gauge):
 
     metric: ClassVar[PageMetric] = page_metric(ID)
     default_n: ClassVar[int] = 64
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """Return both variants for the dictionary and the first further one."""

@@ -75,7 +75,7 @@ from mechassay.saes.metrics.feature_tokens import (
     unit_directions,
 )
 from mechassay.stats.intervals import Interval, student_interval
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "EX34"
 N_PERMUTATIONS = 999
@@ -354,6 +354,7 @@ def null(n: int = SIMULATED, n_simulations: int = N_SIMULATIONS // 4, seed: int 
 
 
 @dataclass(frozen=True)
+@checked_settings
 class NlaConvergence(Gauge):
     """Do what activates a feature and what its direction says converge?
 
@@ -370,9 +371,6 @@ class NlaConvergence(Gauge):
     control: bool = True
 
     metric: ClassVar[PageMetric] = page_metric(ID)
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         sae, store = residual_dictionary(inputs)

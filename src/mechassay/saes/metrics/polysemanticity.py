@@ -64,7 +64,7 @@ from mechassay.saes.metrics.feature_tokens import (
     given_dictionary,
 )
 from mechassay.stats.intervals import clopper_pearson
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "M10"
 DISTANCE = 0.5
@@ -340,6 +340,7 @@ AT_ONCE = 32
 
 
 @dataclass(frozen=True)
+@checked_settings
 class Polysemanticity(Gauge):
     """On how many kinds of contexts is a feature active?
 
@@ -358,9 +359,6 @@ class Polysemanticity(Gauge):
     rows: Annotated[int, Within(1)] = SPLIT_ROWS
 
     metric: ClassVar[PageMetric] = page_metric(ID)
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         sae, store = given_dictionary(inputs)

@@ -63,7 +63,7 @@ from mechassay.results.records import Table
 from mechassay.saes.activations import ActivationStore
 from mechassay.stats.intervals import Interval, example_weights, percentile_interval
 from mechassay.utils.display import Progress
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "M13"
 WEAK_UP_TO, STRONG_FROM = 0.8, 1.2
@@ -439,6 +439,7 @@ STEP = 4096
 
 
 @dataclass(frozen=True)
+@checked_settings
 class SuperpositionRegime(Gauge):
     """Does a layer hold more features than it has dimensions?
 
@@ -460,9 +461,6 @@ class SuperpositionRegime(Gauge):
 
     metric: ClassVar[PageMetric] = page_metric(ID)
     default_n: ClassVar[int] = 400
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         model, store = inputs.model, cast(ActivationStore, inputs.texts)

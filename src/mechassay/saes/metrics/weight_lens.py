@@ -84,7 +84,7 @@ from mechassay.saes.metrics.feature_tokens import (
 from mechassay.saes.quality import edited_final
 from mechassay.stats.intervals import student_interval
 from mechassay.utils.display import Progress
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "M08"
 ABOVE = 0.3
@@ -234,6 +234,7 @@ BATCH = 8
 
 
 @dataclass(frozen=True)
+@checked_settings
 class WeightLens(Gauge):
     """Do a feature's weights say what its activations do?
 
@@ -253,9 +254,6 @@ class WeightLens(Gauge):
     control: bool = True
 
     metric: ClassVar[PageMetric] = page_metric(ID)
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         sae, store = residual_dictionary(inputs)

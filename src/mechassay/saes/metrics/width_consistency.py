@@ -59,7 +59,7 @@ from mechassay.saes.feature_matching import correlations, random_sae, unit_rows
 from mechassay.saes.metrics.feature_tokens import HELD_OUT_ROWS, coded, held_out
 from mechassay.saes.synthetic import at_cosine
 from mechassay.stats.intervals import clopper_pearson
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "M11"
 REPAIRED = (
@@ -316,6 +316,7 @@ def null(n: int = 32, n_simulations: int = SIMULATIONS, seed: int = 0) -> NullTa
 
 
 @dataclass(frozen=True)
+@checked_settings
 class WidthConsistency(Gauge):
     """Does a wider dictionary keep the features of a narrow one?
 
@@ -329,9 +330,6 @@ class WidthConsistency(Gauge):
 
     metric: ClassVar[PageMetric] = page_metric(ID)
     default_n: ClassVar[int] = 32
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """Return both variants for the dictionary and the first further one of another width."""
