@@ -1,3 +1,5 @@
-"""In this repository, tests of these packages run with the checks of array shapes of its own."""
+"""In this repository, tests of these packages run with its checks of the shapes of arrays."""
 
-import helpers.shapes  # noqa: F401  # pyproject.toml names it, and pytest does not import it
+from helpers.shapes import check_arrays_alone
+
+check_arrays_alone()

@@ -33,7 +33,7 @@ def test_a_page_shows_its_package_whole(package: Path) -> None:
     shown = re.findall(r'^--8<-- "(.+)"$', page, re.M)
     files = [
         path.relative_to(ROOT).as_posix()
-        for pattern in ("pyproject.toml", "src/**/*.py", "tests/*.py")
+        for pattern in ("pyproject.toml", "src/**/*.py", "src/**/*.yaml", "tests/*.py")
         for path in package.glob(pattern)
         if path.read_text("utf-8")
     ]
@@ -49,11 +49,16 @@ def test_the_tests_of_the_examples_pass(folder: Path) -> None:
 @pytest.mark.slow
 def test_what_examples_add_has_its_name(folder: Path) -> None:
     listed = """
+from mechassay.circuits.evaluation import METRICS
 from mechassay.circuits.methods import METHODS
+from mechassay.measurement import GAUGES
 from mechassay.models.families import FAMILIES
 from mechassay.tasks import TASKS, load_task
-print(METHODS.names(), FAMILIES.names(), TASKS.names(), load_task("agreement:attractor=other"))
+for registry in (METHODS, METRICS, GAUGES, FAMILIES, TASKS):
+    print(registry.names())
+print(load_task("agreement:attractor=other"))
 """
     said = python(folder, "-c", listed)
-    assert all(name in said for name in ("'eap-corrupted'", "'phi'", "'agreement'"))
+    names = ("eap-corrupted", "late-edges", "SIGN", "phi", "agreement")
+    assert all(f"'{name}'" in said for name in names)
     assert "Agreement(attractor='other')" in said

@@ -27,7 +27,7 @@ class LateEdges:
         size: number of edges of the circuit, or their fraction of all edges.
     """
 
-    size: Annotated[float, Within(above=0)] = 0.01
+    size: Annotated[float, Within(above=0.0)] = 0.01
 
     name: ClassVar[str] = "late-edges"
     version: ClassVar[int] = 1
@@ -36,7 +36,11 @@ class LateEdges:
     def measure(self, scored: Scored) -> Measured:
         measures = (
             TEXTS.measure(
-                "late_edges", late(circuit), of=of, n=len(circuit), n_undefined=int(len(circuit) == 0)
+                "late_edges",
+                late(circuit),
+                of=of,
+                n=len(circuit),
+                n_undefined=int(len(circuit) == 0),
             )
             for of, circuit in scored.circuits(self.size).items()
         )

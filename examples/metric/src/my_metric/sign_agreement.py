@@ -1,7 +1,7 @@
 """Sign agreement: on what fraction of prompts do a circuit and the model prefer the same answer?
 
 The threshold is on the lower bound of the interval. A simulation says how often a circuit that
-tosses a coin passes, and how often a circuit passes that errs on one prompt of ten.
+tosses a coin passes, and how often a circuit passes that errs on one prompt of twenty.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def rates(n: int, n_simulations: int = 400, seed: int = 0) -> NullTable:
 
     scenarios = (
         Scenario("a coin", True, lambda rng, size: draw(rng, size, 0.5)),
-        Scenario("one error in ten", False, lambda rng, size: draw(rng, size, 0.9)),
+        Scenario("one error in twenty", False, lambda rng, size: draw(rng, size, 0.95)),
     )
     conditions = {"page": (), "repaired": CONDITIONS}
     return simulate(scenarios, conditions, n, n_simulations=n_simulations, seed=seed)
