@@ -48,7 +48,7 @@ from mechassay.truth.tasks import UNKNOWN
 from mechassay.truth.verification import write_tokenizer, write_weights
 from mechassay.utils.checkpoint import Order, descend, key_of
 from mechassay.utils.display import BAR, OneLine, Progress
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 if TYPE_CHECKING:
     from transformers import GPTNeoXForCausalLM
@@ -144,6 +144,7 @@ TAIL = 100
 
 
 @dataclass(frozen=True)
+@checked_settings("Gym training")
 class GymTraining:
     """The settings of a training.
 
@@ -174,7 +175,6 @@ class GymTraining:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_settings(self, "Gym training")
         if self.width % (4 * self.heads):
             raise BadUsage(
                 f"Heads need a width divisible by 4; got {self.heads} heads of {self.width}"

@@ -12,7 +12,7 @@ import torch
 
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.drawing import Drawing
-from mechassay.circuits.evaluation.curve import Controls, FaithfulnessCurve, area_measure
+from mechassay.circuits.evaluation.curve import TEXTS, Controls, FaithfulnessCurve
 from mechassay.circuits.scores import EdgeScores
 from mechassay.models.graph import Graph
 from mechassay.results.records import Measure, Provenance, Record, Spec, Table, Values
@@ -83,7 +83,7 @@ def make_record() -> Callable[..., Record]:
 
         def area(name: str, numbers: Triple, of: str = "result") -> Measure:
             value, low, high = numbers
-            return area_measure(name, value, Interval(low, high), of=of, n=len(names))
+            return TEXTS.measure(name, value, Interval(low, high), of=of, n=len(names))
 
         less = gain or tuple(each - random_cpr[0] for each in cpr)
         controls = [
@@ -170,7 +170,7 @@ def undefined(make_record: Callable[..., Record]) -> Record:
     record = make_record(
         cpr=(NAN, NAN, NAN), gain=(NAN, NAN, NAN), f=[None] * 4, denominator=(-0.5, 0.7)
     )
-    broken = [area_measure(name, NAN, n=30, n_undefined=4) for name in ("cpr", "cmd")]
+    broken = [TEXTS.measure(name, NAN, n=30, n_undefined=4) for name in ("cpr", "cmd")]
     others = [measure for measure in record.measures if measure.of != "result"]
     return Record.model_validate_json(record.changed(measures=[*broken, *others]).model_dump_json())
 

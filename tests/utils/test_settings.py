@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+import pickle
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mechassay.errors import BadUsage, UnknownName
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 
 @dataclass(frozen=True)
+@checked_settings("mine")
 class Plugin:
     steps: Annotated[int, Within(1)] = 3
     epochs: Annotated[int | None, Within(1)] = None
@@ -23,9 +26,6 @@ class Plugin:
     warmup: Annotated[float, Within(0, below=1)] = 0.0
     how: Literal["fast", "slow"] = "fast"
     name: str = ""
-
-    def __post_init__(self) -> None:
-        check_settings(self, "mine")
 
 
 @pytest.mark.parametrize(
@@ -59,3 +59,97 @@ def test_what_is_no_choice_is_refused() -> None:
 def test_what_is_within_is_taken(share: float, steps: int, epochs: int | None) -> None:
     plugin = Plugin(share=share, steps=steps, epochs=epochs)
     assert (plugin.share, plugin.steps, plugin.epochs) == (share, steps, epochs)
+
+
+CHECKED: list[str] = []
+"""Names of the classes whose own post-init ran, in order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked_settings
+class Parent:
+    name: ClassVar[str] = "parent"
+    steps: Annotated[int, Within(1)] = 3
+
+    def __post_init__(self) -> None:
+        CHECKED.append("parent")
+
+
+@dataclass(frozen=True)
+class Child(Parent):
+    name: ClassVar[str] = "child"
+    samples: Annotated[int, Within(2)] = 8
+
+
+@dataclass(frozen=True)
+@checked_settings
+class DecoratedChild(Parent):
+    name: ClassVar[str] = "decorated-child"
+    samples: Annotated[int, Within(2)] = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        CHECKED.append("decorated child")
+
+
+@dataclass(frozen=True)
+class ChildWithPostInit(Parent):
+    name: ClassVar[str] = "child-with-post-init"
+    samples: Annotated[int, Within(2)] = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        CHECKED.append("child with post-init")
+
+
+@dataclass(frozen=True)
+@checked_settings
+class Gauge:
+    id: ClassVar[str] = "EX01"
+    rows: Annotated[int, Within(1)] = field(default=1, repr=False)
+
+
+@pytest.mark.parametrize("kind", [Child, DecoratedChild, ChildWithPostInit])
+@pytest.mark.parametrize("setting", ["steps", "samples"])
+def test_settings_of_a_child_and_its_parent_are_checked(kind: Any, setting: str) -> None:
+    with pytest.raises(BadUsage, match=f"{kind.name} needs {setting} of at least"):
+        kind(**{setting: 0})
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (Parent, ["parent"]),
+        (Child, ["parent"]),
+        (DecoratedChild, ["parent", "decorated child"]),
+        (ChildWithPostInit, ["parent", "child with post-init"]),
+    ],
+)
+def test_settings_are_checked_once_before_each_post_init(
+    monkeypatch: pytest.MonkeyPatch, kind: Any, expected: list[str]
+) -> None:
+    def record_check(plugin: Any, name: str) -> None:
+        CHECKED.append(f"settings of {name}")
+
+    monkeypatch.setattr("mechassay.utils.settings.check_settings", record_check)
+    CHECKED.clear()
+    kind()
+    assert [f"settings of {kind.name}", *expected] == CHECKED
+
+
+def test_a_class_without_a_name_is_named_by_its_id() -> None:
+    with pytest.raises(BadUsage, match="EX01 needs rows of at least 1; got 0"):
+        Gauge(rows=0)
+
+
+def test_a_changed_copy_is_checked() -> None:
+    with pytest.raises(BadUsage, match="child needs samples of at least 2; got 1"):
+        replace(Child(steps=5), samples=1)
+
+
+@pytest.mark.parametrize("kind", [Plugin, Parent, Child, DecoratedChild, ChildWithPostInit])
+def test_checked_instances_are_pickled_and_copied(kind: Any) -> None:
+    plugin = kind(steps=7)
+    assert pickle.loads(pickle.dumps(plugin)) == copy.deepcopy(plugin) == plugin
+    assert replace(plugin) == plugin
+    assert repr(plugin).startswith(f"{kind.__name__}(steps=7")

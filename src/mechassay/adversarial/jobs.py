@@ -49,7 +49,8 @@ from mechassay.errors import BadUsage, one_of
 from mechassay.models.model import Model, check_dtype
 from mechassay.models.objectives import load_objective
 from mechassay.results.console import print_tables, print_text
-from mechassay.results.records import Measure, Record, Selection, Spec, Table
+from mechassay.results.measures import measure_texts
+from mechassay.results.records import Record, Selection, Spec, Table
 from mechassay.runs.job import (
     Bench,
     Cell,
@@ -284,7 +285,13 @@ class SearchJob(SearchPlan, Job):
         digest = hashlib.sha256()
         for pool in pools:
             digest.update(pool.tokens.numpy().tobytes())
-        random = Measure(name=BOUND, of="control:random", unit="nats", value=result.random.kl)
+        texts, random = measure_texts(SEARCH_KIND), result.random
+        measures = [texts.measure(BOUND, result.lower_bound, n=result.evaluations)]
+        if self.compare:
+            at_random = "lower bound at random"
+            measures.append(
+                texts.measure(at_random, random.kl, of="control:random", n=random.pairs)
+            )
         return Record(
             kind=SEARCH_KIND,
             cell={**cell.of, "model": model.name, "method": circuit.text},
@@ -303,16 +310,7 @@ class SearchJob(SearchPlan, Job):
                     | {"objective": self.objective or task.objective},
                 ),
             },
-            measures=[
-                Measure(
-                    name=BOUND,
-                    value=result.lower_bound,
-                    n=result.evaluations,
-                    better="down",
-                    unit="nats",
-                ),
-                *([random.model_copy(update={"n": result.random.pairs})] if self.compare else []),
-            ],
+            measures=measures,
             tables=_tables(result),
             data={
                 "prompts": Selection(

@@ -32,10 +32,12 @@ from mechassay.adversarial.statistics import MAP_NAMES, chosen_maps, heat_map, h
 from mechassay.adversarial.study import AdversarialStudy
 from mechassay.circuits.methods.spec import FoundCircuit
 from mechassay.models.forward import constants_of
+from mechassay.results.measures import measure_texts
 from mechassay.results.records import Check, Measure, Record, Spec, Table, Values
 from mechassay.runs.job import made_by
 from mechassay.stats.bootstrap import Half, split_by
 from mechassay.stats.distribution import Field
+from mechassay.stats.intervals import Estimate
 from mechassay.tasks.task import settings_of
 
 RESULT, EMPTY = "result", "control:empty"
@@ -534,20 +536,18 @@ def _measures(
     share of pairs on which the circuit diverges more than the empty one, by more than rounding.
     """
     n = int((~np.isnan(values)).sum())
-    rows = [(str(row["name"]), row, "nats") for row in summary]
-    rows += [(f"above {row['above']:g}", row, "") for row in exceedance]
+    texts = measure_texts(KIND)
+    rows = [("{statistic}", {"statistic": str(row["name"])}, row) for row in summary]
+    rows += [("above {level}", {"level": f"{row['above']:g}"}, row) for row in exceedance]
     measures: list[Measure] = []
-    for name, row, unit in rows:
+    for name, own, row in rows:
+        words: dict[str, Any] = own
         value, low, high, bound = (_finite(row[key]) for key in ("value", "low", "high", "bound"))
-        measures.append(
-            Measure(name=name, value=value, low=low, high=high, n=n, better="down", unit=unit)
-        )
+        measures.append(texts.measure(name, Estimate(value, low, high), n=n, **words))
         if not np.isnan(row["bound"]):
-            measures.append(
-                Measure(name=f"bound {name}", value=bound, n=n, better="down", unit=unit)
-            )
+            measures.append(texts.measure(f"bound {name}", bound, n=n, **words))
     worse = float(((values > empty) & ~allowed.holds(values, empty)).sum()) / n
-    return [*measures, Measure(name="worse than empty", value=worse, n=n, better="down")]
+    return [*measures, texts.measure("worse than empty", worse, n=n)]
 
 
 def _finite(value: float) -> float:

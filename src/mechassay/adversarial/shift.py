@@ -41,6 +41,7 @@ from mechassay.errors import BadUsage
 from mechassay.models.model import check_dtype
 from mechassay.models.objectives import load_objective
 from mechassay.prompts.pairs import Pairs
+from mechassay.results.measures import measure_texts
 from mechassay.results.page import Column, Figure, Page, Row, Section, Text, TextTable
 from mechassay.results.plots import draw_points
 from mechassay.results.records import Failure, Measure, Record, Selection, Spec, Table
@@ -178,18 +179,13 @@ class DistributionShift(Result, kind=KIND):
         for name, difference in self.differences.items():
             n = len(next(kind for kind in self.shifts if kind.name == name).circuit)
             measures.append(
-                Measure(
-                    name=f"left_out_{name}",
-                    title=f"Left out more, {name}",
-                    value=difference.value,
-                    low=difference.low,
-                    high=difference.high,
+                measure_texts(KIND).measure(
+                    "left_out_{shift}",
+                    Estimate(difference.value, difference.low, difference.high),
+                    of=f"difference:{HOME}",
                     n=n,
                     n_undefined=n if math.isnan(difference.value) else 0,
-                    of=f"difference:{HOME}",
-                    better="down",
-                    meaning="Share of what ablation changes that the circuit leaves out, less that"
-                    " at home; intervals of all shifts hold together.",
+                    shift=name,
                 )
             )
         return {

@@ -24,7 +24,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -33,9 +33,10 @@ from scipy.stats import binomtest
 from mechassay.claims.judgments import JudgedClaim, Judgment, Judgments, Rater, now, rater_names
 from mechassay.claims.rubric import JUDGED, STATUSES, Status
 from mechassay.errors import BadUsage
-from mechassay.results.records import Measure, Spec, Table
+from mechassay.results.measures import measure_texts
+from mechassay.results.records import Spec, Table
 from mechassay.results.result import RecordContents, Result
-from mechassay.stats.intervals import LEVEL, N_RESAMPLES, Interval, percentile_interval
+from mechassay.stats.intervals import LEVEL, N_RESAMPLES, Estimate, Interval, percentile_interval
 
 
 def confusion(
@@ -134,7 +135,6 @@ def kappas_by_chance(
 
 K = len(JUDGED)
 TRUE_KAPPA = 0.5
-BETTER: dict[str, Literal["up", "down", ""]] = {"difference": "", "distance": "down"}
 SHARES = (0.4, 0.2, 0.4)
 """Margins of NO, PARTIAL and YES in the simulation of one paper."""
 
@@ -264,17 +264,13 @@ class RaterComparison(Result, kind="claims-comparison"):
         )
 
     def contents(self) -> RecordContents:
+        texts = measure_texts("claims-comparison")
         measures = [
-            Measure(
-                name=measure.name
-                if measure.name == "alpha"
-                else f"{measure.name} {measure.between}",
-                title=f"{measure.name.capitalize()}, {measure.between}",
-                value=measure.value,
-                low=measure.interval.low,
-                high=measure.interval.high,
+            texts.measure(
+                measure.name if measure.name == "alpha" else f"{measure.name} {{between}}",
+                Estimate(measure.value, measure.interval.low, measure.interval.high),
                 n=measure.n,
-                better=BETTER.get(measure.name, "up"),
+                between=measure.between,
             )
             for measure in self.measures
         ]

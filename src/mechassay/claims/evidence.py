@@ -57,6 +57,7 @@ from mechassay.claims.rubric import (
     paper_score,
 )
 from mechassay.errors import BadFile, MissingExtra
+from mechassay.results.measures import measure_texts
 from mechassay.results.reading import read_record
 from mechassay.results.records import Check, Measure, Record, Spec, Table, provenance
 from mechassay.utils.display import OneLine, counted, html_facts, html_table, number
@@ -539,56 +540,30 @@ class ScoredJudgments(OneLine):
         score, n = self.paper[name], len(rubric.criteria)
         left = n - score.n_judged
 
-        def measure(key: str, title: str, value: float, meaning: str) -> Measure:
-            unit = "of 10" if "cvs" in key else "of 3"
-            return Measure(
-                name=key,
-                title=title,
-                value=value,
-                better="up",
-                unit=unit,
+        scores = {
+            "cvs": score.cvs,
+            "cvs quote exists": self.quote_exists[name].cvs,
+            "cvs supported": self.supported[name].cvs,
+            "cvs lenient": self.lenient[name].cvs,
+            "cvs highest": score.highest,
+        }
+        texts = measure_texts(KIND)
+        levels = [
+            texts.measure(
+                "{dimension}",
+                float(score.dimensions[dimension.code]),
                 n=n,
                 n_undefined=left,
-                meaning=meaning,
-            )
-
-        levels = [
-            measure(
-                dimension.name.lower(),
-                dimension.name,
-                float(score.dimensions[dimension.code]),
-                dimension.asks,
+                dimension=dimension.name.lower(),
+                title=dimension.name,
+                asks=dimension.asks,
             )
             for dimension in rubric.dimensions
         ]
-        return [
-            measure("cvs", "CVS", score.cvs, "Claim Validity Score of the statuses as judged."),
-            measure(
-                "cvs quote exists",
-                "CVS, quote exists",
-                self.quote_exists[name].cvs,
-                "The score if a YES or PARTIAL without a quote or record that exists is NO.",
-            ),
-            measure(
-                "cvs supported",
-                "CVS, supported",
-                self.supported[name].cvs,
-                "The score if a YES or PARTIAL that no quote or record supports is NO.",
-            ),
-            measure(
-                "cvs lenient",
-                "CVS, lenient",
-                self.lenient[name].cvs,
-                "The score if PARTIAL meets a conjunct of the dimensions' rules.",
-            ),
-            measure(
-                "cvs highest",
-                "CVS, highest",
-                score.highest,
-                "The score if everything that was not tested were YES.",
-            ),
-            *levels,
+        of_statuses = [
+            texts.measure(key, value, n=n, n_undefined=left) for key, value in scores.items()
         ]
+        return [*of_statuses, *levels]
 
 
 def score_judgments(
@@ -637,8 +612,7 @@ def _names(claim: Claim) -> dict[str, str]:
 def _groups(judged: JudgedClaim) -> list[Measure]:
     if judged.n_groups is None:
         return []
-    title = "independent groups of pairs, the fewest"
-    return [Measure(name="groups", title=title, value=float(judged.n_groups), n=judged.n_groups)]
+    return [measure_texts(KIND).measure("groups", float(judged.n_groups), n=judged.n_groups)]
 
 
 def _criteria(rubric: Rubric, judged: JudgedClaim, evidence: EvidenceChecks) -> Table:

@@ -66,6 +66,7 @@ from mechassay.models.memory import kept_run_bytes, token_budget
 from mechassay.models.model import Model
 from mechassay.models.objectives import load_objective
 from mechassay.prompts.batch import NO_TOKEN, Batch
+from mechassay.results.measures import measure_texts
 from mechassay.results.records import Measure, PairTokens, Record, Spec, Table, Values
 from mechassay.runs.job import Bench, Cell, made_by
 from mechassay.stats.chance import DRAWS_PER_TRY, FEW_DRAWS
@@ -480,7 +481,7 @@ class Study:
             kind="scores",
             cell=dict(cell.of),
             specs={**self._specs(cell, scores), "metric": Spec(name=self.objective.name)},
-            measures=[Measure(name="scored", value=n_scored, n=len(self.train))],
+            measures=[measure_texts("scores").measure("scored", n_scored, n=len(self.train))],
             spent=_localized(scores),
             data=data,
             provenance=made_by(self.model, self.job.seed, data["train"].hash),

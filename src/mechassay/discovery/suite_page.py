@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from mechassay.circuits.drawing import score_text
 from mechassay.circuits.evaluation.chance import n_groups
-from mechassay.circuits.evaluation.curve import SMALLEST, area_measure, recomputed
+from mechassay.circuits.evaluation.curve import SMALLEST, TEXTS, recomputed
 from mechassay.circuits.evaluation.metrics import recomputed_sizes
 from mechassay.circuits.methods.stability import STABILITY
 from mechassay.discovery.methods_by_column import (
@@ -130,7 +130,7 @@ class SuitePage(Page):
             heads = [head for head in map(cells.head, columns) if head is not None]
             others = [m for m in shown_measures(heads) if m.name not in (*LEFT_OUT, *RANKS)]
             # The areas are last, and also where no cell has any.
-            for m in (*others, *(area_measure(area, math.nan) for area in RANKS)):
+            for m in (*others, *(TEXTS.measure(area, math.nan) for area in RANKS)):
                 way = OVERSHOOT if m.name == "cpr" else BETTER[m.better]
                 title = f"{m.heading}{way}, {name}"
                 tables.append(cells.table(title, columns, partial(cells.measured, m.name), m.name))
@@ -167,7 +167,7 @@ class SuitePage(Page):
         """
         cells = MethodsByColumn(records, failures)
         tables = self._tables(cells, failures)
-        first = f"{area_measure('cma', math.nan).heading}{BETTER['up']}, "
+        first = f"{TEXTS.measure('cma', math.nan).heading}{BETTER['up']}, "
         unfolded = [table for table in tables if table.title.startswith(first)]
         # What has no result stands beside what has one.
         unfolded += [table for table in tables if table.title == WITHOUT]

@@ -55,13 +55,14 @@ from mechassay.prompts.batch import NO_TOKEN
 from mechassay.prompts.interchange_batch import InterchangeBatch, InterchangesLike
 from mechassay.utils.checkpoint import key_of
 from mechassay.utils.display import BAR, Progress
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 DEFAULT_STEPS = 100
 Schedule = Literal["constant", "linear"]
 
 
 @dataclass(frozen=True, kw_only=True)
+@checked_settings
 class TrainedFinder(ABC):
     """A finder that is trained on labels.
 
@@ -95,7 +96,6 @@ class TrainedFinder(ABC):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_settings(self, self.name)
         if self.steps is not None and self.epochs is not None:
             raise BadUsage(f"{self.name} takes steps or epochs; got both.")
 

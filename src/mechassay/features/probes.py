@@ -39,10 +39,11 @@ from mechassay.features.featurizer import (
 )
 from mechassay.features.finder import Found, ValueFinder
 from mechassay.interventions.site import Site
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, check_settings, checked_settings
 
 
 @dataclass(frozen=True)
+@checked_settings
 class DiffInMeans(ValueFinder):
     """The direction between class means; k of them, with more than k classes.
 
@@ -58,9 +59,6 @@ class DiffInMeans(ValueFinder):
     needs_classes: ClassVar[bool] = True
 
     k: int = 1
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.name)
 
     def find(self, values: Found) -> Featurizer:
         means = class_means(values.base, values.classes)
@@ -112,6 +110,7 @@ class FullVector(ValueFinder):
 
 
 @dataclass(frozen=True)
+@checked_settings
 class KMeans(ValueFinder):
     """The direction between two centroids; k of them between k + 1.
 
@@ -127,9 +126,6 @@ class KMeans(ValueFinder):
     k: int = 1
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        check_settings(self, self.name)
-
     def find(self, values: Found) -> Featurizer:
         who = f"{self.name} at {values.site}"
         check_k(who, self.k, values.base.shape[1])
@@ -142,6 +138,7 @@ class KMeans(ValueFinder):
 
 
 @dataclass(frozen=True)
+@checked_settings
 class LDA(ValueFinder):
     """Discriminant directions: the mean difference in units of the variance within classes.
 
@@ -164,7 +161,6 @@ class LDA(ValueFinder):
     shrinkage: float | str | None = None
 
     def __post_init__(self) -> None:
-        check_settings(self, self.name)
         own = self.shrinkage
         if not (own is None or own == "auto" or (isinstance(own, float | int) and 0 <= own <= 1)):
             raise BadUsage(f"lda has a shrinkage of None, 'auto' or 0 to 1; got {own!r}.")
@@ -250,6 +246,7 @@ class PCA(ValueFinder):
 
 
 @dataclass(frozen=True)
+@checked_settings
 class Probe(ValueFinder):
     """Directions of a linear probe: logistic regression of the bases' labels on values at a site.
 
@@ -273,9 +270,6 @@ class Probe(ValueFinder):
 
     k: int = 1
     l2: Annotated[float, Within(above=0)] = 1.0
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.name)
 
     def find(self, values: Found) -> Featurizer:
         if len(values.base.unique(dim=0)) < 2:
@@ -310,6 +304,7 @@ def logistic_weights(
 
 
 @dataclass(frozen=True)
+@checked_settings
 class RandomDirections(ValueFinder):
     """k random orthonormal directions, uniform over all: a control that finds nothing.
 
@@ -321,9 +316,6 @@ class RandomDirections(ValueFinder):
 
     k: int = 1
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.name)
 
     def find(self, values: Found) -> Featurizer:
         return random_directions(values.site, values.base.shape[1], self.k, self.seed)

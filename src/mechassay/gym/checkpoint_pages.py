@@ -22,10 +22,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from mechassay.gym.names import FAMILIES, in_words
-from mechassay.gym.task_accuracy import ACCURACY_SAYS, LEAST_ACCURACY
+from mechassay.gym.task_accuracy import LEAST_ACCURACY
 from mechassay.gym.task_odds import CELLS, EXAMPLE, ORIGINAL, RIGHT, SELECTIVITY
 from mechassay.interventions.heatmap import as_grid, look_of_line
 from mechassay.models.sources import AT
+from mechassay.results.measures import measure_texts
 from mechassay.results.page import Block, Column, Fold, Page, Row, Section, Text, TextTable
 from mechassay.results.page import Figure as PageFigure
 from mechassay.results.plots import GREY, INK, SETTINGS, SIZE, Picture, draw_points
@@ -441,7 +442,10 @@ def _by_step(
 
 
 READING = {
-    "Accuracy": f"{ACCURACY_SAYS} Brackets are 95 % intervals over pairs of sentences.",
+    "Accuracy": (
+        f"{measure_texts('gym').by_name['accuracy'].meaning} Brackets are 95 % intervals over pairs"
+        " of sentences."
+    ),
     "By type": (
         "A model that says the same label after every sentence is right in half of them: then one"
         " type has an accuracy of 1 and the other one of 0."

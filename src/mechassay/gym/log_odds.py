@@ -30,16 +30,14 @@ from mechassay.interventions.sweep import mean_estimates, sweep, token_logits
 from mechassay.models.model import Model
 from mechassay.prompts.batch import NO_TOKEN
 from mechassay.prompts.interchange_batch import InterchangeBatch, InterchangesLike
-from mechassay.results.records import Measure, Spec, Table, Values
+from mechassay.results.measures import measure_texts
+from mechassay.results.records import Spec, Table, Values
 from mechassay.results.result import RecordContents, Result
 from mechassay.stats.intervals import Estimate
 from mechassay.utils.display import BAR, Progress
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-
-SAYS = "How far an interchange at the site moves the log-odds from the base's label to the new one."
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -120,17 +118,9 @@ class LogOddsRatios(Result, kind="odds"):
         return draw_odds(columns["layer"], columns["position"], columns["odds"], ax=ax)
 
     def contents(self) -> RecordContents:
-        names = [str(site) for site in self.sites]
+        names, texts = [str(site) for site in self.sites], measure_texts("odds")
         measures = [
-            Measure(
-                name=f"odds_{name}",
-                title=name,
-                unit="nats",
-                better="up",
-                n=len(self),
-                meaning=SAYS,
-                **vars(self.estimate(name)),
-            )
+            texts.measure("odds_{site}", self.estimate(name), n=len(self), site=name)
             for name in names
         ]
         columns = {name: self.values[:, i].tolist() for i, name in enumerate(names)}

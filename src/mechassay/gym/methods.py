@@ -40,7 +40,7 @@ from mechassay.features.probes import PCA, leading
 from mechassay.features.training import TrainingPlan
 from mechassay.gym.names import FINDERS, METHODS, SHUFFLED, SWEEPS, SWEPT
 from mechassay.utils.display import OneLine
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 PENALTIES: Mapping[int, tuple[float, ...]] = MappingProxyType(
     {
@@ -162,6 +162,7 @@ def _presets(name: str, width: int) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
+@checked_settings
 class AveragedAxes(ValueFinder):
     """One direction, the mean of some principal axes, as table 2b of Arora et al. (2024) has it.
 
@@ -175,9 +176,6 @@ class AveragedAxes(ValueFinder):
 
     components: Annotated[int, Within(1)] = 2
 
-    def __post_init__(self) -> None:
-        check_settings(self, self.name)
-
     def find(self, values: Found) -> Featurizer:
         components: Any = PCA(k=self.components).find(values)
         axes = components.axes
@@ -189,6 +187,7 @@ RATIOS = {"none": 0.0, "l2": 0.0, "l1": 1.0, "l1+l2": 0.5}
 
 
 @dataclass(frozen=True)
+@checked_settings
 class SagaProbe(ValueFinder):
     """The direction of the probe as published: what the SAGA solver has left after some passes.
 
@@ -218,7 +217,6 @@ class SagaProbe(ValueFinder):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_settings(self, self.name)
         one_of("penalty of a probe", self.penalty, RATIOS)
 
     def find(self, values: Found) -> Featurizer:

@@ -22,7 +22,8 @@ from mechassay.gym.interchanges import tokens_of_labels
 from mechassay.gym.pairs import GymPairs
 from mechassay.interventions.sweep import token_logits
 from mechassay.models.model import Model
-from mechassay.results.records import Measure, Spec, Table, Values
+from mechassay.results.measures import measure_texts
+from mechassay.results.records import Spec, Table, Values
 from mechassay.results.result import RecordContents, Result
 from mechassay.stats.intervals import Estimate, proportion_interval
 from mechassay.utils.display import SILENT, Progress
@@ -30,7 +31,6 @@ from mechassay.utils.display import SILENT, Progress
 ALL_TYPES = "all"
 LEAST_ACCURACY = 0.6
 """The paper greys tasks that a model does no better than this."""
-ACCURACY_SAYS = "Share of test sentences whose own label is more probable than the other one."
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -113,9 +113,7 @@ class GymAccuracy(Result, kind="gym-check"):
 
     def contents(self) -> RecordContents:
         values = {"right": self.right.astype(float).tolist(), "margin": self.margins.tolist()}
-        accuracy = Measure(
-            name="accuracy", n=len(self), better="up", meaning=ACCURACY_SAYS, **vars(self.estimate)
-        )
+        accuracy = measure_texts("gym-check").measure("accuracy", self.estimate, n=len(self))
         return {
             "specs": {
                 "model": Spec(name=self.model),

@@ -35,8 +35,9 @@ from mechassay.features.finder import Fit
 from mechassay.features.training import fall_of, still_falling
 from mechassay.gym.interchanges import CAUSALGYM_2024
 from mechassay.gym.names import RANDOM, VANILLA, is_control, shuffled_of
-from mechassay.gym.task_accuracy import ACCURACY_SAYS, LEAST_ACCURACY, no_behaviour
-from mechassay.results.records import Measure, Spec, Table, Values, measured
+from mechassay.gym.task_accuracy import LEAST_ACCURACY, no_behaviour
+from mechassay.results.measures import measure_texts
+from mechassay.results.records import Measure, Spec, Table, Values
 from mechassay.results.result import RecordContents, Result
 from mechassay.stats.intervals import Estimate, Resamples, percentile_interval, proportion_interval
 from mechassay.utils.display import OneLine
@@ -190,24 +191,6 @@ WHOLE_VECTOR, RANDOM_DIRECTIONS = "whole vector", "random directions"
 UNTRAINED = "untrained model"
 RIGHT = "right"
 """The column of a record that has whether a base's own label is the more probable one."""
-SAYS = {
-    ORIGINAL: (
-        "Mean over layers of the mean log odds-ratio of test items, in nats; of each layer at the"
-        " region that is best on validation items."
-    ),
-    CONTROL: "The same for arbitrary control labels.",
-    SELECTIVITY: (
-        "The same of the odds less those of control labels, each at the same layer and region."
-    ),
-}
-CLASSIFICATION_SAYS = (
-    "Share of test sentences whose own type is the nearest class mean along what was found: mean"
-    " over layers, each at the region that is best on validation items. Nothing is exchanged."
-)
-BIASED = (
-    "As published: of each layer the region that is best on the test items themselves. Too high;"
-    " random directions say by how much."
-)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -512,50 +495,47 @@ class TaskOdds(Result, kind="gym"):
         return sentences
 
     def _measures(self) -> Iterator[Measure]:
-        n = len(self)
-        estimate = self.accuracy
-        yield _measure("accuracy", "accuracy", "result", estimate, n, ACCURACY_SAYS, "")
+        texts, n = measure_texts("gym"), len(self)
+        yield texts.measure("accuracy", self.accuracy, n=n)
         for method in self.methods:
             if method in self.controls:
                 continue
             for of in self.of:
-                name, title = f"{of}_{method}", method if of == ORIGINAL else f"{of}: {method}"
-                estimate = self.estimate(method, of)
-                yield _measure(name, title, "result", estimate, n, SAYS[of])
+                title = method if of == ORIGINAL else f"{of}: {method}"
+                yield _odds(method, of, self.estimate(method, of), n=n, title=title)
                 if of != CONTROL:
-                    estimate = self.estimate(method, of, CAUSALGYM_2024)
-                    named = f"{CAUSALGYM_2024}_{name}"
-                    title = f"{CAUSALGYM_2024}, {title}"
-                    yield _measure(named, title, "result", Estimate(estimate.value), n, BIASED)
+                    yield texts.measure(
+                        f"{CAUSALGYM_2024}_{{kind}}_{{method}}",
+                        self.estimate(method, of, CAUSALGYM_2024).value,
+                        n=n,
+                        method=method,
+                        kind=of,
+                        title=f"{CAUSALGYM_2024}, {title}",
+                    )
                     yield from self._beside(method, of)
             if method in self.classified:
                 share = self.classification(method)
-                name, title = f"classification_{method}", f"classification: {method}"
-                yield _measure(name, title, "result", share, n, CLASSIFICATION_SAYS, "")
+                yield texts.measure("classification_{method}", share, n=n, method=method)
             if self.undefined:
-                name, title = f"{SELECTIVITY}_{method}", f"{SELECTIVITY}: {method}"
-                nothing = Estimate(float("nan"))
-                unknown = _measure(name, title, "result", nothing, 0, SAYS[SELECTIVITY])
-                yield unknown.model_copy(update={"n_undefined": n})
+                title, nothing = f"{SELECTIVITY}: {method}", Estimate(float("nan"))
+                yield _odds(method, SELECTIVITY, nothing, title=title, n_undefined=n)
             for other in (RANDOM, VANILLA):
                 if other in self.methods and method != other:
                     less = self.difference(method, other)
-                    name = f"{ORIGINAL}_{method}"
-                    yield _measure(name, method, f"difference:{other}", less, n, SAYS[ORIGINAL])
+                    yield _odds(method, ORIGINAL, less, f"difference:{other}", n=n)
             elsewhere = self.untrained
             if elsewhere is not None and method in elsewhere.methods:
-                name, estimate = f"{ORIGINAL}_{method}", elsewhere.estimate(method)
-                yield _measure(name, method, f"control:{UNTRAINED}", estimate, n, SAYS[ORIGINAL])
+                estimate = elsewhere.estimate(method)
+                yield _odds(method, ORIGINAL, estimate, f"control:{UNTRAINED}", n=n)
 
     def _beside(self, method: str, of: str) -> Iterator[Measure]:
         """What the controls give, and the method less each of them."""
-        name, n = f"{of}_{method}", len(self)
-        own = shuffled_of(method)
+        n, own = len(self), shuffled_of(method)
         for control in (*self.controls, *([own] if own in self.methods else [])):
             estimate = self.estimate(control, of)
-            yield _measure(name, method, f"control:{control}", estimate, n, SAYS[of])
+            yield _odds(method, of, estimate, f"control:{control}", n=n)
             less = self.difference(method, control, of)
-            yield _measure(name, method, f"difference:{control}", less, n, SAYS[of])
+            yield _odds(method, of, less, f"difference:{control}", n=n)
 
     # --- how it shows itself ----------------------------------------------------------------------
 
@@ -602,7 +582,23 @@ def _training(method_odds: MethodOdds) -> dict[str, float | bool | None]:
     return {"first_loss": first, "last_loss": last, **ends, "still_falling": falls}
 
 
-def _measure(
-    name: str, title: str, of: str, estimate: Estimate, n: int, says: str, unit: str = "nats"
+def _odds(
+    method: str,
+    kind: str,
+    estimate: Estimate,
+    of: str = "result",
+    *,
+    n: int = 0,
+    n_undefined: int = 0,
+    title: str = "",
 ) -> Measure:
-    return measured(name, title, of, estimate, n, says, unit=unit)
+    """Return odds, odds of control labels or a selectivity of a method."""
+    return measure_texts("gym").measure(
+        f"{kind}_{{method}}",
+        estimate,
+        of=of,
+        n=n,
+        n_undefined=n_undefined,
+        method=method,
+        title=title or method,
+    )

@@ -27,7 +27,8 @@ from mechassay.interventions.patch_verdict import ALL_PROMPTS, COLUMNS, EXACT, v
 from mechassay.interventions.plan import Direction
 from mechassay.interventions.site import Part
 from mechassay.models.objectives import least_size
-from mechassay.results.records import Check, Measure, Spec, Table, measured
+from mechassay.results.measures import measure_texts
+from mechassay.results.records import Check, Measure, Spec, Table
 from mechassay.results.result import RecordContents, Result
 from mechassay.stats.intervals import (
     LEVEL,
@@ -340,21 +341,15 @@ class PatchMap(Result, kind="patch"):
 
     def _measures(self) -> Iterator[Measure]:
         # The map of all pairs together where it has one, else that of the first template.
-        whole, n = self.maps[0], len(self.ids)
+        texts, whole, n = measure_texts("patch"), self.maps[0], len(self.ids)
         shares = np.where(whole.by_construction, np.nan, whole.share)
         if not np.isnan(shares).all():
             row, column = np.unravel_index(int(np.nanargmax(shares)), shares.shape)
             largest = whole.estimate(self.layers[row], int(column))
-            says = (
-                "The largest share of all measured cells. It is chosen as the largest, so that it"
-                " and its interval are too high; the table of cells says where it is."
-            )
-            share = ("largest_share", "largest share", "result", largest, len(whole.ids), says)
-            yield measured(*share, better="")
+            yield texts.measure("largest_share", largest, n=len(whole.ids))
         for name, values in (("base", self.base), ("source", self.source)):
             mean = Estimate(float(values.mean()), *self._interval_of_mean(values))
-            says = f"The mean objective of the {name} run, without a patch."
-            yield measured(f"m_{name}", f"m({name})", "model", mean, n, says, better="")
+            yield texts.measure("m_{run}", mean, of="model", n=n, run=name)
 
     def _checks(self) -> list[Check]:
         """Cells that carry everything by construction, such as the last block's last token."""

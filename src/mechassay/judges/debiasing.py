@@ -26,6 +26,7 @@ from mechassay.errors import BadUsage, one_of
 from mechassay.judges.leak_audit import Spare, audit, changed, objections, spared_claims
 from mechassay.judges.plan import Calibration
 from mechassay.judges.voting import AGGREGATES, LIKE, Aggregate, aggregated, step_input, vote
+from mechassay.results.measures import measure_texts
 from mechassay.results.records import Measure, Record, Spec, Table, provenance
 from mechassay.utils.display import counted
 
@@ -161,32 +162,15 @@ def _measures(judgments: Judgments, names: Sequence[str]) -> list[Measure]:
     system, _ = system_claim([judged.claim for judged in judgments.claims])
     own = judgments.claim(system)
     score = claim_score(judgments.criteria, own.statuses)
+    texts = measure_texts(KIND)
     measures = [
-        Measure(
-            name="cvs",
-            title="CVS of the system claim",
-            value=score.cvs,
-            better="up",
-            unit="of 10",
-            n=score.n_judged,
-            n_undefined=int(math.isnan(score.cvs)),
-            meaning="After every step.",
-        )
+        texts.measure("cvs", score.cvs, n=score.n_judged, n_undefined=int(math.isnan(score.cvs)))
     ]
     if names:
         ratings, n = _ratings(judgments, names)
         alpha = float(ordinal_alpha(coincidences(ratings, len(JUDGED))))
         measures.append(
-            Measure(
-                name="alpha",
-                title="Alpha of runs",
-                value=alpha,
-                better="up",
-                n=n,
-                n_undefined=n if math.isnan(alpha) else 0,
-                meaning="Krippendorff's, of ordinal data: how runs agree on statuses; n counts"
-                " criteria of claims that two runs judged.",
-            )
+            texts.measure("alpha", alpha, n=n, n_undefined=n if math.isnan(alpha) else 0)
         )
     return measures
 

@@ -30,7 +30,6 @@ import numpy as np
 from jaxtyping import Float
 
 from mechassay.claims.comparison import (
-    AgreementMeasure,
     K,
     RaterComparison,
     confusion,
@@ -43,9 +42,10 @@ from mechassay.claims.comparison import (
 from mechassay.claims.judgments import rank
 from mechassay.claims.rubric import JUDGED, Rubric, Status, Tier, attainable, tier_of
 from mechassay.errors import BadUsage, one_of
+from mechassay.results.measures import measure_texts
 from mechassay.results.records import Measure, Spec, Table
 from mechassay.results.result import RecordContents, Result
-from mechassay.stats.intervals import Interval, clopper_pearson
+from mechassay.stats.intervals import Estimate, Interval, clopper_pearson
 from mechassay.utils.display import OneLine
 
 SHIFT = 0.5
@@ -339,8 +339,19 @@ class MatchedCriteria(OneLine):
     precision: Proportion
 
 
+KIND = "claims-evaluation"
+
+
+def _share(name: str, share: Proportion, n_undefined: int = 0, **words: Any) -> Measure:
+    """Return a share of items, with its interval, as a measure."""
+    estimate = Estimate(share.value, share.interval.low, share.interval.high)
+    return measure_texts(KIND).measure(
+        name, estimate, n=share.n, n_undefined=n_undefined, hits=share.hits, **words
+    )
+
+
 @dataclass(frozen=True, repr=False)
-class JudgeEvaluation(Result, kind="claims-evaluation"):
+class JudgeEvaluation(Result, kind=KIND):
     """A judge against labels.
 
     Attributes:
@@ -415,79 +426,28 @@ class JudgeEvaluation(Result, kind="claims-evaluation"):
     # Numbers
 
     def _measures(self) -> Iterator[Measure]:
-        own = self.agreement
-        about = {0: ("Exact", "Papers with the tier of their label.")}
+        texts, own = measure_texts(KIND), self.agreement
         for k, share in own.within.items():
-            title, meaning = about.get(k, (f"Within {k}", f"Papers at most {k} tiers from it."))
-            yield Measure(
-                name="exact" if k == 0 else f"within {k}",
-                title=title,
-                value=share.value,
-                low=share.interval.low,
-                high=share.interval.high,
-                n=share.n,
-                n_undefined=own.n_undefined,
-                better="up",
-                meaning=f"{meaning} {share.hits} of {share.n}; one without a score is a miss.",
-            )
-        rows: dict[str, tuple[str, float, str, str]] = {
-            "signed": ("Signed error", own.signed, "", "Mean of tiers too high, less too low."),
-            "mae": ("Mean error", own.mae, "down", "Mean size of the error, in tiers."),
-            "kappa": ("Kappa", own.kappa, "up", "Cohen's; a constant judge has 0."),
-            "weighted": ("Weighted kappa", own.weighted, "up", "With quadratic weights."),
-            "sign p": (
-                "Sign test",
-                own.sign_p,
-                "",
-                f"p of {own.over} errors above and {own.under} below, if both were as likely.",
-            ),
-        }
-        for name, (title, value, better, meaning) in rows.items():
-            yield Measure(
-                name=name,
-                title=title,
-                value=value,
-                n=own.n if name != "sign p" else own.over + own.under,
-                n_undefined=own.n_undefined if name != "sign p" else 0,
-                better=better,  # pyright: ignore[reportArgumentType]
-                meaning=meaning,
-            )
+            name = "exact" if k == 0 else "within {k}"
+            yield _share(name, share, n_undefined=own.n_undefined, k=k)
+        for name in ("signed", "mae", "kappa", "weighted"):
+            value = getattr(own, name)
+            yield texts.measure(name, value, n=own.n, n_undefined=own.n_undefined)
+        n = own.over + own.under
+        yield texts.measure("sign p", own.sign_p, n=n, over=own.over, under=own.under)
 
     def _criteria_measures(self) -> Iterator[Measure]:
         matched = self.criteria
         if matched is None:
             return
-        rows: dict[str, tuple[str, str, str]] = {
-            "exact": ("Criteria, exact", "up", "Criteria of matched claims with one status."),
-            "distance": ("Criteria, mean error", "down", "In points: 1 between YES and NO."),
-            "difference": ("Criteria, reference less judge", "", "Below 0 the judge is generous."),
-            "kappa": ("Criteria, weighted kappa", "up", "Cohen's, with quadratic weights."),
-        }
-        for name, (title, better, meaning) in rows.items() if matched.comparison else ():
-            assert matched.comparison is not None
-            agreement: AgreementMeasure = matched.comparison.measure(name)
-            yield Measure(
-                name=f"criteria {name}",
-                title=title,
-                value=agreement.value,
-                low=agreement.interval.low,
-                high=agreement.interval.high,
-                n=agreement.n,
-                better=better,  # pyright: ignore[reportArgumentType]
-                meaning=meaning,
-            )
+        if matched.comparison is not None:
+            for name in ("exact", "distance", "difference", "kappa"):
+                agreement = matched.comparison.measure(name)
+                low, high, _ = agreement.interval
+                estimate = Estimate(agreement.value, low, high)
+                yield measure_texts(KIND).measure(f"criteria {name}", estimate, n=agreement.n)
         for name, share in (("recall", matched.recall), ("precision", matched.precision)):
-            of = "reference" if name == "recall" else "judge"
-            yield Measure(
-                name=f"claims {name}",
-                title=f"Claims, {name}",
-                value=share.value,
-                low=share.interval.low,
-                high=share.interval.high,
-                n=share.n,
-                better="up",
-                meaning=f"Claims of the {of} that were matched: {share.hits} of {share.n}.",
-            )
+            yield _share(f"claims {name}", share)
 
     # Tables
 

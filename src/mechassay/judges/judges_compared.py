@@ -33,8 +33,9 @@ from mechassay.judges.pages import FINAL_RUN, draw_scores, rubric_of
 from mechassay.judges.reference_labels import ReferenceLabels
 from mechassay.judges.voting import Aggregate, vote
 from mechassay.results import page
+from mechassay.results.measures import measure_texts
 from mechassay.results.page import NOTHING, Block, Column, Page, Row, Section, Text, TextTable
-from mechassay.results.records import Failure, Measure, Record, Spec, Table
+from mechassay.results.records import Failure, Record, Spec, Table
 from mechassay.results.result import RecordContents, Result
 from mechassay.results.sections import framed
 from mechassay.results.text import plain_number
@@ -188,13 +189,11 @@ class JudgesCompared(Result, kind="claims-judges"):
         errors = [row["error"] for row in rows if row["expected"] and row["judge"] != CONSENSUS]
         known = [error for error in errors if not math.isnan(error)]
         measures = [
-            Measure(
-                name="mean error",
-                title="Mean error of judges",
-                value=math.fsum(known) / len(known) if known else math.nan,
+            measure_texts("claims-judges").measure(
+                "mean error",
+                math.fsum(known) / len(known) if known else math.nan,
                 n=len(errors),
                 n_undefined=len(errors) - len(known),
-                meaning="Tiers above the reference; below 0 judges are stricter.",
             )
         ]
         papers = {own.paper for own in self.judged}

@@ -24,8 +24,9 @@ from mechassay.claims.judgments import JudgedClaim, Judgments, rank
 from mechassay.claims.rubric import Status, claim_score, load_rubric, tier_of
 from mechassay.errors import BadUsage
 from mechassay.judges.voting import match_claims
+from mechassay.results.measures import measure_texts
 from mechassay.results.page import Page, Section, Text, TextTable
-from mechassay.results.records import Failure, Measure, Record, Spec, Table
+from mechassay.results.records import Failure, Record, Spec, Table
 from mechassay.results.result import RecordContents, Result
 from mechassay.results.sections import framed
 from mechassay.results.text import plain_number
@@ -121,10 +122,7 @@ class CircuitRegistry(Result, kind="claims-registry"):
         counts = {
             kind: sum(row["kind"] == kind for row in rows) for kind in (AGREEMENT, CONTRADICTION)
         }
-        meanings = {
-            AGREEMENT: "Criteria of circuits that two papers or more show, at least in part.",
-            CONTRADICTION: "Criteria that one paper shows and another found to be otherwise.",
-        }
+        texts, n_criteria = measure_texts("claims-registry"), len(rubric.codes) * len(shared)
         return {
             "cell": {"papers": ", ".join(self.papers)},
             "specs": {
@@ -132,14 +130,7 @@ class CircuitRegistry(Result, kind="claims-registry"):
                 "rubric": Spec(name=rubric.id, version=rubric.version),
             },
             "measures": [
-                Measure(
-                    name=f"{kind}s",
-                    title=f"{kind.capitalize()}s",
-                    value=float(n),
-                    n=len(rubric.codes) * len(shared),
-                    meaning=meanings[kind],
-                )
-                for kind, n in counts.items()
+                texts.measure(f"{kind}s", float(n), n=n_criteria) for kind, n in counts.items()
             ],
             "tables": [
                 Table.of("circuits", ("circuit",), self._circuits()),

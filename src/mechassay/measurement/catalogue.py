@@ -275,16 +275,25 @@ class QuantityText:
     undefined: str | Mapping[str, str] = NOT_FINITE
 
     def of(self, own: Quantity, words: Mapping[str, Any]) -> Quantity:
-        """Return the quantity with its meaning, its better direction, and its reason in words."""
-        case = OTHERWISE if own.reason == NOT_FINITE else own.reason
-        cases = {OTHERWISE: self.undefined} if isinstance(self.undefined, str) else self.undefined
-        is_known = own.value is None and case in cases
-        return replace(
-            own,
-            meaning=self.meaning.format(**words),
-            better=self.better,
-            reason=cases[case].format(**words) if is_known else own.reason,
-        )
+        """Return the quantity with its meaning, its better direction, and its reason in words.
+
+        Raises:
+            BadUsage: code names a case that the data file does not have.
+        """
+        reason = own.reason
+        if own.value is None:
+            cases = self.undefined
+            cases = {OTHERWISE: cases} if isinstance(cases, str) else cases
+            case = OTHERWISE if reason == NOT_FINITE else reason
+            if case in cases:
+                reason = cases[case].format(**words)
+            elif re.fullmatch(r"\w+", case) and case != OTHERWISE:
+                raise BadUsage(
+                    f"A data file has no case {case!r} of an undefined quantity; it has"
+                    f" {', '.join(cases)}."
+                )
+        meaning = self.meaning.format(**words)
+        return replace(own, meaning=meaning, better=self.better, reason=reason)
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, cast, get_args
+from typing import Any, ClassVar, get_args
 
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods import METHODS
@@ -162,35 +162,15 @@ class MeasureJob(MeasurePlan, Job):
         ]
 
     def given(self, model: str, metric: str = "") -> tuple[str, ...]:
-        """The inputs that a metric has, by name.
+        """Return the names of the inputs that a metric has; see `RUN_INPUTS`.
 
         A metric that is named has what it needs of the package: texts, the site in the middle, a
         dictionary that is trained there, a circuit that a method finds. "all" are those that have
         what was given.
         """
         needs = load_gauge(metric).needs if metric in self.metrics else ()
-        named = bool(needs) and not is_truth(model)
-        there = {
-            "model": True,
-            "pairs": True,
-            "train": True,
-            # Ground truths know the words of their own task alone.
-            "names": not is_truth(model),
-            "circuit": bool(self.circuit)
-            or is_truth(model)
-            or (named and EITHER in needs and not self.sae),
-            "ranking": bool(self.methods),
-            "rankings": len(self.methods) > 1,
-            "other task": bool(self.other_task) and len(self.methods) > 1,
-            "labels": bool(self.by),
-            "sae": bool(self.sae) or (named and EITHER not in needs),
-            "other sae": bool(self.other_saes),
-            "texts": bool(self.texts) or named,
-            "trainer": bool(self.texts) or named,
-            "site": bool(self.site) or named,
-            "records": bool(self.records),
-        }
-        return tuple(name for name, is_there in there.items() if is_there)
+        asked = AskedMetric(self, is_truth(model), needs)
+        return tuple(name for name, own in RUN_INPUTS.items() if own.given(asked))
 
     def skip(self, cell: Cell, bench: Bench) -> tuple[str, str] | None:
         """See `Job.skip`: what the metric needs was not given."""
@@ -414,7 +394,6 @@ class MeasureStudy:
         data: dict[str, Selection] = {}
         if "texts" in used:
             store = self.store
-            specs["corpus"] = Spec(name=store.corpus, args=dataclasses.asdict(store.settings))
             data["test"] = Selection(hash=store.key, task=store.corpus, kept=store.n_rows("test"))
         if pairs is not None:
             task = self.task
@@ -422,44 +401,147 @@ class MeasureStudy:
             specs["task"] = Spec(name=task.name, version=task.version, args=about)
             specs["circuit"] = Spec(name=self.circuit_name if "circuit" in given else "")
             data["test"] = Selection.of(pairs.selection())
-        if "site" in given and used & DICTIONARIES:
+        if used & DICTIONARIES:
             specs["site"] = Spec(name=self.site)
-        if "sae" in used:
-            specs["sae"] = _of_file(job.sae) if job.sae else Spec(name=TRAINED)
-        if job.other_saes and "other sae" in used:
-            files = {file: path_hash(Path(file)) for file in job.other_saes}
-            specs["other sae"] = Spec(name=", ".join(files), args={"sha256": list(files.values())})
-        if "trainer" in used or ("sae" in used and not job.sae):
-            training = job.dictionaries(self.site).training()
-            specs["trainer"] = Spec(name=job.architecture, args=dataclasses.asdict(training))
+        for name in filter(used.__contains__, RUN_INPUTS):
+            specs |= RUN_INPUTS[name].specs(self)
         return specs, data
 
     def inputs(self, pairs: Pairs | None, metric: str) -> Inputs:
         """What a metric is given; each thing is made when it asks for it."""
-        given = self.job.given(self.model_name, metric)
 
-        def if_given(name: str, value: Any) -> Any:
-            return value if name in given else None
+        def maker(own: RunInput) -> Callable[[], Any]:
+            return lambda: own.make(self, pairs)
 
-        job = self.job
+        known = self.job.given(self.model_name, metric)
         return Inputs(
-            self.model,
-            pairs=pairs,
-            train=None if pairs is None else cast(Any, lambda: self.train),
-            circuit=if_given("circuit", lambda: self.circuit),
-            rankings=if_given("ranking", lambda: self.rankings(self.task_name)),
-            other_rankings=if_given("other task", lambda: self.rankings(job.other_task)),
-            labels=None if pairs is None else if_given("labels", lambda: self.labels(pairs)),
-            sae=if_given("sae", lambda: self.sae),
-            other_saes=if_given("other sae", lambda: tuple(map(load_sae, job.other_saes))),
-            texts=if_given("texts", lambda: self.store),
-            trainer=if_given("trainer", lambda: self.trainer),
-            site=if_given("site", self.site),
-            records=if_given("records", self.records),
-            objective=job.objective,
-            seed=job.seed,
+            more={
+                name: maker(RUN_INPUTS[name])
+                for name in known
+                if pairs is not None or name not in OF_PAIRS
+            },
+            objective=self.job.objective,
+            seed=self.job.seed,
             progress=self.bench.progress,
         )
+
+    # What stands in records
+
+    def corpus_spec(self) -> dict[str, Spec]:
+        """The texts whose activations are read."""
+        args = dataclasses.asdict(self.store.settings)
+        return {"corpus": Spec(name=self.store.corpus, args=args)}
+
+    def trainer_spec(self) -> dict[str, Spec]:
+        """How dictionaries are trained."""
+        args = dataclasses.asdict(self.job.dictionaries(self.site).training())
+        return {"trainer": Spec(name=self.job.architecture, args=args)}
+
+    def sae_spec(self) -> dict[str, Spec]:
+        """The dictionary in question, and how it was trained if it was trained here."""
+        if self.job.sae:
+            return {"sae": _of_file(self.job.sae)}
+        return {"sae": Spec(name=TRAINED), **self.trainer_spec()}
+
+    def other_sae_spec(self) -> dict[str, Spec]:
+        """The other dictionaries."""
+        files = {file: path_hash(Path(file)) for file in self.job.other_saes}
+        return {"other sae": Spec(name=", ".join(files), args={"sha256": list(files.values())})}
+
+
+@dataclass(frozen=True)
+class AskedMetric:
+    """A metric that a run is asked for.
+
+    Attributes:
+        of_truth: whether the model is a ground truth.
+        needs: what the metric needs, if it was named; () if it is one of "all".
+    """
+
+    job: MeasureJob
+    of_truth: bool
+    needs: Sequence[str]
+
+    @property
+    def has_defaults(self) -> bool:
+        """Whether the package gives what the metric needs and the user did not give."""
+        return bool(self.needs) and not self.of_truth
+
+    @property
+    def is_of_either(self) -> bool:
+        """Whether the metric looks at a circuit or a dictionary, of which one is enough."""
+        return EITHER in self.needs
+
+
+@dataclass(frozen=True)
+class RunInput:
+    """How a run gets an input of metrics.
+
+    Attributes:
+        given: whether a metric has the input: anything but an empty value.
+        make: makes the input for the pairs that the metric is measured on.
+        specs: what stands in the record of a metric that uses the input, by role.
+    """
+
+    given: Callable[[AskedMetric], object]
+    make: Callable[[MeasureStudy, Any], Any]
+    specs: Callable[[MeasureStudy], dict[str, Spec]] = lambda study: {}
+
+
+RUN_INPUTS: Mapping[str, RunInput] = {
+    "model": RunInput(lambda asked: True, lambda study, _: study.model),
+    # Ground truths know the words of their own task alone.
+    "names": RunInput(lambda asked: not asked.of_truth, lambda study, _: study.model),
+    "pairs": RunInput(lambda asked: True, lambda _, pairs: pairs),
+    "train": RunInput(lambda asked: True, lambda study, _: study.train),
+    "labels": RunInput(lambda asked: asked.job.by, lambda study, pairs: study.labels(pairs)),
+    "circuit": RunInput(
+        lambda asked: (
+            asked.job.circuit
+            or asked.of_truth
+            or (asked.has_defaults and asked.is_of_either and not asked.job.sae)
+        ),
+        lambda study, _: study.circuit,
+    ),
+    "ranking": RunInput(
+        lambda asked: asked.job.methods, lambda study, _: study.rankings(study.task_name)
+    ),
+    "rankings": RunInput(
+        lambda asked: len(asked.job.methods) > 1, lambda study, _: study.rankings(study.task_name)
+    ),
+    "other task": RunInput(
+        lambda asked: asked.job.other_task and len(asked.job.methods) > 1,
+        lambda study, _: study.rankings(study.job.other_task),
+    ),
+    "site": RunInput(
+        lambda asked: asked.job.site or asked.has_defaults,
+        lambda study, _: load_site(study.site),
+    ),
+    "sae": RunInput(
+        lambda asked: asked.job.sae or (asked.has_defaults and not asked.is_of_either),
+        lambda study, _: study.sae,
+        lambda study: study.sae_spec(),
+    ),
+    "other sae": RunInput(
+        lambda asked: asked.job.other_saes,
+        lambda study, _: tuple(map(load_sae, study.job.other_saes)),
+        lambda study: study.other_sae_spec(),
+    ),
+    "texts": RunInput(
+        lambda asked: asked.job.texts or asked.has_defaults,
+        lambda study, _: study.store,
+        lambda study: study.corpus_spec(),
+    ),
+    "trainer": RunInput(
+        lambda asked: asked.job.texts or asked.has_defaults,
+        lambda study, _: study.trainer,
+        lambda study: study.trainer_spec(),
+    ),
+    "records": RunInput(lambda asked: asked.job.records, lambda study, _: study.records()),
+}
+"""How `mechassay measure` gets each input of `NEEDS`."""
+OF_PAIRS = {"pairs", "train", "labels"}
+"""Inputs that are not there without pairs."""
 
 
 def _of_file(file: str) -> Spec:

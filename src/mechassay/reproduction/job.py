@@ -55,7 +55,8 @@ from mechassay.reproduction.recomputed import CALCULATIONS
 from mechassay.reproduction.runners import GIVEN as GIVEN_RUNNERS
 from mechassay.reproduction.runners import RUNNERS, Piece, Wish
 from mechassay.reproduction.status import STATUSES, Ours
-from mechassay.results.records import Measure, Record, Spec, Table, provenance
+from mechassay.results.measures import measure_texts
+from mechassay.results.records import Record, Spec, Table, provenance
 from mechassay.runs import costs
 from mechassay.runs.costs import Cost
 from mechassay.runs.execute import Here, done, prepare
@@ -465,11 +466,8 @@ def _record(
         cell=dict(cell.of),
         specs=specs or {"method": Spec(name=cell.of["what"])},
         measures=[
-            Measure(
-                name=status,
-                value=statuses.count(status),
-                n=len(statuses),
-                meaning="Published numbers of this status.",
+            measure_texts("reproduction").measure(
+                "{status}", statuses.count(status), n=len(statuses), status=status
             )
             for status in STATUSES
         ],

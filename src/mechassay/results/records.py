@@ -636,32 +636,6 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-def measured(
-    name: str,
-    title: str,
-    of: str,
-    estimate: Estimate,
-    n: int,
-    meaning: str,
-    *,
-    better: Literal["up", "down", ""] = "up",
-    unit: str = "",
-) -> Measure:
-    """An estimate from `n` examples, with its interval."""
-    return Measure(
-        name=name,
-        of=of,
-        value=estimate.value,
-        low=estimate.low,
-        high=estimate.high,
-        n=n,
-        better=better,
-        unit=unit,
-        title=title,
-        meaning=meaning,
-    )
-
-
 def estimate_of(measure: Measure | None) -> Estimate:
     """The value and interval of a measure; NaN if it is not there."""
     if measure is None:

@@ -33,6 +33,7 @@ from mechassay.models.model import Model, check_dtype
 from mechassay.prompts.pairs import Example, Examples, content_hash
 from mechassay.results import page
 from mechassay.results.console import print_text
+from mechassay.results.measures import measure_texts
 from mechassay.results.page import NOTHING, Page, Section, TextTable
 from mechassay.results.plots import GREY, INK, MARKERS, PALETTE, SETTINGS, Picture, draw_points
 from mechassay.results.records import Failure, Measure, Record, Selection, Spec, Values, estimate_of
@@ -455,20 +456,14 @@ def _measure(name: str, values: Float[np.ndarray, "n"], groups: Sequence[str]) -
     defined = ~np.isnan(values)
     n, left_out = int(defined.sum()), int((~defined).sum())
     value = float(values[defined].mean()) if n else float("nan")
-    if name.startswith("chance"):
-        return Measure(name=name, value=value, n=n, n_undefined=left_out)
-    low, high, level = proportion_interval(
-        values[defined], [group for group, there in zip(groups, defined, strict=True) if there]
-    )
-    return Measure(
-        name=name,
-        better="up",
-        value=value,
-        low=low,
-        high=high,
-        level=level,
-        n=n,
-        n_undefined=left_out,
+    score, _, prompts = name.partition("@")
+    interval = None
+    if score != "chance":
+        interval = proportion_interval(
+            values[defined], [group for group, there in zip(groups, defined, strict=True) if there]
+        )
+    return measure_texts("accuracy").measure(
+        f"{score}@{{prompts}}", value, interval, n=n, n_undefined=left_out, prompts=prompts
     )
 
 

@@ -53,7 +53,7 @@ from mechassay.models.weight_files import cache_folder, pip_download, require_sh
 from mechassay.utils.checkpoint import key_of
 from mechassay.utils.display import BAR, Advance, OneLine, Progress
 from mechassay.utils.files import read_json, read_tensors, write_tensors, write_text
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 DOCSTRINGS = "docstrings"
 """The corpus that is always there."""
@@ -260,6 +260,7 @@ SPREAD = 20
 
 
 @dataclass(frozen=True)
+@checked_settings("The store of activations")
 class StoreSettings:
     """What is taken of a corpus.
 
@@ -282,7 +283,6 @@ class StoreSettings:
 
     def __post_init__(self) -> None:
         one_of("dtype of a store", self.dtype, STORED)
-        check_settings(self, "The store of activations")
         if not 0 <= self.drop < self.window - 1:
             raise BadUsage(
                 f"A window has two tokens more than are dropped of it, or longer; got a window of"

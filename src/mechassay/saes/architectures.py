@@ -38,12 +38,13 @@ from torch import Tensor
 
 from mechassay.errors import BadUsage
 from mechassay.features import Architecture
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
 
 
 @dataclass(frozen=True)
+@checked_settings("SAE training")
 class SAESettings:
     """How an SAE is trained.
 
@@ -78,7 +79,6 @@ class SAESettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_settings(self, "SAE training")
         if self.architecture == "topk" and not 1 <= self.k <= self.n_features:
             raise BadUsage(f"An SAE of {self.n_features} features keeps 1 to them; got k={self.k}.")
 

@@ -37,6 +37,7 @@ from mechassay.features.sae import SAE
 from mechassay.interventions.site import Site
 from mechassay.models.forward import Place, forward
 from mechassay.models.model import Model, weights_hash
+from mechassay.results.measures import measure_texts
 from mechassay.results.records import Measure, Selection, Spec
 from mechassay.results.result import RecordContents, Result
 from mechassay.saes.activations import ActivationStore, Windows
@@ -47,7 +48,7 @@ from mechassay.saes.feature_matching import (
     random_sae,
     seed_agreement,
 )
-from mechassay.stats.intervals import LEVEL, Resamples, percentile_interval, resolved_difference
+from mechassay.stats.intervals import Estimate, Resamples, percentile_interval, resolved_difference
 from mechassay.utils.display import (
     BAR,
     Progress,
@@ -57,52 +58,7 @@ RESULT = "result"
 Control = Literal["random", "permuted"]
 CONTROLS: tuple[Control, ...] = get_args(Control)
 STEP = 4096
-TITLES = {
-    "l0": ("L0", "", "Mean number of active features of a value."),
-    "explained_variance": (
-        "explained variance",
-        "up",
-        "Of held-out values; 0 is their mean, 1 the values themselves. Many dictionaries that share"
-        " no features reach the same.",
-    ),
-    "pca_explained_variance": (
-        "explained variance of PCA-k",
-        "",
-        "Of as many main axes as features are active.",
-    ),
-    "explained_variance_without_pc1": (
-        "explained variance without PC 1",
-        "up",
-        "With the first main axis projected out.",
-    ),
-    "dead": ("dead features", "down", "Share of features that no held-out value activates."),
-    "recovered_zero": (
-        "cross-entropy recovered (zero)",
-        "up",
-        "Of the loss that zeros in place of the values cause.",
-    ),
-    "recovered_mean": (
-        "cross-entropy recovered (mean)",
-        "up",
-        "Of the loss that their mean causes, which is smaller and harder to recover.",
-    ),
-    "cross_entropy": ("cross-entropy with the SAE", "down", "Of the next token, in nats."),
-    "init_cosine": (
-        "cosine to initialisation",
-        "",
-        "Near 1, decoder rows are still those that were drawn.",
-    ),
-    "matched_cosine": (
-        "matched cosine with another seed",
-        "up",
-        "Decoder rows matched one to one; read it beside that of random dictionaries.",
-    ),
-    "shared": (
-        "features shared with another seed",
-        "up",
-        f"Share of matched rows with a cosine of at least {SHARED:g}.",
-    ),
-}
+TEXTS = measure_texts("saes")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -352,7 +308,7 @@ class _Measuring:
             self._quotient("l0", counts, np.ones(n), of, self.rows),
             self._left("explained_variance", errors, totals, of),
             self._left("explained_variance_without_pc1", rest, rest_totals, of),
-            _measure("dead", dead, of=of, n=sae.n_features),
+            TEXTS.measure("dead", dead, of=of, n=sae.n_features),
             self._quotient("cross_entropy", loss, np.ones(len(loss)), of, self.runs),
             self._recovered("recovered_zero", zero, loss, of),
             self._recovered("recovered_mean", mean, loss, of),
@@ -391,12 +347,14 @@ class _Measuring:
         """The quotient of two sums, with that of resampled documents; NaN where the lower is 0."""
         total = float(below.sum())
         if total <= 0:
-            return _measure(name, math.nan, of=of, n=len(above), n_undefined=len(above))
+            return TEXTS.measure(name, math.nan, of=of, n=len(above), n_undefined=len(above))
         draws = resamples.means(np.stack([above, below]).astype(float))
         with np.errstate(divide="ignore", invalid="ignore"):
             quotients = draws[:, 0] / draws[:, 1]
         low, high, _ = percentile_interval(quotients, n_groups=resamples.n_groups)
-        return _measure(name, float(above.sum()) / total, low, high, of=of, n=len(above))
+        return TEXTS.measure(
+            name, Estimate(float(above.sum()) / total, low, high), of=of, n=len(above)
+        )
 
 
 def _names(document: Tensor) -> list[str]:
@@ -409,44 +367,18 @@ def _l0(sae: SAE, values: Tensor) -> float:
     return sum(parts) / len(values)
 
 
-def _measure(
-    name: str,
-    value: float,
-    low: float = math.nan,
-    high: float = math.nan,
-    *,
-    of: str = RESULT,
-    n: int = 0,
-    n_undefined: int = 0,
-) -> Measure:
-    title, better, meaning = TITLES[name]
-    return Measure(
-        name=name,
-        value=value,
-        low=low,
-        high=high,
-        level=LEVEL,
-        n=n,
-        n_undefined=n_undefined,
-        of=of,
-        better=better,  # pyright: ignore[reportArgumentType]
-        title=title,
-        meaning=meaning,
-    )
-
-
 def _mean(name: str, values: Tensor) -> Measure:
-    return _measure(name, float(values.mean()), n=len(values))
+    return TEXTS.measure(name, float(values.mean()), n=len(values))
 
 
 def _agreement(sae: SAE, other: SAE, suffix: str, seed: int) -> list[Measure]:
     agreement, of, null = seed_agreement(sae, other, seed=seed), RESULT + suffix, "control:random"
     n = len(agreement.cosines)
     return [
-        _measure("matched_cosine", agreement.matched, of=of, n=n),
-        _measure("shared", agreement.shared, of=of, n=n),
-        _measure("matched_cosine", agreement.random_matched, of=null + suffix, n=n),
-        _measure("shared", agreement.random_shared, of=null + suffix, n=n),
+        TEXTS.measure("matched_cosine", agreement.matched, of=of, n=n),
+        TEXTS.measure("shared", agreement.shared, of=of, n=n, least=SHARED),
+        TEXTS.measure("matched_cosine", agreement.random_matched, of=null + suffix, n=n),
+        TEXTS.measure("shared", agreement.random_shared, of=null + suffix, n=n, least=SHARED),
     ]
 
 

@@ -1,8 +1,8 @@
 """What authors of plug-ins check their work with, and models to check it on.
 
-`check_method`, `check_task`, `check_metric`, `check_featurizer`, `check_finder`, `check_job`,
-and `check_record` raise AssertionError at the first promise that is broken. `tiny` has
-random models of every family, made in code in a moment.
+`check_method`, `check_task`, `check_metric`, `check_gauge`, `check_featurizer`, `check_finder`,
+`check_job` and `check_record` raise AssertionError at the first broken promise. `tiny` has random
+models of every family, made in code in a moment.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from mechassay.testing.checks import (
     check_featurizer,
     check_finder,
+    check_gauge,
     check_job,
     check_method,
     check_metric,
@@ -20,6 +21,7 @@ from mechassay.testing.checks import (
 __all__ = [
     "check_featurizer",
     "check_finder",
+    "check_gauge",
     "check_job",
     "check_method",
     "check_metric",

@@ -43,6 +43,7 @@ from mechassay.circuits.scores import EdgeScores, Scores
 from mechassay.features.featurizer import ChosenFeatures, Featurizer, exchanged
 from mechassay.features.finder import STORED, Finder, Fit
 from mechassay.interventions.site import SiteLike, load_site
+from mechassay.measurement.metric import Gauge, Inputs
 from mechassay.models.model import Model
 from mechassay.models.objectives import load_objective
 from mechassay.prompts.batch import Batch
@@ -401,6 +402,33 @@ def check_measures(result: Measured, name: str) -> None:
             provenance=about,
         )
     )
+
+
+def check_gauge(gauge: Gauge, **inputs: Any) -> None:
+    """Raise AssertionError at the first promise that the metric of measurement breaks.
+
+    Args:
+        inputs: what the gauge needs, for example `model`, `pairs` and `circuit`; see
+            `mechassay.measurement.Inputs`.
+    """
+    params: Any = getattr(type(gauge), "__dataclass_params__", None)
+    assert params is not None and params.frozen, "gauges are values: frozen dataclasses"
+    assert gauge.id and gauge.version >= 1
+    given = Inputs(**inputs)
+    assert not given.missing(gauge.needs), f"{gauge.id} needs {given.missing(gauge.needs)}"
+    results = [gauge.measure(Inputs(**inputs)) for _ in range(2)]
+    records = [result.record() for result in results]
+    first, again = (record.model_dump(include={"measures", "tables"}) for record in records)
+    assert repr(first) == repr(again), "two calls differ"
+    assert results[0].id == gauge.id, f"the result is of {results[0].id}, not of {gauge.id}"
+    check_record(records[0])
+    null = gauge.null(n_simulations=20)
+    if results[0].repaired.conditions:
+        kinds = {rate.worthless for rate in null}
+        assert kinds == {True, False}, "a threshold is simulated on worthless and on sound inputs"
+    for condition in results[0].repaired.conditions:
+        rate = null.false_alarm("repaired", condition)
+        assert not math.isnan(rate), f"no simulation says how often {condition} errs"
 
 
 PRIVATE_SEED = 31_415

@@ -71,7 +71,7 @@ from mechassay.truth.verification import (
 from mechassay.utils.checkpoint import descend, key_of
 from mechassay.utils.display import BAR, Progress
 from mechassay.utils.files import read_tensors
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
@@ -90,6 +90,7 @@ CUT_SHARES = (0.0, 0.05, 0.5, 1.0)
 
 
 @dataclass(frozen=True)
+@checked_settings("Truth training")
 class Training:
     """How long and how fast.
 
@@ -114,9 +115,6 @@ class Training:
     constant: Annotated[float, Within(0, 1)] = 0.4
     paired: Annotated[float, Within(0, 1)] = 0.0
     quiet: Annotated[float, Within(0, 1)] = 1.0
-
-    def __post_init__(self) -> None:
-        check_settings(self, "Truth training")
 
     def rate_at(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""

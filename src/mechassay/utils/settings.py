@@ -1,23 +1,27 @@
-"""What the settings of a plug-in may be: types, ranges and choices stand on its fields.
+"""Types, ranges and choices of a plug-in's settings, written on its fields.
 
 @dataclass(frozen=True)
+@checked_settings
 class Method:
-steps: Annotated[int, Within(1)] = 300
-share: Annotated[float, Within(above=0, most=1)] = 0.5
-optimizer: Literal["adam", "sgd"] = "adam"
+    name: ClassVar[str] = "my-method"
+    steps: Annotated[int, Within(1)] = 300
+    share: Annotated[float, Within(above=0, most=1)] = 0.5
+    optimizer: Literal["adam", "sgd"] = "adam"
 
-def __post_init__(self) -> None:
-check_settings(self, "my-method")
+`checked_settings` refuses other values when an instance is made.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
-from functools import cache
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from functools import cache, partial
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints, overload
 
 from mechassay.errors import BadUsage, one_of
+
+ClassT = TypeVar("ClassT", bound=type[Any])
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,42 @@ class Within:
         words = {"of at least": self.least, "above": self.above}
         words |= {"at most": self.most, "below": self.below}
         return " and ".join(f"{word} {end:g}" for word, end in words.items() if end is not None)
+
+
+@overload
+def checked_settings(kind: ClassT, /) -> ClassT: ...
+
+
+@overload
+def checked_settings(kind: str, /) -> Callable[[ClassT], ClassT]: ...
+
+
+def checked_settings(kind: Any, /) -> Any:
+    """Decorate a dataclass whose settings are checked when an instance is made.
+
+    The decorator stands directly below `@dataclass`. The check runs before the class's own
+    `__post_init__`. Settings of a child are checked once, by the decorator of the child or of its
+    parent; a child that is not decorated calls `super().__post_init__()` in its `__post_init__`.
+
+    Args:
+        kind: the class; or the plug-in's name in messages, if the class has no `name` or `id`.
+    """
+    return partial(_checked, kind) if isinstance(kind, str) else _checked(None, kind)
+
+
+def _checked(name: str | None, kind: Any) -> Any:
+    own: Callable[[Any], None] | None = getattr(kind, "__post_init__", None)
+
+    def __post_init__(self: Any) -> None:
+        # The post-init of a decorated parent runs too, for an instance that is checked already.
+        if type(self)._checks_settings is kind:
+            check_settings(self, name or getattr(self, "name", None) or self.id)
+        if own is not None:
+            own(self)
+
+    kind.__post_init__ = __post_init__
+    kind._checks_settings = kind
+    return kind
 
 
 def check_settings(plugin: Any, name: str) -> None:

@@ -38,7 +38,8 @@ from mechassay.interventions.site import ALL, Site, SiteLike, load_site
 from mechassay.interventions.sweep import logit_differences, mean_estimates
 from mechassay.models.model import Model
 from mechassay.prompts.interchange_batch import InterchangesLike
-from mechassay.results.records import Measure, Spec, Table, Values, measured
+from mechassay.results.measures import measure_texts
+from mechassay.results.records import Measure, Spec, Table, Values
 from mechassay.results.result import RecordContents, Result
 from mechassay.stats.intervals import Estimate
 from mechassay.utils.display import BAR, OneLine, Progress, Tabular, html_facts, html_table
@@ -284,10 +285,6 @@ def named_heads(subset: tuple[Site, ...]) -> str:
 S_INHIBITION = ("heads.7.3@all", "heads.7.9@all", "heads.8.6@all", "heads.8.10@all")
 """Of GPT-2 small (Wang et al. 2023)."""
 SUBSETS, KINDS_TABLE = "subsets", "kinds"
-MSE_SAYS = (
-    "Mean squared difference, in squared logits, between the logit difference after the interchange"
-    " and what the causal model expects of it."
-)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -402,12 +399,11 @@ class HeadLocalization(Result, kind="variables"):
                 yield self._measure(f"difference:{of}", self.difference(of))
         if self.validation and self.subsets is not None:
             error, n = Estimate(self.validation[self.k]), len(self.subsets.groups[VALIDATION])
-            yield measured("validation", "validation", "result", error, n, MSE_SAYS, better="down")
+            yield measure_texts("variables").measure("validation of heads", error, n=n)
         yield from training_measures(self.fit)
 
     def _measure(self, of: str, estimate: Estimate) -> Measure:
-        title, n = "mean squared error", len(self.error)
-        return measured("mse", title, of, estimate, n, MSE_SAYS, better="down", unit="logits²")
+        return measure_texts("variables").measure("mse", estimate, of=of, n=len(self.error))
 
 
 def localize_in_heads(

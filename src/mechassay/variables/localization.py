@@ -42,7 +42,8 @@ from mechassay.interventions.site import Site, SiteLike, load_site
 from mechassay.interventions.sweep import mean_estimates, sweep_all
 from mechassay.models.model import Model
 from mechassay.prompts.interchange_batch import InterchangeBatch
-from mechassay.results.records import Measure, Spec, Table, Values, measured
+from mechassay.results.measures import measure_texts
+from mechassay.results.records import Measure, Spec, Table, Values
 from mechassay.results.result import RecordContents, Result
 from mechassay.stats.intervals import (
     LEVEL,
@@ -78,28 +79,7 @@ from mechassay.variables.verdicts import (
 )
 
 SITES, KINDS_TABLE, SUBMITTED = "sites", "kinds", "as submitted"
-IIA_SAYS = (
-    "Interchange intervention accuracy: the share of test pairs whose whole label is written."
-)
-GAIN_SAYS = "The share of what no intervention leaves wrong that the interchange makes right."
-LAYERS_SAYS = "Mean over layers, each at the position that is best on {} pairs."
-OVER_FULL_SAYS = (
-    "Interchange accuracy less that of the whole vector at the same site: mean over layers, each at"
-    " the position that is best on {} pairs."
-)
-MIB_SAYS = (
-    "As MIB's code has it: of each layer the position that is best on the test pairs, then the mean"
-    " or the highest of all layers. Too high where there are many sites."
-)
-CHOSEN_SAYS = {
-    "validation": "The accuracy on validation pairs that the site was chosen by: too high.",
-    "test": "The accuracy on validation pairs; the site was chosen on the test pairs.",
-}
-GRADED_SAYS = {
-    "log_odds": "How far the interchange moves the log-odds from the base's label to the new one.",
-    "kl": "-log p(label): the KL divergence of what is said from the expected label.",
-}
-
+TEXTS = measure_texts("variables")
 Right = Float[np.ndarray, "n"]
 
 
@@ -396,40 +376,34 @@ class Localization(Result, kind="variables"):
         n = len(self.groups)
         for of in self.right:
             named = "result" if of == RESULT else f"control:{of}"
-            measure = measured("iia", "IIA", named, self.estimate(of), n, IIA_SAYS)
-            yield measure.model_copy(update={"level": self.level if of == RESULT else LEVEL})
+            level = self.level if of == RESULT else LEVEL
+            yield TEXTS.measure("iia", self.estimate(of), of=named, n=n, level=level)
         yield from training_measures(self.chosen_fit)
         for of in self.right:
             if of != RESULT:
-                named = f"difference:{of}"
-                yield measured("iia", "IIA", named, self.difference(of), n, IIA_SAYS)
-        yield measured("gain", "gain", "result", self.gain, n, GAIN_SAYS)
+                yield TEXTS.measure("iia", self.difference(of), of=f"difference:{of}", n=n)
+        yield TEXTS.measure("gain", self.gain, n=n)
         # A mean over the few layers that were trained would stand beside that of all.
         layers = [{site.layer for site in of.sites} for of in (self.chosen.test, self.full)]
         if layers[0] == layers[1]:
-            says = LAYERS_SAYS.format(self.choose_on)
-            yield measured("iia_layers", "mean of layers", "result", self.mean_of_layers(), n, says)
+            on = self.choose_on
+            yield TEXTS.measure("iia_layers", self.mean_of_layers(), n=n, chosen_on=on)
             # Where numbers are put beside MIB's, whose best layers are mostly the whole vector's.
             if self.given or self.choose_on == "test":
-                over_full, says = self.over_full(), OVER_FULL_SAYS.format(self.choose_on)
-                yield measured("over_full", "over full vector", "result", over_full, n, says)
+                yield TEXTS.measure("over_full", self.over_full(), n=n, chosen_on=on)
             mean, highest = self.as_mib()
-            for name, value in (("mib_mean", mean), ("mib_highest", highest)):
-                title = name.replace("_", "-2025 ")
-                yield measured(name, title, "result", Estimate(value), n, MIB_SAYS)
+            yield TEXTS.measure("mib_mean", mean, n=n)
+            yield TEXTS.measure("mib_highest", highest, n=n)
         validation = self.chosen.validation
-        at, says = validation.estimate(self.site), CHOSEN_SAYS[self.choose_on]
-        yield measured("validation", "validation", "result", at, len(validation), says)
-        for result, title in (("log_odds", "log-odds"), ("kl", "KL to label")):
+        at = validation.estimate(self.site)
+        name = "validation" + (" of a site chosen on test" if self.choose_on == "test" else "")
+        yield TEXTS.measure(name, at, n=len(validation))
+        for result in ("log_odds", "kl"):
             column = self.chosen.test.column(self.site)
             values = getattr(self.chosen.test, result)[RESULT][:, column]
             undefined = int(np.isnan(values).sum())
             estimate = self.chosen.test.estimate(self.site, result=result)
-            better = "up" if result == "log_odds" else "down"
-            measure = measured(result, title, "result", estimate, n, GRADED_SAYS[result])
-            yield measure.model_copy(
-                update={"unit": "nats", "better": better, "n_undefined": undefined}
-            )
+            yield TEXTS.measure(result, estimate, n=n, n_undefined=undefined)
 
     # --- how it shows itself ----------------------------------------------------------------------
 

@@ -21,7 +21,8 @@ from jaxtyping import Float
 
 from mechassay.features.finder import Fit
 from mechassay.features.training import fall_of, still_falling
-from mechassay.results.records import Measure, Record, measured
+from mechassay.results.measures import measure_texts
+from mechassay.results.records import Measure, Record
 from mechassay.stats.intervals import FEW_GROUPS, Estimate
 from mechassay.variables.interchange_accuracy import FULL, NOTHING, RANDOM
 from mechassay.variables.logit_difference import CONSTANT
@@ -37,11 +38,6 @@ IIA, MSE = "iia", "mse"
 MUST_STAY_BELOW = (NOTHING, CONSTANT)
 FALLS = "still_falling"
 """Setting of a record's method: whether its training was cut short."""
-LOSS_SAYS = "The mean training loss of the last tenth of the steps."
-FALL_SAYS = (
-    "What the straight line through the second half of the losses falls by in a quarter of the"
-    " training, as a share of the last quarter's mean, with its 90 % interval."
-)
 
 
 def verdict(n_groups: int, exceeds: bool, isolated: bool, falls: bool) -> str:
@@ -89,10 +85,9 @@ def training_measures(fit: Fit) -> Iterator[Measure]:
     fall = fall_of(*_losses(fit))
     last = fit.losses[-max(1, steps // 10) :, 0]
     loss = Estimate(float(last.mean()))
-    title = "loss of the last tenth"
-    yield measured("training_loss", title, "result", loss, len(last), LOSS_SAYS, better="down")
-    made = measured("training_fall", "fall", "result", fall, steps, FALL_SAYS, better="")
-    yield made.model_copy(update={"level": 0.9})
+    texts = measure_texts("variables")
+    yield texts.measure("training_loss", loss, n=len(last))
+    yield texts.measure("training_fall", fall, n=steps, level=0.9)
 
 
 # Of records

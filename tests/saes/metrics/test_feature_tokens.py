@@ -431,7 +431,7 @@ def test_a_feature_without_tokens_is_undefined() -> None:
     found = token_agreement(of, 5)
     assert np.isnan(found.matched).tolist() == [False, True, False]
     assert np.isnan(found.rbo[1]) and len(found.gain) == 2
-    told = agreement_quantities("input", found, "two lists")
+    told = agreement_quantities("input", found)
     assert told["input_agreement"].n == 2
     assert told["input_random_gain"].value is None
 

@@ -44,7 +44,7 @@ from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.utils.checkpoint import Order, descend, header_in, key_of
 from mechassay.utils.display import BAR, Advance, Progress
 from mechassay.utils.files import read_tensors, write_tensors
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 Loss = Literal["answers", "language-model"]
 Ablation = Literal["counterfactual", "zero", "mean", "positional-mean", "resample", "optimal"]
@@ -188,6 +188,7 @@ def _resampled(batch: Batch, rng: np.random.Generator) -> Batch:
 
 
 @dataclass(frozen=True)
+@checked_settings("Optimal ablation")
 class OptimalAblation:
     """Learned constants for ablation: those that hurt least in place of what components write.
 
@@ -236,9 +237,6 @@ class OptimalAblation:
     seed: int = 0
     name: ClassVar[str] = "optimal"
     version: ClassVar[int] = 1
-
-    def __post_init__(self) -> None:
-        check_settings(self, "Optimal ablation")
 
     def learn(
         self,

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from mechassay.models.memory import kept_run_bytes, token_budget
 from mechassay.models.model import Model
 from mechassay.models.objectives import Accuracy
 from mechassay.prompts.batch import NO_TOKEN, Batch
+from mechassay.results.measures import measure_texts
 from mechassay.results.records import Measure, Provenance, Record, Spec, Table, Values, provenance
 from mechassay.results.result import RecordContents, Result, StoredByFields
 from mechassay.stats.chance import FEW_DRAWS
@@ -55,16 +56,9 @@ class Preference(OneLine):
     def measures(self) -> list[Measure]:
         """Accuracy with its interval, and chance."""
         n = len(self.right)
-        accuracy = Measure(
-            name="accuracy",
-            of="model",
-            title="accuracy of the model",
-            better="up",
-            value=float(self.right.mean()),
-            n=n,
-            **proportion_interval(self.right, self.groups)._asdict(),
-        )
-        return [accuracy, Measure(name="chance", of="model", value=float(self.chance.mean()), n=n)]
+        interval = proportion_interval(self.right, self.groups)
+        accuracy = TEXTS.measure("accuracy", float(self.right.mean()), interval, of="model", n=n)
+        return [accuracy, TEXTS.measure("chance", float(self.chance.mean()), of="model", n=n)]
 
     def warnings(self) -> list[str]:
         """A line if the accuracy may be chance or less: there is no behaviour to explain."""
@@ -105,14 +99,7 @@ HELD = ("label", "profile", "n_edges", "seed")
 Drawn = Mapping[int, tuple[tuple[int, ...], Float[np.ndarray, "sizes n"]]]
 """Random rankings by seed: edges kept at each size, and the objective [sizes, n]."""
 
-TITLES: dict[str, tuple[str, Literal["up", "down"]]] = {
-    "cpr": ("CPR", "up"),
-    "cmd": ("CMD", "down"),
-    "cma": ("CMA", "up"),
-    "log_cpr": ("log CPR", "up"),
-    "log_cmd": ("log CMD", "down"),
-}
-"""The areas: what they are called, and which way is better."""
+TEXTS = measure_texts("faithfulness")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -460,7 +447,7 @@ class FaithfulnessCurve(Result, kind="faithfulness", file_kind="faithfulness cur
         n_undefined["cma"] = int(np.isnan(magnitude.agreement).sum())
         for name, area in areas.items():
             if area is not None:
-                yield area_measure(
+                yield TEXTS.measure(
                     name, area.value, area.interval, n=n, n_undefined=n_undefined[name]
                 )
 
@@ -468,24 +455,18 @@ class FaithfulnessCurve(Result, kind="faithfulness", file_kind="faithfulness cur
         """What control circuits reach, and how far the curve is from random ones."""
         n = len(self.ids)
         empty, full = float(self.controls.empty.mean()), float(self.controls.full.mean())
-        yield Measure(name="objective", of="control:empty", value=empty, n=n)
-        yield Measure(name="objective", of="control:full", value=full, n=n)
-        yield Measure(
-            name="denominator",
-            of="control:full",
-            title="full less empty circuit",
-            value=full - empty,
-            n=n,
-            **self.rule.denominator._asdict(),
-        )
+        yield TEXTS.measure("objective", empty, of="control:empty", n=n)
+        yield TEXTS.measure("objective", full, of="control:full", n=n)
+        ends = self.rule.denominator
+        yield TEXTS.measure("denominator", full - empty, ends, of="control:full", n=n)
         magnitude = self.sweeps["magnitude"]
         own = {"cpr": self.sweeps["value"].cpr, "cmd": magnitude.cmd, "cma": magnitude.cma}
         for kind, sweeps in self.drawn.items():
             for name, estimate in own.items():
                 mean = mean_estimate([getattr(sweep, name) for sweep in sweeps.values()])
                 less = estimate - mean
-                yield area_measure(name, mean.value, mean.interval, of=f"control:{kind}", n=n)
-                yield area_measure(name, less.value, less.interval, of=f"difference:{kind}", n=n)
+                yield TEXTS.measure(name, mean.value, mean.interval, of=f"control:{kind}", n=n)
+                yield TEXTS.measure(name, less.value, less.interval, of=f"difference:{kind}", n=n)
 
     def _random_areas(self) -> Iterator[dict[str, Any]]:
         for kind, drawn in self.random_areas.items():
@@ -518,31 +499,6 @@ class FaithfulnessCurve(Result, kind="faithfulness", file_kind="faithfulness cur
             for of, (value, ends, n) in rows.items()
         )
         yield Table.of(SMALLEST, ("of",), lines)
-
-
-def area_measure(
-    name: str,
-    value: float,
-    interval: Interval | None = None,
-    *,
-    of: str = "result",
-    n: int = 0,
-    n_undefined: int = 0,
-    meaning: str = "",
-) -> Measure:
-    """An area as a measure: with its title, its direction and its interval, if it has one."""
-    title, better = TITLES[name]
-    return Measure(
-        name=name,
-        of=of,
-        title=title,
-        better=better,
-        value=value,
-        n=n,
-        n_undefined=n_undefined,
-        meaning=meaning,
-        **(interval or Interval(np.nan, np.nan))._asdict(),
-    )
 
 
 def recomputed(record: Record) -> list[Measure | Table]:

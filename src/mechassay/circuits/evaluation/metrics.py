@@ -30,7 +30,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm, rankdata
 
 from mechassay.circuits.circuit import Circuit
-from mechassay.circuits.evaluation.curve import area_measure
+from mechassay.circuits.evaluation.curve import TEXTS
 from mechassay.circuits.evaluation.faithfulness import (
     Minimality,
     completeness,
@@ -247,77 +247,7 @@ def _area_over_sizes(scores: EdgeScores, truth: Circuit) -> float:
 T = TypeVar("T")
 UNDEFINED = Interval(math.nan, math.nan)
 
-_RECOVERY = {
-    "auroc": Measure(
-        name="auroc",
-        value=math.nan,
-        better="up",
-        title="AUROC",
-        meaning="How well scores tell the edges of a circuit that is known from all others, edges"
-        " by magnitude: the probability that one of the first lies above one of the second. Random"
-        " rankings have 0.5, and the interval beside it is what 95 % of them are between; other"
-        " intervals are over edges. Methods that score nodes give all edges out of a node its"
-        " score. Edges of information flow routes rank in the order in which their circuit grows.",
-    ),
-    "auprc": Measure(
-        name="auprc",
-        value=math.nan,
-        better="up",
-        title="AUPRC",
-        meaning="Average precision: the area under precision over recall of those edges.",
-    ),
-    "r_precision": Measure(
-        name="r_precision",
-        value=math.nan,
-        better="up",
-        title="R-precision",
-        meaning="The share of the known circuit's edges among as many edges of the highest scores.",
-    ),
-}
-_RANDOM = " Of random circuits it is the mean of five, and its brackets are what another may reach."
-_SIZED = (
-    " The circuit has the best edges by magnitude, as many as the heading says or as the known"
-    " circuit has, pruned."
-)
-_CIRCUIT = Measure(
-    name="circuit",
-    value=math.nan,
-    better="up",
-    title="f of one circuit",
-    meaning="Faithfulness of the circuit at one size." + _SIZED + _RANDOM,
-)
-_AGREEMENT = Measure(
-    name="agreement",
-    value=math.nan,
-    better="up",
-    title="A of one circuit",
-    meaning="Agreement of the circuit at one size: the share of ablation's effects that it keeps,"
-    " pair by pair. Overshoot earns nothing." + _SIZED + _RANDOM,
-)
-_COMPLEMENT = Measure(
-    name="complement",
-    value=math.nan,
-    better="down",
-    title="f without it",
-    meaning="Completeness: faithfulness of all edges that are not in the circuit. 0 if the circuit"
-    " has everything that the behaviour needs." + _SIZED + _RANDOM,
-)
-_UNNEEDED = Measure(
-    name="unneeded",
-    value=math.nan,
-    better="down",
-    title="unneeded edges",
-    meaning="Minimality: the share of the circuit's edges without which f does not drop, as far as"
-    " the interval of the drop tells; edges that carry nothing are among them. The interval is for"
-    " the edges that were not tried; where all were, it has no width." + _SIZED,
-)
-_DEAD = Measure(
-    name="dead",
-    value=math.nan,
-    better="down",
-    title="edges that carry nothing",
-    meaning="Edges of the circuit that are on no path from input to logits.",
-)
+RECOVERY = ("auroc", "auprc", "r_precision")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -469,7 +399,7 @@ class RecoveryMetric:
             GraphMismatch: the scores belong to another graph than the truth.
         """
         if scored.truth is None:
-            return _undefined(*_RECOVERY.values())
+            return Measured(tuple(TEXTS.measure(name, math.nan) for name in RECOVERY))
         recovery = recovery_of(by_edge(scored.scores), scored.truth, by="magnitude")
         n_true, n_false = recovery.n_true, recovery.n_false
         share = n_true / (n_true + n_false)
@@ -480,7 +410,7 @@ class RecoveryMetric:
         }
         return Measured(
             tuple(
-                filled(_RECOVERY[name], value, interval, n=n_true, of=of)
+                TEXTS.measure(name, value, interval, n=n_true, of=of)
                 for name, (result, within, chance, chance_within) in values.items()
                 for of, value, interval in (
                     ("result", result, within),
@@ -535,11 +465,6 @@ def auprc_by_chance(n_true: int, n_false: int) -> float:
 
 # Agreement at all sizes
 
-_CMA = (
-    "The area under circuit-model agreement over circuit size, edges by magnitude: 1 only if the"
-    " circuits of all sizes are like the model in every pair. Overshoot earns nothing."
-)
-
 
 @dataclass(frozen=True)
 class AgreementMetric:
@@ -563,19 +488,23 @@ class AgreementMetric:
             ).cma
 
         graph, n, own = scored.model.graph, len(scored.batch), cma(scored.scores)
-        measures = [area_measure("cma", own.value, own.interval, n=n, meaning=_CMA)]
+        measures = [TEXTS.measure("cma of magnitudes alone", own.value, own.interval, n=n)]
         for kind in (Random, RandomPaths):
             drawn = [cma(kind(seed=seed).draw(graph)) for seed in range(FEW_DRAWS)]
             mean = mean_estimate(drawn)
             for of, estimate in (("control", mean), ("difference", own - mean)):
                 about = f"{of}:{kind.name}"
                 measures.append(
-                    area_measure("cma", estimate.value, estimate.interval, of=about, n=n)
+                    TEXTS.measure("cma", estimate.value, estimate.interval, of=about, n=n)
                 )
         return Measured(tuple(measures))
 
 
 # The circuit at one size
+
+
+SHARES = ("circuit", "complement", "agreement")
+"""What is left of the effect in the circuit, and without it; and agreement with the model."""
 
 
 @dataclass(frozen=True)
@@ -587,7 +516,7 @@ class OneSizeMetric(ABC):
     """
 
     size: int | float | None = None
-    undefined: ClassVar[tuple[Measure, ...]]
+    undefined: ClassVar[tuple[str, ...]]
 
     @property
     def needs_truth(self) -> bool:
@@ -618,7 +547,7 @@ class CompletenessMetric(OneSizeMetric):
 
     name: ClassVar[str] = "completeness"
     version: ClassVar[int] = 1
-    undefined: ClassVar[tuple[Measure, ...]] = (_CIRCUIT, _COMPLEMENT, _AGREEMENT)
+    undefined: ClassVar[tuple[str, ...]] = SHARES
 
     def of_circuits(self, scored: Scored, circuits: Sequence[Circuit], of: str) -> Measured:
         """f of the circuit and of its complement, and its agreement; of random ones the means.
@@ -631,19 +560,18 @@ class CompletenessMetric(OneSizeMetric):
                 np.array([getattr(part, name) for part in parts]),
                 [getattr(part, f"{name}_interval") for part in parts],
             )
-            for name in ("circuit", "complement", "agreement")
+            for name in SHARES
         )
         n, at = len(scored.batch), _at(self.size)
-        named = (_CIRCUIT, _COMPLEMENT, _AGREEMENT)
         rows = parts[0].per_example[2:].tolist() if of == "result" else []
         return Measured(
             tuple(
                 filled(
-                    measure, float(values.mean()), _of_another(values, intervals), n=n, of=of, at=at
+                    name, float(values.mean()), _of_another(values, intervals), n=n, of=of, at=at
                 )
-                for measure, (values, intervals) in zip(named, shares, strict=True)
+                for name, (values, intervals) in zip(SHARES, shares, strict=True)
             ),
-            columns={values.name + at: row for values, row in zip(named, rows, strict=False)},
+            columns={name + at: row for name, row in zip(SHARES, rows, strict=False)},
         )
 
 
@@ -656,10 +584,10 @@ def recomputed_sizes(record: Record) -> list[Measure]:
     if values is None:
         return again
     for name in values.columns:
-        if not name.startswith(_CIRCUIT.name):
+        if not name.startswith("circuit"):
             continue
-        at = name.removeprefix(_CIRCUIT.name)
-        columns = ("clean", "empty", name, _COMPLEMENT.name + at)
+        at = name.removeprefix("circuit")
+        columns = ("clean", "empty", name, f"complement{at}")
         part = completeness_of(
             np.array([values.columns[column] for column in columns], dtype=float),
             values.groups,
@@ -667,12 +595,14 @@ def recomputed_sizes(record: Record) -> list[Measure]:
             seed=record.provenance.seed,
         )
         again += [
-            filled(measure, value, ends, n=len(values.ids), at=at)
-            for measure, value, ends in (
-                (_CIRCUIT, part.circuit, part.circuit_interval),
-                (_COMPLEMENT, part.complement, part.complement_interval),
-                (_AGREEMENT, part.agreement, part.agreement_interval),
+            filled(
+                share,
+                getattr(part, share),
+                getattr(part, f"{share}_interval"),
+                n=len(values.ids),
+                at=at,
             )
+            for share in SHARES
         ]
     return again
 
@@ -690,7 +620,7 @@ class MinimalityMetric(OneSizeMetric):
 
     name: ClassVar[str] = "minimality"
     version: ClassVar[int] = 2
-    undefined: ClassVar[tuple[Measure, ...]] = (_UNNEEDED,)
+    undefined: ClassVar[tuple[str, ...]] = ("unneeded",)
 
     def of_circuits(self, scored: Scored, circuits: Sequence[Circuit], of: str) -> Measured:
         """The share of edges whose drop's interval is not above 0, and a table of the drops.
@@ -702,10 +632,10 @@ class MinimalityMetric(OneSizeMetric):
         circuit, at = circuits[0], _at(self.size)
         n_dead = scored.n_dead(self.size) if of == "result" else 0
         n = len(circuit) + n_dead
-        dead = filled(_DEAD, float(n_dead), n=n, of=of, at=at)
+        dead = filled("dead", float(n_dead), n=n, of=of, at=at)
         if not len(circuit):
             lacking = "The circuit has no live edges: minimality is undefined."
-            undefined = filled(_UNNEEDED, math.nan, of=of, at=at)
+            undefined = filled("unneeded", math.nan, of=of, at=at)
             return Measured((undefined, dead), warnings=(lacking,))
         minimal = scored.run(partial(minimality, most=self.most), circuit)
         defined, n_tried = not math.isnan(minimal.drops[0]), len(minimal.parts)
@@ -716,7 +646,7 @@ class MinimalityMetric(OneSizeMetric):
         share, low, high = (
             (n_dead + len(circuit) * x) / n if defined else math.nan for x in (part, *ends[:2])
         )
-        unneeded = filled(_UNNEEDED, share, Interval(low, high), n=n, of=of, at=at)
+        unneeded = filled("unneeded", share, Interval(low, high), n=n, of=of, at=at)
         tables = (_drops(f"minimality{at}", minimal),) if of == "result" else ()
         return Measured((unneeded, dead), tables)
 
@@ -744,12 +674,12 @@ def _at(size: int | float | None) -> str:
     return "" if size is None else f"@{size}"
 
 
-def _undefined(*measures: Measure) -> Measured:
-    return Measured(tuple(filled(measure, math.nan) for measure in measures))
+def _undefined(*names: str) -> Measured:
+    return Measured(tuple(filled(name, math.nan) for name in names))
 
 
 def filled(
-    measure: Measure,
+    name: str,
     value: float,
     interval: Interval = UNDEFINED,
     *,
@@ -757,17 +687,6 @@ def filled(
     of: str = "result",
     at: str = "",
 ) -> Measure:
-    """A measure with a value; `at` is a size, behind its name and title."""
-    low, high, level = interval
-    return measure.model_copy(
-        update={
-            "name": measure.name + at,
-            "title": measure.title + at.replace("@", " at "),
-            "value": value,
-            "low": low,
-            "high": high,
-            "level": level,
-            "n": n,
-            "of": of,
-        }
-    )
+    """Return a measure of the circuit at one size; `at` is the size, behind its name and title."""
+    named, where = f"{name}{{at}}", at.replace("@", " at ")
+    return TEXTS.measure(named, value, interval, of=of, n=n, at=at, where=where)

@@ -60,7 +60,7 @@ from mechassay.models.objectives import Objective, ObjectiveLike, load_objective
 from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.utils.checkpoint import checkpointed, key_of
 from mechassay.utils.display import BAR, Progress
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 HELD_SHARE = 0.25
 """Share of the free memory that may hold runs of the circuit so far."""
@@ -72,6 +72,7 @@ leads nowhere costs nothing, one that most of the model follows more."""
 
 
 @dataclass(frozen=True)
+@checked_settings
 class ACDC:
     """Remove edges in reverse topological order while the metric stays.
 
@@ -92,7 +93,6 @@ class ACDC:
     version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        check_settings(self, self.name)
         for threshold in self.thresholds:
             # What is typed on the command line may be anything.
             is_number = isinstance(threshold, int | float)  # pyright: ignore[reportUnnecessaryIsInstance]

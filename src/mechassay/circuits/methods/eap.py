@@ -64,7 +64,7 @@ from mechassay.models.objectives import Objective, ObjectiveLike, load_objective
 from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.utils.checkpoint import key_of
 from mechassay.utils.display import BAR, Progress
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ScoresT = TypeVar("ScoresT", bound=Scores)
 AUTO = "auto"
@@ -87,6 +87,7 @@ def quadrature(points: str, steps: int) -> Quadrature:
     return tuple((k + shift) / steps for k in range(steps)), (1 / steps,) * steps
 
 
+@checked_settings
 class GradientMethod(ABC, Generic[ScoresT]):
     """A frozen dataclass with a field `backward`: "plain", or rules by name (`models.gradients`).
 
@@ -105,7 +106,6 @@ class GradientMethod(ABC, Generic[ScoresT]):
     backward: str
 
     def __post_init__(self) -> None:
-        check_settings(self, self.name)
         one_of("backward rules", self.backward, (*BACKWARD, AUTO))
 
     def candidates(self) -> tuple[Self, ...]:

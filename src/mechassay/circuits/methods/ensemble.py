@@ -31,10 +31,11 @@ from mechassay.models.model import Model
 from mechassay.models.objectives import ObjectiveLike, load_objective
 from mechassay.prompts.batch import PairsLike
 from mechassay.utils.display import BAR, Progress
-from mechassay.utils.settings import check_settings
+from mechassay.utils.settings import checked_settings
 
 
 @dataclass(frozen=True)
+@checked_settings
 class Ensemble:
     """Several methods' scores of each edge as one; see the module.
 
@@ -49,7 +50,6 @@ class Ensemble:
     version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        check_settings(self, self.name)
         if len(set(self.members.split("+"))) < 2:
             raise BadUsage(
                 "ensemble: members names two or more methods with + between, such as"

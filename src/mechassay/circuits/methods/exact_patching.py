@@ -39,7 +39,7 @@ from mechassay.models.objectives import Objective, ObjectiveLike, load_objective
 from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.utils.checkpoint import key_of
 from mechassay.utils.display import BAR, Progress
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ScoresT = TypeVar("ScoresT", bound=Scores)
 
@@ -381,6 +381,7 @@ class ExactPatching(_EdgePatching):
 
 
 @dataclass(frozen=True)
+@checked_settings
 class ExactTop(_EdgePatching):
     """Exact effects of the edges that an estimate ranks highest, and the estimate of all others.
 
@@ -412,7 +413,6 @@ class ExactTop(_EdgePatching):
     mean_of_pairs: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_settings(self, self.name)
         self.inner()
 
     def score(
@@ -513,6 +513,7 @@ Paths = Literal["all", "direct"]
 
 
 @dataclass(frozen=True)
+@checked_settings
 class ExactNodePatching(PatchingMethod[NodeScores]):
     """Exact effect of ablating each node alone, along all paths or its edge to the logits.
 
@@ -534,9 +535,6 @@ class ExactNodePatching(PatchingMethod[NodeScores]):
 
     paths: Paths = "all"
     name: ClassVar[str] = "exact-nodes"
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.name)
 
     def blocks(self, model: Model, batch: Batch, stack_tokens: int) -> Iterator[PatchBatch]:
         """Runs of nodes whose changes enter the stream at the same place."""

@@ -53,7 +53,7 @@ from mechassay.models.objectives import Kl, Objective, ObjectiveLike, Values, lo
 from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.utils.checkpoint import Order, descend, key_of
 from mechassay.utils.display import BAR, Progress
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 Loss = Literal["kl", "objective"]
 LossT = TypeVar("LossT", bound=str)
@@ -450,6 +450,7 @@ INITIAL_LOG_ALPHA, INITIAL_SPREAD = 10.0, 0.01
 
 
 @dataclass(frozen=True)
+@checked_settings
 class EdgePruning(MaskMethod[Loss]):
     """Edge pruning: hard concrete masks trained to a target sparsity by Lagrange multipliers.
 
@@ -487,9 +488,6 @@ class EdgePruning(MaskMethod[Loss]):
     loss: Loss = "kl"
     seed: int = 0
     name: ClassVar[str] = "edge-pruning"
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.name)
 
     def start(
         self, model: Model, batch: Batch, objective: Objective
@@ -536,6 +534,7 @@ INITIAL_MASK = 0.9
 
 
 @dataclass(frozen=True)
+@checked_settings
 class SubnetworkProbing(MaskMethod[Loss]):
     """Subnetwork probing on edges: hard concrete masks and a price for every edge kept.
 
@@ -561,9 +560,6 @@ class SubnetworkProbing(MaskMethod[Loss]):
     loss: Loss = "kl"
     seed: int = 0
     name: ClassVar[str] = "subnetwork-probing"
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.name)
 
     def start(
         self, model: Model, batch: Batch, objective: Objective
@@ -596,6 +592,7 @@ EDGE = 1e-3
 
 
 @dataclass(frozen=True)
+@checked_settings
 class UniformGradientSampling(MaskMethod[Loss]):
     """Uniform gradient sampling: a probability for every edge, learned from masks between 0 and 1.
 
@@ -646,9 +643,6 @@ class UniformGradientSampling(MaskMethod[Loss]):
     version: ClassVar[int] = 2
     per_example: ClassVar[bool] = True
     clip: ClassVar[float | None] = CLIP
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.name)
 
     def candidates(self) -> tuple[UniformGradientSampling, ...]:
         """What validation pairs decide between; none without `search`."""

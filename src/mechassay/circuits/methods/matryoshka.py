@@ -43,7 +43,7 @@ from mechassay.models.model import Model
 from mechassay.models.objectives import Objective, Values
 from mechassay.prompts.batch import Batch
 from mechassay.utils.display import SILENT
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 Loss = Literal["overshoot", "match", "squared", "agreement", "kl", "both"]
 BISECTIONS = 60
@@ -53,6 +53,7 @@ WARM_RANGE = 6.0
 
 
 @dataclass(frozen=True)
+@checked_settings
 class Matryoshka(MaskMethod[Loss]):
     """Matryoshka attribution of edges, or of nodes at `level` "node"; see the module.
 
@@ -82,7 +83,6 @@ class Matryoshka(MaskMethod[Loss]):
     name: ClassVar[str] = "matryoshka"
 
     def __post_init__(self) -> None:
-        check_settings(self, self.name)
         if self.loss == "both" and self.samples % 2:
             raise BadUsage(
                 f"matryoshka: loss=both needs an even number of samples, half of the circuit and"

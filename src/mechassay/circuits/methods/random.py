@@ -27,7 +27,7 @@ from mechassay.models.model import Model
 from mechassay.models.objectives import ObjectiveLike, load_objective
 from mechassay.prompts.batch import PairsLike
 from mechassay.utils.display import BAR, Progress
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 
 class DrawnMethod(ABC):
@@ -75,6 +75,7 @@ class Random(DrawnMethod):
 
 
 @dataclass(frozen=True)
+@checked_settings
 class RandomPaths(DrawnMethod):
     """Edges in the order in which a circuit of random paths grows.
 
@@ -95,9 +96,6 @@ class RandomPaths(DrawnMethod):
 
     seed: Annotated[int, Within(0)] = 0
     name: ClassVar[str] = "random-paths"
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.name)
 
     def draw(self, graph: Graph) -> EdgeScores:
         """Scores of a graph: 1 for the first edge, falling to 1 / edges for the last."""

@@ -69,7 +69,7 @@ from mechassay.stats.intervals import (
     weighted_means,
 )
 from mechassay.tasks.task import word_lists
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "EX2"
 REPAIRED = (Condition("min_p_adjusted", ">", 0.05), Condition("max_delta_r2", "<", 0.07))
@@ -488,6 +488,7 @@ def prompts(
 
 
 @dataclass(frozen=True)
+@checked_settings
 class DifferentialItems(Gauge):
     """Does a circuit do as well with names of all kinds, at equal ability of the model?
 
@@ -498,9 +499,6 @@ class DifferentialItems(Gauge):
     n_per_group: Annotated[int, Within(2)] = 40
 
     metric: ClassVar[PageMetric] = page_metric(ID)
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """Return both variants on prompts with names of each kind.

@@ -68,7 +68,7 @@ from mechassay.stats.intervals import (
     percentile_interval,
     resolved_difference,
 )
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "EX24"
 REPAIRED = (Condition("cv", "<", 0.05), Condition("difference_low", ">", 0.0))
@@ -234,6 +234,7 @@ class Reconstruct:
 
 
 @dataclass(frozen=True)
+@checked_settings
 class Audit(Gauge):
     """Is a metric steady over reseeds, and does it tell a good configuration from a bad one?
 
@@ -250,9 +251,6 @@ class Audit(Gauge):
     score: ClassVar[Mapping[VariantName, str]] = MappingProxyType(
         {"page": "discriminability_d", "repaired": "difference_low"}
     )
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         pairs: list[ConfigurationPair] = []

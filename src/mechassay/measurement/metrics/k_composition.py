@@ -60,7 +60,7 @@ from mechassay.models.decoder import Attention, Decoder, Norm, Projection, at_le
 from mechassay.models.graph import SLOTS, Graph
 from mechassay.results.records import Table
 from mechassay.utils.display import SILENT, Progress
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "B10"
 ALPHA = 0.05
@@ -265,6 +265,7 @@ Own = Float[Tensor, "own d_head d_model"]
 
 
 @dataclass(frozen=True)
+@checked_settings
 class KComposition(Gauge):
     """Do the heads of a circuit fit each other, more than other heads of their layers?
 
@@ -276,9 +277,6 @@ class KComposition(Gauge):
 
     metric: ClassVar[PageMetric] = page_metric(ID)
     default_n: ClassVar[int] = 20
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         decoder, circuit = inputs.model.decoder, inputs.circuit

@@ -55,7 +55,7 @@ from mechassay.stats.intervals import (
     percentile_interval,
     resolved_difference,
 )
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "EX25"
 DIFFERS = 0.08
@@ -246,6 +246,7 @@ def _drawn(rng: np.random.Generator, size: int, n: int, runs: int, noise: float)
 
 
 @dataclass(frozen=True)
+@checked_settings
 class Reproducibility(Gauge):
     """Is a number the same when it is computed again: noise of measuring apart from sampling.
 
@@ -268,7 +269,6 @@ class Reproducibility(Gauge):
 
     def __post_init__(self) -> None:
         one_of("base metric", self.metric, BASE_NAMES)
-        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         batch, n = inputs.batch, len(inputs.batch)

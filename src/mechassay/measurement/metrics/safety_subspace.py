@@ -83,7 +83,7 @@ from mechassay.stats.intervals import (
     percentile_interval,
     student_interval,
 )
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "M14"
 REPAIRED = (
@@ -393,6 +393,7 @@ def null(
 
 
 @dataclass(frozen=True)
+@checked_settings
 class SafetySubspace(Gauge):
     """Do the directions that tell harmful from harmless requests span a compact, stable space?
 
@@ -413,9 +414,6 @@ class SafetySubspace(Gauge):
 
     metric: ClassVar[PageMetric] = page_metric(ID)
     default_n: ClassVar[int] = 60
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """Return both variants on the values of the contrasts' texts.

@@ -56,7 +56,7 @@ from mechassay.measurement.metrics.circuit_runs import head_writers, heads_of, n
 from mechassay.measurement.metrics.method_agreement import rank_correlation
 from mechassay.results.records import Table
 from mechassay.stats.intervals import Interval, resolved_difference, student_interval
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "EX11"
 PAGE_SCALES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0)
@@ -305,6 +305,7 @@ HeadName = tuple[int, int]
 
 
 @dataclass(frozen=True)
+@checked_settings
 class WeberFechner(Gauge):
     """How much must a head change before the output does, and does that follow Weber's law?
 
@@ -318,9 +319,6 @@ class WeberFechner(Gauge):
 
     metric: ClassVar[PageMetric] = page_metric(ID)
     version: ClassVar[int] = 2
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
         graph, rng = inputs.model.graph, np.random.default_rng(inputs.seed)

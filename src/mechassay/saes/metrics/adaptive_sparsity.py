@@ -28,7 +28,16 @@ import torch
 from jaxtyping import Float
 from scipy.stats import rankdata
 
-from mechassay.measurement.catalogue import Condition, Flag, Quantity, quantity, thresholds
+from mechassay.measurement.catalogue import (
+    Condition,
+    Flag,
+    PageMetric,
+    Quantity,
+    flag,
+    page_metric,
+    quantity,
+    thresholds,
+)
 from mechassay.measurement.measurement import (
     N_SIMULATIONS,
     Drawn,
@@ -37,7 +46,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Inputs
+from mechassay.measurement.metric import Gauge, Inputs
 from mechassay.saes.feature_matching import needed_by
 from mechassay.saes.metrics.feature_tokens import given_dictionary
 from mechassay.stats.intervals import (
@@ -47,7 +56,7 @@ from mechassay.stats.intervals import (
     proportion_interval,
     resolved_difference,
 )
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "M12"
 THRESHOLD = 2.0
@@ -128,43 +137,21 @@ def adaptive_sparsity(
     both = (over | under).astype(float)
     slope, ends, n_slope = adaptivity(k, need, groups, np.random.default_rng(seed))
     varies = bool(n > 2 and np.ptp(k) > 0 and np.ptp(need) > 0)
-    same = "every value has as many features, or needs as many"
-    still = "every value needs as many features"
     repaired = {
         "k_mismatch_rate": quantity(
             float(both.mean()) if n else None,
             interval=proportion_interval(both, groups) if n else None,
             n=n,
-            reason="there are no values",
-            meaning=f"Values with more than {threshold:g} times the features they need, or less"
-            f" than one in {threshold:g}.",
-            better="down",
         ),
-        "over_activation_rate": _share(over, "Values with too many features."),
-        "under_activation_rate": _share(under, "Values with too few."),
-        "adaptivity": quantity(
-            slope,
-            interval=ends,
-            n=n_slope,
-            reason=still,
-            meaning="Slope of log k over log need: 0 at a fixed k, 1 if k is proportional to need.",
-            better="up",
-        ),
-        "adaptivity_low": quantity(ends.low, n=n_slope, reason=f"{still}, or of one document"),
+        "over_activation_rate": _mean(over),
+        "under_activation_rate": _mean(under),
+        "adaptivity": quantity(slope, interval=ends, n=n_slope),
+        "adaptivity_low": quantity(ends.low, n=n_slope),
         "need_k_correlation": quantity(
-            float(np.corrcoef(rankdata(need), rankdata(k))[0, 1]) if varies else None,
-            n=n,
-            reason=same,
-            meaning="Spearman's correlation of the features needed and active.",
-            better="up",
+            float(np.corrcoef(rankdata(need), rankdata(k))[0, 1]) if varies else None, n=n
         ),
-        "mean_k": quantity(float(k.mean()) if n else None, n=n, reason="there are no values"),
-        "mean_need": quantity(
-            float(need.mean()) if n else None,
-            n=n,
-            reason="there are no values",
-            meaning="Features that matching pursuit takes, on average.",
-        ),
+        "mean_k": _mean(k),
+        "mean_need": _mean(need),
     }
     return Measurement.of(
         ID,
@@ -173,6 +160,7 @@ def adaptive_sparsity(
         REPAIRED,
         flags=notes,
         null=null(min(max(n, 10), SIMULATED)),
+        words={"threshold": threshold},
     )
 
 
@@ -180,30 +168,15 @@ def _flags(
     k: Counts, norms: Counts, need: Counts, threshold: float, most: int | None
 ) -> Iterable[Flag]:
     if len(k) and np.ptp(k) == 0:
-        yield Flag(
-            "fixed_k",
-            f"Every value has {k[0]:g} active features: the published fit is exact, and its"
-            " mismatch rate is 0 by construction.",
-        )
+        yield flag("fixed_k", k=k[0])
     if threshold >= 1:
-        yield Flag(
-            "under_unreachable",
-            f"At a threshold of {threshold:g} the published definition can flag no value for too"
-            " few features.",
-        )
+        yield flag("under_unreachable", threshold=threshold)
     if len(k) and (below := int((expected_k(k, norms) <= 0).sum())):
-        yield Flag(
-            "nothing_expected",
-            f"The published line expects 0 features or fewer of {below:,} values, and flags none.",
-        )
+        yield flag("nothing_expected", below=below)
     if none := int((k == 0).sum()):
-        yield Flag("none_active", f"{none:,} of {len(k):,} values have no active feature.")
+        yield flag("none_active", none=none, n=len(k))
     if most is not None and (beyond := int((need > most).sum())):
-        yield Flag(
-            "need_not_reached",
-            f"{beyond:,} of {len(k):,} values need more than {most} features, and stand as"
-            f" {most + 1}.",
-        )
+        yield flag("need_not_reached", beyond=beyond, n=len(k), most=most, stands_as=most + 1)
 
 
 def _page(k: Counts, norms: Counts, threshold: float) -> dict[str, Quantity]:
@@ -213,25 +186,17 @@ def _page(k: Counts, norms: Counts, threshold: float) -> dict[str, Quantity]:
     flagged = (np.abs(deviation) > threshold) & (expected > 0)
     varies = bool(len(k) > 1 and np.ptp(k) > 0 and np.ptp(norms) > 0)
     return {
-        "k_mismatch_rate": _share(flagged, "", better="down"),
+        "k_mismatch_rate": _mean(flagged),
         "complexity_k_correlation": quantity(
-            float(np.corrcoef(norms, k)[0, 1]) if varies else None,
-            n=len(k),
-            reason="every value has as many active features, or the same norm",
+            float(np.corrcoef(norms, k)[0, 1]) if varies else None, n=len(k)
         ),
-        "over_activation_rate": _share(flagged & (deviation > 0), ""),
-        "under_activation_rate": _share(flagged & (deviation < 0), ""),
+        "over_activation_rate": _mean(flagged & (deviation > 0)),
+        "under_activation_rate": _mean(flagged & (deviation < 0)),
     }
 
 
-def _share(values: np.ndarray, meaning: str, better: str = "") -> Quantity:
-    return quantity(
-        float(values.mean()) if len(values) else None,
-        n=len(values),
-        reason="there are no values",
-        meaning=meaning,
-        better="down" if better == "down" else "",
-    )
+def _mean(values: np.ndarray) -> Quantity:
+    return quantity(float(values.mean()) if len(values) else None, n=len(values))
 
 
 # How often the thresholds err
@@ -289,7 +254,8 @@ TIMES = 4
 
 
 @dataclass(frozen=True)
-class AdaptiveSparsity:
+@checked_settings
+class AdaptiveSparsity(Gauge):
     """Has a value as many active features as it needs?
 
     Attributes:
@@ -301,15 +267,10 @@ class AdaptiveSparsity:
     mismatch_threshold: Annotated[float, Within(above=1)] = THRESHOLD
     n_values: Annotated[int, Within(3)] = 1000
 
-    id: ClassVar[str] = ID
-    version: ClassVar[int] = 1
-    needs: ClassVar[tuple[str, ...]] = ("model", "sae", "texts")
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
+    metric: ClassVar[PageMetric] = page_metric(ID)
+    default_n: ClassVar[int] = SIMULATED
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         sae, store = given_dictionary(inputs)
         total = store.n_rows("test")
         some = torch.linspace(0, total - 1, min(total, self.n_values)).round().long()
@@ -317,7 +278,6 @@ class AdaptiveSparsity:
         mean_k = float((sae.encode(values) != 0).sum(dim=1).float().mean())
         most = min(sae.n_features, max(8, round(TIMES * mean_k)))
         k, need = needed_by(sae, values, most)
-        flags = [Flag("position_0", "The first token of a window is among the values.")]
         return adaptive_sparsity(
             k.double().numpy(),
             values.norm(dim=1).double().numpy(),
@@ -326,11 +286,9 @@ class AdaptiveSparsity:
             threshold=self.mismatch_threshold,
             most=most,
             seed=inputs.seed,
-            flags=flags if store.settings.drop == 0 else (),
+            flags=[flag("position_0")] if store.settings.drop == 0 else (),
         )
 
-    def null(
-        self, n: int | None = None, n_simulations: int = N_SIMULATIONS // 2, seed: int = 0
-    ) -> NullTable:
-        """See `Gauge.null`; `n` is values."""
-        return null(SIMULATED if n is None else n, n_simulations, seed)
+    def rates(self, n: int, n_simulations: int, seed: int) -> NullTable:
+        """Return the rates for `n` values."""
+        return null(n, n_simulations, seed)

@@ -43,31 +43,34 @@ from mechassay.features.sae import SAE
 from mechassay.measurement.catalogue import (
     Condition,
     Flag,
+    PageMetric,
     Quantity,
     VariantName,
+    flag,
+    page_metric,
     quantity,
     thresholds,
 )
 from mechassay.measurement.measurement import (
-    N_SIMULATIONS,
     Drawn,
     Measurement,
     NullTable,
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Inputs
+from mechassay.measurement.metric import Gauge, Inputs
 from mechassay.results.records import Table
 from mechassay.saes.feature_matching import above, found_again, sparse_codes, unit_rows
 from mechassay.saes.metrics.feature_tokens import HELD_OUT_ROWS, coded, given_texts, held_out
 from mechassay.saes.synthetic import at_cosine
 from mechassay.stats.intervals import Interval, clopper_pearson
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "M09"
 REPAIRED = (Condition("found_again_above_chance_low", ">", 0.5),)
 STABLE = 0.8
 SIMULATIONS = 60
+EFFECT_SHARE = 0.9
 Core = frozenset[int]
 """Features, by a number that stays theirs over cycles."""
 
@@ -138,6 +141,7 @@ def core_stability(
     *,
     codes: Float[Tensor, "values n"] | None = None,
     other_codes: Sequence[Float[Tensor, "values n"]] = (),
+    effect_share: float = EFFECT_SHARE,
     seed: int = 0,
 ) -> Measurement:
     """M09 of the cores of cycles, and of dictionaries that were trained from nothing.
@@ -148,51 +152,31 @@ def core_stability(
         others: those of the other seeds.
         codes, other_codes: of held-out values, of the first dictionary and of each other one;
             without them a counterpart need not be active in the same values.
+        effect_share: of what all features do, that a core makes up.
         seed: of random rows.
     """
     plain, _ = _overlaps(page_cores, n_features)
     own, own_above = _overlaps(cores, n_features)
     share = len(frozenset.intersection(*page_cores)) / n_features
     mean = _mean(plain)
-    few = "there are fewer than two cycles"
     page = {
         "core_fraction": quantity(share, n=n_features),
-        "mean_overlap": quantity(mean, n=len(plain), reason=few),
-        "is_stable": quantity(
-            math.nan if math.isnan(mean) else float(mean > STABLE), n=len(plain), reason=few
-        ),
+        "mean_overlap": quantity(mean, n=len(plain)),
+        "is_stable": quantity(math.nan if math.isnan(mean) else float(mean > STABLE), n=len(plain)),
     }
     drawn = torch.Generator().manual_seed(seed)
     again = found_again(rows, others, drawn, codes=codes, other_codes=other_codes)
     repaired = _found_again(*again, core, len(others))
     repaired |= {
-        "core_share": quantity(
-            len(core) / n_features,
-            n=n_features,
-            meaning="Features that make up 90 % of what all do for the reconstruction.",
-        ),
-        "kept_share": quantity(
-            len(frozenset.intersection(*cores)) / n_features,
-            n=n_features,
-            meaning="Share of features in the core of every cycle; they are carried over.",
-        ),
-        "overlap": quantity(
-            _mean(own), n=len(own), reason=few, meaning="Jaccard index of consecutive cores."
-        ),
-        "overlap_above_chance": quantity(
-            _mean(own_above),
-            n=len(own),
-            reason="the core is all of the dictionary, or there are fewer than two cycles",
-            meaning="The same, 0 for random cores of these sizes.",
-        ),
+        "core_share": quantity(len(core) / n_features, n=n_features),
+        "kept_share": quantity(len(frozenset.intersection(*cores)) / n_features, n=n_features),
+        "overlap": quantity(_mean(own), n=len(own)),
+        "overlap_above_chance": quantity(_mean(own_above), n=len(own)),
     }
+    n_core = len(page_cores[0])
     notes = [
         *_carried_over(mean),
-        Flag(
-            "bounded_fraction",
-            f"The published core is {len(page_cores[0]):,} of {n_features:,} features by"
-            f" definition, so core_fraction is at most {len(page_cores[0]) / n_features:.3g}.",
-        ),
+        flag("bounded_fraction", core=n_core, n=n_features, most=n_core / n_features),
     ]
     table = (
         {"cycle": cycle + 1, "page_core": len(a), "core": len(b), "page_overlap": x, "overlap": y}
@@ -208,16 +192,13 @@ def core_stability(
         flags=notes,
         null=null(n_others=max(1, len(others))),
         tables=[Table.of("cycles", ("cycle",), table)],
+        words={"percent": 100 * effect_share},
     )
 
 
 def _carried_over(overlap: float) -> Iterable[Flag]:
     if overlap > 0:
-        yield Flag(
-            "carried_over",
-            "Features of a core are carried over to the next cycle: a mean overlap of"
-            f" {overlap:.2f} is no independent recovery.",
-        )
+        yield flag("carried_over", overlap=overlap)
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -230,29 +211,17 @@ def _found_again(
 ) -> dict[str, Quantity]:
     names = ("found_again", "found_again_above_chance", "found_again_above_chance_low")
     if not len(core) or not n_others:
-        reason = "no feature does anything" if n_others else "there is no other seed"
+        reason = "no_core" if n_others else "no_seed"
         return {name: quantity(None, reason=reason) for name in names}
     share, by_chance = float(is_found[core].float().mean()), float(chance[core].mean())
     ends = found_interval(is_found[core], by_chance)
-    certain = "random rows are found as often"
+    exact = clopper_pearson(float(is_found[core].sum()), float(len(core)))
     return {
-        "found_again": quantity(
-            share,
-            interval=clopper_pearson(float(is_found[core].sum()), float(len(core))),
-            n=len(core),
-            better="up",
-            meaning="Share of the core with a counterpart in every dictionary of another seed.",
-        ),
-        "found_again_random": quantity(
-            by_chance, n=len(core), meaning="The same with random rows for those dictionaries."
-        ),
-        "found_again_above_chance": quantity(
-            above(share, by_chance), interval=ends, n=len(core), better="up", reason=certain
-        ),
-        "found_again_above_chance_low": quantity(ends.low, n=len(core), reason=certain),
-        "found_again_all": quantity(
-            float(is_found.float().mean()), n=len(is_found), meaning="The share of all features."
-        ),
+        "found_again": quantity(share, interval=exact, n=len(core)),
+        "found_again_random": quantity(by_chance, n=len(core)),
+        "found_again_above_chance": quantity(above(share, by_chance), interval=ends, n=len(core)),
+        "found_again_above_chance_low": quantity(ends.low, n=len(core)),
+        "found_again_all": quantity(float(is_found.float().mean()), n=len(is_found)),
     }
 
 
@@ -343,7 +312,8 @@ def kept_encoder(sae: SAE, core: Int[Tensor, "k"]) -> Mapping[str, Tensor]:
 
 
 @dataclass(frozen=True)
-class CoreStability:
+@checked_settings
+class CoreStability(Gauge):
     """Are the features that matter found again, in cycles that keep them and from nothing?
 
     Of a core the page keeps encoders, decoder rows and biases, our cycles the encoders alone.
@@ -361,20 +331,15 @@ class CoreStability:
 
     n_cycles: Annotated[int, Within(2)] = 5
     top_share: Annotated[float, Within(above=0, most=1)] = 0.1
-    effect_share: Annotated[float, Within(above=0, most=1)] = 0.9
+    effect_share: Annotated[float, Within(above=0, most=1)] = EFFECT_SHARE
     n_seeds: Annotated[int, Within(2)] = 3
     rows: int = HELD_OUT_ROWS
 
-    id: ClassVar[str] = ID
-    version: ClassVar[int] = 1
-    needs: ClassVar[tuple[str, ...]] = ("site", "texts", "trainer")
+    metric: ClassVar[PageMetric] = page_metric(ID)
+    default_n: ClassVar[int] = 64
     score: ClassVar[Mapping[VariantName, str]] = MappingProxyType({"page": "mean_overlap"})
 
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
-
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         trainer, seed = inputs.get("trainer"), inputs.seed
         check_texts(trainer, inputs)
 
@@ -403,6 +368,7 @@ class CoreStability:
             self._core(first, values),
             codes=own_values.codes,
             other_codes=[other.codes for other in others],
+            effect_share=self.effect_share,
             seed=seed,
         )
 
@@ -422,11 +388,9 @@ class CoreStability:
                 numbers, new = torch.cat((numbers[core], drawn)), new + len(drawn)
         return cores
 
-    def null(
-        self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
-    ) -> NullTable:
-        """See `Gauge.null`; `n` is features of a dictionary."""
-        return null(64 if n is None else n, self.n_seeds - 1, n_simulations, seed)
+    def rates(self, n: int, n_simulations: int, seed: int) -> NullTable:
+        """Return the rates for dictionaries of `n` features, `n_seeds` of them."""
+        return null(n, self.n_seeds - 1, n_simulations, seed)
 
 
 def check_texts(trainer: Any, inputs: Inputs) -> None:

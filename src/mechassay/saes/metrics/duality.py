@@ -34,16 +34,24 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechassay.measurement.catalogue import Condition, Flag, Quantity, quantity, thresholds
+from mechassay.measurement.catalogue import (
+    Condition,
+    Flag,
+    PageMetric,
+    Quantity,
+    flag,
+    page_metric,
+    quantity,
+    thresholds,
+)
 from mechassay.measurement.measurement import (
-    N_SIMULATIONS,
     Drawn,
     Measurement,
     NullTable,
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Inputs
+from mechassay.measurement.metric import Gauge, Inputs
 from mechassay.results.records import Table
 from mechassay.saes.feature_matching import (
     Counterparts,
@@ -56,7 +64,7 @@ from mechassay.saes.feature_matching import (
 from mechassay.saes.metrics.feature_tokens import HELD_OUT_ROWS, coded, held_out
 from mechassay.saes.synthetic import at_cosine
 from mechassay.stats.intervals import Interval
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "M07"
 REPAIRED = (Condition("shared_above_chance_low", ">", 0.5),)
@@ -123,105 +131,42 @@ def duality(
         codes=codes[:, alive],
         other_codes=other_codes[:, other_alive],
     )
-    notes = [
-        *flags,
-        Flag(
-            "numbers_of_features",
-            "The published definition compares the numbers of active features, which say nothing"
-            " of two different dictionaries.",
-        ),
-        Flag(
-            "overlap_of_what",
-            "The published text does not say whether the overlap is that of each value, as here,"
-            " or of all values together (feature_overlap_of_all).",
-        ),
-    ]
+    notes = [*flags, flag("numbers_of_features"), flag("overlap_of_what")]
     if direction <= random + NEAR:
-        notes.append(
-            Flag(
-                "direction_by_chance",
-                f"The published direction agreement is {direction:.2f}; random rows have"
-                f" {random:.2f}.",
-            )
-        )
+        notes.append(flag("direction_by_chance", direction=direction, random=random))
     dead = int((~alive).sum()), int((~other_alive).sum())
     if any(dead):
-        notes.append(
-            Flag(
-                "dead_features",
-                f"{dead[0]} and {dead[1]} features are active in none of the {len(codes):,} values;"
-                " they are left out.",
-            )
-        )
+        notes.append(flag("dead_features", dead=dead[0], other_dead=dead[1], n=len(codes)))
     page = {
-        "feature_overlap": quantity(overlap, n=len(codes), reason="no feature is active"),
-        "feature_overlap_of_all": quantity(
-            whole_overlap(active, others),
-            n=len(codes),
-            reason="no feature is active",
-            meaning="The same of all features that are active in any value, the other reading.",
-        ),
+        "feature_overlap": quantity(overlap, n=len(codes)),
+        "feature_overlap_of_all": quantity(whole_overlap(active, others), n=len(codes)),
         "direction_agreement": quantity(direction, n=len(read) + len(other_read)),
-        "architecture_agreement": quantity(
-            (overlap + direction) / 2, n=len(codes), reason="no feature is active"
-        ),
+        "architecture_agreement": quantity((overlap + direction) / 2, n=len(codes)),
     }
     repaired = _repaired(matched, active[:, alive], others[:, other_alive])
-    repaired["random_direction"] = quantity(
-        random,
-        n=len(read) + len(other_read),
-        meaning="The published direction agreement, of random rows.",
-    )
+    repaired["random_direction"] = quantity(random, n=len(read) + len(other_read))
     tables: list[Table] = []
     if matched is not None:
         encoders = (read[alive][matched.rows] * other_read[other_alive][matched.others]).sum(1)
-        repaired["encoder_cosine"] = quantity(
-            float(encoders.mean()), n=len(encoders), meaning="Mean cosine of matches' encoders."
-        )
+        repaired["encoder_cosine"] = quantity(float(encoders.mean()), n=len(encoders))
         tables.append(_shares(matched))
     return Measurement.of(ID, page, repaired, REPAIRED, flags=notes, null=null(), tables=tables)
 
 
 def _repaired(matched: Counterparts | None, active: Tensor, others: Tensor) -> dict[str, Quantity]:
-    few = "one of the dictionaries has fewer than two active features"
     if matched is None:
         names = ("shared", "shared_above_chance", "shared_above_chance_low", "matched_cosine")
-        return {name: quantity(None, reason=few) for name in names}
+        return {name: quantity(None, reason="few") for name in names}
     ends, n = matched.above_chance_interval(), matched.n + matched.n_other
-    certain = "random rows share as much"
     jaccard = matched_overlap(active[:, matched.rows], others[:, matched.others])
     return {
-        "shared": quantity(
-            matched.shared,
-            n=n,
-            better="up",
-            meaning="Share of both dictionaries' features with a counterpart in the other one.",
-        ),
-        "random_shared": quantity(matched.random_shared, n=n, meaning="The same of random rows."),
-        "shared_above_chance": quantity(
-            matched.above_chance,
-            interval=ends,
-            n=n,
-            better="up",
-            reason=certain,
-            meaning="0 as random rows, 1 if all features are shared.",
-        ),
-        "shared_above_chance_low": quantity(ends.low, n=n, reason=certain),
-        "matched_cosine": quantity(
-            float(matched.cosines.mean()),
-            n=len(matched.cosines),
-            better="up",
-            meaning="Mean cosine of decoder rows, matched one to one.",
-        ),
-        "random_cosine": quantity(
-            matched.random_cosine, n=len(jaccard), meaning="The same of random rows."
-        ),
-        "matched_overlap": quantity(
-            float(jaccard.mean()),
-            n=len(jaccard),
-            better="up",
-            meaning="Jaccard index of the values that a feature and its match are active in.",
-        ),
+        "shared": quantity(matched.shared, n=n),
+        "random_shared": quantity(matched.random_shared, n=n),
+        "shared_above_chance": quantity(matched.above_chance, interval=ends, n=n),
+        "shared_above_chance_low": quantity(ends.low, n=n),
+        "matched_cosine": quantity(float(matched.cosines.mean()), n=len(matched.cosines)),
+        "random_cosine": quantity(matched.random_cosine, n=len(jaccard)),
+        "matched_overlap": quantity(float(jaccard.mean()), n=len(jaccard)),
     }
 
 
@@ -288,7 +233,8 @@ def null(n: int = 64, n_simulations: int = SIMULATIONS, seed: int = 0) -> NullTa
 
 
 @dataclass(frozen=True)
-class Duality:
+@checked_settings
+class Duality(Gauge):
     """Do two dictionaries, as of two architectures or seeds, have the same features?
 
     Attributes:
@@ -299,33 +245,19 @@ class Duality:
     threshold: Annotated[float, Within(0)] = 0.0
     rows: Annotated[int, Within(2)] = HELD_OUT_ROWS
 
-    id: ClassVar[str] = ID
-    version: ClassVar[int] = 1
-    needs: ClassVar[tuple[str, ...]] = ("site", "sae", "other sae", "texts")
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
+    metric: ClassVar[PageMetric] = page_metric(ID)
+    default_n: ClassVar[int] = 64
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`; the first of several further dictionaries is compared."""
+        """Return both variants for the dictionary and the first further one."""
         sae, (other, *more) = inputs.dictionary, inputs.other_saes
         values = held_out(inputs, (sae, other), self.rows)
         a, b = coded(sae, values), coded(other, values)
         flags: list[Flag] = []
         if more:
-            flags.append(
-                Flag(
-                    "first_two", f"{len(more)} further dictionaries are not compared: M07 has two."
-                )
-            )
+            flags.append(flag("first_two", n=len(more)))
         if a.sae.n_features != b.sae.n_features:
-            flags.append(
-                Flag(
-                    "other_widths",
-                    f"Of {a.sae.n_features:,} and {b.sae.n_features:,} features not all can have a"
-                    " counterpart.",
-                )
-            )
+            flags.append(flag("other_widths", n=a.sae.n_features, other_n=b.sae.n_features))
         return duality(
             a.codes,
             b.codes,
@@ -338,8 +270,6 @@ class Duality:
             flags=flags,
         )
 
-    def null(
-        self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
-    ) -> NullTable:
-        """See `Gauge.null`; `n` is features of each dictionary."""
-        return null(64 if n is None else n, n_simulations, seed)
+    def rates(self, n: int, n_simulations: int, seed: int) -> NullTable:
+        """Return the rates for two dictionaries of `n` features each."""
+        return null(n, n_simulations, seed)

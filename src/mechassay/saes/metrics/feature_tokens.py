@@ -41,7 +41,6 @@ from mechassay.stats.intervals import student_interval
 Scores = Float[np.ndarray, "features tokens"]
 PERSISTENCE = 0.9
 """The p of rank-biased overlap: the first ten tokens have 86 % of the weight."""
-FEW = "fewer than two features have tokens to compare"
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,38 +133,28 @@ def _rank_biased(
 
 
 def agreement_quantities(
-    name: str, agreement: TokenAgreement, what: str, control: TokenAgreement | None = None
+    name: str, agreement: TokenAgreement, control: TokenAgreement | None = None
 ) -> dict[str, Quantity]:
-    """Quantities `name`_agreement, _gain, _gain_low, _rbo, and those of the control.
+    """Return the quantities `name`_agreement, _gain, _gain_low, _rbo and _random_gain.
 
     Args:
-        what: is compared, in words.
-        control: the same of a random dictionary.
+        control: agreement of a random dictionary; None: `name`_random_gain is undefined.
     """
     gain = agreement.gain
     ends = student_interval(gain)
     random = np.empty(0) if control is None else control.gain
-    no_control = "there is no random dictionary to compare with"
     return {
-        f"{name}_agreement": mean_quantity(
-            agreement.matched, f"Share of tokens that {what} have in common.", better="up"
-        ),
+        f"{name}_agreement": mean_quantity(agreement.matched),
         f"{name}_gain": quantity(
-            mean_of(gain) if len(gain) > 1 else None,
-            interval=ends,
-            n=len(gain),
-            reason=FEW,
-            meaning=f"The same, less what {what} of two features have in common.",
-            better="up",
+            mean_of(gain) if len(gain) > 1 else None, interval=ends, n=len(gain)
         ),
-        f"{name}_gain_low": quantity(ends.low, n=len(gain), reason=FEW),
-        f"{name}_rbo": mean_quantity(agreement.rbo, f"Rank-biased overlap of {what}.", better="up"),
+        f"{name}_gain_low": quantity(ends.low, n=len(gain)),
+        f"{name}_rbo": mean_quantity(agreement.rbo),
         f"{name}_random_gain": quantity(
             mean_of(random) if len(random) > 1 else None,
             interval=student_interval(random),
             n=len(random),
-            reason=no_control if control is None else FEW,
-            meaning="The gain of a random dictionary.",
+            reason="no_control" if control is None else "",
         ),
     }
 
@@ -176,17 +165,10 @@ def mean_of(values: Float[np.ndarray, "n"]) -> float:
     return float(known.mean()) if len(known) else float("nan")
 
 
-def mean_quantity(values: Float[np.ndarray, "n"], meaning: str, better: str = "") -> Quantity:
+def mean_quantity(values: Float[np.ndarray, "n"]) -> Quantity:
     """The mean of values that are no NaN, with Student's interval."""
     known = values[~np.isnan(values)]
-    return quantity(
-        mean_of(known),
-        interval=student_interval(known),
-        n=len(known),
-        reason="no feature has one",
-        meaning=meaning,
-        better="up" if better == "up" else "",
-    )
+    return quantity(mean_of(known), interval=student_interval(known), n=len(known))
 
 
 def popular(

@@ -35,7 +35,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechassay.features.sae import SAE
-from mechassay.measurement.catalogue import Condition, Flag, Quantity, quantity, thresholds
+from mechassay.measurement.catalogue import (
+    Condition,
+    Flag,
+    PageMetric,
+    flag,
+    page_metric,
+    quantity,
+    thresholds,
+)
 from mechassay.measurement.measurement import (
     N_SIMULATIONS,
     Drawn,
@@ -44,11 +52,10 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Inputs
+from mechassay.measurement.metric import Gauge, Inputs
 from mechassay.models.decoder import Decoder
 from mechassay.results.records import Table
 from mechassay.saes.metrics.feature_tokens import (
-    FEW,
     SPLIT_ROWS,
     Described,
     TokenSample,
@@ -68,7 +75,7 @@ from mechassay.saes.metrics.feature_tokens import (
     unit_directions,
 )
 from mechassay.stats.intervals import Interval, student_interval
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "EX34"
 N_PERMUTATIONS = 999
@@ -181,43 +188,27 @@ def nla_convergence(
     control = np.empty(0) if random is None else _gains(random.cosines())
     over = _difference(gain, control)
     overlaps, agreement = jaccard(promoted, activating), token_agreement(tokens, k)
-    no_control = "there is no random dictionary to compare with"
+    reason = "no_control" if random is None else ""
     repaired = {
-        "direction_cosine": mean_quantity(own, "Of mean difference and decoder row.", better="up"),
+        "direction_cosine": mean_quantity(own),
         "direction_gain": quantity(
-            float(known.mean()) if len(known) > 1 else None,
-            interval=ends,
-            n=len(known),
-            reason=FEW,
-            meaning="The same, less the cosine with other features' mean differences.",
-            better="up",
+            float(known.mean()) if len(known) > 1 else None, interval=ends, n=len(known)
         ),
-        "permutation_p": quantity(
-            permutation_p(matrix, np.random.default_rng(seed)),
-            n=len(known),
-            reason=FEW,
-            meaning="Probability of as large a mean cosine if features are paired at random.",
-            better="down",
-        ),
+        "permutation_p": quantity(permutation_p(matrix, np.random.default_rng(seed)), n=len(known)),
         "random_gain": quantity(
             mean_of(control),
             interval=student_interval(control[~np.isnan(control)]),
             n=len(control),
-            reason=no_control if random is None else FEW,
-            meaning="The gain of a random dictionary's features.",
+            reason=reason,
         ),
         "direction_over_random": quantity(
             None if random is None else (over.low + over.high) / 2,
             interval=over,
             n=n,
-            reason=no_control if random is None else FEW,
-            meaning="The gain less that of a random dictionary's features.",
-            better="up",
+            reason=reason,
         ),
-        "direction_over_random_low": quantity(
-            over.low, n=n, reason=no_control if random is None else FEW
-        ),
-        **agreement_quantities("token", agreement, "tokens that follow and promoted tokens"),
+        "direction_over_random_low": quantity(over.low, n=n, reason=reason),
+        **agreement_quantities("token", agreement),
     }
     rows = (
         {
@@ -230,31 +221,19 @@ def nla_convergence(
         }
         for place, name in enumerate(list(names) or range(n))
     )
-    proxy = Flag(
-        "proxy",
-        "No natural language autoencoder takes part: the published name is that of another method.",
-    )
-    axis = Flag(
-        "selection",
-        "The published definition chooses values by their projection on the direction, and then"
-        " asks whether they vary along it: the true direction is rejected.",
-    )
+    page = {
+        "mean_token_overlap": mean_quantity(overlaps),
+        "mean_direction_cosine": mean_quantity(page_cosines),
+    }
     return Measurement.of(
         ID,
-        _page(overlaps, page_cosines),
+        page,
         repaired,
         REPAIRED,
-        flags=[*flags, proxy, axis],
+        flags=[*flags, flag("proxy"), flag("selection")],
         null=null(min(max(n, 3), SIMULATED)),
         tables=[Table.of("features", ("feature",), rows)],
     )
-
-
-def _page(overlaps: np.ndarray, cosines: np.ndarray) -> dict[str, Quantity]:
-    return {
-        "mean_token_overlap": mean_quantity(overlaps, "", better="up"),
-        "mean_direction_cosine": mean_quantity(cosines, "", better="up"),
-    }
 
 
 def _gains(matrix: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n"]:
@@ -375,7 +354,8 @@ def null(n: int = SIMULATED, n_simulations: int = N_SIMULATIONS // 4, seed: int 
 
 
 @dataclass(frozen=True)
-class NlaConvergence:
+@checked_settings
+class NlaConvergence(Gauge):
     """Do what activates a feature and what its direction says converge?
 
     Attributes:
@@ -390,15 +370,9 @@ class NlaConvergence:
     rows: Annotated[int, Within(1)] = SPLIT_ROWS
     control: bool = True
 
-    id: ClassVar[str] = ID
-    version: ClassVar[int] = 1
-    needs: ClassVar[tuple[str, ...]] = ("model", "sae", "texts")
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
+    metric: ClassVar[PageMetric] = page_metric(ID)
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         sae, store = residual_dictionary(inputs)
         train, test = (TokenSample.of(store, x, self.rows) for x in ("train", "test"))
         chosen = self._chosen(sae, train, test, inputs.seed)
@@ -466,8 +440,13 @@ class NlaConvergence:
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS // 4, seed: int = 0
     ) -> NullTable:
-        """See `Gauge.null`; `n` is features."""
-        n = min(self.n_features, SIMULATED) if n is None else n
+        """Return the rates for `n` features; None: for `n_features`, at most `SIMULATED`."""
+        return super().null(
+            min(self.n_features, SIMULATED) if n is None else n, n_simulations, seed
+        )
+
+    def rates(self, n: int, n_simulations: int, seed: int) -> NullTable:
+        """Return the rates for `n` features."""
         return null(n, n_simulations, seed)
 
 

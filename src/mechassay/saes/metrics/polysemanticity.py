@@ -36,7 +36,15 @@ from jaxtyping import Float, Int
 from sklearn.cluster import AgglomerativeClustering
 from torch import Tensor
 
-from mechassay.measurement.catalogue import Condition, Flag, Quantity, quantity
+from mechassay.measurement.catalogue import (
+    Condition,
+    Flag,
+    PageMetric,
+    Quantity,
+    flag,
+    page_metric,
+    quantity,
+)
 from mechassay.measurement.measurement import (
     N_SIMULATIONS,
     Drawn,
@@ -45,7 +53,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Inputs
+from mechassay.measurement.metric import Gauge, Inputs
 from mechassay.results.records import Table
 from mechassay.saes.metrics.feature_tokens import (
     SPLIT_ROWS,
@@ -56,7 +64,7 @@ from mechassay.saes.metrics.feature_tokens import (
     given_dictionary,
 )
 from mechassay.stats.intervals import clopper_pearson
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "M10"
 DISTANCE = 0.5
@@ -187,34 +195,17 @@ def polysemanticity(
     pairs = _pairs_found(features, rng)
     notes = [*flags, *_flags(features, known, pairs, n_dead, n_all)]
     n = len(features)
-    page: dict[str, Quantity] = {
+    page = {
         "polysemanticity_rate": quantity(
-            float(np.mean([x > 1 for x in clusters])) if n else None,
-            n=n,
-            reason="no feature is alive",
-            better="down",
+            float(np.mean([x > 1 for x in clusters])) if n else None, n=n
         ),
         "n_dead": quantity(float(n_dead), n=n_all),
-        "dead_share": quantity(n_dead / n_all if n_all else None, n=n_all, reason="no features"),
+        "dead_share": quantity(n_dead / n_all if n_all else None, n=n_all),
     }
-    few = f"no feature has {LEAST} contexts"
     repaired = {
-        "polysemanticity_rate": _rate(
-            known <= LEVEL,
-            few,
-            "Share of features whose contexts are of more than one kind; of features with one kind,"
-            f" {LEVEL:.0%} would be counted too.",
-        ),
-        "power": _rate(
-            pairs <= LEVEL,
-            "there are no two features with contexts enough",
-            "The same share of contexts of two features together.",
-        ),
-        "n_undecided": quantity(
-            float(n - len(known)),
-            n=n,
-            meaning=f"Features with fewer than {LEAST} contexts, or equal ones.",
-        ),
+        "polysemanticity_rate": _rate(known <= LEVEL),
+        "power": _rate(pairs <= LEVEL),
+        "n_undecided": quantity(float(n - len(known)), n=n),
     }
     rows = (
         {
@@ -234,6 +225,7 @@ def polysemanticity(
         flags=notes,
         null=null(int(np.median(sizes)) if sizes and np.median(sizes) >= LEAST else 20),
         tables=[Table.of("features", ("feature",), rows)],
+        words={"least": LEAST, "level": LEVEL},
     )
 
 
@@ -251,14 +243,12 @@ def _pairs_found(
     return np.array([x for x in rates if not math.isnan(x)])
 
 
-def _rate(values: np.ndarray, reason: str, meaning: str) -> Quantity:
+def _rate(values: np.ndarray) -> Quantity:
     n = len(values)
     return quantity(
         float(values.mean()) if n else None,
         interval=clopper_pearson(float(values.sum()), float(n)) if n else None,
         n=n,
-        reason=reason,
-        meaning=meaning,
     )
 
 
@@ -270,29 +260,15 @@ def _flags(
     n_all: int,
 ) -> Iterable[Flag]:
     if n_dead:
-        yield Flag(
-            "dead_features",
-            f"{n_dead:,} of {n_all:,} features are dead: {n_dead / n_all:.0%} of the dictionary.",
-        )
+        yield flag("dead_features", dead=n_dead, n=n_all, share=n_dead / n_all)
     if len(known) < len(features):
-        yield Flag(
-            "undecided",
-            f"{len(features) - len(known):,} of {len(features):,} features have fewer than {LEAST}"
-            " contexts, or equal ones.",
-        )
+        n = len(features)
+        yield flag("undecided", undecided=n - len(known), n=n, least=LEAST)
     several = [feature.whole for feature in features if len(feature.whole) > 1]
     if several and (cosine := float(np.mean([_cosine(x) for x in several]))) > 1 - DISTANCE:
-        yield Flag(
-            "all_alike",
-            f"Published contexts have a mean cosine of {cosine:.2f}, more than clusters are cut"
-            " at: unrelated contexts are one cluster.",
-        )
-    if len(pairs) and float((pairs <= LEVEL).mean()) < BLIND:
-        yield Flag(
-            "blind",
-            f"Of contexts of two features together, {float((pairs <= LEVEL).mean()):.0%} are found"
-            " to be of two kinds: a low rate says nothing here.",
-        )
+        yield flag("all_alike", cosine=cosine)
+    if len(pairs) and (power := float((pairs <= LEVEL).mean())) < BLIND:
+        yield flag("blind", power=power)
 
 
 def _cosine(x: Embeddings) -> float:
@@ -364,7 +340,8 @@ AT_ONCE = 32
 
 
 @dataclass(frozen=True)
-class Polysemanticity:
+@checked_settings
+class Polysemanticity(Gauge):
     """On how many kinds of contexts is a feature active?
 
     Attributes:
@@ -381,15 +358,9 @@ class Polysemanticity:
     radius: Annotated[int, Within(0)] = 8
     rows: Annotated[int, Within(1)] = SPLIT_ROWS
 
-    id: ClassVar[str] = ID
-    version: ClassVar[int] = 1
-    needs: ClassVar[tuple[str, ...]] = ("model", "sae", "texts")
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
+    metric: ClassVar[PageMetric] = page_metric(ID)
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         sae, store = given_dictionary(inputs)
         sample = TokenSample.of(store, "test", self.rows)
         alive = feature_counts(sae, sample.values) > 0
@@ -419,18 +390,17 @@ class Polysemanticity:
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS // 8, seed: int = 0
     ) -> NullTable:
-        """See `Gauge.null`; `n` is contexts."""
-        n = self.n_contexts if n is None else n
-        return null(n, n_simulations=n_simulations, seed=seed)
+        """Return the rates for a feature with `n` contexts; None: with `n_contexts`."""
+        return super().null(self.n_contexts if n is None else n, n_simulations, seed)
+
+    def rates(self, n: int, n_simulations: int, seed: int) -> NullTable:
+        """Return the rates for a feature with `n` contexts."""
+        return null(n, n_simulations, seed)
 
 
 def _few_documents(n_documents: int) -> Iterator[Flag]:
     if n_documents < LEAST:
-        yield Flag(
-            "few_documents",
-            f"The values are of {n_documents:,} documents, and a feature has one context of each:"
-            f" {LEAST} are needed. Take more tokens, or texts of shorter documents.",
-        )
+        yield flag("few_documents", n=n_documents, least=LEAST)
 
 
 def _strongest(active: Float[Tensor, "n"], group: Int[Tensor, "n"]) -> Int[Tensor, "groups"]:

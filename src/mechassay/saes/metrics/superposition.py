@@ -37,7 +37,16 @@ from torch import Tensor
 from mechassay.errors import BadUsage
 from mechassay.features.featurizer import decoder_of
 from mechassay.features.sae import SAE
-from mechassay.measurement.catalogue import Condition, Flag, Quantity, VariantName, quantity
+from mechassay.measurement.catalogue import (
+    Condition,
+    Flag,
+    PageMetric,
+    Quantity,
+    VariantName,
+    flag,
+    page_metric,
+    quantity,
+)
 from mechassay.measurement.measurement import (
     N_SIMULATIONS,
     Drawn,
@@ -46,7 +55,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Inputs
+from mechassay.measurement.metric import Gauge, Inputs
 from mechassay.models.forward import Place, forward
 from mechassay.models.memory import token_budget, trace_bytes
 from mechassay.models.model import Model
@@ -54,7 +63,7 @@ from mechassay.results.records import Table
 from mechassay.saes.activations import ActivationStore
 from mechassay.stats.intervals import Interval, example_weights, percentile_interval
 from mechassay.utils.display import Progress
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "M13"
 WEAK_UP_TO, STRONG_FROM = 0.8, 1.2
@@ -260,6 +269,7 @@ def superposition(
         flags=[*flags, *notes, *more],
         null=null(),
         tables=[table, Table.of("dictionary", ("dictionary",), [about])],
+        words={"sampled": SAMPLED},
     )
 
 
@@ -288,36 +298,19 @@ def _page(layers: Mapping[str, Moments]) -> tuple[dict[str, Quantity], Table, li
         float(np.mean([row[key] for row in rows_found]))
         for key in ("effective rank", "packing", "interference")
     )
-    zero = "the activations of a layer are all 0"
-    notes = [
-        Flag(
-            "strong_unreachable",
-            "The published packing is at most 1 and its axes are orthogonal: no activations"
-            " whatever are in its strong regime.",
-        )
-    ]
+    notes = [flag("strong_unreachable")]
     if n < d:
-        notes.append(
-            Flag("few_samples", f"{n} activations span at most {n} of the layer's {d} dimensions.")
-        )
-    return (
-        {
-            "effective_rank": quantity(ratio, n=n, reason=zero, meaning="Mean over layers."),
-            "packing_ratio": quantity(packing, n=n, reason=zero, meaning="Mean over layers."),
-            "interference": quantity(among, n=n, reason=zero, meaning="Mean over layers."),
-            "regime": quantity(
-                regime(packing, among), n=n, reason=zero, meaning="0 weak, 1 transition, 2 strong."
-            ),
-            "layers_together": quantity(
-                _together([row["regime"] for row in rows_found]),
-                n=len(rows_found),
-                reason=zero,
-                meaning="0 if all layers are weak, 2 if all are strong, else 1.",
-            ),
-        },
-        Table.of("layers", ("layer",), rows_found),
-        notes,
-    )
+        notes.append(flag("few_samples", n=n, d=d))
+    quantities = {
+        "effective_rank": quantity(ratio, n=n),
+        "packing_ratio": quantity(packing, n=n),
+        "interference": quantity(among, n=n),
+        "regime": quantity(regime(packing, among), n=n),
+        "layers_together": quantity(
+            _together([row["regime"] for row in rows_found]), n=len(rows_found)
+        ),
+    }
+    return quantities, Table.of("layers", ("layer",), rows_found), notes
 
 
 def _together(regimes: Sequence[str]) -> float:
@@ -334,7 +327,7 @@ def _repaired(
 ) -> tuple[dict[str, Quantity], list[Flag]]:
     n_rows, d = rows.shape
     unit = in_use(rows, None if fit is None else fit.active)
-    n, few = len(unit), "fewer than two rows are in use"
+    n = len(unit)
     counts, largest = neighbours(unit, rng)
     features = distinct(counts, n)
     chance = neighbours(random_rows(n, d, rng), rng)[1] if n > 1 else largest
@@ -344,74 +337,24 @@ def _repaired(
     )
     # Rows of the model's own weights need no values to be there.
     known = n > 0 and (fit is None or ends.low > LEAST_GAIN)
-    why = few if n == 0 else "the dictionary explains values hardly better than Gaussian ones"
     notes: list[Flag] = []
     if not known and n > 0:
-        notes.append(
-            Flag(
-                "no_features",
-                "The dictionary explains the site's values hardly better than Gaussian ones of"
-                " their mean and covariance: it is no evidence of features.",
-            )
-        )
+        notes.append(flag("no_features"))
     if features < 0.9 * n:
-        notes.append(
-            Flag("same_rows", f"{n:,} rows in use are about {features:,.0f} distinct directions.")
-        )
-    no_values = "rows of the model's own weights are fitted to no values"
+        notes.append(flag("same_rows", n=n, features=features))
     quantities = {
-        "in_use": quantity(
-            n / n_rows if n_rows else math.nan,
-            n=n_rows,
-            reason="the dictionary has no rows",
-            meaning="Share of rows that are active on some value, and not short.",
-        ),
-        "packing": quantity(
-            features / d, n=n, meaning="Distinct rows in use over the site's dimensions."
-        ),
-        "regime": quantity(
-            regime(features / d) if known else None,
-            n=n,
-            reason=why,
-            meaning="By packing: 0 weak, 1 transition, 2 strong.",
-        ),
-        "overlap": quantity(
-            overlap(unit),
-            n=n,
-            reason=few,
-            meaning="d times the mean squared cosine of two rows: 1 of random directions.",
-        ),
-        "overlap_least": quantity(
-            (n - d) / (n - 1) if n > d else 0.0, n=n, meaning="The least it can be (Welch)."
-        ),
-        "nearest": quantity(
-            float(largest.mean()) if n > 1 else math.nan,
-            n=len(largest),
-            reason=few,
-            meaning="Mean largest |cosine| of a row with another.",
-        ),
-        "nearest_random": quantity(
-            float(chance.mean()) if n > 1 else math.nan,
-            n=len(chance),
-            reason=few,
-            meaning="The same of as many random directions.",
-        ),
-        "coherence": quantity(
-            float(largest.max()) if n > 1 else math.nan,
-            n=len(largest),
-            reason=few,
-            meaning=f"Largest |cosine| of two rows, of up to {SAMPLED:,} rows with all.",
-        ),
-        "coherence_least": quantity(welch(n, d), n=n, meaning="Welch's bound of it."),
-        "explained_variance": quantity(float(own), reason=no_values, better="up"),
-        "explained_variance_gaussian": quantity(
-            float(gaussian),
-            reason=no_values,
-            meaning="Of Gaussian values of the same mean and covariance.",
-        ),
-        "gain_over_gaussian": quantity(
-            gain, interval=ends, reason=no_values, better="up", meaning="Their difference."
-        ),
+        "in_use": quantity(n / n_rows if n_rows else math.nan, n=n_rows),
+        "packing": quantity(features / d, n=n),
+        "regime": quantity(regime(features / d) if known else None, n=n, reason="" if n else "few"),
+        "overlap": quantity(overlap(unit), n=n),
+        "overlap_least": quantity((n - d) / (n - 1) if n > d else 0.0, n=n),
+        "nearest": quantity(float(largest.mean()) if n > 1 else math.nan, n=len(largest)),
+        "nearest_random": quantity(float(chance.mean()) if n > 1 else math.nan, n=len(chance)),
+        "coherence": quantity(float(largest.max()) if n > 1 else math.nan, n=len(largest)),
+        "coherence_least": quantity(welch(n, d), n=n),
+        "explained_variance": quantity(float(own)),
+        "explained_variance_gaussian": quantity(float(gaussian)),
+        "gain_over_gaussian": quantity(gain, interval=ends),
     }
     return quantities, notes
 
@@ -496,7 +439,8 @@ STEP = 4096
 
 
 @dataclass(frozen=True)
-class SuperpositionRegime:
+@checked_settings
+class SuperpositionRegime(Gauge):
     """Does a layer hold more features than it has dimensions?
 
     The page's part runs the model over windows of the texts' test documents, and takes the
@@ -515,22 +459,15 @@ class SuperpositionRegime:
     dictionary: DictionaryName = "auto"
     values: Annotated[int, Within(2)] = 20_000
 
-    id: ClassVar[str] = ID
-    version: ClassVar[int] = 1
-    needs: ClassVar[tuple[str, ...]] = ("model", "texts")
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
+    metric: ClassVar[PageMetric] = page_metric(ID)
+    default_n: ClassVar[int] = 400
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         model, store = inputs.model, cast(ActivationStore, inputs.texts)
         windows = store.windows("test").first(self.n_samples)
         flags: list[Flag] = []
         if len(windows) < self.n_samples:
-            flags.append(
-                Flag("few_texts", f"There are {len(windows)} windows, not {self.n_samples}.")
-            )
+            flags.append(flag("few_texts", n=len(windows), wanted=self.n_samples))
         layers = layer_moments(model, windows.tokens, store.settings.drop, inputs.progress)
         chosen = self.dictionary
         if chosen == "auto":
@@ -572,11 +509,9 @@ class SuperpositionRegime:
         )
         return _array(matrix), fit, f"sparse autoencoder of {store.site.at('all')}"
 
-    def null(
-        self, n: int | None = None, n_simulations: int = N_SIMULATIONS // 4, seed: int = 0
-    ) -> NullTable:
-        """See `Gauge.null`; `n` is values."""
-        return null(400 if n is None else max(n, 20), n_simulations, seed)
+    def rates(self, n: int, n_simulations: int, seed: int) -> NullTable:
+        """Return the rates for `n` values, 20 at least."""
+        return null(max(n, 20), n_simulations, seed)
 
 
 @torch.no_grad()

@@ -36,7 +36,16 @@ from torch import Tensor
 from mechassay.features.featurizer import moved_by
 from mechassay.features.sae import SAE
 from mechassay.interventions.site import Site
-from mechassay.measurement.catalogue import Condition, Flag, Quantity, quantity, thresholds
+from mechassay.measurement.catalogue import (
+    Condition,
+    Flag,
+    PageMetric,
+    Quantity,
+    flag,
+    page_metric,
+    quantity,
+    thresholds,
+)
 from mechassay.measurement.measurement import (
     N_SIMULATIONS,
     Drawn,
@@ -45,7 +54,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Inputs
+from mechassay.measurement.metric import Gauge, Inputs
 from mechassay.models.decoder import at_least_fp32
 from mechassay.models.model import Model
 from mechassay.results.records import Table
@@ -75,7 +84,7 @@ from mechassay.saes.metrics.feature_tokens import (
 from mechassay.saes.quality import edited_final
 from mechassay.stats.intervals import student_interval
 from mechassay.utils.display import Progress
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "M08"
 ABOVE = 0.3
@@ -114,27 +123,15 @@ def weight_lens(
     """
     sides = {"input": sample.read, "output": sample.written}
     controls = {"input": random.read, "output": random.written} if random is not None else {}
-    whats = {
-        "input": "tokens by W_E w_enc and tokens by activation",
-        "output": "tokens by W_dec W_U and tokens whose logits the feature raises",
-    }
     notes = [*_flags(activating, k)]
     repaired: dict[str, Quantity] = {}
     agreements: dict[str, TokenAgreement] = {}
     for side, described in sides.items():
         agreements[side] = token_agreement(described, k)
         control = token_agreement(controls[side], k) if side in controls else None
-        repaired |= agreement_quantities(side, agreements[side], whats[side], control)
-        random_low = -1.0 if control is None else student_interval(control.gain).low
-        if random_low > 0:
-            notes.append(
-                Flag(
-                    f"random_{side}_agrees",
-                    f"The {side} of a random dictionary agrees beyond chance too (gain"
-                    f" {mean_of(control.gain if control else np.empty(0)):.2f}): at this site"
-                    " agreement is no evidence that a feature is the model's.",
-                )
-            )
+        repaired |= agreement_quantities(side, agreements[side], control)
+        if control is not None and student_interval(control.gain).low > 0:
+            notes.append(flag(f"random_{side}_agrees", side=side, gain=mean_of(control.gain)))
     n = len(sample.read.measured)
     return Measurement.of(
         ID,
@@ -148,35 +145,25 @@ def weight_lens(
 
 
 def _flags(activating: IDS, k: int) -> Iterable[Flag]:
-    yield Flag(
-        "input_against_output",
-        "The published definition compares the tokens that a feature writes with those that it"
-        " reads: a feature that reads one word and predicts another has 0.",
-    )
+    yield flag("input_against_output")
     tokens = (activating >= 0).sum(axis=1)
     if dead := int((tokens == 0).sum()):
-        yield Flag("dead_features", f"{dead:,} of {len(tokens):,} features are never active.")
+        yield flag("dead_features", dead=dead, n=len(tokens))
     if few := int(((tokens > 0) & (tokens < k)).sum()):
-        yield Flag(
-            "few_tokens",
-            f"{few:,} features are active on fewer than {k} distinct tokens: the published overlap"
-            " cannot reach 1.",
-        )
+        yield flag("few_tokens", few=few, k=k)
 
 
 def _page(promoted: IDS, activating: IDS) -> dict[str, Quantity]:
     overlaps = jaccard(promoted, activating)
     active = (activating >= 0).any(axis=1)
     alive = overlaps[active]
-    n, none = len(alive), "no feature is active"
+    n = len(alive)
     return {
         "weight_activation_agreement": quantity(
-            float(overlaps.mean()) if n else None, n=len(overlaps), reason=none, better="up"
+            float(overlaps.mean()) if n else None, n=len(overlaps)
         ),
-        "median": quantity(float(np.median(alive)) if n else None, n=n, reason=none),
-        "frac_above_threshold": quantity(
-            float((alive > ABOVE).mean()) if n else None, n=n, reason=none
-        ),
+        "median": quantity(float(np.median(alive)) if n else None, n=n),
+        "frac_above_threshold": quantity(float((alive > ABOVE).mean()) if n else None, n=n),
         "active_features": quantity(float(n), n=len(overlaps)),
     }
 
@@ -247,7 +234,8 @@ BATCH = 8
 
 
 @dataclass(frozen=True)
-class WeightLens:
+@checked_settings
+class WeightLens(Gauge):
     """Do a feature's weights say what its activations do?
 
     Attributes:
@@ -265,15 +253,9 @@ class WeightLens:
     rows: Annotated[int, Within(1)] = SPLIT_ROWS
     control: bool = True
 
-    id: ClassVar[str] = ID
-    version: ClassVar[int] = 1
-    needs: ClassVar[tuple[str, ...]] = ("model", "sae", "texts")
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
+    metric: ClassVar[PageMetric] = page_metric(ID)
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         sae, store = residual_dictionary(inputs)
         sample = TokenSample.of(store, "test", self.rows)
         lens = _Lens(inputs.model, store.site, sample, self, inputs.progress)
@@ -307,8 +289,13 @@ class WeightLens:
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS // 4, seed: int = 0
     ) -> NullTable:
-        """See `Gauge.null`; `n` is features."""
-        n = min(self.n_features, SIMULATED) if n is None else n
+        """Return the rates for `n` features; None: for `n_features`, at most `SIMULATED`."""
+        return super().null(
+            min(self.n_features, SIMULATED) if n is None else n, n_simulations, seed
+        )
+
+    def rates(self, n: int, n_simulations: int, seed: int) -> NullTable:
+        """Return the rates for `n` features."""
         return null(n, n_simulations=n_simulations, seed=seed)
 
 

@@ -37,22 +37,29 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechassay.features.sae import SAE
-from mechassay.measurement.catalogue import Condition, Flag, quantity, thresholds
+from mechassay.measurement.catalogue import (
+    Condition,
+    Flag,
+    PageMetric,
+    flag,
+    page_metric,
+    quantity,
+    thresholds,
+)
 from mechassay.measurement.measurement import (
-    N_SIMULATIONS,
     Drawn,
     Measurement,
     NullTable,
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Inputs
+from mechassay.measurement.metric import Gauge, Inputs
 from mechassay.results.records import Table
 from mechassay.saes.feature_matching import correlations, random_sae, unit_rows
 from mechassay.saes.metrics.feature_tokens import HELD_OUT_ROWS, coded, held_out
 from mechassay.saes.synthetic import at_cosine
 from mechassay.stats.intervals import clopper_pearson
-from mechassay.utils.settings import Within, check_settings
+from mechassay.utils.settings import Within, checked_settings
 
 ID = "M11"
 REPAIRED = (
@@ -177,47 +184,25 @@ def matryoshka(
     published = page_consistency(codes, wide_codes, wide_rows, top_k=top_k)
     outcome = fates(codes, wide_codes, rows, wide_rows)
     n, kept = len(outcome.of), ("same", "split")
-    few = "no feature of the narrow dictionary is active"
     share = outcome.share(*kept)
     ends = clopper_pearson(float(round(share * n)), float(n)) if n else None
     notes = _flags(codes, rows, wide_codes, wide_rows, n, top_k)
     page = {
-        "splitting_rate": quantity(published.splitting, n=codes.shape[1], reason="no features"),
-        "absorption_rate": quantity(
-            published.absorption, n=wide_codes.shape[1], reason="no features"
-        ),
-        "cross_scale_consistency": quantity(
-            published.consistency, n=codes.shape[1], reason="no features"
-        ),
+        "splitting_rate": quantity(published.splitting, n=codes.shape[1]),
+        "absorption_rate": quantity(published.absorption, n=wide_codes.shape[1]),
+        "cross_scale_consistency": quantity(published.consistency, n=codes.shape[1]),
     }
-    by_chance = random_share(codes, rows, random)
-    lacking = "there is no random dictionary beside" if n else few
+    by_chance, reason = random_share(codes, rows, random), "no_control" if n else ""
     repaired = {
-        "consistency": quantity(
-            share,
-            interval=ends,
-            n=n,
-            better="up",
-            reason=few,
-            meaning="Share of narrow features that the wide dictionary keeps, whole or split.",
-        ),
-        "consistency_low": quantity(None if ends is None else ends.low, n=n, reason=few),
-        "consistency_random": quantity(
-            by_chance,
-            n=n,
-            reason=lacking,
-            meaning="The same for random dictionaries in place of the wide one, on average.",
-        ),
+        "consistency": quantity(share, interval=ends, n=n),
+        "consistency_low": quantity(None if ends is None else ends.low, n=n),
+        "consistency_random": quantity(by_chance, n=n, reason=reason),
         "consistency_low_above_random": quantity(
-            math.nan if ends is None else ends.low - by_chance,
-            n=n,
-            reason=lacking,
-            meaning="The lower end, less what random dictionaries keep.",
+            math.nan if ends is None else ends.low - by_chance, n=n, reason=reason
         ),
     }
     for name in ("split", "absorbed", "incoherent", "lost"):
-        value = outcome.share(name)
-        repaired[f"{name}_share"] = quantity(value, n=n, reason=few, meaning=_MEANINGS[name])
+        repaired[f"{name}_share"] = quantity(outcome.share(name), n=n)
     counts = (
         {"fate": name, "features": int((outcome.of == place).sum())}
         for place, name in enumerate(FATES)
@@ -241,48 +226,21 @@ def random_share(codes: Codes, rows: Rows, random: Sequence[tuple[Codes, Rows]])
     return float(np.mean(shares)) if shares else math.nan
 
 
-_MEANINGS = {
-    "split": "Kept features with several children, which write it together.",
-    "absorbed": "Features whose best match is that of another one too.",
-    "incoherent": "Features whose children write something else when they are active.",
-    "lost": "Features without any child.",
-}
-
-
 def _flags(
     codes: Codes, rows: Rows, wide_codes: Codes, wide_rows: Rows, alive: int, top_k: int
 ) -> list[Flag]:
     flags: list[Flag] = []
     if alive < codes.shape[1]:
-        flags.append(
-            Flag(
-                "dead_features",
-                f"{codes.shape[1] - alive:,} narrow features are active in none of the"
-                f" {len(codes):,} values; for the published definition they all match the first"
-                " wide one.",
-            )
-        )
+        flags.append(flag("dead_features", dead=codes.shape[1] - alive, n=len(codes)))
     if top_k > 2:
-        flags.append(
-            Flag(
-                "unrelated_matches",
-                f"Most of the published {top_k} best matches of a feature are unrelated to it,"
-                " so that identical dictionaries fail.",
-            )
-        )
+        flags.append(flag("unrelated_matches", top_k=top_k))
     n = len(rows)
     if len(wide_rows) == n:
-        flags.append(Flag("equal_widths", "Both dictionaries have the same width."))
+        flags.append(flag("equal_widths"))
     if len(wide_rows) >= n:
         beginning = (unit_rows(rows) * unit_rows(wide_rows[:n])).sum(1)
         if bool((beginning > SAME).all()):
-            flags.append(
-                Flag(
-                    "nested",
-                    "The narrow dictionary is the beginning of the wide one: its features are kept"
-                    " by construction.",
-                )
-            )
+            flags.append(flag("nested"))
     return flags
 
 
@@ -358,7 +316,8 @@ def null(n: int = 32, n_simulations: int = SIMULATIONS, seed: int = 0) -> NullTa
 
 
 @dataclass(frozen=True)
-class WidthConsistency:
+@checked_settings
+class WidthConsistency(Gauge):
     """Does a wider dictionary keep the features of a narrow one?
 
     Attributes:
@@ -369,15 +328,11 @@ class WidthConsistency:
     top_k: Annotated[int, Within(2)] = 20
     rows: Annotated[int, Within(2)] = HELD_OUT_ROWS
 
-    id: ClassVar[str] = ID
-    version: ClassVar[int] = 1
-    needs: ClassVar[tuple[str, ...]] = ("site", "sae", "other sae", "texts")
-
-    def __post_init__(self) -> None:
-        check_settings(self, self.id)
+    metric: ClassVar[PageMetric] = page_metric(ID)
+    default_n: ClassVar[int] = 32
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`; of several further dictionaries, the first of another width."""
+        """Return both variants for the dictionary and the first further one of another width."""
         narrow, wide = two_widths(inputs.dictionary, inputs.other_saes)
         values = held_out(inputs, (narrow, wide), self.rows)
         a, b = coded(narrow, values), coded(wide, values)
@@ -396,11 +351,9 @@ class WidthConsistency:
             top_k=self.top_k,
         )
 
-    def null(
-        self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
-    ) -> NullTable:
-        """See `Gauge.null`; `n` is features of the narrow dictionary."""
-        return null(32 if n is None else n, n_simulations, seed)
+    def rates(self, n: int, n_simulations: int, seed: int) -> NullTable:
+        """Return the rates for a narrow dictionary of `n` features."""
+        return null(n, n_simulations, seed)
 
 
 def two_widths(sae: SAE, others: tuple[SAE, ...]) -> tuple[SAE, SAE]:

@@ -1,0 +1,82 @@
+"""Sign agreement: on what fraction of prompts do a circuit and the model prefer the same answer?
+
+The threshold is on the lower bound of the interval. A simulation says how often a circuit that
+tosses a coin passes, and how often a circuit passes that errs on one prompt of ten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from mechassay.circuits import Circuit, evaluate
+from mechassay.measurement import Condition, Gauge, Inputs, Measurement, NullTable, Scenario
+from mechassay.measurement.catalogue import PageMetric, flag, quantity, read_metric
+from mechassay.measurement.measurement import Drawn, simulate
+from mechassay.stats.intervals import proportion_interval
+
+METRIC = read_metric(Path(__file__).with_name("SIGN.yaml"))
+CONDITIONS = (Condition("agreement_low", ">", 0.7),)
+
+
+def sign_agreement(full: np.ndarray, circuit: np.ndarray, groups: Sequence[str]) -> Measurement:
+    """Return the agreement of the logit differences [n] of the model and of a circuit."""
+    agrees, n = (full > 0) == (circuit > 0), len(full)
+    interval = proportion_interval(agrees.astype(float), groups)
+    one_sided = len(set(full > 0)) == 1
+    what = "the answer" if full[0] > 0 else "the foil"
+    return Measurement.of(
+        METRIC,
+        page={},
+        repaired={
+            "agreement": quantity(float(agrees.mean()), interval=interval, n=n),
+            "agreement_low": quantity(interval.low, n=n),
+        },
+        conditions=CONDITIONS,
+        flags=[flag("one_sided", what=what, n=n)] if one_sided else [],
+        null=rates(n),
+    )
+
+
+@cache
+def rates(n: int, n_simulations: int = 400, seed: int = 0) -> NullTable:
+    """Return how often circuits of a known worth pass, on `n` prompts in groups of one."""
+
+    def draw(rng: np.random.Generator, size: int, right: float) -> Drawn:
+        agrees = (rng.random((size, n)) < right).astype(float)
+        groups = [str(i) for i in range(n)]
+        low = np.array([proportion_interval(row, groups).low for row in agrees])
+        return {"page": {}, "repaired": {"agreement_low": low}}
+
+    scenarios = (
+        Scenario("a coin", True, lambda rng, size: draw(rng, size, 0.5)),
+        Scenario("one error in ten", False, lambda rng, size: draw(rng, size, 0.9)),
+    )
+    conditions = {"page": (), "repaired": CONDITIONS}
+    return simulate(scenarios, conditions, n, n_simulations=n_simulations, seed=seed)
+
+
+@dataclass(frozen=True)
+class SignAgreement(Gauge):
+    """Do circuit and model prefer the same answers?"""
+
+    metric: ClassVar[PageMetric] = METRIC
+
+    def measure(self, inputs: Inputs) -> Measurement:
+        full = Circuit.full(inputs.model.graph)
+        differences = evaluate(
+            inputs.model,
+            [full, inputs.circuit],
+            inputs.batch,
+            inputs.objective,
+            progress=inputs.progress,
+        )
+        return sign_agreement(*differences, inputs.batch.groups)
+
+    def rates(self, n: int, n_simulations: int, seed: int) -> NullTable:
+        return rates(n, n_simulations, seed)

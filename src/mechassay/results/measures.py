@@ -1,0 +1,140 @@
+"""Numbers of records in words: titles, directions, units and meanings are data.
+
+`data/measures.yaml` has them by kind of run and name. Code gives the number, and the words for the
+braces of a text:
+
+    texts = measure_texts("gym")
+    texts.measure("odds_{method}", estimate, n=100, method="das", title="das")
+
+A package of its own reads its own file, of the same form, with `read_measure_texts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from mechassay.errors import BadUsage, UnknownName
+from mechassay.results.records import Measure
+from mechassay.stats.intervals import LEVEL, Estimate, Interval
+
+SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True)
+class MeasureText:
+    """What is said of a measure; see `Measure`.
+
+    Attributes:
+        name: name of the measure, if the file has several texts for one name.
+    """
+
+    title: str = ""
+    better: Literal["up", "down", ""] = ""
+    unit: str = ""
+    meaning: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class MeasureTexts:
+    """What is said of the measures of one kind of run."""
+
+    kind: str
+    by_name: Mapping[str, MeasureText]
+
+    def measure(
+        self,
+        name: str,
+        value: float | Estimate,
+        interval: Interval | None = None,
+        *,
+        of: str = "result",
+        n: int = 0,
+        n_undefined: int = 0,
+        level: float = LEVEL,
+        **words: Any,
+    ) -> Measure:
+        """Return a measure with its number and its words.
+
+        Args:
+            name: name in the file, with its braces: "odds_{method}".
+            value: number, or number with its interval.
+            interval: interval of the number; it has its own level.
+            of, n, n_undefined, level: see `Measure`.
+            words: values for the braces of name, title and meaning; {n} has its value.
+
+        Raises:
+            UnknownName: the file has no such name under this kind.
+            BadUsage: a brace has no value.
+        """
+        if name not in self.by_name:
+            raise UnknownName(f"measure of {self.kind}", name, self.by_name)
+        text = self.by_name[name]
+        own = value if isinstance(value, Estimate) else Estimate(value)
+        low, high, level = interval or Interval(own.low, own.high, level)
+        try:
+            named, title, meaning = (
+                x.format(n=n, **words) for x in (text.name or name, text.title, text.meaning)
+            )
+        except KeyError as error:
+            raise BadUsage(f"The measure {name!r} of {self.kind} needs the word {error}.") from None
+        return Measure(
+            name=named,
+            value=own.value,
+            low=low,
+            high=high,
+            level=level,
+            n=n,
+            n_undefined=n_undefined,
+            of=of,
+            better=text.better,
+            unit=text.unit,
+            title=title,
+            meaning=meaning,
+        )
+
+
+def read_measure_texts(file: Traversable | Path) -> dict[str, MeasureTexts]:
+    """Read what is said of measures from a YAML file, by kind of run.
+
+    Raises:
+        BadUsage: a measure has a field that is none of title, better, unit, meaning and name.
+    """
+    rows: Mapping[str, Mapping[str, Mapping[str, Any]]] = yaml.load(
+        file.read_text("utf-8"), SafeLoader
+    )
+    try:
+        return {
+            kind: MeasureTexts(kind, {name: MeasureText(**text) for name, text in own.items()})
+            for kind, own in rows.items()
+        }
+    except TypeError as error:
+        raise BadUsage(
+            f"{file.name}: a measure has title, better, unit, meaning and name; {error}."
+        ) from error
+
+
+@cache
+def all_measure_texts() -> Mapping[str, MeasureTexts]:
+    """Return what is said of the measures of this package's kinds of run."""
+    return read_measure_texts(files("mechassay.results").joinpath("data", "measures.yaml"))
+
+
+def measure_texts(kind: str) -> MeasureTexts:
+    """Return what is said of the measures of one kind of run.
+
+    Raises:
+        UnknownName: this package has no such kind.
+    """
+    known = all_measure_texts()
+    if kind not in known:
+        raise UnknownName("kind of run", kind, known)
+    return known[kind]
