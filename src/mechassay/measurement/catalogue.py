@@ -204,7 +204,7 @@ class Flag:
     values: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False)
 
 
-def flag(name: str, **values: Any) -> Flag:
+def flag(name: str, /, **values: Any) -> Flag:
     """Return a flag whose sentence is in the metric's data file, with values for its braces."""
     return Flag(name, values=values)
 
