@@ -196,13 +196,14 @@ def test_a_rate_needs_a_simulation() -> None:
 def test_a_measurement_is_a_record() -> None:
     page = {key: Quantity(1.5) for key in page_metric("EX1").keys}
     page["dprime"] = Quantity(None, reason="rates are 1")
-    found = Measurement.of("EX1", page, {"x": Quantity(1.0)}, flags=[Flag("odd", "It is odd.")])
+    repaired, flags = {"ceiling": Quantity(1.0)}, [Flag("odd", "It is odd.")]
+    found = Measurement.of("EX1", page, repaired, flags=flags)
     assert found.passed is None and found.page.passed is None and found.flagged("odd")
     made = provenance(device="cpu", dtype="float32", seed=0)
     record = found.record({"model": Spec(name="m"), "task": Spec(name="t")}, made, cell={})
     check_record(record)
     assert "EX1: It is odd." in record.warnings
-    assert record.measure("x").criterion == "mv-27@1:M4"
+    assert record.measure("ceiling").criterion == "mv-27@1:M4"
     assert record.measure("dprime", "page").n_undefined == 1
     assert record.measure("dprime", "page").criterion == ""
     held = {row["condition"]: row["holds"] for row in record.table("conditions").rows()}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from mechassay.measurement.catalogue import Condition, Variant, quantity
+from mechassay.measurement.catalogue import Condition, Quantity, Variant, quantity
 from mechassay.measurement.gauges import GAUGES
 from mechassay.measurement.metric import load_gauge
 from mechassay.saes.synthetic import PlantedSettings
@@ -107,7 +107,7 @@ def test_a_metric_that_tells_nothing_has_chance() -> None:
 
 
 def test_the_score_is_what_decides() -> None:
-    values = {"low": quantity(0.2), "share": quantity(0.7, better="down"), "n": quantity(3.0)}
+    values = {"low": quantity(0.2), "share": Quantity(0.7, better="down"), "n": quantity(3.0)}
 
     class Gauge:
         score: ClassVar = {"page": "share"}

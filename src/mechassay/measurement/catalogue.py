@@ -204,7 +204,7 @@ class Flag:
     values: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False)
 
 
-def flag(name: str, **values: Any) -> Flag:
+def flag(name: str, /, **values: Any) -> Flag:
     """Return a flag whose sentence is in the metric's data file, with values for its braces."""
     return Flag(name, values=values)
 
@@ -453,12 +453,14 @@ class PageMetric:
             BadUsage: a quantity is not in the data file.
         """
         texts = self.texts[name]
-        if unknown := [key for key in quantities if key not in texts]:
+        # The first word of a name is the quantity, the rest says of what: "pairwise_d men, women".
+        kinds = {key: key.partition(" ")[0] for key in quantities}
+        if unknown := [key for key, kind in kinds.items() if kind not in texts]:
             raise BadUsage(
                 f"The data file of {self.id} says nothing of {', '.join(unknown)} under {name!r};"
                 f" it has {', '.join(texts) or 'no quantity'}."
             )
-        return {key: texts[key].of(own, words) for key, own in quantities.items()}
+        return {key: texts[kinds[key]].of(own, words) for key, own in quantities.items()}
 
     def flagged(self, own: Flag) -> Flag:
         """Return a flag with its sentence.

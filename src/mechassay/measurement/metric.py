@@ -329,8 +329,9 @@ class Gauge(ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if "metric" in vars(cls):
-            cls.id, cls.needs = cls.metric.id, cls.metric.needs
+        # A subclass may have a setting that is called `metric`.
+        if isinstance(about := vars(cls).get("metric"), PageMetric):
+            cls.id, cls.needs = about.id, about.needs
 
     @abstractmethod
     def measure(self, inputs: Inputs) -> Measurement:

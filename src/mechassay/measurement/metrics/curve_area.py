@@ -35,7 +35,16 @@ from mechassay.circuits.evaluation.chance import against_chance
 from mechassay.circuits.evaluation.curve import FaithfulnessCurve
 from mechassay.circuits.evaluation.faithfulness import faithfulness_curve, run_controls
 from mechassay.circuits.series import FRACTIONS
-from mechassay.measurement.catalogue import Condition, Flag, Quantity, quantity, thresholds
+from mechassay.measurement.catalogue import (
+    Condition,
+    Flag,
+    PageMetric,
+    Quantity,
+    flag,
+    page_metric,
+    quantity,
+    thresholds,
+)
 from mechassay.measurement.measurement import (
     N_SIMULATIONS,
     Drawn,
@@ -44,7 +53,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Inputs
+from mechassay.measurement.metric import Gauge, Inputs
 from mechassay.measurement.metrics.circuit_runs import by_means, head_writers, only_heads
 from mechassay.models.graph import Graph
 from mechassay.results.records import Table
@@ -96,30 +105,19 @@ def curve_area(
         n: prompts.
         strict_f: faithfulness of the repaired curve by size, to be drawn beside the page's.
     """
-    zero = "the model's logit difference is 0"
     small = page_f[np.asarray(sizes) <= SMALL]
     cpr = float(page_cpr(page_f, sizes))
     notes = list(flags)
     if cpr > 0.5 and np.all(small < LITTLE):
-        notes.append(
-            Flag(
-                "nothing_at_small_sizes",
-                f"The published CPR is above .5, and f below {LITTLE:g} at all sizes up to"
-                f" {SMALL:g}: nine tenths of its area are of larger ones.",
-            )
-        )
+        notes.append(flag("nothing_at_small_sizes", little=LITTLE, small=SMALL))
     if np.any(page_f > 1):
-        notes.append(Flag("above_1", "f exceeds 1: its excess makes up for deficits elsewhere."))
+        notes.append(flag("above_1"))
+    step = float(np.diff(page_f).max()) if len(page_f) > 1 else math.nan
     page = {
-        "cpr": quantity(cpr, n=n, reason=zero),
-        "cmd": quantity(float(page_cmd(page_f, sizes)), n=n, reason=zero),
-        "least_f": quantity(float(page_f.min()), n=n, reason=zero, meaning="Over all sizes."),
-        "largest_step": quantity(
-            float(np.diff(page_f).max()) if len(page_f) > 1 else math.nan,
-            n=n,
-            reason=zero,
-            meaning="The largest rise of f from one size to the next.",
-        ),
+        "cpr": quantity(cpr, n=n),
+        "cmd": quantity(float(page_cmd(page_f, sizes)), n=n),
+        "least_f": quantity(float(page_f.min()), n=n),
+        "largest_step": quantity(step, n=n),
     }
     rows = ({"size": size, "f": float(f)} for size, f in zip(sizes, page_f, strict=True))
     strict_rows = [{"size": size, "f": f} for size, f in (strict_f or {}).items()]
@@ -182,12 +180,8 @@ def null(n: int = 40, n_simulations: int = N_SIMULATIONS, seed: int = 0) -> Null
     return simulate(scenarios, limits, n, n_simulations=n_simulations, seed=seed)
 
 
-RANDOM = {
-    "cpr_above_edges": ("random", "random single edges"),
-    "cpr_above_paths": ("random-paths", "random paths"),
-}
+RANDOM = {"cpr_above_edges": "random", "cpr_above_paths": "random-paths"}
 """The controls that a ranking has to be above, as the record of a curve calls them."""
-UNDEFINED = "the interval of the full less the empty circuit has 0"
 
 
 def heads_in_layer_order(graph: Graph, size: float) -> Bool[Tensor, "writers"]:
@@ -201,15 +195,13 @@ def heads_in_layer_order(graph: Graph, size: float) -> Bool[Tensor, "writers"]:
 
 
 @dataclass(frozen=True)
-class FaithfulnessArea:
+class FaithfulnessArea(Gauge):
     """How faithful are circuits of all sizes, in one number?"""
 
-    id: ClassVar[str] = ID
+    metric: ClassVar[PageMetric] = page_metric(ID)
     version: ClassVar[int] = 3
-    needs: ClassVar[tuple[str, ...]] = ("model", "pairs", "ranking")
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         _, scores = inputs.ranking
         model, batch, n = inputs.model, inputs.batch, len(inputs.batch)
         controls = run_controls(model, batch, inputs.objective, progress=inputs.progress)
@@ -229,47 +221,25 @@ class FaithfulnessArea:
         strict = curve("strict")
         ours, theirs = strict.sweeps, curve("mib-2025").sweeps
         repaired = {
-            "cpr": _area_quantity(
-                ours["value"].cpr, n, "up", "Performance of circuits of all sizes."
-            ),
-            "cmd": _area_quantity(ours["magnitude"].cmd, n, "down", "Distance from the model."),
-            "log_cpr": _area_quantity(
-                ours["value"].log_cpr, n, "up", "The same over the log of the size."
-            ),
+            "cpr": _area_quantity(ours["value"].cpr, n),
+            "cmd": _area_quantity(ours["magnitude"].cmd, n),
+            "log_cpr": _area_quantity(ours["value"].log_cpr, n),
         }
         record = strict.record()
-        for name, (control, words) in RANDOM.items():
+        for name, control in RANDOM.items():
             gap = record.measure("cpr", f"difference:{control}")
-            repaired[name] = quantity(
-                gap.value if gap is not None else math.nan,
-                n=n,
-                reason=UNDEFINED,
-                better="up",
-                meaning=f"CPR less that of {words}.",
-            )
-            low = gap.low if gap is not None else math.nan
-            repaired[f"{name}_low"] = quantity(low, n=n, reason=UNDEFINED)
+            value, low = (math.nan, math.nan) if gap is None else (gap.value, gap.low)
+            repaired |= {name: quantity(value, n=n), f"{name}_low": quantity(low, n=n)}
         limits = against_chance(record, "cpr").limits.values()
-        repaired["cpr_above_chance"] = quantity(
-            strict.cpr - max(limits, default=math.nan),
-            n=n,
-            reason="too few examples or random rankings to say what chance may reach",
-            better="up",
-            meaning="CPR less what another random ranking, of the better kind, may reach.",
-        )
+        above = strict.cpr - max(limits, default=math.nan)
+        repaired["cpr_above_chance"] = quantity(above, n=n)
         mib = {
-            "cpr": _area_quantity(theirs["value"].cpr, n, "up", "By the benchmark's arithmetic."),
-            "cmd": _area_quantity(
-                theirs["magnitude"].cmd, n, "down", "By the benchmark's arithmetic."
-            ),
+            "cpr": _area_quantity(theirs["value"].cpr, n),
+            "cmd": _area_quantity(theirs["magnitude"].cmd, n),
         }
-        flag = Flag(
-            "not_ranked",
-            "The published definition keeps edges in the order of layers: its curve is the same"
-            " for all rankings.",
-        )
         drawn = dict(zip(strict.fractions, strict.faithfulness["value"].tolist(), strict=True))
-        return curve_area(self._page(inputs), repaired, mib=mib, n=n, flags=[flag], strict_f=drawn)
+        notes = [flag("not_ranked")]
+        return curve_area(self._page(inputs), repaired, mib=mib, n=n, flags=notes, strict_f=drawn)
 
     def _page(self, inputs: Inputs) -> Float[np.ndarray, "sizes"]:
         graph = inputs.model.graph
@@ -278,22 +248,12 @@ class FaithfulnessArea:
         whole = float(resolved_difference(values[0].mean(), 0.0, values[0]))
         return values[1:].mean(axis=1) / (whole if whole != 0 else np.nan)
 
-    def null(
-        self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
-    ) -> NullTable:
-        """See `Gauge.null`; `n` is prompts."""
-        return null(40 if n is None else n, n_simulations, seed)
+    def rates(self, n: int, n_simulations: int, seed: int) -> NullTable:
+        """Return the rates for `n` prompts."""
+        return null(n, n_simulations, seed)
 
 
-def _area_quantity(
-    estimate: BootstrapEstimate | None, n: int, better: str, meaning: str
-) -> Quantity:
-    value = float("nan") if estimate is None else estimate.value
-    return quantity(
-        value,
-        interval=None if estimate is None else estimate.interval,
-        n=n,
-        reason=UNDEFINED,
-        better="up" if better == "up" else "down",
-        meaning=meaning,
-    )
+def _area_quantity(estimate: BootstrapEstimate | None, n: int) -> Quantity:
+    if estimate is None:
+        return quantity(None, n=n)
+    return quantity(estimate.value, interval=estimate.interval, n=n)

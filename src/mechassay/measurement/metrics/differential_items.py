@@ -39,7 +39,16 @@ from scipy.stats import chi2
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.evaluation.faithfulness import evaluate
 from mechassay.errors import BadPairs, BadUsage
-from mechassay.measurement.catalogue import Condition, Flag, Quantity, quantity, thresholds
+from mechassay.measurement.catalogue import (
+    Condition,
+    Flag,
+    PageMetric,
+    Quantity,
+    flag,
+    page_metric,
+    quantity,
+    thresholds,
+)
 from mechassay.measurement.measurement import (
     N_SIMULATIONS,
     Drawn,
@@ -48,7 +57,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Inputs
+from mechassay.measurement.metric import Gauge, Inputs
 from mechassay.measurement.metrics.discriminability import cohens_d, hedges_g
 from mechassay.prompts.pairs import Pair
 from mechassay.results.records import Table, Values
@@ -230,17 +239,11 @@ def differential_items(
     least, n = min(map(len, scores.values())), sum(map(len, scores.values()))
     notes = list(flags)
     if least < LEAST:
-        notes.append(
-            Flag(
-                "few_prompts",
-                f"A group has {least} prompts: the published threshold is met or not by chance.",
-            )
-        )
+        notes.append(flag("few_prompts", n=least))
     d = {pair: cohens_d(scores[pair[0]], scores[pair[1]]) for pair in pairs}
     largest = max(pairs, key=lambda pair: abs(d[pair]) if not math.isnan(d[pair]) else -1)
-    same = "the scores of two groups do not vary"
-    page = {"max_abs_d": quantity(abs(d[largest]), n=n, reason=same, better="down")}
-    page |= {f"pairwise_d {a}, {b}": quantity(x, n=n, reason=same) for (a, b), x in d.items()}
+    page = {"max_abs_d": quantity(abs(d[largest]), n=n)}
+    page |= {f"pairwise_d {a}, {b}": quantity(x, n=n) for (a, b), x in d.items()}
     comparisons = [_compared(scores, abilities, pair) for pair in pairs]
     adjusted = (
         holm([comparison["mh_p"] for comparison in comparisons]),
@@ -251,13 +254,7 @@ def differential_items(
     draws = _impact(scores, clusters or {}, largest, seed)
     repaired = _repaired(comparisons, scores, largest, draws, least, n)
     if any(math.isnan(comparison["logistic_p"]) for comparison in comparisons):
-        notes.append(
-            Flag(
-                "separated",
-                "In some pair of groups ability or group separates right from wrong,"
-                " or all are right: logistic DIF is undefined there.",
-            )
-        )
+        notes.append(flag("separated"))
     rows = [
         {
             "group": name,
@@ -275,7 +272,7 @@ def differential_items(
     }
     return Measurement.of(
         ID,
-        {**page, "pairwise_d": quantity(abs(d[largest]), n=n, reason=same)},
+        {**page, "pairwise_d": quantity(abs(d[largest]), n=n)},
         repaired,
         REPAIRED,
         flags=notes,
@@ -293,6 +290,7 @@ def differential_items(
                 "model": [float(v) for name in names for v in abilities[name]],
             },
         ),
+        words={"first": largest[0], "second": largest[1], "least": LEAST},
     )
 
 
@@ -351,36 +349,23 @@ def _repaired(
     least: int,
     n: int,
 ) -> dict[str, Quantity]:
-    few = f"a group has fewer than {LEAST} prompts" if least < LEAST else ""
-    undefined = few or "all are right, or ability or group separates right from wrong"
+    few = least < LEAST
 
-    def over(rule: Any, name: str, meaning: str, better: Any = "") -> Quantity:
-        values = [
-            abs(comparison[name]) if rule is max else comparison[name] for comparison in comparisons
-        ]
-        whole = math.nan if few or any(map(math.isnan, values)) else float(rule(values))
-        return quantity(whole, n=n, reason=undefined, meaning=meaning, better=better)
+    def of(value: float) -> Quantity:
+        return quantity(math.nan if few else value, n=n, reason="few" if few else "")
+
+    def largest_of(name: str) -> Quantity:
+        values = [abs(comparison[name]) for comparison in comparisons]
+        return of(math.nan if any(map(math.isnan, values)) else float(max(values)))
 
     p = [min(comparison["mh_p_holm"], comparison["logistic_p_holm"]) for comparison in comparisons]
-    known = not few and not any(map(math.isnan, p))
+    p_adjusted = math.nan if any(map(math.isnan, p)) else float(min(1.0, 2 * min(p)))
+    impact = hedges_g(scores[largest[0]], scores[largest[1]])
     return {
-        "impact_g": quantity(
-            hedges_g(scores[largest[0]], scores[largest[1]]),
-            interval=interval,
-            n=n,
-            reason="the scores of two groups do not vary",
-            meaning=f"Hedges's g of {largest[0]} and {largest[1]}, at whatever ability.",
-        ),
-        "min_p_adjusted": quantity(
-            float(min(1.0, 2 * min(p))) if known else math.nan,
-            n=n,
-            reason=undefined,
-            meaning="Smallest p of both tests and all pairs of groups, adjusted for their number.",
-        ),
-        "max_delta_r2": over(max, "delta_r2", "Largest gain in R² by group.", "down"),
-        "max_mh_delta": over(
-            max, "mh_delta", "Largest |delta| of ETS: below 1 negligible.", "down"
-        ),
+        "impact_g": quantity(impact, interval=interval, n=n),
+        "min_p_adjusted": of(p_adjusted),
+        "max_delta_r2": largest_of("delta_r2"),
+        "max_mh_delta": largest_of("mh_delta"),
     }
 
 
@@ -504,7 +489,7 @@ def prompts(
 
 @dataclass(frozen=True)
 @checked_settings
-class DifferentialItems:
+class DifferentialItems(Gauge):
     """Does a circuit do as well with names of all kinds, at equal ability of the model?
 
     Attributes:
@@ -513,12 +498,10 @@ class DifferentialItems:
 
     n_per_group: Annotated[int, Within(2)] = 40
 
-    id: ClassVar[str] = ID
-    version: ClassVar[int] = 1
-    needs: ClassVar[tuple[str, ...]] = ("model", "circuit", "names")
+    metric: ClassVar[PageMetric] = page_metric(ID)
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`.
+        """Return both variants on prompts with names of each kind.
 
         Raises:
             BadPairs: the tokenizer leaves a category without a pair of names.
@@ -554,16 +537,15 @@ class DifferentialItems:
             partial += batch.alignment.get("partial", 0)
         flags: list[Flag] = []
         if partial:
-            flags.append(
-                Flag(
-                    "first_tokens",
-                    f"{partial} prompts compare names of several tokens by the first one.",
-                )
-            )
+            flags.append(flag("first_tokens", n=partial))
         return differential_items(**by_kind, seed=inputs.seed, flags=flags)
 
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
     ) -> NullTable:
-        """See `Gauge.null`; `n` is prompts a group."""
-        return null(self.n_per_group if n is None else n, 3, n_simulations, seed)
+        """Return the rates for `n` prompts a group; for `n_per_group` if None."""
+        return self.rates(self.n_per_group if n is None else n, n_simulations, seed)
+
+    def rates(self, n: int, n_simulations: int, seed: int) -> NullTable:
+        """Return the rates for three groups of `n` prompts."""
+        return null(n, 3, n_simulations, seed)

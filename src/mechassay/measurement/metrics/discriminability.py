@@ -42,8 +42,11 @@ from mechassay.interventions.intervene import intervene
 from mechassay.measurement.catalogue import (
     Condition,
     Flag,
+    PageMetric,
     Quantity,
     VariantName,
+    flag,
+    page_metric,
     quantity,
     thresholds,
 )
@@ -55,7 +58,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Inputs
+from mechassay.measurement.metric import Gauge, Inputs
 from mechassay.measurement.metrics.circuit_runs import by_counterfactual
 from mechassay.models.objectives import least_size
 from mechassay.results.records import Table
@@ -123,14 +126,12 @@ def discriminability(
     first, notes = pairs[0], list(flags)
     sd = pooled_sd(first.better, first.worse)
     if sd == 0:
-        notes.append(Flag("no_noise", "The values do not vary over reseeds: d divides by 0."))
+        notes.append(flag("no_noise"))
     n = len(first.better)
     cv = coefficient_of_variation(first.better)
     page = {
-        "cv": quantity(cv, n=n, reason="the mean is 0, or there is one reseed", better="down"),
-        "discriminability_d": quantity(
-            cohens_d(first.better, first.worse), n=n, reason="the values do not vary", better="up"
-        ),
+        "cv": quantity(cv, n=n),
+        "discriminability_d": quantity(cohens_d(first.better, first.worse), n=n),
     }
     rows = [
         {
@@ -159,41 +160,14 @@ def discriminability(
 
 def _repaired(pair: ConfigurationPair, cv: float, sd: float, n_prompts: int) -> dict[str, Quantity]:
     n, own = len(pair.better), float(pair.better.std(ddof=1)) if len(pair.better) > 1 else math.nan
-    still = "the values do not vary"
     gap = abs(float(pair.better.mean() - pair.worse.mean()))
     return {
-        "cv": quantity(
-            cv,
-            n=n,
-            reason="the mean is 0, or there is one reseed",
-            meaning="Spread over reseeds as a share of the mean; only for scales with a true 0.",
-            better="down",
-        ),
-        "difference": quantity(
-            pair.difference,
-            interval=pair.interval,
-            n=n_prompts,
-            meaning="The better configuration less the worse one, interval over prompts.",
-            better="up",
-        ),
-        "difference_low": quantity(
-            pair.interval.low, n=n_prompts, reason="one group, or few that agree"
-        ),
-        "hedges_g": quantity(
-            hedges_g(pair.better, pair.worse), n=n, reason=still, meaning="d without its bias."
-        ),
-        "snr": quantity(
-            gap / sd if sd > 0 else math.nan,
-            n=n,
-            reason=still,
-            meaning="Difference of the configurations over the spread of reseeds.",
-            better="up",
-        ),
-        "minimum_difference": quantity(
-            1.96 * math.sqrt(2) * own,
-            n=n,
-            meaning="The smallest difference of two values that is beyond the reseeds' noise.",
-        ),
+        "cv": quantity(cv, n=n),
+        "difference": quantity(pair.difference, interval=pair.interval, n=n_prompts),
+        "difference_low": quantity(pair.interval.low, n=n_prompts),
+        "hedges_g": quantity(hedges_g(pair.better, pair.worse), n=n),
+        "snr": quantity(gap / sd if sd > 0 else math.nan, n=n),
+        "minimum_difference": quantity(1.96 * math.sqrt(2) * own, n=n),
     }
 
 
@@ -261,7 +235,7 @@ class Reconstruct:
 
 @dataclass(frozen=True)
 @checked_settings
-class Audit:
+class Audit(Gauge):
     """Is a metric steady over reseeds, and does it tell a good configuration from a bad one?
 
     Attributes:
@@ -272,28 +246,20 @@ class Audit:
     n_reseeds: Annotated[int, Within(2)] = 10
     share: Annotated[float, Within(above=0, below=1)] = 0.75
 
-    id: ClassVar[str] = ID
-    version: ClassVar[int] = 1
-    needs: ClassVar[tuple[str, ...]] = ("model", "pairs", "circuit|sae")
+    metric: ClassVar[PageMetric] = page_metric(ID)
+    default_n: ClassVar[int] = 50
     score: ClassVar[Mapping[VariantName, str]] = MappingProxyType(
         {"page": "discriminability_d", "repaired": "difference_low"}
     )
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         pairs: list[ConfigurationPair] = []
         flags: list[Flag] = []
         if inputs.has("circuit"):
             pairs.append(self._circuits(inputs))
             size = inputs.circuit.size
             if not 0.005 <= size <= 0.02:
-                flags.append(
-                    Flag(
-                        "other_size",
-                        f"The circuit has {size:.1%} of the edges; the audit is"
-                        " meant for about 1 %.",
-                    )
-                )
+                flags.append(flag("other_size", size=size))
         if inputs.has("sae"):
             pairs.append(self._dictionaries(inputs))
         return discriminability(pairs, flags=flags, n_prompts=len(inputs.batch))
@@ -376,8 +342,6 @@ class Audit:
             percentile_interval(better(drawn) - worse(drawn), n_groups=n_groups),
         )
 
-    def null(
-        self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
-    ) -> NullTable:
-        """See `Gauge.null`; `n` is prompts."""
-        return null(50 if n is None else n, self.n_reseeds, n_simulations, seed)
+    def rates(self, n: int, n_simulations: int, seed: int) -> NullTable:
+        """Return the rates for `n` prompts, of which each reseed draws some."""
+        return null(n, self.n_reseeds, n_simulations, seed)

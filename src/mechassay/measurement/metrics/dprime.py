@@ -31,7 +31,16 @@ from scipy.stats import norm, rankdata
 
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.evaluation.faithfulness import complement
-from mechassay.measurement.catalogue import Condition, Flag, Quantity, quantity, thresholds
+from mechassay.measurement.catalogue import (
+    Condition,
+    Flag,
+    PageMetric,
+    Quantity,
+    flag,
+    page_metric,
+    quantity,
+    thresholds,
+)
 from mechassay.measurement.measurement import (
     N_SIMULATIONS,
     Drawn,
@@ -40,7 +49,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Inputs
+from mechassay.measurement.metric import Gauge, Inputs
 from mechassay.measurement.metrics.circuit_runs import (
     by_counterfactual,
     by_means,
@@ -123,19 +132,11 @@ def dprime(
     rates = {"hit": float(np.mean(first > 0)), "false alarm": float(np.mean(second > 0))}
     extreme = [name for name, rate in rates.items() if rate in (0.0, 1.0)]
     if extreme:
-        notes.append(
-            Flag(
-                "rate_of_0_or_1",
-                f"The {' and the '.join(extreme)} rate is 0 or 1, where Z is infinite; the"
-                " published text names no correction.",
-            )
-        )
+        notes.append(flag("rate_of_0_or_1", rates=" and the ".join(extreme)))
     if float(np.mean(full > 0)) < 0.6:
-        notes.append(
-            Flag("model_near_chance", "The model itself is hardly right: there is no signal.")
-        )
+        notes.append(flag("model_near_chance"))
     if np.array_equal(full, ablated):
-        notes.append(Flag("arms_equal", "The circuit's ablation changes nothing in any prompt."))
+        notes.append(flag("arms_equal"))
     arms = {"full": full, "circuit ablated": ablated}
     arms |= {} if circuit_only is None else {"circuit only": circuit_only}
     arms |= {} if empty is None else {"empty": empty}
@@ -161,12 +162,11 @@ def _page(full: Differences, ablated: Differences) -> dict[str, Quantity]:
     hit, false = float(np.mean(full > 0)), float(np.mean(ablated > 0))
     known = min(hit, false) > 0 and max(hit, false) < 1
     difference, sum_ = (z(hit) - z(false), z(hit) + z(false)) if known else (None, None)
-    infinite = "a rate is 0 or 1, where Z is infinite"
     return {
         "hit_rate": quantity(hit, n=n),
         "false_alarm_rate": quantity(false, n=n),
-        "dprime": quantity(difference, n=n, reason=infinite),
-        "beta": quantity(None if sum_ is None else -0.5 * sum_, n=n, reason=infinite),
+        "dprime": quantity(difference, n=n),
+        "beta": quantity(None if sum_ is None else -0.5 * sum_, n=n),
         "auc": quantity(auc(full, ablated), n=n),
     }
 
@@ -188,38 +188,16 @@ def _arms(
     slope = float(np.std(noise, ddof=1)) / spread if spread > 0 else float("nan")
     # One arm that is the same in all prompts has no ROC to speak of.
     slope = slope if 1 / FLAT < slope < FLAT else float("nan")
+    beta = float(np.exp((z(rates[1]) ** 2 - z(rates[0]) ** 2) / 2))
+    auc_ends = _auc_interval(signal, noise, weights, n_groups)
     return {
-        "dprime": quantity(
-            d,
-            interval=ends,
-            n=n,
-            better="up",
-            meaning="Z of the share right in the model less Z of the share right without the"
-            " circuit, by log-linear rates.",
-        ),
-        "dprime_low": quantity(
-            ends.low, n=n, reason="one group, or few that agree", meaning="Lower end of d'."
-        ),
-        "ceiling": quantity(ceiling(n), n=n, meaning="The largest d' that so many prompts show."),
-        "criterion_c": quantity(-0.5 * sum_, n=n, meaning="Below 0: right more often than not."),
-        "likelihood_ratio_beta": quantity(
-            float(np.exp((z(rates[1]) ** 2 - z(rates[0]) ** 2) / 2)),
-            n=n,
-            meaning="The ratio of the two normal densities at the threshold.",
-        ),
-        "auc": quantity(
-            auc(signal, noise),
-            interval=_auc_interval(signal, noise, weights, n_groups),
-            n=n,
-            better="up",
-            meaning="Probability that a logit difference with the circuit exceeds one without.",
-        ),
-        "zroc_slope": quantity(
-            slope,
-            n=n,
-            reason="one arm hardly varies",
-            meaning="Spread without over spread with the circuit; d' takes it to be 1.",
-        ),
+        "dprime": quantity(d, interval=ends, n=n),
+        "dprime_low": quantity(ends.low, n=n),
+        "ceiling": quantity(ceiling(n), n=n),
+        "criterion_c": quantity(-0.5 * sum_, n=n),
+        "likelihood_ratio_beta": quantity(beta, n=n),
+        "auc": quantity(auc(signal, noise), interval=auc_ends, n=n),
+        "zroc_slope": quantity(slope, n=n),
     }
 
 
@@ -285,25 +263,17 @@ def _drawn(rng: np.random.Generator, size: int, n: int, with_: float, without: f
 
 
 @dataclass(frozen=True)
-class DPrime:
+class DPrime(Gauge):
     """Do prompts stay right without the circuit: d', criterion, AUC."""
 
-    id: ClassVar[str] = ID
-    version: ClassVar[int] = 1
-    needs: ClassVar[tuple[str, ...]] = ("model", "pairs", "circuit")
+    metric: ClassVar[PageMetric] = page_metric(ID)
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         circuit, graph, batch = inputs.circuit, inputs.model.graph, inputs.batch
         heads = heads_of(circuit)
         flags: list[Flag] = []
         if not bool(heads.any()):
-            flags.append(
-                Flag(
-                    "no_heads",
-                    "No head is live in the circuit: the published definition ablates nothing.",
-                )
-            )
+            flags.append(flag("no_heads"))
         full = Circuit.full(graph)
         page = by_means(inputs, [full, without_heads(graph, heads)])
         arms = [full, complement(circuit), circuit, Circuit.empty(graph)]
@@ -321,8 +291,6 @@ class DPrime:
             flags=flags,
         )
 
-    def null(
-        self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
-    ) -> NullTable:
-        """See `Gauge.null`; `n` is prompts."""
-        return null(40 if n is None else n, n_simulations, seed)
+    def rates(self, n: int, n_simulations: int, seed: int) -> NullTable:
+        """Return the rates for `n` prompts."""
+        return null(n, n_simulations, seed)

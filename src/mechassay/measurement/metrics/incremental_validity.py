@@ -23,7 +23,15 @@ import numpy as np
 from jaxtyping import Float
 
 from mechassay.errors import BadUsage, one_of
-from mechassay.measurement.catalogue import Condition, Flag, quantity, thresholds
+from mechassay.measurement.catalogue import (
+    Condition,
+    Flag,
+    PageMetric,
+    flag,
+    page_metric,
+    quantity,
+    thresholds,
+)
 from mechassay.measurement.measurement import (
     N_SIMULATIONS,
     Drawn,
@@ -32,7 +40,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Inputs
+from mechassay.measurement.metric import Gauge, Inputs
 from mechassay.measurement.metrics.discriminability import pooled_sd
 from mechassay.results.records import Table
 from mechassay.stats.intervals import resolved_difference, student_interval
@@ -61,44 +69,25 @@ def incremental(
     sd, pooled = _spread(method, best), pooled_sd(method, best)
     flags: list[Flag] = []
     if sd == 0:
-        flags.append(Flag("constant_gain", "The gain is the same on all tasks: t is infinite."))
+        flags.append(flag("constant_gain"))
     if n < 5:
-        flags.append(Flag("few_tasks", f"{n} tasks: the interval is wide."))
+        flags.append(flag("few_tasks", n=n))
     losses = int((gaps < 0).sum())
-    same = "the gain is the same on all tasks"
     page = {
         "delta": quantity(float(gaps.mean()), n=n),
-        "t": quantity(_over(float(gaps.mean()) * math.sqrt(n), sd), n=n, reason=same),
-        "d": quantity(_over(float(gaps.mean()), pooled), n=n, reason="tasks do not vary"),
+        "t": quantity(_over(float(gaps.mean()) * math.sqrt(n), sd), n=n),
+        "d": quantity(_over(float(gaps.mean()), pooled), n=n),
         "n_losses": quantity(float(losses), n=n),
     }
     gains = {name: method - x for name, x in baselines.items()}
     hardest = min(gains, key=lambda name: float(gains[name].mean()))
     gain, ends = gains[hardest], student_interval(gains[hardest])
     repaired = {
-        "delta": quantity(
-            float(gain.mean()),
-            interval=ends,
-            n=n,
-            meaning="Mean gain over the baseline that is best on average.",
-            better="up",
-        ),
+        "delta": quantity(float(gain.mean()), interval=ends, n=n),
         "delta_low": quantity(ends.low, n=n),
-        "d_z": quantity(
-            _over(float(gain.mean()), _spread(method, baselines[hardest])),
-            n=n,
-            reason=same,
-            meaning="Mean gain over the spread of gains.",
-            better="up",
-        ),
-        "d_av": quantity(
-            _over(float(gain.mean()), pooled_sd(method, baselines[hardest])),
-            n=n,
-            reason="tasks do not vary",
-            meaning="Mean gain over the pooled spread of tasks.",
-            better="up",
-        ),
-        "n_losses": quantity(float((gain < 0).sum()), n=n, better="down"),
+        "d_z": quantity(_over(float(gain.mean()), _spread(method, baselines[hardest])), n=n),
+        "d_av": quantity(_over(float(gain.mean()), pooled_sd(method, baselines[hardest])), n=n),
+        "n_losses": quantity(float((gain < 0).sum()), n=n),
     }
     rows = [
         {"baseline": name, "task": task, "method": float(x), "other": float(y)}
@@ -161,7 +150,7 @@ def null(
 
 
 @dataclass(frozen=True)
-class IncrementalValidity:
+class IncrementalValidity(Gauge):
     """Is a method better than the others, over the models and tasks of a run?
 
     Attributes:
@@ -172,12 +161,10 @@ class IncrementalValidity:
     method: str = ""
     measure_name: str = "cpr"
 
-    id: ClassVar[str] = ID
-    version: ClassVar[int] = 1
-    needs: ClassVar[tuple[str, ...]] = ("records",)
+    metric: ClassVar[PageMetric] = page_metric(ID)
+    default_n: ClassVar[int] = 6
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         # The measure by model and task, then by method; undefined ones are left out.
         table: dict[str, dict[str, float]] = {}
         for record in inputs.records:
@@ -194,8 +181,6 @@ class IncrementalValidity:
         baselines = {name: x for name, x in results.items() if name != method}
         return incremental(results[method], baselines, tasks)
 
-    def null(
-        self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
-    ) -> NullTable:
-        """See `Gauge.null`; `n` is tasks."""
-        return null(6 if n is None else n, 1, n_simulations, seed)
+    def rates(self, n: int, n_simulations: int, seed: int) -> NullTable:
+        """Return the rates for `n` tasks and one baseline."""
+        return null(n, 1, n_simulations, seed)

@@ -36,7 +36,16 @@ from torch import Tensor
 
 from mechassay.circuits.circuit import Circuit
 from mechassay.errors import BadUsage
-from mechassay.measurement.catalogue import Condition, Flag, Quantity, quantity, thresholds
+from mechassay.measurement.catalogue import (
+    Condition,
+    Flag,
+    PageMetric,
+    Quantity,
+    flag,
+    page_metric,
+    quantity,
+    thresholds,
+)
 from mechassay.measurement.measurement import (
     N_SIMULATIONS,
     Drawn,
@@ -45,7 +54,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Inputs
+from mechassay.measurement.metric import Gauge, Inputs
 from mechassay.measurement.metrics.circuit_runs import heads_of
 from mechassay.models.decoder import Attention, Decoder, Norm, Projection, at_least_fp32
 from mechassay.models.graph import SLOTS, Graph
@@ -142,37 +151,19 @@ def composition(
         raise BadUsage("An edge between heads leads from a layer to a later one.")
     flags: list[Flag] = []
     n = len(edges)
-    reason, test, rows = "no edge of the circuit is between two heads", None, []
+    test, least_p, reason, rows = None, math.nan, "", []
     if n:
         places = percentiles(scores)
         test = relabelled(places, edges, np.random.default_rng((seed, n)), n_draws)
-        rows = _rows(scores, places, edges)
-        if test.least_p > ALPHA:
-            reason = f"the best of relabelled circuits is no rarer than {test.least_p:.2f}"
-            flags.append(Flag("few_heads", f"Nothing can be told: {reason}."))
-            test = None
+        least_p, rows = test.least_p, _rows(scores, places, edges)
+        if least_p > ALPHA:
+            flags.append(flag("few_heads", least_p=least_p))
+            test, reason = None, "few"
+    reach = None if test is None else float(np.quantile(test.drawn, 1 - ALPHA))
     repaired = {
-        "percentile": quantity(
-            None if test is None else test.value,
-            n=n,
-            reason=reason,
-            meaning="Mean percentile of the circuit's edges among pairs of the same layers; .5 is"
-            " chance.",
-            better="up",
-        ),
-        "relabelled": quantity(
-            None if test is None else float(np.quantile(test.drawn, 1 - ALPHA)),
-            n=n_draws,
-            reason=reason,
-            meaning="What 95 % of circuits of other heads of the same layers stay below.",
-        ),
-        "p": quantity(
-            None if test is None else test.p,
-            n=n,
-            reason=reason,
-            meaning="Share of circuits of other heads of the same layers that are as large.",
-            better="down",
-        ),
+        "percentile": quantity(None if test is None else test.value, n=n, reason=reason),
+        "relabelled": quantity(reach, n=n_draws, reason=reason),
+        "p": quantity(None if test is None else test.p, n=n, reason=reason),
     }
     return Measurement.of(
         ID,
@@ -182,6 +173,7 @@ def composition(
         flags=flags,
         null=null(n) if n else None,
         tables=[Table.of("edges", ("edge",), rows)],
+        words={"least_p": least_p, "percent": 100 * (1 - ALPHA)},
     )
 
 
@@ -206,18 +198,16 @@ def _page(
     matrix, own = raw.reshape(layers * heads, -1), np.flatnonzero(inside)
     every = matrix[~np.eye(len(matrix), dtype=bool)]
     some = matrix[np.ix_(own, own)][~np.eye(len(own), dtype=bool)]
-    few = "the model has one head" if len(matrix) < 2 else "the circuit has fewer than two heads"
     if not len(some):
         keys = ("k_composition_mean", "background_mean", "ratio", "n_strong_edges", "depth")
-        return {key: quantity(None, n=len(own), reason=few) for key in keys}
+        reason = "one_head" if len(matrix) < 2 else "few_heads"
+        return {key: quantity(None, n=len(own), reason=reason) for key in keys}
     mean, background = float(some.mean()), float(every.mean())
     strong = matrix > background + float(every.std())
     return {
         "k_composition_mean": quantity(mean, n=len(some)),
         "background_mean": quantity(background, n=len(every)),
-        "ratio": quantity(
-            mean / background if background else math.nan, n=len(some), reason="weights are 0"
-        ),
+        "ratio": quantity(mean / background if background else math.nan, n=len(some)),
         "n_strong_edges": quantity(float(strong[np.ix_(own, own)].sum()), n=len(some)),
         "depth": quantity(float(longest_chain(strong, own.tolist(), heads)), n=len(own)),
     }
@@ -276,7 +266,7 @@ Own = Float[Tensor, "own d_head d_model"]
 
 @dataclass(frozen=True)
 @checked_settings
-class KComposition:
+class KComposition(Gauge):
     """Do the heads of a circuit fit each other, more than other heads of their layers?
 
     Attributes:
@@ -285,12 +275,10 @@ class KComposition:
 
     draws: Annotated[int, Within(100)] = N_DRAWS
 
-    id: ClassVar[str] = ID
-    version: ClassVar[int] = 1
-    needs: ClassVar[tuple[str, ...]] = ("model", "circuit")
+    metric: ClassVar[PageMetric] = page_metric(ID)
+    default_n: ClassVar[int] = 20
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         decoder, circuit = inputs.model.decoder, inputs.circuit
         graph = circuit.graph
         own = heads_of(circuit)
@@ -304,11 +292,9 @@ class KComposition:
             seed=inputs.seed,
         )
 
-    def null(
-        self, n: int | None = None, n_simulations: int = N_SIMULATIONS // 4, seed: int = 0
-    ) -> NullTable:
-        """See `Gauge.null`; `n` is edges between heads."""
-        return null(20 if n is None else n, n_simulations, seed)
+    def rates(self, n: int, n_simulations: int, seed: int) -> NullTable:
+        """Return the rates for `n` edges between heads."""
+        return null(n, n_simulations, seed)
 
 
 def head_edges(circuit: Circuit) -> Edges:

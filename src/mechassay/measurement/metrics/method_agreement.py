@@ -33,7 +33,15 @@ from scipy.stats import hypergeom, rankdata
 
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage
-from mechassay.measurement.catalogue import Condition, Flag, quantity, thresholds
+from mechassay.measurement.catalogue import (
+    Condition,
+    Flag,
+    PageMetric,
+    flag,
+    page_metric,
+    quantity,
+    thresholds,
+)
 from mechassay.measurement.measurement import (
     N_SIMULATIONS,
     Drawn,
@@ -42,7 +50,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Inputs
+from mechassay.measurement.metric import Gauge, Inputs
 from mechassay.measurement.metrics.circuit_runs import head_writers
 from mechassay.results.records import Table
 from mechassay.stats.intervals import percentile_interval
@@ -143,16 +151,10 @@ def convergence(
     notes, filled = list(flags), np.where(np.isnan(scores), 0.0, scores)
     missing = int(np.isnan(scores).any(axis=0).sum())
     if missing:
-        notes.append(
-            Flag(
-                "heads_without_score",
-                f"{missing} heads lack a score of some method; the published text"
-                " counts them as 0, on which methods agree.",
-            )
-        )
+        notes.append(flag("heads_without_score", n=missing))
     n, chosen = scores.shape[1], _chosen(filled, share)
     page = {
-        "spearman": quantity(_mean_correlation(filled), n=n, reason="fewer than three heads"),
+        "spearman": quantity(_mean_correlation(filled), n=n),
         "kappa": quantity(float(_pairs(kappa, chosen).mean()), n=n),
     }
     rng = np.random.default_rng(seed)
@@ -162,23 +164,9 @@ def convergence(
     ends = percentile_interval(draws, n_groups=n)
     ours = _chosen(scores, share)
     repaired = {
-        "spearman": quantity(
-            _mean_correlation(scores),
-            interval=ends,
-            n=n,
-            reason="two methods share fewer than three heads, or all of them tie",
-            meaning="Mean rank correlation of heads over pairs of methods.",
-            better="up",
-        ),
-        "spearman_low": quantity(
-            ends.low, n=n, reason="a resample has no correlation, or few heads agree"
-        ),
-        "kappa": quantity(
-            float(_pairs(kappa, ours).mean()),
-            n=n,
-            better="up",
-            meaning=f"Agreement on the best {share:.0%} of the heads, beyond chance.",
-        ),
+        "spearman": quantity(_mean_correlation(scores), interval=ends, n=n),
+        "spearman_low": quantity(ends.low, n=n),
+        "kappa": quantity(float(_pairs(kappa, ours).mean()), n=n),
     }
     rows = [
         {
@@ -196,6 +184,7 @@ def convergence(
         flags=notes,
         null=null_convergence(n, len(scores)),
         tables=[Table.of("pairs of methods", ("methods",), rows)],
+        words={"share": share},
     )
 
 
@@ -226,29 +215,19 @@ def discrimination(
     ratio = 1 - discriminant / convergent if convergent != 0 else math.nan
     flags: list[Flag] = []
     if not convergent > 0.2:
-        flags.append(
-            Flag("no_convergence", "Methods hardly agree on one behaviour: D divides by that.")
-        )
+        flags.append(flag("no_convergence"))
     if not math.isnan(ratio) and ratio > 1:
-        flags.append(Flag("above_1", "D is above 1: behaviours are ranked in opposite orders."))
-    few = "fewer than three heads, or all of them tie"
+        flags.append(flag("above_1"))
     page = {
-        "discriminant": quantity(ratio, n=n, reason="the convergent correlation is 0"),
-        "r_convergent": quantity(convergent, n=n, reason=few),
-        "r_discriminant": quantity(discriminant, n=n, reason=few),
+        "discriminant": quantity(ratio, n=n),
+        "r_convergent": quantity(convergent, n=n),
+        "r_discriminant": quantity(discriminant, n=n),
     }
     repaired = {
-        "difference": quantity(
-            convergent - discriminant,
-            interval=ends,
-            n=n,
-            reason=few,
-            meaning="Rank correlation across methods less that across behaviours.",
-            better="up",
-        ),
-        "difference_low": quantity(ends.low, n=n, reason=f"{few}, or few agree"),
-        "r_convergent": quantity(convergent, n=n, reason=few, better="up"),
-        "r_discriminant": quantity(discriminant, n=n, reason=few, better="down"),
+        "difference": quantity(convergent - discriminant, interval=ends, n=n),
+        "difference_low": quantity(ends.low, n=n),
+        "r_convergent": quantity(convergent, n=n),
+        "r_discriminant": quantity(discriminant, n=n),
     }
     return Measurement.of(
         DISCRIMINANT,
@@ -286,22 +265,10 @@ def rater_agreement(
     page = {name: quantity(agreements[name], n=n) for name in ("jaccard", "kappa")}
     corrected = (agreements["jaccard"] - agreements["chance"]) / (1 - agreements["chance"])
     repaired = {
-        "jaccard_corrected": quantity(
-            corrected, n=n, better="up", meaning="Jaccard index above chance, 1 for equal choices."
-        ),
-        "p_value": quantity(
-            largest,
-            n=n,
-            better="down",
-            meaning="Probability of such an overlap by chance, of the pair that overlaps least.",
-        ),
-        "kappa": quantity(agreements["kappa"], n=n, better="up"),
-        "pabak": quantity(
-            agreements["pabak"],
-            n=n,
-            better="up",
-            meaning="Kappa as if half of the edges were chosen.",
-        ),
+        "jaccard_corrected": quantity(corrected, n=n),
+        "p_value": quantity(largest, n=n),
+        "kappa": quantity(agreements["kappa"], n=n),
+        "pabak": quantity(agreements["pabak"], n=n),
         "chance_jaccard": quantity(agreements["chance"], n=n),
     }
     return Measurement.of(
@@ -309,13 +276,7 @@ def rater_agreement(
         page,
         repaired,
         REPAIRED_RATERS,
-        flags=[
-            Flag(
-                "few_chosen",
-                f"{size:.0%} of the edges are chosen: kappa is close to Dice's"
-                " coefficient, and PABAK to 1 whatever is chosen.",
-            )
-        ],
+        flags=[flag("few_chosen", size=size)],
         null=null_raters(n, size),
         tables=[_sweep(scores), _raters(chosen, methods)],
     )
@@ -460,27 +421,19 @@ def same_family(methods: Mapping[str, EdgeScores]) -> list[Flag]:
     """A flag if all methods are of one family."""
     if not all(name.startswith(GRADIENT) for name in methods):
         return []
-    return [
-        Flag(
-            "one_family",
-            f"{', '.join(methods)} are one family of methods: that they agree is no"
-            " convergence of different evidence.",
-        )
-    ]
+    return [flag("one_family", methods=", ".join(methods))]
 
 
 @dataclass(frozen=True)
-class Convergence:
+class Convergence(Gauge):
     """Do methods agree on which heads matter?"""
 
     share: float = 0.1
 
-    id: ClassVar[str] = CONVERGENT
-    version: ClassVar[int] = 1
-    needs: ClassVar[tuple[str, ...]] = ("rankings",)
+    metric: ClassVar[PageMetric] = page_metric(CONVERGENT)
+    default_n: ClassVar[int] = 144
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         rankings = inputs.rankings
         return convergence(
             head_scores(rankings),
@@ -490,23 +443,19 @@ class Convergence:
             flags=same_family(rankings),
         )
 
-    def null(
-        self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
-    ) -> NullTable:
-        """See `Gauge.null`; `n` is heads."""
-        return null_convergence(144 if n is None else n, 2, n_simulations, seed)
+    def rates(self, n: int, n_simulations: int, seed: int) -> NullTable:
+        """Return the rates for `n` heads and two methods."""
+        return null_convergence(n, 2, n_simulations, seed)
 
 
 @dataclass(frozen=True)
-class Discrimination:
+class Discrimination(Gauge):
     """Do methods tell one behaviour's heads from another's?"""
 
-    id: ClassVar[str] = DISCRIMINANT
-    version: ClassVar[int] = 1
-    needs: ClassVar[tuple[str, ...]] = ("rankings", "other task")
+    metric: ClassVar[PageMetric] = page_metric(DISCRIMINANT)
+    default_n: ClassVar[int] = 144
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         own, other = inputs.rankings, inputs.other_rankings
         if set(own) != set(other):
             raise BadUsage(
@@ -516,15 +465,13 @@ class Discrimination:
         matched = {name: other[name] for name in own}
         return discrimination(head_scores(own), head_scores(matched), seed=inputs.seed)
 
-    def null(
-        self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
-    ) -> NullTable:
-        """See `Gauge.null`; `n` is heads."""
-        return null_discrimination(144 if n is None else n, 2, n_simulations, seed)
+    def rates(self, n: int, n_simulations: int, seed: int) -> NullTable:
+        """Return the rates for `n` heads and two methods."""
+        return null_discrimination(n, 2, n_simulations, seed)
 
 
 @dataclass(frozen=True)
-class RaterAgreement:
+class RaterAgreement(Gauge):
     """Do methods choose the same edges at one size?
 
     Attributes:
@@ -533,17 +480,13 @@ class RaterAgreement:
 
     size: float = 0.02
 
-    id: ClassVar[str] = RATERS
-    version: ClassVar[int] = 1
-    needs: ClassVar[tuple[str, ...]] = ("rankings",)
+    metric: ClassVar[PageMetric] = page_metric(RATERS)
+    default_n: ClassVar[int] = 5000
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         rankings = inputs.rankings
         return rater_agreement(edge_scores(rankings), list(rankings), size=self.size)
 
-    def null(
-        self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
-    ) -> NullTable:
-        """See `Gauge.null`; `n` is edges."""
-        return null_raters(5000 if n is None else n, self.size, n_simulations, seed)
+    def rates(self, n: int, n_simulations: int, seed: int) -> NullTable:
+        """Return the rates for `n` edges and two methods."""
+        return null_raters(n, self.size, n_simulations, seed)

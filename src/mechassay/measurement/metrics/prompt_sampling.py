@@ -30,7 +30,15 @@ from scipy.stats import bootstrap
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.random import Random
 from mechassay.errors import BadUsage
-from mechassay.measurement.catalogue import Condition, Flag, Quantity, quantity, thresholds
+from mechassay.measurement.catalogue import (
+    Condition,
+    Flag,
+    PageMetric,
+    flag,
+    page_metric,
+    quantity,
+    thresholds,
+)
 from mechassay.measurement.measurement import (
     N_SIMULATIONS,
     Drawn,
@@ -39,7 +47,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Inputs
+from mechassay.measurement.metric import Gauge, Inputs
 from mechassay.measurement.metrics.circuit_runs import by_counterfactual
 from mechassay.results.records import Table, Values
 from mechassay.stats.intervals import Interval, resolved_difference
@@ -84,38 +92,27 @@ def prompt_bootstrap(
     draws = ratio(a[rows], below[rows])
     error = float(draws.std(ddof=1))
     low, high = np.quantile(draws, [0.025, 0.975]) if np.isfinite(draws).all() else (math.nan,) * 2
-    zero = "the value is 0"
     page = {
         "standard_error": quantity(error, n=n),
         "ci_low": quantity(float(low), n=n),
         "ci_high": quantity(float(high), n=n),
-        "relative_error": quantity(_over(error, value), n=n, reason=zero),
+        "relative_error": quantity(_over(error, value), n=n),
     }
     units = list(groups) or [str(row) for row in range(n)]
     grouped, ends = _bca(a, below, units, n_resamples, seed)
     names = dict.fromkeys(units)
+    near_zero = ends.contains(0.0)
+    relative = None if near_zero else _over(grouped, value)
     repaired = {
-        "value": quantity(value, interval=ends, n=n, meaning="Mean over prompts, BCa interval."),
-        "standard_error": quantity(
-            grouped, n=len(names), reason="there are fewer than three groups", better="down"
-        ),
-        "relative_error": quantity(
-            _over(grouped, value),
-            n=len(names),
-            reason="the value is 0, or there are fewer than three groups",
-            meaning="Standard error over |value|.",
-            better="down",
-        ),
+        "value": quantity(value, interval=ends, n=n),
+        "standard_error": quantity(grouped, n=len(names)),
+        "relative_error": quantity(relative, n=len(names), reason="near_zero" if near_zero else ""),
     }
     flags: list[Flag] = []
     if len(names) < FEW:
-        flags.append(Flag("few_prompts", f"{len(names)} groups of prompts: a bootstrap is rough."))
-    if ends.contains(0.0):
-        flags.append(
-            Flag("mean_near_zero", "The interval has 0: a share of the value means nothing.")
-        )
-        why = "the interval of the value has 0"
-        repaired["relative_error"] = Quantity(None, n=len(names), reason=why)
+        flags.append(flag("few_prompts", n=len(names)))
+    if near_zero:
+        flags.append(flag("mean_near_zero"))
     return Measurement.of(
         BOOTSTRAP,
         page,
@@ -187,44 +184,26 @@ def seed_variance(
     rows = rng.random((n_subsets, n)).argsort(axis=1)[:, :size]
     values = ratio(a[rows], below[rows])
     variance, value = float(values.var(ddof=1)), float(ratio(a, below))
-    signs = Quantity(None, reason="there is no control", n=n_subsets)
-    resampled = signs
+    signs = resampled = quantity(None, n=n_subsets)
     if control is not None:
         wins = values - ratio(control[rows], below[rows]) > 0
         signs = quantity(float(wins.mean()), n=n_subsets)
         again = rng.integers(n, size=(1000, n))
         gaps = ratio(a[again], below[again]) - ratio(control[again], below[again])
-        resampled = quantity(
-            float(np.mean(gaps > 0)),
-            n=n,
-            meaning="Share of resamples of the prompts in which it exceeds the control.",
-            better="up",
-        )
+        resampled = quantity(float(np.mean(gaps > 0)), n=n)
     full = math.sqrt(variance / (1 - size / n) * size / n)
     page = {
         "variance": quantity(variance, n=n_subsets),
-        "cv": quantity(_over(math.sqrt(variance), value), n=n_subsets, reason="the value is 0"),
+        "cv": quantity(_over(math.sqrt(variance), value), n=n_subsets),
         "sign_consistency": signs,
     }
     repaired = {
         "value": quantity(value, n=n),
-        "standard_error": quantity(
-            full, n=n_subsets, meaning="Of the value on all prompts.", better="down"
-        ),
-        "cv": quantity(
-            _over(full, value),
-            n=n_subsets,
-            reason="the value is 0",
-            meaning="Standard error over |value|.",
-            better="down",
-        ),
+        "standard_error": quantity(full, n=n_subsets),
+        "cv": quantity(_over(full, value), n=n_subsets),
         "sign_consistency": resampled,
     }
-    overlap = Flag(
-        "subsets_overlap",
-        f"Subsets of {size} of {n} prompts share most of them: the published variance is"
-        f" {1 - size / n:.2f} times that of separate samples.",
-    )
+    overlap = flag("subsets_overlap", size=size, n=n, factor=1 - size / n)
     table = Table.of(
         "subsets", ("subset",), ({"subset": i, "value": float(x)} for i, x in enumerate(values))
     )
@@ -310,18 +289,15 @@ def prompt_parts(inputs: Inputs) -> Parts:
 
 
 @dataclass(frozen=True)
-class PromptBootstrap:
+class PromptBootstrap(Gauge):
     """How much a number depends on its prompts: its standard error over resamples."""
 
     n_resamples: int = 1000
 
-    id: ClassVar[str] = BOOTSTRAP
-    version: ClassVar[int] = 1
-    needs: ClassVar[tuple[str, ...]] = ("model", "pairs")
+    metric: ClassVar[PageMetric] = page_metric(BOOTSTRAP)
     uses: ClassVar[tuple[str, ...]] = ("circuit",)
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         above, below, _ = prompt_parts(inputs)
         return prompt_bootstrap(
             above,
@@ -331,27 +307,22 @@ class PromptBootstrap:
             seed=inputs.seed,
         )
 
-    def null(
-        self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
-    ) -> NullTable:
-        """See `Gauge.null`; `n` is prompts."""
-        return null_bootstrap(40 if n is None else n, n_simulations, seed)
+    def rates(self, n: int, n_simulations: int, seed: int) -> NullTable:
+        """Return the rates for `n` prompts."""
+        return null_bootstrap(n, n_simulations, seed)
 
 
 @dataclass(frozen=True)
-class SeedVariance:
+class SeedVariance(Gauge):
     """How much a number varies over random subsets of its prompts."""
 
     n_subsets: int = 20
     share: float = 0.75
 
-    id: ClassVar[str] = SEEDS
-    version: ClassVar[int] = 1
-    needs: ClassVar[tuple[str, ...]] = ("model", "pairs")
+    metric: ClassVar[PageMetric] = page_metric(SEEDS)
     uses: ClassVar[tuple[str, ...]] = ("circuit",)
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         above, below, control = prompt_parts(inputs)
         return seed_variance(
             above,
@@ -362,8 +333,6 @@ class SeedVariance:
             seed=inputs.seed,
         )
 
-    def null(
-        self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
-    ) -> NullTable:
-        """See `Gauge.null`; `n` is prompts."""
-        return null_seeds(40 if n is None else n, self.n_subsets, n_simulations, seed)
+    def rates(self, n: int, n_simulations: int, seed: int) -> NullTable:
+        """Return the rates for `n` prompts, of which each subset draws some."""
+        return null_seeds(n, self.n_subsets, n_simulations, seed)

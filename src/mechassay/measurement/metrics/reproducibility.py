@@ -29,7 +29,15 @@ from jaxtyping import Float
 from scipy.stats import rankdata
 
 from mechassay.errors import one_of
-from mechassay.measurement.catalogue import Condition, Flag, Quantity, quantity, thresholds
+from mechassay.measurement.catalogue import (
+    Condition,
+    Flag,
+    Quantity,
+    flag,
+    page_metric,
+    quantity,
+    thresholds,
+)
 from mechassay.measurement.measurement import (
     N_SIMULATIONS,
     Drawn,
@@ -38,7 +46,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Inputs
+from mechassay.measurement.metric import Gauge, Inputs
 from mechassay.measurement.metrics.circuit_runs import BASE_NAMES, run_base
 from mechassay.results.records import Table, Values
 from mechassay.stats.intervals import (
@@ -138,58 +146,25 @@ def reproducibility(
         seed: of the resamples of groups of prompts that give the correlation its interval.
     """
     n, value = subsampled_items.shape[1], float(again.mean())
-    notes = [
-        *flags,
-        Flag(
-            "sampling_not_reproducibility",
-            f"The published runs are subsamples ({share:.0%} of the prompts, which is our choice,"
-            " as the text names none): their deviation is sampling error.",
-        ),
-    ]
-    near_zero = abs(value) < 1.96 * sampling_se
-    if near_zero:
-        notes.append(
-            Flag("mean_near_zero", "The value is within its error of 0: shares of it mean nothing.")
-        )
+    notes = [*flags, flag("sampling_not_reproducibility", share=share)]
     page = _quantities(subsampled, subsampled_items)
     repaired = _quantities(again, again_items)
-    if near_zero:
-        why = "the value is within its error of 0"
-        repaired |= {
-            name: Quantity(None, n=len(again), reason=why)
-            for name in ("deviation_rate", "max_deviation")
-        }
+    if abs(value) < 1.96 * sampling_se:
+        notes.append(flag("mean_near_zero"))
+        none = quantity(None, n=len(again), reason="near_zero")
+        repaired |= {"deviation_rate": none, "max_deviation": none}
     sd = float(again.std(ddof=1)) if len(again) > 1 else math.nan
     within = float(np.sqrt(again_items.var(axis=0, ddof=1).mean())) if len(again) > 1 else math.nan
+    units = groups or [str(row) for row in range(n)]
+    ends = Interval(value - 1.96 * sampling_se, value + 1.96 * sampling_se, 0.95)
+    correlation_ends = _icc_interval(again_items, units, seed)
     repaired |= {
-        "value": quantity(
-            value,
-            interval=Interval(value - 1.96 * sampling_se, value + 1.96 * sampling_se, 0.95),
-            n=n,
-            meaning="The mean over runs on all prompts; its interval is over prompts.",
-        ),
-        "measurement_sd": quantity(
-            sd, n=len(again), meaning="Spread of the value from run to run.", better="down"
-        ),
-        "minimum_difference": quantity(
-            1.96 * math.sqrt(2) * sd,
-            n=len(again),
-            meaning="Two values that differ by less do not differ beyond the noise of measuring.",
-        ),
-        "prompt_sem": quantity(
-            within, n=len(again), meaning="Spread of one prompt's score from run to run."
-        ),
-        "icc": quantity(
-            icc(again_items),
-            interval=_icc_interval(again_items, groups or [str(row) for row in range(n)], seed),
-            n=n,
-            reason="the scores of prompts do not vary",
-            meaning="Share of the variance of single scores that is between prompts.",
-            better="up",
-        ),
-        "sampling_se": quantity(
-            sampling_se, n=n, meaning="Standard error over prompts: the noise of choosing them."
-        ),
+        "value": quantity(value, interval=ends, n=n),
+        "measurement_sd": quantity(sd, n=len(again)),
+        "minimum_difference": quantity(1.96 * math.sqrt(2) * sd, n=len(again)),
+        "prompt_sem": quantity(within, n=len(again)),
+        "icc": quantity(icc(again_items), interval=correlation_ends, n=n),
+        "sampling_se": quantity(sampling_se, n=n),
     }
     rows = [{"kind": "subsample", "run": i, "value": float(x)} for i, x in enumerate(subsampled)]
     rows += [{"kind": "again", "run": i, "value": float(x)} for i, x in enumerate(again)]
@@ -204,9 +179,10 @@ def reproducibility(
         values=Values(
             unit="prompt",
             ids=list(ids) or [str(row) for row in range(n)],
-            groups=list(groups) or [str(row) for row in range(n)],
+            groups=list(units),
             columns={"mean over runs": again_items.mean(axis=0).tolist()},
         ),
+        words={"differs": f"{DIFFERS:g}".removeprefix("0")},
     )
 
 
@@ -220,29 +196,10 @@ def _icc_interval(items: Items, groups: Sequence[str], seed: int) -> Interval:
 
 def _quantities(values: Float[np.ndarray, "runs"], items: Items) -> dict[str, Quantity]:
     n = len(values)
-    few = "the mean is 0, or there is one run"
     return {
-        "deviation_rate": quantity(
-            deviation_rate(values),
-            n=n,
-            reason=few,
-            meaning="Share of pairs of runs that differ by more than .08 of the mean.",
-            better="down",
-        ),
-        "max_deviation": quantity(
-            max_deviation(values),
-            n=n,
-            reason=few,
-            meaning="Largest deviation of a run from the mean, as a share of it.",
-            better="down",
-        ),
-        "coherence_score": quantity(
-            coherence(items),
-            n=n,
-            reason="two runs share fewer than three prompts, or all their prompts tie",
-            meaning="Mean rank correlation of prompts between runs.",
-            better="up",
-        ),
+        "deviation_rate": quantity(deviation_rate(values), n=n),
+        "max_deviation": quantity(max_deviation(values), n=n),
+        "coherence_score": quantity(coherence(items), n=n),
     }
 
 
@@ -290,7 +247,7 @@ def _drawn(rng: np.random.Generator, size: int, n: int, runs: int, noise: float)
 
 @dataclass(frozen=True)
 @checked_settings
-class Reproducibility:
+class Reproducibility(Gauge):
     """Is a number the same when it is computed again: noise of measuring apart from sampling.
 
     Attributes:
@@ -299,13 +256,14 @@ class Reproducibility:
         share: of the prompts that a run of the page has, and of a probe's train prompts.
     """
 
-    metric: str = "logit-diff"
+    # This setting has the name of the class attribute by which other gauges give their data file.
+    metric: str = "logit-diff"  # pyright: ignore[reportIncompatibleVariableOverride]
     n_runs: Annotated[int, Within(2)] = 10
     share: Annotated[float, Within(above=0, below=1)] = 0.75
 
     id: ClassVar[str] = ID
-    version: ClassVar[int] = 1
-    needs: ClassVar[tuple[str, ...]] = ("model", "pairs")
+    needs: ClassVar[tuple[str, ...]] = page_metric(ID).needs
+    default_n: ClassVar[int] = 50
     uses: ClassVar[tuple[str, ...]] = ("circuit",)
     tried_as: ClassVar[str] = "metric=ablation-recovery"
 
@@ -313,7 +271,6 @@ class Reproducibility:
         one_of("base metric", self.metric, BASE_NAMES)
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         batch, n = inputs.batch, len(inputs.batch)
         size = max(2, round(self.share * n))
         items = np.full((2, self.n_runs, n), np.nan)
@@ -341,8 +298,6 @@ class Reproducibility:
             seed=inputs.seed,
         )
 
-    def null(
-        self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
-    ) -> NullTable:
-        """See `Gauge.null`; `n` is prompts."""
-        return null(50 if n is None else n, self.n_runs, n_simulations, seed)
+    def rates(self, n: int, n_simulations: int, seed: int) -> NullTable:
+        """Return the rates for runs on `n` prompts."""
+        return null(n, self.n_runs, n_simulations, seed)

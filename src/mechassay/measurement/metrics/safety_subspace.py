@@ -40,7 +40,9 @@ from mechassay.interventions.site import sites
 from mechassay.measurement.catalogue import (
     Condition,
     Flag,
+    PageMetric,
     Quantity,
+    flag,
     page_metric,
     quantity,
     thresholds,
@@ -53,9 +55,10 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Inputs
+from mechassay.measurement.metric import Gauge, Inputs
 from mechassay.measurement.metrics.contrast_directions import (
     CONTROL,
+    RANK_SHARE,
     SAFETY,
     LayerContrast,
     PromptContrast,
@@ -165,13 +168,7 @@ def safety_subspace(
     repaired, more = _repaired(contrast, control, rng)
     passing = _shuffled_passes(contrast, rng)
     if passing >= 0.5:
-        notes.append(
-            Flag(
-                "shuffled_labels_pass",
-                f"With shuffled labels the published SVE is below its threshold in {passing:.0%} of"
-                " draws.",
-            )
-        )
+        notes.append(flag("shuffled_labels_pass", share=passing))
     return Measurement.of(
         ID,
         page,
@@ -180,38 +177,26 @@ def safety_subspace(
         flags=[*flags, *notes, *more],
         null=null(len(first), len(set(groups))),
         tables=[_layers(contrast, control), *tables],
+        words={"percent": 100 * RANK_SHARE},
     )
 
 
 def _page(
     rows: Float[np.ndarray, "layers d"], steady: float, n: int
 ) -> tuple[dict[str, Quantity], list[Flag]]:
-    equal = "the class means are equal at all layers"
     notes: list[Flag] = []
     limit = page_metric(ID).conditions[0].threshold
     most = math.log(min(rows.shape))
     if most < limit:
-        notes.append(
-            Flag(
-                "always_compact",
-                f"{len(rows)} layers have an SVE of {most:.2f} at most: the published threshold of"
-                f" {limit:g} cannot be reached.",
-            )
-        )
+        notes.append(flag("always_compact", n=len(rows), most=most, limit=limit))
     lengths = np.linalg.norm(rows, axis=1)
     if lengths.min() > 0 and lengths.max() > GROWTH * lengths.min():
-        notes.append(
-            Flag(
-                "norm_growth",
-                f"The longest direction is {lengths.max() / lengths.min():.3g} times the shortest:"
-                " the published SVE is that of the longest ones.",
-            )
-        )
+        notes.append(flag("norm_growth", ratio=lengths.max() / lengths.min()))
     rank = effective_rank(rows)
     return {
-        "safety_sve": quantity(float(entropy(rows)), n=n, reason=equal),
-        "stability": quantity(steady, n=n, reason="its SVE has no mean above 0 over subsets"),
-        "effective_rank": quantity(None if rank is None else float(rank), n=n, reason=equal),
+        "safety_sve": quantity(float(entropy(rows)), n=n),
+        "stability": quantity(steady, n=n),
+        "effective_rank": quantity(None if rank is None else float(rank), n=n),
     }, notes
 
 
@@ -233,91 +218,29 @@ def _repaired(
     rank = effective_rank(unit_rows(rows))
     held_out = _explained(contrast, control, rank, rng)
     halves = stability(contrast, N_HALVES, rng)
-    one = "there is one topic, or no difference"
-    flat = "the class means are equal at all layers, or there is one layer"
     if math.isnan(p) or p >= ALPHA:
-        notes.append(
-            Flag(
-                "no_contrast",
-                "The contrast is not told from shuffled labels: its SVE describes noise.",
-            )
-        )
+        notes.append(flag("no_contrast"))
     elif there and not ends.high < 0:
-        notes.append(
-            Flag("like_the_control", "The contrast is not more compact than the control is.")
-        )
+        notes.append(flag("like_the_control"))
     if not there:
-        notes.append(
-            Flag("no_control", "The control is not told from shuffled labels: nothing to compare.")
-        )
+        notes.append(flag("no_control"))
+    accuracy = float(right.mean()) if n_groups > 1 else math.nan
+    accuracy_ends = percentile_interval(drawn, n_groups=n_groups)
+    of_all = 2 * halves / (1 + halves) if halves > 0 else math.nan
+    sve_control = float(normalised_entropy(control.directions))
     return {
-        "agreement": quantity(
-            own,
-            n=n,
-            reason=one,
-            better="up",
-            meaning="Mean cosine of what two pairs of different topics differ in, over layers.",
-        ),
-        "p_shuffled": quantity(
-            p, n=n, reason=one, meaning="How often shuffled labels agree as much.", better="down"
-        ),
-        "held_out_accuracy": quantity(
-            float(right.mean()) if n_groups > 1 else math.nan,
-            interval=percentile_interval(drawn, n_groups=n_groups),
-            n=n,
-            reason=one,
-            better="up",
-            meaning="Share of pairs in the right order along the direction of other topics, over"
-            " all layers; .5 by chance.",
-        ),
-        "stability": quantity(
-            halves,
-            n=n,
-            reason=one,
-            better="up",
-            meaning="Mean cosine of the directions of two halves of the topics.",
-        ),
-        "stability_of_all": quantity(
-            2 * halves / (1 + halves) if halves > 0 else math.nan,
-            n=n,
-            reason="the halves do not agree",
-            meaning="What it would be of as many pairs as there are (Spearman and Brown).",
-        ),
-        "sve": quantity(
-            float(normalised_entropy(rows)),
-            n=n,
-            reason=flat,
-            better="down",
-            meaning="SVE of unit rows over the largest possible: 0 is one direction, 1 is layers"
-            " that share none.",
-        ),
-        "sve_control": quantity(
-            float(normalised_entropy(control.directions)),
-            n=len(control.differences),
-            reason=flat,
-            meaning="The same of the control.",
-        ),
-        "sve_shuffled": quantity(
-            float(shuffled.mean()), n=n, reason=flat, meaning="The same, labels shuffled."
-        ),
-        "sve_above_control": quantity(
-            gap.value, interval=ends, n=n, reason=flat, better="down", meaning="Their difference."
-        ),
-        "sve_above_control_high": quantity(
-            ends.high,
-            n=n,
-            reason="the control is not there, or there is no interval",
-            meaning="Upper end of it.",
-        ),
-        "p_control": quantity(
-            p_control, n=n, reason=one, meaning="How often the control's labels agree, shuffled."
-        ),
-        "effective_rank": quantity(
-            None if rank is None else float(rank),
-            n=n,
-            reason=flat,
-            meaning="Singular values of unit rows that hold 90 % of their squares.",
-        ),
+        "agreement": quantity(own, n=n),
+        "p_shuffled": quantity(p, n=n),
+        "held_out_accuracy": quantity(accuracy, interval=accuracy_ends, n=n),
+        "stability": quantity(halves, n=n),
+        "stability_of_all": quantity(of_all, n=n),
+        "sve": quantity(float(normalised_entropy(rows)), n=n),
+        "sve_control": quantity(sve_control, n=len(control.differences)),
+        "sve_shuffled": quantity(float(shuffled.mean()), n=n),
+        "sve_above_control": quantity(gap.value, interval=ends, n=n),
+        "sve_above_control_high": quantity(ends.high, n=n),
+        "p_control": quantity(p_control, n=n),
+        "effective_rank": quantity(None if rank is None else float(rank), n=n),
         **held_out,
     }, notes
 
@@ -345,22 +268,15 @@ def _explained(
             for half, _ in control.halves(1, rng):
                 directions = control.differences[half].mean(axis=0)
                 other.append(explained(directions, wanted, rank))
-    why = "there is one topic, or no difference"
 
-    def mean(values: Sequence[float], meaning: str, *, reason: str = why, **more: Any) -> Quantity:
-        value = float(np.mean(values)) if values else math.nan
-        return quantity(value, n=n, meaning=meaning, reason=reason, **more)
+    def mean(values: Sequence[float]) -> Quantity:
+        return quantity(float(np.mean(values)) if values else math.nan, n=n)
 
-    of = "of the unit directions of half the topics, in the space of"
     return {
-        "explained": mean(own, f"Share {of} the other half's.", better="up"),
-        "explained_shuffled": mean(shuffled, f"Share {of} the other half's, labels shuffled."),
-        "explained_control": mean(
-            other, f"Share {of} half the control's topics.", reason="the control has one topic"
-        ),
-        "explained_random": mean(
-            [] if rank is None else [min(1.0, rank / width)], f"Share {of} as many random ones."
-        ),
+        "explained": mean(own),
+        "explained_shuffled": mean(shuffled),
+        "explained_control": mean(other),
+        "explained_random": mean([] if rank is None else [min(1.0, rank / width)]),
     }
 
 
@@ -478,7 +394,7 @@ def null(
 
 @dataclass(frozen=True)
 @checked_settings
-class SafetySubspace:
+class SafetySubspace(Gauge):
     """Do the directions that tell harmful from harmless requests span a compact, stable space?
 
     The values are the streams behind each block, at the last token of the requests. A pair's
@@ -496,12 +412,11 @@ class SafetySubspace:
     n_stability_runs: Annotated[int, Within(2)] = 5
     file: str = ""
 
-    id: ClassVar[str] = ID
-    version: ClassVar[int] = 1
-    needs: ClassVar[tuple[str, ...]] = ("names",)
+    metric: ClassVar[PageMetric] = page_metric(ID)
+    default_n: ClassVar[int] = 60
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`.
+        """Return both variants on the values of the contrasts' texts.
 
         Raises:
             BadFile: a file without the two contrasts.
@@ -540,11 +455,9 @@ class SafetySubspace:
             tables=[Table.of("contrasts", ("contrast",), rows)],
         )
 
-    def null(
-        self, n: int | None = None, n_simulations: int = N_SIMULATIONS // 4, seed: int = 0
-    ) -> NullTable:
-        """See `Gauge.null`; `n` is pairs, of ten topics."""
-        return null(60 if n is None else n, 10, n_simulations, seed)
+    def rates(self, n: int, n_simulations: int, seed: int) -> NullTable:
+        """Return the rates for `n` pairs, of ten topics."""
+        return null(n, 10, n_simulations, seed)
 
 
 def token_ids(model: Model, texts: Sequence[str]) -> list[list[int]]:
@@ -578,22 +491,11 @@ def _lengths(
     ends = student_interval(more)
     flags: list[Flag] = []
     if not ends.contains(0.0):
-        flags.append(
-            Flag(
-                "lengths_differ",
-                f"{contrast.name}: texts that are {contrast.classes[0]} have {more.mean():+.2f}"
-                " tokens more on average: what tells the classes apart may be length.",
-            )
-        )
+        values = {"contrast": contrast.name, "first": contrast.classes[0], "more": more.mean()}
+        flags.append(flag("lengths_differ", **values))
     apart = sum(a[-1] != b[-1] for a, b in zip(first, second, strict=True))
     if apart:
-        flags.append(
-            Flag(
-                "last_tokens_differ",
-                f"{contrast.name}: {apart} pairs end with different tokens, which alone may tell"
-                " them apart.",
-            )
-        )
+        flags.append(flag("last_tokens_differ", contrast=contrast.name, n=apart))
     return {
         "contrast": contrast.name,
         "classes": " against ".join(contrast.classes),

@@ -33,7 +33,16 @@ from jaxtyping import Float
 from mechassay.interventions.intervention import Scale
 from mechassay.interventions.site import ALL, Site
 from mechassay.interventions.sweep import logit_differences
-from mechassay.measurement.catalogue import Condition, Flag, Quantity, quantity, thresholds
+from mechassay.measurement.catalogue import (
+    Condition,
+    Flag,
+    PageMetric,
+    Quantity,
+    flag,
+    page_metric,
+    quantity,
+    thresholds,
+)
 from mechassay.measurement.measurement import (
     N_SIMULATIONS,
     Drawn,
@@ -42,7 +51,7 @@ from mechassay.measurement.measurement import (
     Scenario,
     simulate,
 )
-from mechassay.measurement.metric import Inputs
+from mechassay.measurement.metric import Gauge, Inputs
 from mechassay.measurement.metrics.circuit_runs import head_writers, heads_of, named_heads
 from mechassay.measurement.metrics.method_agreement import rank_correlation
 from mechassay.results.records import Table
@@ -142,14 +151,7 @@ def weber(
         n_left_out: heads of the circuit that were not scaled.
     """
     others, n = dict(controls or {}), len(responses)
-    notes = [
-        *flags,
-        Flag(
-            "weber_by_construction",
-            "The page's 5 % are of the output at each level: linear heads follow Weber's law by"
-            " construction.",
-        ),
-    ]
+    notes = [*flags, flag("weber_by_construction", percent=100 * NOTICED)]
     page = _page(responses, levels, scales)
     rows = [_row(name, x, levels, scales, "circuit") for name, x in responses.items()]
     rows += [_row(name, x, levels, scales, "control") for name, x in others.items()]
@@ -159,47 +161,16 @@ def weber(
     ends = student_interval(known) if len(known) > 1 else Interval(math.nan, math.nan)
     missing = sum(row["jnd"] is None for row in own)
     noticed = sum(row["jnd"] is not None for row in rows[n:])
-    none = "no head has a just-noticeable difference at two levels"
+    graded = sum(row["jnd"] is not None and row["rank"] >= GRADED for row in own)
     repaired = {
-        "weber_exponent": quantity(
-            float(known.mean()) if len(known) else math.nan,
-            interval=ends,
-            n=len(known),
-            reason=none,
-            meaning="Slope of log JND over log level: 1 under Weber's law, 0 for linear heads.",
-        ),
-        "weber_exponent_low": quantity(ends.low, n=len(known), reason="fewer than two such heads"),
-        "n_undetectable": quantity(
-            float(missing),
-            n=n,
-            better="down",
-            meaning="Heads of the circuit whose removal does not change the output by 5 %.",
-        ),
-        "graded": quantity(
-            sum(row["jnd"] is not None and row["rank"] >= GRADED for row in own) / n
-            if n
-            else math.nan,
-            n=n,
-            reason="the circuit has no heads",
-            better="up",
-            meaning="Share of the circuit's heads that have a JND and whose responses rise or fall"
-            f" with the scale: a rank correlation of {GRADED:g} or more in size.",
-        ),
-        "graded_left_out": quantity(
-            float(n_left_out),
-            n=n,
-            better="down",
-            meaning="Heads of the circuit that were not scaled: of these the share says nothing.",
-        ),
-        "linear_fit": _mean_fit(own, "linear", "Mean R² of a line through a head's responses."),
-        "logarithmic_fit": _mean_fit(own, "logarithm", "Mean R² of a logarithm (Fechner's law)."),
-        "control_detectable": quantity(
-            noticed / len(others) if others else math.nan,
-            n=len(others),
-            reason="there are no heads outside of the circuit",
-            meaning="Share of heads outside of the circuit that have a JND.",
-            better="down",
-        ),
+        "weber_exponent": quantity(_mean(known), interval=ends, n=len(known)),
+        "weber_exponent_low": quantity(ends.low, n=len(known)),
+        "n_undetectable": quantity(float(missing), n=n),
+        "graded": quantity(_over(graded, n), n=n),
+        "graded_left_out": quantity(float(n_left_out), n=n),
+        "linear_fit": _mean_fit(own, "linear"),
+        "logarithmic_fit": _mean_fit(own, "logarithm"),
+        "control_detectable": quantity(_over(noticed, len(others)), n=len(others)),
     }
     return Measurement.of(
         ID,
@@ -222,6 +193,7 @@ def weber(
                 ],
             ),
         ],
+        words={"percent": 100 * NOTICED, "graded": GRADED},
     )
 
 
@@ -240,19 +212,13 @@ def _page(
         if value is not None
     ]
     undetected = sum(threshold[0] is None for threshold in by_head.values())
-    n, empty = len(responses), "the circuit has no heads"
+    differ = sum(len(set(jnds)) > 1 for jnds in by_head.values())
+    n = len(responses)
     return {
-        "weber_consistency": quantity(
-            weber_consistency(fractions), n=len(fractions), reason="no head has a JND"
-        ),
-        "all_detectable": quantity(float(undetected == 0) if n else math.nan, n=n, reason=empty),
-        "n_undetectable": quantity(float(undetected) if n else math.nan, n=n, reason=empty),
-        "levels_differ": quantity(
-            sum(len(set(jnds)) > 1 for jnds in by_head.values()) / n if n else math.nan,
-            n=n,
-            reason=empty,
-            meaning="Share of heads whose JND is another one at half of their output.",
-        ),
+        "weber_consistency": quantity(weber_consistency(fractions), n=len(fractions)),
+        "all_detectable": quantity(float(undetected == 0) if n else math.nan, n=n),
+        "n_undetectable": quantity(float(undetected) if n else math.nan, n=n),
+        "levels_differ": quantity(_over(differ, n), n=n),
     }
 
 
@@ -275,10 +241,17 @@ def _row(
     }
 
 
-def _mean_fit(rows: Sequence[Mapping[str, Any]], name: str, meaning: str) -> Quantity:
+def _mean_fit(rows: Sequence[Mapping[str, Any]], name: str) -> Quantity:
     known = [row[name] for row in rows if not math.isnan(row[name])]
-    value = float(np.mean(known)) if known else math.nan
-    return quantity(value, n=len(known), reason="no head changes the output", meaning=meaning)
+    return quantity(_mean(known), n=len(known))
+
+
+def _mean(values: Sequence[float] | Float[np.ndarray, "n"]) -> float:
+    return float(np.mean(values)) if len(values) else math.nan
+
+
+def _over(count: int, n: int) -> float:
+    return count / n if n else math.nan
 
 
 # How often the thresholds err
@@ -333,7 +306,7 @@ HeadName = tuple[int, int]
 
 @dataclass(frozen=True)
 @checked_settings
-class WeberFechner:
+class WeberFechner(Gauge):
     """How much must a head change before the output does, and does that follow Weber's law?
 
     Attributes:
@@ -344,12 +317,10 @@ class WeberFechner:
     most: Annotated[int, Within(1)] = 12
     controls: Annotated[int, Within(0)] = 3
 
-    id: ClassVar[str] = ID
+    metric: ClassVar[PageMetric] = page_metric(ID)
     version: ClassVar[int] = 2
-    needs: ClassVar[tuple[str, ...]] = ("model", "pairs", "circuit")
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         graph, rng = inputs.model.graph, np.random.default_rng(inputs.seed)
         inside = heads_of(inputs.circuit)
         own, others = (
@@ -357,11 +328,9 @@ class WeberFechner:
         )
         flags: list[Flag] = []
         if not own:
-            flags.append(Flag("no_heads", "No head is live in the circuit."))
+            flags.append(flag("no_heads"))
         if len(own) > self.most:
-            flags.append(
-                Flag("some_heads", f"{self.most} of the circuit's {len(own)} heads are scaled.")
-            )
+            flags.append(flag("some_heads", most=self.most, n=len(own)))
         n_left_out = max(0, len(own) - self.most)
         own, others = _some(own, self.most, rng), _some(others, self.controls, rng)
         responses = self._responses(inputs, [*own, *others])
@@ -391,11 +360,9 @@ class WeberFechner:
         means = differences.after.mean(axis=0).reshape(len(heads), len(factors))
         return [row[where.reshape(grid.shape)] for row in means]
 
-    def null(
-        self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
-    ) -> NullTable:
-        """See `Gauge.null`; `n` is prompts, of five heads."""
-        return null(40 if n is None else n, 5, n_simulations, seed)
+    def rates(self, n: int, n_simulations: int, seed: int) -> NullTable:
+        """Return the rates for `n` prompts, of five heads."""
+        return null(n, 5, n_simulations, seed)
 
 
 def _name(head: HeadName) -> str:
