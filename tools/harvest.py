@@ -23,7 +23,10 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mechassay.results.page import RunContents
 
 MOST = 60
 """Cases kept of a kind."""
@@ -37,11 +40,11 @@ def pytest_addoption(parser: Any) -> None:
     parser.addoption("--harvest", help="the folder of the cases")
 
 
-def pytest_load_initial_conftests(early_config: Any) -> None:
-    """Wrap the methods of all pages."""
+def pytest_configure(config: Any) -> None:
+    """Wrap the methods of all pages, once the tests' checks of array shapes can be imported."""
     from mechassay.results.records import PAGES
 
-    folder = Path(early_config.known_args_namespace.harvest)
+    folder = Path(config.getoption("harvest"))
     for name in PAGES.names():
         page = PAGES.load(name)
         for part in ("title", "tables", "sections", "draw"):
@@ -49,39 +52,35 @@ def pytest_load_initial_conftests(early_config: Any) -> None:
 
 
 def _keeping(function: Callable[..., Any], kind: str, folder: Path) -> Callable[..., Any]:
+    from mechassay.results.page import RunContents
+
     @functools.wraps(function)
-    def kept(page: Any, records: Any, *rest: Any, **named: Any) -> Any:
-        failures, drawings = [], []
-        if function.__name__ == "draw":
-            listed = [records]
-        else:
-            listed = list(records)
-            failures = list(named.get("failures", rest[0] if rest else ()))
-            drawings = list(named.get("drawings", rest[1] if len(rest) > 1 else ()))
-        keep(folder, kind, listed, failures, drawings)
-        return function(page, records, *rest, **named)
+    def kept(page: Any, shown: Any, *rest: Any, **named: Any) -> Any:
+        run = RunContents([shown]) if function.__name__ == "draw" else shown
+        keep(folder, kind, run)
+        return function(page, shown, *rest, **named)
 
     return kept
 
 
-def keep(folder: Path, kind: str, records: list[Any], failures: list[Any], drawings: Any) -> None:
+def keep(folder: Path, kind: str, run: RunContents) -> None:
     """Write a case, unless it is there already or there are enough of its kind."""
     from mechassay.results.records import PAGES
 
     # One page shows two kinds: the records say which.
-    own = {record.kind for record in records}
+    own = {record.kind for record in run.records}
     targets = PAGES.targets()
     if len(own) == 1 and targets.get(next(iter(own))) == targets[kind]:
         (kind,) = own
     case = {
         "kind": kind,
-        "records": [json.loads(record.model_dump_json()) for record in records],
-        "failures": [json.loads(failure.model_dump_json()) for failure in failures],
+        "records": [json.loads(record.model_dump_json()) for record in run.records],
+        "failures": [json.loads(failure.model_dump_json()) for failure in run.failures],
         "drawings": [
             drawing
             if isinstance(drawing, str)
             else {key: getattr(drawing, key) for key in DRAWING if hasattr(drawing, key)}
-            for drawing in drawings
+            for drawing in run.drawings
         ],
     }
     text = json.dumps(case, sort_keys=True, default=dict)
@@ -108,17 +107,18 @@ def rendered(case: dict[str, Any]) -> Iterable[tuple[str, str]]:
 
     from mechassay.results import page
     from mechassay.results.console import print_tables
+    from mechassay.results.page import RunContents
     from mechassay.results.plots import svg
     from mechassay.results.records import Failure, Record, page_of
 
     records = [Record.model_validate_json(json.dumps(record)) for record in case["records"]]
     failures = [Failure.model_validate(failure) for failure in case["failures"]]
     drawings = [d if isinstance(d, str) else SimpleNamespace(**d) for d in case["drawings"]]
-    shown = page_of(case["kind"])
+    run, shown = RunContents(records, failures, drawings), page_of(case["kind"])
 
     def console() -> str:
         out = io.StringIO()
-        print_tables(shown.tables(records, failures), Console(width=110, file=out))
+        print_tables(shown.tables(run), Console(width=110, file=out))
         return out.getvalue()
 
     def figure(record: Record) -> str:
@@ -126,10 +126,10 @@ def rendered(case: dict[str, Any]) -> Iterable[tuple[str, str]]:
         pyplot.close("all")
         return drawn
 
-    yield "title.txt", _text(lambda: shown.title(records, failures))
+    yield "title.txt", _text(lambda: shown.title(run))
     yield "console.txt", _text(console)
     for ending, write in (("md", page.markdown), ("html", functools.partial(page.render, "Page"))):
-        yield ending, _text(lambda write=write: write(shown.sections(records, failures, drawings)))
+        yield ending, _text(lambda write=write: write(shown.sections(run)))
     for number, record in enumerate(records[:PLOTTED]):
         yield f"{number}.svg", _text(functools.partial(figure, record))
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
 
 from mechassay.results.curves import labels
-from mechassay.results.page import Block, Column, Figure, Page, Row, Section, Text, TextTable
-from mechassay.results.records import Failure, Record
+from mechassay.results.page import (
+    Block,
+    Column,
+    Figure,
+    Page,
+    Row,
+    RunContents,
+    Section,
+    Text,
+    TextTable,
+)
+from mechassay.results.records import Record
 from mechassay.results.sections import failures_table, framed
 from mechassay.utils.display import interval, number
 from studies.how_many.cross_agreement import LEAST_OWN, OTHER_SAMPLE, SLACK, CrossAgreement
@@ -50,28 +58,21 @@ READING = {
 class HowManyPage(Page):
     """The page on circuits of each kind of prompts, evaluated on prompts of all kinds."""
 
-    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    def title(self, run: RunContents) -> str:
         """Return the title of the page."""
-        names = dict.fromkeys(f"{record.task.name}, {record.model.name}" for record in records)
+        names = dict.fromkeys(f"{record.task.name}, {record.model.name}" for record in run.records)
         return f"How many circuits: {'; '.join(names)}" if names else "How many circuits"
 
-    def tables(
-        self, records: Sequence[Record], failures: Sequence[Failure] = ()
-    ) -> list[TextTable]:
+    def tables(self, run: RunContents) -> list[TextTable]:
         """Return the table of losses and the table of kinds of every record."""
-        named = zip(records, labels(records), strict=True)
+        named = zip(run.records, labels(run.records), strict=True)
         tables = [table for record, label in named for table in _tables(record, label)]
-        return [*tables, *failures_table(failures, "method")]
+        return [*tables, *failures_table(run.failures, "method")]
 
-    def sections(
-        self,
-        records: Sequence[Record],
-        failures: Sequence[Failure] = (),
-        drawings: Sequence[object] = (),
-    ) -> list[Section]:
+    def sections(self, run: RunContents) -> list[Section]:
         """Return the verdicts, the heat map of each record, and its tables."""
-        named = list(zip(records, labels(records), strict=True))
-        several = len(records) > 1
+        named = list(zip(run.records, labels(run.records), strict=True))
+        several = len(run.records) > 1
         answer: list[Block] = [
             Text(CrossAgreement.of_record(record).verdict(), "verdict", f"{label}." * several)
             for record, label in named
@@ -88,10 +89,8 @@ class HowManyPage(Page):
             for record, label in named
         ]
         own = [Section(label, tuple(_tables(record, ""))) for record, label in named]
-        lost = [Section(table.title, (table,)) for table in failures_table(failures, "method")]
-        return framed(
-            records, answer, [*own, *lost], figure=figures, failures=failures, reading=READING
-        )
+        lost = [Section(table.title, (table,)) for table in failures_table(run.failures, "method")]
+        return framed(run, answer, [*own, *lost], figure=figures, reading=READING)
 
     def draw(self, record: Record, ax: Axes | None = None) -> MatplotlibFigure:
         """Draw the agreement as a heat map, with a row per circuit and a column per kind of pairs.

@@ -8,8 +8,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from mechassay.results.curves import labels
-from mechassay.results.page import Column, Fold, Page, Row, Section, Text, TextTable
-from mechassay.results.records import Failure, Record, Scalar
+from mechassay.results.page import Column, Fold, Page, Row, RunContents, Section, Text, TextTable
+from mechassay.results.records import Record, Scalar
 from mechassay.results.sections import failures_table, framed, stored_table
 from mechassay.utils.display import UNDEFINED, interval
 
@@ -40,32 +40,25 @@ READING = {
 class MeasureTrialPage(Page):
     """Trials of metrics of measurement."""
 
-    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    def title(self, run: RunContents) -> str:
         """What the page is called."""
         return "Do metrics tell right from wrong?"
 
-    def tables(
-        self, records: Sequence[Record], failures: Sequence[Failure] = ()
-    ) -> list[TextTable]:
+    def tables(self, run: RunContents) -> list[TextTable]:
         """A table a sort of subject; then what was not tried."""
-        return [*_discriminations(records), *failures_table(failures, "metric")]
+        return [*_discriminations(run.records), *failures_table(run.failures, "metric")]
 
-    def sections(
-        self,
-        records: Sequence[Record],
-        failures: Sequence[Failure] = (),
-        drawings: Sequence[object] = (),
-    ) -> list[Section]:
+    def sections(self, run: RunContents) -> list[Section]:
         """Verdicts, a table a sort of subject, what was not tried; the rest is folded."""
-        left = failures_table(failures, "metric")
+        records = run.records
+        left = failures_table(run.failures, "metric")
         return framed(
-            records,
+            run,
             [Text(_verdict(records), "verdict")] if records else [],
             [
                 *(Section(table.title, (table,)) for table in _discriminations(records)),
                 *([Section("Without a result", tuple(left))] if left else []),
             ],
-            failures=failures,
             folded=_details(records),
             reading=READING,
         )

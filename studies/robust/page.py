@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from mechassay.results.page import Page, Section, Text, TextTable
-from mechassay.results.records import Failure, Record, Scalar
+from mechassay.results.page import Page, RunContents, Section, Text, TextTable
+from mechassay.results.records import Record, Scalar
 from mechassay.results.sections import failures_table, framed
 from mechassay.stats.intervals import LEVEL, Estimate, student_interval
 from mechassay.utils.display import interval, number, share
@@ -54,15 +54,14 @@ READING = {
 class RobustPage(Page):
     """Circuits that were made robust."""
 
-    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    def title(self, run: RunContents) -> str:
         """What the page is called."""
-        named = [record.cell for record in records] or [failure.cell for failure in failures]
-        return f"Robust discovery: {named[0].get('task', '')}, {named[0].get('model', '')}"
+        cell = (*run.records, *run.failures)[0].cell
+        return f"Robust discovery: {cell.get('task', '')}, {cell.get('model', '')}"
 
-    def tables(
-        self, records: Sequence[Record], failures: Sequence[Failure] = ()
-    ) -> list[TextTable]:
+    def tables(self, run: RunContents) -> list[TextTable]:
         """At every size the rankings and their differences; then the rounds; then what failed."""
+        records = run.records
         made: list[TextTable] = []
         heads = tuple(name.replace("%", " %") for name in STATISTICS)
         for size in _keys(records, "circuits", "size"):
@@ -100,20 +99,14 @@ class RobustPage(Page):
         if rounds:
             head = "KL of each round's circuit on its fresh pairs, mean over repeats"
             made.append(TextTable.of(head, ROUND_HEADS, rounds))
-        return [*made, *failures_table(failures, "repeat")]
+        return [*made, *failures_table(run.failures, "repeat")]
 
-    def sections(
-        self,
-        records: Sequence[Record],
-        failures: Sequence[Failure] = (),
-        drawings: Sequence[object] = (),
-    ) -> list[Section]:
+    def sections(self, run: RunContents) -> list[Section]:
         """How far robust circuits lie from others, a section a table; the rest is folded."""
         return framed(
-            records,
-            [Text(_verdict(records), "verdict")] if records else [],
-            [Section(table.title, (table,)) for table in self.tables(records, failures)],
-            failures=failures,
+            run,
+            [Text(_verdict(run.records), "verdict")] if run.records else [],
+            [Section(table.title, (table,)) for table in self.tables(run)],
             reading=READING,
         )
 

@@ -43,6 +43,7 @@ from mechassay.circuits.evaluation.faithfulness import evaluate
 from mechassay.errors import BadFile, BadUsage, MissingExtra, UnknownName
 from mechassay.models.model import Model, load_model, make_model
 from mechassay.prompts.batch import Batch
+from mechassay.results.page import RunContents
 from mechassay.results.records import Check, Record
 from mechassay.results.report import write_page
 from mechassay.results.sections import failed_checks
@@ -231,7 +232,7 @@ def test_constants_have_one_value_a_clean_prompt(
     assert table["random@0.8"].to_numpy() == pytest.approx(slow, abs=1e-4)
     assert not record.warnings and record.task.args["design"] == "clean prompts"
     assert set(record.table("worst pairs").columns["corrupted prompt"]) == {None}
-    write_page(tmp_path / "page.html", [record])
+    write_page(tmp_path / "page.html", RunContents([record]))
 
 
 def test_the_truth_is_that_of_the_ablation(model: Model, tmp_path: Path) -> None:
@@ -359,7 +360,9 @@ def test_circuits_are_found_on_the_pairs_and_by_the_objective_asked_for(
     assert record.method.args["objective"] == "kl" and record.method.args["pairing"] == pairing
     plan = json.loads((tmp_path / "plan.json").read_text("utf-8"))
     assert (plan["objective"], plan["pairing"]) == ("kl", pairing)
-    assert f"pairing={pairing}" in write_page(tmp_path / "page.html", [record]).read_text("utf-8")
+    assert f"pairing={pairing}" in write_page(
+        tmp_path / "page.html", RunContents([record])
+    ).read_text("utf-8")
     # The scores are those of the method on the pairs made anew by hand.
     train = job.finder.train
     pairs = job.task.pairs("train", model, limit=20)
@@ -605,7 +608,9 @@ def test_a_grid_of_one_template_runs_nothing_else(reader: Model, tmp_path: Path)
     assert all(check.n <= 9 for check in some.checks if check.name.endswith("circuit"))
     bins = some.table("histogram").where(range="own")
     assert not failed_checks(some) and bins.numbers("circuit").sum() == part.n_values
-    page = write_page(job.folder.path / "page.html", [some], kind="adversarial").read_text("utf-8")
+    page = write_page(
+        job.folder.path / "page.html", RunContents([some]), kind="adversarial"
+    ).read_text("utf-8")
     assert (
         "those that agree in template" in page
         and "Both prompts of every pair have the same of" in page
@@ -615,7 +620,7 @@ def test_a_grid_of_one_template_runs_nothing_else(reader: Model, tmp_path: Path)
     templates_compared = [x["compared"] for x in labels if str(x["field"]).endswith("template")]
     assert labels and not any(templates_compared)
     assert "By template" in write_page(
-        jobs[()].folder.path / "page.html", [whole], kind="adversarial"
+        jobs[()].folder.path / "page.html", RunContents([whole]), kind="adversarial"
     ).read_text("utf-8")
 
 

@@ -28,7 +28,7 @@ from mechassay.claims.judgments import Judgments, judgments_of, read_judgments
 from mechassay.claims.pages import ClaimsComparisonPage
 from mechassay.cli.main import main
 from mechassay.errors import BadUsage
-from mechassay.results.page import markdown
+from mechassay.results.page import RunContents, markdown
 from mechassay.testing import check_record
 
 YES, HALF, NO = (dict.fromkeys(CODES, status) for status in ("YES", "PARTIAL", "NO"))
@@ -53,7 +53,7 @@ def test_disagreements_come_first_and_the_farthest_first() -> None:
     record = found.record()
     check_record(record)
     assert record.table("confusion").where(first="YES", second="NO").rows()[0]["n"] == 1
-    text = markdown(ClaimsComparisonPage().sections([record]))
+    text = markdown(ClaimsComparisonPage().sections(RunContents([record])))
     assert text.index("C5") < 600 and "| YES | 24 | 0 | 1 |" in text
 
 
@@ -96,7 +96,9 @@ def test_raters_who_judged_nothing_have_no_agreement() -> None:
     assert all(math.isnan(measure.value) for measure in found.measures)
     record = found.record()
     check_record(record)
-    assert "no criterion was judged by two" in markdown(ClaimsComparisonPage().sections([record]))
+    assert "no criterion was judged by two" in markdown(
+        ClaimsComparisonPage().sections(RunContents([record]))
+    )
 
 
 def test_a_random_rater_agrees_by_chance() -> None:

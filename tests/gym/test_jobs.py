@@ -47,6 +47,7 @@ from mechassay.interventions.site import load_site
 from mechassay.leaderboard.board import paired_differences
 from mechassay.leaderboard.cells import cells_of
 from mechassay.leaderboard.rules import rules_of
+from mechassay.results.page import RunContents
 from mechassay.results.reading import read_record
 from mechassay.results.records import Record
 from mechassay.runs.execute import run
@@ -140,7 +141,7 @@ def test_the_page_says_what_is_not_told_apart_from_random_directions(
     found: tuple[Record, dict[str, Record]], tmp_path: Path
 ) -> None:
     _, given = found
-    [table] = DirectionsPage().tables(list(given.values()))
+    [table] = DirectionsPage().tables(RunContents(list(given.values())))
     assert len(table.rows) == 4 and "undefined" in table.rows[1].cells[-1]
     results = run(JOB, tmp_path / "run", progress=SILENT)
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
@@ -149,7 +150,7 @@ def test_the_page_says_what_is_not_told_apart_from_random_directions(
     markdown = (tmp_path / "run" / "tables.md").read_text("utf-8")
     assert "whole vector" in markdown
     for method, said in (("random", "not told apart from"), ("mean", "more than")):
-        assert said in str(DirectionsPage().sections([given[method]])[0].blocks[0])
+        assert said in str(DirectionsPage().sections(RunContents([given[method]]))[0].blocks[0])
 
 
 def test_more_than_one_direction_and_chance_are_warned_of(
@@ -402,7 +403,7 @@ def test_records_of_checkpoints(results: Results) -> None:
 @pytest.mark.slow
 def test_the_page_of_checkpoints(results: Results) -> None:
     records = results.records
-    sections = {section.title: section for section in GymPage().sections(records)}
+    sections = {section.title: section for section in GymPage().sections(RunContents(records))}
     assert list(sections) == [
         "",
         "Methods beside their controls",
@@ -451,7 +452,7 @@ def test_accuracies_of_checkpoints(folder: Path, task: str, tmp_path: Path) -> N
         tmp_path / "one",
         progress=SILENT,
     )
-    (table,) = GymCheckPage().tables(one.records)
+    (table,) = GymCheckPage().tables(RunContents(one.records))
     assert table.headings[:5] == ("task", "family", "sentences", "dropped", "planted@checkpoint-8")
     row = table.rows[0]
     assert row.cells[:4] == ("planted", "agreement", "12", "0") and row.kind == ""
@@ -460,7 +461,7 @@ def test_accuracies_of_checkpoints(folder: Path, task: str, tmp_path: Path) -> N
     other = run(
         GymCheckJob((str(folder),), (task,), ("step0",), limit=12), tmp_path / "no", progress=SILENT
     )
-    assert GymCheckPage().tables(other.records)[0].rows[0].kind == "control"
+    assert GymCheckPage().tables(RunContents(other.records))[0].rows[0].kind == "control"
 
 
 @pytest.mark.slow

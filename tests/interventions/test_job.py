@@ -18,6 +18,7 @@ from mechassay.interventions.job import PatchJob, PatchPage, map_file
 from mechassay.interventions.patch_map import PatchMap
 from mechassay.interventions.patch_verdict import templates
 from mechassay.models.model import make_model
+from mechassay.results.page import RunContents
 from mechassay.utils.display import SILENT
 
 
@@ -71,11 +72,11 @@ def test_maps_of_templates_are_named_and_counted(monkeypatch: pytest.MonkeyPatch
     model = make_model(*with_words(), name="tiny")
     pairs = ma.load_task("ioi").pairs("train", model, limit=6)
     record = patch(model, pairs, progress=SILENT).record()
-    names, shown = templates(record), str(PatchPage().sections([record]))
+    names, shown = templates(record), str(PatchPage().sections(RunContents([record])))
     assert len(names) == 7 and "more templates" not in shown
     assert all(f"{name}, {n} pair" in shown for name, n in zip(names, [6] + [1] * 6, strict=True))
     monkeypatch.setattr("mechassay.interventions.job.TEMPLATES", 2)
-    assert "4 more templates are in the record." in str(PatchPage().sections([record]))
+    assert "4 more templates are in the record." in str(PatchPage().sections(RunContents([record])))
 
 
 def test_records_of_patching_draw_themselves(tmp_path: Path) -> None:

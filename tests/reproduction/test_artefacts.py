@@ -36,7 +36,7 @@ from mechassay.reproduction.job import ReproductionJob, _record
 from mechassay.reproduction.page import ReproductionPage
 from mechassay.reproduction.published import Published, published
 from mechassay.reproduction.runners import VariablesRunner, Wish
-from mechassay.results.page import NOTHING
+from mechassay.results.page import NOTHING, RunContents
 from mechassay.runs.execute import Here, prepare, run
 from mechassay.runs.job import Results
 from mechassay.utils.display import SILENT
@@ -197,7 +197,7 @@ def test_circuits_of_others_stand_beside_the_table_by_both_definitions(
         for one, two in (("EAP_patching_edge", "mattr/edge"), ("mattr/node", "raw_node")):
             assert by[f"X/{one}", measure]["benchmark"] == by[f"X/{two}", measure]["benchmark"]
     assert by["X/nine", "cmd"]["best"] == "0.02 EActP (CF)"
-    page = {table.title: table for table in ReproductionPage().tables(results.records)}
+    page = {table.title: table for table in ReproductionPage().tables(RunContents(results.records))}
     assert len(page["Circuits of others"].rows) == 12
     job.report(results)
     assert "other model" in (tmp_path / "run" / "report.html").read_text("utf-8")
@@ -366,7 +366,7 @@ def test_what_exchanges_everything_gains_nothing_and_what_exchanges_nothing_lose
     assert rows["none"]["gain high"] < 0
     cell = ReproductionJob("adversarial", ("1",)).cells()[0]
     made = _record(cell, [], [], [gains_table("X", value.column, record, "weights", given=True)])
-    (table,) = ReproductionPage().tables([made])
+    (table,) = ReproductionPage().tables(RunContents([made]))
     assert table.title == "Gain over the whole vector at the same site"
     assert table.texts[0][0] == "X of others" and "other model" in table.texts[0]
     # Nothing of the board: at all sites of its layer that were measured there are features.

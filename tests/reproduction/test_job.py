@@ -19,6 +19,7 @@ from mechassay.reproduction.published import Paper, published
 from mechassay.reproduction.recomputed import CALCULATIONS
 from mechassay.reproduction.runners import RUNNERS, mean_of
 from mechassay.reproduction.status import Ours
+from mechassay.results.page import RunContents
 from mechassay.results.reading import read_record
 from mechassay.results.records import Measure
 from mechassay.runs import costs
@@ -180,12 +181,12 @@ def test_the_page_counts_statuses_of_what_it_shows() -> None:
     cells = ReproductionJob("adversarial", ("1",)).cells()
     rows = list(CALCULATIONS["adversarial"][0].run())
     record = _record(cells[0], rows, [])
-    (counts, numbers) = ReproductionPage().tables([record])
+    (counts, numbers) = ReproductionPage().tables(RunContents([record]))
     assert counts.texts[0] == ("Table 1, n", "18", "13", "–", "–", "5", "–", "–")
     assert len(numbers.rows) == 18
     # The verdict is drawn from the row: one that is changed has another.
     other = replace(rows[0], ours=replace(rows[0].ours, stand_in="x"))
-    changed = ReproductionPage().tables([_record(cells[0], [other, *rows[1:]], [])])
+    changed = ReproductionPage().tables(RunContents([_record(cells[0], [other, *rows[1:]], [])]))
     assert changed[0].texts[0][4] == "1"
 
 

@@ -21,6 +21,7 @@ from mechassay.circuits.evaluation.curve import FaithfulnessCurve
 from mechassay.circuits.scores import EdgeScores
 from mechassay.discovery.page import results_table
 from mechassay.results.curves import labels
+from mechassay.results.page import RunContents
 from mechassay.results.records import Failure, Measure, PairTokens, Record, Selection, Spec
 from mechassay.results.report import print_report, write_page
 from mechassay.results.sections import MAX_EXAMPLES
@@ -70,10 +71,15 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def page(tmp_path: Path) -> Callable[..., tuple[str, Page]]:
-    def write(*args: object, **kwargs: object) -> tuple[str, Page]:
-        html = write_page(tmp_path / "folder" / "report.html", *args, **kwargs).read_text(
-            encoding="utf-8"
-        )  # pyright: ignore[reportArgumentType]
+    def write(
+        records: Sequence[Record],
+        drawings: Sequence[object] = (),
+        failures: Sequence[Failure] = (),
+        **kwargs: str,
+    ) -> tuple[str, Page]:
+        run = RunContents(records, failures, drawings)
+        path = write_page(tmp_path / "folder" / "report.html", run, **kwargs)
+        html = path.read_text(encoding="utf-8")
         return html, Page(html)
 
     return write
@@ -375,11 +381,8 @@ def test_missing_parts_are_blank(make_record: Make) -> None:
 def test_printing(make_record: Make, undefined: Record, width: int) -> None:
     """Markup in messages is text; failures and the control are there at any width."""
     console = Console(width=width, file=io.StringIO(), record=True)
-    print_report(
-        [make_record("eap"), undefined.changed(method=Spec(name="[red]x"))],
-        [FAILURE],
-        console,
-    )
+    records = [make_record("eap"), undefined.changed(method=Spec(name="[red]x"))]
+    print_report(RunContents(records, [FAILURE]), console)
     text = console.export_text()
     for part in (
         "eap",
@@ -396,4 +399,4 @@ def test_printing(make_record: Make, undefined: Record, width: int) -> None:
 
 def test_nothing_to_print() -> None:
     assert results_table([]).rows == ()
-    print_report([], [], Console(quiet=True), "faithfulness")
+    print_report(RunContents(), Console(quiet=True), "faithfulness")

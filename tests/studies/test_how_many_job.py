@@ -10,7 +10,7 @@ import pytest
 
 from helpers.two_behaviours import two_behaviours
 from mechassay.errors import BadUsage, UnknownName
-from mechassay.results.page import Text
+from mechassay.results.page import RunContents, Text
 from mechassay.runs.execute import run
 from mechassay.runs.job import Results, command_line
 from mechassay.runs.options import options_of
@@ -67,11 +67,11 @@ def test_two_behaviours_need_two_circuits_and_random_edges_are_none(of_two: Resu
 def test_the_page_begins_with_the_answer_and_has_the_control(of_two: Results) -> None:
     first, second, *_ = HowManyPage().answers(of_two.records)
     assert first == cross_of(of_two).verdict() and second == cross_of(of_two, 1).verdict()
-    (loss, kinds) = HowManyPage().tables(of_two.records[:1])
+    (loss, kinds) = HowManyPage().tables(RunContents(of_two.records[:1]))
     assert loss.rows[-1].cells[0] == "another sample" and loss.rows[-1].kind == "control"
     assert loss.rows[0].cells[1] == "0.00" and len(loss.rows) == 3
     assert [row.cells[-1] for row in kinds.rows] == ["24", "24"]
-    blocks = HowManyPage().sections(of_two.records)[0].blocks
+    blocks = HowManyPage().sections(RunContents(of_two.records))[0].blocks
     assert isinstance(blocks[0], Text)
     text = (of_two.folder.path / "report.html").read_text("utf-8")
     assert "The 2 tasks need 2 circuits of 9 edges" in text and "<svg" in text

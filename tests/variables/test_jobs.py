@@ -34,6 +34,7 @@ from mechassay.leaderboard.cells import cells_of
 from mechassay.leaderboard.rules import rules_of
 from mechassay.models.model import make_model, untrained
 from mechassay.prompts.pairs import Examples
+from mechassay.results.page import RunContents
 from mechassay.results.records import Record, page_of
 from mechassay.runs.execute import run
 from mechassay.runs.job import Results, command_line, layers_of
@@ -329,7 +330,7 @@ def test_variables_of_a_logit_difference_are_measured_by_coefficients_that_are_f
     assert "1.0" in str(plain.specs["metric"].args["coefficients of"])
     assert (
         VariablesPage().draw(plain).axes
-        and "heads were given" in VariablesPage().tables([plain])[0].caption
+        and "heads were given" in VariablesPage().tables(RunContents([plain]))[0].caption
     )
     (cell,) = cells_of(rules_of("variables"), plain)
     assert cell.column == "mse" and "coefficients from" in cell.conditions
@@ -383,7 +384,7 @@ def test_training_at_a_few_sites_is_where_whole_vectors_do_best(tmp_path: Path) 
 
 def test_the_tables_of_a_run_have_the_controls(tmp_path: Path) -> None:
     record = one(tmp_path)
-    shown = page_of(AlignmentsJob.kind).tables([record])
+    shown = page_of(AlignmentsJob.kind).tables(RunContents([record]))
     heads = [column.heading for table in shown for column in table.columns]
     assert "no intervention" in heads and "full vector" in heads
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from helpers.jobs import SMALL_JOBS
 from mechassay.results.console import print_tables
-from mechassay.results.page import render
+from mechassay.results.page import RunContents, render
 from mechassay.results.records import Failure, Record, Spec
 from mechassay.runs.execute import run
 from mechassay.runs.job import Results
@@ -49,13 +49,13 @@ def test_the_best_has_the_largest_accuracy_or_the_least_error(results: Results) 
     das = next(r for r in results.records if r.method.name == "das")
     for better, name in (("up", "more"), ("down", "less")):
         of = [validated("less", 0.1, better), validated("more", 0.9, better)]
-        (first, *_) = VariablesPage().sections(of)
+        (first, *_) = VariablesPage().sections(RunContents(of))
         said = next(block.text for block in first.blocks if hasattr(block, "text"))
         assert f" by {name}, " in said, said
 
 
 def test_a_narrow_console_shows_controls_longest(results: Results) -> None:
-    (table, *_) = VariablesPage().tables(results.records)
+    (table, *_) = VariablesPage().tables(RunContents(results.records))
     optional = {column.heading: column.optional for column in table.columns}
     first, last = (list(optional).index(name) for name in ("accuracy", "gain"))
     controls, others = [*optional.values()][first + 1 : last], ("gain", "features", "steps")
@@ -69,7 +69,7 @@ def test_seconds_are_those_of_the_run(results: Results) -> None:
 
 @pytest.mark.slow
 def test_every_variable_has_a_sentence_with_its_verdict_and_pairs(results: Results) -> None:
-    (first, *_) = VariablesPage().sections(results.records)
+    (first, *_) = VariablesPage().sections(RunContents(results.records))
     said = [block.text for block in first.blocks if hasattr(block, "text")]
     for variable in ("duplicate", "answer", "name_place"):
         (sentence,) = [text for text in said if f"truth-ioi: {variable}" in text]
@@ -78,7 +78,7 @@ def test_every_variable_has_a_sentence_with_its_verdict_and_pairs(results: Resul
         assert "test pairs in" in sentence and "; without intervention" in sentence
     wrong = next(text for text in said if "name_place (a wrong hypothesis)" in text)
     assert " is not found at " in wrong or " is not trained at " in wrong
-    assert VariablesPage().title(results.records) == "Causal variables: truth-ioi"
+    assert VariablesPage().title(RunContents(results.records)) == "Causal variables: truth-ioi"
 
 
 def test_of_equal_featurizers_the_one_of_fewer_features_is_told(results: Results) -> None:
@@ -91,16 +91,18 @@ def test_of_equal_featurizers_the_one_of_fewer_features_is_told(results: Results
 
     even = [with_validation(r, 1.0) for r in results.records]
     of = [r for r in even if r.specs["variable"].name == "answer"]
-    (sentence,) = [b.text for b in VariablesPage().sections(of)[0].blocks if hasattr(b, "text")][:1]
+    (sentence,) = [
+        b.text for b in VariablesPage().sections(RunContents(of))[0].blocks if hasattr(b, "text")
+    ][:1]
     assert " by das, 3 features, " in sentence, "of 48"
     assert "wrong hypothesis" not in sentence
     few = [
         r.changed(method=Spec(name=r.method.name, args={**r.method.args, "train_at": 1}))
         for r in of
     ]
-    (sentence,) = [b.text for b in VariablesPage().sections(few)[0].blocks if hasattr(b, "text")][
-        :1
-    ]
+    (sentence,) = [
+        b.text for b in VariablesPage().sections(RunContents(few))[0].blocks if hasattr(b, "text")
+    ][:1]
     assert "20 steps of training at the best site of whole vectors: accuracy" in sentence
 
 
@@ -108,7 +110,7 @@ def test_the_full_vector_is_a_ceiling_and_named_where_it_alone_has_the_variable(
     results: Results,
 ) -> None:
     def sentence(*records: Record) -> str:
-        blocks = VariablesPage().sections(records)[0].blocks
+        blocks = VariablesPage().sections(RunContents(records))[0].blocks
         (said,) = [block.text for block in blocks if getattr(block, "kind", "") == "verdict"]
         return said
 
@@ -135,7 +137,7 @@ def test_the_full_vector_is_a_ceiling_and_named_where_it_alone_has_the_variable(
 
 
 def test_the_tables_have_all_featurizers_and_controls(results: Results) -> None:
-    controls, accuracies = VariablesPage().tables(results.records)
+    controls, accuracies = VariablesPage().tables(RunContents(results.records))
     assert [row.cells[0] for row in accuracies.rows] == ["full-vector", "das", "no intervention"]
     assert len(controls.rows) == len(results.records)
     headings = [column.heading for column in controls.columns]
@@ -154,15 +156,24 @@ def test_what_was_chosen_on_test_pairs_is_said_to_be(results: Results) -> None:
     record = results.records[0]
     method = record.method.model_copy(update={"args": {**record.method.args, "choose_on": "test"}})
     other = record.model_copy(update={"specs": {**record.specs, "method": method}})
-    assert all("chosen on test pairs" in (t.caption or "") for t in VariablesPage().tables([other]))
-    assert "was chosen on these pairs" in render("t", VariablesPage().sections([other]))
-    assert "was chosen on these pairs" not in render("t", VariablesPage().sections([record]))
+    assert all(
+        "chosen on test pairs" in (t.caption or "")
+        for t in VariablesPage().tables(RunContents([other]))
+    )
+    assert "was chosen on these pairs" in render(
+        "t", VariablesPage().sections(RunContents([other]))
+    )
+    assert "was chosen on these pairs" not in render(
+        "t", VariablesPage().sections(RunContents([record]))
+    )
 
 
 @pytest.mark.parametrize("width", [78, 100, 300])
 def test_a_console_keeps_names_and_verdicts_whole(results: Results, width: int) -> None:
     out = io.StringIO()
-    print_tables(VariablesPage().tables(results.records), Console(file=out, width=width))
+    print_tables(
+        VariablesPage().tables(RunContents(results.records)), Console(file=out, width=width)
+    )
     said = out.getvalue()
     for record in results.records:
         assert str(record.method.args["site"]) in said and record.method.name in said
@@ -197,7 +208,7 @@ def test_runs_of_several_models_have_tables_of_their_own(results: Results, tmp_p
         return record.model_copy(update={"specs": specs})
 
     both = [*results.records, *(renamed(r, "other") for r in results.records)]
-    titles = [table.title for table in VariablesPage().tables(both)]
+    titles = [table.title for table in VariablesPage().tables(RunContents(both))]
     assert titles == [
         "truth-ioi, truth-ioi-trained",
         "truth-ioi, other",
@@ -213,7 +224,7 @@ def test_cells_without_a_result_are_rows_with_their_reasons(results: Results) ->
         message="gpt2 answers none of 12 examples",
     )
     for records in (results.records, []):
-        last = VariablesPage().tables(records, [failure])[-1]
+        last = VariablesPage().tables(RunContents(records, [failure]))[-1]
         assert last.title == "Without a result" and last.rows[0].cells[0] == "subject_token"
-        page = render("t", VariablesPage().sections(records, [failure]))
+        page = render("t", VariablesPage().sections(RunContents(records, [failure])))
         assert "gpt2 answers none of 12 examples" in page and "1 cell failed" in page

@@ -195,7 +195,7 @@ class AdversarialJob(AdversarialPlan, Job):
 
     def show(self, results: Results, console: Console) -> None:
         """See `Job.show`."""
-        print_tables(AdversarialPage().tables(results.records, results.failures), console)
+        print_tables(AdversarialPage().tables(results.contents), console)
         if results.records:
             text = template_text(results.records)
             print_text(text, console)

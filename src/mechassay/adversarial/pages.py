@@ -46,12 +46,13 @@ from mechassay.results.page import (
     Heading,
     Page,
     Row,
+    RunContents,
     Section,
     Text,
     TextTable,
 )
 from mechassay.results.plots import PALETTE, draw_distribution, draw_histogram, draw_histograms
-from mechassay.results.records import Failure, Record
+from mechassay.results.records import Record
 from mechassay.results.sections import (
     checks_section,
     failed_checks,
@@ -149,38 +150,32 @@ READING = {
 class AdversarialPage(Page):
     """Circuits under adversarial evaluation."""
 
-    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    def title(self, run: RunContents) -> str:
         """What the page is called."""
-        named = [f" of {r.model.name} on {r.task.name}" for r in records[:1]]
+        named = [f" of {r.model.name} on {r.task.name}" for r in run.records[:1]]
         return f"Adversarial evaluation of circuits{''.join(named)}"
 
-    def tables(
-        self, records: Sequence[Record], failures: Sequence[Failure] = ()
-    ) -> list[TextTable]:
+    def tables(self, run: RunContents) -> list[TextTable]:
         """What a console shows; one population is in the first table."""
+        records = run.records
         split = template_table(records) if records and len(halves(records[0])) > 1 else None
         return [overview_table(records, short=True), *([split] if split else [])] if records else []
 
-    def sections(
-        self,
-        records: Sequence[Record],
-        failures: Sequence[Failure] = (),
-        drawings: Sequence[object] = (),
-    ) -> list[Section]:
+    def sections(self, run: RunContents) -> list[Section]:
         """The page of a run."""
+        records = run.records
         if not records:
-            failed = [Section("Failed", (measures_table((), failures),))] if failures else []
-            return framed(records, [], failed, failures=failures)
+            failed = [Section("Failed", (measures_table(run),))] if run.failures else []
+            return framed(run, [], failed)
         split = template_table(records)
         soft = Text(" ".join(filter(None, (about(records[0]), template_text(records)))), "soft")
         overview = overview_table(records)
         looks = zip(records, cycle(PALETTE), strict=False)
         return framed(
-            records,
+            run,
             [*(Text(verdict(r), "verdict", f"{r.method.name}:") for r in records), soft],
             [Section(overview.title, (overview,))],
             figure=_all_circuits(records),
-            failures=failures,
             folded=[
                 *([Section(split.title, (split,))] if split else []),
                 *(_circuit(record, colour) for record, colour in looks),
@@ -522,17 +517,15 @@ SEARCH_READING = {
 class SearchPage(Page):
     """Searches for the worst inputs of circuits."""
 
-    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    def title(self, run: RunContents) -> str:
         """What the page is called."""
         return "Search for the worst inputs of circuits"
 
-    def tables(
-        self, records: Sequence[Record], failures: Sequence[Failure] = ()
-    ) -> list[TextTable]:
+    def tables(self, run: RunContents) -> list[TextTable]:
         """The climbs of every circuit, and what failed."""
         made: list[TextTable] = []
-        for record, label in zip(records, labels(records), strict=True):
-            head = "Climbs, in nats" if len(records) == 1 else f"{label}: climbs, in nats"
+        for record, label in zip(run.records, labels(run.records), strict=True):
+            head = "Climbs, in nats" if len(run.records) == 1 else f"{label}: climbs, in nats"
             rows = [
                 (
                     f"{row['climb']}",
@@ -545,27 +538,21 @@ class SearchPage(Page):
             ]
             columns = ("climb", "divergence", "at its start", "changes", "local maximum")
             made.append(TextTable.of(head, columns, rows))
-        return [*made, *failures_table(failures, "circuit")]
+        return [*made, *failures_table(run.failures, "circuit")]
 
-    def sections(
-        self,
-        records: Sequence[Record],
-        failures: Sequence[Failure] = (),
-        drawings: Sequence[object] = (),
-    ) -> list[Section]:
+    def sections(self, run: RunContents) -> list[Section]:
         """What was found; the worst pair and the climbs of every circuit; what was run."""
-        named = list(zip(records, labels(records), strict=True))
+        named = list(zip(run.records, labels(run.records), strict=True))
         return framed(
-            records,
+            run,
             [Text(f"{label}: {best_text(record)[-1]}.", "verdict") for record, label in named],
             [
                 *(
                     Section(f"The worst pair of {label}", tuple(map(Text, best_text(record)[:-1])))
                     for record, label in named
                 ),
-                *(Section(table.title, (table,)) for table in self.tables(records, failures)),
+                *(Section(table.title, (table,)) for table in self.tables(run)),
             ],
-            failures=failures,
             reading=SEARCH_READING,
             values=[],
         )

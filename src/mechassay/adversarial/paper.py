@@ -43,8 +43,8 @@ from mechassay.adversarial.study import AdversarialStudy
 from mechassay.errors import MechassayError
 from mechassay.models.model import Model
 from mechassay.results.console import print_text
-from mechassay.results.page import NOTHING, Page, Section, Text, TextTable
-from mechassay.results.records import Failure, Record, Table
+from mechassay.results.page import NOTHING, Page, RunContents, Section, Text, TextTable
+from mechassay.results.records import Record, Table
 from mechassay.results.sections import failed_checks, framed, run_section
 from mechassay.results.text import nats, plain_number, summary
 from mechassay.runs.execute import Here, done, prepare
@@ -219,31 +219,24 @@ READING = {
 class PaperPage(Page):
     """Three circuits of the literature under adversarial evaluation."""
 
-    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    def title(self, run: RunContents) -> str:
         """What the page is called."""
         return "Three circuits of the literature under adversarial evaluation"
 
-    def tables(
-        self, records: Sequence[Record], failures: Sequence[Failure] = ()
-    ) -> list[TextTable]:
+    def tables(self, run: RunContents) -> list[TextTable]:
         """What failed; our distributions beside the printed ones; the verdict."""
-        by_run = _by_run(records)
+        by_run = _by_run(run.records)
         made = [table for pairs in TITLES if (table := paper_table(by_run, pairs)).columns[1:]]
-        failures_text = [(failure.cell["run"], failure.message) for failure in failures]
+        failures_text = [(failure.cell["run"], failure.message) for failure in run.failures]
         failures_text += [
             (name, text) for name, record in by_run.items() for text in failed_checks(record)
         ]
         if failures_text:
             made.insert(0, TextTable.of("What failed", ("run", "why"), failures_text, words=True))
-        closeness_of = verdicts(records)
+        closeness_of = verdicts(run.records)
         return [*made, verdict_table(closeness_of)] if closeness_of else made
 
-    def sections(
-        self,
-        records: Sequence[Record],
-        failures: Sequence[Failure] = (),
-        drawings: Sequence[object] = (),
-    ) -> list[Section]:
+    def sections(self, run: RunContents) -> list[Section]:
         """What table 3 is closer to, and the tables; each run with its own report."""
         facts = [
             {
@@ -261,17 +254,16 @@ class PaperPage(Page):
                 # Markup is set as it is, and escapes what is put into it.
                 "report": Markup('<a href="{0}/report.html">{0}/report.html</a>').format(name),
             }
-            for name, record in _by_run(records).items()
+            for name, record in _by_run(run.records).items()
         ]
         answers = [
             Text(verdict_text(task, distances), "verdict")
-            for task, distances in verdicts(records).items()
+            for task, distances in verdicts(run.records).items()
         ]
         return framed(
-            records,
+            run,
             answers,
-            [Section(table.title, (table,)) for table in self.tables(records, failures)],
-            failures=failures,
+            [Section(table.title, (table,)) for table in self.tables(run)],
             reading=READING,
             facts=run_section(facts),
             values=[],

@@ -42,9 +42,9 @@ from mechassay.models.model import check_dtype
 from mechassay.models.objectives import load_objective
 from mechassay.prompts.pairs import Pairs
 from mechassay.results.measures import measure_texts
-from mechassay.results.page import Column, Figure, Page, Row, Section, Text, TextTable
+from mechassay.results.page import Column, Figure, Page, Row, RunContents, Section, Text, TextTable
 from mechassay.results.plots import draw_points
-from mechassay.results.records import Failure, Measure, Record, Selection, Spec, Table
+from mechassay.results.records import Measure, Record, Selection, Spec, Table
 from mechassay.results.result import RecordContents, Result
 from mechassay.results.sections import failures_table, framed
 from mechassay.results.text import plain_number
@@ -363,23 +363,16 @@ READING = {
 class ShiftPage(Page):
     """Circuits on the prompts they were found on, and on others."""
 
-    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    def title(self, run: RunContents) -> str:
         """What the page is called."""
-        names = dict.fromkeys(f"{record.task.name}, {record.model.name}" for record in records)
+        names = dict.fromkeys(f"{record.task.name}, {record.model.name}" for record in run.records)
         return f"Distribution shift: {'; '.join(names)}"
 
-    def tables(
-        self, records: Sequence[Record], failures: Sequence[Failure] = ()
-    ) -> list[TextTable]:
+    def tables(self, run: RunContents) -> list[TextTable]:
         """The kinds of prompts of every circuit, and what failed."""
-        return [*map(_table, records), *failures_table(failures, "circuit")]
+        return [*map(_table, run.records), *failures_table(run.failures, "circuit")]
 
-    def sections(
-        self,
-        records: Sequence[Record],
-        failures: Sequence[Failure] = (),
-        drawings: Sequence[object] = (),
-    ) -> list[Section]:
+    def sections(self, run: RunContents) -> list[Section]:
         """Where a circuit becomes worse, a figure, and a row for each kind of prompts."""
         figures = [
             Figure(
@@ -387,14 +380,13 @@ class ShiftPage(Page):
                 name=record.method.name,
                 about=f"{record.method.name}: what is left out, by kind of prompts.",
             )
-            for record in records
+            for record in run.records
         ]
         return framed(
-            records,
-            [Text(_verdict(record), "verdict") for record in records],
-            [Section("Kinds of prompts", tuple(self.tables(records, failures)))],
+            run,
+            [Text(_verdict(record), "verdict") for record in run.records],
+            [Section("Kinds of prompts", tuple(self.tables(run)))],
             figure=figures,
-            failures=failures,
             reading=READING,
             values=[],
         )

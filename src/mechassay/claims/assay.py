@@ -73,6 +73,7 @@ from mechassay.measurement.measurement import Measurement
 from mechassay.models.graph import Graph
 from mechassay.models.model import Model, load_model
 from mechassay.models.sources import ALL_TRUTHS
+from mechassay.results.page import RunContents
 from mechassay.results.reading import recomputed
 from mechassay.results.records import Record, Table
 from mechassay.results.report import write_page
@@ -768,7 +769,7 @@ class Assay:
         )
         judgments.save(self.folder / "judgments.json")
         records[0].save(self.folder / "score.json")
-        page = write_page(self.folder / "report.html", list(records))
+        page = write_page(self.folder / "report.html", RunContents(records))
         form = write_form(self.folder / "form.html", initial=judgments)
         scope = executed.scope
         return Assayed(judgments, scored, records, predicted, scope, failed, page, form)

@@ -49,12 +49,13 @@ from mechassay.results.page import (
     Notice,
     Page,
     Row,
+    RunContents,
     Section,
     Text,
     TextTable,
     templates,
 )
-from mechassay.results.records import Failure, Record, Scalar
+from mechassay.results.records import Record, Scalar
 from mechassay.results.sections import framed, meanings
 from mechassay.stats.intervals import FEW_GROUPS
 from mechassay.utils.display import interval, number, share
@@ -82,28 +83,22 @@ READING = {
 class ClaimsPage(Page):
     """Claims as one rater judged them."""
 
-    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    def title(self, run: RunContents) -> str:
         """What the page is called."""
-        names = dict.fromkeys(record.cell.get("rater", "") for record in records)
-        n = len(records)
+        names = dict.fromkeys(record.cell.get("rater", "") for record in run.records)
+        n = len(run.records)
         return f"{n} {'claim' if n == 1 else 'claims'}, judged by {', '.join(names) or 'nobody'}"
 
-    def tables(
-        self, records: Sequence[Record], failures: Sequence[Failure] = ()
-    ) -> list[TextTable]:
+    def tables(self, run: RunContents) -> list[TextTable]:
         """What a console shows."""
-        single = len(records) == 1
-        return [_scores(records), *([_criteria(records[0])] if single else [])]
+        single = len(run.records) == 1
+        return [_scores(run.records), *([_criteria(run.records[0])] if single else [])]
 
-    def sections(
-        self,
-        records: Sequence[Record],
-        failures: Sequence[Failure] = (),
-        drawings: Sequence[object] = (),
-    ) -> list[Section]:
+    def sections(self, run: RunContents) -> list[Section]:
         """The verdict, all scores, and every claim with its criteria."""
+        records = run.records
         if not records:
-            return framed(records, [], [], failures=failures)
+            return framed(run, [], [])
         blocks: list[Block] = [
             *(
                 Text(verdict_line(record), "verdict", f"{record.cell['claim']}:")
@@ -120,14 +115,13 @@ class ClaimsPage(Page):
         known = {"CVS", "CVS, quote exists", "CVS, supported", "CVS, lenient", "CVS, highest"}
         asks = {name: text for name, text in meanings(records).items() if name not in known}
         return framed(
-            records,
+            run,
             blocks,
             [
                 Section("Scores", (_scores(records), *_of_one_tier(records))),
                 *(_claim(record) for record in records),
             ],
             wrong=[*lost_quotes(records), *denied(records)],
-            failures=failures,
             reading={**READING, **asks},
             values=[],
         )
@@ -484,28 +478,22 @@ LEFT_OUT = ("claim", "criterion", "distance", "reasons")
 class ClaimsComparisonPage(Page):
     """Raters of the same claims beside each other."""
 
-    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    def title(self, run: RunContents) -> str:
         """What the page is called."""
-        return f"Raters compared: {records[0].cell['raters']}" if records else "Raters compared"
+        raters = [f": {record.cell['raters']}" for record in run.records[:1]]
+        return f"Raters compared{''.join(raters)}"
 
-    def tables(
-        self, records: Sequence[Record], failures: Sequence[Failure] = ()
-    ) -> list[TextTable]:
+    def tables(self, run: RunContents) -> list[TextTable]:
         """What a console shows: disagreements first."""
-        return [
-            table for record in records for table in (_disagreements(record), _agreement(record))
-        ]
+        made = (_disagreements, _agreement)
+        return [make(record) for record in run.records for make in made]
 
-    def sections(
-        self,
-        records: Sequence[Record],
-        failures: Sequence[Failure] = (),
-        drawings: Sequence[object] = (),
-    ) -> list[Section]:
+    def sections(self, run: RunContents) -> list[Section]:
         """Disagreements, agreement, how two raters differ on each criterion, what was compared."""
+        records = run.records
         first: list[Block] = [Text(_comparison_verdict(record), "verdict") for record in records]
         return framed(
-            records,
+            run,
             first,
             [
                 Section("Disagreements", tuple(map(_disagreements, records))),

@@ -42,7 +42,7 @@ def report(
         ]
         raise BadFile(refused[0] if refused else f"{folder}: the run has no finished cells yet.")
     if tables is not None:
-        written = write_each_table(tables, results.records, results.failures)
+        written = write_each_table(tables, results.contents)
         typer.echo(f"{tables}: {counted(len(written), 'table')}, as CSV and LaTeX")
     finish(job, results)
 

@@ -304,7 +304,7 @@ class CircuitsJob(CircuitsPlan, Job):
         kind = SUITE if len(results.groups) > 1 else KIND
         if not self.curve:
             kind = ONE_SIZE
-        print_report(results.records, results.failures, console, kind)
+        print_report(results.contents, console, kind)
 
     def report(self, results: Results) -> Path:
         """A page for each model and task, and one over all; tables.md; differences.json."""
@@ -326,13 +326,14 @@ class CircuitsJob(CircuitsPlan, Job):
             ]
             every += drawings
             target = page if len(groups) == 1 else folder / "pages" / f"{group}.html"
-            write_page(target, part.records, drawings, part.failures, kind=KIND, command=command)
-        records, failures = results.records, results.failures
-        write_tables(folder / "tables.md", records, failures, SUITE)
-        differences = json.dumps(suite_differences(records), indent=1)
+            contents = replace(part.contents, drawings=drawings)
+            write_page(target, contents, kind=KIND, command=command)
+        write_tables(folder / "tables.md", results.contents, SUITE)
+        differences = json.dumps(suite_differences(results.records), indent=1)
         write_text(folder / "differences.json", differences)
         if len(groups) > 1:
-            write_page(page, records, every, failures, kind=SUITE, command=command)
+            contents = replace(results.contents, drawings=every)
+            write_page(page, contents, kind=SUITE, command=command)
         return page
 
 

@@ -17,7 +17,7 @@ from mechassay.circuits.evaluation.differences import AreaName, Differences
 from mechassay.discovery.page import rank_text, ranked, resolved_text
 from mechassay.models.sources import truth_names
 from mechassay.results.curves import control_kinds, control_name, is_random
-from mechassay.results.page import BEST, NOTHING, OVERSHOT, Row, TextTable
+from mechassay.results.page import BEST, NOTHING, OVERSHOT, Row, RunContents, TextTable
 from mechassay.results.records import Failure, Record
 from mechassay.results.sections import measured
 from mechassay.utils.display import interval
@@ -63,11 +63,13 @@ class ModelTask:
 class MethodsByColumn:
     """Records and failures by column and method."""
 
-    def __init__(self, records: Sequence[Record], failures: Sequence[Failure]) -> None:
-        self.records = {(ModelTask.of(record), method_name(record)): record for record in records}
+    def __init__(self, run: RunContents) -> None:
+        self.records = {
+            (ModelTask.of(record), method_name(record)): record for record in run.records
+        }
         self.without = {
             (ModelTask.of(failure), failure.cell.get("method", "")): failure.status
-            for failure in failures
+            for failure in run.failures
         }
         places = [*self.records, *self.without]
         self.columns = list(dict.fromkeys(column for column, _ in places if column.model))

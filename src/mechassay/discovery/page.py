@@ -54,6 +54,7 @@ from mechassay.results.page import (
     Heading,
     Page,
     Row,
+    RunContents,
     Section,
     Text,
     TextTable,
@@ -473,27 +474,21 @@ PROFILES = {
 class CircuitsPage(Page):
     """Methods that find circuits."""
 
-    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    def title(self, run: RunContents) -> str:
         """What the page is called."""
-        models = {record.model.name for record in records} - {""}
-        tasks = {record.task.name for record in records} - {""}
+        models = {record.model.name for record in run.records} - {""}
+        tasks = {record.task.name for record in run.records} - {""}
         of = f" of {models.pop()}" if len(models) == 1 else ""
         on = f" on {tasks.pop()}" if len(tasks) == 1 else ""
         return f"Faithfulness of circuits{of}{on}"
 
-    def tables(
-        self, records: Sequence[Record], failures: Sequence[Failure] = ()
-    ) -> list[TextTable]:
+    def tables(self, run: RunContents) -> list[TextTable]:
         """What a console shows."""
-        return [results_table(records, failures)]
+        return [results_table(run.records, run.failures)]
 
-    def sections(
-        self,
-        records: Sequence[Record],
-        failures: Sequence[Failure] = (),
-        drawings: Sequence[object] = (),
-    ) -> list[Section]:
+    def sections(self, run: RunContents) -> list[Section]:
         """Verdicts and the faithfulness of circuits of all sizes; a table for each setting."""
+        records = run.records
         groups = settings(records)
         alone = len(groups) == 1
         rows = [
@@ -501,28 +496,27 @@ class CircuitsPage(Page):
                 "Methods" if alone else setting_name(group[0]),
                 (
                     *([] if alone else [faithfulness_chart(group)]),
-                    results_table(group, failures if alone else ()),
+                    results_table(group, run.failures if alone else ()),
                     Text(RANKS_SAY, "soft"),
                 ),
             )
             for group in groups
         ]
-        if failures and not alone:
-            rows.append(Section("Failed", (results_table((), failures),)))
+        if run.failures and not alone:
+            rows.append(Section("Failed", (results_table((), run.failures),)))
         areas = tuple(map(areas_chart, groups))
         return framed(
-            records,
+            run,
             [block for group in groups for block in _verdict_blocks(group, alone)],
             rows,
             figure=[faithfulness_chart(groups[0])] if alone else [],
-            failures=failures,
             folded=[
                 *([Section("CPR and CMD as a figure", areas)] if areas else []),
                 *stability_sections(records),
                 *resamples_sections(records),
                 *_selection_sections(records),
                 *_first_pairs(groups),
-                *_drawings(drawings),
+                *_drawings(run.drawings),
             ],
             reading=reading(records),
             facts=facts_section(records, _facets),

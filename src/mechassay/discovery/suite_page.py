@@ -44,6 +44,7 @@ from mechassay.results.page import (
     Fold,
     Heading,
     Page,
+    RunContents,
     Section,
     Text,
     TextTable,
@@ -114,15 +115,13 @@ READING = {
 class SuitePage(Page):
     """Methods that find circuits, on several tasks or models."""
 
-    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    def title(self, run: RunContents) -> str:
         """What the page is called."""
         return "Circuit localization: methods, tasks and models"
 
-    def tables(
-        self, records: Sequence[Record], failures: Sequence[Failure] = ()
-    ) -> list[TextTable]:
+    def tables(self, run: RunContents) -> list[TextTable]:
         """The tables, which a console shows too."""
-        return self._tables(MethodsByColumn(records, failures), failures)
+        return self._tables(MethodsByColumn(run), run.failures)
 
     def _tables(self, cells: MethodsByColumn, failures: Sequence[Failure]) -> list[TextTable]:
         tables: list[TextTable] = []
@@ -156,22 +155,17 @@ class SuitePage(Page):
             tables.append(TextTable.of(WITHOUT, columns, rows, words=True))
         return tables
 
-    def sections(
-        self,
-        records: Sequence[Record],
-        failures: Sequence[Failure] = (),
-        drawings: Sequence[object] = (),
-    ) -> list[Section]:
+    def sections(self, run: RunContents) -> list[Section]:
         """Which method to run and which is first where, and a table by CMA; the other tables and
         each task and model are folded.
         """
-        cells = MethodsByColumn(records, failures)
-        tables = self._tables(cells, failures)
+        cells = MethodsByColumn(run)
+        tables = self._tables(cells, run.failures)
         first = f"{TEXTS.measure('cma', math.nan).heading}{BETTER['up']}, "
         unfolded = [table for table in tables if table.title.startswith(first)]
         # What has no result stands beside what has one.
         unfolded += [table for table in tables if table.title == WITHOUT]
-        groups = settings(records)
+        groups = settings(run.records)
         many = len(groups) > MANY_FIGURES
         note = f"Figures of {len(groups)} tasks and models are left out: more than {MANY_FIGURES}."
         blocks: list[Block] = [Text(note, "soft")] if many else []
@@ -179,20 +173,19 @@ class SuitePage(Page):
             inside: list[Block] = [
                 block for block in details(group) if not (many and isinstance(block, Figure))
             ]
-            inside += _strongest_edges(ModelTask.of(group[0]), drawings)
+            inside += _strongest_edges(ModelTask.of(group[0]), run.drawings)
             blocks.append(Fold(setting_name(group[0]), tuple(inside)))
         return framed(
-            records,
+            run,
             [Text(text, "verdict", f"{name}.") for name, text in _answers(cells) if text],
             [Section(table.title, (table,)) for table in unfolded],
             figure=_cma_figure(cells),
-            failures=failures,
             folded=[
                 *(Section(table.title, (table,)) for table in tables if table not in unfolded),
                 *([Section("Each task and model", tuple(blocks))] if groups else []),
             ],
-            reading={**reading(records), **READING},
-            facts=facts(records),
+            reading={**reading(run.records), **READING},
+            facts=facts(run.records),
             values=[],
         )
 
@@ -467,21 +460,14 @@ def _cma_figure(cells: MethodsByColumn) -> list[Block]:
 class FaithfulnessPage(CircuitsPage):
     """Methods that find circuits: of one task and model, or as `SuitePage` of several."""
 
-    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
-        return _page(records, failures).title(records, failures)
+    def title(self, run: RunContents) -> str:
+        return _page(run).title(run)
 
-    def tables(
-        self, records: Sequence[Record], failures: Sequence[Failure] = ()
-    ) -> list[TextTable]:
-        return _page(records, failures).tables(records, failures)
+    def tables(self, run: RunContents) -> list[TextTable]:
+        return _page(run).tables(run)
 
-    def sections(
-        self,
-        records: Sequence[Record],
-        failures: Sequence[Failure] = (),
-        drawings: Sequence[object] = (),
-    ) -> list[Section]:
-        return _page(records, failures).sections(records, failures, drawings)
+    def sections(self, run: RunContents) -> list[Section]:
+        return _page(run).sections(run)
 
     def recomputed(self, record: Record) -> list[Measure | Table]:
         """Areas, their parts and the curve (`circuits.evaluation.curve.recomputed`), and circuits
@@ -498,12 +484,12 @@ class OneSizePage(GenericPage):
         return recomputed_sizes(record)
 
 
-def _page(records: Sequence[Record], failures: Sequence[Failure]) -> Page:
+def _page(run: RunContents) -> Page:
     """The page of several tasks or models, if these are cells of several, each method once on
     each; else that of one.
     """
-    places = [(ModelTask.of(record), method_name(record)) for record in records]
-    columns = {column for column, _ in places} | set(map(ModelTask.of, failures))
+    places = [(ModelTask.of(record), method_name(record)) for record in run.records]
+    columns = {column for column, _ in places} | set(map(ModelTask.of, run.failures))
     several = len({column for column in columns if column.model}) > 1
     is_suite = several and 0 < len(places) == len(set(places))
     return SuitePage() if is_suite else CircuitsPage()
@@ -531,7 +517,7 @@ def _strongest_edges(column: ModelTask, drawings: Sequence[object]) -> list[Bloc
 
 def suite_differences(records: Sequence[Record]) -> list[dict[str, Any]]:
     """Each pair of methods of each column and both areas as plain values."""
-    cells = MethodsByColumn(records, [])
+    cells = MethodsByColumn(RunContents(records))
     return [
         {"model": column.model, "task": column.task, **row}
         for column in cells.columns

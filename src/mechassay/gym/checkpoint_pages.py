@@ -27,11 +27,21 @@ from mechassay.gym.task_odds import CELLS, EXAMPLE, ORIGINAL, RIGHT, SELECTIVITY
 from mechassay.interventions.heatmap import as_grid, look_of_line
 from mechassay.models.sources import AT
 from mechassay.results.measures import measure_texts
-from mechassay.results.page import Block, Column, Fold, Page, Row, Section, Text, TextTable
+from mechassay.results.page import (
+    Block,
+    Column,
+    Fold,
+    Page,
+    Row,
+    RunContents,
+    Section,
+    Text,
+    TextTable,
+)
 from mechassay.results.page import Figure as PageFigure
 from mechassay.results.plots import GREY, INK, SETTINGS, SIZE, Picture, draw_points
 from mechassay.results.reading import means
-from mechassay.results.records import Failure, Measure, Record, estimate_of
+from mechassay.results.records import Measure, Record, estimate_of
 from mechassay.results.sections import facts_section, failures_table, framed, measured
 from mechassay.stats.intervals import Estimate
 from mechassay.utils.display import shortened
@@ -460,16 +470,14 @@ READING = {
 class GymCheckPage(Page):
     """Accuracy of models on gym tasks."""
 
-    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    def title(self, run: RunContents) -> str:
         """What the page is called."""
         return "Accuracy on gym tasks"
 
-    def tables(
-        self, records: Sequence[Record], failures: Sequence[Failure] = ()
-    ) -> list[TextTable]:
+    def tables(self, run: RunContents) -> list[TextTable]:
         """A row a task, a column a model."""
-        groups = by_model(records)
-        tasks = dict.fromkeys(record.task.name for record in records)
+        groups = by_model(run.records)
+        tasks = dict.fromkeys(record.task.name for record in run.records)
         by_task = {
             task: [
                 next((record for record in some if record.task.name == task), None)
@@ -487,25 +495,20 @@ class GymCheckPage(Page):
         columns = (Column("task", False), Column("family", False, optional=2), *numbers, *types)
         caption = "Grey: at most 60 %." if alone else "Grey: at most 60 % in every model."
         made = [TextTable("Accuracy", columns, tuple(rows), caption)] if rows else []
-        return [*made, *failures_table(failures, "task")]
+        return [*made, *failures_table(run.failures, "task")]
 
-    def sections(
-        self,
-        records: Sequence[Record],
-        failures: Sequence[Failure] = (),
-        drawings: Sequence[object] = (),
-    ) -> list[Section]:
+    def sections(self, run: RunContents) -> list[Section]:
         """What was found in words, the table, figures, how to read them, facts and values."""
+        records = run.records
         groups = by_model(records)
         blocks: list[Block] = [Text(text, "verdict") for text in _verdicts(records)]
         about = "Accuracy of each task with its interval; the table has the numbers."
         alone = len(groups) == 1
         return framed(
-            records,
+            run,
             blocks,
-            [Section("Accuracy", tuple(self.tables(records, failures)))],
+            [Section("Accuracy", tuple(self.tables(run)))],
             figure=[PageFigure(_draw(records), name="Accuracy", about=about)] if alone else [],
-            failures=failures,
             folded=accuracy_sections(records),
             reading=READING,
             facts=facts_section([group[0] for group in groups.values()]),

@@ -71,13 +71,14 @@ from mechassay.results.page import (
     Page,
     Row,
     RowKind,
+    RunContents,
     Section,
     Text,
     TextTable,
 )
 from mechassay.results.plots import draw_points
 from mechassay.results.reading import means
-from mechassay.results.records import Failure, Measure, Record, estimate_of
+from mechassay.results.records import Measure, Record, estimate_of
 from mechassay.results.sections import (
     LONG,
     facts_section,
@@ -92,30 +93,25 @@ from mechassay.stats.intervals import Estimate
 class GymPage(Page):
     """Odds of methods on gym tasks, beside those of controls."""
 
-    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    def title(self, run: RunContents) -> str:
         """What the page is called."""
-        tasks = list(dict.fromkeys(record.task.name for record in records))
+        tasks = list(dict.fromkeys(record.task.name for record in run.records))
         names = ", ".join(tasks) if len(tasks) < 4 else f"{len(tasks)} tasks"
-        return f"Gym tasks{f': {names}' if tasks else ''}{indices(records)}"
+        return f"Gym tasks{f': {names}' if tasks else ''}{indices(run.records)}"
 
-    def tables(
-        self, records: Sequence[Record], failures: Sequence[Failure] = ()
-    ) -> list[TextTable]:
+    def tables(self, run: RunContents) -> list[TextTable]:
         """Methods beside their controls, tasks, and sweeps, at the last checkpoint of every model;
         what failed.
         """
-        last = last_checkpoints(records)
-        sweeps = [table for part in sweep_sections(by_model(records)) for table in _tables_in(part)]
+        last = last_checkpoints(run.records)
+        parts = sweep_sections(by_model(run.records))
+        sweeps = [table for part in parts for table in _tables_in(part)]
         main = [*_methods_table(last), *_tasks_table(last)]
-        return [*main, *sweeps, *failures_table(failures, "task")]
+        return [*main, *sweeps, *failures_table(run.failures, "task")]
 
-    def sections(
-        self,
-        records: Sequence[Record],
-        failures: Sequence[Failure] = (),
-        drawings: Sequence[object] = (),
-    ) -> list[Section]:
+    def sections(self, run: RunContents) -> list[Section]:
         """What was found in words; a figure, methods beside controls, tasks; all else folded."""
+        records = run.records
         every, last = by_model(records), last_checkpoints(records)
         methods, tasks = _methods_table(last), _tasks_table(last)
         blocks: list[Block] = [*methods]
@@ -125,9 +121,9 @@ class GymPage(Page):
             else table
             for table in tasks
         ]
-        failed = tuple(failures_table(failures, "task"))
+        failed = tuple(failures_table(run.failures, "task"))
         return framed(
-            records,
+            run,
             _verdict_blocks(records),
             [
                 *([Section("Methods beside their controls", tuple(blocks))] if blocks else []),
@@ -135,7 +131,6 @@ class GymPage(Page):
                 *([Section("Failures", failed)] if failed else []),
             ],
             figure=_headline_figure(records),
-            failures=failures,
             folded=list(_folds(records)),
             reading=READING,
             facts=facts_section([group[0] for group in every.values()]),
@@ -434,16 +429,14 @@ DIRECTIONS_READING = {
 class DirectionsPage(Page):
     """Directions of others on gym tasks."""
 
-    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    def title(self, run: RunContents) -> str:
         """What the page is called."""
-        tasks = ", ".join(dict.fromkeys(record.task.name for record in records))
+        tasks = ", ".join(dict.fromkeys(record.task.name for record in run.records))
         return f"Directions for {tasks}" if tasks else "Directions"
 
-    def tables(
-        self, records: Sequence[Record], failures: Sequence[Failure] = ()
-    ) -> list[TextTable]:
+    def tables(self, run: RunContents) -> list[TextTable]:
         """A row a method: its odds beside those of controls, and its selectivity."""
-        rows = [Row(_cells(record)) for record in records]
+        rows = [Row(_cells(record)) for record in run.records]
         texts = (Column(name, False) for name in ("method", "task", "model"))
         names = ("k", "accuracy", "odds", WHOLE_VECTOR, "random", "less random", SELECTIVITY)
         caption = (
@@ -452,21 +445,16 @@ class DirectionsPage(Page):
         )
         columns = (*texts, *map(Column, names))
         made = [TextTable("Directions as given", columns, tuple(rows), caption)] if rows else []
-        return [*made, *failures_table(failures, "method")]
+        return [*made, *failures_table(run.failures, "method")]
 
-    def sections(
-        self,
-        records: Sequence[Record],
-        failures: Sequence[Failure] = (),
-        drawings: Sequence[object] = (),
-    ) -> list[Section]:
+    def sections(self, run: RunContents) -> list[Section]:
         """What was found in words; the table; figures of every record; facts; values."""
+        records = run.records
         return framed(
-            records,
+            run,
             [Text(_verdict(record), "verdict") for record in records],
-            [Section("Odds beside controls", tuple(self.tables(records, failures)))],
+            [Section("Odds beside controls", tuple(self.tables(run)))],
             figure=_figures(records[0])[:1] if len(records) == 1 else [],
-            failures=failures,
             folded=_directions_figures(records),
             reading=DIRECTIONS_READING,
         )

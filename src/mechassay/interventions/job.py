@@ -39,8 +39,8 @@ from mechassay.interventions.site import PARTS
 from mechassay.models.model import check_dtype
 from mechassay.models.objectives import load_objective
 from mechassay.results.console import print_text
-from mechassay.results.page import Block, Figure, Fold, Page, Section, Text, TextTable
-from mechassay.results.records import Failure, Record, Selection, Spec, Values
+from mechassay.results.page import Block, Figure, Fold, Page, RunContents, Section, Text, TextTable
+from mechassay.results.records import Record, Selection, Spec, Values
 from mechassay.results.report import print_report
 from mechassay.results.sections import checks_section, framed, measures_table
 from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, made_by, shown_model
@@ -137,7 +137,7 @@ class PatchJob(PatchPlan, Job):
         """See `Job.show`."""
         for name, text in _verdicts(results.records):
             print_text(f"{name}. {text}\n", console)
-        print_report(results.records, results.failures, console, self.kind)
+        print_report(results.contents, console, self.kind)
 
 
 def map_file(folder: Path, cell: str) -> Path:
@@ -183,36 +183,28 @@ READING = {
 class PatchPage(Page):
     """Maps of activation patching."""
 
-    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    def title(self, run: RunContents) -> str:
         """What the page is called."""
-        tasks = ", ".join(dict.fromkeys(record.task.name for record in records))
+        tasks = ", ".join(dict.fromkeys(record.task.name for record in run.records))
         return f"Activation patching{f': {tasks}' if tasks else ''}"
 
-    def tables(
-        self, records: Sequence[Record], failures: Sequence[Failure] = ()
-    ) -> list[TextTable]:
+    def tables(self, run: RunContents) -> list[TextTable]:
         """The numbers behind the verdict of each record, and the measures of all."""
-        tables = [answer_table(record, _name(record)) for record in records]
-        return [*tables, measures_table(records, failures)]
+        tables = [answer_table(record, _name(record)) for record in run.records]
+        return [*tables, measures_table(run)]
 
-    def sections(
-        self,
-        records: Sequence[Record],
-        failures: Sequence[Failure] = (),
-        drawings: Sequence[object] = (),
-    ) -> list[Section]:
+    def sections(self, run: RunContents) -> list[Section]:
         """Verdict; a section for each record with its maps; how to read them; facts; values."""
         blocks: list[Block] = [
-            Text(text, "verdict", lead=f"{name}.") for name, text in _verdicts(records)
+            Text(text, "verdict", lead=f"{name}.") for name, text in _verdicts(run.records)
         ]
         return framed(
-            records,
+            run,
             blocks,
-            [Section(_name(record), tuple(_maps(record))) for record in records],
-            failures=failures,
+            [Section(_name(record), tuple(_maps(record))) for record in run.records],
             folded=[
-                Section("Measures", (measures_table(records, failures),)),
-                *checks_section(records),
+                Section("Measures", (measures_table(run),)),
+                *checks_section(run.records),
             ],
             reading=READING,
         )

@@ -39,6 +39,7 @@ from mechassay.judges.pages import FINAL_RUN as FINAL
 from mechassay.judges.plan import AssessPlan, Steps
 from mechassay.judges.requests import Exchange, spent_on
 from mechassay.judges.voting import vote
+from mechassay.results.page import RunContents
 from mechassay.results.reading import read_record
 from mechassay.results.records import Record, Spec
 from mechassay.results.report import print_report, write_page, write_tables
@@ -247,7 +248,7 @@ class AssessJob(AssessPlan, Job):
 
     def show(self, results: Results, console: Console) -> None:
         """See `Job.show`."""
-        print_report(records_of(results), results.failures, console, self.kind)
+        print_report(RunContents(records_of(results), results.failures), console, self.kind)
 
     def report(self, results: Results) -> Path:
         """See `Job.report`: a page over all runs, one for each where there are several, and one of
@@ -257,20 +258,16 @@ class AssessJob(AssessPlan, Job):
         runs = dict.fromkeys(record.cell["run"] for record in records)
         if len(runs) > 1:
             for number in runs:
-                own = [record for record in records if record.cell["run"] == number]
+                own = RunContents([r for r in records if r.cell["run"] == number])
                 write_page(folder / f"run-{number}.html", own, kind="claims")
                 write_tables(folder / f"run-{number}.md", own, kind="claims")
         steps = folder / SCORES / self._final / STEPS
         if FINAL in runs and steps.is_file():
-            write_page(folder / "steps.html", [read_record(steps)])
-        write_tables(folder / self.markdown, records, results.failures, self.kind)
-        return write_page(
-            folder / "report.html",
-            records,
-            failures=results.failures,
-            kind=self.kind,
-            command=command_line(self, Path(folder.name)),
-        )
+            write_page(folder / "steps.html", RunContents([read_record(steps)]))
+        contents = RunContents(records, results.failures)
+        write_tables(folder / self.markdown, contents, self.kind)
+        command = command_line(self, Path(folder.name))
+        return write_page(folder / "report.html", contents, kind=self.kind, command=command)
 
 
 def judgments_file(folder: Path, run: int | str) -> Path:

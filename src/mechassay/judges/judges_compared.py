@@ -34,8 +34,18 @@ from mechassay.judges.reference_labels import ReferenceLabels
 from mechassay.judges.voting import Aggregate, vote
 from mechassay.results import page
 from mechassay.results.measures import measure_texts
-from mechassay.results.page import NOTHING, Block, Column, Page, Row, Section, Text, TextTable
-from mechassay.results.records import Failure, Record, Spec, Table
+from mechassay.results.page import (
+    NOTHING,
+    Block,
+    Column,
+    Page,
+    Row,
+    RunContents,
+    Section,
+    Text,
+    TextTable,
+)
+from mechassay.results.records import Record, Spec, Table
 from mechassay.results.result import RecordContents, Result
 from mechassay.results.sections import framed
 from mechassay.results.text import plain_number
@@ -272,22 +282,15 @@ READING = {
 class JudgesPage(Page):
     """Judges beside each other."""
 
-    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    def title(self, run: RunContents) -> str:
         """What the page is called."""
-        return f"Judges of {', '.join(record.cell['papers'] for record in records)}"
+        return f"Judges of {', '.join(record.cell['papers'] for record in run.records)}"
 
-    def tables(
-        self, records: Sequence[Record], failures: Sequence[Failure] = ()
-    ) -> list[TextTable]:
+    def tables(self, run: RunContents) -> list[TextTable]:
         """What a console shows."""
-        return [_judges(record) for record in records]
+        return [_judges(record) for record in run.records]
 
-    def sections(
-        self,
-        records: Sequence[Record],
-        failures: Sequence[Failure] = (),
-        drawings: Sequence[object] = (),
-    ) -> list[Section]:
+    def sections(self, run: RunContents) -> list[Section]:
         """How far judges are apart, their scores as a figure, and a row each."""
         figures: list[Block] = [
             page.Figure(
@@ -296,12 +299,12 @@ class JudgesPage(Page):
                 name="Judges",
                 about="Scores on the scale of tiers; the table has the numbers.",
             )
-            for record in records
+            for record in run.records
         ]
         return framed(
-            records,
-            [Text(_verdict(record), "verdict") for record in records],
-            [Section("Judges", tuple(map(_judges, records)))],
+            run,
+            [Text(_verdict(record), "verdict") for record in run.records],
+            [Section("Judges", tuple(map(_judges, run.records)))],
             figure=figures,
             reading=READING,
             values=[],

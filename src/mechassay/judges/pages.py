@@ -44,6 +44,7 @@ from mechassay.results.page import (
     Fold,
     Page,
     Row,
+    RunContents,
     Section,
     Terms,
     Text,
@@ -59,7 +60,7 @@ from mechassay.results.plots import (
     figure_of,
     plain_axes,
 )
-from mechassay.results.records import Failure, Record, Scalar
+from mechassay.results.records import Record, Scalar
 from mechassay.results.sections import failures_table, failures_text, framed, meanings, stored_table
 from mechassay.results.text import plain_number
 from mechassay.utils.display import interval, number, share, shortened
@@ -85,39 +86,34 @@ FINAL_RUN = "final"
 class AssessmentsPage(Page):
     """Runs of a judge on a document."""
 
-    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    def title(self, run: RunContents) -> str:
         """What the page is called."""
-        names = dict.fromkeys(record.specs["document"].name for record in records)
-        judges = dict.fromkeys(record.specs["judge"].name for record in records)
-        if not records:
-            names = dict.fromkeys(failure.cell.get("source", "") for failure in failures)
-            judges = dict.fromkeys(failure.cell.get("judge", "") for failure in failures)
+        names = dict.fromkeys(record.specs["document"].name for record in run.records)
+        judges = dict.fromkeys(record.specs["judge"].name for record in run.records)
+        if not run.records:
+            names = dict.fromkeys(failure.cell.get("source", "") for failure in run.failures)
+            judges = dict.fromkeys(failure.cell.get("judge", "") for failure in run.failures)
         return f"{', '.join(names)}, judged by {', '.join(judges)}"
 
-    def tables(
-        self, records: Sequence[Record], failures: Sequence[Failure] = ()
-    ) -> list[TextTable]:
+    def tables(self, run: RunContents) -> list[TextTable]:
         """What a console shows."""
-        runs = _runs(records)
+        runs = _runs(run.records)
         first = runs[:1] if len(runs) == 1 or (runs and _is_final(runs[0])) else []
-        tables = [table for own in first for table in pages.ClaimsPage().tables(own)]
-        return [*tables, *([_runs_table(runs)] if runs else []), *failures_table(failures, "run")]
+        tables = [table for own in first for table in pages.ClaimsPage().tables(RunContents(own))]
+        failed = failures_table(run.failures, "run")
+        return [*tables, *([_runs_table(runs)] if runs else []), *failed]
 
-    def sections(
-        self,
-        records: Sequence[Record],
-        failures: Sequence[Failure] = (),
-        drawings: Sequence[object] = (),
-    ) -> list[Section]:
+    def sections(self, run: RunContents) -> list[Section]:
         """The verdict, what failed, every run of the judge, and the claims of a single one."""
+        records = run.records
         runs = _runs(records)
-        failed = [*failures_text(failures), *failures_table(failures, "run")]
+        failed = [*failures_text(run.failures), *failures_table(run.failures, "run")]
         if not runs:
             return [Section("", (Text("Nothing was judged.", "verdict"), *failed))]
         table = Section(RUNS, (_runs_table(runs),))
         reading = Fold("How to read the runs", (Terms(READING),))
         if len(runs) == 1:
-            first, *others, more = pages.ClaimsPage().sections(records)
+            first, *others, more = pages.ClaimsPage().sections(RunContents(records))
             more = replace(more, blocks=(reading, *more.blocks))
             return [Section("", (*first.blocks, *failed)), table, *others, more]
         systems = [own[0] for own in runs]
@@ -131,7 +127,7 @@ class AssessmentsPage(Page):
             link = 'What they changed: <a href="steps.html">steps.html</a>.'
             verdicts.append(Text(Markup(link), "soft"))
         return framed(
-            systems,
+            RunContents(systems),
             [*verdicts, *failed],
             [table],
             wrong=[*pages.lost_quotes(records), *pages.denied(records)],
@@ -232,32 +228,26 @@ VOTE_READING = {
 class ClaimsVotePage(Page):
     """A vote over runs of a judge."""
 
-    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    def title(self, run: RunContents) -> str:
         """What the page is called."""
-        name = records[0].cell["rater"] if records else "runs of a judge"
+        name = run.records[0].cell["rater"] if run.records else "runs of a judge"
         return f"{name[:1].upper()}{name[1:]}"
 
-    def tables(
-        self, records: Sequence[Record], failures: Sequence[Failure] = ()
-    ) -> list[TextTable]:
+    def tables(self, run: RunContents) -> list[TextTable]:
         """What a console shows: claims, and what other steps than the vote changed."""
         return [
             table
-            for record in records
+            for record in run.records
             for table in (_claims(record), _changes(record, voted=False))
             if table.rows
         ]
 
-    def sections(
-        self,
-        records: Sequence[Record],
-        failures: Sequence[Failure] = (),
-        drawings: Sequence[object] = (),
-    ) -> list[Section]:
+    def sections(self, run: RunContents) -> list[Section]:
         """Scores by every way, changes, what was rejected, matches, all statuses of all runs."""
+        records = run.records
         first: list[Block] = [Text(_vote_verdict(record), "verdict") for record in records]
         return framed(
-            records,
+            run,
             first,
             [
                 Section("Claims", tuple(map(_claims, records))),
@@ -498,27 +488,21 @@ EVALUATION_READING = {
 class ClaimsEvaluationPage(Page):
     """A judge against labels."""
 
-    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    def title(self, run: RunContents) -> str:
         """What the page is called."""
-        names = dict.fromkeys(record.cell.get("judge", "") for record in records)
+        names = dict.fromkeys(record.cell.get("judge", "") for record in run.records)
         names_text = ", ".join(names) or "judges"
         return f"{names_text[:1].upper()}{names_text[1:]} against labels"
 
-    def tables(
-        self, records: Sequence[Record], failures: Sequence[Failure] = ()
-    ) -> list[TextTable]:
+    def tables(self, run: RunContents) -> list[TextTable]:
         """What a console shows."""
         made = (_agreement, _papers, _baselines, _boundaries, _failed_checks)
-        tables = [make(record) for record in records for make in made]
+        tables = [make(record) for record in run.records for make in made]
         return [table for table in tables if table.rows]
 
-    def sections(
-        self,
-        records: Sequence[Record],
-        failures: Sequence[Failure] = (),
-        drawings: Sequence[object] = (),
-    ) -> list[Section]:
+    def sections(self, run: RunContents) -> list[Section]:
         """The verdict, charts, papers, baselines, boundaries, criteria, and printed statements."""
+        records = run.records
         first: list[Block] = [Text(_evaluation_verdict(record), "verdict") for record in records]
         others: list[Section] = [section for record in records for section in _charts(record)]
         for name, make in {
@@ -535,7 +519,7 @@ class ClaimsEvaluationPage(Page):
             name: text for name, text in meanings(records).items() if name not in EVALUATION_READING
         }
         return framed(
-            records,
+            run,
             first,
             [Section("Agreement", tuple(map(_agreement, records)))],
             folded=others,

@@ -25,8 +25,8 @@ from mechassay.claims.rubric import Status, claim_score, load_rubric, tier_of
 from mechassay.errors import BadUsage
 from mechassay.judges.voting import match_claims
 from mechassay.results.measures import measure_texts
-from mechassay.results.page import Page, Section, Text, TextTable
-from mechassay.results.records import Failure, Record, Spec, Table
+from mechassay.results.page import Page, RunContents, Section, Text, TextTable
+from mechassay.results.records import Record, Spec, Table
 from mechassay.results.result import RecordContents, Result
 from mechassay.results.sections import framed
 from mechassay.results.text import plain_number
@@ -202,26 +202,20 @@ READING = {
 class RegistryPage(Page):
     """Circuits over papers."""
 
-    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    def title(self, run: RunContents) -> str:
         """What the page is called."""
-        return f"Circuits in {', '.join(record.cell['papers'] for record in records)}"
+        return f"Circuits in {', '.join(record.cell['papers'] for record in run.records)}"
 
-    def tables(
-        self, records: Sequence[Record], failures: Sequence[Failure] = ()
-    ) -> list[TextTable]:
+    def tables(self, run: RunContents) -> list[TextTable]:
         """What a console shows."""
-        made = [make(record) for record in records for make in (_circuits, _differences)]
+        made = [make(record) for record in run.records for make in (_circuits, _differences)]
         return [table for table in made if table.rows]
 
-    def sections(
-        self,
-        records: Sequence[Record],
-        failures: Sequence[Failure] = (),
-        drawings: Sequence[object] = (),
-    ) -> list[Section]:
+    def sections(self, run: RunContents) -> list[Section]:
         """What papers agree on, circuits, and every criterion that some paper shows."""
+        records = run.records
         return framed(
-            records,
+            run,
             [Text(_verdict(record), "verdict") for record in records],
             [
                 Section("Circuits", tuple(map(_circuits, records))),

@@ -24,9 +24,20 @@ from mechassay.measurement.figures import ABOUT, draw_measurement
 from mechassay.measurement.gauges import metric_of
 from mechassay.measurement.measurement import ALL, NAMES, PASSED, PassRate
 from mechassay.results.curves import labels
-from mechassay.results.page import Block, Column, Figure, Fold, Page, Row, Section, Text, TextTable
+from mechassay.results.page import (
+    Block,
+    Column,
+    Figure,
+    Fold,
+    Page,
+    Row,
+    RunContents,
+    Section,
+    Text,
+    TextTable,
+)
 from mechassay.results.plots import draw_points
-from mechassay.results.records import Failure, Measure, Record, Scalar, Table
+from mechassay.results.records import Measure, Record, Scalar, Table
 from mechassay.results.sections import failure_row, framed, meanings, stored_table
 from mechassay.results.text import plain_number
 from mechassay.stats.intervals import Estimate
@@ -66,42 +77,35 @@ READING = {
 class MeasurePage(Page):
     """Metrics of measurement."""
 
-    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    def title(self, run: RunContents) -> str:
         """What the page is called."""
-        names = ", ".join(dict.fromkeys(record.model.name for record in records))
+        names = ", ".join(dict.fromkeys(record.model.name for record in run.records))
         return f"Measurement: {names}" if names else "Measurement"
 
-    def tables(
-        self, records: Sequence[Record], failures: Sequence[Failure] = ()
-    ) -> list[TextTable]:
+    def tables(self, run: RunContents) -> list[TextTable]:
         """A row a metric; the conditions of all; what each establishes, and what not."""
-        conditions = [_conditions(record) for record in records]
+        conditions = [_conditions(record) for record in run.records]
         about = TextTable.of(
             "What metrics establish",
             ("metric", "establishes", "does not establish"),
             [
                 (metric.id, metric.establishes, metric.does_not)
-                for name in dict.fromkeys(record.method.name for record in records)
+                for name in dict.fromkeys(record.method.name for record in run.records)
                 if (metric := metric_of(name)) is not None
             ],
             words=True,
         )
-        return [_verdicts(records, failures), *conditions, *([about] if about.rows else [])]
+        return [_verdicts(run), *conditions, *([about] if about.rows else [])]
 
-    def sections(
-        self,
-        records: Sequence[Record],
-        failures: Sequence[Failure] = (),
-        drawings: Sequence[object] = (),
-    ) -> list[Section]:
+    def sections(self, run: RunContents) -> list[Section]:
         """What each metric says and whether to trust it; a table of all; each folded."""
+        records = run.records
         named = list(zip(records, labels(records), strict=True))
         return framed(
-            records,
+            run,
             [Text(_verdict(record), "verdict") for record in records],
-            [Section("Metrics", (_verdicts(records, failures),))],
+            [Section("Metrics", (_verdicts(run),))],
             figure=_rates_figure(named),
-            failures=failures,
             folded=[Section(name, tuple(_blocks(record))) for record, name in named],
             reading={**READING, **meanings(records)},
         )
@@ -209,9 +213,9 @@ def _trust(verdict: str, rates: _Rates) -> str:
     return f", which {'can be trusted' if trusted and tells_apart else otherwise}: {shares}"
 
 
-def _verdicts(records: Sequence[Record], failures: Sequence[Failure]) -> TextTable:
+def _verdicts(run: RunContents) -> TextTable:
     rows: list[Row] = []
-    for record, name in zip(records, labels(records), strict=True):
+    for record, name in zip(run.records, labels(run.records), strict=True):
         verdicts = _of(record, "verdict")
         # The criterion in words: "Specificity (M4)".
         code, _, criterion = _of(record, "criterion").get("repaired", "").partition(" ")
@@ -228,7 +232,7 @@ def _verdicts(records: Sequence[Record], failures: Sequence[Failure]) -> TextTab
                 )
             )
         )
-    rows += [failure_row(failure, "metric") for failure in failures]
+    rows += [failure_row(failure, "metric") for failure in run.failures]
     headings = ("metric", "repaired", "as published", "value", "value as published")
     columns = tuple(Column(name, numeric=False) for name in headings)
     about = Column("evidence for", numeric=False, optional=1)

@@ -12,7 +12,7 @@ from mechassay.reproduction.comparison import NUMBERS, PaperComparison, comparis
 from mechassay.reproduction.given import CIRCUITS, GAINS
 from mechassay.reproduction.published import place_of
 from mechassay.reproduction.status import STATUSES
-from mechassay.results.page import NOTHING, Page, Section, Text, TextTable
+from mechassay.results.page import NOTHING, Page, RunContents, Section, Text, TextTable
 from mechassay.results.records import Failure, Record
 from mechassay.results.sections import framed
 from mechassay.runs import costs
@@ -66,48 +66,40 @@ READING = {
 class ReproductionPage(Page):
     """Published numbers beside ours."""
 
-    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    def title(self, run: RunContents) -> str:
         """What the page is called."""
         return TITLE
 
-    def tables(
-        self, records: Sequence[Record], failures: Sequence[Failure] = ()
-    ) -> list[TextTable]:
+    def tables(self, run: RunContents) -> list[TextTable]:
         """How many numbers have which status, by table; the numbers; what was not run."""
-        comparisons = comparisons_of(records)
+        comparisons = comparisons_of(run.records)
         made = [_counts(comparisons)] if comparisons else []
         made += [_numbers(*group) for group in _by_table(comparisons)]
-        circuits, gains = _rows(records, CIRCUITS), _rows(records, GAINS)
+        circuits, gains = _rows(run.records, CIRCUITS), _rows(run.records, GAINS)
         made += [_circuits_of_others(circuits)] if circuits else []
         made += [_gains(gains)] if gains else []
-        return [*made, *([_not_run(failures)] if failures else [])]
+        return [*made, *([_not_run(run.failures)] if run.failures else [])]
 
-    def sections(
-        self,
-        records: Sequence[Record],
-        failures: Sequence[Failure] = (),
-        drawings: Sequence[object] = (),
-    ) -> list[Section]:
+    def sections(self, run: RunContents) -> list[Section]:
         """How many numbers are reproduced; the tables."""
-        comparisons = comparisons_of(records)
+        comparisons = comparisons_of(run.records)
         by_status = Counter(comparison.verdict().status for comparison in comparisons)
         parts = [f"{by_status[status]} {status}" for status in STATUSES if by_status[status]]
         answer = f"{counted(len(comparisons), 'published number')} beside ours: "
         answer += f"{', '.join(parts) or 'none'}."
-        others = {(row["row"], row["column"]) for row in _rows(records, CIRCUITS)}
-        others |= {(r["row"], r["column"]) for r in _rows(records, GAINS) if r["given"]}
+        others = {(row["row"], row["column"]) for row in _rows(run.records, CIRCUITS)}
+        others |= {(r["row"], r["column"]) for r in _rows(run.records, GAINS) if r["given"]}
         if others:
             answer += f" {counted(len(others), 'result')} of others measured."
-        if failures:
-            left = sum(int(failure.cell.get(NUMBERS, 1)) for failure in failures)
+        if run.failures:
+            left = sum(int(failure.cell.get(NUMBERS, 1)) for failure in run.failures)
             answer += (
-                f" {counted(left, 'more number')} in {counted(len(failures), 'cell')} not run."
+                f" {counted(left, 'more number')} in {counted(len(run.failures), 'cell')} not run."
             )
         return framed(
-            records,
+            run,
             [Text(answer, "verdict")],
-            [Section(table.title, (table,)) for table in self.tables(records, failures)],
-            failures=failures,
+            [Section(table.title, (table,)) for table in self.tables(run)],
             reading=READING,
             values=[],
         )

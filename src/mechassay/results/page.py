@@ -368,38 +368,40 @@ class Section:
     swatch: str = ""
 
 
-class Page(ABC):
-    """How records of a kind are shown; `mechassay.results.records.PAGES` names the class of each.
+@dataclass(frozen=True)
+class RunContents:
+    """Everything of a run that a page shows.
 
-    `records` may be empty. A page knows of all `failures` of a run, and shows them.
+    Attributes:
+        records: results; a run may have none.
+        failures: cells without a result, and why. A page shows all of them.
+        drawings: of circuits. A drawing is an SVG of `draw_circuit`, or anything with `svg`,
+            `title` and `about`. SVGs enter the page as they are.
     """
 
+    records: Sequence[Record] = ()
+    failures: Sequence[Failure] = ()
+    drawings: Sequence[object] = ()
+
+
+class Page(ABC):
+    """The page of one kind of records. `mechassay.results.records.PAGES` lists the classes."""
+
     @abstractmethod
-    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    def title(self, run: RunContents) -> str:
         """What the page is called."""
 
     @abstractmethod
-    def tables(
-        self, records: Sequence[Record], failures: Sequence[Failure] = ()
-    ) -> list[TextTable]:
+    def tables(self, run: RunContents) -> list[TextTable]:
         """What a console shows."""
 
     @abstractmethod
-    def sections(
-        self,
-        records: Sequence[Record],
-        failures: Sequence[Failure] = (),
-        drawings: Sequence[object] = (),
-    ) -> list[Section]:
-        """The page from top to bottom.
-
-        Args:
-            drawings: of circuits, see `mechassay.results.report.write_page`.
-        """
+    def sections(self, run: RunContents) -> list[Section]:
+        """The page from top to bottom."""
 
     def answers(self, records: Sequence[Record]) -> list[str]:
         """The sentences that the page begins with."""
-        blocks = self.sections(records)[0].blocks
+        blocks = self.sections(RunContents(records))[0].blocks
         texts = (block for block in blocks if isinstance(block, Text))
         return [text.text for text in texts if text.kind == "verdict"]
 

@@ -35,6 +35,7 @@ from mechassay.results.page import (
     Notice,
     Page,
     Row,
+    RunContents,
     Section,
     Text,
     TextTable,
@@ -57,36 +58,28 @@ from mechassay.utils.display import counted, number
 from mechassay.utils.files import csv_text, no_folder, write_text
 
 
-def _page_of_records(records: Sequence[Record], kind: str = "") -> Page:
-    """How records are shown: by the kind that is named, or their own, or as any records are."""
-    kinds = {kind} if kind else {record.kind for record in records}
+def _page_of(run: RunContents, kind: str) -> Page:
+    """Return the page of a kind; if none is given, the page of the records' kind or of any kind."""
+    kinds = {kind} if kind else {record.kind for record in run.records}
     return page_of(kinds.pop() if len(kinds) == 1 else "")
 
 
 def write_page(
-    path: Path,
-    records: Sequence[Record],
-    drawings: Sequence[object] = (),
-    failures: Sequence[Failure] = (),
-    title: str | None = None,
-    kind: str = "",
-    command: str = "",
+    path: Path, run: RunContents, *, title: str = "", kind: str = "", command: str = ""
 ) -> Path:
-    """Write records as one self-contained HTML file.
+    """Write the page of a run as one self-contained HTML file.
 
     Args:
         path: of the file; its folder is made.
-        drawings: of circuits: an SVG of `draw_circuit`, or anything with svg, title and about.
-            SVGs enter the page as they are.
-        failures: cells that failed, shown as rows.
+        title: of the page; by default the title of its kind.
         kind: of the records, where there may be none.
         command: that makes this run again; it is shown below the verdict.
 
     Returns:
         The path.
     """
-    page = _page_of_records(records, kind)
-    sections = page.sections(records, failures, drawings)
+    page = _page_of(run, kind)
+    sections = page.sections(run)
     if command:
         again = Fold("The command that makes this run again", (Command(command),))
         # At the end of the first section, or in one of its own if that has a title.
@@ -95,25 +88,21 @@ def write_page(
             sections = [replace(first, blocks=(*first.blocks, again)), *others]
         else:
             sections = [Section("", (again,)), *sections]
-    return write_text(path, render(title or page.title(records, failures), sections))
+    return write_text(path, render(title or page.title(run), sections))
 
 
-def markdown_page(
-    records: Sequence[Record], failures: Sequence[Failure] = (), kind: str = ""
-) -> str:
+def markdown_page(run: RunContents, kind: str = "") -> str:
     """The words and tables of the page as Markdown; its first sentence is the answer."""
-    return markdown(_page_of_records(records, kind).sections(records, failures))
+    return markdown(_page_of(run, kind).sections(run))
 
 
-def write_tables(
-    path: Path, records: Sequence[Record], failures: Sequence[Failure] = (), kind: str = ""
-) -> None:
+def write_tables(path: Path, run: RunContents, kind: str = "") -> None:
     """Write the words and tables of the page as Markdown, and beside it, as CSV, every measure
     of every record, a line each.
     """
-    write_text(path, markdown_page(records, failures, kind))
+    write_text(path, markdown_page(run, kind))
     rows: list[Mapping[str, Any]] = []
-    for record in records:
+    for record in run.records:
         columns = record.columns()
         columns = {"measure": columns.pop("name"), **columns}
         rows += [
@@ -124,22 +113,20 @@ def write_tables(
     write_text(path.with_suffix(".csv"), csv_text(head, rows))
 
 
-def write_each_table(
-    folder: Path, records: Sequence[Record], failures: Sequence[Failure] = (), kind: str = ""
-) -> list[Path]:
+def write_each_table(folder: Path, run: RunContents, kind: str = "") -> list[Path]:
     """Write every table of the page, folded ones too, as CSV and as LaTeX (booktabs).
 
     Returns:
         The LaTeX files, in the order of the page.
     """
-    page, written = _page_of_records(records, kind), list[Path]()
+    page, written = _page_of(run, kind), list[Path]()
     tables = [
         table
-        for section in page.sections(records, failures)
+        for section in page.sections(run)
         for table in _tables_in(section.blocks, section.title)
     ]
     unfolded = {table.texts for table in tables}
-    tables += [table for table in page.tables(records, failures) if table.texts not in unfolded]
+    tables += [table for table in page.tables(run) if table.texts not in unfolded]
     for place, table in enumerate(filter(lambda table: table.rows, tables), 1):
         words = re.sub(r"[^a-z0-9]+", "-", table.title.lower()).strip("-")[:60].rstrip("-")
         target = folder / f"{place:02d}-{words or 'table'}.tex"
@@ -162,15 +149,9 @@ def _tables_in(blocks: Sequence[Block], title: str) -> Iterator[TextTable]:
                 pass
 
 
-def print_report(
-    records: Sequence[Record],
-    failures: Sequence[Failure] = (),
-    console: Console | None = None,
-    kind: str = "",
-) -> None:
+def print_report(run: RunContents, console: Console | None = None, kind: str = "") -> None:
     """Print the tables of the records' kind; to standard output if no console is given."""
-    tables = _page_of_records(records, kind).tables(records, failures)
-    print_tables(tables, console or standard_output())
+    print_tables(_page_of(run, kind).tables(run), console or standard_output())
 
 
 REPORT = "report.html"
@@ -306,29 +287,22 @@ def _rows(run: Run, folder: Path) -> Iterator[Row]:
 class GenericPage(Page):
     """Records of any kind."""
 
-    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    def title(self, run: RunContents) -> str:
         """What the page is called."""
-        kinds = dict.fromkeys(record.kind for record in records)
+        kinds = dict.fromkeys(record.kind for record in run.records)
         return f"Results: {', '.join(kinds) or 'none'}"
 
-    def tables(
-        self, records: Sequence[Record], failures: Sequence[Failure] = ()
-    ) -> list[TextTable]:
+    def tables(self, run: RunContents) -> list[TextTable]:
         """What a console shows."""
-        return [measures_table(records, failures)]
+        return [measures_table(run)]
 
-    def sections(
-        self,
-        records: Sequence[Record],
-        failures: Sequence[Failure] = (),
-        drawings: Sequence[object] = (),
-    ) -> list[Section]:
+    def sections(self, run: RunContents) -> list[Section]:
         """Verdict, failing checks and warnings; measures, checks, tables; facts; values."""
+        records = run.records
         return framed(
-            records,
+            run,
             [Text(_verdict(records), "verdict")],
-            [Section("Measures", (measures_table(records, failures),))],
-            failures=failures,
+            [Section("Measures", (measures_table(run),))],
             folded=[*checks_section(records), *tables_section(records)],
             reading=meanings(records),
         )

@@ -16,6 +16,7 @@ from mechassay.results.page import (
     Fold,
     Notice,
     Row,
+    RunContents,
     Section,
     Terms,
     Text,
@@ -109,13 +110,12 @@ def failures_table(failures: Sequence[Failure], first: str) -> list[TextTable]:
 
 
 def framed(
-    records: Sequence[Record],
+    run: RunContents,
     answer: Sequence[Block],
     unfolded: Sequence[Section],
     *,
     figure: Sequence[Block] = (),
     wrong: Sequence[Block] | None = None,
-    failures: Sequence[Failure] = (),
     folded: Sequence[Section | Fold] = (),
     reading: Mapping[str, str] | None = None,
     facts: Sequence[Section] | None = None,
@@ -130,11 +130,12 @@ def framed(
         reading: what words mean.
         facts, values: what was run and the values of every example; those of all records if None.
     """
+    records = run.records
     first = (
         *(failed_checks_notice(records) if wrong is None else wrong),
         *(answer or [Text("There are no results.", "verdict")]),
         *figure,
-        *failures_text(failures),
+        *failures_text(run.failures),
         *warnings_notice(records),
     )
     n_tables, kept, beyond = 0, list[Section](), list[Section]()
@@ -219,8 +220,9 @@ def meanings(records: Sequence[Record]) -> dict[str, str]:
     }
 
 
-def measures_table(records: Sequence[Record], failures: Sequence[Failure] = ()) -> TextTable:
+def measures_table(run: RunContents) -> TextTable:
     """All results: a row a record, a column a measure."""
+    records = run.records
     measures = shown_measures(records)
     columns = [Column("record", numeric=False), *map(measure_column, measures), Column("n")]
     columns.append(Column("seconds"))
@@ -228,7 +230,7 @@ def measures_table(records: Sequence[Record], failures: Sequence[Failure] = ()) 
     for record, label in zip(records, labels(records), strict=True):
         numbers = [measured(record.measure(m.name)) for m in measures]
         rows.append(Row((label, *numbers, f"{record.n:,}", seconds_text(record))))
-    rows += map(failure_row, failures)
+    rows += map(failure_row, run.failures)
     return TextTable("Measures", tuple(columns), tuple(rows), better_direction_note(measures))
 
 

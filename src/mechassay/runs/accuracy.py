@@ -34,9 +34,9 @@ from mechassay.prompts.pairs import Example, Examples, content_hash
 from mechassay.results import page
 from mechassay.results.console import print_text
 from mechassay.results.measures import measure_texts
-from mechassay.results.page import NOTHING, Page, Section, TextTable
+from mechassay.results.page import NOTHING, Page, RunContents, Section, TextTable
 from mechassay.results.plots import GREY, INK, MARKERS, PALETTE, SETTINGS, Picture, draw_points
-from mechassay.results.records import Failure, Measure, Record, Selection, Spec, Values, estimate_of
+from mechassay.results.records import Measure, Record, Selection, Spec, Values, estimate_of
 from mechassay.results.sections import framed, measured, run_section
 from mechassay.results.text import CHANCE_DECIMALS, chance_text
 from mechassay.runs.accuracy_plan import AccuracyPlan, AccuracyScoring
@@ -77,21 +77,19 @@ READING = {
 class AccuracyPage(Page):
     """Accuracy of models on tasks."""
 
-    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    def title(self, run: RunContents) -> str:
         """What the page is called."""
         return "Accuracy of models on tasks"
 
-    def tables(
-        self, records: Sequence[Record], failures: Sequence[Failure] = ()
-    ) -> list[TextTable]:
+    def tables(self, run: RunContents) -> list[TextTable]:
         """All tasks first, then one for each task."""
-        models = list(dict.fromkeys(record.model.name for record in records))
-        has_mib = any(record.measure(f"{MIB}@{ORIGINAL}") is not None for record in records)
+        models = list(dict.fromkeys(record.model.name for record in run.records))
+        has_mib = any(record.measure(f"{MIB}@{ORIGINAL}") is not None for record in run.records)
         scores = {**SCORES, MIB: MIB} if has_mib else SCORES
-        tasks = _tasks(records)
+        tasks = _tasks(run.records)
         by_model = {name: {r.model.name: r for r in group} for name, group in tasks.items()}
         overall = [(name, *_cells(of, models, ORIGINAL, scores)) for name, of in by_model.items()]
-        for failure in failures:
+        for failure in run.failures:
             model, task = (failure.cell.get(role, "") for role in ("model", "task"))
             overall.append((task, f"{model} failed: {failure.message}"))
         made = [TextTable.of("Original prompts", _column_names("task", models, scores), overall)]
@@ -101,14 +99,10 @@ class AccuracyPage(Page):
             made.append(TextTable.of(name, _column_names("prompts", models, scores), rows))
         return made if overall else []
 
-    def sections(
-        self,
-        records: Sequence[Record],
-        failures: Sequence[Failure] = (),
-        drawings: Sequence[object] = (),
-    ) -> list[Section]:
+    def sections(self, run: RunContents) -> list[Section]:
         """What each model does better than guessing; all tasks; each with its figure, folded."""
-        tables = self.tables(records, failures)
+        records = run.records
+        tables = self.tables(run)
         groups = list(_tasks(records).items())
         figures = [[_chart(name, group)] if _kinds(group[0]) else [] for name, group in groups]
         alone = len(groups) == 1
@@ -120,11 +114,10 @@ class AccuracyPage(Page):
             for model, own in by_model.items()
         ]
         return framed(
-            records,
+            run,
             [page.Text(text, "verdict") for text in answers],
             [Section(table.title, (table,)) for table in tables[:1]],
             figure=figures[0] if alone else _all_tasks(records) if records else [],
-            failures=failures,
             folded=[
                 Section(table.title, (*([] if alone else figure), table))
                 for table, figure in zip(tables[1:], figures, strict=True)

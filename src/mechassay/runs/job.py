@@ -40,6 +40,7 @@ from mechassay.models.computing import chosen
 from mechassay.models.model import Model, load_model
 from mechassay.models.replicas import Replicas
 from mechassay.models.sources import AT, UNTRAINED, split_revision
+from mechassay.results.page import RunContents
 from mechassay.results.records import Failure, Provenance, Record, failure_of, page_of, provenance
 from mechassay.results.report import print_report, write_page, write_tables
 from mechassay.runs import JOBS
@@ -205,20 +206,15 @@ class Job(Protocol):
 
     def show(self, results: Results, console: Console) -> None:
         """Print the tables of all that there is."""
-        print_report(results.records, results.failures, console, self.kind)
+        print_report(results.contents, console, self.kind)
 
     def report(self, results: Results) -> Path:
         """Write the pages and tables of all that there is; the path of the first page."""
-        records, failures, folder = results.records, results.failures, results.folder.path
+        folder, contents = results.folder.path, results.contents
         if self.markdown:
-            write_tables(folder / self.markdown, records, failures, self.kind)
-        return write_page(
-            folder / "report.html",
-            records,
-            failures=failures,
-            kind=self.kind,
-            command=command_line(self, Path(folder.name)),
-        )
+            write_tables(folder / self.markdown, contents, self.kind)
+        command = command_line(self, Path(folder.name))
+        return write_page(folder / "report.html", contents, kind=self.kind, command=command)
 
 
 def plan_of(job: Any, bench: Bench) -> dict[str, Any]:
@@ -382,6 +378,11 @@ class Results(OneLine, Tabular):
     def failures(self) -> list[Failure]:
         """Cells without a result: skipped, or failed."""
         return [failure for _, failure in self.left]
+
+    @property
+    def contents(self) -> RunContents:
+        """The records and failures for a page."""
+        return RunContents(self.records, self.failures)
 
     @property
     def groups(self) -> list[str]:

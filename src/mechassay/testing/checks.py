@@ -49,7 +49,7 @@ from mechassay.models.objectives import load_objective
 from mechassay.prompts.batch import Batch
 from mechassay.prompts.interchange_batch import InterchangeBatch
 from mechassay.prompts.pairs import Example, Prompt, content_hash
-from mechassay.results.page import render
+from mechassay.results.page import RunContents, render
 from mechassay.results.reading import read_record
 from mechassay.results.records import Failure, Record, Spec, page_of, provenance
 from mechassay.runs import JOBS
@@ -240,8 +240,8 @@ def check_record(record: Record) -> None:
     for table in record.tables:
         keys = list(zip(*(table.columns.get(key, []) for key in table.keys), strict=True))
         assert len(set(keys)) == len(keys), f"the keys of {table.name} do not tell its rows apart"
-    kind = page_of(record.kind)
-    page = render(kind.title([record]), kind.sections([record]))
+    kind, contents = page_of(record.kind), RunContents([record])
+    page = render(kind.title(contents), kind.sections(contents))
     for measure in record.measures:
         assert escape(measure.heading) in page, f"{measure.name} is not on the page"
     for check in record.checks:

@@ -23,10 +23,21 @@ from matplotlib.figure import Figure as MatplotlibFigure
 
 from mechassay.features.probes import FullVector
 from mechassay.interventions.heatmap import draw_accuracies
-from mechassay.results.page import Block, Column, Figure, Fold, Page, Row, Section, Text, TextTable
+from mechassay.results.page import (
+    Block,
+    Column,
+    Figure,
+    Fold,
+    Page,
+    Row,
+    RunContents,
+    Section,
+    Text,
+    TextTable,
+)
 from mechassay.results.plots import draw_points
 from mechassay.results.reading import means
-from mechassay.results.records import Failure, Measure, Record, estimate_of
+from mechassay.results.records import Measure, Record, estimate_of
 from mechassay.results.sections import (
     checks_section,
     facts_section,
@@ -115,30 +126,24 @@ READING_ERRORS = {
 class VariablesPage(Page):
     """Where models keep causal variables."""
 
-    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    def title(self, run: RunContents) -> str:
         """What the page is called."""
-        tasks = ", ".join(dict.fromkeys(record.task.name for record in records))
+        tasks = ", ".join(dict.fromkeys(record.task.name for record in run.records))
         return f"Causal variables{f': {tasks}' if tasks else ''}"
 
-    def tables(
-        self, records: Sequence[Record], failures: Sequence[Failure] = ()
-    ) -> list[TextTable]:
+    def tables(self, run: RunContents) -> list[TextTable]:
         """Of each model and task a table with all controls; then those in the form of MIB's, and
         what failed.
         """
-        made = [_of_task(list(group)) for _, group in groupby(records, _place)]
-        made += [_accuracies(list(group)) for _, group in groupby(_of(records, IIA), _place)]
-        return [*made, *failures_table(failures, "variable")]
+        made = [_of_task(list(group)) for _, group in groupby(run.records, _place)]
+        made += [_accuracies(list(group)) for _, group in groupby(_of(run.records, IIA), _place)]
+        return [*made, *failures_table(run.failures, "variable")]
 
-    def sections(
-        self,
-        records: Sequence[Record],
-        failures: Sequence[Failure] = (),
-        drawings: Sequence[object] = (),
-    ) -> list[Section]:
+    def sections(self, run: RunContents) -> list[Section]:
         """Sentences; a figure and a table for each task; what failed; folded heat maps; how to read
         them; facts; values.
         """
+        records = run.records
         groups = [list(group) for _, group in groupby(records, _place)]
         blocks: list[Block] = [
             Text(_sentence(best) + _of_whole(best, group), "verdict")
@@ -147,12 +152,11 @@ class VariablesPage(Page):
         ]
         reading = {**(READING if _of(records, IIA) else {})}
         reading |= READING_ERRORS if _of(records, MSE) else {}
-        failed = tuple(failures_table(failures, "variable"))
+        failed = tuple(failures_table(run.failures, "variable"))
         return framed(
-            records,
+            run,
             blocks,
             [*map(_task_section, groups), *([Section("Failures", failed)] if failed else [])],
-            failures=failures,
             folded=[*_maps(records), *checks_section(records)],
             reading=reading,
             facts=facts_section([group[0] for group in groups]),

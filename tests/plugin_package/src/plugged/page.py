@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from mechassay.results.page import Figure, Section
+from mechassay.results.page import Figure, RunContents, Section
 from mechassay.results.plots import svg
-from mechassay.results.records import Failure, Record
+from mechassay.results.records import Record
 from mechassay.results.report import GenericPage
 
 
 class LensPage(GenericPage):
     """The objective by layer."""
 
-    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    def title(self, run: RunContents) -> str:
         return "Logit lenses"
 
-    def sections(
-        self,
-        records: Sequence[Record],
-        failures: Sequence[Failure] = (),
-        drawings: Sequence[object] = (),
-    ) -> list[Section]:
-        first, *others = super().sections(records, failures, drawings)
-        names = [f"{record.model.name} on {record.task.name}" for record in records]
+    def sections(self, run: RunContents) -> list[Section]:
+        first, *others = super().sections(run)
+        names = [f"{record.model.name} on {record.task.name}" for record in run.records]
         figures = [
             Figure(svg(self.draw(record)), name, name=name)
-            for record, name in zip(records, names, strict=True)
+            for record, name in zip(run.records, names, strict=True)
         ]
         return [first, Section("By layer", tuple(figures)), *others]
 
