@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from pathlib import Path
@@ -9,7 +10,12 @@ from pathlib import Path
 import pytest
 
 from mechassay.errors import BadUsage, UnknownName
-from mechassay.results.measures import all_measure_texts, measure_texts, read_measure_texts
+from mechassay.results.measures import (
+    MeasureTexts,
+    all_measure_texts,
+    measure_texts,
+    read_measure_texts,
+)
 from mechassay.results.records import Measure
 from mechassay.stats.intervals import Estimate, Interval
 
@@ -70,9 +76,11 @@ def test_a_package_reads_its_own_file(tmp_path: Path) -> None:
 
 
 def test_meanings_are_sentences_and_braces_are_words() -> None:
+    arguments = set(inspect.signature(MeasureTexts.measure).parameters) - {"n"}
     for texts in all_measure_texts().values():
         for name, text in texts.by_name.items():
             own = re.findall(r"{(.*?)}", name + text.title + text.meaning)
             assert all(re.fullmatch(r"\w+(:\w+)?", word) for word in own), name
+            assert not arguments & {word.partition(":")[0] for word in own}, name
             assert not text.meaning or text.meaning.endswith((".", "}")), name
             assert "  " not in text.meaning, name

@@ -538,7 +538,7 @@ def _measures(
     n = int((~np.isnan(values)).sum())
     texts = measure_texts(KIND)
     rows = [("{statistic}", {"statistic": str(row["name"])}, row) for row in summary]
-    rows += [("above {level}", {"level": f"{row['above']:g}"}, row) for row in exceedance]
+    rows += [("above {threshold}", {"threshold": f"{row['above']:g}"}, row) for row in exceedance]
     measures: list[Measure] = []
     for name, own, row in rows:
         words: dict[str, Any] = own

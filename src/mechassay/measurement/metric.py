@@ -315,13 +315,13 @@ class Gauge(ABC):
     not the one of the first condition; `tried_as`, settings with which it looks at a circuit.
 
     Attributes:
-        metric: what is said of the metric: `page_metric(ID)`, or `read_metric(FILE)` in a package
+        about: what is said of the metric: `page_metric(ID)`, or `read_metric(FILE)` in a package
             of your own. It gives the gauge its `id` and its `needs` ("a|b" is either, see `NEEDS`).
         version: rises when a definition changes.
         default_n: size of the simulated inputs of `null`, such as prompts.
     """
 
-    metric: ClassVar[PageMetric]
+    about: ClassVar[PageMetric]
     version: ClassVar[int] = 1
     default_n: ClassVar[int] = 40
     id: ClassVar[str]
@@ -329,9 +329,8 @@ class Gauge(ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        # A subclass may have a setting that is called `metric`.
-        if isinstance(about := vars(cls).get("metric"), PageMetric):
-            cls.id, cls.needs = about.id, about.needs
+        if "about" in vars(cls):
+            cls.id, cls.needs = cls.about.id, cls.about.needs
 
     @abstractmethod
     def measure(self, inputs: Inputs) -> Measurement:

@@ -65,7 +65,7 @@ def rates(n: int, n_simulations: int = 400, seed: int = 0) -> NullTable:
 class SignAgreement(Gauge):
     """Do circuit and model prefer the same answers?"""
 
-    metric: ClassVar[PageMetric] = METRIC
+    about: ClassVar[PageMetric] = METRIC
 
     def measure(self, inputs: Inputs) -> Measurement:
         full = Circuit.full(inputs.model.graph)

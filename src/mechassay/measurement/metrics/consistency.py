@@ -306,7 +306,7 @@ def circuits_of(inputs: Inputs) -> list[Circuit]:
 class InternalConsistency(Gauge):
     """Do prompts tell circuits apart in the same way?"""
 
-    metric: ClassVar[PageMetric] = page_metric(CONSISTENCY)
+    about: ClassVar[PageMetric] = page_metric(CONSISTENCY)
 
     def measure(self, inputs: Inputs) -> Measurement:
         values = by_counterfactual(inputs, circuits_of(inputs))
@@ -321,7 +321,7 @@ class InternalConsistency(Gauge):
 class GroupInvariance(Gauge):
     """Do circuits score alike in all groups of prompts?"""
 
-    metric: ClassVar[PageMetric] = page_metric(INVARIANCE)
+    about: ClassVar[PageMetric] = page_metric(INVARIANCE)
 
     def measure(self, inputs: Inputs) -> Measurement:
         values = by_counterfactual(inputs, circuits_of(inputs))

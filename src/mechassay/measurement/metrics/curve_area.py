@@ -198,7 +198,7 @@ def heads_in_layer_order(graph: Graph, size: float) -> Bool[Tensor, "writers"]:
 class FaithfulnessArea(Gauge):
     """How faithful are circuits of all sizes, in one number?"""
 
-    metric: ClassVar[PageMetric] = page_metric(ID)
+    about: ClassVar[PageMetric] = page_metric(ID)
     version: ClassVar[int] = 3
 
     def measure(self, inputs: Inputs) -> Measurement:

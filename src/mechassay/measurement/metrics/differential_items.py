@@ -498,7 +498,7 @@ class DifferentialItems(Gauge):
 
     n_per_group: Annotated[int, Within(2)] = 40
 
-    metric: ClassVar[PageMetric] = page_metric(ID)
+    about: ClassVar[PageMetric] = page_metric(ID)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """Return both variants on prompts with names of each kind.

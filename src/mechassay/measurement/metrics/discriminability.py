@@ -246,7 +246,7 @@ class Audit(Gauge):
     n_reseeds: Annotated[int, Within(2)] = 10
     share: Annotated[float, Within(above=0, below=1)] = 0.75
 
-    metric: ClassVar[PageMetric] = page_metric(ID)
+    about: ClassVar[PageMetric] = page_metric(ID)
     default_n: ClassVar[int] = 50
     score: ClassVar[Mapping[VariantName, str]] = MappingProxyType(
         {"page": "discriminability_d", "repaired": "difference_low"}

@@ -266,7 +266,7 @@ def _drawn(rng: np.random.Generator, size: int, n: int, with_: float, without: f
 class DPrime(Gauge):
     """Do prompts stay right without the circuit: d', criterion, AUC."""
 
-    metric: ClassVar[PageMetric] = page_metric(ID)
+    about: ClassVar[PageMetric] = page_metric(ID)
 
     def measure(self, inputs: Inputs) -> Measurement:
         circuit, graph, batch = inputs.circuit, inputs.model.graph, inputs.batch

@@ -161,7 +161,7 @@ class IncrementalValidity(Gauge):
     method: str = ""
     measure_name: str = "cpr"
 
-    metric: ClassVar[PageMetric] = page_metric(ID)
+    about: ClassVar[PageMetric] = page_metric(ID)
     default_n: ClassVar[int] = 6
 
     def measure(self, inputs: Inputs) -> Measurement:

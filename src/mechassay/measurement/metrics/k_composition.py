@@ -275,7 +275,7 @@ class KComposition(Gauge):
 
     draws: Annotated[int, Within(100)] = N_DRAWS
 
-    metric: ClassVar[PageMetric] = page_metric(ID)
+    about: ClassVar[PageMetric] = page_metric(ID)
     default_n: ClassVar[int] = 20
 
     def measure(self, inputs: Inputs) -> Measurement:

@@ -430,7 +430,7 @@ class Convergence(Gauge):
 
     share: float = 0.1
 
-    metric: ClassVar[PageMetric] = page_metric(CONVERGENT)
+    about: ClassVar[PageMetric] = page_metric(CONVERGENT)
     default_n: ClassVar[int] = 144
 
     def measure(self, inputs: Inputs) -> Measurement:
@@ -452,7 +452,7 @@ class Convergence(Gauge):
 class Discrimination(Gauge):
     """Do methods tell one behaviour's heads from another's?"""
 
-    metric: ClassVar[PageMetric] = page_metric(DISCRIMINANT)
+    about: ClassVar[PageMetric] = page_metric(DISCRIMINANT)
     default_n: ClassVar[int] = 144
 
     def measure(self, inputs: Inputs) -> Measurement:
@@ -480,7 +480,7 @@ class RaterAgreement(Gauge):
 
     size: float = 0.02
 
-    metric: ClassVar[PageMetric] = page_metric(RATERS)
+    about: ClassVar[PageMetric] = page_metric(RATERS)
     default_n: ClassVar[int] = 5000
 
     def measure(self, inputs: Inputs) -> Measurement:

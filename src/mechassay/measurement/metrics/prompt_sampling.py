@@ -294,7 +294,7 @@ class PromptBootstrap(Gauge):
 
     n_resamples: int = 1000
 
-    metric: ClassVar[PageMetric] = page_metric(BOOTSTRAP)
+    about: ClassVar[PageMetric] = page_metric(BOOTSTRAP)
     uses: ClassVar[tuple[str, ...]] = ("circuit",)
 
     def measure(self, inputs: Inputs) -> Measurement:
@@ -319,7 +319,7 @@ class SeedVariance(Gauge):
     n_subsets: int = 20
     share: float = 0.75
 
-    metric: ClassVar[PageMetric] = page_metric(SEEDS)
+    about: ClassVar[PageMetric] = page_metric(SEEDS)
     uses: ClassVar[tuple[str, ...]] = ("circuit",)
 
     def measure(self, inputs: Inputs) -> Measurement:

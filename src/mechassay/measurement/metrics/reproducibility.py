@@ -32,6 +32,7 @@ from mechassay.errors import one_of
 from mechassay.measurement.catalogue import (
     Condition,
     Flag,
+    PageMetric,
     Quantity,
     flag,
     page_metric,
@@ -256,13 +257,11 @@ class Reproducibility(Gauge):
         share: of the prompts that a run of the page has, and of a probe's train prompts.
     """
 
-    # This setting has the name of the class attribute by which other gauges give their data file.
-    metric: str = "logit-diff"  # pyright: ignore[reportIncompatibleVariableOverride]
+    metric: str = "logit-diff"
     n_runs: Annotated[int, Within(2)] = 10
     share: Annotated[float, Within(above=0, below=1)] = 0.75
 
-    id: ClassVar[str] = ID
-    needs: ClassVar[tuple[str, ...]] = page_metric(ID).needs
+    about: ClassVar[PageMetric] = page_metric(ID)
     default_n: ClassVar[int] = 50
     uses: ClassVar[tuple[str, ...]] = ("circuit",)
     tried_as: ClassVar[str] = "metric=ablation-recovery"

@@ -412,7 +412,7 @@ class SafetySubspace(Gauge):
     n_stability_runs: Annotated[int, Within(2)] = 5
     file: str = ""
 
-    metric: ClassVar[PageMetric] = page_metric(ID)
+    about: ClassVar[PageMetric] = page_metric(ID)
     default_n: ClassVar[int] = 60
 
     def measure(self, inputs: Inputs) -> Measurement:

@@ -317,7 +317,7 @@ class WeberFechner(Gauge):
     most: Annotated[int, Within(1)] = 12
     controls: Annotated[int, Within(0)] = 3
 
-    metric: ClassVar[PageMetric] = page_metric(ID)
+    about: ClassVar[PageMetric] = page_metric(ID)
     version: ClassVar[int] = 2
 
     def measure(self, inputs: Inputs) -> Measurement:

@@ -267,7 +267,7 @@ class AdaptiveSparsity(Gauge):
     mismatch_threshold: Annotated[float, Within(above=1)] = THRESHOLD
     n_values: Annotated[int, Within(3)] = 1000
 
-    metric: ClassVar[PageMetric] = page_metric(ID)
+    about: ClassVar[PageMetric] = page_metric(ID)
     default_n: ClassVar[int] = SIMULATED
 
     def measure(self, inputs: Inputs) -> Measurement:

@@ -335,7 +335,7 @@ class CoreStability(Gauge):
     n_seeds: Annotated[int, Within(2)] = 3
     rows: int = HELD_OUT_ROWS
 
-    metric: ClassVar[PageMetric] = page_metric(ID)
+    about: ClassVar[PageMetric] = page_metric(ID)
     default_n: ClassVar[int] = 64
     score: ClassVar[Mapping[VariantName, str]] = MappingProxyType({"page": "mean_overlap"})
 

@@ -245,7 +245,7 @@ class Duality(Gauge):
     threshold: Annotated[float, Within(0)] = 0.0
     rows: Annotated[int, Within(2)] = HELD_OUT_ROWS
 
-    metric: ClassVar[PageMetric] = page_metric(ID)
+    about: ClassVar[PageMetric] = page_metric(ID)
     default_n: ClassVar[int] = 64
 
     def measure(self, inputs: Inputs) -> Measurement:

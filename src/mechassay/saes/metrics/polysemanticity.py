@@ -358,7 +358,7 @@ class Polysemanticity(Gauge):
     radius: Annotated[int, Within(0)] = 8
     rows: Annotated[int, Within(1)] = SPLIT_ROWS
 
-    metric: ClassVar[PageMetric] = page_metric(ID)
+    about: ClassVar[PageMetric] = page_metric(ID)
 
     def measure(self, inputs: Inputs) -> Measurement:
         sae, store = given_dictionary(inputs)

@@ -459,7 +459,7 @@ class SuperpositionRegime(Gauge):
     dictionary: DictionaryName = "auto"
     values: Annotated[int, Within(2)] = 20_000
 
-    metric: ClassVar[PageMetric] = page_metric(ID)
+    about: ClassVar[PageMetric] = page_metric(ID)
     default_n: ClassVar[int] = 400
 
     def measure(self, inputs: Inputs) -> Measurement:

@@ -253,7 +253,7 @@ class WeightLens(Gauge):
     rows: Annotated[int, Within(1)] = SPLIT_ROWS
     control: bool = True
 
-    metric: ClassVar[PageMetric] = page_metric(ID)
+    about: ClassVar[PageMetric] = page_metric(ID)
 
     def measure(self, inputs: Inputs) -> Measurement:
         sae, store = residual_dictionary(inputs)

@@ -328,7 +328,7 @@ class WidthConsistency(Gauge):
     top_k: Annotated[int, Within(2)] = 20
     rows: Annotated[int, Within(2)] = HELD_OUT_ROWS
 
-    metric: ClassVar[PageMetric] = page_metric(ID)
+    about: ClassVar[PageMetric] = page_metric(ID)
     default_n: ClassVar[int] = 32
 
     def measure(self, inputs: Inputs) -> Measurement:
