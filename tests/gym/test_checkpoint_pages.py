@@ -13,8 +13,9 @@ from mechassay.gym.checkpoint_pages import (
     draw_by_scale,
     draw_maps,
 )
+from mechassay.results.measures import measure_texts
 from mechassay.results.page import RunContents, Text
-from mechassay.results.records import Record, Spec, Table, measured, provenance
+from mechassay.results.records import Record, Spec, Table, provenance
 from mechassay.stats.intervals import Estimate
 
 POINTS = [(512.0, Estimate(2.0, 1.0, 3.0)), (0.0, Estimate(0.0)), (64.0, Estimate(1.0, 0.5, 1.5))]
@@ -62,7 +63,7 @@ def accuracy(value: float, low: float, n: int) -> Record:
     return Record(
         kind="gym-check",
         specs={"model": Spec(name="m"), "task": Spec(name=f"t{n}")},
-        measures=[measured("accuracy", "accuracy", "result", Estimate(value, low, 1.0), n, "")],
+        measures=[measure_texts("gym-check").measure("accuracy", Estimate(value, low, 1.0), n=n)],
         tables=[Table.of("types", ("type",), [{"type": "all", "accuracy": value}])],
         provenance=provenance(device="", dtype="", seed=0),
     )

@@ -11,8 +11,7 @@ from mechassay.gym.names import shuffled_of
 from mechassay.gym.pages import GymPage
 from mechassay.gym.verdicts import Beside, ranked, sentences
 from mechassay.results.page import Fold, RunContents, TextTable
-from mechassay.results.records import Measure, Record, Spec, Table, Values, measured, provenance
-from mechassay.stats.intervals import Estimate
+from mechassay.results.records import Measure, Record, Spec, Table, Values, provenance
 
 NUMBERS = {"das": 17.4, "das-shuffled": 0.3, "mean": 19.7, "mean-shuffled": 17.7, "vanilla": 19.9}
 
@@ -38,7 +37,8 @@ def record(
     n = 2 * pairs
 
     def measure(name: str, value: float, of: str = "result") -> Measure:
-        return measured(name, name, of, Estimate(value, value - noise, value + noise), n, "")
+        low, high = value - noise, value + noise
+        return Measure(name=name, of=of, value=value, low=low, high=high, n=n, better="up")
 
     measures = [measure("accuracy", accuracy)]
     for method, value in numbers.items():
