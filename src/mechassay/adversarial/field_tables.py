@@ -105,15 +105,15 @@ def _worse_label(label: Mapping[str, Any]) -> str:
 
 def _alone(groups: Sequence[Group]) -> str:
     """How many prompts could not be compared, where a field has some."""
-    sentences: list[str] = []
+    clauses: list[str] = []
     for group in groups:
         inputs = sum(label["inputs"] for label in group.labels)
         left_out = inputs - sum(label["compared"] for label in group.labels)
         if left_out:
             strata = group.strata - group.used
-            sentences.append(f"{group.name}: {left_out:,} of {inputs:,} prompts in {strata} strata")
+            clauses.append(f"{group.name}: {left_out:,} of {inputs:,} prompts in {strata} strata")
     sentence = "Not compared, as no other label is in their stratum"
-    return f" {sentence}: {'; '.join(sentences)}." if sentences else ""
+    return f" {sentence}: {'; '.join(clauses)}." if clauses else ""
 
 
 def label_table(group: Group) -> TextTable:
@@ -313,13 +313,13 @@ def draw_heat_map(heat: HeatMap) -> Figure:
 
 def map_words(heat: HeatMap) -> str:
     """Which labels a heat map leaves out; nothing if it has them all."""
-    sentences = [
+    clauses = [
         f"{count:,} more of {name}, whose largest value is {nats(largest)}"
         for name, count, largest in heat.left_out
         if count
     ]
     order = "Labels are in the order of their 99.9th percentiles, the largest first."
-    return f"{order} Not drawn: {'; '.join(sentences)} nats." if sentences else ""
+    return f"{order} Not drawn: {'; '.join(clauses)} nats." if clauses else ""
 
 
 def _panel(ax: Axes, heat: HeatMap, name: str, values: np.ndarray, top: float) -> Any:

@@ -229,12 +229,12 @@ class PaperPage(Page):
         """What failed; our distributions beside the printed ones; the verdict."""
         by_run = _by_run(records)
         made = [table for pairs in TITLES if (table := paper_table(by_run, pairs)).columns[1:]]
-        failures_text = [(failure.cell["run"], failure.message) for failure in failures]
-        failures_text += [
+        reasons = [(failure.cell["run"], failure.message) for failure in failures]
+        reasons += [
             (name, text) for name, record in by_run.items() for text in failed_checks(record)
         ]
-        if failures_text:
-            made.insert(0, TextTable.of("What failed", ("run", "why"), failures_text, words=True))
+        if reasons:
+            made.insert(0, TextTable.of("What failed", ("run", "why"), reasons, words=True))
         closeness_of = verdicts(records)
         return [*made, verdict_table(closeness_of)] if closeness_of else made
 

@@ -516,11 +516,11 @@ def _strongest_edges(column: ModelTask, drawings: Sequence[object]) -> list[Bloc
         of: Mapping[str, str] = getattr(drawing, "of", {})
         strongest: tuple[tuple[str, float], ...] = getattr(drawing, "strongest", ())
         if strongest and ModelTask(of.get("model", ""), of.get("task", "")) == column:
-            headings = [
+            edges = [
                 Markup("{} {}").format(edge_text(edge), score_text(score))
                 for edge, score in strongest[:STRONGEST]
             ]
-            rows.append((of.get("method", ""), Markup(", ").join(headings)))
+            rows.append((of.get("method", ""), Markup(", ").join(edges)))
     if not rows:
         return []
     caption = "Of each method's largest connected circuit that can be drawn, by |score|."

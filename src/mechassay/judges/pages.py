@@ -559,7 +559,7 @@ def _evaluation_verdict(record: Record) -> str:
     if exact is None or within is None or not exact.n:
         return "No paper has both a score and a label."
     n = exact.n
-    sentences = [
+    clauses = [
         f"{round(agreement.value * n)} of {n} ({share(agreement.value)} [{share(agreement.low)},"
         f" {share(agreement.high)}]) {words}"
         for agreement, words in (
@@ -576,7 +576,7 @@ def _evaluation_verdict(record: Record) -> str:
     best_exact, near = (round(plain_number(best[key]) * n_best) for key in ("exact", "within 1"))
     says = str(best["judge"]).removeprefix("always ")
     sentence = f"A judge that always says {says} has {best_exact} and {near} of {n_best}."
-    return f"{', '.join(sentences)}. {sentence}"
+    return f"{', '.join(clauses)}. {sentence}"
 
 
 def _charts(record: Record) -> list[Section]:

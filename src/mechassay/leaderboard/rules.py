@@ -266,8 +266,8 @@ def _counted(own: PlaceConditions, every: Sequence[PlaceConditions]) -> str:
 
 def _without(own: str, every: Sequence[str]) -> str:
     """Which controls a place lacks of those that others have."""
-    held = [_names(names_in) for names_in in (own, *every)]
-    every_name = dict.fromkeys(name for names_in in held for name in names_in)
+    held = [_names(controls) for controls in (own, *every)]
+    every_name = dict.fromkeys(name for names in held for name in names)
     lacking = [name for name in every_name if name not in held[0]]
     return f"without {', '.join(lacking)}" if lacking else "all controls"
 

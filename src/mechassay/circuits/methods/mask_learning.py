@@ -404,8 +404,8 @@ def connected(
     graph: Graph, masks: Float[Tensor, "masks writers readers"]
 ) -> Float[Tensor, "masks writers readers"]:
     """One where an edge is on a path of nonzero edges from `input` to `logits`, else zero."""
-    edges = (masks.detach() != 0).cpu() & graph.legal
-    return torch.stack([graph.on_paths(edge) & edge for edge in edges]).to(masks)
+    nonzero = (masks.detach() != 0).cpu() & graph.legal
+    return torch.stack([graph.on_paths(edges) & edges for edges in nonzero]).to(masks)
 
 
 def summary(losses: Float[Tensor, "steps parts"]) -> dict[str, Any]:
