@@ -377,12 +377,10 @@ class PaperJob(PaperPlan, Job):
     markdown: ClassVar[str] = ""
 
     def check(self, bench: Bench) -> None:
-        """See `Job.check`."""
         for plan in self.plans().values():
             plan.refuse()
 
     def cells(self) -> list[Cell]:
-        """See `Job.cells`."""
         return [
             Cell(
                 name,
@@ -419,7 +417,6 @@ class PaperJob(PaperPlan, Job):
         return record.changed(cell={**record.cell, **cell.of}, tables=tables, values=values)
 
     def show(self, results: Results, console: Console) -> None:
-        """See `Job.show`."""
         super().show(results, console)
         sentences = [verdict_text(*verdict) for verdict in verdicts(results.records).items()]
         if self.docstring_model is None:

@@ -98,7 +98,6 @@ class CircuitsJob(CircuitsPlan, Job):
         object.__setattr__(self, "models", with_truths(self.models))
 
     def words(self) -> tuple[Sequence[str], Sequence[str]]:
-        """See `Job.words`."""
         asked_about = ("scores", "stage")
         if self.scores and self.methods:
             return (), asked_about
@@ -111,7 +110,7 @@ class CircuitsJob(CircuitsPlan, Job):
         return {"profile_version": VERSIONS[self.profile]}
 
     def definitions(self) -> dict[str, int]:
-        """See `Job.definitions`: of methods and metrics."""
+        """Return the versions of methods and metrics."""
         methods = [own for typed in self.typed_methods() for own in versions_of(typed.method)]
         metrics = [METRICS.make(text) for text in self.metrics]
         return {
@@ -124,7 +123,6 @@ class CircuitsJob(CircuitsPlan, Job):
         return [TypedMethod.of(text, self.ablation) for text in self.methods]
 
     def check(self, bench: Bench) -> None:
-        """See `Job.check`."""
         one_of("profile", self.profile, get_args(Profile))
         one_of("stage", self.stage, get_args(Stage))
         known = self.known or any(map(is_truth, self.models))
@@ -218,7 +216,7 @@ class CircuitsJob(CircuitsPlan, Job):
         return Path(typed) if typed in self.scores else results.folder.scores_file(cell.name)
 
     def notes(self) -> Sequence[str]:
-        """See `Job.notes`: ground truths have tasks of their own; what other seeds cost."""
+        """Return notes on ground truths, which have tasks of their own, and on other seeds."""
         notes = own_task_notes(self.models, self.tasks)
         if self.over != "seeds":
             return notes
@@ -234,7 +232,6 @@ class CircuitsJob(CircuitsPlan, Job):
         return [*methods.items(), *files]
 
     def cells(self) -> list[Cell]:
-        """See `Job.cells`."""
         ending = ".scores" if self.stage == "localize" else ""
         return [
             Cell(
@@ -250,7 +247,6 @@ class CircuitsJob(CircuitsPlan, Job):
         ]
 
     def skip(self, cell: Cell, bench: Bench) -> tuple[str, str] | None:
-        """See `Job.skip`."""
         study = self.study(cell, bench)
         if not self.even_at_chance:
             warnings = study.preference.warnings()
@@ -280,7 +276,6 @@ class CircuitsJob(CircuitsPlan, Job):
         return bench.shared("study", lambda: Study(self, bench, model, task, cell.shares))
 
     def run(self, cell: Cell, bench: Bench) -> Record:
-        """See `Job.run`."""
         study = self.study(cell, bench)
         scores = study.ranking(cell)
         if self.stage == "all":
@@ -290,7 +285,6 @@ class CircuitsJob(CircuitsPlan, Job):
         return study.localized(cell, scores)
 
     def show(self, results: Results, console: Console) -> None:
-        """See `Job.show`."""
         if self.stage == "localize":
             for cell, _ in results.done:
                 file = results.folder.scores_file(cell.name.removesuffix(".scores"))

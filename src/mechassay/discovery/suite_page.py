@@ -494,7 +494,6 @@ class OneSizePage(GenericPage):
     """Records of circuits of one size, without a curve."""
 
     def recomputed(self, record: Record) -> list[Measure]:
-        """See `circuits.evaluation.metrics.recomputed_sizes`."""
         return recomputed_sizes(record)
 
 

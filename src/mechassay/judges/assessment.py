@@ -432,7 +432,7 @@ class Assessment(OneLine):
     exchanges: tuple[Exchange, ...]
 
     def spent(self) -> dict[str, float]:
-        """See `mechassay.judges.requests.spent_on`."""
+        """Return requests, failures, tokens of all answers and their cost in US dollars."""
         return spent_on(self.exchanges)
 
 

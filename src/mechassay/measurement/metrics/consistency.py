@@ -348,14 +348,13 @@ class InternalConsistency:
     needs: ClassVar[tuple[str, ...]] = ("model", "pairs", "rankings")
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         values = by_counterfactual(inputs, circuits_of(inputs))
         return internal_consistency(values, seed=inputs.seed)
 
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
     ) -> NullTable:
-        """See `Gauge.null`; `n` is prompts, of 20 circuits."""
+        """Return how often the thresholds err; `n` counts prompts, of 20 circuits."""
         return null_consistency(40 if n is None else n, 20, n_simulations, seed)
 
 
@@ -368,12 +367,11 @@ class GroupInvariance:
     needs: ClassVar[tuple[str, ...]] = ("model", "pairs", "rankings", "labels")
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         values = by_counterfactual(inputs, circuits_of(inputs))
         return invariance(values, inputs.labels)
 
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
     ) -> NullTable:
-        """See `Gauge.null`; `n` is prompts, of 20 circuits in two groups."""
+        """Return how often the thresholds err; `n` counts prompts, of 20 circuits in two groups."""
         return null_invariance(40 if n is None else n, 20, n_simulations, seed)

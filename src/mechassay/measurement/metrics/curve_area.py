@@ -209,7 +209,6 @@ class FaithfulnessArea:
     needs: ClassVar[tuple[str, ...]] = ("model", "pairs", "ranking")
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         _, scores = inputs.ranking
         model, batch, n = inputs.model, inputs.batch, len(inputs.batch)
         controls = run_controls(model, batch, inputs.objective, progress=inputs.progress)
@@ -281,7 +280,7 @@ class FaithfulnessArea:
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
     ) -> NullTable:
-        """See `Gauge.null`; `n` is prompts."""
+        """Return how often the thresholds err; `n` counts prompts."""
         return null(40 if n is None else n, n_simulations, seed)
 
 

@@ -520,7 +520,7 @@ class DifferentialItems:
         check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`.
+        """Return both variants.
 
         Raises:
             BadPairs: the tokenizer leaves a category without a pair of names.
@@ -567,5 +567,5 @@ class DifferentialItems:
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
     ) -> NullTable:
-        """See `Gauge.null`; `n` is prompts a group."""
+        """Return how often the thresholds err; `n` counts prompts a group."""
         return null(self.n_per_group if n is None else n, 3, n_simulations, seed)

@@ -282,7 +282,6 @@ class Audit:
         check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         pairs: list[ConfigurationPair] = []
         flags: list[Flag] = []
         if inputs.has("circuit"):
@@ -381,5 +380,5 @@ class Audit:
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
     ) -> NullTable:
-        """See `Gauge.null`; `n` is prompts."""
+        """Return how often the thresholds err; `n` counts prompts."""
         return null(50 if n is None else n, self.n_reseeds, n_simulations, seed)

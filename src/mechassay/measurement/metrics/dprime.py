@@ -293,7 +293,6 @@ class DPrime:
     needs: ClassVar[tuple[str, ...]] = ("model", "pairs", "circuit")
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         circuit, graph, batch = inputs.circuit, inputs.model.graph, inputs.batch
         heads = heads_of(circuit)
         flags: list[Flag] = []
@@ -324,5 +323,5 @@ class DPrime:
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
     ) -> NullTable:
-        """See `Gauge.null`; `n` is prompts."""
+        """Return how often the thresholds err; `n` counts prompts."""
         return null(40 if n is None else n, n_simulations, seed)

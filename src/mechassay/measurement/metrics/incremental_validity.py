@@ -177,7 +177,6 @@ class IncrementalValidity:
     needs: ClassVar[tuple[str, ...]] = ("records",)
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         # The measure by model and task, then by method; undefined ones are left out.
         table: dict[str, dict[str, float]] = {}
         for record in inputs.records:
@@ -197,5 +196,5 @@ class IncrementalValidity:
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
     ) -> NullTable:
-        """See `Gauge.null`; `n` is tasks."""
+        """Return how often the thresholds err; `n` counts tasks."""
         return null(6 if n is None else n, 1, n_simulations, seed)

@@ -292,7 +292,6 @@ class KComposition:
         check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         decoder, circuit = inputs.model.decoder, inputs.circuit
         graph = circuit.graph
         own = heads_of(circuit)
@@ -309,7 +308,7 @@ class KComposition:
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS // 4, seed: int = 0
     ) -> NullTable:
-        """See `Gauge.null`; `n` is edges between heads."""
+        """Return how often the thresholds err; `n` counts edges between heads."""
         return null(20 if n is None else n, n_simulations, seed)
 
 

@@ -480,7 +480,6 @@ class Convergence:
     needs: ClassVar[tuple[str, ...]] = ("rankings",)
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         rankings = inputs.rankings
         return convergence(
             head_scores(rankings),
@@ -493,7 +492,7 @@ class Convergence:
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
     ) -> NullTable:
-        """See `Gauge.null`; `n` is heads."""
+        """Return how often the thresholds err; `n` counts heads."""
         return null_convergence(144 if n is None else n, 2, n_simulations, seed)
 
 
@@ -506,7 +505,6 @@ class Discrimination:
     needs: ClassVar[tuple[str, ...]] = ("rankings", "other task")
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         own, other = inputs.rankings, inputs.other_rankings
         if set(own) != set(other):
             raise BadUsage(
@@ -519,7 +517,7 @@ class Discrimination:
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
     ) -> NullTable:
-        """See `Gauge.null`; `n` is heads."""
+        """Return how often the thresholds err; `n` counts heads."""
         return null_discrimination(144 if n is None else n, 2, n_simulations, seed)
 
 
@@ -538,12 +536,11 @@ class RaterAgreement:
     needs: ClassVar[tuple[str, ...]] = ("rankings",)
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         rankings = inputs.rankings
         return rater_agreement(edge_scores(rankings), list(rankings), size=self.size)
 
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
     ) -> NullTable:
-        """See `Gauge.null`; `n` is edges."""
+        """Return how often the thresholds err; `n` counts edges."""
         return null_raters(5000 if n is None else n, self.size, n_simulations, seed)

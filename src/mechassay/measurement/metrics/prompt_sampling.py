@@ -321,7 +321,6 @@ class PromptBootstrap:
     uses: ClassVar[tuple[str, ...]] = ("circuit",)
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         above, below, _ = prompt_parts(inputs)
         return prompt_bootstrap(
             above,
@@ -334,7 +333,7 @@ class PromptBootstrap:
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
     ) -> NullTable:
-        """See `Gauge.null`; `n` is prompts."""
+        """Return how often the thresholds err; `n` counts prompts."""
         return null_bootstrap(40 if n is None else n, n_simulations, seed)
 
 
@@ -351,7 +350,6 @@ class SeedVariance:
     uses: ClassVar[tuple[str, ...]] = ("circuit",)
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         above, below, control = prompt_parts(inputs)
         return seed_variance(
             above,
@@ -365,5 +363,5 @@ class SeedVariance:
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
     ) -> NullTable:
-        """See `Gauge.null`; `n` is prompts."""
+        """Return how often the thresholds err; `n` counts prompts."""
         return null_seeds(40 if n is None else n, self.n_subsets, n_simulations, seed)

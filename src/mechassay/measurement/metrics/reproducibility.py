@@ -313,7 +313,6 @@ class Reproducibility:
         check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         batch, n = inputs.batch, len(inputs.batch)
         size = max(2, round(self.share * n))
         items = np.full((2, self.n_runs, n), np.nan)
@@ -344,5 +343,5 @@ class Reproducibility:
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
     ) -> NullTable:
-        """See `Gauge.null`; `n` is prompts."""
+        """Return how often the thresholds err; `n` counts prompts."""
         return null(50 if n is None else n, self.n_runs, n_simulations, seed)

@@ -503,7 +503,7 @@ class SafetySubspace:
         check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`.
+        """Return both variants.
 
         Raises:
             BadFile: a file without the two contrasts.
@@ -545,7 +545,7 @@ class SafetySubspace:
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS // 4, seed: int = 0
     ) -> NullTable:
-        """See `Gauge.null`; `n` is pairs, of ten topics."""
+        """Return how often the thresholds err; `n` counts pairs, of ten topics."""
         return null(60 if n is None else n, 10, n_simulations, seed)
 
 

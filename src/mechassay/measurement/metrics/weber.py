@@ -351,7 +351,6 @@ class WeberFechner:
         check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         graph, rng = inputs.model.graph, np.random.default_rng(inputs.seed)
         inside = heads_of(inputs.circuit)
         own, others = (
@@ -396,7 +395,7 @@ class WeberFechner:
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
     ) -> NullTable:
-        """See `Gauge.null`; `n` is prompts, of five heads."""
+        """Return how often the thresholds err; `n` counts prompts, of five heads."""
         return null(40 if n is None else n, 5, n_simulations, seed)
 
 

@@ -309,7 +309,6 @@ class AdaptiveSparsity:
         check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         sae, store = given_dictionary(inputs)
         total = store.n_rows("test")
         some = torch.linspace(0, total - 1, min(total, self.n_values)).round().long()
@@ -332,5 +331,5 @@ class AdaptiveSparsity:
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS // 2, seed: int = 0
     ) -> NullTable:
-        """See `Gauge.null`; `n` is values."""
+        """Return how often the thresholds err; `n` counts values."""
         return null(SIMULATED if n is None else n, n_simulations, seed)

@@ -374,7 +374,6 @@ class CoreStability:
         check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         trainer, seed = inputs.get("trainer"), inputs.seed
         check_texts(trainer, inputs)
 
@@ -425,7 +424,7 @@ class CoreStability:
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
     ) -> NullTable:
-        """See `Gauge.null`; `n` is features of a dictionary."""
+        """Return how often the thresholds err; `n` counts features of a dictionary."""
         return null(64 if n is None else n, self.n_seeds - 1, n_simulations, seed)
 
 

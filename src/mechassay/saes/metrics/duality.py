@@ -307,7 +307,7 @@ class Duality:
         check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`; the first of several further dictionaries is compared."""
+        """Compare with the first further dictionary, and return both variants."""
         sae, (other, *more) = inputs.dictionary, inputs.other_saes
         values = held_out(inputs, (sae, other), self.rows)
         a, b = coded(sae, values), coded(other, values)
@@ -341,5 +341,5 @@ class Duality:
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
     ) -> NullTable:
-        """See `Gauge.null`; `n` is features of each dictionary."""
+        """Return how often the thresholds err; `n` counts features of each dictionary."""
         return null(64 if n is None else n, n_simulations, seed)

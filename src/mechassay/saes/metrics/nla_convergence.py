@@ -398,7 +398,6 @@ class NlaConvergence:
         check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         sae, store = residual_dictionary(inputs)
         train, test = (TokenSample.of(store, x, self.rows) for x in ("train", "test"))
         chosen = self._chosen(sae, train, test, inputs.seed)
@@ -466,7 +465,7 @@ class NlaConvergence:
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS // 4, seed: int = 0
     ) -> NullTable:
-        """See `Gauge.null`; `n` is features."""
+        """Return how often the thresholds err; `n` counts features."""
         n = min(self.n_features, SIMULATED) if n is None else n
         return null(n, n_simulations, seed)
 

@@ -389,7 +389,6 @@ class Polysemanticity:
         check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         sae, store = given_dictionary(inputs)
         sample = TokenSample.of(store, "test", self.rows)
         alive = feature_counts(sae, sample.values) > 0
@@ -419,7 +418,7 @@ class Polysemanticity:
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS // 8, seed: int = 0
     ) -> NullTable:
-        """See `Gauge.null`; `n` is contexts."""
+        """Return how often the thresholds err; `n` counts contexts."""
         n = self.n_contexts if n is None else n
         return null(n, n_simulations=n_simulations, seed=seed)
 

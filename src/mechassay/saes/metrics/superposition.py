@@ -523,7 +523,6 @@ class SuperpositionRegime:
         check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         model, store = inputs.model, cast(ActivationStore, inputs.texts)
         windows = store.windows("test").first(self.n_samples)
         flags: list[Flag] = []
@@ -575,7 +574,7 @@ class SuperpositionRegime:
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS // 4, seed: int = 0
     ) -> NullTable:
-        """See `Gauge.null`; `n` is values."""
+        """Return how often the thresholds err; `n` counts values."""
         return null(400 if n is None else max(n, 20), n_simulations, seed)
 
 

@@ -273,7 +273,6 @@ class WeightLens:
         check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`."""
         sae, store = residual_dictionary(inputs)
         sample = TokenSample.of(store, "test", self.rows)
         lens = _Lens(inputs.model, store.site, sample, self, inputs.progress)
@@ -307,7 +306,7 @@ class WeightLens:
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS // 4, seed: int = 0
     ) -> NullTable:
-        """See `Gauge.null`; `n` is features."""
+        """Return how often the thresholds err; `n` counts features."""
         n = min(self.n_features, SIMULATED) if n is None else n
         return null(n, n_simulations=n_simulations, seed=seed)
 

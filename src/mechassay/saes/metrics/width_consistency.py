@@ -377,7 +377,7 @@ class WidthConsistency:
         check_settings(self, self.id)
 
     def measure(self, inputs: Inputs) -> Measurement:
-        """See `Gauge.measure`; of several further dictionaries, the first of another width."""
+        """Compare with the first further dictionary of another width, and return both variants."""
         narrow, wide = two_widths(inputs.dictionary, inputs.other_saes)
         values = held_out(inputs, (narrow, wide), self.rows)
         a, b = coded(narrow, values), coded(wide, values)
@@ -399,7 +399,7 @@ class WidthConsistency:
     def null(
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS, seed: int = 0
     ) -> NullTable:
-        """See `Gauge.null`; `n` is features of the narrow dictionary."""
+        """Return how often the thresholds err; `n` counts features of the narrow dictionary."""
         return null(32 if n is None else n, n_simulations, seed)
 
 
