@@ -25,7 +25,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from mechassay.adversarial.statistics import ALPHA, MAP_NAMES
+from mechassay.adversarial.statistics import ALPHA, ENDS, MAP_NAMES
+from mechassay.results.curves import EMPTY as OF_EMPTY
 from mechassay.results.page import NOTHING, Row, TextTable
 from mechassay.results.plots import GREY, INK, SETTINGS, SIZE
 from mechassay.results.records import Record
@@ -155,7 +156,6 @@ def _mean_effect(label: Mapping[str, Any]) -> str:
 
 
 STATISTICS = ("mean", "99%", "max")
-ENDS = ("value", "low", "high")
 EMPTY = "empty circuit"
 ROUNDED = 5e-4
 """A share below this is shown as none."""
@@ -171,7 +171,7 @@ def template_table(records: Sequence[Record]) -> TextTable | None:
         ]
     if not rows:
         return None
-    rows += [_row(EMPTY, half, "control:empty", NOTHING) for half in halves(records[0])]
+    rows += [_row(EMPTY, half, OF_EMPTY, NOTHING) for half in halves(records[0])]
     columns = ("circuit", "templates", "pairs", *STATISTICS, "left of empty")
     return TextTable.of("By template", columns, rows)
 

@@ -47,7 +47,6 @@ from mechassay.circuits.series import (
     CircuitSeries,
     is_series,
     load_ranked,
-    ranked_hash,
     ranked_name,
 )
 from mechassay.discovery.plan import CircuitsPlan, Construction, Stage
@@ -82,7 +81,7 @@ from mechassay.runs.job import (
 )
 from mechassay.tasks import Keep
 from mechassay.truth.ground_truth import check_tasks, is_truth, own_task_notes, tasks_of
-from mechassay.utils.files import write_text
+from mechassay.utils.files import path_hash, write_text
 
 AT_CHANCE, TOO_EXPENSIVE = "at chance", "too expensive"
 
@@ -203,7 +202,7 @@ class CircuitsJob(CircuitsPlan, Job):
         of_files = [cell for cell in self.cells() if cell.typed["method"] in self.scores]
         for cell in of_files if bench.folder.plan_file.is_file() else ():
             record, typed = bench.folder.record(cell.name), cell.typed["method"]
-            if record is None or record.method.args.get(SCORES_SHA256) == ranked_hash(Path(typed)):
+            if record is None or record.method.args.get(SCORES_SHA256) == path_hash(Path(typed)):
                 continue
             raise BadUsage(
                 f"{typed} has changed since {bench.folder.path} was made of it. Name another"

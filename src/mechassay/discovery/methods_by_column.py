@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from mechassay.circuits.evaluation.chance import against_chance, n_methods
 from mechassay.circuits.evaluation.differences import AreaName, Differences
+from mechassay.circuits.mib_submission import ARITHMETIC
 from mechassay.discovery.page import rank_text, ranked, resolved_text
 from mechassay.models.sources import truth_names
 from mechassay.results.curves import control_kinds, control_name, is_random
@@ -31,8 +32,6 @@ RANKS: dict[AreaName, str] = {
 }
 BY_CHANCE = "*"
 """Beside a rank: the method is not better than random rankings."""
-ARITHMETIC = ("arithmetic-addition", "arithmetic-subtraction")
-"""Tasks whose mean is a column (Mueller et al. 2025, tables 2 and 14 to 16)."""
 MARKED = (
     f"{BEST} the best of its column, or not resolved from it by paired differences, and better than"
     " random rankings."

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
-from mechassay.circuits.drawing import score_text
+from mechassay.circuits.drawing import signed
 from mechassay.circuits.evaluation.chance import n_groups
 from mechassay.circuits.evaluation.curve import SMALLEST, area_measure, recomputed
 from mechassay.circuits.evaluation.metrics import recomputed_sizes
@@ -516,7 +516,7 @@ def _strongest_edges(column: ModelTask, drawings: Sequence[object]) -> list[Bloc
         strongest: tuple[tuple[str, float], ...] = getattr(drawing, "strongest", ())
         if strongest and ModelTask(of.get("model", ""), of.get("task", "")) == column:
             edges = [
-                Markup("{} {}").format(edge_text(edge), score_text(score))
+                Markup("{} {}").format(edge_text(edge), signed(score))
                 for edge, score in strongest[:STRONGEST]
             ]
             rows.append((of.get("method", ""), Markup(", ").join(edges)))

@@ -45,14 +45,13 @@ from mechassay.claims.rubric import JUDGED, Rubric, Status, Tier, attainable, ti
 from mechassay.errors import BadUsage, one_of
 from mechassay.results.records import Measure, Spec, Table
 from mechassay.results.result import RecordContents, Result
-from mechassay.stats.intervals import Interval, clopper_pearson
+from mechassay.stats.intervals import NO_INTERVAL, Interval, clopper_pearson
 from mechassay.utils.display import OneLine
 
 SHIFT = 0.5
 """How far a boundary is moved, as in Tower (2026), section 6.3."""
 PLACES = range(3)
 """How many tiers a judge may be off, in shares of papers."""
-NO_INTERVAL = Interval(math.nan, math.nan)
 
 
 @dataclass(frozen=True)

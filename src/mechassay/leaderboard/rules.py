@@ -27,6 +27,7 @@ from typing import Literal, get_args
 import yaml
 
 from mechassay.errors import BadUsage, UnknownName, one_of
+from mechassay.results.curves import CONTROL
 from mechassay.results.records import Measure, Record
 from mechassay.utils.display import shortened
 
@@ -170,7 +171,6 @@ CONTROLS, SITES = "controls", "chosen of"
 HASHED = ("examples", "weights", "constants from", "coefficients from", "sha256")
 """Conditions that are hashes, alone or behind a comma."""
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
-CONTROL = "control:"
 LONGEST = 32
 NONE = "none"
 

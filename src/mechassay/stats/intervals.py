@@ -36,6 +36,7 @@ from mechassay.utils.display import OneLine
 N_RESAMPLES = 2000
 LEVEL = 0.95
 BLOCK = 2**22
+"""Numbers that resamples or permutations have in memory at once."""
 FEW_GROUPS = 20
 """Fewer independent groups of examples than this support no verdict.
 
@@ -60,6 +61,9 @@ class Interval(NamedTuple):
 
     def contains(self, value: float) -> bool:
         return self.low <= value <= self.high
+
+
+NO_INTERVAL = Interval(math.nan, math.nan)
 
 
 @dataclass(frozen=True)
@@ -237,7 +241,7 @@ class BootstrapEstimate(OneLine):
         basic bootstrap), widened for few groups by `widening`, and by what the bias may be.
         """
         if not self.has_interval:
-            return Interval(math.nan, math.nan)
+            return NO_INTERVAL
         tail = (1 - LEVEL) / 2
         low, high = widening(self.n_groups) * np.quantile(self.errors, [tail, 1 - tail])
         above, below = min(0.0, self.bias[0]), max(0.0, self.bias[1])
@@ -273,7 +277,7 @@ class FoldedSum(BootstrapEstimate):
         as the sum is; far from 0 it has two equal sides.
         """
         if not self.has_interval:
-            return Interval(math.nan, math.nan)
+            return NO_INTERVAL
         errors = widening(self.n_groups) * (self.draws - self.means)
         sizes = np.sqrt(np.mean(errors**2, axis=0))
 

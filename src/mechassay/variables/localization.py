@@ -67,6 +67,7 @@ from mechassay.variables.interchange_accuracy import (
 )
 from mechassay.variables.mib_numbers import LayerBest, best_of_layers
 from mechassay.variables.verdicts import (
+    KINDS_TABLE,
     LEAST_GAIN,
     MUST_EXCEED,
     RANDOM_VARIABLE,
@@ -77,7 +78,7 @@ from mechassay.variables.verdicts import (
     verdict,
 )
 
-SITES, KINDS_TABLE, SUBMITTED = "sites", "kinds", "as submitted"
+SITES, SUBMITTED = "sites", "as submitted"
 IIA_SAYS = (
     "Interchange intervention accuracy: the share of test pairs whose whole label is written."
 )
