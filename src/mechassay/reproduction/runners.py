@@ -8,7 +8,6 @@ adversarial  percentiles of a divergence: one run of `adversarial paper`
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,12 +23,13 @@ from mechassay.gym.paper_tables import candidates_of, odds_on_validation
 from mechassay.gym.task_odds import METHODS_TABLE
 from mechassay.reproduction.published import Published
 from mechassay.reproduction.status import Ours
-from mechassay.results.records import Measure, Record
+from mechassay.results.records import Measure, Record, estimate_of
 from mechassay.results.text import summary
 from mechassay.runs import costs
 from mechassay.runs.accuracy import AccuracyJob
 from mechassay.runs.costs import ModelSize
 from mechassay.runs.job import cell_name
+from mechassay.stats.intervals import independent_mean
 from mechassay.utils.files import path_hash
 from mechassay.variables.jobs import AlignmentsJob, VariablesJob
 from mechassay.variables.plan import FEATURIZERS
@@ -412,14 +412,9 @@ def ours_of(measure: Measure | None) -> Ours:
 
 
 def mean_of(measures: Sequence[Measure]) -> Ours:
-    """The mean of measures over different examples; independent intervals add up by squares."""
-    count = len(measures)
-    value = sum(m.value for m in measures) / count
-    below, above = (
-        math.hypot(*(m.value - end for m, end in zip(measures, ends, strict=True))) / count
-        for ends in ([m.low for m in measures], [m.high for m in measures])
-    )
-    return Ours(value, value - below, value + above, sum(m.n for m in measures))
+    """Return the mean of measures over different examples, as `independent_mean`."""
+    mean = independent_mean([estimate_of(measure) for measure in measures])
+    return Ours(mean.value, mean.low, mean.high, sum(measure.n for measure in measures))
 
 
 GIVEN: Mapping[str, GivenRunner] = {"circuits": CircuitsRunner(), "variables": VariablesRunner()}

@@ -355,6 +355,35 @@ def folded_sum(
     )
 
 
+def independent_mean(
+    estimates: Sequence[Estimate], groups: Sequence[str] | None = None
+) -> Estimate:
+    """Return the mean of estimates whose groups are independent; NaN if there is no estimate.
+
+    With [l_i, u_i] the interval of x_i, that of the mean m of k estimates is [m - d, m + e],
+
+        d = 1/k sqrt( sum over groups g of (sum over i in g of (x_i - l_i))^2 ),
+
+    and e the same with u_i - x_i (recovered variances, Zou and Donner 2008). Estimates of one group
+    may have examples in common, so their errors may be equal, and no errors add up to more than
+    their half-widths do.
+
+    Args:
+        groups: Group of each estimate, such as its task; each is a group of its own by default.
+    """
+    if not estimates:
+        return Estimate(math.nan)
+    below: dict[str | int, float] = {}
+    above: dict[str | int, float] = {}
+    for own, group in zip(estimates, groups or range(len(estimates)), strict=True):
+        below[group] = below.get(group, 0.0) + (own.value - own.low)
+        above[group] = above.get(group, 0.0) + (own.high - own.value)
+    n = len(estimates)
+    value = sum(own.value for own in estimates) / n
+    lower, upper = (math.hypot(*side.values()) / n for side in (below, above))
+    return Estimate(value, value - lower, value + upper)
+
+
 def mean_estimate(estimates: Sequence[BootstrapEstimate]) -> BootstrapEstimate:
     """The mean of several statistics of the same resamples."""
     return BootstrapEstimate(
