@@ -62,7 +62,7 @@ from mechassay.stats.intervals import (
 )
 from mechassay.utils.display import BAR, SILENT, Progress, counted, interval
 
-SLACK = 0.1
+MAX_LOSS = 0.1
 """Maximum loss of a circuit that serves a kind, as a fraction of the effect of ablation."""
 LEAST_OWN = 0.5
 """Minimum agreement of a kind's own circuit on the kind's test pairs."""
@@ -133,17 +133,17 @@ class CrossAgreement(Result, kind="how-many"):
         and the circuit of another sample does not fail them.
         """
         own = np.nan_to_num(np.diagonal(self.agreement), nan=0.0)
-        return (own >= LEAST_OWN) & ~(self.other_low > SLACK)
+        return (own >= LEAST_OWN) & ~(self.other_low > MAX_LOSS)
 
     @property
     def serves(self) -> Bool[np.ndarray, "kinds kinds"]:
         """Whether the circuit of a row serves the kind of a column."""
-        return (self.high <= SLACK) | np.eye(len(self.kinds), dtype=bool)
+        return (self.high <= MAX_LOSS) | np.eye(len(self.kinds), dtype=bool)
 
     @property
     def fails(self) -> Bool[np.ndarray, "kinds kinds"]:
         """Whether the circuit of a row fails the kind of a column."""
-        return self.low > SLACK
+        return self.low > MAX_LOSS
 
     def smallest_set(self, *, open_serves: bool) -> tuple[str, ...]:
         """Return a smallest set of kinds whose circuits serve all kinds that have a circuit.

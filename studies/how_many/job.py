@@ -118,7 +118,6 @@ class HowManyJob(Job):
         return {f"method {name}": version for own in made for name, version in versions_of(own)}
 
     def check(self, bench: Bench) -> None:
-        """See `Job.check`."""
         one_of("choice of pairs to keep", self.keep, get_args(Keep))
         check_dtype(self.dtype)
         names = [method_name(METHODS.make(text)) for text in self.methods]
@@ -148,7 +147,6 @@ class HowManyJob(Job):
         load_objective(self.objective or next(iter(objectives)))
 
     def cells(self) -> list[Cell]:
-        """See `Job.cells`."""
         return [
             Cell(
                 f"{group}/{cell_name(name)}",
@@ -163,7 +161,6 @@ class HowManyJob(Job):
         ]
 
     def run(self, cell: Cell, bench: Bench) -> Record:
-        """See `Job.run`."""
         begin = time.perf_counter()
         model = bench.model(cell.typed["model"], dtype=self.dtype, prepend_bos=self.prepend_bos)
         kinds = bench.shared("kinds", lambda: self._kinds(model, bench, cell.shares))

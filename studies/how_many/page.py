@@ -20,7 +20,7 @@ from mechassay.results.page import (
 from mechassay.results.records import Record
 from mechassay.results.sections import failures_table, framed
 from mechassay.utils.display import interval, number
-from studies.how_many.cross_agreement import LEAST_OWN, OTHER_SAMPLE, SLACK, CrossAgreement
+from studies.how_many.cross_agreement import LEAST_OWN, MAX_LOSS, OTHER_SAMPLE, CrossAgreement
 
 LONGEST_NAME = 16
 """Maximum length of a kind's name on an axis. If a name is longer, the axes show numbers."""
@@ -34,9 +34,9 @@ READING = {
         " contain their losses."
     ),
     "Serves, fails": (
-        f"A circuit serves a kind if the upper bound of its loss is at most {SLACK}, and fails the"
-        f" kind if the lower bound is above {SLACK}. Otherwise the loss is open: it counts as"
-        " served in the minimum number of circuits, and as failed in the maximum number."
+        f"A circuit serves a kind if the upper bound of its loss is at most {MAX_LOSS}, and fails"
+        f" the kind if the lower bound is above {MAX_LOSS}. Otherwise the loss is open: it counts"
+        " as served in the minimum number of circuits, and as failed in the maximum number."
     ),
     "Another sample": (
         "The circuit found on other training pairs of the same kind, evaluated on the same test"

@@ -76,7 +76,6 @@ class MeasureTrialJob(Job):
     grows: ClassVar[tuple[str, ...]] = ("metrics",)
 
     def check(self, bench: Bench) -> None:
-        """See `Job.check`."""
         for text in self.gauges().values():
             load_gauge(text)
         for name in self.truths:
@@ -94,12 +93,11 @@ class MeasureTrialJob(Job):
         return {gauge_name(text): text for text in map(_tried, typed)}
 
     def definitions(self) -> dict[str, int]:
-        """See `Job.definitions`: of metrics."""
+        """Return the versions of metrics."""
         gauges = [load_gauge(text) for text in self.gauges().values()]
         return {f"metric {each.id}": each.version for each in gauges}
 
     def cells(self) -> list[Cell]:
-        """See `Job.cells`."""
         found = [
             Cell(cell_name(name), {"metric": name}, sort, {"metric": text})
             for name, text in self.gauges().items()
@@ -109,7 +107,7 @@ class MeasureTrialJob(Job):
         return sorted(found, key=lambda cell: (not cell.shares, cell.shares))
 
     def skip(self, cell: Cell, bench: Bench) -> tuple[str, str] | None:
-        """See `Job.skip`: there are no subjects of known worth that the metric could look at."""
+        """Return why no subject of known worth suits the metric; None if one does."""
         if not cell.shares:
             return NO_SUBJECT, "looks at neither a single circuit nor a dictionary"
         needs = load_gauge(cell.typed["metric"]).needs
@@ -119,7 +117,6 @@ class MeasureTrialJob(Job):
         return MISSING, f"needs {', and '.join(missing)}, which {NAMES[cell.shares]} do not have"
 
     def run(self, cell: Cell, bench: Bench) -> Record:
-        """See `Job.run`."""
         begin = time.perf_counter()
         subjects = bench.shared("subjects", lambda: self._subjects(cell.shares, bench))
         gauge: Any = load_gauge(cell.typed["metric"])

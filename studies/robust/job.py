@@ -142,12 +142,11 @@ class RobustJob(Job):
         return {"robust_version": Robust.version}
 
     def definitions(self) -> dict[str, int]:
-        """See `Job.definitions`: of its method."""
+        """Return the version of the method."""
         method = METHODS.make(self.method)
         return {f"method {method.name}": method.version}
 
     def check(self, bench: Bench) -> None:
-        """See `Job.check`."""
         if self.repeats < 1 or (self.repeats > 1 and not bench.task(self.task).seeded):
             raise BadUsage(
                 "Repeats must be 1 or more, and just 1 for a task whose examples do not depend on a"
@@ -165,13 +164,12 @@ class RobustJob(Job):
             )
 
     def cells(self) -> list[Cell]:
-        """See `Job.cells`: a cell a repeat."""
+        """Return a cell for each repeat."""
         of = {"model": shown_model(self.model), "task": self.task, "method": self.method}
         names = [f"repeat-{number}" for number in range(self.repeats)]
         return [Cell(name, {"repeat": name, **of}, name) for name in names]
 
     def run(self, cell: Cell, bench: Bench) -> Record:
-        """See `Job.run`."""
         return _Repeat(self, cell, bench).record()
 
     def robust(self, tail: Tail = MEAN, n_edges: int | float | None = None) -> Robust:

@@ -30,7 +30,6 @@ from mechassay.circuits.series import (
     agreement,
     is_series,
     load_ranked,
-    ranked_hash,
     ranked_name,
 )
 from mechassay.discovery.job import CircuitsJob, score_files
@@ -40,6 +39,7 @@ from mechassay.leaderboard.rules import board_rules
 from mechassay.models.graph import Graph
 from mechassay.truth.ground_truth import load_truth
 from mechassay.utils.display import SILENT
+from mechassay.utils.files import path_hash
 
 GRAPH = Graph(2, 2)
 """46 edges."""
@@ -143,10 +143,10 @@ def test_folders_of_all_forms_are_read(tmp_path: Path) -> None:
     assert ranked_name("a/eap.v2.safetensors") == "eap.v2" and ranked_name("ioi_qwen2.5") == (
         "ioi_qwen2.5"
     )
-    before = ranked_hash(tmp_path / "json")
+    before = path_hash(tmp_path / "json")
     given[1].save(tmp_path / "ours" / "0.safetensors")
     write_graph_file(tmp_path / "json" / "0.json", circuit=given[1], d_model=8)
-    assert ranked_hash(tmp_path / "json") != before
+    assert path_hash(tmp_path / "json") != before
 
 
 def test_what_is_no_folder_of_circuits(tmp_path: Path) -> None:
@@ -228,10 +228,10 @@ def test_a_folder_of_circuits_is_a_row_of_the_board(tmp_path: Path) -> None:
     job = CircuitsJob(("truth-ioi",), scores=(str(folder),), test_limit=8, random_rankings=5)
     (record,) = ma.run(job, tmp_path / "run", progress=SILENT).records
     assert record.kind == "faithfulness" and record.method.name == folder.name
-    assert record.method.args["scores_sha256"] == ranked_hash(folder)
+    assert record.method.args["scores_sha256"] == path_hash(folder)
     assert any("1 of 3 circuits are not measured" in text for text in record.warnings)
     cells = {cell.column: cell for cell in cells_of(board_rules()["circuits"], record)}
-    assert cells["cpr"].row == f"{folder.name} (file {ranked_hash(folder)[:8]})"
+    assert cells["cpr"].row == f"{folder.name} (file {path_hash(folder)[:8]})"
     assert all(math.isfinite(cell.value) for cell in cells.values())
     # The known circuit's edges are in two or three circuits, nearly all others in none or one.
     assert 0.5 < cells["auroc"].value <= 1

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.leaderboard import Board, BoardCell
-from mechassay.leaderboard.board import mean_of, paired_differences, sigmoid, summarised
+from mechassay.leaderboard.board import paired_differences, sigmoid, summarised
 from mechassay.leaderboard.cells import told_apart
 from mechassay.leaderboard.rules import board_rules
 from mechassay.results.records import Record, Values, provenance
@@ -269,21 +269,6 @@ def averages_made(value: float, half: float) -> Estimate:
     return Estimate(value, value - half, value + half)
 
 
-def test_half_widths_of_two_tasks_add_by_their_squares() -> None:
-    found = mean_of([averages_made(1.0, 0.3), averages_made(2.0, 0.4)], ["x", "y"])
-    assert (found.value, found.low, found.high) == pytest.approx((1.5, 1.25, 1.75))
-
-
-def test_half_widths_of_one_task_add_up() -> None:
-    found = mean_of([averages_made(1.0, 0.3), averages_made(2.0, 0.4)], ["x", "x"])
-    assert (found.value, found.low, found.high) == pytest.approx((1.5, 1.15, 1.85))
-
-
-def test_each_end_is_made_of_the_ends_on_its_side() -> None:
-    found = mean_of([Estimate(1.0, 0.0, 1.0), Estimate(1.0, 1.0, 3.0)], ["x", "y"])
-    assert (found.low, found.high) == (0.5, 2.0)
-
-
 def test_the_score_of_one_number_has_the_interval_of_the_number() -> None:
     given = Estimate(0.3, -0.2, 0.9)
     up = summarised([given], ["x"], "up").score
@@ -338,15 +323,6 @@ def test_intervals_hold_the_truth_as_often_as_they_say(
 def test_sigmoid_of_large_numbers_is_finite() -> None:
     assert sigmoid(0.0) == 0.5 and sigmoid(1e6) == 1 and sigmoid(-1e6) == 0
     assert math.isnan(sigmoid(math.nan))
-
-
-def test_errors_of_one_task_that_are_opposite_make_it_too_wide_and_never_too_narrow() -> None:
-    rng, hits = np.random.default_rng(0), 0
-    for _ in range(500):
-        z = rng.standard_normal(2) @ np.array([[1.0, -0.5], [0.0, 0.5**0.5]])
-        found = mean_of([averages_made(x, 1.96) for x in z], ["x", "x"])
-        hits += found.low <= 0 <= found.high
-    assert hits / 500 > 0.97
 
 
 ODDS = board_rules()["gym"].column("odds")

@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mechassay.circuits.series import FRACTIONS
 from mechassay.cli.leaderboard import build
 from mechassay.errors import BadFile, UnknownName
 from mechassay.leaderboard import Board, BoardsFolder
-from mechassay.leaderboard.mib_results import SIZES, read_mib_results, write_mib_results
+from mechassay.leaderboard.mib_results import read_mib_results, write_mib_results
 from mechassay.leaderboard.rules import board_rules
 from mechassay.results.reading import read_record
 
 
 def written(folder: Path, f: Any, **changes: Any) -> Path:
-    curve = {"edge_counts": [0] * len(SIZES), "faithfulness": f}
+    curve = {"edge_counts": [0] * len(FRACTIONS), "faithfulness": f}
     told = {
         "method_name": "method",
         "results": [{"model_id": "openai/gpt2", "scores": {"ioi": {"CPR": curve, "CMD": curve}}}],
@@ -95,7 +96,7 @@ def test_curves_for_mib_have_its_areas(runs: Path, tmp_path: Path) -> None:
         ]
         assert model["scores"]["truth-ioi"][name.upper()]["faithfulness"] == f
         height = np.array(f) if name == "cpr" else np.abs(1 - np.array(f))
-        wanted = sum((height[1:] + height[:-1]) / 2 * np.diff(SIZES))
+        wanted = sum((height[1:] + height[:-1]) / 2 * np.diff(FRACTIONS))
         assert cells[name].value == pytest.approx(wanted)
 
 

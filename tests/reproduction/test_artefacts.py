@@ -344,7 +344,7 @@ def features(folder: Path, **sites: Any) -> str:
 def test_what_exchanges_everything_gains_nothing_and_what_exchanges_nothing_loses(
     tmp_path: Path,
 ) -> None:
-    """At the home of a variable of a ground truth."""
+    """At a known site of a variable of a ground truth."""
     site, truth = "resid.2@last", f"{TASK}-trained"
     of = {"task": TASK, "variable": "answer", "model": "truth"}
     shape = {**published("mib").models["gpt2"], "dtype": "float32"}

@@ -8,17 +8,22 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from random import Random
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.stats import beta, binomtest
 
 from mechassay.stats import intervals
 from mechassay.stats.intervals import (
     FEW_GROUPS,
     BootstrapEstimate,
+    Estimate,
     Interval,
     folded_sum,
+    independent_mean,
     mean_estimate,
     percentile_interval,
     proportion_interval,
@@ -317,3 +322,62 @@ def test_shapes_broadcast_and_undefined_stays_undefined() -> None:
 def test_nothing_differs_from_nothing() -> None:
     assert resolved_difference(0.0, 0.0, np.zeros((2, 3))) == 0
     assert resolved_difference(1e-30, 0.0, np.array([1e-30])) == 1e-30
+
+
+def estimate(value: float, half: float) -> Estimate:
+    return Estimate(value, value - half, value + half)
+
+
+def test_half_widths_of_independent_estimates_add_by_their_squares() -> None:
+    # By hand: (.2 + .6) / 2; (.3^2 + .4^2)^.5 / 2 = .25 below, (.12^2 + .16^2)^.5 / 2 = .1 above.
+    mean = independent_mean([Estimate(0.2, -0.1, 0.32), Estimate(0.6, 0.2, 0.76)])
+    assert (mean.value, mean.low, mean.high) == pytest.approx((0.4, 0.15, 0.5))
+
+
+def test_half_widths_of_one_group_add_up() -> None:
+    both = [estimate(1.0, 0.3), estimate(2.0, 0.4)]
+    mean = independent_mean(both, ["x", "x"])
+    assert (mean.value, mean.low, mean.high) == pytest.approx((1.5, 1.15, 1.85))
+    assert independent_mean(both, ["x", "y"]) == independent_mean(both)
+
+
+def test_an_undefined_estimate_makes_the_mean_undefined() -> None:
+    whole = estimate(1.0, 0.1)
+    assert math.isnan(independent_mean([]).value)
+    undefined = independent_mean([whole, Estimate(math.nan)])
+    assert np.isnan([undefined.value, undefined.low, undefined.high]).all()
+    no_bounds = independent_mean([whole, Estimate(3.0)])
+    assert no_bounds.value == 2.0 and np.isnan([no_bounds.low, no_bounds.high]).all()
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(st.tuples(st.floats(-9, 9), st.floats(0, 9), st.floats(0, 9)), min_size=1, max_size=9),
+    st.randoms(use_true_random=False),
+    st.floats(-4, 4),
+)
+def test_the_mean_depends_on_neither_order_nor_origin(
+    drawn: list[tuple[float, float, float]], random: Random, shift: float
+) -> None:
+    """Estimates in another order have the same mean, and the mean moves with its estimates."""
+    parts = [(Estimate(x, x - low, x + high), f"{x:.0f}") for x, low, high in drawn]
+    mixed = random.sample(parts, len(parts))
+    moved = [
+        (Estimate(own.value + shift, own.low + shift, own.high + shift), group)
+        for own, group in mixed
+    ]
+    mean, other = (independent_mean(*zip(*some, strict=True)) for some in (parts, moved))
+    np.testing.assert_allclose(
+        [mean.value + shift, mean.low + shift, mean.high + shift],
+        [other.value, other.low, other.high],
+        atol=1e-9,
+    )
+
+
+def test_opposite_errors_of_one_group_make_the_interval_too_wide_and_never_too_narrow() -> None:
+    rng, hits = np.random.default_rng(0), 0
+    for _ in range(500):
+        z = rng.standard_normal(2) @ np.array([[1.0, -0.5], [0.0, 0.5**0.5]])
+        mean = independent_mean([estimate(x, 1.96) for x in z], ["x", "x"])
+        hits += mean.low <= 0 <= mean.high
+    assert hits / 500 > 0.97

@@ -206,7 +206,7 @@ def test_interchanges_are_often_defined(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_circuit_is_edges_between_the_homes(name: str) -> None:
+def test_the_circuit_is_edges_between_the_nodes(name: str) -> None:
     causal = CAUSAL.make(name)
     graph = Graph(causal.n_layers, causal.n_heads)
     owner = graph.reader_owner.tolist()

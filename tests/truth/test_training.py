@@ -263,7 +263,7 @@ def test_the_shipped_circuit_holds_on_other_pairs(name: str, ablation: str) -> N
 @pytest.mark.few(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_interchanges_of_variables_have_the_causal_models_answers(name: str) -> None:
-    """The home of a variable carries the other prompt: the best word is the causal model's."""
+    """The node of a variable carries the other prompt: the best word is the causal model's."""
     truth, causal = truth_of(name), CAUSAL.make(name)
     graph, pairs = truth.model.graph, truth.task.pairs("test", truth.model, limit=100, seed=6)
     own, other = (

@@ -139,7 +139,7 @@ def pairs(model: Model, variable: str, n: int, seed: int) -> InterchangeBatch:
 @pytest.mark.parametrize(
     ("variable", "home"), [("subject_position", POSITION), ("subject_token", TOKEN)]
 )
-def test_the_subset_of_the_home_is_chosen(model: Model, variable: str, home: str) -> None:
+def test_the_subset_of_the_known_site_is_chosen(model: Model, variable: str, home: str) -> None:
     train, validation, test = (pairs(model, variable, 8, seed) for seed in range(3))
     found = head_subsets(
         model,
@@ -151,7 +151,7 @@ def test_the_subset_of_the_home_is_chosen(model: Model, variable: str, home: str
         progress=SILENT,
     )
     assert len(found) == 14 and len({frozenset(each) for each in found.subsets}) == 14
-    # The home alone, or with a head on which nothing hangs.
+    # The known site alone, or with a head on which nothing hangs.
     assert {str(site) for site in found.chosen} in ({home}, {home, "heads.1.2@all"})
     assert found.estimate().value < 1e-5 < 5 < found.control("best constant").value
     assert found.control("no intervention").value == pytest.approx(8 * HALF**2 / 3, abs=0.05)

@@ -25,7 +25,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from mechassay.adversarial.statistics import ALPHA, MAP_NAMES
+from mechassay.adversarial.statistics import ALPHA, ENDS, MAP_NAMES
+from mechassay.results.curves import EMPTY as OF_EMPTY
 from mechassay.results.page import NOTHING, Row, TextTable
 from mechassay.results.plots import GREY, INK, SETTINGS, SIZE
 from mechassay.results.records import Record
@@ -105,15 +106,15 @@ def _worse_label(label: Mapping[str, Any]) -> str:
 
 def _alone(groups: Sequence[Group]) -> str:
     """How many prompts could not be compared, where a field has some."""
-    sentences: list[str] = []
+    clauses: list[str] = []
     for group in groups:
         inputs = sum(label["inputs"] for label in group.labels)
         left_out = inputs - sum(label["compared"] for label in group.labels)
         if left_out:
             strata = group.strata - group.used
-            sentences.append(f"{group.name}: {left_out:,} of {inputs:,} prompts in {strata} strata")
+            clauses.append(f"{group.name}: {left_out:,} of {inputs:,} prompts in {strata} strata")
     sentence = "Not compared, as no other label is in their stratum"
-    return f" {sentence}: {'; '.join(sentences)}." if sentences else ""
+    return f" {sentence}: {'; '.join(clauses)}." if clauses else ""
 
 
 def label_table(group: Group) -> TextTable:
@@ -155,7 +156,6 @@ def _mean_effect(label: Mapping[str, Any]) -> str:
 
 
 STATISTICS = ("mean", "99%", "max")
-ENDS = ("value", "low", "high")
 EMPTY = "empty circuit"
 ROUNDED = 5e-4
 """A share below this is shown as none."""
@@ -171,7 +171,7 @@ def template_table(records: Sequence[Record]) -> TextTable | None:
         ]
     if not rows:
         return None
-    rows += [_row(EMPTY, half, "control:empty", NOTHING) for half in halves(records[0])]
+    rows += [_row(EMPTY, half, OF_EMPTY, NOTHING) for half in halves(records[0])]
     columns = ("circuit", "templates", "pairs", *STATISTICS, "left of empty")
     return TextTable.of("By template", columns, rows)
 
@@ -313,13 +313,13 @@ def draw_heat_map(heat: HeatMap) -> Figure:
 
 def map_words(heat: HeatMap) -> str:
     """Which labels a heat map leaves out; nothing if it has them all."""
-    sentences = [
+    clauses = [
         f"{count:,} more of {name}, whose largest value is {nats(largest)}"
         for name, count, largest in heat.left_out
         if count
     ]
     order = "Labels are in the order of their 99.9th percentiles, the largest first."
-    return f"{order} Not drawn: {'; '.join(sentences)} nats." if sentences else ""
+    return f"{order} Not drawn: {'; '.join(clauses)} nats." if clauses else ""
 
 
 def _panel(ax: Axes, heat: HeatMap, name: str, values: np.ndarray, top: float) -> Any:

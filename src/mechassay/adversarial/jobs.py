@@ -85,11 +85,10 @@ class AdversarialJob(AdversarialPlan, Job):
             object.__setattr__(self, name, value)
 
     def versions(self, bench: Bench) -> dict[str, Any]:
-        """See `circuit_versions`."""
         return circuit_versions(bench.task(self.task), self.circuits)
 
     def check(self, bench: Bench) -> None:
-        """See `Job.check`.
+        """Refuse what cannot be run, before a folder or model is touched.
 
         Raises:
             MissingExtra: pyarrow is not installed.
@@ -179,7 +178,6 @@ class AdversarialJob(AdversarialPlan, Job):
             )
 
     def cells(self) -> list[Cell]:
-        """See `Job.cells`."""
         of: Mapping[str, str] = {"model": shown_model(self.model), "task": self.task}
         called = {text: CircuitSpec.name_in_results(text) for text in self.circuits}
         return [
@@ -188,13 +186,11 @@ class AdversarialJob(AdversarialPlan, Job):
         ]
 
     def run(self, cell: Cell, bench: Bench) -> Record:
-        """See `Job.run`."""
         maker = bench.shared("records", lambda: RecordMaker(AdversarialStudy(self, bench)))
         record = maker.record(self.circuits.index(cell.typed["circuit"]))
         return record.changed(cell={**record.cell, **cell.of})
 
     def show(self, results: Results, console: Console) -> None:
-        """See `Job.show`."""
         print_tables(AdversarialPage().tables(results.contents), console)
         if results.records:
             text = template_text(results.records)
@@ -209,11 +205,9 @@ class SearchJob(SearchPlan, Job):
     grows: ClassVar[tuple[str, ...]] = ("circuits",)
 
     def versions(self, bench: Bench) -> dict[str, Any]:
-        """See `circuit_versions`."""
         return circuit_versions(bench.task(self.task), self.circuits)
 
     def check(self, bench: Bench) -> None:
-        """See `Job.check`."""
         bench.task(self.task)
         check_circuits(self.circuits)
         check_pairing(self.pairing)
@@ -222,7 +216,6 @@ class SearchJob(SearchPlan, Job):
             load_objective(self.objective)
 
     def cells(self) -> list[Cell]:
-        """See `Job.cells`."""
         of = {"model": shown_model(self.model), "task": self.task}
         return [
             Cell(cell_name(circuit), {"circuit": circuit, **of}, circuit)
@@ -230,7 +223,7 @@ class SearchJob(SearchPlan, Job):
         ]
 
     def run(self, cell: Cell, bench: Bench) -> Record:
-        """See `Job.run`.
+        """Search for worse pairs, and return the record.
 
         Raises:
             Interrupted: by Ctrl-C, after something was evaluated.
@@ -266,7 +259,6 @@ class SearchJob(SearchPlan, Job):
         return self._record(cell, model, task, circuit, pools, result, time.perf_counter() - begin)
 
     def show(self, results: Results, console: Console) -> None:
-        """See `Job.show`."""
         super().show(results, console)
         for record in results.records:
             for line in (*best_text(record), *record.warnings):

@@ -36,7 +36,7 @@ from mechassay.adversarial.field_tables import (
     worse_labels_text,
 )
 from mechassay.adversarial.search import bound_text
-from mechassay.results.curves import labels
+from mechassay.results.curves import EMPTY, labels
 from mechassay.results.page import (
     NOTHING,
     Block,
@@ -69,7 +69,6 @@ MOST_PANELS = 4
 SHORT = 14
 """Letters of a circuit's name that a console of 80 has room for."""
 FILE_ENDING = re.compile(r"\.(safetensors|json|pt)(?=[@:]|$)")
-EMPTY = "control:empty"
 RANDOM = {"control:random-paths": "random paths", "control:random": "random edges"}
 WORDS = {
     "grid": "every clean prompt with every corrupted one",

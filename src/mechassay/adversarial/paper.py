@@ -43,12 +43,14 @@ from mechassay.adversarial.study import AdversarialStudy
 from mechassay.errors import MechassayError
 from mechassay.models.model import Model
 from mechassay.results.console import print_text
+from mechassay.results.curves import EMPTY
 from mechassay.results.page import NOTHING, Page, RunContents, Section, Text, TextTable
 from mechassay.results.records import Record, Table
 from mechassay.results.sections import failed_checks, framed, run_section
 from mechassay.results.text import nats, plain_number, summary
 from mechassay.runs.execute import Here, done, prepare
 from mechassay.runs.job import Bench, Cell, Job, Results, shown_model
+from mechassay.stats import distribution
 from mechassay.stats.bootstrap import N_RESAMPLES, two_way_draws, within_reach
 from mechassay.stats.intervals import percentile_interval
 from mechassay.tasks.docstring import RANDOM
@@ -56,15 +58,7 @@ from mechassay.tasks.greater_than import GreaterThan
 from mechassay.tasks.ioi import NEW_NAMES
 from mechassay.tasks.task import PAPER
 
-PERCENTILES = {
-    "25%": 0.25,
-    "50%": 0.5,
-    "75%": 0.75,
-    "95%": 0.95,
-    "99%": 0.99,
-    "99.9%": 0.999,
-    "99.99%": 0.9999,
-}
+PERCENTILES = {f"{100 * p:g}%": p for p in distribution.PERCENTILES}
 NEEDED = "95%"
 LEAST_NATS = 0.01
 GPT2_SHAPE, GPT2_VOCABULARY = (12, 12, 768), 50257
@@ -227,12 +221,12 @@ class PaperPage(Page):
         """What failed; our distributions beside the printed ones; the verdict."""
         by_run = _by_run(run.records)
         made = [table for pairs in TITLES if (table := paper_table(by_run, pairs)).columns[1:]]
-        failures_text = [(failure.cell["run"], failure.message) for failure in run.failures]
-        failures_text += [
+        reasons = [(failure.cell["run"], failure.message) for failure in run.failures]
+        reasons += [
             (name, text) for name, record in by_run.items() for text in failed_checks(record)
         ]
-        if failures_text:
-            made.insert(0, TextTable.of("What failed", ("run", "why"), failures_text, words=True))
+        if reasons:
+            made.insert(0, TextTable.of("What failed", ("run", "why"), reasons, words=True))
         closeness_of = verdicts(run.records)
         return [*made, verdict_table(closeness_of)] if closeness_of else made
 
@@ -282,7 +276,7 @@ def paper_table(records: Mapping[str, Record], pairs: str) -> TextTable:
     for place, name in enumerate(ROWS):
         cells = [name]
         for task, record in run.items():
-            for numbers in (summary(record), summary(record, "control:empty")):
+            for numbers in (summary(record), summary(record, EMPTY)):
                 cells.append(nats(numbers[name]["value"]) if name in numbers else NOTHING)
             cells.append(f"{PRINTED[pairs][task][place]:.2f}")
         rows.append(tuple(cells))
@@ -369,12 +363,10 @@ class PaperJob(PaperPlan, Job):
     markdown: ClassVar[str] = ""
 
     def check(self, bench: Bench) -> None:
-        """See `Job.check`."""
         for plan in self.plans().values():
             plan.refuse()
 
     def cells(self) -> list[Cell]:
-        """See `Job.cells`."""
         return [
             Cell(
                 name,
@@ -411,7 +403,6 @@ class PaperJob(PaperPlan, Job):
         return record.changed(cell={**record.cell, **cell.of}, tables=tables, values=values)
 
     def show(self, results: Results, console: Console) -> None:
-        """See `Job.show`."""
         super().show(results, console)
         sentences = [verdict_text(*verdict) for verdict in verdicts(results.records).items()]
         if self.docstring_model is None:

@@ -37,6 +37,7 @@ from mechassay.prompts.pairs import ABSENT, Example, Prompt
 from mechassay.prompts.tokenization import encode
 from mechassay.stats.bounds import PartialGrid
 from mechassay.stats.distribution import Field
+from mechassay.tasks.task import PUBLIC_SPLITS
 from mechassay.utils.display import OneLine
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from mechassay.tasks.task import Task
 
 
-PUBLIC_SPLITS = ("train", "validation", "test")
 CHUNK = 256
 PATIENCE = 20
 """Examples tried for each prompt asked for, before giving up."""

@@ -28,21 +28,20 @@ from mechassay.adversarial.divergence import (
     random_places,
 )
 from mechassay.adversarial.pools import TEMPLATE, Pool, fields_of, worst_apart
-from mechassay.adversarial.statistics import MAP_NAMES, chosen_maps, heat_map, histogram
+from mechassay.adversarial.statistics import ENDS, MAP_NAMES, chosen_maps, heat_map, histogram
 from mechassay.adversarial.study import AdversarialStudy
 from mechassay.circuits.methods.spec import FoundCircuit
 from mechassay.models.forward import constants_of
+from mechassay.results.curves import EMPTY
 from mechassay.results.measures import measure_texts
-from mechassay.results.records import Check, Measure, Record, Spec, Table, Values
+from mechassay.results.records import RESULT, Check, Measure, Record, Spec, Table, Values
 from mechassay.runs.job import made_by
 from mechassay.stats.bootstrap import Half, split_by
 from mechassay.stats.distribution import Field
 from mechassay.stats.intervals import Estimate
 from mechassay.tasks.task import settings_of
 
-RESULT, EMPTY = "result", "control:empty"
 Rows = Mapping[str, Any]
-ENDS = ("value", "low", "high")
 
 
 def summary_table(parts: Mapping[str, Sequence[Rows]]) -> Table:

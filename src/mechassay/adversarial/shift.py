@@ -254,12 +254,10 @@ class ShiftJob(ShiftPlan, Job):
     grows: ClassVar[tuple[str, ...]] = ("circuits",)
 
     def versions(self, bench: Bench) -> Mapping[str, Any]:
-        """See `Job.versions`."""
         tasks = {name: task_plan(bench.task(text)) for name, text in self.kinds().items()}
         return {**circuit_versions(bench.task(self.task), self.circuits), "prompts": tasks}
 
     def check(self, bench: Bench) -> None:
-        """See `Job.check`."""
         check_circuits(self.circuits)
         check_dtype(self.dtype)
         check_pairing(self.pairing)
@@ -285,12 +283,10 @@ class ShiftJob(ShiftPlan, Job):
         return {HOME: f"{SHIFTED}{NONE}" if own else self.task, **tasks}
 
     def cells(self) -> list[Cell]:
-        """See `Job.cells`."""
         of = {"model": shown_model(self.model), "task": self.task}
         return [Cell(cell_name(text), {**of, "circuit": text}, "all") for text in self.circuits]
 
     def run(self, cell: Cell, bench: Bench) -> Record:
-        """See `Job.run`."""
         begin = time.perf_counter()
         model = bench.model(self.model, dtype=self.dtype, prepend_bos=self.prepend_bos)
         task = bench.task(self.task)

@@ -29,6 +29,8 @@ from mechassay.stats.permutation_tests import HighPercentile, label_effects, wor
 
 BINS = 100
 FIELD_PERCENTILES = (0.99, 0.999)
+ENDS = ("value", "low", "high")
+"""Columns of a number and the bounds of its interval."""
 TESTED = 0.99
 """The percentile whose difference between labels is tested."""
 ALPHA = 0.05

@@ -236,8 +236,8 @@ def fit_logit_difference(
             f" more; got {', '.join(corners) or 'none'}."
         )
     y = values.astype(np.float64)
-    corners, *_ = np.linalg.lstsq(x, y, rcond=None)
-    fitted = x @ corners
+    coefficients, *_ = np.linalg.lstsq(x, y, rcond=None)
+    fitted = x @ coefficients
     total = float(((y - y.mean()) ** 2).sum())
     varies = float(resolved_difference(y.std(), 0.0, y)) > 0
     r2 = 1 - float(((y - fitted) ** 2).sum()) / total if varies else float("nan")
@@ -249,7 +249,7 @@ def fit_logit_difference(
             "mean": float(y[rows].mean()),
             "predicted": float(fitted[rows][0]),
         }
-    bias, of_position, of_token = map(float, corners)
+    bias, of_position, of_token = map(float, coefficients)
     return LogitDifference(bias, of_position, of_token, r2, len(y), conditions, dict(source or {}))
 
 

@@ -39,13 +39,11 @@ from mechassay.prompts.interchange_batch import InterchangeBatch
 from mechassay.prompts.interchanges import InterchangePair, interchange_tokens
 from mechassay.prompts.pairs import ABSENT, Example, Prompt
 from mechassay.prompts.tokenization import Misaligned, tokenizer_of
-from mechassay.utils.display import Tabular, html_facts, html_note, html_table, line
+from mechassay.utils.display import NOTEBOOK_ROWS, Tabular, html_facts, html_note, html_table, line
 
 ANOTHER_ANSWER = "the task has another answer than the causal model"
 UNSAID = "nothing is right after it"
 UNEQUAL = "prompts of unequal lengths"
-ROWS = 10
-"""Pairs that a notebook shows."""
 
 
 class BaseAndSource(NamedTuple):
@@ -179,8 +177,8 @@ class ExpectedLabels(Tabular, tuple[InterchangePair, ...]):
         }
         columns = self.columns()
         names = ("kind", "base", "source", "base_label", "label")
-        rows = list(zip(*(columns[name][:ROWS] for name in names), strict=True))
-        more = html_note(f"{len(self) - ROWS:,} more" if len(self) > ROWS else "")
+        rows = list(zip(*(columns[name][:NOTEBOOK_ROWS] for name in names), strict=True))
+        more = html_note(f"{len(self) - NOTEBOOK_ROWS:,} more" if len(self) > NOTEBOOK_ROWS else "")
         title = f"{self.model}: {self.variable or 'nothing exchanged'}"
         return html_facts(title, facts, html_table(names, rows), more)
 

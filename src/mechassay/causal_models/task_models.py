@@ -279,7 +279,7 @@ def addition_model() -> CausalModel:
             ),
         },
         read=_read_sum,
-        write=_write_sum,
+        write=written_after,
     )
 
 
@@ -291,7 +291,8 @@ def _read_sum(prompt: Prompt) -> Mapping[str, Any]:
     return {"x10": x10, "x1": x1, "y10": y10, "y1": y1}
 
 
-def _write_sum(value: int, base: Prompt) -> tuple[str, ...]:
+def written_after(value: object, base: Prompt) -> tuple[str, ...]:
+    """Return the only label of a value: its text, spaced as the answers of the base prompt."""
     return (f"{space_before(base)}{value}",)
 
 
@@ -451,7 +452,7 @@ def _model(name: str, asked: str, n: int) -> CausalModel:
             "answer": Variable(str, lambda symbols, answer_pointer: symbols[answer_pointer]),
         },
         read=read,
-        write=_write_choice,
+        write=written_after,
     )
 
 
@@ -459,7 +460,3 @@ def _place(asked: str, choices: tuple[str, ...]) -> int:
     if choices.count(asked) != 1:
         raise Undecided("not one choice that is right")
     return choices.index(asked)
-
-
-def _write_choice(symbol: str, base: Prompt) -> tuple[str, ...]:
-    return (f"{space_before(base)}{symbol}",)

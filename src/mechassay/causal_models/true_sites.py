@@ -15,7 +15,7 @@ block, at every part of the prompt,
     share    of pairs in which an interchange of the whole vector there has the label's words as the
              most probable ones. Only pairs that tell count: the variable's label differs from those
              of all other variables and of no interchange.
-    holds    the share is `LEAST` or more at every site of every home, and `MOST` or less at any
+    holds    the share is `LEAST` or more at every known site, and `MOST` or less at any
              other
 
 A site that is not known may be right by luck: the digits of an addition often have the carry of the
@@ -76,12 +76,12 @@ def true_sites(truth: str, variable: str, part: Part = "resid") -> tuple[Site, .
     known = known_sites_of(truth)
     one_of(f"variable of {truth}", variable, known)
     n_layers = CAUSAL.make(truth).n_layers
-    sites = [site for home in known[variable] for site in _sites(home, n_layers)]
+    sites = [site for own in known[variable] for site in _sites(own, n_layers)]
     return tuple(dict.fromkeys(site for site in sites if site.part == part))
 
 
-def _sites(home: KnownSite, n_layers: int) -> tuple[Site, ...]:
-    return (home.site, *home.stream(n_layers))
+def _sites(known: KnownSite, n_layers: int) -> tuple[Site, ...]:
+    return (known.site, *known.stream(n_layers))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -131,8 +131,14 @@ class VerifiedSites(OneLine, Tabular):
     def _repr_html_(self) -> str:
         columns = self.columns()
         rows = [
-            (variable, site, "a known site" if home else "the best other site", f"{share:.3f}", n)
-            for variable, site, home, share, n in zip(*columns.values(), strict=True)
+            (
+                variable,
+                site,
+                "a known site" if is_known else "the best other site",
+                f"{share:.3f}",
+                n,
+            )
+            for variable, site, is_known, share, n in zip(*columns.values(), strict=True)
         ]
         facts = {"examples": self.n, "known sites": "hold" if self.holds else "do not hold"}
         return html_facts(f"Known sites of {self.truth}", facts, html_table(tuple(columns), rows))
@@ -222,7 +228,7 @@ def verify_sites(
         labels = telling(causal, variable, tuple(known), examples)
         by_site = share_by_site(truth.model, labels)
         inside = dict.fromkeys(
-            str(site) for home in its for site in _sites(home, len(truth.model.decoder.layers))
+            str(site) for own in its for site in _sites(own, len(truth.model.decoder.layers))
         )
         rest = {site: share for site, share in by_site.items() if site not in inside}
         best = max(rest, key=rest.__getitem__)

@@ -33,14 +33,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mechassay.causal_models.causal_model import CausalModel, Undecided, Variable
-from mechassay.causal_models.task_models import mcqa_model, space_before
-from mechassay.prompts.pairs import Prompt
+from mechassay.causal_models.task_models import DIGIT, mcqa_model, space_before, written_after
+from mechassay.prompts.pairs import LAST, Prompt
 from mechassay.truth.tasks import CHOICES, COUNTS, DIGITS, LETTERS, NAMES, SUMS, TREES
 
 if TYPE_CHECKING:
     from mechassay.interventions.site import Site
 
-DIGIT = Variable(range(10))
 BIT = (0, 1)
 
 
@@ -149,7 +148,10 @@ def _naming(name: str, variables: Mapping[str, Variable]) -> CausalModel:
         return {"names": (parts[first], parts[second]), "repeated": parts["subject"]}
 
     return CausalModel(
-        name, {"names": _is_two_names, "repeated": NAMES, **variables}, read=read, write=_word
+        name,
+        {"names": _is_two_names, "repeated": NAMES, **variables},
+        read=read,
+        write=written_after,
     )
 
 
@@ -257,7 +259,7 @@ def _counting(name: str, variables: Mapping[str, Any]) -> CausalModel:
         return {name: value for name, value in values.items() if name in known}
 
     known = {"count": range(1, 8), **variables}
-    return CausalModel(name, known, read=read, write=_word)
+    return CausalModel(name, known, read=read, write=written_after)
 
 
 def _counted(half: int, odd_places: int, agrees: int) -> str:
@@ -319,7 +321,7 @@ def _copying(name: str, variables: Mapping[str, Variable]) -> CausalModel:
     def read_kept(prompt: Prompt) -> Mapping[str, Any]:
         return {name: value for name, value in read(prompt).items() if name in kept}
 
-    return CausalModel(name, {**kept, **variables}, read=read_kept, write=_word)
+    return CausalModel(name, {**kept, **variables}, read=read_kept, write=written_after)
 
 
 def _by_place(name: str) -> CausalModel:
@@ -351,15 +353,9 @@ def _part(prompt: Prompt, name: str) -> str:
     return prompt.part(name)
 
 
-def _word(value: str, base: Prompt) -> tuple[str, ...]:
-    return (f"{space_before(base)}{value}",)
-
-
 # --- where the right ones live
 
 INPUT, LOGITS = "input", "logits"
-LAST = "last"
-"""The last position, as sites spell it."""
 _WRITER = re.compile(r"a(?P<layer>\d+)\.h(?P<head>\d+)|m(?P<mlp>\d+)|input")
 
 

@@ -35,7 +35,7 @@ from torch import Tensor
 from mechassay.circuits.graph_layout import Link, Placement, lay_out
 from mechassay.errors import BadUsage, GraphMismatch
 from mechassay.models.graph import SLOTS, Graph
-from mechassay.utils.display import share
+from mechassay.utils.display import share, signed
 
 MAX_EDGES = 1000
 
@@ -523,11 +523,6 @@ class DrawnScores(Protocol):
     def values(self) -> Float[Tensor, "writers readers"]: ...
 
 
-def score_text(score: float) -> str:
-    """A score for people."""
-    return "not scored" if math.isnan(score) else format(score, "+.3g")
-
-
 def draw_circuit(
     scores: DrawnScores | None,
     circuit: Drawable,
@@ -583,7 +578,7 @@ def draw_circuit(
         return replace(own, dash=CONTINGENT.paint.dash) if edge in contingent else own
 
     lines = [
-        Line.of(graph, *edge, width(score), paint(name, edge), score_text(score))
+        Line.of(graph, *edge, width(score), paint(name, edge), signed(score))
         for (name, score), edge in zip(by_name.items(), score_of, strict=True)
     ]
     nodes, kept = nodes_between(graph, lines, look), len(circuit.pruned())

@@ -316,7 +316,7 @@ def write_graph_file(
         GraphMismatch: scores and circuit are about different graphs.
         BadUsage, NonFinite: see `GraphFile.write`.
     """
-    given = [graph_of.graph for graph_of in (scores, circuit) if graph_of is not None]
+    given = [stored.graph for stored in (scores, circuit) if stored is not None]
     if not given:
         raise BadUsage("A graph file needs scores, a circuit or both; got neither.")
     if given[0] != given[-1]:

@@ -112,7 +112,7 @@ class _Grid:
     # Order
 
     def reduce_crossings(self) -> None:
-        """RankingCurve up and down; keep the best order seen."""
+        """Sort the rows upwards and downwards in turn; keep the order of fewest crossings."""
         best, fewest = self.order, self.crossings()
         for sweep in range(ORDER_SWEEPS):
             if fewest == 0:

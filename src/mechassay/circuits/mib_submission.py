@@ -27,6 +27,7 @@ from typing import Literal, get_args
 
 from mechassay.circuits.graph_files import ENDINGS, GraphFile, read_graph_file, write_graph_file
 from mechassay.circuits.scores import By, EdgeScores, NeuronScores, NodeScores, Scores
+from mechassay.circuits.series import SIZE_ROUNDING
 from mechassay.errors import BadUsage, GraphMismatch, MechassayError, UnknownName, one_of
 from mechassay.models.graph import Graph
 from mechassay.utils.files import BESIDE, LEADS_OUT, Problem, leads_out, no_folder
@@ -34,8 +35,6 @@ from mechassay.utils.files import BESIDE, LEADS_OUT, Problem, leads_out, no_fold
 Form = Literal["importances", "circuits"]
 FORMS: tuple[str, ...] = get_args(Form)
 _SIZE_NAME = re.compile(r"(\d+(?:\.\d+)?)pct")
-# Sizes are compared with this slack: .1 * 70 is a little more than 7.
-SLACK = 1e-9
 LARGEST_FILE = 50 * 10**6
 """Bytes of a file from which on the board's validator skips it."""
 
@@ -75,6 +74,7 @@ class Track:
 
 
 ARITHMETIC = ("arithmetic-addition", "arithmetic-subtraction")
+"""Tasks whose mean is a column (Mueller et al. 2025, tables 2 and 14 to 16)."""
 # The columns of MIB's tables 2 and 17: 32,491, 179,749, 74,218, 1,592,881 and 1,108 edges.
 MIB = Track(
     {
@@ -323,7 +323,7 @@ def _circuit_problems(
 
     def oversize(name: str, size: float, why: str = "") -> Iterator[Problem]:
         share = known[name] / n_edges
-        if share > size + SLACK:
+        if share > size + SIZE_ROUNDING:
             has = f"has {known[name]:g} edges, {100 * share:.4g} % of {n_edges}"
             yield Problem(f"{here}/{name}", f"{has}; at most {_percent(size)} are allowed{why}.")
 
@@ -351,7 +351,7 @@ def _circuit_problems(
         if name not in known:
             continue
         yield from oversize(name, size)
-        if smaller and known[name] < known[smaller] - SLACK:
+        if smaller and known[name] < known[smaller] - SIZE_ROUNDING:
             yield Problem(
                 f"{here}/{name}",
                 f"has {known[name]:g} edges, fewer than the smaller size's {smaller}"
@@ -365,7 +365,7 @@ def _size_of(name: str, sizes: Sequence[float]) -> float | None:
     named = _SIZE_NAME.fullmatch(Path(name).stem)
     if named is None:
         return None
-    return next((size for size in sizes if abs(float(named[1]) / 100 - size) < SLACK), None)
+    return next((size for size in sizes if abs(float(named[1]) / 100 - size) < SIZE_ROUNDING), None)
 
 
 def _percent(*sizes: float) -> str:

@@ -38,7 +38,7 @@ from mechassay.circuits.circuit import (
 )
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, UnknownName, one_of
 from mechassay.models.graph import Graph
-from mechassay.utils.display import OneLine, Tabular, html_facts, html_table, signed
+from mechassay.utils.display import NOTEBOOK_ROWS, OneLine, Tabular, html_facts, html_table, signed
 from mechassay.utils.files import check_ending, read_tensors, write_tensors
 
 if TYPE_CHECKING:
@@ -55,8 +55,6 @@ SCORES_SHA256 = "scores_sha256"
 """The setting of a ranking that was read from a file: the hash of the file."""
 KEPT = "unscored are kept"
 """What the provenance of scores says where nodes or neurons without a score are in all circuits."""
-ROWS = 10
-"""Scores in a notebook."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -139,7 +137,7 @@ class UnitScores(OneLine, ABC, Tabular):
         facts = {key: self.provenance[key] for key in SHOWN if key in self.provenance}
         n, total = int(self.scored().sum()), int(self._places(self.graph, self._shape).sum())
         facts |= {"scored": f"{n:,} of {total:,} {self.unit}s"}
-        rows = [(name, signed(score)) for name, score in self.strongest(ROWS).items()]
+        rows = [(name, signed(score)) for name, score in self.strongest(NOTEBOOK_ROWS).items()]
         table = html_table((f"strongest {self.unit}s", "score"), rows)
         return html_facts(f"Scores of {self.unit}s", facts, table)
 

@@ -49,9 +49,10 @@ from mechassay.stats.intervals import (
     resolved_difference,
 )
 from mechassay.utils.display import OneLine
-from mechassay.utils.files import LEADS_OUT, file_hash, folder_hash, kind_of, leads_out, no_folder
+from mechassay.utils.files import LEADS_OUT, kind_of, leads_out, no_folder
 
 FRACTIONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""Sizes of circuits by default, as fractions of the model's edges; those of MIB's board."""
 
 
 def check_fractions(fractions: Sequence[float]) -> tuple[float, ...]:
@@ -334,8 +335,8 @@ class FaithfulnessMetric:
 
 CIRCUIT = "circuit"
 """The kind that our files of circuits say they have."""
-SLACK = 1e-9
-"""Shares are compared with it: .1 * 70 is a little more than 7."""
+SIZE_ROUNDING = 1e-9
+"""Sizes that differ by less are equal: .1 * 70 is a little more than 7."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -402,7 +403,7 @@ class CircuitSeries(OneLine):
         fit = [
             circuit
             for circuit in self._pruned
-            if circuit[1].weighted_edge_count() <= allowed + SLACK
+            if circuit[1].weighted_edge_count() <= allowed + SIZE_ROUNDING
         ]
         return fit[-1] if fit else ("", Circuit.empty(self.graph))
 
@@ -502,15 +503,6 @@ def ranked_name(path: str | Path) -> str:
     """What a file of scores, or a folder of circuits, is called."""
     path = Path(path)
     return path.stem if path.suffix in CIRCUIT_ENDINGS else path.name
-
-
-def ranked_hash(path: Path) -> str:
-    """The SHA-256 of a file of scores; of a folder of circuits, that of its files' names and bytes.
-
-    Raises:
-        BadFile: one of them cannot be read.
-    """
-    return folder_hash(path) if path.is_dir() else file_hash(path)
 
 
 def load_ranked(path: str | Path, graph: Graph | None = None) -> Ranked:

@@ -78,7 +78,7 @@ from mechassay.results.reading import recomputed
 from mechassay.results.records import Record, Table
 from mechassay.results.report import write_page
 from mechassay.runs.execute import Here, batches_of, done, prepare
-from mechassay.runs.folder import RunFolder, read_json
+from mechassay.runs.folder import RunFolder, read_run_file
 from mechassay.runs.job import cell_name, command_line
 from mechassay.tasks import MOST_PAIRS, load_task
 from mechassay.truth.ground_truth import truth_circuit
@@ -700,7 +700,7 @@ class Assay:
             reason = self._do(step)
             seconds = time.perf_counter() - begin
             file, key = self.folder / SECONDS, str(step.folder.relative_to(self.folder))
-            times = read_json(file, "times of steps", dict) if file.is_file() else {}
+            times = read_run_file(file, "times of steps", dict) if file.is_file() else {}
             times[key] = round(float(times.get(key, 0.0)) + seconds, 1)
             write_text(file, json.dumps(times, indent=1))
             left, spent, run_for = left - step.forwards, spent + step.forwards, run_for + seconds
@@ -787,7 +787,7 @@ class Assay:
             claim_part for claim_part in self.parts if claim_part.claim.id == record.cell["claim"]
         )
         file = self.folder / SECONDS
-        known = read_json(file, "times of steps", dict) if file.is_file() else {}
+        known = read_run_file(file, "times of steps", dict) if file.is_file() else {}
         rows = [
             {
                 "step": step.name,

@@ -36,7 +36,13 @@ from mechassay.errors import BadUsage
 from mechassay.results.measures import measure_texts
 from mechassay.results.records import Spec, Table
 from mechassay.results.result import RecordContents, Result
-from mechassay.stats.intervals import LEVEL, N_RESAMPLES, Estimate, Interval, percentile_interval
+from mechassay.stats.intervals import (
+    N_RESAMPLES,
+    NO_INTERVAL,
+    Estimate,
+    Interval,
+    percentile_interval,
+)
 
 
 def confusion(
@@ -380,7 +386,7 @@ def compare(
     n_judged = max((measure.n for measure in measures if measure.name == "exact"), default=0)
     chance = kappas_by_chance(n_judged, TRUE_KAPPA, np.array(SHARES), rng)
     defined = chance[~np.isnan(chance)]
-    by_chance = percentile_interval(defined) if len(defined) else Interval(math.nan, math.nan)
+    by_chance = percentile_interval(defined) if len(defined) else NO_INTERVAL
     return RaterComparison(
         names, compared, rubrics[0], shared, tuple(left), tuple(items), measures, by_chance
     )
@@ -405,11 +411,7 @@ def _measures(
         defined = resampled[~np.isnan(resampled)]
         # With one claim, and where a tenth of the resamples say nothing, there is no interval.
         few = len(claims) < 2 or len(defined) < 0.9 * len(resampled) or math.isnan(whole)
-        interval = (
-            Interval(math.nan, math.nan, LEVEL)
-            if few
-            else percentile_interval(defined, n_groups=len(claims))
-        )
+        interval = NO_INTERVAL if few else percentile_interval(defined, n_groups=len(claims))
         return AgreementMeasure(name, between, whole, interval, round(float(tables.sum())))
 
     for a, b in combinations(range(len(places)), 2):

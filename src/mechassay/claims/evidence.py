@@ -674,12 +674,12 @@ def _record_text(row: CheckedEvidence) -> str:
     record = row.evidence.record
     if record is None:
         return f"the claim's {row.evidence.declared}"
-    names = ", ".join(
+    measures = ", ".join(
         f"{measure.name} {number(measure.value, measure.low, measure.high)}"
         + (f" [{measure.low:.3g}, {measure.high:.3g}]" if math.isfinite(measure.low) else "")
         for measure in record.measures
     )
-    return f"{record.file} ({record.sha256[:12]}): {names}"
+    return f"{record.file} ({record.sha256[:12]}): {measures}"
 
 
 def _checks(rows: Sequence[CheckedEvidence]) -> list[Check]:

@@ -37,9 +37,9 @@ RaterKind = Literal["human", "language model", "execution", "vote"]
 Scope = Literal["claim", "other model"]
 StepName = Literal["vote", "audit", "advocate"]
 STEPS: tuple[StepName, ...] = get_args(StepName)
+"""What judgments may go through before they are scored, in this order."""
 PAGES = (".html", ".htm")
 """Endings of what people take for judgments: the form that they are made with."""
-"""What judgments may go through before they are scored, in this order."""
 NOTES: dict[StepName, str] = {"vote": "MIN-VOTE", "audit": "LEAK", "advocate": "CHALLENGE"}
 
 

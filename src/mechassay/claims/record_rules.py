@@ -41,6 +41,7 @@ from mechassay.prompts.rows import FILES
 from mechassay.results.reading import has_values, read_record
 from mechassay.results.records import Measure, Record
 from mechassay.runs.job import cell_name
+from mechassay.stats.distribution import SIDES
 from mechassay.stats.intervals import (
     LEVEL,
     clopper_pearson,
@@ -246,8 +247,6 @@ def measured(
 
 DEAD = "dead"
 """The measure of edges of a circuit that are on no path."""
-GRID = ("clean", "corrupted")
-"""The two sides of a grid of prompts."""
 ONE_FAMILY = "one_family"
 """The flag of methods that are one family: their agreement is no evidence."""
 
@@ -726,7 +725,7 @@ def by_value(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) ->
         if math.isnan(measure.value):
             return Answer("NOT TESTED", f"{_what(part)} is undefined in {stored.file}.")
         counts = [chosen.counts for chosen in stored.record.data.values()]
-        sides = [count_of[side] for count_of in counts for side in GRID if side in count_of]
+        sides = [count_of[side] for count_of in counts for side in SIDES if side in count_of]
         most, n = part.most or 0.0, float(min([measure.n, *sides]))
         low, high, _ = clopper_pearson(measure.value * n, n)
         share = interval(measure.value, low, high)

@@ -42,7 +42,7 @@ from mechassay.circuits.drawing import (
     draw_circuit,
     line_width,
     nodes_between,
-    score_text,
+    signed,
 )
 from mechassay.circuits.methods.spec import CircuitSpec, read_scores_or_circuit
 from mechassay.circuits.picture import write_picture
@@ -131,7 +131,7 @@ def draw_comparison(
         held: Held = "both" if a.edges[u, v] and b.edges[u, v] else "only-a"
         if not a.edges[u, v]:
             held = "only-b"
-        values = ", ".join(f"{name} {score_text(float(s.values[u, v]))}" for name, _, s in given)
+        values = ", ".join(f"{name} {signed(float(s.values[u, v]))}" for name, _, s in given)
         text = "; ".join(filter(None, (_held_text(held, names), values)))
         largest = max((share_of.get((u, v), 0.0) for share_of in shares), default=PLAIN_SHARE)
         lines.append(Line.of(a.graph, u, v, max(THIN, line_width(largest)), PAINTS[held], text))

@@ -47,7 +47,6 @@ from mechassay.circuits.series import (
     CircuitSeries,
     is_series,
     load_ranked,
-    ranked_hash,
     ranked_name,
 )
 from mechassay.discovery.plan import CircuitsPlan, Construction, Stage
@@ -82,7 +81,7 @@ from mechassay.runs.job import (
 )
 from mechassay.tasks import Keep
 from mechassay.truth.ground_truth import check_tasks, is_truth, own_task_notes, tasks_of
-from mechassay.utils.files import write_text
+from mechassay.utils.files import path_hash, write_text
 
 AT_CHANCE, TOO_EXPENSIVE = "at chance", "too expensive"
 
@@ -98,7 +97,6 @@ class CircuitsJob(CircuitsPlan, Job):
         object.__setattr__(self, "models", with_truths(self.models))
 
     def words(self) -> tuple[Sequence[str], Sequence[str]]:
-        """See `Job.words`."""
         asked_about = ("scores", "stage")
         if self.scores and self.methods:
             return (), asked_about
@@ -111,7 +109,7 @@ class CircuitsJob(CircuitsPlan, Job):
         return {"profile_version": VERSIONS[self.profile]}
 
     def definitions(self) -> dict[str, int]:
-        """See `Job.definitions`: of methods and metrics."""
+        """Return the versions of methods and metrics."""
         methods = [own for typed in self.typed_methods() for own in versions_of(typed.method)]
         metrics = [METRICS.make(text) for text in self.metrics]
         return {
@@ -124,7 +122,6 @@ class CircuitsJob(CircuitsPlan, Job):
         return [TypedMethod.of(text, self.ablation) for text in self.methods]
 
     def check(self, bench: Bench) -> None:
-        """See `Job.check`."""
         one_of("profile", self.profile, get_args(Profile))
         one_of("stage", self.stage, get_args(Stage))
         known = self.known or any(map(is_truth, self.models))
@@ -205,7 +202,7 @@ class CircuitsJob(CircuitsPlan, Job):
         of_files = [cell for cell in self.cells() if cell.typed["method"] in self.scores]
         for cell in of_files if bench.folder.plan_file.is_file() else ():
             record, typed = bench.folder.record(cell.name), cell.typed["method"]
-            if record is None or record.method.args.get(SCORES_SHA256) == ranked_hash(Path(typed)):
+            if record is None or record.method.args.get(SCORES_SHA256) == path_hash(Path(typed)):
                 continue
             raise BadUsage(
                 f"{typed} has changed since {bench.folder.path} was made of it. Name another"
@@ -218,7 +215,7 @@ class CircuitsJob(CircuitsPlan, Job):
         return Path(typed) if typed in self.scores else results.folder.scores_file(cell.name)
 
     def notes(self) -> Sequence[str]:
-        """See `Job.notes`: ground truths have tasks of their own; what other seeds cost."""
+        """Return notes on ground truths, which have tasks of their own, and on other seeds."""
         notes = own_task_notes(self.models, self.tasks)
         if self.over != "seeds":
             return notes
@@ -234,7 +231,6 @@ class CircuitsJob(CircuitsPlan, Job):
         return [*methods.items(), *files]
 
     def cells(self) -> list[Cell]:
-        """See `Job.cells`."""
         ending = ".scores" if self.stage == "localize" else ""
         return [
             Cell(
@@ -250,7 +246,6 @@ class CircuitsJob(CircuitsPlan, Job):
         ]
 
     def skip(self, cell: Cell, bench: Bench) -> tuple[str, str] | None:
-        """See `Job.skip`."""
         study = self.study(cell, bench)
         if not self.even_at_chance:
             warnings = study.preference.warnings()
@@ -280,7 +275,6 @@ class CircuitsJob(CircuitsPlan, Job):
         return bench.shared("study", lambda: Study(self, bench, model, task, cell.shares))
 
     def run(self, cell: Cell, bench: Bench) -> Record:
-        """See `Job.run`."""
         study = self.study(cell, bench)
         scores = study.ranking(cell)
         if self.stage == "all":
@@ -290,7 +284,6 @@ class CircuitsJob(CircuitsPlan, Job):
         return study.localized(cell, scores)
 
     def show(self, results: Results, console: Console) -> None:
-        """See `Job.show`."""
         if self.stage == "localize":
             for cell, _ in results.done:
                 file = results.folder.scores_file(cell.name.removesuffix(".scores"))

@@ -14,12 +14,14 @@ from dataclasses import dataclass
 
 from mechassay.circuits.evaluation.chance import against_chance, n_methods
 from mechassay.circuits.evaluation.differences import AreaName, Differences
+from mechassay.circuits.mib_submission import ARITHMETIC
 from mechassay.discovery.page import rank_text, ranked, resolved_text
 from mechassay.models.sources import truth_names
 from mechassay.results.curves import control_kinds, control_name, is_random
 from mechassay.results.page import BEST, NOTHING, OVERSHOT, Row, RunContents, TextTable
-from mechassay.results.records import Failure, Record
+from mechassay.results.records import Failure, Record, estimate_of
 from mechassay.results.sections import measured
+from mechassay.stats.intervals import independent_mean
 from mechassay.utils.display import interval
 
 MOST_COLUMNS = 6
@@ -31,8 +33,6 @@ RANKS: dict[AreaName, str] = {
 }
 BY_CHANCE = "*"
 """Beside a rank: the method is not better than random rankings."""
-ARITHMETIC = ("arithmetic-addition", "arithmetic-subtraction")
-"""Tasks whose mean is a column (Mueller et al. 2025, tables 2 and 14 to 16)."""
 MARKED = (
     f"{BEST} the best of its column, or not resolved from it by paired differences, and better than"
     " random rankings."
@@ -153,17 +153,11 @@ class MethodsByColumn:
             self.records.get((column, method)) if of == "result" else self.head(column)
             for column in columns
         ]
-        held = [record.measure(name, of) if record else None for record in records]
-        measures = [m for m in held if m is not None]
-        if len(measures) < len(columns):
+        measures = [record.measure(name, of) if record else None for record in records]
+        if None in measures:
             return NOTHING
-        value = sum(m.value for m in measures) / len(measures)
-        below, above = (
-            math.hypot(*(m.value - end for m, end in zip(measures, ends, strict=True)))
-            / len(measures)
-            for ends in ([m.low for m in measures], [m.high for m in measures])
-        )
-        return interval(value, value - below, value + above)
+        mean = independent_mean([estimate_of(measure) for measure in measures])
+        return interval(mean.value, mean.low, mean.high)
 
     def best(self, column: ModelTask, area: str) -> frozenset[str]:
         """The methods of a column that no other is resolved to be better than, without those that

@@ -24,7 +24,7 @@ from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from mechassay.circuits.drawing import score_text
+from mechassay.circuits.drawing import signed
 from mechassay.circuits.evaluation.chance import SIGN, against_chance, n_groups, n_methods
 from mechassay.circuits.evaluation.curve import SMALLEST
 from mechassay.circuits.evaluation.differences import AreaName, Differences, differences_of
@@ -136,25 +136,25 @@ def smallest_text(records: Sequence[Record]) -> str:
     if not rows:
         return ""
     some = next(iter(rows.values()))["chosen"]
-    wanted = f"at least {share(_number(some, 'target'))} of what ablation changes"
+    wanted = f"at least {share(plain_number(some['target']))} of what ablation changes"
     split = f"{some['split']} " if some["split"] else ""
     chosen_on = f"{some['n']:,} {split}pairs"
     best = _best_smallest(records)
     if best is None:
         methods = f" that {len(tried)} methods found" if len(tried) > 1 else ""
         return (
-            f"No circuit{methods} up to {share(_number(some, 'largest'))} of the edges keeps"
+            f"No circuit{methods} up to {share(plain_number(some['largest']))} of the edges keeps"
             f" {wanted} ({chosen_on})."
         )
     record, held = tried[best], rows[best]
     own, without = held["result"], held["without"]
-    agreement = interval(*(_number(own, name) for name in ("value", "low", "high")))
-    size = f"{own['kept']:,} edges, {share(_number(own, 'fraction'))}"
+    agreement = interval(*(plain_number(own[name]) for name in ("value", "low", "high")))
+    size = f"{own['kept']:,} edges, {share(plain_number(own['fraction']))}"
     by = f", found by {labels(records)[list(records).index(record)]}" if len(tried) > 1 else ""
-    left = interval(*(_number(without, name) for name in ("value", "low", "high")))
+    left = interval(*(plain_number(without[name]) for name in ("value", "low", "high")))
     after = f"{_random_of_size(record, held)}; without it f = {left} is left."
     on = f" It was chosen on {chosen_on} and measured on {record.n:,} others."
-    if _number(own, "value") >= _number(own, "target"):
+    if plain_number(own["value"]) >= plain_number(own["target"]):
         first = f"The smallest circuit that keeps {wanted} (A {agreement}) has {size}{by}; {after}"
     else:
         first = (
@@ -181,7 +181,7 @@ def _best_smallest(records: Sequence[Record]) -> int | None:
 
     def worth(place: int) -> tuple[float, float]:
         chosen = there[place]["chosen"]
-        return _number(chosen, "kept"), -_number(chosen, "value")
+        return plain_number(chosen["kept"]), -plain_number(chosen["value"])
 
     return min(there, key=worth, default=None)
 
@@ -191,7 +191,7 @@ def _stability_of_smallest(records: Sequence[Record]) -> str:
     best = _best_smallest(records)
     if best is None:
         return ""
-    fraction = _number(_smallest_rows(records)[best]["result"], "fraction")
+    fraction = plain_number(_smallest_rows(records)[best]["result"]["fraction"])
     return stability_text(_tried(records)[best], fraction)
 
 
@@ -210,7 +210,7 @@ def _random_of_size(record: Record, held: Mapping[str, Mapping[str, Any]]) -> st
     most = float(shares.max())
     if most < 0.01:
         return f"none of {len(shares)} random circuits of that size keeps 1 %"
-    also = ", as much" if most >= _number(held["result"], "low") else ""
+    also = ", as much" if most >= plain_number(held["result"]["low"]) else ""
     return (
         f"{len(shares)} random circuits of that size keep {_percent(float(shares.mean()))}, the"
         f" best of them {_percent(most)}{also}"
@@ -220,10 +220,6 @@ def _random_of_size(record: Record, held: Mapping[str, Mapping[str, Any]]) -> st
 def _percent(part: float) -> str:
     """A share in whole per cent."""
     return "less than 1 %" if 0 < part < 0.005 else f"{100 * part:.0f} %"
-
-
-def _number(row: Mapping[str, Any], name: str) -> float:
-    return math.nan if row[name] is None else float(row[name])
 
 
 def _tried(records: Sequence[Record]) -> list[Record]:
@@ -355,10 +351,7 @@ def _below_full(record: Record, by: str) -> Table:
     if not record.has_table("curve"):
         return Table.of("curve", (), ())
     rows = record.table("curve").where(of="result", ranking=by).rows()
-    return Table.of("curve", (), [row for row in rows if _number(row, "fraction") < 1])
-
-
-NOT_RANKED = "–"
+    return Table.of("curve", (), [row for row in rows if plain_number(row["fraction"]) < 1])
 
 
 def comparable(records: Sequence[Record]) -> bool:
@@ -380,7 +373,7 @@ def _held(record: Record) -> bool:
 def rank_text(rank: tuple[int, int] | None) -> str:
     """A range of ranks: "1", "2–4"; a dash where there is none."""
     if rank is None:
-        return NOT_RANKED
+        return NOTHING
     first, last = rank
     return f"{first}" if first == last else f"{first}–{last}"
 
@@ -780,7 +773,7 @@ def _strongest(name: str, edges: Sequence[tuple[str, float]]) -> TextTable:
     rows = [
         (
             edge_text(edge),
-            score_text(score),
+            signed(score),
             share(abs(score) / largest) if largest else NOTHING,
         )
         for edge, score in strongest

@@ -17,6 +17,7 @@ from mechassay.circuits.methods.stability import RESAMPLES, STABILITY, STABLE, t
 from mechassay.results.curves import labels
 from mechassay.results.page import NOTHING, Section, TextTable
 from mechassay.results.records import Record
+from mechassay.results.text import number_or_dash, plain_number
 from mechassay.utils.display import interval, number, share
 
 READING = {
@@ -52,10 +53,11 @@ def stability_text(record: Record, fraction: float) -> str:
     edges = f"{size:,} edge{'s' * (size != 1)} of this size, before pruning"
     if "n_seeds" in row:
         return _text_of_seeds(row, edges)
-    drawn = _number(row, "stable_random_signs")
+    drawn = plain_number(row["stable_random_signs"])
     by_scatter = f", where random signs leave {share(drawn)}" if not math.isnan(drawn) else ""
     jaccard, signs, chance = (
-        number(_number(row, name)) for name in ("jaccard", "jaccard_random_signs", "jaccard_chance")
+        number(plain_number(row[name]))
+        for name in ("jaccard", "jaccard_random_signs", "jaccard_chance")
     )
     stable = n_stable / size
     no_more = ", no more than edges without an effect" if stable <= drawn else ""
@@ -69,8 +71,8 @@ def stability_text(record: Record, fraction: float) -> str:
 
 def _text_of_seeds(row: Mapping[str, Any], edges: str) -> str:
     """The sentence where seeds were varied."""
-    n_stable, n_seeds, stable = int(row["n_stable"]), int(row["n_seeds"]), _number(row, "stable")
-    chance = _number(row, "stable_chance")
+    n_stable, n_seeds = int(row["n_stable"]), int(row["n_seeds"])
+    stable, chance = plain_number(row["stable"]), plain_number(row["stable_chance"])
     no_more = ", no more than chance" if stable <= chance else ""
     most = "all" if math.ceil(STABLE * n_seeds) == n_seeds else f"at least {share(STABLE)}"
     circuits = (
@@ -111,7 +113,7 @@ def stability_sections(records: Sequence[Record]) -> list[Section]:
         rows = [
             (
                 name,
-                share(_number(row, "fraction")),
+                share(plain_number(row["fraction"])),
                 f"{row['size']:,}",
                 _with_range(row),
                 *(
@@ -203,23 +205,18 @@ def _rows(record: Record, **values: Any) -> list[dict[str, Any]]:
     return record.table(STABILITY).where(ranking="magnitude", **values).rows()
 
 
-def _number(row: Mapping[str, Any], name: str) -> float:
-    return math.nan if row[name] is None else float(row[name])
-
-
 def _text(row: Mapping[str, Any], name: str) -> str:
-    value = _number(row, name)
-    return NOTHING if math.isnan(value) else number(value)
+    return number_or_dash(plain_number(row[name]))
 
 
 def _share(row: Mapping[str, Any], name: str) -> str:
-    value = _number(row, name)
+    value = plain_number(row[name])
     if 0 < value < 0.001:
         return f"less than {share(0.001)}"
     return NOTHING if math.isnan(value) else share(value)
 
 
 def _with_range(row: Mapping[str, Any]) -> str:
-    low, high = (number(_number(row, f"jaccard_{end}")) for end in ("low", "high"))
+    low, high = (number(plain_number(row[f"jaccard_{end}"])) for end in ("low", "high"))
     value = _text(row, "jaccard")
     return value if value == NOTHING else f"{value} [{low}, {high}]"

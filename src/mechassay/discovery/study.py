@@ -58,7 +58,7 @@ from mechassay.circuits.methods.stability import (
     seed_stability,
 )
 from mechassay.circuits.scores import SCORES_SHA256, EdgeScores, Scores
-from mechassay.circuits.series import CircuitSeries, Ranked, load_ranked, ranked_hash
+from mechassay.circuits.series import CircuitSeries, Ranked, load_ranked
 from mechassay.discovery.plan import CircuitsPlan, Construction
 from mechassay.errors import BadFile, BadUsage, one_of
 from mechassay.models.forward import Constants
@@ -75,7 +75,7 @@ from mechassay.tasks import load_task
 from mechassay.tasks.task import PRIVATE, settings_of
 from mechassay.truth.ground_truth import is_truth, load_truth
 from mechassay.utils.checkpoint import Clock, header_in
-from mechassay.utils.files import read_json, read_small_json, write_text
+from mechassay.utils.files import path_hash, read_json, read_small_json, write_text
 from mechassay.utils.registry import Registry
 
 KIND, SUITE, ONE_SIZE = "faithfulness", "suite", "one-size"
@@ -744,7 +744,7 @@ class Study:
         return {
             "model": model.model_copy(update={"args": {**model.args, "n_edges": n_edges}}),
             "task": Spec(name=self.task.name, version=self.task.version, args=about),
-            "method": Spec(name=name, args={SCORES_SHA256: ranked_hash(Path(typed))})
+            "method": Spec(name=name, args={SCORES_SHA256: path_hash(Path(typed))})
             if finder is None
             else Spec(
                 name=name,

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
-from mechassay.circuits.drawing import score_text
+from mechassay.circuits.drawing import signed
 from mechassay.circuits.evaluation.chance import n_groups
 from mechassay.circuits.evaluation.curve import SMALLEST, TEXTS, recomputed
 from mechassay.circuits.evaluation.metrics import recomputed_sizes
@@ -480,7 +480,6 @@ class OneSizePage(GenericPage):
     """Records of circuits of one size, without a curve."""
 
     def recomputed(self, record: Record) -> list[Measure]:
-        """See `circuits.evaluation.metrics.recomputed_sizes`."""
         return recomputed_sizes(record)
 
 
@@ -502,11 +501,11 @@ def _strongest_edges(column: ModelTask, drawings: Sequence[object]) -> list[Bloc
         of: Mapping[str, str] = getattr(drawing, "of", {})
         strongest: tuple[tuple[str, float], ...] = getattr(drawing, "strongest", ())
         if strongest and ModelTask(of.get("model", ""), of.get("task", "")) == column:
-            headings = [
-                Markup("{} {}").format(edge_text(edge), score_text(score))
+            edges = [
+                Markup("{} {}").format(edge_text(edge), signed(score))
                 for edge, score in strongest[:STRONGEST]
             ]
-            rows.append((of.get("method", ""), Markup(", ").join(headings)))
+            rows.append((of.get("method", ""), Markup(", ").join(edges)))
     if not rows:
         return []
     caption = "Of each method's largest connected circuit that can be drawn, by |score|."

@@ -45,7 +45,7 @@ SIDE_BY_SIDE = 4
 """Lines with another beside them that make a page one of two columns."""
 WIDE = 0.25
 """Share of the text's width that such a line has at least."""
-SLACK = 2.0
+MAX_OVERLAP = 2.0
 """Points by which a line may reach over the place between columns."""
 
 
@@ -115,8 +115,8 @@ def between_columns(lines: Sequence[PageLine]) -> tuple[float, ...]:
     wide = right - left >= WIDE * width
     beside = (bottom[:, None] < top[None]) & (bottom[None] < top[:, None])
     places = left.min() + width * np.linspace(0.3, 0.7, 81)
-    before = [wide & (right <= place + SLACK) for place in places]
-    after = [wide & (left >= place - SLACK) for place in places]
+    before = [wide & (right <= place + MAX_OVERLAP) for place in places]
+    after = [wide & (left >= place - MAX_OVERLAP) for place in places]
     two = [
         int(beside[own][:, other].any(axis=1).sum())
         for own, other in zip(before, after, strict=True)
@@ -144,7 +144,7 @@ def _column(line: PageLine, places: Sequence[float]) -> int:
     """The column of a line, from the left; one more than the last if it lies across a place."""
     edges = [-np.inf, *places, np.inf]
     for column, (begin, end) in enumerate(pairwise(edges)):
-        if line.left >= begin - SLACK and line.right <= end + SLACK:
+        if line.left >= begin - MAX_OVERLAP and line.right <= end + MAX_OVERLAP:
             return column
     return len(places) + 1
 

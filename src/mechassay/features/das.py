@@ -143,7 +143,7 @@ class TrainedFinder(ABC):
         progress: Progress = BAR,
         checkpoint: Path | None = None,
     ) -> Fit:
-        """See `Finder.fit`: all sites in one training, with the result of one training each, or of
+        """Train the features of all sites at once, with the result of one training each, or of
         sites that are changed together.
 
         Args:
@@ -326,7 +326,6 @@ class DAS(TrainedFinder):
         init: dict[Site, Tensor | Featurizer],
         generator: torch.Generator,
     ) -> Trainable:
-        """See `TrainedFinder.start`."""
         for site in sites:
             check_k(f"{self.name} at {site}", self.k, width)
         basis = bases(self.name, model, sites, width, init, generator)
@@ -497,7 +496,6 @@ class BoundlessDAS(TrainedFinder):
         init: dict[Site, Tensor | Featurizer],
         generator: torch.Generator,
     ) -> Trainable:
-        """See `TrainedFinder.start`."""
         basis = bases(self.name, model, sites, width, init, generator)
         return BoundedRotation(basis, len(sites), self)
 
@@ -533,8 +531,8 @@ class BoundedRotation(Rotation):
         return torch.baddbmm(base, moved, q.mT)
 
     def warning(self, number: int, progress: float) -> str:
-        """See `Trainable.warning`. The first factor of the mask, which is 1/2 at the first
-        coordinate, is left out.
+        """Return the warning of the training, without the first factor of the mask, which is 1/2 at
+        the first coordinate.
         """
         cold = self.finder.temperatures(len(self.places))[1]
         end = self.boundary[number].detach().clamp(LEAST, 1.0) * len(self.places)

@@ -71,7 +71,6 @@ class DBM(TrainedFinder):
         one_of("cooling", self.cooling, get_args(Cooling))
 
     def plan(self, n: int) -> TrainingPlan:
-        """See `TrainedFinder.plan`."""
         return replace(super().plan(n), cooling=cast("Cooling", self.cooling))
 
     def start(
@@ -82,7 +81,6 @@ class DBM(TrainedFinder):
         init: dict[Site, Tensor | Featurizer],
         generator: torch.Generator,
     ) -> Trainable:
-        """See `TrainedFinder.start`."""
         starts = [init.get(site, Identity(width)) for site in sites]
         featurizers = [
             Directions(start) if isinstance(start, Tensor) else start for start in starts
@@ -155,8 +153,8 @@ class FeatureMasks(Trainable):
         )
 
     def warning(self, number: int, progress: float) -> str:
-        """See `Trainable.warning`. Features without any gradient, such as those of an SAE that are
-        never active, are left out.
+        """Return the warning of the training, without features that have no gradient, such as those
+        of an SAE that are never active.
         """
         raw = self.raw[number, : self.sizes[number]].detach()
         gates = self.gates(progress)[number, : self.sizes[number]].detach()

@@ -450,8 +450,8 @@ class ValueFinder(ABC):
         together: bool = False,
         progress: Progress = BAR,
     ) -> Fit:
-        """See `Finder.fit`; nothing is trained, so `init` is refused, and the features of a site
-        are the same whether sites are meant together or not.
+        """Find the features of each site, which do not depend on `together`. Nothing is trained, so
+        `init` is refused.
         """
         chosen, batch = load_sites(model, sites), model.interchanges(interchanges)
         if init is not None:

@@ -210,7 +210,7 @@ def gym_rows(
     Raises:
         BadFile, BadPairs: see `read_causalgym_rows`.
     """
-    pairs: dict[str, list[InterchangePair]] = {}
+    by_task: dict[str, list[InterchangePair]] = {}
     names: dict[str, tuple[str, ...]] = {}
     groups: dict[frozenset[str], str] = {}
     mistakes: list[tuple[int, Mistake]] = []
@@ -222,11 +222,11 @@ def gym_rows(
             if len(regions) != len(texts[0]):
                 detail = f"{len(texts[0])} for {len(regions)}"
                 raise Mistake("another number of spans than the task's first row", detail, BadPairs)
-            pairs.setdefault(task, []).append(_pair(row, texts, regions, place, groups))
+            by_task.setdefault(task, []).append(_pair(row, texts, regions, place, groups))
         except Mistake as mistake:
             mistakes.append((place, mistake))
     raise_mistakes(path, mistakes)
-    if not pairs:
+    if not by_task:
         raise BadFile(f"{path}: there are no rows.")
     return {
         task: GymPairs(
@@ -236,7 +236,7 @@ def gym_rows(
             seed=None,
             tested=_tested(names[task], pairs),
         )
-        for task, pairs in pairs.items()
+        for task, pairs in by_task.items()
     }
 
 

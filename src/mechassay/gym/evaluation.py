@@ -68,6 +68,7 @@ from mechassay.interventions.site import Site, blocks, sites
 from mechassay.interventions.sweep import token_logits
 from mechassay.models.model import Model
 from mechassay.prompts.interchange_batch import InterchangeBatch
+from mechassay.tasks.task import PUBLIC_SPLITS
 from mechassay.utils.display import BAR, Progress
 
 
@@ -396,9 +397,6 @@ class ArmMeasurement:
         return replace(best, others=MappingProxyType(odds))
 
 
-SPLITS = ("train", "validation", "test")
-
-
 def evaluate(
     model: Model,
     task: GymTask | str | Mapping[str, GymPairs],
@@ -446,11 +444,11 @@ def evaluate(
         loaded = load_gym_task(task) if isinstance(task, str) else task
         pairs = loaded.splits(model, seed=seed, limits=limits)
     types = types_of(task, pairs)
-    data = TaskItems.of("evaluate", model, pairs, SPLITS, types, control, compat)
+    data = TaskItems.of("evaluate", model, pairs, PUBLIC_SPLITS, types, control, compat)
     numbers = {name: number for number, name in enumerate(types)}
     classes = {
         split: torch.tensor([numbers[pair.tags.get("type", "")] for pair in pairs[split]])
-        for split in SPLITS
+        for split in PUBLIC_SPLITS
     }
     measured = ArmMeasurement(model, data, blocks(model, layers), seed, progress, compat)
     runs = _GymEvaluation(
@@ -486,7 +484,7 @@ class _GymEvaluation:
         model, data = self.measured.model, self.measured.data
         values = {
             split: BaseValues.of(model, data.fitted[split], self.measured.sites, self.types[split])
-            for split in SPLITS
+            for split in PUBLIC_SPLITS
         }
         arms = [arm for method in self.methods for arm in self.arms(method, values["train"])]
         odds = self.measured.result(arms)
@@ -513,7 +511,7 @@ class _GymEvaluation:
                     values[split].values,
                     values[split].classes,
                 ).reshape(method.seeds, -1, n_layers, n_regions)
-                for split in SPLITS[1:]
+                for split in PUBLIC_SPLITS[1:]
             }
         )
 

@@ -95,7 +95,7 @@ class _OnTasks:
         return self.from_source[one_of(f"gym task of {self.source}", name, self.from_source)]
 
     def versions(self, bench: Bench) -> dict[str, Any]:
-        """See `Job.versions`: what the source says of its tasks is a part of the plan."""
+        """Return the hash of what the source says of its tasks."""
         if not self.source:
             return {}
         texts = "".join(self.gym_task(name).sha256 for name in self.task_names)
@@ -145,7 +145,7 @@ class GymJob(_OnTasks, GymPlan, Job):
         return with_shuffled(spelled) if "shuffled" in self.controls else spelled
 
     def definitions(self) -> dict[str, int]:
-        """See `Job.definitions`: of methods."""
+        """Return the versions of methods."""
         finders = [
             finder
             for text in self.every_method
@@ -154,7 +154,6 @@ class GymJob(_OnTasks, GymPlan, Job):
         return {f"method {finder.name}": finder.version for finder in finders}
 
     def check(self, bench: Bench) -> None:
-        """See `Job.check`."""
         for model in self.models:
             self.dtype_of(model)
         for control in self.controls:
@@ -172,11 +171,9 @@ class GymJob(_OnTasks, GymPlan, Job):
                 control_labels(task.types, self.control_labels)
 
     def cells(self) -> list[Cell]:
-        """See `Job.cells`."""
         return gym_cells(self.models, self.task_names)
 
     def run(self, cell: Cell, bench: Bench) -> Record:
-        """See `Job.run`."""
         begin = time.perf_counter()
         dtype = self.dtype_of(cell.typed["model"])
         model = bench.model(cell.typed["model"], dtype=dtype, prepend_bos=self.prepend_bos)
@@ -319,18 +316,15 @@ class GymCheckJob(_OnTasks, GymCheckPlan, Job):
         object.__setattr__(self, "revisions", ())
 
     def check(self, bench: Bench) -> None:
-        """See `Job.check`."""
         for model in self.models:
             self.dtype_of(model)
         for name in self.task_names:
             self.gym_task(name)
 
     def cells(self) -> list[Cell]:
-        """See `Job.cells`."""
         return gym_cells(self.models, self.task_names)
 
     def run(self, cell: Cell, bench: Bench) -> Record:
-        """See `Job.run`."""
         begin = time.perf_counter()
         dtype = self.dtype_of(cell.typed["model"])
         model = bench.model(cell.typed["model"], dtype=dtype, prepend_bos=self.prepend_bos)
@@ -362,7 +356,6 @@ class DirectionsJob(DirectionsPlan, Job):
     command: ClassVar[tuple[str, ...]] = ("gym", "evaluate")
 
     def words(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """See `Job.words`."""
         return (*self.command, *self.directions), ("directions",)
 
     @cached_property
@@ -380,11 +373,10 @@ class DirectionsJob(DirectionsPlan, Job):
         return tuple(x for folder in self.directions for x in given_directions(folder, regions))
 
     def versions(self, bench: Bench) -> dict[str, Any]:
-        """See `Job.versions`: what was measured is a part of the plan."""
+        """Return the hashes of the files that are measured."""
         return {"files": {directions.typed: directions.sha256 for directions in self.given}}
 
     def check(self, bench: Bench) -> None:
-        """See `Job.check`."""
         check_dtype(self.dtype)
         layers_of(self.layers, MANY)
         if self.control_labels:
@@ -399,7 +391,6 @@ class DirectionsJob(DirectionsPlan, Job):
             names[directions.method] = directions.typed
 
     def cells(self) -> list[Cell]:
-        """See `Job.cells`."""
         (whole,) = gym_cells((self.model,), (self.task,))
         return [
             Cell(
@@ -412,7 +403,6 @@ class DirectionsJob(DirectionsPlan, Job):
         ]
 
     def run(self, cell: Cell, bench: Bench) -> Record:
-        """See `Job.run`."""
         begin = time.perf_counter()
         typed = cell.typed["method"]
         (given,) = (directions for directions in self.given if directions.typed == typed)

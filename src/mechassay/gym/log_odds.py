@@ -21,11 +21,11 @@ import torch
 from jaxtyping import Float
 from matplotlib.figure import Figure
 
-from mechassay.errors import BadPairs, BadUsage, one_of
+from mechassay.errors import BadPairs, BadUsage
 from mechassay.features.finder import Fit
 from mechassay.interventions.heatmap import as_grid, draw_cells, draw_lines
 from mechassay.interventions.intervention import Interchange
-from mechassay.interventions.site import Site, SiteLike, load_site
+from mechassay.interventions.site import Site, SiteLike, index_of
 from mechassay.interventions.sweep import mean_estimates, sweep, token_logits
 from mechassay.models.model import Model
 from mechassay.prompts.batch import NO_TOKEN
@@ -70,10 +70,9 @@ class LogOddsRatios(Result, kind="odds"):
         """The number of a site among `sites`.
 
         Raises:
-            UnknownName: it is none of them.
+            UnknownName: `site` is not a site of the fit.
         """
-        names = [str(own_site) for own_site in self.sites]
-        return names.index(one_of("site of the fit", str(load_site(site)), names))
+        return index_of(site, self.sites, "site of the fit")
 
     @property
     def best(self) -> Site:

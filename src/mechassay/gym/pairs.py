@@ -7,14 +7,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from mechassay.prompts.interchanges import InterchangePair
-from mechassay.utils.display import Tabular, html_facts, html_note, html_table, line
+from mechassay.utils.display import NOTEBOOK_ROWS, Tabular, html_facts, html_note, html_table, line
 
 if TYPE_CHECKING:
     from mechassay.prompts.interchange_batch import InterchangeBatch
-
-
-ROWS = 10
-"""Pairs that a notebook shows."""
 
 
 class GymPairs(Tabular, tuple[InterchangePair, ...]):
@@ -90,8 +86,8 @@ class GymPairs(Tabular, tuple[InterchangePair, ...]):
     def _repr_html_(self) -> str:
         columns = self.columns()
         names = ("type", "base", "base_label", "source", "label")
-        rows = list(zip(*(columns[name][:ROWS] for name in names), strict=True))
-        more = html_note(f"{len(self) - ROWS:,} more" if len(self) > ROWS else "")
+        rows = list(zip(*(columns[name][:NOTEBOOK_ROWS] for name in names), strict=True))
+        more = html_note(f"{len(self) - NOTEBOOK_ROWS:,} more" if len(self) > NOTEBOOK_ROWS else "")
         facts = {
             "interchanges": f"{len(self):,}",
             "sentences": f"{len(self.sentences()):,}",

@@ -29,10 +29,9 @@ from mechassay.gym.names import FAMILY_OF, FILES
 from mechassay.gym.pairs import GymPairs
 from mechassay.gym.task_files import read_gym_tasks
 from mechassay.tasks.hub_datasets import PublicData, public_rows
-from mechassay.tasks.task import split_named
+from mechassay.tasks.task import PUBLIC_SPLITS, split_named
 
 PUBLIC = PublicData("aryaman/causalgym", splits={"validation": "dev"})
-SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +125,7 @@ def source_tasks(source: str) -> dict[str, GymTask | RowsTask]:
     elif source == "hub" or path.is_dir():
         read = {
             split: gym_rows(enumerate(public_rows(source, PUBLIC, split), 1), source, split=split)
-            for split in SPLITS
+            for split in PUBLIC_SPLITS
         }
         names = dict.fromkeys(name for by_task in read.values() for name in by_task)
         tasks = {name: _of_rows(source, name, read) for name in names}
@@ -145,10 +144,10 @@ def source_tasks(source: str) -> dict[str, GymTask | RowsTask]:
 
 
 def _of_rows(source: str, name: str, read: Mapping[str, Mapping[str, GymPairs]]) -> RowsTask:
-    for split in SPLITS:
+    for split in PUBLIC_SPLITS:
         if name not in read[split]:
             raise BadUsage(f"{source}: {name} has no rows of {PUBLIC.split(split)}.")
-    return RowsTask(name, {split: read[split][name] for split in SPLITS})
+    return RowsTask(name, {split: read[split][name] for split in PUBLIC_SPLITS})
 
 
 def export_rows(

@@ -318,9 +318,9 @@ class Suite(OneLine):
         """
         shape = len(self.items), len(self.conditions), len(self.regions)
         if surprisals.shape != shape:
-            known = "items, conditions and regions"
+            axes = "items, conditions and regions"
             raise BadUsage(
-                f"{self.name} needs surprisals of {shape} {known}; got {surprisals.shape}."
+                f"{self.name} needs surprisals of {shape} {axes}; got {surprisals.shape}."
             )
         if not self.predictions:
             raise BadUsage(f"{self.name} has no predictions.")

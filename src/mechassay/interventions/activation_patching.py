@@ -276,10 +276,10 @@ def _tokens(model: Model, batch: Batch) -> tuple[tuple[str, ...], ...]:
     tokenizer = model.tokenizer
     rows: list[tuple[str, ...]] = []
     for ids, mask in zip(batch.clean.tolist(), batch.mask.tolist(), strict=True):
-        sentences = (
+        texts = (
             map(str, ids) if tokenizer is None else (str(tokenizer.decode([x])) or " " for x in ids)
         )
-        rows.append(tuple(t if real else "" for t, real in zip(sentences, mask, strict=True)))
+        rows.append(tuple(t if real else "" for t, real in zip(texts, mask, strict=True)))
     return tuple(rows)
 
 

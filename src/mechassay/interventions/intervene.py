@@ -53,7 +53,7 @@ from mechassay.models.model import Model
 from mechassay.models.patched_forward import Entry, Stack, TokenEdit, suffix_forward
 from mechassay.prompts.batch import NO_TOKEN
 from mechassay.prompts.interchange_batch import InterchangeBatch
-from mechassay.utils.display import Advance, OneLine, Tabular, html_facts, html_table
+from mechassay.utils.display import NOTEBOOK_ROWS, Advance, OneLine, Tabular, html_facts, html_table
 
 
 def _ignored(done: int) -> None: ...
@@ -379,10 +379,6 @@ def divergences(
     return torch.cat(tensors) if tensors else base.new_zeros(0, dtype=torch.float64)
 
 
-ROWS = 10
-"""Rows that a notebook shows."""
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Intervened(OneLine, Tabular):
     """What a batch says with and without interventions; n rows, in the batch's order.
@@ -452,9 +448,9 @@ class Intervened(OneLine, Tabular):
         columns = self.columns()
         rows = [
             [f"{x:.3g}" if isinstance(x, float) else x for x in row]
-            for row in list(zip(*columns.values(), strict=True))[:ROWS]
+            for row in list(zip(*columns.values(), strict=True))[:NOTEBOOK_ROWS]
         ]
-        more = f"{len(self) - ROWS:,} more rows" if len(self) > ROWS else ""
+        more = f"{len(self) - NOTEBOOK_ROWS:,} more rows" if len(self) > NOTEBOOK_ROWS else ""
         return html_facts(", ".join(self.sites), {}, html_table(list(columns), rows, more))
 
 

@@ -56,7 +56,6 @@ class PatchJob(PatchPlan, Job):
     grows: ClassVar[tuple[str, ...]] = ("models", "tasks", "parts")
 
     def check(self, bench: Bench) -> None:
-        """See `Job.check`."""
         one_of("direction of patching", self.direction, DIRECTIONS)
         one_of("choice of pairs to keep", self.keep, get_args(Keep))
         check_dtype(self.dtype)
@@ -68,7 +67,6 @@ class PatchJob(PatchPlan, Job):
             bench.task(task)
 
     def cells(self) -> list[Cell]:
-        """See `Job.cells`."""
         return [
             Cell(
                 f"{group}/{part}",
@@ -83,7 +81,6 @@ class PatchJob(PatchPlan, Job):
         ]
 
     def run(self, cell: Cell, bench: Bench) -> Record:
-        """See `Job.run`."""
         begin = time.perf_counter()
         model = bench.model(cell.typed["model"], dtype=self.dtype, prepend_bos=self.prepend_bos)
         task = bench.task(cell.of["task"])
@@ -134,7 +131,6 @@ class PatchJob(PatchPlan, Job):
         )
 
     def show(self, results: Results, console: Console) -> None:
-        """See `Job.show`."""
         for name, text in _verdicts(results.records):
             print_text(f"{name}. {text}\n", console)
         print_report(results.contents, console, self.kind)

@@ -258,25 +258,25 @@ def _numbers(m: MapCells, leaves: int, arrives: int) -> Iterator[str]:
     """The shares at both ends, places between them, and what is not resolved outside them."""
     above, n_rows, last = m.above, len(m.layers), m.share.shape[1] - 1
     end = m.place(last)
-    sentences = [
+    clauses = [
         f"{m.place(column)} is last above one half at {m.at(row)} ({m.share_text(row, column)})"
         for column in m.sources
         for row in [int(np.flatnonzero(above[:, column])[-1])]
     ]
     if not m.sources:
         shares = [f"{m.place(column)} {m.share_text(0, column)}" for column in m.largest(0)]
-        sentences.append(f"The largest shares at {m.at(0)} are {', '.join(shares)}")
+        clauses.append(f"The largest shares at {m.at(0)} are {', '.join(shares)}")
     own = np.where(m.known[:, last] | np.isnan(m.share[:, last]), -np.inf, m.share[:, last])
     if arrives < n_rows and not m.known[arrives, last]:
-        sentences.append(
+        clauses.append(
             f"{end} is first above one half at {m.at(arrives)} ({m.share_text(arrives, last)})"
         )
     elif np.isfinite(own).any():
         most = int(own.argmax())
-        sentences.append(
+        clauses.append(
             f"{end} has at most {m.share_text(most, last)}, at {m.at(most)}, where measured"
         )
-    yield f"{'; '.join(sentences)}."
+    yield f"{'; '.join(clauses)}."
     for column in range(last):
         rows = np.flatnonzero(above[:, column] & ~m.known[:, column]).tolist()
         if rows and column not in m.sources:

@@ -25,12 +25,12 @@ from mechassay.models.decoder import Decoder
 from mechassay.models.graph import Graph
 from mechassay.models.model import Model
 from mechassay.models.patched_forward import Entry, depth_of
+from mechassay.prompts.pairs import LAST
 
 Part = Literal["resid", "heads", "mlp"]
 PARTS: tuple[Part, ...] = get_args(Part)
 Position = str | int
 ALL = "all"
-LAST = "last"
 
 _OWN = re.compile(r"(?P<part>[a-z]+)\.(?P<where>-?\d+(?:\.\d+(?:,\s*-?\d+\.\d+)*)?)$")
 _TRANSFORMER_LENS = re.compile(
@@ -181,6 +181,19 @@ def load_site(site: SiteLike) -> Site:
     if (output := _NNTERP.match(where)) is not None:
         return Site(int(output["layer"]), at, "resid" if output["name"] == "layers" else "mlp")
     return _own(site, where, at)
+
+
+def index_of(site: SiteLike, sites: Sequence[Site], what: str = "site") -> int:
+    """Return the place of a site among others, which are compared by their spelling.
+
+    Args:
+        what: Name of the sites in the error message.
+
+    Raises:
+        UnknownName: `site` is not among `sites`.
+    """
+    names = [str(own_site) for own_site in sites]
+    return names.index(one_of(what, str(load_site(site)), names))
 
 
 def _own(site: str, where: str, position: Position) -> Site:

@@ -41,7 +41,7 @@ from mechassay.interventions.intervention import (
     of_rows,
     place_together,
 )
-from mechassay.interventions.site import Site, SiteLike, load_site
+from mechassay.interventions.site import Site, SiteLike, index_of, load_site
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
 from mechassay.models.model import Model
 from mechassay.prompts.batch import NO_TOKEN
@@ -205,9 +205,7 @@ class SiteSweep(OneLine, Tabular):
         Raises:
             UnknownName: no such site or result.
         """
-        spelled = one_of("site", str(load_site(site)), [str(own_site) for own_site in self.sites])
-        column = [str(own_site) for own_site in self.sites].index(spelled)
-        return self._estimates(of, [column])[0]
+        return self._estimates(of, [index_of(site, self.sites)])[0]
 
     def _estimates(self, of: str, columns: Sequence[int]) -> list[Estimate]:
         one_of("result of a sweep", of, RESULTS)

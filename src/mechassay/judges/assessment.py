@@ -177,7 +177,7 @@ def find_flags(
 def marked_pages(document: PagedDocument) -> tuple[str, ...]:
     """The pages, with orders between `OPEN` and `CLOSE`, which stand nowhere else."""
     pages = [unmarked(page) for page in document.pages]
-    for order in sorted(document.orders, key=lambda reading: reading.begin, reverse=True):
+    for order in sorted(document.orders, key=lambda order: order.begin, reverse=True):
         text = pages[order.page - 1]
         marked = f"{OPEN}{text[order.begin : order.end]}{CLOSE}"
         pages[order.page - 1] = text[: order.begin] + marked + text[order.end :]
@@ -432,7 +432,7 @@ class Assessment(OneLine):
     exchanges: tuple[Exchange, ...]
 
     def spent(self) -> dict[str, float]:
-        """See `mechassay.judges.requests.spent_on`."""
+        """Return requests, failures, tokens of all answers and their cost in US dollars."""
         return spent_on(self.exchanges)
 
 
@@ -511,7 +511,7 @@ def assess(
         run: from 0; several runs of one judge are several requests.
         most_tokens: of an answer.
         longest: characters of a reason or a quote.
-        tries, sleep: see `claims.asking.ask`.
+        tries, sleep: see `ask`.
         kept: folder of answers, from which a run that was stopped goes on.
 
     Raises:

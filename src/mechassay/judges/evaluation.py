@@ -45,14 +45,13 @@ from mechassay.errors import BadUsage, one_of
 from mechassay.results.measures import measure_texts
 from mechassay.results.records import Measure, Spec, Table
 from mechassay.results.result import RecordContents, Result
-from mechassay.stats.intervals import Estimate, Interval, clopper_pearson
+from mechassay.stats.intervals import NO_INTERVAL, Estimate, Interval, clopper_pearson
 from mechassay.utils.display import OneLine
 
 SHIFT = 0.5
 """How far a boundary is moved, as in Tower (2026), section 6.3."""
 PLACES = range(3)
 """How many tiers a judge may be off, in shares of papers."""
-NO_INTERVAL = Interval(math.nan, math.nan)
 
 
 @dataclass(frozen=True)

@@ -56,11 +56,10 @@ class AssessJob(AssessPlan, Job):
     """A cell is one run of the judge; see `AssessPlan` for the fields."""
 
     def words(self) -> tuple[Sequence[str], Sequence[str]]:
-        """See `Job.words`."""
         return ("claims", "assess", self.source), ("source",)
 
     def versions(self, bench: Bench) -> Mapping[str, Any]:
-        """See `Job.versions`: the document, the claims and the judge's words."""
+        """Return the hashes of the document and the claims, and what the judge is told."""
         claims = file_hash(Path(self.claims)) if self.claims else ""
         return {
             "document": self.document().sha256,
@@ -70,7 +69,6 @@ class AssessJob(AssessPlan, Job):
         }
 
     def check(self, bench: Bench) -> None:
-        """See `Job.check`."""
         one_of("steps of a judge", self.steps, get_args(Steps))
         check_codes(load_rubric(), self.criteria)
         if (self.input_price is None) != (self.output_price is None):
@@ -81,7 +79,6 @@ class AssessJob(AssessPlan, Job):
         self.load_judge()
 
     def cells(self) -> list[Cell]:
-        """See `Job.cells`."""
         about = {"source": Path(self.source).name, "judge": self.judge}
         # With a last step all is one worker's, in order; without one, runs need not wait.
         shares = {run: "all" if self.steps_taken else f"run {run}" for run in self._numbers}
@@ -131,7 +128,7 @@ class AssessJob(AssessPlan, Job):
         )
 
     def run(self, cell: Cell, bench: Bench) -> Record:
-        """See `Job.run`: the record is that of the system claim."""
+        """Judge the claims, and return the record of the system claim."""
         if cell.of["run"] == FINAL:
             return self._debiased(cell, bench)
         begin = time.perf_counter()
@@ -247,12 +244,11 @@ class AssessJob(AssessPlan, Job):
         return records[0]
 
     def show(self, results: Results, console: Console) -> None:
-        """See `Job.show`."""
         print_report(RunContents(records_of(results), results.failures), console, self.kind)
 
     def report(self, results: Results) -> Path:
-        """See `Job.report`: a page over all runs, one for each where there are several, and one of
-        what steps changed.
+        """Write a page over all runs, one for each where there are several, and one of what steps
+        changed.
         """
         folder, records = results.folder.path, records_of(results)
         runs = dict.fromkeys(record.cell["run"] for record in records)

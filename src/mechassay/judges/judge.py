@@ -99,7 +99,7 @@ class ScriptedJudge(OneLine):
         return ScriptedJudge(lambda request: _as_answer(judgments, request), name)
 
     def answer(self, request: JudgeRequest, seed: int) -> JudgeAnswer:
-        """See `Judge.answer`. Tokens are estimated; it costs nothing."""
+        """Return what `reply` says. Tokens are estimated; an answer costs nothing."""
         reply = self.reply(request)
         if isinstance(reply, JudgeAnswer):
             return reply
@@ -197,7 +197,7 @@ class ReplayJudge:
         return ReplayJudge(Path(folder), names.pop())
 
     def answer(self, request: JudgeRequest, seed: int) -> JudgeAnswer:
-        """See `Judge.answer`.
+        """Return the recorded answer to the request.
 
         Raises:
             NoAnswer: nothing was recorded for the request.
@@ -352,7 +352,7 @@ class ServedJudge:
         )
 
     def answer(self, request: JudgeRequest, seed: int) -> JudgeAnswer:
-        """See `Judge.answer`.
+        """Return the server's answer to the request.
 
         Raises:
             JudgeFault: it is busy, down, too slow, or its response is not whole.

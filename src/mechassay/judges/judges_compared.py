@@ -26,10 +26,11 @@ from matplotlib.figure import Figure
 
 from mechassay.claims.evidence import score_judgments
 from mechassay.claims.judgments import Judgments, read_judgments
+from mechassay.claims.pages import rubric_of
 from mechassay.claims.rubric import Rubric, load_rubric, tier_of
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.judges.job import AssessJob, judgments_file, records_of
-from mechassay.judges.pages import FINAL_RUN, draw_scores, rubric_of
+from mechassay.judges.pages import FINAL_RUN, draw_scores, score_or_dash
 from mechassay.judges.reference_labels import ReferenceLabels
 from mechassay.judges.voting import Aggregate, vote
 from mechassay.results import page
@@ -338,7 +339,7 @@ def _verdict(record: Record) -> str:
 
 
 def _span(low: float, high: float) -> str:
-    return f"{low:.1f} to {high:.1f}" if high > low else _one(low)
+    return f"{low:.1f} to {high:.1f}" if high > low else score_or_dash(low)
 
 
 def _judges(record: Record) -> TextTable:
@@ -356,9 +357,9 @@ def _judges(record: Record) -> TextTable:
             f"{row['n_runs']}" if row["n_runs"] else NOTHING,
             str(row["steps"]) or NOTHING,
             str(row["n_claims"]),
-            _one(row["cvs"]),
+            score_or_dash(plain_number(row["cvs"])),
             str(row["tier"]) or "no score",
-            _one(row["supported"]),
+            score_or_dash(plain_number(row["supported"])),
             _span(low, high),
             str(row["others_tiers"]) or NOTHING,
             NOTHING if math.isnan(error) else f"{error:+.0f}" if error else "0",
@@ -385,8 +386,3 @@ def _judges(record: Record) -> TextTable:
         Column("US dollars"),
     )
     return TextTable("Judges", columns, tuple(rows), "CVS of the system claim.")
-
-
-def _one(value: object) -> str:
-    score = plain_number(value)  # pyright: ignore[reportArgumentType]
-    return NOTHING if math.isnan(score) else f"{score:.1f}"

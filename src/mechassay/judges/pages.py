@@ -33,7 +33,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
 from mechassay.claims import pages
-from mechassay.claims.rubric import Rubric, load_rubric
+from mechassay.claims.rubric import Rubric
 from mechassay.judges.debiasing import SINGLE
 from mechassay.judges.voting import AGGREGATES
 from mechassay.results import page
@@ -62,8 +62,8 @@ from mechassay.results.plots import (
 )
 from mechassay.results.records import Record, Scalar
 from mechassay.results.sections import failures_table, failures_text, framed, meanings, stored_table
-from mechassay.results.text import plain_number
-from mechassay.utils.display import interval, number, share, shortened
+from mechassay.results.text import number_or_dash, plain_number
+from mechassay.utils.display import interval, share, shortened
 
 READING = {
     "Runs of the judge": (
@@ -193,9 +193,9 @@ def _row(own: Sequence[Record], *, linked: bool) -> Row:
         (
             name,
             str(len(own)),
-            _one(system.value("cvs")),
-            _one(system.value("cvs quote exists")),
-            _one(system.value("cvs supported")),
+            score_or_dash(system.value("cvs")),
+            score_or_dash(system.value("cvs quote exists")),
+            score_or_dash(system.value("cvs supported")),
             pages.supported_tier(system) or NOTHING,
             str(lost),
             f"{spent.get('requests', 0):,.0f}",
@@ -207,7 +207,8 @@ def _row(own: Sequence[Record], *, linked: bool) -> Row:
     )
 
 
-def _one(value: float) -> str:
+def score_or_dash(value: float) -> str:
+    """Return a score with one decimal, or a dash if it is undefined."""
     return NOTHING if math.isnan(value) else f"{value:.1f}"
 
 
@@ -296,7 +297,7 @@ def _claims(record: Record) -> TextTable:
         cells = [f"{row['claim']}{' (system)' if row['system'] else ''}"]
         cells.append(str(by_claim[FINAL]["tier"]) or NOTHING)
         cells += [f"{row['support']} of {row['n_runs']}", ranged] if voted else []
-        cells += [_one(plain_number(by_claim[way]["cvs"])) for way in ways]
+        cells += [score_or_dash(plain_number(by_claim[way]["cvs"])) for way in ways]
         rows.append(Row(tuple(cells)))
     return TextTable("Claims", tuple(columns), tuple(rows))
 
@@ -529,13 +530,7 @@ class ClaimsEvaluationPage(Page):
 
     def draw(self, record: Record, ax: Axes | None = None) -> Figure:
         """Scores with labels and single runs."""
-        return draw_scores(record, rubric_of(record), ax)
-
-
-def rubric_of(record: Record) -> Rubric:
-    """The rubric that papers were judged by."""
-    spec = record.specs["rubric"]
-    return load_rubric(f"{spec.name}@{spec.version}")
+        return draw_scores(record, pages.rubric_of(record), ax)
 
 
 def _evaluation_verdict(record: Record) -> str:
@@ -543,7 +538,7 @@ def _evaluation_verdict(record: Record) -> str:
     if exact is None or within is None or not exact.n:
         return "No paper has both a score and a label."
     n = exact.n
-    sentences = [
+    clauses = [
         f"{round(agreement.value * n)} of {n} ({share(agreement.value)} [{share(agreement.low)},"
         f" {share(agreement.high)}]) {words}"
         for agreement, words in (
@@ -560,11 +555,11 @@ def _evaluation_verdict(record: Record) -> str:
     best_exact, near = (round(plain_number(best[key]) * n_best) for key in ("exact", "within 1"))
     says = str(best["judge"]).removeprefix("always ")
     sentence = f"A judge that always says {says} has {best_exact} and {near} of {n_best}."
-    return f"{', '.join(sentences)}. {sentence}"
+    return f"{', '.join(clauses)}. {sentence}"
 
 
 def _charts(record: Record) -> list[Section]:
-    rubric, blocks = rubric_of(record), list[Block]()
+    rubric, blocks = pages.rubric_of(record), list[Block]()
     if len(record.table("papers")):
         about = "Scores of papers on the scale of tiers; the table of papers has the numbers."
         drawn = draw_scores(record, rubric)
@@ -595,13 +590,13 @@ def _papers(record: Record) -> TextTable:
         error = plain_number(row["error"])
         cells = (
             str(row["paper"]),
-            _one(plain_number(row["cvs"])),
+            score_or_dash(plain_number(row["cvs"])),
             runs,
             str(row["tier"]) or NOTHING,
             str(row["expected"]),
             NOTHING if math.isnan(error) else f"{error:+.0f}" if error else "0",
             str(row["source"]),
-            _two(plain_number(row["boundary"])),
+            number_or_dash(plain_number(row["boundary"])),
         )
         rows.append(Row(cells))
     columns = (
@@ -617,14 +612,14 @@ def _papers(record: Record) -> TextTable:
     return TextTable("Papers", columns, tuple(rows))
 
 
-def _two(value: float) -> str:
-    return NOTHING if math.isnan(value) else number(value)
-
-
 def _baselines(record: Record) -> TextTable:
     keys = ("exact", "within 1", "within 2", "mae", "signed", "weighted")
     rows = [
-        (str(row["judge"]), *(_two(plain_number(row[key])) for key in keys), str(row["n"]))
+        (
+            str(row["judge"]),
+            *(number_or_dash(plain_number(row[key])) for key in keys),
+            str(row["n"]),
+        )
         for row in record.table("baselines").rows()
     ]
     headings = ("judge", "exact", "within 1", "within 2", "mean error", "signed", "kappa", "n")
@@ -671,8 +666,8 @@ def _criteria(record: Record) -> TextTable:
     rows = [
         (
             f"{row['criterion']} {row['name']}",
-            _two(plain_number(row["exact"])),
-            _two(plain_number(row["mae"])),
+            number_or_dash(plain_number(row["exact"])),
+            number_or_dash(plain_number(row["mae"])),
             str(row["judge_higher"]),
             str(row["judge_lower"]),
             str(row["n"]),
@@ -682,8 +677,8 @@ def _criteria(record: Record) -> TextTable:
     rows += [
         (
             f"always {row['status']}, all criteria",
-            _two(plain_number(row["exact"])),
-            _two(plain_number(row["mae"])),
+            number_or_dash(plain_number(row["exact"])),
+            number_or_dash(plain_number(row["mae"])),
             "",
             "",
             str(row["n"]),

@@ -94,8 +94,8 @@ def similarity(a: Claim, b: Claim) -> float:
 
 def content_words(text: str) -> frozenset[str]:
     """Its words without function words, endings of plurals, and ways to write a head."""
-    components = (component_name(word) for word in _WORD.findall(text.casefold()))
-    return frozenset(_singular(word) for word in components if word not in FUNCTION_WORDS)
+    words = (component_name(word) for word in _WORD.findall(text.casefold()))
+    return frozenset(_singular(word) for word in words if word not in FUNCTION_WORDS)
 
 
 def _singular(word: str) -> str:

@@ -11,8 +11,9 @@ nothing of an area of 0.7 on a language model. Without a choice, one place stand
 of a model: the one with most recomputed rows. Places with numbers as reported alone are left
 out, unless there are no others.
 
-The interval of an average is made of those of its cells (`mean_of`; Zou and Donner 2008). Two
-rows of one place are compared example by example (`paired_differences`).
+The interval of an average is made of those of its cells (`independent_mean`): places of one task
+are a group, because they may have examples in common. Two rows of one place are compared example
+by example (`paired_differences`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from mechassay.errors import BadUsage, UnknownName, one_of
 from mechassay.leaderboard.cells import BoardCell, newest, told_apart
 from mechassay.leaderboard.rules import Better, BoardColumn, BoardRules, PlaceConditions, in_words
 from mechassay.results.records import Record, Values
-from mechassay.stats.intervals import Estimate, Resamples, percentile_interval
+from mechassay.stats.intervals import Estimate, Resamples, independent_mean, percentile_interval
 from mechassay.truth.ground_truth import is_truth
 from mechassay.utils.display import OneLine, number
 from mechassay.utils.files import csv_text
@@ -72,8 +73,8 @@ def summarised(
         mib-2025   the score as MIB's board has it: 1 / (1 + e^-x) whichever way is better, so
                    that of a column where lower is better it is lower for the better row
 
-    The intervals are those of `mean_of`. That of a score is made of s(l_i) and s(u_i), as s is
-    monotone. A row that lacks a place or a number has neither average nor score, and one that
+    The intervals are those of `independent_mean`. That of a score is made of s(l_i) and s(u_i), as
+    s is monotone. A row that lacks a place or a number has neither average nor score, and one that
     lacks an interval anywhere has no interval here.
 
     Args:
@@ -91,30 +92,9 @@ def summarised(
     for estimate in numbers:
         low, high = sorted((sigmoid(sign * estimate.low), sigmoid(sign * estimate.high)))
         scores.append(Estimate(sigmoid(sign * estimate.value), low, high))
-    return RowSummary(mean_of(numbers, tasks), mean_of(scores, tasks), _lacking(numbers))
-
-
-def mean_of(numbers: Sequence[Estimate], groups: Sequence[str]) -> Estimate:
-    """The mean of numbers and its interval, made of theirs; NaN without any.
-
-    With [l_i, u_i] the interval of x_i, that of the mean m of k numbers is [m - d, m + e],
-
-        d = 1/k sqrt( sum over groups g of (sum over i in g of (x_i - l_i))^2 ),
-
-    and e the same with u_i - x_i (recovered variances, Zou and Donner 2008). A group is the
-    places of one task. They may have examples in common, so their errors may be equal, and no
-    errors add up to more than their half-widths do. Examples of two tasks are drawn apart.
-    """
-    if not numbers:
-        return Estimate(math.nan)
-    value = float(np.mean([estimate.value for estimate in numbers]))
-    if math.isnan(value):
-        return Estimate(math.nan)
-    _, member = np.unique(np.asarray(groups), return_inverse=True)
-    below = np.bincount(member, weights=[estimate.value - estimate.low for estimate in numbers])
-    above = np.bincount(member, weights=[estimate.high - estimate.value for estimate in numbers])
-    lower, upper = (float(np.hypot.reduce(side)) / len(numbers) for side in (below, above))
-    return Estimate(value, value - lower, value + upper)
+    return RowSummary(
+        independent_mean(numbers, tasks), independent_mean(scores, tasks), _lacking(numbers)
+    )
 
 
 def _lacking(numbers: Sequence[Estimate]) -> str:

@@ -39,6 +39,7 @@ from mechassay.circuits.scores import SCORES_SHA256
 from mechassay.errors import BadFile, BadUsage, MechassayError
 from mechassay.leaderboard.rules import BoardColumn, BoardRules, CandidateSites
 from mechassay.leaderboard.track import HEADER_FILE, SubmissionHeader
+from mechassay.results.curves import CONTROL
 from mechassay.results.reading import has_values, read_record
 from mechassay.results.records import Measure, Number, Record, Stored
 from mechassay.results.text import seconds
@@ -132,7 +133,6 @@ OF_SUBMISSION = "submission "
 """How the source of a submission's cell begins."""
 WITHHELD = "withheld: no interval says which digits are resolved"
 NO_VALUES = "The record holds no values of single examples, so its numbers were not recomputed."
-CONTROL = "control:"
 _OF_FILE = re.compile(r" \(file [0-9a-f]{8}\)$")
 FOUND_ON_TRAIN = ("mean", "optimal")
 """Ablations whose constants are those of the train examples."""

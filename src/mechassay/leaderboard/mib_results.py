@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from mechassay.circuits.series import FRACTIONS
 from mechassay.errors import BadFile
 from mechassay.leaderboard.board import Board
 from mechassay.leaderboard.cells import BoardCell
@@ -37,8 +38,6 @@ from mechassay.stats.intervals import trapezoid
 from mechassay.utils.files import file_hash, read_json, write_text
 from mechassay.version import __version__
 
-SIZES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""Nominal sizes of a curve's points, as fractions of the model's edges."""
 RANKED_BY = {"cpr": "value", "cmd": "magnitude"}
 """Column of the board: how edges are ranked for its curve."""
 CONDITIONS = "mib-2025, as reported"
@@ -94,14 +93,14 @@ def _area(file: Path, name: str, curve: Any) -> float:
     numbers = isinstance(points, list) and all(
         isinstance(x, int | float) and not isinstance(x, bool) for x in points
     )
-    if not numbers or points is None or len(points) != len(SIZES):
+    if not numbers or points is None or len(points) != len(FRACTIONS):
         n = len(points) if isinstance(points, list) else "no list"
-        raise BadFile(f"{file}: {name} needs {len(SIZES)} values of faithfulness; got {n}.")
+        raise BadFile(f"{file}: {name} needs {len(FRACTIONS)} values of faithfulness; got {n}.")
     f = np.array(points, dtype=float)
     if not np.isfinite(f).all():
         return math.nan
     heights = f if name == "CPR" else np.abs(1 - f)
-    return float(trapezoid(heights[None], np.array(SIZES))[0])
+    return float(trapezoid(heights[None], np.array(FRACTIONS))[0])
 
 
 def write_mib_results(board: Board, runs: Path, folder: Path) -> tuple[Path, ...]:
@@ -158,7 +157,7 @@ def _curve(table: Table, by: str) -> dict[str, Any]:
         for row, (of, ranking) in enumerate(zip(columns["of"], columns["ranking"], strict=True))
         if of == "result" and ranking == by
     ]
-    if tuple(columns["fraction"][row] for row in rows) != SIZES:
+    if tuple(columns["fraction"][row] for row in rows) != FRACTIONS:
         return {}
     f = [columns["f"][row] for row in rows]
     if not all(isinstance(value, float) and math.isfinite(value) for value in f):

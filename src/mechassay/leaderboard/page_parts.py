@@ -19,6 +19,7 @@ from markupsafe import Markup
 from mechassay.leaderboard.board import Board, BoardPlace, Pairs
 from mechassay.leaderboard.cells import BoardCell
 from mechassay.results.page import NOTHING, TextTable
+from mechassay.results.text import number_or_dash
 from mechassay.runs.job import cell_name
 from mechassay.utils.display import interval, number
 
@@ -82,11 +83,6 @@ class CellNotes:
     commands: tuple[str, ...] = ()
 
 
-def plain_number(value: float) -> str:
-    """A number; a dash where there is none."""
-    return NOTHING if math.isnan(value) else number(value)
-
-
 def numbers_markup(value: float, low: float, high: float, reason: str = "") -> Markup:
     """A number with its interval, or why it has none, under it in small print."""
     value_text, bracket, ends = interval(value, low, high).partition(" [")
@@ -107,7 +103,7 @@ def cell_markup(
     ends, _, rest = ends.partition("]")
     rest = f"[{ends}]{rest}" if bracket else ""
     held = [
-        f"{name}\u00a0{plain_number(value)}".replace(" ", "\u00a0")
+        f"{name}\u00a0{number_or_dash(value)}".replace(" ", "\u00a0")
         for name, value in cell.controls.items()
         if name in beside
     ]
@@ -148,7 +144,7 @@ def cell_facts(
         ("made with", cell.settings or NOTHING),
         *((name, value) for name, value in cell.conditions.items()),
         ("origin", cell.source or cell.origin),
-        ("seconds", plain_number(cell.seconds)),
+        ("seconds", number_or_dash(cell.seconds)),
         ("made", cell.created or NOTHING),
         *notes.facts,
     ]

@@ -36,8 +36,8 @@ from mechassay.leaderboard.page_parts import (
     control_row,
     controls,
     link,
+    number_or_dash,
     numbers_markup,
-    plain_number,
     table_data,
 )
 from mechassay.leaderboard.rules import BoardColumn
@@ -304,7 +304,7 @@ class BoardPages:
             of = [Estimate(at.get(place, math.nan)) for place in comparable]
             tasks = [place.examples_of for place in comparable]
             summary = summarised(of, tasks, board.rules.column(name).better)
-            texts = map(plain_number, (summary.average.value, summary.score.value, *values))
+            texts = map(number_or_dash, (summary.average.value, summary.score.value, *values))
             lines.append(
                 Row((_named(Markup("{}").format(control_row(control))), *texts), "control")
             )

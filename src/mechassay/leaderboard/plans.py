@@ -24,7 +24,6 @@ import dataclasses
 import gzip
 import hashlib
 import json
-import re
 import shutil
 import zlib
 from collections.abc import Mapping
@@ -45,13 +44,12 @@ from mechassay.leaderboard.recomputation import (
     with_paths,
 )
 from mechassay.results.records import Stored, first_mistake
-from mechassay.utils.files import file_hash, leads_out, read_json, whole, write_text
+from mechassay.utils.files import SHA256, file_hash, leads_out, read_json, whole, write_text
 
 ARTEFACTS = "artefacts"
 CHUNK = 2**20
 LARGEST = 4 * 10**9
 """Bytes that an artefact, or all files of a plan together, unpack to at most."""
-SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def artefact_file(board: Path, sha256: str) -> Path:

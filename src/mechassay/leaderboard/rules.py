@@ -27,6 +27,7 @@ from typing import Literal, get_args
 import yaml
 
 from mechassay.errors import BadUsage, UnknownName, one_of
+from mechassay.results.curves import CONTROL
 from mechassay.results.records import Measure, Record
 from mechassay.utils.display import shortened
 
@@ -170,7 +171,6 @@ CONTROLS, SITES = "controls", "chosen of"
 HASHED = ("examples", "weights", "constants from", "coefficients from", "sha256")
 """Conditions that are hashes, alone or behind a comma."""
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
-CONTROL = "control:"
 LONGEST = 32
 NONE = "none"
 
@@ -266,8 +266,8 @@ def _counted(own: PlaceConditions, every: Sequence[PlaceConditions]) -> str:
 
 def _without(own: str, every: Sequence[str]) -> str:
     """Which controls a place lacks of those that others have."""
-    held = [_names(names_in) for names_in in (own, *every)]
-    every_name = dict.fromkeys(name for names_in in held for name in names_in)
+    held = [_names(controls) for controls in (own, *every)]
+    every_name = dict.fromkeys(name for names in held for name in names)
     lacking = [name for name in every_name if name not in held[0]]
     return f"without {', '.join(lacking)}" if lacking else "all controls"
 

@@ -49,7 +49,7 @@ from mechassay.models.model import load_model
 from mechassay.results.records import Number, Record, Stored, first_mistake
 from mechassay.tasks import load_task
 from mechassay.truth.ground_truth import is_truth
-from mechassay.utils.files import read_json, read_small_json
+from mechassay.utils.files import SHA256, read_json, read_small_json
 from mechassay.variables.mib_format import MIB_BOARD, BoardModel, MIBBoard
 from mechassay.variables.plan import FEATURIZERS
 
@@ -62,7 +62,6 @@ PACKAGED = {"mib": "mib-track.yaml"}
 """Tracks by name."""
 IN_SAMPLE = "In-sample: the declared training data are the examples that this is evaluated on."
 _NAME = re.compile(r"\w[\w .,:+=()@/-]*")
-_HASH = re.compile(r"[0-9a-f]{64}")
 _HUB = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}@[0-9a-f]{40}")
 _URL = re.compile(r"https://[\w.-]+(:\d+)?(/[\w./~%+=&?#:@,;-]*)?")
 
@@ -134,7 +133,7 @@ def _hub(text: str) -> str:
 
 
 def _hash(text: str) -> str:
-    if not _HASH.fullmatch(text):
+    if not SHA256.fullmatch(text):
         raise ValueError(f"a SHA-256 has 64 digits 0-9 and a-f; got {text[:80]!r}")
     return text
 

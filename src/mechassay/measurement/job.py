@@ -77,11 +77,9 @@ class MeasureJob(MeasurePlan, Job):
         object.__setattr__(self, "models", with_truths(self.models))
 
     def words(self) -> tuple[Sequence[str], Sequence[str]]:
-        """See `Job.words`."""
         return ("measure", "run", *self.metrics), ("metrics",)
 
     def check(self, bench: Bench) -> None:
-        """See `Job.check`."""
         one_of("choice of pairs to keep", self.keep, get_args(Keep))
         check_dtype(self.dtype)
         load_objective(self.objective)
@@ -126,7 +124,7 @@ class MeasureJob(MeasurePlan, Job):
         return {gauge_name(text): text for text in typed}
 
     def definitions(self) -> dict[str, int]:
-        """See `Job.definitions`: of metrics, and of the methods that rank for them."""
+        """Return the versions of metrics, and of the methods that rank for them."""
         gauges = [load_gauge(text) for text in self.gauges().values()]
         methods = [METHODS.make(text) for text in self.methods]
         return {
@@ -135,11 +133,11 @@ class MeasureJob(MeasurePlan, Job):
         }
 
     def notes(self) -> Sequence[str]:
-        """See `Job.notes`: ground truths have tasks of their own."""
+        """Return notes on ground truths, which have tasks of their own."""
         return own_task_notes(self.models, self.tasks)
 
     def cells(self) -> list[Cell]:
-        """See `Job.cells`: of each task, then those that are about none."""
+        """Return the cells of each task, then those of metrics that need no task."""
         gauges = self.gauges()
         alone = {name: text for name, text in gauges.items() if not needs_task(text)}
         about_tasks = {name: text for name, text in gauges.items() if name not in alone}
@@ -173,13 +171,12 @@ class MeasureJob(MeasurePlan, Job):
         return tuple(name for name, own in RUN_INPUTS.items() if own.given(asked))
 
     def skip(self, cell: Cell, bench: Bench) -> tuple[str, str] | None:
-        """See `Job.skip`: what the metric needs was not given."""
+        """Return which inputs the metric lacks; None if it lacks none."""
         gauge = load_gauge(cell.typed["metric"])
         missing = missing_inputs(gauge.needs, self.given(cell.typed["model"], cell.typed["metric"]))
         return (MISSING, f"needs {', and '.join(missing)}") if missing else None
 
     def run(self, cell: Cell, bench: Bench) -> Record:
-        """See `Job.run`."""
         begin = time.perf_counter()
         task = cell.of.get("task")
         study = bench.shared(

@@ -196,6 +196,7 @@ def _run_rows(
 
 
 ROWS_OF_LOGITS = 64
+"""Tokens whose logits are in memory at once."""
 
 StepEdits = Callable[[int], Edit]
 """The first column that a pass runs -> the edit of that pass: 0 for the prompts, which are as many

@@ -58,7 +58,7 @@ class Replicas:
         items: Sequence[Item],
         here: Callable[[M, Item], Result],
     ) -> Iterator[Result]:
-        """See `Model.everywhere`; `model` is that of this process, which does its share."""
+        """Yield the result of every item, in order; this process runs `here` with `model`."""
         n = len(self.devices)
         try:
             part = partial(_do, pickle.dumps(function), chosen())

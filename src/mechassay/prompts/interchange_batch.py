@@ -39,12 +39,11 @@ from mechassay.prompts.interchanges import (
     InterchangeTokens,
     interchange_tokens,
 )
-from mechassay.prompts.pairs import EMPTY, NO_COUNTS, Pair, Pairs
+from mechassay.prompts.pairs import EMPTY, LAST, NO_COUNTS, Pair, Pairs
 from mechassay.prompts.tokenization import Misaligned, tokenizer_of
 from mechassay.utils.display import OneLine, data_frame, html_facts
 from mechassay.utils.files import FORMAT, write_text
 
-LAST = "last"
 TAKEN = (LAST, "all")
 """Names of columns that mean something in every batch."""
 KIND = "interchanges"

@@ -21,7 +21,15 @@ from typing import TYPE_CHECKING, Any
 
 from mechassay.errors import BadFile, first_line
 from mechassay.prompts.tokenization import Aligned, Misaligned, Span, align
-from mechassay.utils.display import OneLine, Tabular, html_facts, html_note, html_table, line
+from mechassay.utils.display import (
+    NOTEBOOK_ROWS,
+    OneLine,
+    Tabular,
+    html_facts,
+    html_note,
+    html_table,
+    line,
+)
 from mechassay.utils.files import FORMAT, write_text
 
 if TYPE_CHECKING:
@@ -33,8 +41,8 @@ NO_SPANS: Mapping[str, Span] = MappingProxyType({})
 NO_COUNTS: Mapping[str, int] = MappingProxyType({})
 SHOWN = ("task", "split", "counterfactual", "keep", "seed")
 """What of their source pairs show."""
-ROWS = 10
-"""Pairs that a notebook shows."""
+LAST = "last"
+"""Name of the last token of a prompt, as a position."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -158,10 +166,10 @@ class Pairs(Tabular, tuple[Pair, ...]):
     def _repr_html_(self) -> str:
         rows = [
             (pair.id, pair.clean, pair.counterfactual, *map(", ".join, (pair.answers, pair.foils)))
-            for pair in self[:ROWS]
+            for pair in self[:NOTEBOOK_ROWS]
         ]
         headings = ("id", "clean", "counterfactual", "answers", "foils")
-        more = f"{len(self) - ROWS:,} more pairs" if len(self) > ROWS else ""
+        more = f"{len(self) - NOTEBOOK_ROWS:,} more pairs" if len(self) > NOTEBOOK_ROWS else ""
         left = "; ".join(f"{count:,} {reason}" for reason, count in self.dropped.items())
         notes = (more, f"dropped on the way: {left}" if left else "")
         facts = {key: self.source[key] for key in SHOWN if key in self.source}

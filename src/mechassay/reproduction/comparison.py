@@ -50,7 +50,7 @@ class PaperComparison:
     gigabytes: float = math.nan
 
     def verdict(self) -> Verdict:
-        """See `reproduction.status`; a statement agrees, or a page says why not, or it differs."""
+        """Return the verdict on a number or on a statement."""
         if self.statement:
             if self.agrees:
                 return Verdict("reproduced")

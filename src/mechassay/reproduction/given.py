@@ -21,8 +21,8 @@ from typing import Any
 
 from mechassay.reproduction.artefacts import Artefact
 from mechassay.reproduction.published import Published
-from mechassay.results.records import Measure, Record, Table
-from mechassay.variables.interchange_accuracy import FULL
+from mechassay.results.records import Measure, Record, Table, estimate_of
+from mechassay.variables.interchange_accuracy import FULL, NOTHING
 from mechassay.variables.localization import SUBMITTED
 
 CIRCUITS, GAINS = "circuits of others", "gain over the whole vector"
@@ -84,8 +84,8 @@ def gains_table(row: str, column: str, record: Record, stand_in: str, given: boo
                 "given": given,
                 "site": str(record.method.args.get("site", "")),
                 **_ends("accuracy", record.measure("iia")),
-                "full": _value(record.measure("iia", f"control:{FULL}")),
-                "nothing": _value(record.measure("iia", "control:no intervention")),
+                "full": estimate_of(record.measure("iia", f"control:{FULL}")).value,
+                "nothing": estimate_of(record.measure("iia", f"control:{NOTHING}")).value,
                 **_ends("gain", record.measure("iia", f"difference:{FULL}")),
                 **_ends("layers", record.measure("over_full")),
                 "board": best["accuracy"],
@@ -98,10 +98,6 @@ def gains_table(row: str, column: str, record: Record, stand_in: str, given: boo
     )
 
 
-def _value(measure: Measure | None) -> float:
-    return math.nan if measure is None else measure.value
-
-
 def _ends(name: str, measure: Measure | None) -> dict[str, float]:
-    low, high = (math.nan, math.nan) if measure is None else (measure.low, measure.high)
-    return {name: _value(measure), f"{name} low": low, f"{name} high": high}
+    own = estimate_of(measure)
+    return {name: own.value, f"{name} low": own.low, f"{name} high": own.high}

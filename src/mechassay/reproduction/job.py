@@ -80,11 +80,9 @@ class ReproductionJob(ReproductionPlan, Job):
         return published(self.paper)
 
     def words(self) -> tuple[Sequence[str], Sequence[str]]:
-        """See `Job.words`."""
         return ("reproduce", self.paper), ("paper",)
 
     def check(self, bench: Bench) -> None:
-        """See `Job.check`."""
         one_of("paper", self.paper, PAPERS)
         if not self.source.tables and (self.tables or self.columns):
             raise BadUsage(
@@ -115,7 +113,6 @@ class ReproductionJob(ReproductionPlan, Job):
                 raise UnknownName("row", row, sorted(rows | names))
 
     def notes(self) -> Sequence[str]:
-        """See `Job.notes`."""
         lines = [
             f"{text} stands in for the published model: no number of it is called reproduced."
             for text in self.given
@@ -144,7 +141,7 @@ class ReproductionJob(ReproductionPlan, Job):
         ]
 
     def cells(self) -> list[Cell]:
-        """See `Job.cells`; what is run is in the order of models, each loaded once."""
+        """Return the cells in the order of models, so that each model is loaded once."""
         chosen = self.source.chosen(self.tables, self.columns)
         numbers = {table.table for table in chosen}
         calculated = [
@@ -230,7 +227,7 @@ class ReproductionJob(ReproductionPlan, Job):
         return Wish(value, shape, given or hub, bool(given), self.limit, self.seed)
 
     def skip(self, cell: Cell, bench: Bench) -> tuple[str, str] | None:
-        """See `Job.skip`: nothing runs it, its model is not there, or there is no time for it."""
+        """Return why a cell is not run: no runner, no model or no time; None if it is run."""
         if cell.shares == CALCULATED:
             return None
         if cell.shares == UNMAPPED:
@@ -260,7 +257,6 @@ class ReproductionJob(ReproductionPlan, Job):
         return RUNNERS[job].operations(wish)
 
     def run(self, cell: Cell, bench: Bench) -> Record:
-        """See `Job.run`."""
         if cell.shares == CALCULATED:
             own = next(c for c in CALCULATIONS[self.paper] if c.name == cell.of["what"])
             return _record(cell, list(own.run()), [])
@@ -324,7 +320,6 @@ class ReproductionJob(ReproductionPlan, Job):
         return _record(cell, comparisons, records, [table])
 
     def show(self, results: Results, console: Console) -> None:
-        """See `Job.show`."""
         super().show(self._asked(results), console)
 
     def _asked(self, results: Results) -> Results:

@@ -8,7 +8,6 @@ adversarial  percentiles of a divergence: one run of `adversarial paper`
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,12 +23,13 @@ from mechassay.gym.paper_tables import candidates_of, odds_on_validation
 from mechassay.gym.task_odds import METHODS_TABLE
 from mechassay.reproduction.published import Published
 from mechassay.reproduction.status import Ours
-from mechassay.results.records import Measure, Record
+from mechassay.results.records import Measure, Record, estimate_of
 from mechassay.results.text import summary
 from mechassay.runs import costs
 from mechassay.runs.accuracy import AccuracyJob
 from mechassay.runs.costs import ModelSize
 from mechassay.runs.job import cell_name
+from mechassay.stats.intervals import independent_mean
 from mechassay.utils.files import path_hash
 from mechassay.variables.jobs import AlignmentsJob, VariablesJob
 from mechassay.variables.plan import FEATURIZERS
@@ -128,11 +128,11 @@ class CircuitsRunner:
     """Pairs where the paper does not say how many."""
 
     def key(self, value: Published) -> str:
-        """See `Runner.key`: the method."""
+        """Return the method."""
         return value.method
 
     def pieces(self, wish: Wish) -> list[Piece]:
-        """See `Runner.pieces`: a job a task."""
+        """Return a job for each task."""
         about = wish.value.of
         n = (about["n"] or self.ROWS) // len(about["tasks"])
         return [
@@ -153,20 +153,20 @@ class CircuitsRunner:
         ]
 
     def given(self, wish: Wish, path: str) -> list[Piece]:
-        """See `GivenRunner.given`: by the benchmark's profile, beside its methods, and by ours."""
+        """Return jobs by the benchmark's profile, next to its methods, and by ours."""
         (piece,) = self.pieces(wish)
         job = replace(piece.job, methods=(), scores=(path,))
         strict = replace(job, profile="strict", optimal="")
         return [Piece(piece.folder, job), Piece(f"{piece.folder}--strict", strict)]
 
     def measuring(self, wish: Wish) -> float:
-        """See `GivenRunner.measuring`: two curves, and the random rankings of both."""
+        """Return the operations of two curves, and of the random rankings of both."""
         about = wish.value.of
         n_test = about["n"] or self.ROWS
         return 2 * costs.circuit_operations(wish.size, 0, n_test, about["tokens"], controls=True)
 
     def ours(self, value: Published, records: Sequence[Record]) -> Ours:
-        """See `Runner.ours`: the mean over tasks, which have no example in common."""
+        """Return the mean over tasks, which have no example in common."""
         measures = [record.measure(value.measure, value.role) for record in records]
         held = [measure for measure in measures if measure is not None]
         if len(held) < len(records):
@@ -174,7 +174,6 @@ class CircuitsRunner:
         return mean_of(held)
 
     def operations(self, wish: Wish) -> float:
-        """See `Runner.operations`."""
         about = wish.value.of
         method = TypedMethod.of(wish.value.method, "counterfactual").method
         forwards = method.forwards(wish.size.graph, about["train"])
@@ -193,11 +192,10 @@ class AdversarialRunner:
     """Percentiles of KL(model ‖ circuit) over pairs."""
 
     def key(self, value: Published) -> str:
-        """See `Runner.key`."""
         return ""
 
     def pieces(self, wish: Wish) -> list[Piece]:
-        """See `Runner.pieces`: one of the six runs of the paper."""
+        """Return one of the six runs of the paper."""
         side = wish.at_most(1000)
         job = PaperJob(
             model=wish.source,
@@ -211,7 +209,6 @@ class AdversarialRunner:
         return [Piece(name, job.plans()[name])]
 
     def ours(self, value: Published, records: Sequence[Record]) -> Ours:
-        """See `Runner.ours`."""
         (record,) = records
         row = summary(record).get(value.row)
         if row is None:
@@ -219,7 +216,7 @@ class AdversarialRunner:
         return Ours(row["value"], row["low"], row["high"], record.n)
 
     def operations(self, wish: Wish) -> float:
-        """See `Runner.operations`: a pass of the model a prompt, one of the circuit a pair."""
+        """Return the operations of a pass of the model per prompt, and of the circuit per pair."""
         _, circuit = costs.token_operations(wish.size)
         return wish.value.of["n"] * wish.value.of["tokens"] * circuit
 
@@ -228,11 +225,9 @@ class AccuracyRunner:
     """Accuracy of a model on a task: of original prompts and of every counterfactual."""
 
     def key(self, value: Published) -> str:
-        """See `Runner.key`."""
         return "accuracy"
 
     def pieces(self, wish: Wish) -> list[Piece]:
-        """See `Runner.pieces`."""
         about = wish.value.of
         job = AccuracyJob(
             models=(wish.source,),
@@ -245,12 +240,11 @@ class AccuracyRunner:
         return [Piece(cell_name("accuracy", about["task"], about["model"]), job)]
 
     def ours(self, value: Published, records: Sequence[Record]) -> Ours:
-        """See `Runner.ours`."""
         (record,) = records
         return ours_of(record.measure(value.measure))
 
     def operations(self, wish: Wish) -> float:
-        """See `Runner.operations`: at most ten prompts an example."""
+        """Return the operations of at most ten prompts per example."""
         plain, _ = costs.token_operations(wish.size)
         return 10 * wish.value.of["n"] * TOKENS * plain
 
@@ -259,11 +253,10 @@ class VariablesRunner:
     """Interchange intervention accuracy, in percent."""
 
     def key(self, value: Published) -> str:
-        """See `Runner.key`: the method."""
+        """Return the method."""
         return value.method
 
     def pieces(self, wish: Wish) -> list[Piece]:
-        """See `Runner.pieces`."""
         about = wish.value.of
         limits: dict[str, Any] = {}
         if wish.limit is not None:
@@ -282,7 +275,7 @@ class VariablesRunner:
         return [Piece(cell_name(about["task"], about["variable"], about["model"]), job)]
 
     def given(self, wish: Wish, path: str) -> list[Piece]:
-        """See `GivenRunner.given`: on the pairs of the search."""
+        """Return jobs on the pairs of the search."""
         (piece,) = self.pieces(wish)
         search: VariablesJob = piece.job
         task: str = wish.value.of["task"]
@@ -300,18 +293,17 @@ class VariablesRunner:
         return [Piece(folder, job, {task: wish.task(task)})]
 
     def measuring(self, wish: Wish) -> float:
-        """See `GivenRunner.measuring`: some hundred pairs at two positions of every layer."""
+        """Return the operations of some hundred pairs at two positions of every layer."""
         plain, _ = costs.token_operations(wish.size)
         return 2 * wish.shape["layers"] * 600 * TOKENS * plain
 
     def ours(self, value: Published, records: Sequence[Record]) -> Ours:
-        """See `Runner.ours`."""
         (record,) = records
         ours = ours_of(record.measure(value.measure))
         return replace(ours, value=100 * ours.value, low=100 * ours.low, high=100 * ours.high)
 
     def operations(self, wish: Wish) -> float:
-        """See `Runner.operations`: a training of some hundred pairs at two positions a layer."""
+        """Return the operations of a training of some hundred pairs at two positions per layer."""
         plain, _ = costs.token_operations(wish.size)
         return 2 * wish.shape["layers"] * 3000 * TOKENS * plain
 
@@ -325,11 +317,9 @@ class GymRunner:
     PROBES = "of the two probes the better one is kept here"
 
     def key(self, value: Published) -> str:
-        """See `Runner.key`."""
         return ""
 
     def pieces(self, wish: Wish) -> list[Piece]:
-        """See `Runner.pieces`."""
         about = wish.value.of
         job = GymJob(
             models=(wish.source,),
@@ -347,7 +337,6 @@ class GymRunner:
         return [Piece(cell_name(about["task"], about["model"]), job)]
 
     def ours(self, value: Published, records: Sequence[Record]) -> Ours:
-        """See `Runner.ours`."""
         (record,) = records
         if value.measure == "accuracy":
             return ours_of(record.measure("accuracy", "model"))
@@ -360,7 +349,7 @@ class GymRunner:
         return Ours(float(str(rows[0][f"{value.measure}_2024"])), n=int(str(rows[0]["n"])))
 
     def operations(self, wish: Wish) -> float:
-        """See `Runner.operations`: of every method a test at some five regions of every layer, with
+        """Return the operations of a test of every method at some five regions of every layer, with
         two labels; of DAS a training there as well.
         """
         plain, _ = costs.token_operations(wish.size)
@@ -379,11 +368,11 @@ class SweepRunner:
     }
 
     def key(self, value: Published) -> str:
-        """See `Runner.key`: the kind of method."""
+        """Return the kind of method."""
         return value.method.partition(":")[0]
 
     def pieces(self, wish: Wish) -> list[Piece]:
-        """See `Runner.pieces`: a job a task."""
+        """Return a job for each task."""
         model, sweep = wish.value.of["model"], self.SWEEPS[self.key(wish.value)]
         job = GymJob(
             models=(wish.source,),
@@ -403,14 +392,14 @@ class SweepRunner:
         ]
 
     def ours(self, value: Published, records: Sequence[Record]) -> Ours:
-        """See `Runner.ours`: the mean over tasks, undefined where one has none."""
+        """Return the mean over tasks, undefined if a task has no number."""
         held = [candidates_of(record, value.method) for record in records]
         if not all(held):
             return Ours(deviations=(f"no {value.method} in the record of a task",))
         return mean_of([odds_on_validation(row) for (row,) in held])
 
     def operations(self, wish: Wish) -> float:
-        """See `Runner.operations`: as for a table of methods, of every task and setting."""
+        """Return the operations of a table of methods, of every task and setting."""
         plain, _ = costs.token_operations(wish.size)
         n_settings = len(SWEEPS[self.SWEEPS[self.key(wish.value)]])
         passes = len(FAMILY_OF) * 5 * wish.shape["layers"] * n_settings * (100 + 400)
@@ -423,14 +412,9 @@ def ours_of(measure: Measure | None) -> Ours:
 
 
 def mean_of(measures: Sequence[Measure]) -> Ours:
-    """The mean of measures over different examples; independent intervals add up by squares."""
-    count = len(measures)
-    value = sum(m.value for m in measures) / count
-    below, above = (
-        math.hypot(*(m.value - end for m, end in zip(measures, ends, strict=True))) / count
-        for ends in ([m.low for m in measures], [m.high for m in measures])
-    )
-    return Ours(value, value - below, value + above, sum(m.n for m in measures))
+    """Return the mean of measures over different examples, as `independent_mean`."""
+    mean = independent_mean([estimate_of(measure) for measure in measures])
+    return Ours(mean.value, mean.low, mean.high, sum(measure.n for measure in measures))
 
 
 GIVEN: Mapping[str, GivenRunner] = {"circuits": CircuitsRunner(), "variables": VariablesRunner()}

@@ -81,6 +81,9 @@ class Curve:
 
 
 CONTROL = "control:"
+"""What `of` begins with in measures of a control."""
+EMPTY = f"{CONTROL}empty"
+"""`of` in measures of the circuit without edges."""
 CONTROLS = {"random": "random edges", "random-paths": "random paths"}
 """The random rankings that a record may have been compared with, and what they are called."""
 

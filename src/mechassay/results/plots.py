@@ -1,6 +1,6 @@
 """Figures: faithfulness against circuit size, the areas, differences, and divergences.
 
-`faithfulness_figure`: f at every circuit size, one panel for each ranking of the edges. A band is
+`draw_faithfulness`: f at every circuit size, one panel for each ranking of the edges. A band is
 the interval over examples; grey lines are means of random rankings (dashes: of edges, dots: of
 paths), their bands the range of seeds. Sizes are shares of the model's edges on a log axis; empty
 circuits stand left of the break, at 0. Where a method leaves the panel, a triangle at its edge
@@ -86,7 +86,7 @@ def colours(records: Sequence[RecordLike]) -> list[str]:
 
 
 def draw_faithfulness(records: Sequence[RecordLike]) -> Figure:
-    """The figure of `faithfulness_figure`, to save or change."""
+    """Return the figure of faithfulness against circuit size, to save or change."""
     with rc_context(SETTINGS):
         n_rows = math.ceil((len(records) + 3) / 3)
         figure = Picture(figsize=(9.2, 3.9 + 0.24 * n_rows), layout="constrained")
@@ -487,7 +487,7 @@ def figure_of(ax: Axes) -> Figure:
 
 
 def draw_areas(records: Sequence[RecordLike]) -> Figure:
-    """The figure of `areas_figure`, to save or change."""
+    """Return the figure of the areas of methods and random rankings, to save or change."""
     with rc_context(SETTINGS):
         shared = {
             (kind, repr([record.measure(name, f"control:{kind}") for name in AREAS])): record

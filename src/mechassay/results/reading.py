@@ -5,7 +5,7 @@
        model: by the page of the record's kind, `Page.recomputed`. They have to agree with the
        stored ones within `TOLERANCE` of the larger of 1 and the number. Ends of intervals come
        from random draws, which are the same for the same version of numpy; of another version
-       they may differ by `SLACK` of the interval's width.
+       they may differ by `MAX_INTERVAL_SHIFT` of the interval's width.
 
 Neither is a signature. Whoever changes values, numbers and hash together is not noticed here, nor
 is a change of a number that no values are stored for, such as an interval over random circuits.
@@ -35,7 +35,8 @@ from mechassay.results.records import (
 )
 
 TOLERANCE = 1e-6
-SLACK = 0.1
+MAX_INTERVAL_SHIFT = 0.1
+"""Maximum shift of a bound with the version of numpy, as a fraction of the interval's width."""
 ENDS = ("low", "high")
 
 _agreeing = set[str]()
@@ -126,7 +127,7 @@ def _check_numbers(name: str, record: Record) -> None:
                 if column.endswith(ENDS) and not same_draws:
                     whose = column.removesuffix("high").removesuffix("low")
                     low, high = (again[what][f"{whose}{end}"] for end in ENDS)
-                    room = max(room, SLACK * (high - low))
+                    room = max(room, MAX_INTERVAL_SHIFT * (high - low))
                 if not (abs(own - number) <= room or (math.isnan(own) and math.isnan(number))):
                     what_differs = what if column == "value" else f"{column} of {what}"
                     raise BadFile(

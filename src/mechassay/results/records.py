@@ -61,6 +61,8 @@ if TYPE_CHECKING:
 
 
 FORMAT = 2
+RESULT = "result"
+"""What measures are of if not of the model, a control, a difference or the method."""
 SEAL = "sha256"
 """The field of a stored record that has the hash of all others."""
 ROWS = 20
@@ -166,7 +168,7 @@ class Measure(Stored):
     level: float = 0.95
     n: int = 0
     n_undefined: int = 0
-    of: str = "result"
+    of: str = RESULT
     better: Literal["up", "down", ""] = ""
     unit: str = ""
     title: str = ""

@@ -14,7 +14,7 @@ from typing import Any
 from mechassay.results.curves import Curve, control_kinds, control_name, labels
 from mechassay.results.page import NOTHING
 from mechassay.results.records import Record
-from mechassay.utils.display import UNDEFINED, interval, share
+from mechassay.utils.display import UNDEFINED, interval, number, share
 
 CHANCE_DECIMALS = 2
 """Decimals of the share of chance, and the fewest of what is compared with it."""
@@ -114,6 +114,11 @@ def with_interval(row: Mapping[str, float], name: str = "value") -> str:
 def plain_number(value: Any) -> float:
     """A number as tables hold it: None is undefined."""
     return math.nan if value is None else float(value)
+
+
+def number_or_dash(value: float) -> str:
+    """Return a number as text, or a dash if it is undefined."""
+    return NOTHING if math.isnan(value) else number(value)
 
 
 Numbers = dict[str, float]

@@ -319,14 +319,12 @@ class AccuracyJob(AccuracyPlan, Job):
             object.__setattr__(self, "tasks", tuple(TASKS.names()))
 
     def check(self, bench: Bench) -> None:
-        """See `Job.check`."""
         one_of("scoring", self.scoring, get_args(AccuracyScoring))
         check_dtype(self.dtype)
         for task in self.tasks:
             bench.task(task)
 
     def cells(self) -> list[Cell]:
-        """See `Job.cells`."""
         return [
             Cell(
                 cell_name(model, task),
@@ -339,13 +337,11 @@ class AccuracyJob(AccuracyPlan, Job):
         ]
 
     def run(self, cell: Cell, bench: Bench) -> Record:
-        """See `Job.run`."""
         name = cell.typed["model"]
         model = bench.model(name, dtype=self.dtype, prepend_bos=self.prepend_bos)
         return score_task(model, bench.task(cell.of["task"]), self, progress=bench.progress)
 
     def show(self, results: Results, console: Console) -> None:
-        """See `Job.show`."""
         super().show(results, console)
         print_text(f"Tables: {results.folder.path / self.markdown}", console)
 

@@ -211,7 +211,6 @@ class Here:
         self.measured = measured
 
     def map(self, job: Any, batches: Batches, bench: Bench) -> None:
-        """See `Executor.map`."""
         for cell in (cell for cells in batches for cell in cells):
             began = time.monotonic()
             run_cells(job, [cell], bench)
@@ -266,7 +265,7 @@ class Processes:
             raise BadUsage(f"workers must be 1 or more; got {self.workers}.")
 
     def map(self, job: Any, batches: Batches, bench: Bench) -> None:
-        """See `Executor.map`.
+        """Do all batches in processes of this machine.
 
         Raises:
             BadUsage: models or tasks that are objects: they do not travel.
@@ -520,7 +519,7 @@ class Ray:
             raise BadUsage(f"workers must be 1 or more; got {self.workers}.")
 
     def map(self, job: Any, batches: Batches, bench: Bench) -> None:
-        """See `Executor.map`.
+        """Do all batches on the cluster.
 
         Raises:
             BadUsage: no cluster at the address, or models and tasks that are objects.

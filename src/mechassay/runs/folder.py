@@ -36,7 +36,7 @@ DEFINITIONS = "definitions"
 _Kind = TypeVar("_Kind", dict[str, Any], list[Any])
 
 
-def read_json(path: Path, what: str, kind: type[_Kind]) -> _Kind:
+def read_run_file(path: Path, what: str, kind: type[_Kind]) -> _Kind:
     """What a JSON file of a run holds.
 
     Raises:
@@ -153,7 +153,7 @@ class RunFolder:
         Raises:
             BadFile: plan.json is not readable.
         """
-        return read_json(self.plan_file, "plan", dict)
+        return read_run_file(self.plan_file, "plan", dict)
 
     def scores_file(self, cell: str) -> Path:
         return self.path / "scores" / f"{cell}.safetensors"
@@ -198,7 +198,7 @@ class RunFolder:
         file = self.data_file(group)
         if not file.is_file():
             return {}
-        chosen = read_json(file, "choice of pairs", dict)
+        chosen = read_run_file(file, "choice of pairs", dict)
         for role, selection in chosen.items():
             if not isinstance(selection, dict) or "hash" not in selection:
                 raise BadFile(f"{file}: not a readable choice of pairs ({role} has no hash).")

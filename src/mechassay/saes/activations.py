@@ -215,12 +215,12 @@ def _rows(path: Path) -> tuple[Document, ...]:
     documents: list[Document] = []
     for number, row in enumerate(_text(path).splitlines(), start=1):
         try:
-            row_of: Any = json.loads(row)
+            stored: Any = json.loads(row)
         except ValueError as error:
             raise BadFile(f"{path}: row {number} is no JSON ({first_line(error)}).") from None
-        if not isinstance(row_of, dict) or not isinstance(row_of.get("text"), str):
+        if not isinstance(stored, dict) or not isinstance(stored.get("text"), str):
             raise BadFile(f"{path}: row {number} has no `text`.")
-        documents.append(Document(str(row_of.get("id", number)), row_of["text"]))
+        documents.append(Document(str(stored.get("id", number)), stored["text"]))
     return tuple(documents)
 
 

@@ -202,7 +202,6 @@ class TopKLearner(Learner):
     """A TopK SAE in training."""
 
     def code(self, x: Tensor, step: int) -> Coded:
-        """See `Learner.code`."""
         k = self.settings.k
         with torch.no_grad():
             top = self.read(x).topk(k, dim=1, sorted=False)
@@ -215,7 +214,6 @@ class TopKLearner(Learner):
         return Coded(write(pre.relu(), self.decoder, places) + self.b_dec, fired)
 
     def inference(self, scale: float) -> dict[str, Any]:
-        """See `Learner.inference`."""
         return {"activation": "topk", "k": self.settings.k}
 
 
@@ -322,15 +320,12 @@ class JumpReLULearner(Learner):
         self.log_threshold = torch.full_like(self.b_enc, self.log_initial).detach().requires_grad_()
 
     def parameters(self) -> list[Tensor]:
-        """See `Learner.parameters`."""
         return [*super().parameters(), self.log_threshold]
 
     def per_feature(self) -> list[tuple[Tensor, float]]:
-        """See `Learner.per_feature`."""
         return [*super().per_feature(), (self.log_threshold, self.log_initial)]
 
     def code(self, x: Tensor, step: int) -> Coded:
-        """See `Learner.code`."""
         f, active = jump(self.read(x), self.log_threshold.exp(), self.settings.bandwidth)
         rise = self.settings.warmup * self.settings.steps
         weight = self.settings.l0 * (min(1.0, (step + 1) / rise) if rise > 0 else 1.0)
@@ -338,7 +333,6 @@ class JumpReLULearner(Learner):
         return Coded(f @ self.decoder + self.b_dec, (f.detach() > 0).any(dim=0), penalty)
 
     def inference(self, scale: float) -> dict[str, Any]:
-        """See `Learner.inference`."""
         return {"activation": "jumprelu", "threshold": self.log_threshold.detach().exp() / scale}
 
 

@@ -40,7 +40,6 @@ class SAEJob(SAEPlan, Job):
     grows: ClassVar[tuple[str, ...]] = ("models", "sites")
 
     def check(self, bench: Bench) -> None:
-        """See `Job.check`."""
         check_dtype(self.dtype)
         for site in self.sites:
             load_site(site)
@@ -72,7 +71,6 @@ class SAEJob(SAEPlan, Job):
         )
 
     def cells(self) -> list[Cell]:
-        """See `Job.cells`."""
         return [
             Cell(
                 cell_name(model, site),
@@ -85,7 +83,6 @@ class SAEJob(SAEPlan, Job):
         ]
 
     def run(self, cell: Cell, bench: Bench) -> Record:
-        """See `Job.run`."""
         begin = time.perf_counter()
         model = bench.model(cell.typed["model"], dtype=self.dtype, prepend_bos=self.prepend_bos)
         site = cell.of["site"]

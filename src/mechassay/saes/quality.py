@@ -38,7 +38,7 @@ from mechassay.interventions.site import Site
 from mechassay.models.forward import Place, forward
 from mechassay.models.model import Model, weights_hash
 from mechassay.results.measures import measure_texts
-from mechassay.results.records import Measure, Selection, Spec
+from mechassay.results.records import RESULT, Measure, Selection, Spec
 from mechassay.results.result import RecordContents, Result
 from mechassay.saes.activations import ActivationStore, Windows
 from mechassay.saes.feature_matching import (
@@ -54,7 +54,6 @@ from mechassay.utils.display import (
     Progress,
 )
 
-RESULT = "result"
 Control = Literal["random", "permuted"]
 CONTROLS: tuple[Control, ...] = get_args(Control)
 STEP = 4096

@@ -36,6 +36,7 @@ from mechassay.utils.display import OneLine
 N_RESAMPLES = 2000
 LEVEL = 0.95
 BLOCK = 2**22
+"""Numbers that resamples or permutations have in memory at once."""
 FEW_GROUPS = 20
 """Fewer independent groups of examples than this support no verdict.
 
@@ -60,6 +61,9 @@ class Interval(NamedTuple):
 
     def contains(self, value: float) -> bool:
         return self.low <= value <= self.high
+
+
+NO_INTERVAL = Interval(math.nan, math.nan)
 
 
 @dataclass(frozen=True)
@@ -237,7 +241,7 @@ class BootstrapEstimate(OneLine):
         basic bootstrap), widened for few groups by `widening`, and by what the bias may be.
         """
         if not self.has_interval:
-            return Interval(math.nan, math.nan)
+            return NO_INTERVAL
         tail = (1 - LEVEL) / 2
         low, high = widening(self.n_groups) * np.quantile(self.errors, [tail, 1 - tail])
         above, below = min(0.0, self.bias[0]), max(0.0, self.bias[1])
@@ -273,7 +277,7 @@ class FoldedSum(BootstrapEstimate):
         as the sum is; far from 0 it has two equal sides.
         """
         if not self.has_interval:
-            return Interval(math.nan, math.nan)
+            return NO_INTERVAL
         errors = widening(self.n_groups) * (self.draws - self.means)
         sizes = np.sqrt(np.mean(errors**2, axis=0))
 
@@ -349,6 +353,35 @@ def folded_sum(
         draws=draws,
         weights=weights,
     )
+
+
+def independent_mean(
+    estimates: Sequence[Estimate], groups: Sequence[str] | None = None
+) -> Estimate:
+    """Return the mean of estimates whose groups are independent; NaN if there is no estimate.
+
+    With [l_i, u_i] the interval of x_i, that of the mean m of k estimates is [m - d, m + e],
+
+        d = 1/k sqrt( sum over groups g of (sum over i in g of (x_i - l_i))^2 ),
+
+    and e the same with u_i - x_i (recovered variances, Zou and Donner 2008). Estimates of one group
+    may have examples in common, so their errors may be equal, and no errors add up to more than
+    their half-widths do.
+
+    Args:
+        groups: Group of each estimate, such as its task; each is a group of its own by default.
+    """
+    if not estimates:
+        return Estimate(math.nan)
+    below: dict[str | int, float] = {}
+    above: dict[str | int, float] = {}
+    for own, group in zip(estimates, groups or range(len(estimates)), strict=True):
+        below[group] = below.get(group, 0.0) + (own.value - own.low)
+        above[group] = above.get(group, 0.0) + (own.high - own.value)
+    n = len(estimates)
+    value = sum(own.value for own in estimates) / n
+    lower, upper = (math.hypot(*side.values()) / n for side in (below, above))
+    return Estimate(value, value - lower, value + upper)
 
 
 def mean_estimate(estimates: Sequence[BootstrapEstimate]) -> BootstrapEstimate:

@@ -39,12 +39,11 @@ from mechassay.errors import BadUsage, NonFinite
 from mechassay.stats.bootstrap import LEAST
 from mechassay.stats.bounds import check_share
 from mechassay.stats.distribution import Field
-from mechassay.stats.intervals import LEVEL
+from mechassay.stats.intervals import BLOCK, LEVEL
 from mechassay.utils.display import OneLine
 
 N_PERMUTATIONS = 2000
 N_THRESHOLDS = 64
-BLOCK = 2**22
 ROUNDING = 1e-9
 
 Tables = tuple[Float[np.ndarray, "draws labels bins"], Float[np.ndarray, "draws labels bins"]]

@@ -30,15 +30,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechassay.errors import BadPairs, BadUsage
-from mechassay.models.generation import Tokens, final_streams, generate, until_end
+from mechassay.models.generation import ROWS_OF_LOGITS, Tokens, final_streams, generate, until_end
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
 from mechassay.models.model import Model
 from mechassay.prompts.pairs import Prompt
 from mechassay.prompts.tokenization import continued, encode
 from mechassay.tasks.scoring import Scoring
 from mechassay.utils.display import SILENT, Progress
-
-ROWS_OF_LOGITS = 64
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 
 PRIVATE = "private"
 """The split whose prompts are never stored."""
-SPLITS = ("train", "validation", "test", PRIVATE)
+PUBLIC_SPLITS = ("train", "validation", "test")
+SPLITS = (*PUBLIC_SPLITS, PRIVATE)
 CHUNK = 256
 # Examples looked at for each one wanted, before a tokenizer or a model is found unfit for the task.
 PATIENCE = 50

@@ -234,10 +234,11 @@ def verify(
         GraphMismatch: the circuit belongs to another graph than the model's.
         UnknownName, BadPairs: see `ablate`.
     """
-    for kind, edges in (("claimed", claimed), ("optional", optional)):
-        if edges is not None and edges.graph != model.graph:
+    for kind, circuit in (("claimed", claimed), ("optional", optional)):
+        if circuit is not None and circuit.graph != model.graph:
             raise GraphMismatch(
-                f"The {kind} circuit belongs to {edges.graph}; the model's graph is {model.graph}."
+                f"The {kind} circuit belongs to {circuit.graph}; the model's graph is"
+                f" {model.graph}."
             )
     batch = ablate(model, pairs, ablation, data=data, progress=progress)
     full = Circuit.full(model.graph)

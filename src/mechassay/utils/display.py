@@ -178,6 +178,10 @@ def data_frame(columns: Mapping[str, Sequence[Any]]) -> Any:
     return pandas.DataFrame(dict(columns))
 
 
+NOTEBOOK_ROWS = 10
+"""Rows of pairs, scores or interventions that a notebook shows."""
+
+
 class Tabular:
     """A value that is a table: its columns, and those as a pandas DataFrame."""
 

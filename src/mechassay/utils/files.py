@@ -17,6 +17,7 @@ import io
 import json
 import math
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 FORMAT = 1
+SHA256 = re.compile(r"[0-9a-f]{64}")
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a disk that is full, or of which a user has no more."""
 

@@ -43,7 +43,6 @@ from mechassay.tasks.accuracy import score_prompts, written
 from mechassay.tasks.task import Task
 from mechassay.utils.display import BAR, OneLine, Progress
 
-SPLITS = ("train", "validation", "test")
 WRONG = "model wrong on "
 WRONG_IMPLIED = "model wrong on the prompt with the values of the interchange"
 UNBALANCED = "more of its kind than of the other, for balance"

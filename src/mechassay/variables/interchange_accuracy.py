@@ -35,7 +35,7 @@ from mechassay.features.featurizer import ChosenFeatures
 from mechassay.features.finder import Fit
 from mechassay.features.probes import random_directions
 from mechassay.interventions.intervention import Interchange
-from mechassay.interventions.site import Site, SiteLike, load_site
+from mechassay.interventions.site import Site, SiteLike, index_of
 from mechassay.interventions.sweep import SiteSweep, mean_estimates, sweep_all
 from mechassay.models.model import Model
 from mechassay.prompts.interchange_batch import InterchangeBatch, InterchangesLike
@@ -126,10 +126,9 @@ class InterchangeAccuracy(OneLine, Tabular):
         """The number of a site among `sites`.
 
         Raises:
-            UnknownName: it is none of them.
+            UnknownName: `site` is not a site of the fit.
         """
-        names = [str(own_site) for own_site in self.sites]
-        return names.index(one_of("site of the fit", str(load_site(site)), names))
+        return index_of(site, self.sites, "site of the fit")
 
     def columns(self) -> dict[str, list[Any]]:
         """A row a site and what it is of: accuracy and mean log-odds, with intervals."""

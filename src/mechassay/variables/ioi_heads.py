@@ -56,6 +56,7 @@ from mechassay.variables.logit_difference import (
     squared_error,
 )
 from mechassay.variables.verdicts import (
+    KINDS_TABLE,
     MUST_STAY_BELOW,
     training_args,
     training_falls,
@@ -284,7 +285,7 @@ def named_heads(subset: tuple[Site, ...]) -> str:
 
 S_INHIBITION = ("heads.7.3@all", "heads.7.9@all", "heads.8.6@all", "heads.8.10@all")
 """Of GPT-2 small (Wang et al. 2023)."""
-SUBSETS, KINDS_TABLE = "subsets", "kinds"
+SUBSETS = "subsets"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

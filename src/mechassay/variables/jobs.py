@@ -68,7 +68,6 @@ class VariablesJob(VariablesPlan, Job):
         object.__setattr__(self, "models", with_truths(self.models))
 
     def check(self, bench: Bench) -> None:
-        """See `Job.check`."""
         check_dtype(self.dtype)
         one_of("part of a site", self.part, PARTS)
         one_of("profile of featurizers", self.profile, PROFILES)
@@ -98,7 +97,7 @@ class VariablesJob(VariablesPlan, Job):
                 variables_of(self, task)
 
     def definitions(self) -> dict[str, int]:
-        """See `Job.definitions`: of the profile, and of the finders of the featurizers."""
+        """Return the versions of the profile, and of the finders of the featurizers."""
         versions = {featurizer.name: featurizer.version for featurizer in (DAS, BoundlessDAS, DBM)}
         names = {featurizer.partition("+")[0] for featurizer in self.featurizers}
         definitions = {f"featurizer {name}": versions[name] for name in names if name in versions}
@@ -106,11 +105,10 @@ class VariablesJob(VariablesPlan, Job):
         return {**definitions, f"profile {profile}": PROFILE_VERSION}
 
     def notes(self) -> Sequence[str]:
-        """See `Job.notes`: ground truths have tasks of their own."""
+        """Return notes on ground truths, which have tasks of their own."""
         return own_task_notes(self.models, self.tasks)
 
     def cells(self) -> list[Cell]:
-        """See `Job.cells`."""
         return [
             Cell(
                 f"{group}/{cell_name(variable, featurizer)}",
@@ -131,7 +129,6 @@ class VariablesJob(VariablesPlan, Job):
         ]
 
     def run(self, cell: Cell, bench: Bench) -> Record:
-        """See `Job.run`."""
         study = bench.shared("study", lambda: VariableStudy(self, bench, cell))
         return study.record(cell)
 
@@ -143,7 +140,6 @@ class AlignmentsJob(AlignmentsPlan, Job):
     for_boards: ClassVar[bool] = True
 
     def words(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """See `Job.words`."""
         return ("variables", "evaluate", *self.alignments), ("alignments",)
 
     @cached_property
@@ -174,11 +170,10 @@ class AlignmentsJob(AlignmentsPlan, Job):
         return [alignment for alignment in every if alignment.model == shown_model(self.model)]
 
     def versions(self, bench: Bench) -> dict[str, Any]:
-        """See `Job.versions`: what was measured is a part of the plan."""
+        """Return the hashes of the files that are measured."""
         return {"files": {alignment.typed: alignment.sha256 for alignment in self.given}}
 
     def check(self, bench: Bench) -> None:
-        """See `Job.check`."""
         check_dtype(self.dtype)
         one_of("split to report on", self.test_split, ("test", PRIVATE))
         layers_of(self.layers, MANY)
@@ -204,7 +199,6 @@ class AlignmentsJob(AlignmentsPlan, Job):
             names[key] = alignment.typed
 
     def cells(self) -> list[Cell]:
-        """See `Job.cells`."""
         return [
             Cell(
                 f"{group}/{cell_name(alignment.variable, alignment.name)}",
@@ -222,7 +216,6 @@ class AlignmentsJob(AlignmentsPlan, Job):
         ]
 
     def run(self, cell: Cell, bench: Bench) -> Record:
-        """See `Job.run`."""
         begin = time.perf_counter()
         typed = cell.typed["features"]
         (given,) = (alignment for alignment in self.given if alignment.typed == typed)

@@ -68,6 +68,7 @@ from mechassay.variables.interchange_accuracy import (
 )
 from mechassay.variables.mib_numbers import LayerBest, best_of_layers
 from mechassay.variables.verdicts import (
+    KINDS_TABLE,
     LEAST_GAIN,
     MUST_EXCEED,
     RANDOM_VARIABLE,
@@ -78,7 +79,7 @@ from mechassay.variables.verdicts import (
     verdict,
 )
 
-SITES, KINDS_TABLE, SUBMITTED = "sites", "kinds", "as submitted"
+SITES, SUBMITTED = "sites", "as submitted"
 TEXTS = measure_texts("variables")
 Right = Float[np.ndarray, "n"]
 

@@ -46,6 +46,7 @@ from mechassay.prompts.interchange_batch import InterchangesLike
 from mechassay.prompts.pairs import Example
 from mechassay.stats.intervals import Estimate
 from mechassay.utils.display import BAR, OneLine, Progress, Tabular, html_facts, html_table
+from mechassay.variables.interchange_accuracy import FULL, NOTHING, RANDOM, RESULT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -250,8 +251,7 @@ def linear_difference(
     )
 
 
-RESULT, NOTHING, CONSTANT = "features", "no intervention", "best constant"
-FULL, RANDOM = "full vector", "random"
+CONSTANT = "best constant"
 KINDS = (RESULT, NOTHING, CONSTANT, FULL, RANDOM)
 """What numbers are of: the features, and their controls."""
 ALL_KINDS = "all"

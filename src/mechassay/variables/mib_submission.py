@@ -94,14 +94,14 @@ SHORT = {
 def read_coefficients(path: Path) -> Mapping[str, LogitDifference]:
     """By the file's names of models."""
     fits: dict[str, LogitDifference] = {}
-    for name, stored in read_json(path).items():
-        values_of: dict[str, Any] = stored if isinstance(stored, dict) else {}
-        values = {ours: _number(values_of.get(theirs)) for ours, theirs in COEFFICIENTS.items()}
+    for name, row in read_json(path).items():
+        numbers: dict[str, Any] = row if isinstance(row, dict) else {}
+        values = {ours: _number(numbers.get(theirs)) for ours, theirs in COEFFICIENTS.items()}
         if not all(map(isfinite, values.values())):
             raise BadFile(
                 f"{path}: {name[:40]!r} needs {', '.join(COEFFICIENTS.values())} as numbers."
             )
-        r2, source = _number(values_of.get("score")), {"source": path.name}
+        r2, source = _number(numbers.get("score")), {"source": path.name}
         fits[name] = LogitDifference(**values, r2=r2, n=0, conditions={}, source=source)
     return fits
 

@@ -48,13 +48,15 @@ from mechassay.results.sections import (
 )
 from mechassay.stats.intervals import FEW_GROUPS, Estimate
 from mechassay.variables.interchange_accuracy import FULL, NOTHING, RANDOM, RESULT
-from mechassay.variables.localization import shown_cells
+from mechassay.variables.ioi_heads import SUBSETS
+from mechassay.variables.localization import SITES, shown_cells
 from mechassay.variables.logit_difference import CONSTANT
 from mechassay.variables.verdicts import (
     FALLS,
     FOUND,
     IIA,
     ISOLATED,
+    KINDS_TABLE,
     MSE,
     NOT_TRAINED,
     RANDOM_VARIABLE,
@@ -64,7 +66,6 @@ from mechassay.variables.verdicts import (
     verdict_of,
 )
 
-SITES, KINDS, SUBSETS = "sites", "kinds", "subsets"
 LAYERS, FALL = "iia_layers", "training_fall"
 IN_WORDS = {
     NOTHING: "without intervention",
@@ -447,7 +448,7 @@ def _draw_subsets(record: Record, ax: Axes | None) -> MatplotlibFigure:
 
 def _draw_kinds(record: Record, ax: Axes | None) -> MatplotlibFigure:
     """Errors of the features and their controls, a colour for each kind of counterfactual."""
-    table = record.table(KINDS)
+    table = record.table(KINDS_TABLE)
     names = list(dict.fromkeys(str(x) for x in table.columns["of"]))
     points: dict[str, list[Estimate]] = {}
     numbers = zip(*(table.numbers(name).tolist() for name in ("mse", "low", "high")), strict=True)

@@ -28,11 +28,11 @@ from mechassay.prompts.pairs import Examples
 from mechassay.results.records import Record, Selection, Spec
 from mechassay.runs.job import Bench, Cell, layers_of, made_by
 from mechassay.tasks import load_task
-from mechassay.tasks.task import PRIVATE, Task, settings_of
+from mechassay.tasks.task import PRIVATE, PUBLIC_SPLITS, Task, settings_of
 from mechassay.utils.display import Progress
 from mechassay.utils.files import write_text
 from mechassay.variables.alignment import ALIGNMENTS, VariableAlignment
-from mechassay.variables.data import SPLITS, VariablePairs, answered_examples, variable_pairs
+from mechassay.variables.data import VariablePairs, answered_examples, variable_pairs
 from mechassay.variables.featurizers import (
     FeaturizerSettings,
     featurizer_settings,
@@ -128,7 +128,7 @@ class VariableStudy:
     def _examples(self) -> dict[str, Examples]:
         job = self.job
         sizes = (job.train_limit, job.validation_limit, job.test_limit)
-        splits = (*SPLITS[:2], job.test_split)
+        splits = (*PUBLIC_SPLITS[:2], job.test_split)
         return {
             name: answered_examples(
                 self.model,
@@ -141,7 +141,7 @@ class VariableStudy:
                 private_seed=job.private_seed if split == PRIVATE else None,
                 progress=self.progress,
             )
-            for name, split, size in zip(SPLITS, splits, sizes, strict=True)
+            for name, split, size in zip(PUBLIC_SPLITS, splits, sizes, strict=True)
         }
 
     def pairs(self, variable: str) -> VariablePairs:

@@ -28,6 +28,8 @@ from mechassay.variables.interchange_accuracy import FULL, NOTHING, RANDOM
 from mechassay.variables.logit_difference import CONSTANT
 
 RANDOM_VARIABLE, UNTRAINED = "random variable", "untrained model"
+KINDS_TABLE = "kinds"
+"""Name of the table of numbers by kind of counterfactual."""
 CONTROLS = (NOTHING, FULL, RANDOM, RANDOM_VARIABLE, UNTRAINED)
 MUST_EXCEED = (NOTHING, RANDOM_VARIABLE, UNTRAINED)
 ISOLATED, FOUND, NOT_FOUND = "isolated", "found, not isolated", "not found"

@@ -28,11 +28,12 @@ from mechassay.models.memory import kept_run_bytes, token_budget
 from mechassay.models.model import Model
 from mechassay.models.objectives import Accuracy
 from mechassay.prompts.batch import NO_TOKEN, Batch
+from mechassay.results.curves import EMPTY
 from mechassay.results.measures import measure_texts
 from mechassay.results.records import Measure, Provenance, Record, Spec, Table, Values, provenance
 from mechassay.results.result import RecordContents, Result, StoredByFields
 from mechassay.stats.chance import FEW_DRAWS
-from mechassay.stats.intervals import Interval, mean_estimate, proportion_interval
+from mechassay.stats.intervals import NO_INTERVAL, Interval, mean_estimate, proportion_interval
 from mechassay.utils.display import OneLine, RawText, interval, number
 
 if TYPE_CHECKING:
@@ -131,16 +132,16 @@ class Controls(OneLine, StoredByFields):
         return {name: drawn for name, drawn in kinds.items() if drawn}
 
 
-AGREES, SLACK = 0.9, 0.1
-"""The agreement of a circuit that stands for the model, and how much lower its interval may end."""
+AGREES, MAX_BOUND_GAP = 0.9, 0.1
+"""Agreement of a circuit that stands for the model, and how far below it the interval may end."""
 
 
 @dataclass(frozen=True)
 class SmallestCircuit:
     """The smallest circuit by magnitude that keeps a share of what ablation changes.
 
-    Its agreement is at least `target`, the lower end of the interval at most `SLACK` less, and so
-    at every larger size that was measured, below the full circuit.
+    Its agreement is at least `target`, the lower end of the interval at most `MAX_BOUND_GAP` less,
+    and so at every larger size that was measured, below the full circuit.
 
     Attributes:
         target: the agreement that was asked for.
@@ -176,7 +177,7 @@ class SmallestCircuit:
         chosen = None
         for place in reversed(range(len(fractions) - 1)):
             low = sweep.agreement_intervals[place].low
-            if not (sweep.agreement[place] >= target and low >= target - SLACK):
+            if not (sweep.agreement[place] >= target and low >= target - MAX_BOUND_GAP):
                 break
             chosen = place
         ends = (math.nan, math.nan, math.nan)
@@ -455,7 +456,7 @@ class FaithfulnessCurve(Result, kind="faithfulness", file_kind="faithfulness cur
         """What control circuits reach, and how far the curve is from random ones."""
         n = len(self.ids)
         empty, full = float(self.controls.empty.mean()), float(self.controls.full.mean())
-        yield TEXTS.measure("objective", empty, of="control:empty", n=n)
+        yield TEXTS.measure("objective", empty, of=EMPTY, n=n)
         yield TEXTS.measure("objective", full, of="control:full", n=n)
         ends = self.rule.denominator
         yield TEXTS.measure("denominator", full - empty, ends, of="control:full", n=n)
@@ -485,7 +486,7 @@ class FaithfulnessCurve(Result, kind="faithfulness", file_kind="faithfulness cur
             place, sweep = self.fractions.index(chosen.fraction), self.sweeps["magnitude"]
             share, interval = float(sweep.agreement[place]), sweep.agreement_intervals[place]
             rows["result"] = share, interval, len(self.ids)
-            without = (math.nan, Interval(math.nan, math.nan))
+            without = (math.nan, NO_INTERVAL)
             if self.complement is not None:
                 without = self.rule.faithfulness_of(self.complement)
             rows["without"] = *without, len(self.ids)

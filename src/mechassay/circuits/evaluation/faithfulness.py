@@ -77,6 +77,7 @@ from mechassay.models.spans import LongContrast
 from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.stats.chance import FEW_DRAWS
 from mechassay.stats.intervals import (
+    NO_INTERVAL,
     Interval,
     percentile_interval,
     resampled_means,
@@ -731,7 +732,7 @@ def _agreement(
     effect, kept = kept_effects(values[0], values[1], values[2])
     draws = resampled_means(np.stack((kept, effect)), groups, np.random.default_rng(seed))
     if math.isnan(share):
-        return share, Interval(math.nan, math.nan)
+        return share, NO_INTERVAL
     shares = draws[:, 0] / np.where(draws[:, 1] == 0, np.nan, draws[:, 1])
     return share, percentile_interval(shares, n_groups=len(set(groups)))
 

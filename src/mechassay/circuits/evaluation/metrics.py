@@ -51,6 +51,7 @@ from mechassay.results.records import Measure, Record, Spec, Table
 from mechassay.stats.chance import FEW_DRAWS, chance_limit
 from mechassay.stats.intervals import (
     LEVEL,
+    NO_INTERVAL,
     BootstrapEstimate,
     Interval,
     clopper_pearson,
@@ -245,7 +246,6 @@ def _area_over_sizes(scores: EdgeScores, truth: Circuit) -> float:
 
 
 T = TypeVar("T")
-UNDEFINED = Interval(math.nan, math.nan)
 
 RECOVERY = ("auroc", "auprc", "r_precision")
 
@@ -405,8 +405,8 @@ class RecoveryMetric:
         share = n_true / (n_true + n_false)
         values = {
             "auroc": (recovery.auroc, recovery.auroc_interval, 0.5, by_chance(n_true, n_false)),
-            "auprc": (recovery.auprc, UNDEFINED, auprc_by_chance(n_true, n_false), UNDEFINED),
-            "r_precision": (recovery.r_precision, UNDEFINED, share, UNDEFINED),
+            "auprc": (recovery.auprc, NO_INTERVAL, auprc_by_chance(n_true, n_false), NO_INTERVAL),
+            "r_precision": (recovery.r_precision, NO_INTERVAL, share, NO_INTERVAL),
         }
         return Measured(
             tuple(
@@ -444,7 +444,7 @@ def by_chance(n_true: int, n_false: int) -> Interval:
     is about normal.
     """
     if not n_true * n_false:
-        return UNDEFINED
+        return NO_INTERVAL
     half = float(norm.ppf((1 + LEVEL) / 2)) * math.sqrt(
         (n_true + n_false + 1) / (12 * n_true * n_false)
     )
@@ -681,7 +681,7 @@ def _undefined(*names: str) -> Measured:
 def filled(
     name: str,
     value: float,
-    interval: Interval = UNDEFINED,
+    interval: Interval = NO_INTERVAL,
     *,
     n: int = 0,
     of: str = "result",

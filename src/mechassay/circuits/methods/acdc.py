@@ -115,7 +115,7 @@ class ACDC:
         progress: Progress = BAR,
         checkpoint: Path | None = None,
     ) -> EdgeScores:
-        """See `Method.score`; but a score is no drop: 1 for edges kept at `threshold`, else 0.
+        """Return scores that are no drops: 1 for edges kept at `threshold`, else 0.
 
         With `thresholds` it is the largest of them at which the edge was kept, 0 if at none.
 
@@ -207,7 +207,6 @@ class ACDC:
         return _ThresholdCircuits(circuits, losses, int(n_runs))
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`."""
         return max(1, len(self.thresholds)) * DECISION * graph.n_edges * n_pairs
 
 
@@ -241,7 +240,7 @@ class ACDCTop(ACDC):
         progress: Progress = BAR,
         checkpoint: Path | None = None,
     ) -> EdgeScores:
-        """See `ACDC.score`; edges that score alike there are ranked by the estimate here.
+        """Return the scores of `ACDC`, with equal ones in the order of the estimate.
 
         To the score of ACDC, less than half the distance to the next higher one is added: in
         proportion to |estimate|. So kept edges come first, then those that were visited, then all
@@ -258,7 +257,7 @@ class ACDCTop(ACDC):
         return EdgeScores.of(model.graph, values, {**about, "visited": len(start)})
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`: of the estimate, two runs, and the decisions."""
+        """Return the forward passes of the estimate, two runs, and the decisions."""
         n_decisions = max(1, len(self.thresholds)) * min(self.edges, graph.n_edges)
         decided = 2.0 + DECISION * n_decisions
         return self.inner()[0].forwards(graph, n_pairs) + decided * n_pairs

@@ -90,7 +90,7 @@ class _SpanRuns:
         gradients_of: Callable[..., Gradients],
         add: Callable[[Contrast, Gradients], None],
     ) -> None:
-        """See `differentiate`; of the spans behind one nothing but gradients stays."""
+        """Differentiate span by span, the last one first; of those behind only gradients stay."""
         decoder, long, times = self.decoder, self.long, len(self.alphas)
         *earlier, last = long.spans
         clean = other = copies = long.shared()

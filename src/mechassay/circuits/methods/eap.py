@@ -149,7 +149,6 @@ class GradientMethod(ABC, Generic[ScoresT]):
         return 1 if self.path is None else len(self.path[0])
 
     def token_bytes(self, decoder: Decoder, width: int) -> int:
-        """See `circuits.methods.method.token_bytes`."""
         return gradient_bytes(decoder, self.copies, width)
 
     def passes(self, graph: Graph) -> float:
@@ -157,7 +156,7 @@ class GradientMethod(ABC, Generic[ScoresT]):
         return 3.0 if self.instead else 2.0 + 2.0 * self.copies
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`; of "auto" all rules, and the chosen ones again in parts."""
+        """Return the forward passes; of "auto" all rules, and the chosen ones again in parts."""
         times = len(BACKWARD) + 1 if self.backward == AUTO else 1
         return times * self.passes(graph) * n_pairs
 
@@ -170,7 +169,7 @@ class GradientMethod(ABC, Generic[ScoresT]):
         progress: Progress = BAR,
         checkpoint: Path | None = None,
     ) -> ScoresT:
-        """See `Method.score`.
+        """Return mean drops of the objective, estimated from gradients.
 
         Raises:
             BadUsage: also for a divergence (kl, js), which is smallest at the clean run and has no

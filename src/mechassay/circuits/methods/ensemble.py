@@ -66,7 +66,7 @@ class Ensemble:
         progress: Progress = BAR,
         checkpoint: Path | None = None,
     ) -> EdgeScores:
-        """See `Method.score`; the last member alone keeps a checkpoint.
+        """Combine the scores of all members; only the last member keeps a checkpoint.
 
         Raises:
             BadUsage: a member that does not score edges.
@@ -88,7 +88,7 @@ class Ensemble:
         return EdgeScores.of(model.graph, values, about)
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`: those of all members."""
+        """Return the forward passes of all members."""
         return sum(method.forwards(graph, n_pairs) for method in self.inner())
 
     def inner(self) -> list[Method]:

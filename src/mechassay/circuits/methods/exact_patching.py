@@ -202,11 +202,9 @@ class PatchingMethod(ABC, Generic[ScoresT]):
         """Scores of the mean over all examples."""
 
     @abstractmethod
-    def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`."""
+    def forwards(self, graph: Graph, n_pairs: int) -> float: ...
 
     def token_bytes(self, decoder: Decoder, width: int) -> int:
-        """See `circuits.methods.method.token_bytes`."""
         return patching_bytes(decoder)
 
     def score(
@@ -218,7 +216,7 @@ class PatchingMethod(ABC, Generic[ScoresT]):
         progress: Progress = BAR,
         checkpoint: Path | None = None,
     ) -> ScoresT:
-        """See `Method.score`; objectives need not be differentiable."""
+        """Return mean drops of the objective, which need not be differentiable."""
         chosen, batch = load_objective(objective), model.batch(pairs)
         mean, about = self.effects(model, batch, chosen, progress=progress, checkpoint=checkpoint)
         return self.scores(model.graph, mean, about)
@@ -367,7 +365,7 @@ class ExactPatching(_EdgePatching):
         return EdgeScores(graph, values, provenance)
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`: two runs, and 0.16 (GPT-2 small) to 0.26 (SmolLM2) an edge."""
+        """Return two runs, and 0.16 (GPT-2 small) to 0.26 (SmolLM2) forward passes per edge."""
         layers = self._layers(graph)
         into = (
             graph.seen_by_heads(layer) * 3 * graph.n_heads + graph.seen_by_mlp(layer) * graph.mlp
@@ -424,7 +422,6 @@ class ExactTop(_EdgePatching):
         progress: Progress = BAR,
         checkpoint: Path | None = None,
     ) -> EdgeScores:
-        """See `Method.score`."""
         batch, layers = model.batch(pairs), [*range(model.graph.n_layers), -1]
         first, *others = (
             method.score(model, batch, objective, progress=progress) for method in self.inner()
@@ -453,7 +450,7 @@ class ExactTop(_EdgePatching):
         return EdgeScores.of(graph, mean, provenance)
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`: of the estimate, two runs, and .26 an edge."""
+        """Return the forward passes of the estimate, two runs, and .26 per edge."""
         patched = 2.0 + 0.26 * min(self.edges, graph.n_edges)
         estimated = sum(method.forwards(graph, n_pairs) for method in self.inner())
         return estimated + patched * n_pairs
@@ -571,5 +568,5 @@ class ExactNodePatching(PatchingMethod[NodeScores]):
         return NodeScores.of(graph, mean, provenance)
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`: two runs, and 0.3 to 0.5 a node for effects on all paths."""
+        """Return two runs, and 0.3 to 0.5 forward passes per node for effects on all paths."""
         return (2.0 + 0.4 * graph.n_writers * (self.paths == "all")) * n_pairs

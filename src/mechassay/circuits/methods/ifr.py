@@ -64,7 +64,7 @@ class InformationFlowRoutes:
         progress: Progress = BAR,
         checkpoint: Path | None = None,
     ) -> EdgeScores:
-        """See `Method.score`; a score is a share in [0, 1], no drop, and has no objective."""
+        """Return scores that are shares in [0, 1], no drops, and do not depend on the objective."""
         batch, graph = model.batch(pairs), model.graph
         budget = token_budget(trace_bytes(model.decoder), batch.n_tokens, model.device)
         about = provenance_of(self, model, batch, load_objective(objective))
@@ -82,7 +82,7 @@ class InformationFlowRoutes:
         return _Shares(**sums).scores(graph, about)
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`: the clean run, and about as much again for the distances."""
+        """Return the clean run, and about as much again for the distances."""
         return 2.0 * n_pairs
 
 

@@ -142,7 +142,7 @@ class MaskMethod(ABC, Generic[LossT]):
         examples: DrawExamples | None = None,
         weigh: WeighExamples | None = None,
     ) -> EdgeScores | NodeScores:
-        """See `Method.score`; scores are in [0, 1]. Under the loss "kl" the objective has no part.
+        """Return scores in [0, 1]. The loss "kl" does not depend on the objective.
 
         Args:
             examples: what each step is on; `batch_size` of the pairs if not given.
@@ -177,13 +177,12 @@ class MaskMethod(ABC, Generic[LossT]):
         return kind.of(model.graph, values, about)
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`: the training."""
+        """Return the forward passes of the training."""
         self._check()
         runs = 2.0 + self.samples * masked_forwards(graph)
         return self.steps * min(self.batch_size, n_pairs) * runs
 
     def token_bytes(self, decoder: Decoder, width: int) -> int:
-        """See `circuits.methods.method.token_bytes`."""
         return masked_bytes(decoder)
 
     def _check(self) -> None:
@@ -404,8 +403,8 @@ def connected(
     graph: Graph, masks: Float[Tensor, "masks writers readers"]
 ) -> Float[Tensor, "masks writers readers"]:
     """One where an edge is on a path of nonzero edges from `input` to `logits`, else zero."""
-    edges = (masks.detach() != 0).cpu() & graph.legal
-    return torch.stack([graph.on_paths(edge) & edge for edge in edges]).to(masks)
+    nonzero = (masks.detach() != 0).cpu() & graph.legal
+    return torch.stack([graph.on_paths(edges) & edges for edges in nonzero]).to(masks)
 
 
 def summary(losses: Float[Tensor, "steps parts"]) -> dict[str, Any]:
@@ -651,7 +650,6 @@ class UniformGradientSampling(MaskMethod[Loss]):
         return tuple(replace(self, sparsity=price, search=False) for price in SPARSITIES)
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`."""
         once = super().forwards(graph, n_pairs)
         return len(SPARSITIES) * once if self.search else once
 

@@ -124,7 +124,7 @@ class Matryoshka(MaskMethod[Loss]):
         return masks, torch.optim.Adam([masks.scores], lr=self.lr)
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`: the training, and the method that it starts from."""
+        """Return the forward passes of the training, and of the method that it starts from."""
         first = sum(method.forwards(graph, n_pairs) for method in self.inner())
         return first + super().forwards(graph, n_pairs)
 

@@ -50,12 +50,12 @@ class DrawnMethod(ABC):
         progress: Progress = BAR,
         checkpoint: Path | None = None,
     ) -> EdgeScores:
-        """See `Method.score`; the pairs only enter the provenance."""
+        """Draw scores; the pairs only enter the provenance."""
         about = provenance_of(self, model, model.batch(pairs), load_objective(objective))
         return replace(self.draw(model.graph), provenance=about)
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`: none."""
+        """Return 0, because no model is run."""
         return 0.0
 
 

@@ -33,11 +33,11 @@ from mechassay.circuits.graph_files import ENDINGS, load_scores, read_graph_file
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.random import Random, RandomPaths
 from mechassay.circuits.scores import SCORES_SHA256, By, EdgeScores, Scores
-from mechassay.circuits.series import CircuitSeries, is_series, ranked_hash
+from mechassay.circuits.series import CircuitSeries, is_series
 from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.models.graph import Graph
 from mechassay.utils.display import OneLine
-from mechassay.utils.files import kind_of
+from mechassay.utils.files import kind_of, path_hash
 
 DRAWN = ("random", "random-paths")
 PLAIN: tuple[Literal["truth", "full", "empty"], ...] = ("truth", "full", "empty")
@@ -183,7 +183,7 @@ class CircuitSpec:
     @property
     def file_hash(self) -> str | None:
         """SHA-256 of the file or the folder that it comes from, if it comes from one."""
-        return ranked_hash(Path(self.name)) if self.kind in GIVEN else None
+        return path_hash(Path(self.name)) if self.kind in GIVEN else None
 
     def find(
         self,

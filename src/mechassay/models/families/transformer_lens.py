@@ -227,7 +227,7 @@ class LensModel(nn.Module):
 
 
 def decode(hf: LensModel) -> Decoder:
-    """The decoder of an `LensModel`."""
+    """The decoder of a `LensModel`."""
     config, weight = hf.config, hf.weight
 
     def norm(name: str) -> Norm:
