@@ -152,8 +152,10 @@ def place_of(table: str) -> str:
 
 @cache
 def published(paper: Paper) -> PublishedPaper:
-    """The tables of a paper."""
-    text = files("mechassay.reproduction").joinpath("data", f"{paper}.yaml").read_text("utf-8")
+    """Return the tables of a paper."""
+    # The page of adversarial runs shows its tables too, and may not import this package.
+    room = "mechassay.adversarial" if paper == "adversarial" else "mechassay.reproduction"
+    text = files(room).joinpath("data", f"{paper}.yaml").read_text("utf-8")
     plain: Mapping[str, Any] = yaml.safe_load(text)
     columns, rows = plain.get("columns", {}), plain.get("rows", {})
     tables = tuple(_table(table, columns, rows) for table in plain["tables"])
