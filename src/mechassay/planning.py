@@ -23,7 +23,7 @@ from mechassay.causal_models.hypothesis import defaults_of
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.eap import EdgeGradientMethod
 from mechassay.circuits.methods.mask_learning import MaskMethod
-from mechassay.circuits.methods.method import Method, token_bytes
+from mechassay.circuits.methods.method import AnyMethod, token_bytes
 from mechassay.circuits.methods.spec import CircuitSpec
 from mechassay.circuits.methods.stability import scored_again
 from mechassay.discovery.job import CircuitsJob
@@ -137,7 +137,7 @@ def _circuits(job: CircuitsJob, cells: Sequence[Cell], model: Model, memory: Fre
     return Work(model.name, size, operations, held, n_runs)
 
 
-def scoring_operations(method: Method, size: ModelSize, train: PromptSizes) -> float:
+def scoring_operations(method: AnyMethod, size: ModelSize, train: PromptSizes) -> float:
     """Return the operations of a method: one pass of whole prompts, the other passes from the first
     differing column on.
     """
@@ -150,14 +150,18 @@ def scoring_operations(method: Method, size: ModelSize, train: PromptSizes) -> f
     return train.n * train.columns * token
 
 
-def scoring_runs(method: Method, size: ModelSize, train: PromptSizes) -> float:
+def scoring_runs(method: AnyMethod, size: ModelSize, train: PromptSizes) -> float:
     """Return how many forward passes a method starts, each of all pairs or of one batch."""
     n_rows = min(method.batch_size, train.n) if isinstance(method, MaskMethod) else train.n
     return method.forwards(size.graph, train.n) / n_rows
 
 
 def scoring_bytes(
-    method: Method, size: ModelSize, decoder: Decoder, train: PromptSizes, memory: FreeMemory
+    method: AnyMethod,
+    size: ModelSize,
+    decoder: Decoder,
+    train: PromptSizes,
+    memory: FreeMemory,
 ) -> float:
     """Return the bytes that a method holds beyond the weights.
 

@@ -40,7 +40,7 @@ from scipy.stats import norm
 
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.evaluation.faithfulness import evaluate
-from mechassay.circuits.methods.method import Method, method_name
+from mechassay.circuits.methods.method import AnyMethod, method_name
 from mechassay.circuits.scores import EdgeScores, Scores
 from mechassay.circuits.series import agreement as agreement_of
 from mechassay.circuits.series import kept_effects
@@ -341,7 +341,7 @@ Kept = Callable[[str, Callable[[], Scores]], Scores]
 
 
 def cross_agreement(
-    method: Method,
+    method: AnyMethod,
     model: Model,
     train: Mapping[str, PairsLike],
     test: Mapping[str, PairsLike],
@@ -446,7 +446,7 @@ def _n_edges(graph: Graph, size: int | float) -> int:
 
 
 def _two_circuits(
-    method: Method,
+    method: AnyMethod,
     model: Model,
     batch: Batch,
     n_edges: int,

@@ -42,7 +42,14 @@ from mechassay.circuits.methods.mask_learning import (
     SubnetworkProbing,
     UniformGradientSampling,
 )
-from mechassay.circuits.methods.method import Method, check_pairing, paired, provenance_of, settings
+from mechassay.circuits.methods.method import (
+    AnyMethod,
+    ScoreInputs,
+    check_pairing,
+    paired,
+    provenance_of,
+    settings,
+)
 from mechassay.circuits.scores import By, EdgeScores
 from mechassay.errors import BadPairs, BadUsage, UnknownName, one_of
 from mechassay.models.forward import constants_of
@@ -158,7 +165,7 @@ class Robust:
         by: "magnitude" or "value".
     """
 
-    method: Method
+    method: AnyMethod
     tail: Tail = MEAN
     n_edges: int | float = 0.02
     rounds: int = 3
@@ -201,9 +208,8 @@ class Robust:
         if isinstance(self.method, TRAINED):
             steps = _RedrawnSteps(pairs, self.method.batch_size, self.tail)
             weigh = None if isinstance(self.tail, Mean) else steps.weigh
-            scores = self.method.score(
-                model, pairs.batch, chosen, progress=progress, examples=steps.draw, weigh=weigh
-            )
+            inputs = ScoreInputs(model, pairs.batch, chosen, progress)
+            scores = self.method.find_scores(inputs, examples=steps.draw, weigh=weigh)
             assert isinstance(scores, EdgeScores)
             return self._finished(scores, pairs, seed, {"n_examples": len(pairs.batch)})
         scores, more = _Rounds(
@@ -297,7 +303,8 @@ class _Rounds:
             n_counted += int((weights > 0).sum())
             total = total + self._mean(batch, weights)
             scores = None if plain else total / number
-        about = provenance_of(robust.method, self.model, self.pairs.batch, self.objective)
+        inputs = ScoreInputs(self.model, self.pairs.batch, self.objective)
+        about = provenance_of(robust.method, inputs)
         more = {"rounds": history, "n_examples": n_counted}
         return EdgeScores(self.model.graph, total / robust.rounds, about), more
 

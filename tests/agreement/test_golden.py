@@ -15,7 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import mechassay as ma
 from helpers.tiny_models import quiet_model
 from mechassay.circuits import EdgeScores, evaluate, faithfulness_curve
-from mechassay.circuits.methods.method import Method
+from mechassay.circuits.methods.method import AnyMethod
 from mechassay.models.model import Model, make_model
 from mechassay.prompts.batch import Batch
 
@@ -51,7 +51,7 @@ METHODS = {
 
 @pytest.mark.parametrize("name", METHODS)
 def test_scores(name: str, golden: dict[str, Any], model: Model, batch: Batch) -> None:
-    method: Method = METHODS[name]
+    method: AnyMethod = METHODS[name]
     scores = method.score(model, batch)
     ours = torch.stack([scores.values[scores.graph.index(edge)] for edge in golden["edges"]])
     theirs = torch.tensor(golden["scores"][name])

@@ -14,7 +14,7 @@ from helpers.models import USUAL, families
 from mechassay.circuits import Circuit, EdgeScores, evaluate
 from mechassay.circuits.methods import attribution
 from mechassay.circuits.methods.attribution import tapped_forward
-from mechassay.circuits.methods.method import Method
+from mechassay.circuits.methods.method import AnyMethod
 from mechassay.models.decoder import Readout
 from mechassay.models.forward import Contrast
 from mechassay.models.model import Model
@@ -22,7 +22,7 @@ from mechassay.models.objectives import LogitDiff
 from mechassay.prompts.batch import Batch
 from mechassay.testing.tiny import Subject, subject
 
-METHODS: dict[str, Method] = {
+METHODS: dict[str, AnyMethod] = {
     "eap": ma.circuits.EAP(),
     "eap-ig-inputs": ma.circuits.EAPIGInputs(steps=3),
     "eap-ig-activations": ma.circuits.EAPIGActivations(steps=2),

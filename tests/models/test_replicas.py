@@ -17,7 +17,7 @@ from helpers.replicas import dies, refuses, tiny_model, where
 from mechassay.circuits import EAP, NAP, evaluate, faithfulness_curve, run_controls
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.exact_patching import ExactPatching
-from mechassay.circuits.methods.method import Method
+from mechassay.circuits.methods.method import AnyMethod
 from mechassay.circuits.methods.stability import score_in_parts
 from mechassay.discovery.job import CircuitsJob
 from mechassay.errors import MechassayError, NonFinite
@@ -119,7 +119,7 @@ def test_a_curve_in_three_processes_is_that_of_one(replicated: Model) -> None:
 
 @pytest.mark.guard
 @pytest.mark.parametrize("method", [EAP(), ExactPatching()])
-def test_scores_in_three_processes_are_those_of_one(method: Method, replicated: Model) -> None:
+def test_scores_in_three_processes_are_those_of_one(method: AnyMethod, replicated: Model) -> None:
     model, pairs = subject("llama", torch.float64).model, many_pairs()
     here = score_in_parts(method, model, pairs, progress=SILENT)
     apart = score_in_parts(method, replicated, pairs, progress=SILENT)

@@ -18,7 +18,7 @@ from mechassay.circuits import EAP, ExactNodePatching, ExactPatching, Informatio
 from mechassay.circuits.methods import eap as gradient
 from mechassay.circuits.methods import ifr
 from mechassay.circuits.methods.exact_patching import PatchingMethod
-from mechassay.circuits.methods.method import Method
+from mechassay.circuits.methods.method import AnyMethod
 from mechassay.errors import BadUsage
 from mechassay.models import memory
 from mechassay.testing.tiny import subject
@@ -122,7 +122,7 @@ def test_interrupted_while_adding_ends_bit_for_bit_the_same(
 ) -> None:
     """Ctrl-C after a part is half or wholly added, but before it is done."""
     method, owner, attribute = PLACES[name]
-    kept: Method = method
+    kept: AnyMethod = method
     tiny, file, add = (
         subject("gpt2", n_pairs=4),
         tmp_path / "a.checkpoint",

@@ -42,7 +42,7 @@ from mechassay.circuits.evaluation.metrics import Metric, Scored, recovery_of, w
 from mechassay.circuits.evaluation.selection import SELECTION, faithful_circuits
 from mechassay.circuits.graph_files import ENDINGS, load_scores, read_graph_file
 from mechassay.circuits.methods import METHODS
-from mechassay.circuits.methods.method import CANDIDATES, Method, method_name, paired, settings
+from mechassay.circuits.methods.method import CANDIDATES, AnyMethod, method_name, paired, settings
 from mechassay.circuits.methods.stability import (
     GROUPS_A_PART,
     LEAST_PARTS,
@@ -107,7 +107,7 @@ def optimal_ablation(settings: str, seed: int) -> OptimalAblation:
 class TypedMethod:
     """A method as a run names it, and what edges carry where it looks for its circuit."""
 
-    method: Method
+    method: AnyMethod
     ablation: str
     name: str
 
@@ -421,12 +421,12 @@ class Study:
 
     def _best_candidate(
         self, typed: TypedMethod, train: Batch, file: Path, clock: Clock
-    ) -> tuple[Method, Scores | None, dict[str, Any]]:
+    ) -> tuple[AnyMethod, Scores | None, dict[str, Any]]:
         """Of a method with candidates the one with the lowest CMD on the validation pairs, its
         scores, and what to say of them: the CMD of all. Else the method itself. Scores of finished
         candidates are kept until all are, with the seconds so far.
         """
-        candidates: Sequence[Method] = getattr(typed.method, "candidates", tuple)()
+        candidates: Sequence[AnyMethod] = getattr(typed.method, "candidates", tuple)()
         if not candidates:
             return typed.method, None, {}
         kept = [

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from mechassay.circuits.evaluation.ablation import ablate
 from mechassay.circuits.evaluation.metrics import Measured, Metric, Scored
-from mechassay.circuits.methods.method import Method, settings
+from mechassay.circuits.methods.method import AnyMethod, settings
 from mechassay.circuits.methods.random import Random
 from mechassay.circuits.scores import EdgeScores, Scores
 from mechassay.features.featurizer import ChosenFeatures, Featurizer, exchanged
@@ -63,7 +63,7 @@ from mechassay.truth.ground_truth import load_truth
 from mechassay.utils.display import SILENT
 
 
-def check_method(method: Method, model: Model, batch: Batch) -> None:
+def check_method(method: AnyMethod, model: Model, batch: Batch) -> None:
     """Raise AssertionError at the first promise that the method breaks."""
     check_method_configuration(method)
     before = {
@@ -90,7 +90,7 @@ def check_method(method: Method, model: Model, batch: Batch) -> None:
     assert scores.provenance["n_examples"] == len(batch)
 
 
-def check_method_configuration(method: Method) -> None:
+def check_method_configuration(method: AnyMethod) -> None:
     """A frozen dataclass whose repr gives it back, with a name and a version."""
     assert isinstance(method.name, str)
     assert isinstance(method.version, int)

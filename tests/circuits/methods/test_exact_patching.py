@@ -26,6 +26,7 @@ from mechassay.circuits import (
     evaluate,
 )
 from mechassay.circuits.evaluation.metrics import recovery_of
+from mechassay.circuits.methods.method import ScoreInputs
 from mechassay.errors import BadUsage, NonFinite, UnknownName
 from mechassay.models.forward import constants_of, trace
 from mechassay.models.objectives import load_objective
@@ -49,9 +50,10 @@ def effects(
     stack: int = 40,
 ) -> Tensor:
     """The scores in fp64, from blocks that split a layer's heads."""
+    inputs = ScoreInputs(case.model, batch, load_objective(objective), SILENT)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ExactNodePatching, "stack_tokens", stack)
-        return method.effects(case.model, batch, load_objective(objective), progress=SILENT)[0]
+        return method.effects(inputs)[0]
 
 
 def without(

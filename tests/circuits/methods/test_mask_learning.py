@@ -28,12 +28,13 @@ from mechassay.circuits.methods.mask_learning import (  # pyright: ignore[report
     straight_through,
     summary,
 )
+from mechassay.circuits.methods.method import ScoreInputs
 from mechassay.errors import BadUsage, NonFinite, UnknownName
 from mechassay.models.decoder import Decoder
 from mechassay.models.forward import Contrast
 from mechassay.models.graph import Graph
 from mechassay.models.model import make_model
-from mechassay.models.objectives import Kl
+from mechassay.models.objectives import Kl, LogitDiff
 from mechassay.prompts.batch import Batch
 from mechassay.testing.checks import check_method
 from mechassay.testing.tiny import Subject, build, subject
@@ -270,16 +271,8 @@ def test_gradients_of_uniform_masks_are_clipped_in_each_group_alone(
         groups = [{"params": [theta]} for theta in masks.thetas]
         # The rate is so small that later steps see the same masks.
         optimiser = torch.optim.SGD(groups, lr=1e-6)
-        mask_training.train(
-            tiny.model,
-            tiny.batch,
-            Kl(),
-            masks,
-            optimiser,
-            plain,
-            about={},
-            progress=SILENT,
-        )
+        inputs = ScoreInputs(tiny.model, tiny.batch, Kl(), SILENT)
+        mask_training.train(inputs, masks, optimiser, plain, about={})
         steps.append(
             [(theta.detach() - old) / 1e-6 for theta, old in zip(masks.thetas, before, strict=True)]
         )
@@ -405,8 +398,9 @@ def test_even_weights_train_alike_and_others_do_not(method: Any) -> None:
     tiny = subject("gpt2", torch.float64)
     if isinstance(method, EdgePruning):
         method = replace(method, steps=40)  # its masks are all one at first, and nothing has a loss
+    inputs = ScoreInputs(tiny.model, tiny.batch, LogitDiff(), SILENT)
     plain, whole, one = (
-        method.score(tiny.model, tiny.batch, progress=SILENT, weigh=weigh).values.nan_to_num(7.0)
+        method.find_scores(inputs, weigh=weigh).values.nan_to_num(7.0)
         for weigh in (None, even, worst)
     )
     torch.testing.assert_close(whole, plain, rtol=1e-9, atol=1e-12)
@@ -459,7 +453,8 @@ def test_a_training_whose_examples_are_the_callers_keeps_no_checkpoint(
         "examples": {"examples": lambda generator: tiny.batch},
     }.items():
         file = tmp_path / name
-        method.score(tiny.model, tiny.batch, progress=SILENT, checkpoint=file, **more)
+        inputs = ScoreInputs(tiny.model, tiny.batch, LogitDiff(), SILENT, file)
+        method.find_scores(inputs, **more)
         assert file.is_file() == (name == "plain")
 
 

@@ -10,25 +10,47 @@ by hand, by what must stay, and by what has nobody to give.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 
-from mechassay.circuits import EdgeScores, Random
+from mechassay.circuits import (
+    ACDC,
+    EAP,
+    EdgeScores,
+    Ensemble,
+    Matryoshka,
+    Random,
+    resampled,
+    score_in_parts,
+)
 from mechassay.circuits.evaluation.ablation import OptimalAblation
 from mechassay.circuits.methods import METHODS
-from mechassay.circuits.methods.method import PAIRINGS, paired
+from mechassay.circuits.methods.method import (
+    PAIRINGS,
+    Method,
+    ScoreInputs,
+    method_name,
+    paired,
+    provenance_of,
+    versions_of,
+)
 from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.models.graph import Graph
-from mechassay.models.model import make_model
-from mechassay.prompts.batch import Batch
+from mechassay.models.model import Model, make_model
+from mechassay.models.objectives import ObjectiveLike
+from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.tasks import load_task
 from mechassay.testing.checks import check_method
 from mechassay.testing.tiny import build, subject, token_pairs
-from mechassay.utils.display import SILENT
+from mechassay.truth.ground_truth import load_truth
+from mechassay.utils.display import BAR, SILENT, Progress
+from mechassay.utils.registry import Registry
 
 # Methods that train masks take thousands of steps by default, and a search one run an edge that it
 # keeps; a few show whether they keep the contract.
@@ -62,6 +84,103 @@ def test_the_contract_can_fail() -> None:
     tiny = subject("gpt2")
     with pytest.raises(AssertionError, match="global generator"):
         check_method(Careless(), tiny.model, tiny.batch)
+
+
+@dataclass(frozen=True)
+class ShortMethod(Method[EdgeScores]):
+    """All that an author writes: scores from the inputs, and the cost."""
+
+    name: ClassVar[str] = "short"
+    default_objective: ClassVar[str] = "prob_diff"
+
+    def find_scores(self, inputs: ScoreInputs) -> EdgeScores:
+        graph = inputs.model.graph
+        about = {**provenance_of(self, inputs), "inputs": inputs}
+        return EdgeScores.of(graph, torch.ones(graph.legal.shape), about)
+
+    def forwards(self, graph: Graph, n_pairs: int) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True)
+class Structural:
+    """A method that does not inherit from `Method`."""
+
+    seed: int = 0
+    name: ClassVar[str] = "structural"
+    version: ClassVar[int] = 3
+    mean_of_pairs: ClassVar[bool] = True
+
+    def score(
+        self,
+        model: Model,
+        pairs: PairsLike,
+        objective: ObjectiveLike = "logit_diff",
+        *,
+        progress: Progress = BAR,
+        checkpoint: Path | None = None,
+    ) -> EdgeScores:
+        scores = EAP().score(model, pairs, objective, progress=progress, checkpoint=checkpoint)
+        return replace(scores, provenance={**scores.provenance, "method": self.name})
+
+    def forwards(self, graph: Graph, n_pairs: int) -> float:
+        return 4.0 * n_pairs
+
+
+def test_a_method_is_found_scores_and_a_cost(tmp_path: Path) -> None:
+    tiny, checkpoint = subject("gpt2"), tmp_path / "file"
+    check_method(ShortMethod(), tiny.model, tiny.batch)
+    inputs = (
+        ShortMethod()
+        .score(tiny.model, tiny.batch, "kl", progress=SILENT, checkpoint=checkpoint)
+        .provenance["inputs"]
+    )
+    assert inputs.model is tiny.model and inputs.batch.content == tiny.batch.content
+    assert inputs.objective.name == "kl"
+    assert inputs.progress is SILENT and inputs.checkpoint == checkpoint
+
+
+def test_pairs_are_aligned_for_a_method() -> None:
+    truth = load_truth("truth-previous-token")
+    pairs = truth.task.pairs("test", truth.model, limit=4)
+    inputs = ShortMethod().score(truth.model, pairs).provenance["inputs"]
+    assert isinstance(inputs.batch, Batch) and len(inputs.batch) == 4
+
+
+def test_a_method_has_a_default_objective() -> None:
+    tiny = subject("gpt2")
+    given = {
+        method.name: method.score(tiny.model, tiny.batch, progress=SILENT).provenance["objective"]
+        for method in (EAP(), ACDC(threshold=0.5), ShortMethod())
+    }
+    assert given == {"eap": "logit_diff", "acdc": "kl", "short": "prob_diff"}
+
+
+def test_a_class_with_score_is_a_method(tmp_path: Path) -> None:
+    tiny, method = subject("gpt2", n_pairs=8), Structural()
+    check_method(method, tiny.model, tiny.batch)
+    assert method_name(method) == "structural" and versions_of(method) == [("structural", 3)]
+    (again,) = resampled(method, tiny.model, tiny.batch, n=1, over="seeds", progress=SILENT)
+    parts = score_in_parts(
+        method, tiny.model, tiny.batch, progress=SILENT, checkpoint=tmp_path / "file"
+    )
+    whole = method.score(tiny.model, tiny.batch, progress=SILENT)
+    for scores in (again, parts.scores):
+        torch.testing.assert_close(scores.values, whole.values, equal_nan=True)
+
+
+def test_a_class_with_score_can_be_a_member_and_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny, targets = subject("gpt2"), METHODS.targets()
+    monkeypatch.setattr(
+        Registry, "targets", lambda self: {**targets, "structural": f"{__name__}:Structural"}
+    )
+    for method in (
+        Ensemble(members="eap+structural"),
+        Matryoshka(steps=3, batch_size=2, warm="structural"),
+    ):
+        check_method(method, tiny.model, tiny.batch)
+        versions = method.score(tiny.model, tiny.batch, progress=SILENT).provenance
+        assert ("structural", 3) in versions["inner_versions"]
 
 
 NEED = [

@@ -27,7 +27,7 @@ from mechassay.circuits import (
     resampled,
     seed_stability,
 )
-from mechassay.circuits.methods.method import Method
+from mechassay.circuits.methods.method import AnyMethod
 from mechassay.circuits.methods.stability import (
     N_PARTS,
     PartScores,
@@ -86,7 +86,7 @@ def rows(scored: PartScores, by: str = "magnitude", **asked: Any) -> list[dict[s
     ],
 )
 def test_the_mean_of_the_parts_is_the_score_of_all_pairs(
-    model: Model, batch: Batch, method: Method
+    model: Model, batch: Batch, method: AnyMethod
 ) -> None:
     scored = score_in_parts(method, model, batch, progress=SILENT)
     whole = method.score(model, batch, progress=SILENT)
@@ -222,7 +222,7 @@ class TestResamples:
         assert torch.equal(again.nan_to_num(), drawn[1].nan_to_num())
 
     @pytest.mark.parametrize("method", [EAP(), ACDC(threshold=0.01)])
-    def test_any_method_has_them(self, model: Model, batch: Batch, method: Method) -> None:
+    def test_any_method_has_them(self, model: Model, batch: Batch, method: AnyMethod) -> None:
         few = batch.select(range(8))
         scores = list(resampled(method, model, few, n=2, seed=3, progress=SILENT))
         assert len(scores) == 2

@@ -8,7 +8,7 @@ from mechassay.errors import BadUsage
 from mechassay.utils.registry import Registry
 
 if TYPE_CHECKING:
-    from mechassay.circuits.methods.method import Method
+    from mechassay.circuits.methods.method import AnyMethod
 
 
 _HERE = "mechassay.circuits.methods"
@@ -43,7 +43,7 @@ RECOMMENDED = "eap-ig-inputs"
 better."""
 
 
-def load_method(name: str, **settings: Any) -> Method:
+def load_method(name: str, **settings: Any) -> AnyMethod:
     """The method registered as `name`, which may carry settings ("eap-ig-inputs:steps=3").
 
     Args:
@@ -56,7 +56,7 @@ def load_method(name: str, **settings: Any) -> Method:
     return METHODS.make(name, **settings)
 
 
-def inner_method(who: str, name: str) -> Method:
+def inner_method(who: str, name: str) -> AnyMethod:
     """The method that another one uses, by name and settings.
 
     Raises:

@@ -31,7 +31,6 @@ import hashlib
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -41,7 +40,7 @@ from torch import Tensor
 
 from mechassay.circuits.circuit import Circuit
 from mechassay.circuits.methods.eap import EdgeGradientMethod, edge_estimate
-from mechassay.circuits.methods.method import provenance_of
+from mechassay.circuits.methods.method import Method, ScoreInputs, provenance_of
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage, NonFinite
 from mechassay.models.circuit_changes import CircuitChanges
@@ -56,10 +55,9 @@ from mechassay.models.memory import (
     trace_bytes,
 )
 from mechassay.models.model import Model
-from mechassay.models.objectives import Objective, ObjectiveLike, load_objective, signed
-from mechassay.prompts.batch import Batch, PairsLike
+from mechassay.models.objectives import Objective, signed
+from mechassay.prompts.batch import Batch
 from mechassay.utils.checkpoint import checkpointed, key_of
-from mechassay.utils.display import BAR, Progress
 from mechassay.utils.settings import Within, checked_settings
 
 HELD_SHARE = 0.25
@@ -73,7 +71,7 @@ leads nowhere costs nothing, one that most of the model follows more."""
 
 @dataclass(frozen=True)
 @checked_settings
-class ACDC:
+class ACDC(Method[EdgeScores]):
     """Remove edges in reverse topological order while the metric stays.
 
     Attributes:
@@ -90,7 +88,7 @@ class ACDC:
     compare: Literal["signed", "absolute"] = "signed"
     ahead: Annotated[int, Within(1)] = 4
     name: ClassVar[str] = "acdc"
-    version: ClassVar[int] = 1
+    default_objective: ClassVar[str] = "kl"
 
     def __post_init__(self) -> None:
         for threshold in self.thresholds:
@@ -106,44 +104,29 @@ class ACDC:
                 f"The thresholds of a sweep of {self.name} must differ; got {self.thresholds}."
             )
 
-    def score(
-        self,
-        model: Model,
-        pairs: PairsLike,
-        objective: ObjectiveLike = "kl",
-        *,
-        progress: Progress = BAR,
-        checkpoint: Path | None = None,
-    ) -> EdgeScores:
-        """Return scores that are no drops: 1 for edges kept at `threshold`, else 0.
+    def find_scores(self, inputs: ScoreInputs) -> EdgeScores:
+        """Score edges that are kept at `threshold` by 1, others by 0; a score is no drop.
 
-        With `thresholds` it is the largest of them at which the edge was kept, 0 if at none.
+        With `thresholds` a score is the largest of them at which the edge was kept, 0 if at none.
 
         Raises:
             NonFinite: an example's value is NaN or infinite in a circuit on the way.
         """
-        chosen, batch = load_objective(objective), model.batch(pairs)
-        start = Circuit.full(model.graph)
-        values, about = self._levels(model, batch, chosen, start, progress, checkpoint)
-        return EdgeScores.of(model.graph, values, about)
+        graph = inputs.model.graph
+        values, about = self._levels(inputs, Circuit.full(graph))
+        return EdgeScores.of(graph, values, about)
 
     def _levels(
-        self,
-        model: Model,
-        batch: Batch,
-        objective: Objective,
-        start: Circuit,
-        progress: Progress,
-        checkpoint: Path | None,
+        self, inputs: ScoreInputs, start: Circuit
     ) -> tuple[Float[Tensor, "writers readers"], dict[str, Any]]:
         """What edges score for being kept, where `start` is pruned; and the provenance."""
         thresholds = tuple(sorted(self.thresholds, reverse=True)) or (self.threshold,)
-        search = self._search(model, batch, objective, start, thresholds, progress, checkpoint)
-        values = torch.zeros(model.graph.legal.shape, dtype=torch.float64)
+        search = self._search(inputs, start, thresholds)
+        values = torch.zeros(start.graph.legal.shape, dtype=torch.float64)
         for threshold, circuit in zip(thresholds, search.circuits, strict=True):
             values = torch.maximum(values, circuit.edges * (threshold if self.thresholds else 1.0))
         about = {
-            **provenance_of(self, model, batch, objective),
+            **provenance_of(self, inputs),
             "thresholds": list(thresholds),
             "kept": [len(circuit) for circuit in search.circuits],
             "losses": search.losses,
@@ -154,21 +137,15 @@ class ACDC:
 
     @torch.no_grad()
     def _search(
-        self,
-        model: Model,
-        batch: Batch,
-        objective: Objective,
-        start: Circuit,
-        thresholds: tuple[float, ...],
-        progress: Progress,
-        checkpoint: Path | None,
+        self, inputs: ScoreInputs, start: Circuit, thresholds: tuple[float, ...]
     ) -> _ThresholdCircuits:
+        model, batch = inputs.model, inputs.batch
         graph, n_edges = model.graph, len(start)
         budget = token_budget(trace_bytes(model.decoder), batch.n_tokens, model.device)
         # What is kept of a circuit are the columns that differ; the clean run is kept whole.
         differ = batch.n_tokens - batch.first_difference()
         budget = budget * batch.n_tokens // max(differ, batch.n_tokens // 4, 1)
-        about = provenance_of(self, model, batch, objective)
+        about = provenance_of(self, inputs)
         key = key_of(
             {
                 **about,
@@ -184,14 +161,14 @@ class ACDC:
         circuits: list[Circuit] = []
         losses: list[float] = []
         with (
-            progress.track(self.name, decisions.numel()) as advance,
+            inputs.progress.track(self.name, decisions.numel()) as advance,
             out_of_memory_is_an_error(self.name),
-            checkpointed(checkpoint, key, {"decisions": decisions, "runs": n_runs}) as state,
+            checkpointed(inputs.checkpoint, key, {"decisions": decisions, "runs": n_runs}) as state,
         ):
             for number, threshold in enumerate(thresholds):
                 absolute = self.compare == "absolute"
                 walk = _Walk(start, threshold, absolute, decisions[number].numpy())
-                run = _Losses(model, batch, objective, budget, n_runs)
+                run = _Losses(model, batch, inputs.objective, budget, n_runs)
                 logits = graph.logits
                 (walk.loss,) = run(walk.edges, logits, walk.edges[:, [logits]])
                 advance(walk.place)
@@ -231,30 +208,22 @@ class ACDCTop(ACDC):
         super().__post_init__()
         self.inner()
 
-    def score(
-        self,
-        model: Model,
-        pairs: PairsLike,
-        objective: ObjectiveLike = "kl",
-        *,
-        progress: Progress = BAR,
-        checkpoint: Path | None = None,
-    ) -> EdgeScores:
-        """Return the scores of `ACDC`, with equal ones in the order of the estimate.
+    def find_scores(self, inputs: ScoreInputs) -> EdgeScores:
+        """Score edges as ACDC does; edges of equal score are ranked by the estimate.
 
         To the score of ACDC, less than half the distance to the next higher one is added: in
         proportion to |estimate|. So kept edges come first, then those that were visited, then all
         others, and each kind in the order of the estimate.
         """
-        chosen, batch = load_objective(objective), model.batch(pairs)
+        model, graph = inputs.model, inputs.model.graph
         (estimate,) = self.inner()
-        first = estimate.score(model, batch, chosen, progress=progress)
-        start = first.top(min(self.edges, model.graph.n_edges), by="magnitude").pruned()
-        values, about = self._levels(model, batch, chosen, start, progress, checkpoint)
+        first = estimate.score(model, inputs.batch, inputs.objective, progress=inputs.progress)
+        start = first.top(min(self.edges, graph.n_edges), by="magnitude").pruned()
+        values, about = self._levels(inputs, start)
         share = first.values.abs().double()
         gap = np.diff(sorted({0.0, *about["thresholds"]} if self.thresholds else {0.0, 1.0})).min()
         values += 0.5 * gap * share / share.nan_to_num().max().clamp(min=1e-300)
-        return EdgeScores.of(model.graph, values, {**about, "visited": len(start)})
+        return EdgeScores.of(graph, values, {**about, "visited": len(start)})
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
         """Return the forward passes of the estimate, two runs, and the decisions."""

@@ -19,11 +19,10 @@ code.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 import torch
@@ -45,8 +44,15 @@ from mechassay.circuits.methods.differentiation import (
     differentiate,
     resumes_at_clean_run,
 )
-from mechassay.circuits.methods.method import check_gradients, provenance_of, resumable_sum
-from mechassay.circuits.scores import EdgeScores, NeuronScores, NodeScores, Scores
+from mechassay.circuits.methods.method import (
+    Method,
+    ScoreInputs,
+    ScoresT,
+    check_gradients,
+    provenance_of,
+    resumable_sum,
+)
+from mechassay.circuits.scores import EdgeScores, NeuronScores, NodeScores
 from mechassay.errors import BadUsage, one_of
 from mechassay.models.decoder import Decoder, NormStatistics
 from mechassay.models.forward import Contrast, constants_of, trace
@@ -60,13 +66,11 @@ from mechassay.models.memory import (
     token_budget,
 )
 from mechassay.models.model import Model
-from mechassay.models.objectives import Objective, ObjectiveLike, load_objective
-from mechassay.prompts.batch import Batch, PairsLike
+from mechassay.models.objectives import Objective
+from mechassay.prompts.batch import Batch
 from mechassay.utils.checkpoint import key_of
-from mechassay.utils.display import BAR, Progress
 from mechassay.utils.settings import Within, checked_settings
 
-ScoresT = TypeVar("ScoresT", bound=Scores)
 AUTO = "auto"
 Points = Literal["left", "right", "midpoint", "gauss-legendre", "random"]
 
@@ -88,7 +92,7 @@ def quadrature(points: str, steps: int) -> Quadrature:
 
 
 @checked_settings
-class GradientMethod(ABC, Generic[ScoresT]):
+class GradientMethod(Method[ScoresT]):
     """A frozen dataclass with a field `backward`: "plain", or rules by name (`models.gradients`).
 
     With "auto" a run of circuits tries all of them, and takes the one whose circuits have the
@@ -97,8 +101,6 @@ class GradientMethod(ABC, Generic[ScoresT]):
     `instead` names the method for divergences from the clean run, which have no gradient there.
     """
 
-    name: ClassVar[str]
-    version: ClassVar[int] = 1
     instead: ClassVar[str] = ""
     mean_of_pairs: ClassVar[bool] = True
     in_spans: ClassVar[bool] = True
@@ -160,39 +162,31 @@ class GradientMethod(ABC, Generic[ScoresT]):
         times = len(BACKWARD) + 1 if self.backward == AUTO else 1
         return times * self.passes(graph) * n_pairs
 
-    def score(
-        self,
-        model: Model,
-        pairs: PairsLike,
-        objective: ObjectiveLike = "logit_diff",
-        *,
-        progress: Progress = BAR,
-        checkpoint: Path | None = None,
-    ) -> ScoresT:
-        """Return mean drops of the objective, estimated from gradients.
+    def find_scores(self, inputs: ScoreInputs) -> ScoresT:
+        """Find the scores of the mean over all examples.
 
         Raises:
-            BadUsage: also for a divergence (kl, js), which is smallest at the clean run and has no
-                gradient there, if that is where the method takes them.
+            BadUsage: `backward` is "auto"; the objective is not differentiable; or the method takes
+                gradients at the clean run, where a divergence (kl, js) is smallest and has none.
         """
         if self.backward == AUTO:
             raise BadUsage(
                 f"{self.name}: backward=auto is chosen on validation pairs by a run of circuits;"
                 " in Python score each of candidates(), or name the rules."
             )
-        model, chosen = backward_model(model, self.backward), load_objective(objective)
+        model, batch = backward_model(inputs.model, self.backward), inputs.batch
+        chosen = inputs.objective
         if self.instead and chosen.needs_clean:
             raise BadUsage(
                 f"{self.name} takes gradients at the clean run, where {chosen.name!r} has none; use"
                 f" {self.instead}."
             )
-        batch = model.batch(pairs)
         if not chosen.differentiable:
             raise BadUsage(f"{self.name} needs a differentiable objective; {chosen.name!r} is not.")
         check_gradients(self.name, model)
         zeros = torch.zeros(self.shape(model), dtype=model.accumulator, device=model.device)
         share = self._share(model, batch)
-        about = provenance_of(self, model, batch, chosen)
+        about = provenance_of(self, inputs)
         sums = resumable_sum(
             self.name,
             key_of({**about, "budget": share, "graph": model.graph.fingerprint}),
@@ -200,8 +194,8 @@ class GradientMethod(ABC, Generic[ScoresT]):
             ((len(rows), part) for rows, part in share.chunks(batch)),
             lambda chunk, into: self.add(model, chunk, chosen, into["total"], share),
             n_units=len(batch),
-            progress=progress,
-            checkpoint=checkpoint,
+            progress=inputs.progress,
+            checkpoint=inputs.checkpoint,
         )
         return self.scores(model.graph, sums["total"] / len(batch), about)
 

@@ -14,7 +14,6 @@ in the shared task on MIB's track (Mondorf et al. 2025).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, Literal
 
 import torch
@@ -23,20 +22,16 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 from mechassay.circuits.methods import inner_method
-from mechassay.circuits.methods.method import Method, provenance_of
+from mechassay.circuits.methods.method import AnyMethod, Method, ScoreInputs, provenance_of
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage
 from mechassay.models.graph import Graph
-from mechassay.models.model import Model
-from mechassay.models.objectives import ObjectiveLike, load_objective
-from mechassay.prompts.batch import PairsLike
-from mechassay.utils.display import BAR, Progress
 from mechassay.utils.settings import checked_settings
 
 
 @dataclass(frozen=True)
 @checked_settings
-class Ensemble:
+class Ensemble(Method[EdgeScores]):
     """Several methods' scores of each edge as one; see the module.
 
     Attributes:
@@ -47,7 +42,6 @@ class Ensemble:
     members: str = "eap-ig-inputs+eap-ig-inputs:backward=gim"
     how: Literal["mean", "rank", "least"] = "mean"
     name: ClassVar[str] = "ensemble"
-    version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         if len(set(self.members.split("+"))) < 2:
@@ -57,25 +51,19 @@ class Ensemble:
             )
         self.inner()
 
-    def score(
-        self,
-        model: Model,
-        pairs: PairsLike,
-        objective: ObjectiveLike = "logit_diff",
-        *,
-        progress: Progress = BAR,
-        checkpoint: Path | None = None,
-    ) -> EdgeScores:
-        """Combine the scores of all members; only the last member keeps a checkpoint.
+    def find_scores(self, inputs: ScoreInputs) -> EdgeScores:
+        """Combine the members' scores; the last member alone keeps a checkpoint.
 
         Raises:
             BadUsage: a member that does not score edges.
         """
-        batch, methods = model.batch(pairs), self.inner()
+        model, methods = inputs.model, self.inner()
         rows: list[Tensor] = []
         for method in methods:
-            kept = checkpoint if method is methods[-1] else None
-            scores = method.score(model, batch, objective, progress=progress, checkpoint=kept)
+            kept = inputs.checkpoint if method is methods[-1] else None
+            scores = method.score(
+                model, inputs.batch, inputs.objective, progress=inputs.progress, checkpoint=kept
+            )
             if not isinstance(scores, EdgeScores):
                 raise BadUsage(
                     f"ensemble: {method.name} scores {scores.unit}s; members score edges."
@@ -84,14 +72,13 @@ class Ensemble:
             rows.append(scores.values[model.graph.legal].double().nan_to_num())
         values = torch.full(model.graph.legal.shape, torch.nan, dtype=torch.float64)
         values[model.graph.legal] = combined(torch.stack(rows), self.how)
-        about = provenance_of(self, model, batch, load_objective(objective))
-        return EdgeScores.of(model.graph, values, about)
+        return EdgeScores.of(model.graph, values, provenance_of(self, inputs))
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
         """Return the forward passes of all members."""
         return sum(method.forwards(graph, n_pairs) for method in self.inner())
 
-    def inner(self) -> list[Method]:
+    def inner(self) -> list[AnyMethod]:
         """The members."""
         return [inner_method(self.name, name) for name in self.members.split("+")]
 

@@ -16,32 +16,34 @@ sum of the layer's heads and output bias.
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechassay.circuits.methods.eap import EdgeGradientMethod, edge_estimate
-from mechassay.circuits.methods.method import provenance_of, resumable_sum
-from mechassay.circuits.scores import EdgeScores, NodeScores, Scores
+from mechassay.circuits.methods.method import (
+    Method,
+    ScoreInputs,
+    ScoresT,
+    provenance_of,
+    resumable_sum,
+)
+from mechassay.circuits.scores import EdgeScores, NodeScores
 from mechassay.errors import BadUsage
 from mechassay.models.decoder import Decoder, Readout
 from mechassay.models.forward import Contrast, forward, queries_keys_values
 from mechassay.models.graph import Graph
 from mechassay.models.memory import patching_bytes, token_budget
 from mechassay.models.model import Model
-from mechassay.models.objectives import Objective, ObjectiveLike, load_objective, signed
-from mechassay.prompts.batch import Batch, PairsLike
+from mechassay.models.objectives import Objective, signed
+from mechassay.prompts.batch import Batch
 from mechassay.utils.checkpoint import key_of
-from mechassay.utils.display import BAR, Progress
 from mechassay.utils.settings import Within, checked_settings
-
-ScoresT = TypeVar("ScoresT", bound=Scores)
 
 
 class PatchBatch(NamedTuple):
@@ -174,14 +176,12 @@ def chunks(batch: Batch, stack_tokens: int) -> Iterator[tuple[list[int], int]]:
         yield rows, len(rows) * (chunk.n_tokens - min(chunk.first_difference(), chunk.n_tokens - 1))
 
 
-class PatchingMethod(ABC, Generic[ScoresT]):
+class PatchingMethod(Method[ScoresT]):
     """A method that changes one thing after another in the clean run.
 
     `stack_tokens` is how many columns times copies one resumed forward holds at most.
     """
 
-    name: ClassVar[str]
-    version: ClassVar[int] = 1
     mean_of_pairs: ClassVar[bool] = True
     stack_tokens: ClassVar[int] = 4096
 
@@ -201,42 +201,23 @@ class PatchingMethod(ABC, Generic[ScoresT]):
     def scores(self, graph: Graph, mean: Tensor, provenance: dict[str, Any]) -> ScoresT:
         """Scores of the mean over all examples."""
 
-    @abstractmethod
-    def forwards(self, graph: Graph, n_pairs: int) -> float: ...
-
     def token_bytes(self, decoder: Decoder, width: int) -> int:
         return patching_bytes(decoder)
 
-    def score(
-        self,
-        model: Model,
-        pairs: PairsLike,
-        objective: ObjectiveLike = "logit_diff",
-        *,
-        progress: Progress = BAR,
-        checkpoint: Path | None = None,
-    ) -> ScoresT:
-        """Return mean drops of the objective, which need not be differentiable."""
-        chosen, batch = load_objective(objective), model.batch(pairs)
-        mean, about = self.effects(model, batch, chosen, progress=progress, checkpoint=checkpoint)
-        return self.scores(model.graph, mean, about)
+    def find_scores(self, inputs: ScoreInputs) -> ScoresT:
+        """Find the scores; objectives need not be differentiable."""
+        return self.scores(inputs.model.graph, *self.effects(inputs))
 
     @torch.no_grad()
     def effects(
-        self,
-        model: Model,
-        batch: Batch,
-        objective: Objective,
-        blocks: Callable[[int], Iterator[PatchBatch]] | None = None,
-        *,
-        progress: Progress = BAR,
-        checkpoint: Path | None = None,
+        self, inputs: ScoreInputs, blocks: Callable[[int], Iterator[PatchBatch]] | None = None
     ) -> tuple[Tensor, dict[str, Any]]:
         """The mean effects over examples, and the provenance of the scores.
 
         Args:
             blocks: what is patched, by how many tokens may be stacked; `self.blocks` if not given.
         """
+        model, batch = inputs.model, inputs.batch
         room = token_budget(
             self.token_bytes(model.decoder, batch.n_tokens), batch.n_tokens, model.device
         )
@@ -249,10 +230,10 @@ class PatchingMethod(ABC, Generic[ScoresT]):
             if first not in held:
                 held.clear()
                 contrast = Contrast.run(model.decoder, batch.select(block.rows))
-                held[first] = Patching(model, contrast, objective)
+                held[first] = Patching(model, contrast, inputs.objective)
             self.add(held[first], block, into["total"])
 
-        about = provenance_of(self, model, batch, objective)
+        about = provenance_of(self, inputs)
         zeros = torch.zeros(self.shape(model.graph), dtype=model.accumulator, device=model.device)
         sums = resumable_sum(
             self.name,
@@ -261,8 +242,8 @@ class PatchingMethod(ABC, Generic[ScoresT]):
             ((block.n_scores, block) for block in todo),
             add,
             n_units=sum(block.n_scores for block in todo),
-            progress=progress,
-            checkpoint=checkpoint,
+            progress=inputs.progress,
+            checkpoint=inputs.checkpoint,
         )
         return sums["total"] / len(batch), about
 
@@ -413,18 +394,13 @@ class ExactTop(_EdgePatching):
     def __post_init__(self) -> None:
         self.inner()
 
-    def score(
-        self,
-        model: Model,
-        pairs: PairsLike,
-        objective: ObjectiveLike = "logit_diff",
-        *,
-        progress: Progress = BAR,
-        checkpoint: Path | None = None,
-    ) -> EdgeScores:
-        batch, layers = model.batch(pairs), [*range(model.graph.n_layers), -1]
+    def find_scores(self, inputs: ScoreInputs) -> EdgeScores:
+        """Find the estimate, and the exact effects of the edges that are chosen by it."""
+        model, batch = inputs.model, inputs.batch
+        layers = [*range(model.graph.n_layers), -1]
         first, *others = (
-            method.score(model, batch, objective, progress=progress) for method in self.inner()
+            method.score(model, batch, inputs.objective, progress=inputs.progress)
+            for method in self.inner()
         )
         n = min(self.edges, model.graph.n_edges)
         chosen = first.top(n, by="magnitude").edges
@@ -436,12 +412,7 @@ class ExactTop(_EdgePatching):
             share = (doubt / (doubt + away)).nan_to_num(0.0)
             chosen = EdgeScores.of(model.graph, share).top(n).edges
         mean, about = self.effects(
-            model,
-            batch,
-            load_objective(objective),
-            blocks=lambda room: self._blocks(model, batch, room, layers, chosen),
-            progress=progress,
-            checkpoint=checkpoint,
+            inputs, lambda room: self._blocks(model, batch, room, layers, chosen)
         )
         values = torch.where(chosen, mean.float().cpu(), first.values)
         return EdgeScores(model.graph, values, {**about, "patched": int(chosen.sum())})

@@ -26,60 +26,48 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechassay.circuits.methods.method import provenance_of, resumable_sum
+from mechassay.circuits.methods.method import Method, ScoreInputs, provenance_of, resumable_sum
 from mechassay.circuits.scores import EdgeScores
 from mechassay.models.decoder import Norm, at_least_fp32
 from mechassay.models.forward import Trace
 from mechassay.models.graph import Graph
 from mechassay.models.memory import token_budget, trace_bytes
 from mechassay.models.model import Model
-from mechassay.models.objectives import ObjectiveLike, load_objective
-from mechassay.prompts.batch import Batch, PairsLike
+from mechassay.prompts.batch import Batch
 from mechassay.utils.checkpoint import key_of
-from mechassay.utils.display import BAR, Progress
 
 
 @dataclass(frozen=True)
-class InformationFlowRoutes:
+class InformationFlowRoutes(Method[EdgeScores]):
     """Importance of each writer to each reader's input, by L1 proximity."""
 
     name: ClassVar[str] = "ifr"
-    version: ClassVar[int] = 1
     selection: ClassVar[str] = "greedy"
 
     @torch.no_grad()
-    def score(
-        self,
-        model: Model,
-        pairs: PairsLike,
-        objective: ObjectiveLike = "logit_diff",
-        *,
-        progress: Progress = BAR,
-        checkpoint: Path | None = None,
-    ) -> EdgeScores:
-        """Return scores that are shares in [0, 1], no drops, and do not depend on the objective."""
-        batch, graph = model.batch(pairs), model.graph
+    def find_scores(self, inputs: ScoreInputs) -> EdgeScores:
+        """Find shares in [0, 1], which are no drops and do not depend on the objective."""
+        model, batch = inputs.model, inputs.batch
         budget = token_budget(trace_bytes(model.decoder), batch.n_tokens, model.device)
-        about = provenance_of(self, model, batch, load_objective(objective))
+        about = provenance_of(self, inputs)
         about["selection"] = self.selection
         sums = resumable_sum(
             self.name,
-            key_of({**about, "budget": budget, "graph": graph.fingerprint}),
+            key_of({**about, "budget": budget, "graph": model.graph.fingerprint}),
             _Shares.zeros(model)._asdict(),
             ((len(rows), chunk) for rows, chunk in batch.chunks(budget)),
             lambda chunk, into: _Shares(**into).add(model, chunk),
             n_units=len(batch),
-            progress=progress,
-            checkpoint=checkpoint,
+            progress=inputs.progress,
+            checkpoint=inputs.checkpoint,
         )
-        return _Shares(**sums).scores(graph, about)
+        return _Shares(**sums).scores(model.graph, about)
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
         """Return the clean run, and about as much again for the distances."""

@@ -26,14 +26,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechassay.circuits.methods.method import check_gradients, provenance_of, seeded
+from mechassay.circuits.methods.method import (
+    Method,
+    ScoreInputs,
+    check_gradients,
+    provenance_of,
+    seeded,
+)
 from mechassay.circuits.scores import EdgeScores, NodeScores
 from mechassay.errors import BadUsage, NonFinite
 from mechassay.models.computing import bucket
@@ -49,10 +54,9 @@ from mechassay.models.memory import (
     token_budget,
 )
 from mechassay.models.model import Model
-from mechassay.models.objectives import Kl, Objective, ObjectiveLike, Values, load_objective, signed
-from mechassay.prompts.batch import Batch, PairsLike
+from mechassay.models.objectives import Kl, Objective, Values, signed
+from mechassay.prompts.batch import Batch
 from mechassay.utils.checkpoint import Order, descend, key_of
-from mechassay.utils.display import BAR, Progress
 from mechassay.utils.settings import Within, checked_settings
 
 Loss = Literal["kl", "objective"]
@@ -92,7 +96,7 @@ class Masks(ABC):
         return {}
 
 
-class MaskMethod(ABC, Generic[LossT]):
+class MaskMethod(Method[EdgeScores | NodeScores], Generic[LossT]):
     """A method that trains masks: a frozen dataclass whose fields are those below and its own.
 
     Attributes:
@@ -104,8 +108,6 @@ class MaskMethod(ABC, Generic[LossT]):
         clip: largest norm of a step's gradient, of each of the optimiser's groups of parameters.
     """
 
-    name: ClassVar[str]
-    version: ClassVar[int] = 1
     per_example: ClassVar[bool] = False
     clip: ClassVar[float | None] = None
     steps: int
@@ -115,9 +117,7 @@ class MaskMethod(ABC, Generic[LossT]):
     seed: int
 
     @abstractmethod
-    def start(
-        self, model: Model, batch: Batch, objective: Objective
-    ) -> tuple[Masks, torch.optim.Optimizer]:
+    def start(self, inputs: ScoreInputs) -> tuple[Masks, torch.optim.Optimizer]:
         """The masks before the first step, and the optimiser of their parameters."""
 
     def losses(
@@ -131,46 +131,34 @@ class MaskMethod(ABC, Generic[LossT]):
         """
         return -value
 
-    def score(
+    def find_scores(
         self,
-        model: Model,
-        pairs: PairsLike,
-        objective: ObjectiveLike = "logit_diff",
+        inputs: ScoreInputs,
         *,
-        progress: Progress = BAR,
-        checkpoint: Path | None = None,
         examples: DrawExamples | None = None,
         weigh: WeighExamples | None = None,
     ) -> EdgeScores | NodeScores:
-        """Return scores in [0, 1]. The loss "kl" does not depend on the objective.
+        """Train the masks; scores are in [0, 1]. Under the loss "kl" the objective has no part.
 
         Args:
             examples: what each step is on; `batch_size` of the pairs if not given.
-            weigh: how much each of them counts; all alike if not given. Where either is given,
-                `checkpoint` is not used: a killed job starts again.
+            weigh: how much each of them counts; all alike if not given. If either is given, the
+                checkpoint is not used: a killed job starts again.
         """
         self._check()
+        model = inputs.model
         check_gradients(self.name, model)
-        batch, chosen = model.batch(pairs), load_objective(objective)
         if self.loss == "kl":
-            chosen = Kl()
-        elif not chosen.differentiable:
-            raise BadUsage(f"{self.name} needs a differentiable objective; {chosen.name!r} is not.")
-        masks, optimiser = self.start(model, batch, chosen)
-        about = provenance_of(self, model, batch, chosen)
-        losses = train(
-            model,
-            batch,
-            chosen,
-            masks,
-            optimiser,
-            self,
-            about=about,
-            progress=progress,
-            checkpoint=checkpoint if examples is None and weigh is None else None,
-            examples=examples,
-            weigh=weigh,
-        )
+            inputs = replace(inputs, objective=Kl())
+        elif not inputs.objective.differentiable:
+            raise BadUsage(
+                f"{self.name} needs a differentiable objective; {inputs.objective.name!r} is not."
+            )
+        if examples is not None or weigh is not None:
+            inputs = replace(inputs, checkpoint=None)
+        masks, optimiser = self.start(inputs)
+        about = provenance_of(self, inputs)
+        losses = train(inputs, masks, optimiser, self, about=about, examples=examples, weigh=weigh)
         about |= {"losses": summary(losses), **masks.reached()}
         values = masks.probabilities().detach()
         kind = NodeScores if values.dim() == 1 else EdgeScores
@@ -205,16 +193,12 @@ class StepLoss(NamedTuple):
 
 
 def train(
-    model: Model,
-    batch: Batch,
-    objective: Objective,
+    inputs: ScoreInputs,
     masks: Masks,
     optimiser: torch.optim.Optimizer,
     method: MaskMethod[Any],
     *,
     about: Mapping[str, Any],
-    progress: Progress,
-    checkpoint: Path | None = None,
     examples: DrawExamples | None = None,
     weigh: WeighExamples | None = None,
 ) -> Float[Tensor, "steps parts"]:
@@ -229,6 +213,7 @@ def train(
         NonFinite: the loss or its gradient is infinite or NaN; the message has the step.
         OutOfMemory: one example does not fit.
     """
+    model, batch, objective = inputs.model, inputs.batch, inputs.objective
     generator, order = seeded(method.seed), Order(len(batch), method.batch_size)
     budget = token_budget(
         method.token_bytes(model.decoder, batch.n_tokens), batch.n_tokens, model.device
@@ -271,7 +256,7 @@ def train(
 
     with (
         torch.enable_grad(),
-        progress.track(method.name, method.steps) as advance,
+        inputs.progress.track(method.name, method.steps) as advance,
         out_of_memory_is_an_error(method.name),
     ):
         key = {**about, "budget": budget, "graph": model.graph.fingerprint}
@@ -281,7 +266,7 @@ def train(
             method.steps,
             advance=advance,
             key=key_of(key),
-            checkpoint=checkpoint,
+            checkpoint=inputs.checkpoint,
             generator=generator,
             also={**order.kept, "losses": losses},
             clip=method.clip,
@@ -488,9 +473,8 @@ class EdgePruning(MaskMethod[Loss]):
     seed: int = 0
     name: ClassVar[str] = "edge-pruning"
 
-    def start(
-        self, model: Model, batch: Batch, objective: Objective
-    ) -> tuple[Masks, torch.optim.Optimizer]:
+    def start(self, inputs: ScoreInputs) -> tuple[Masks, torch.optim.Optimizer]:
+        model = inputs.model
         # Another stream than that of the training, which has the seed itself.
         generator = seeded(self.seed + 2**32)
         noise = torch.randn(model.graph.legal.shape, generator=generator) * INITIAL_SPREAD
@@ -560,10 +544,8 @@ class SubnetworkProbing(MaskMethod[Loss]):
     seed: int = 0
     name: ClassVar[str] = "subnetwork-probing"
 
-    def start(
-        self, model: Model, batch: Batch, objective: Objective
-    ) -> tuple[Masks, torch.optim.Optimizer]:
-        share = (INITIAL_MASK - GAMMA) / (ZETA - GAMMA)
+    def start(self, inputs: ScoreInputs) -> tuple[Masks, torch.optim.Optimizer]:
+        model, share = inputs.model, (INITIAL_MASK - GAMMA) / (ZETA - GAMMA)
         initial, like = math.log(share / (1 - share)), model.decoder.embedding
         log_alpha = like.new_full(model.graph.legal.shape, initial, dtype=model.accumulator)
         masks = _Priced(model.graph, log_alpha, self.sparsity)
@@ -653,14 +635,13 @@ class UniformGradientSampling(MaskMethod[Loss]):
         once = super().forwards(graph, n_pairs)
         return len(SPARSITIES) * once if self.search else once
 
-    def start(
-        self, model: Model, batch: Batch, objective: Objective
-    ) -> tuple[Masks, torch.optim.Optimizer]:
+    def start(self, inputs: ScoreInputs) -> tuple[Masks, torch.optim.Optimizer]:
         if self.search:
             raise BadUsage(
                 "ugs: search=True needs validation pairs, which a run of circuits has; in Python"
                 " score each of candidates(), or give sparsity."
             )
+        model = inputs.model
         masks = _Uniform(model.graph, self, model.device, model.accumulator)
         groups = [{"params": [theta]} for theta in masks.thetas]
         return masks, torch.optim.AdamW(groups, lr=self.lr, betas=BETAS, weight_decay=0.0)

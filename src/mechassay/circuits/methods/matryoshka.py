@@ -35,13 +35,11 @@ from torch import Tensor
 
 from mechassay.circuits.methods import inner_method
 from mechassay.circuits.methods.mask_learning import MaskMethod, Masks
-from mechassay.circuits.methods.method import Method
+from mechassay.circuits.methods.method import AnyMethod, ScoreInputs
 from mechassay.circuits.scores import EdgeScores, NodeScores
 from mechassay.errors import BadUsage
 from mechassay.models.graph import Graph
-from mechassay.models.model import Model
-from mechassay.models.objectives import Objective, Values
-from mechassay.prompts.batch import Batch
+from mechassay.models.objectives import Values
 from mechassay.utils.display import SILENT
 from mechassay.utils.settings import Within, checked_settings
 
@@ -90,7 +88,7 @@ class Matryoshka(MaskMethod[Loss]):
             )
         self.inner()
 
-    def inner(self) -> list[Method]:
+    def inner(self) -> list[AnyMethod]:
         """The method that the training starts from, if any."""
         return [inner_method(self.name, self.warm)] if self.warm else []
 
@@ -107,12 +105,11 @@ class Matryoshka(MaskMethod[Loss]):
             return error.square()
         return torch.minimum(error, (full - empty).abs()) if self.loss == "agreement" else error
 
-    def start(
-        self, model: Model, batch: Batch, objective: Objective
-    ) -> tuple[Masks, torch.optim.Optimizer]:
+    def start(self, inputs: ScoreInputs) -> tuple[Masks, torch.optim.Optimizer]:
+        model = inputs.model
         masks = _Nested(model.graph, self, model.device, model.accumulator)
         for method in self.inner():
-            own = method.score(model, batch, objective, progress=SILENT)
+            own = method.score(model, inputs.batch, inputs.objective, progress=SILENT)
             wanted = EdgeScores if self.level == "edge" else NodeScores
             if not isinstance(own, wanted):
                 raise BadUsage(

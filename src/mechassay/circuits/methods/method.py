@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -34,52 +35,106 @@ from mechassay.models.decoder import Decoder
 from mechassay.models.graph import Graph
 from mechassay.models.memory import out_of_memory_is_an_error, trace_bytes
 from mechassay.models.model import Model
-from mechassay.models.objectives import Objective, ObjectiveLike
+from mechassay.models.objectives import Objective, ObjectiveLike, load_objective
 from mechassay.prompts.batch import Batch, PairsLike
 from mechassay.utils.checkpoint import checkpointed
 from mechassay.utils.display import BAR, Progress
 
 Part = TypeVar("Part")
+ScoresT = TypeVar("ScoresT", bound=Scores, covariant=True)
 CANDIDATES = "candidates"
 """The table of a record with what validation pairs decided between, and the CMD of each there."""
 
 
-class Method(Protocol):
-    """Scores every edge, node or neuron of a model's graph on a task; a frozen dataclass."""
+@dataclass(frozen=True)
+class ScoreInputs:
+    """Everything that a method finds scores from.
+
+    Attributes:
+        batch: the pairs, aligned, on the model's device.
+        objective: what a score is a drop of.
+        progress: where the method shows how far it is.
+        checkpoint: the file that keeps finished work of a killed job; None keeps nothing.
+    """
+
+    model: Model
+    batch: Batch
+    objective: Objective
+    progress: Progress = BAR
+    checkpoint: Path | None = None
+
+
+class AnyMethod(Protocol):
+    """What runs use of a method: a frozen dataclass, with or without the base `Method`.
+
+    Runs also use these members if a method has them:
+
+        candidates()                 methods between which validation pairs decide
+        inner()                      methods that it uses; their versions are a part of its own
+        mean_of_pairs                whether scores of pairs are the mean over single pairs, so that
+                                     how they vary costs no second run
+        token_bytes(decoder, width)  bytes that one token needs in the chunks that it runs
+    """
 
     name: ClassVar[str]
     version: ClassVar[int]
-
-    # A method may also have `candidates() -> Sequence[Method]`: what validation pairs decide
-    # between (`discovery.study`); `inner() -> Sequence[Method]`: those that it uses, whose versions
-    # are a part of its own; and `mean_of_pairs = True`: its scores of pairs are the mean of its
-    # scores of each, so that how they vary costs no second run (`circuits.methods.stability`);
-    # and `token_bytes(decoder, width) -> int`, what a token needs of the chunks that it
-    # runs (`token_bytes`).
 
     def score(
         self,
         model: Model,
         pairs: PairsLike,
-        objective: ObjectiveLike = "logit_diff",
+        objective: ObjectiveLike = ...,
+        *,
+        progress: Progress = ...,
+        checkpoint: Path | None = ...,
+    ) -> Scores: ...
+
+    def forwards(self, graph: Graph, n_pairs: int) -> float: ...
+
+
+class Method(ABC, Generic[ScoresT]):
+    """A method that scores every edge, node or neuron of a model's graph on a task.
+
+    A method is a frozen dataclass. Its author writes `name`, `find_scores` and `forwards`.
+
+    Attributes:
+        default_objective: name of the objective of `score` if none is given.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    default_objective: ClassVar[str] = "logit_diff"
+
+    def score(
+        self,
+        model: Model,
+        pairs: PairsLike,
+        objective: ObjectiveLike | None = None,
         *,
         progress: Progress = BAR,
         checkpoint: Path | None = None,
-    ) -> Scores:
+    ) -> ScoresT:
         """Mean drop of the objective when an edge (node, neuron) is ablated: positive = it helps.
 
         Args:
+            objective: what a score is a drop of; None is the method's `default_objective`.
             checkpoint: a file that keeps what is done, so that a killed job can go on.
 
         Raises:
             BadPairs, NonFinite, OutOfMemory: see `circuits.evaluate`.
             BadUsage: an objective that the method cannot use.
         """
-        ...
+        chosen = load_objective(self.default_objective if objective is None else objective)
+        inputs = ScoreInputs(model, model.batch(pairs), chosen, progress, checkpoint)
+        return self.find_scores(inputs)
 
+    @abstractmethod
+    def find_scores(self, inputs: ScoreInputs) -> ScoresT:
+        """Find the scores that `score` returns."""
+
+    @abstractmethod
     def forwards(self, graph: Graph, n_pairs: int) -> float:
         """About how many forward passes of one example `score` takes, or the least it can take."""
-        ...
 
 
 def settings(method: Any) -> dict[str, Any]:
@@ -87,9 +142,9 @@ def settings(method: Any) -> dict[str, Any]:
     return dataclasses.asdict(method)
 
 
-def method_name(method: Method) -> str:
+def method_name(method: AnyMethod) -> str:
     """A method in files and tables: its name, and the settings that are not the default."""
-    by_contract: Any = method  # A dataclass, which no protocol can say.
+    by_contract: Any = method  # A dataclass, which the type does not say.
     fields = dataclasses.fields(by_contract)
     changed = [
         f"{field.name}={getattr(method, field.name)}"
@@ -99,35 +154,34 @@ def method_name(method: Method) -> str:
     return " ".join([method.name, *([",".join(changed)] if changed else [])])
 
 
-def versions_of(method: Method) -> list[tuple[str, int]]:
+def versions_of(method: AnyMethod) -> list[tuple[str, int]]:
     """Name and version of a method, and of those that it uses."""
-    inner: Sequence[Method] = getattr(method, "inner", tuple)()
+    inner: Sequence[AnyMethod] = getattr(method, "inner", tuple)()
     return [(method.name, method.version), *(own for part in inner for own in versions_of(part))]
 
 
-def token_bytes(method: Method, decoder: Decoder, width: int) -> int:
+def token_bytes(method: AnyMethod, decoder: Decoder, width: int) -> int:
     """Bytes that one token needs, about, in a method's chunks: of itself and of those it uses.
 
     Args:
         width: tokens of the longest prompt.
     """
     own: Callable[[Decoder, int], int] | None = getattr(method, "token_bytes", None)
-    inner: Sequence[Method] = getattr(method, "inner", tuple)()
+    inner: Sequence[AnyMethod] = getattr(method, "inner", tuple)()
     needed = trace_bytes(decoder) if own is None else own(decoder, width)
     return max([needed, *(token_bytes(part, decoder, width) for part in inner)])
 
 
-def provenance_of(
-    method: Method, model: Model, batch: Batch, objective: Objective
-) -> dict[str, Any]:
+def provenance_of(method: AnyMethod, inputs: ScoreInputs) -> dict[str, Any]:
     """How scores came about."""
+    model, batch = inputs.model, inputs.batch
     return {
         "method": method.name,
         "method_version": method.version,
         **({"inner_versions": inner} if (inner := versions_of(method)[1:]) else {}),
         "settings": settings(method),
         "model": model.name,
-        "objective": objective.name,
+        "objective": inputs.objective.name,
         "n_examples": len(batch),
         "data_hash": batch.content,
         "prompts": list(batch.prompt_hashes()),

@@ -10,9 +10,8 @@ circuit of n edges has n live edges.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -20,39 +19,24 @@ import torch
 from jaxtyping import Int
 
 from mechassay.circuits.circuit import Circuit
-from mechassay.circuits.methods.method import provenance_of, seeded
+from mechassay.circuits.methods.method import Method, ScoreInputs, provenance_of, seeded
 from mechassay.circuits.scores import EdgeScores
 from mechassay.models.graph import Graph
-from mechassay.models.model import Model
-from mechassay.models.objectives import ObjectiveLike, load_objective
-from mechassay.prompts.batch import PairsLike
-from mechassay.utils.display import BAR, Progress
 from mechassay.utils.settings import Within, checked_settings
 
 
-class DrawnMethod(ABC):
+class DrawnMethod(Method[EdgeScores]):
     """A control whose scores are drawn for a graph, whatever the model does."""
 
-    name: ClassVar[str]
-    version: ClassVar[int] = 1
     seed: int
 
     @abstractmethod
     def draw(self, graph: Graph) -> EdgeScores:
         """Random scores of a graph, with no model."""
 
-    def score(
-        self,
-        model: Model,
-        pairs: PairsLike,
-        objective: ObjectiveLike = "logit_diff",
-        *,
-        progress: Progress = BAR,
-        checkpoint: Path | None = None,
-    ) -> EdgeScores:
-        """Draw scores; the pairs only enter the provenance."""
-        about = provenance_of(self, model, model.batch(pairs), load_objective(objective))
-        return replace(self.draw(model.graph), provenance=about)
+    def find_scores(self, inputs: ScoreInputs) -> EdgeScores:
+        """Draw the scores; the pairs only enter the provenance."""
+        return replace(self.draw(inputs.model.graph), provenance=provenance_of(self, inputs))
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
         """Return 0, because no model is run."""

@@ -41,7 +41,7 @@ from scipy.stats import binom, norm, rankdata
 from scipy.stats import t as student
 from torch import Tensor
 
-from mechassay.circuits.methods.method import Method, method_name, provenance_of
+from mechassay.circuits.methods.method import AnyMethod, ScoreInputs, method_name, provenance_of
 from mechassay.circuits.scores import By, Scores
 from mechassay.circuits.series import FRACTIONS
 from mechassay.errors import BadFile, BadUsage, one_of
@@ -74,23 +74,23 @@ STABILITY, RESAMPLES = "stability", "resamples"
 """The tables of a record."""
 
 
-def is_mean_of_pairs(method: Method) -> bool:
+def is_mean_of_pairs(method: AnyMethod) -> bool:
     """Whether a method's scores of pairs are the mean of its scores of each, as it declares."""
     return bool(getattr(method, "mean_of_pairs", False))
 
 
-def has_seed(method: Method) -> bool:
+def has_seed(method: AnyMethod) -> bool:
     """Whether a method has a setting `seed`: of a random start, order or masks."""
-    own: Any = method  # A dataclass, which no protocol can say.
+    own: Any = method  # A dataclass, which the type does not say.
     return any(field.name == "seed" for field in fields(own))
 
 
-def scored_again(method: Method, over: Over) -> bool:
+def scored_again(method: AnyMethod, over: Over) -> bool:
     """Whether each resample of a run is one more scoring."""
     return over == "seeds" or not is_mean_of_pairs(method)
 
 
-def reseeded(method: Method, number: int) -> Method:
+def reseeded(method: AnyMethod, number: int) -> AnyMethod:
     """The method with one of its other seeds: its own, and one and `number` more.
 
     Raises:
@@ -487,7 +487,7 @@ def seed_stability(
 
 
 def score_in_parts(
-    method: Method,
+    method: AnyMethod,
     model: Model,
     pairs: PairsLike,
     objective: ObjectiveLike = "logit_diff",
@@ -518,7 +518,7 @@ def score_in_parts(
             f"Parts need at least {LEAST_PARTS * GROUPS_A_PART} groups of pairs; got"
             f" {len(set(batch.groups))}."
         )
-    about = provenance_of(method, model, batch, load_objective(objective))
+    about = provenance_of(method, ScoreInputs(model, batch, load_objective(objective)))
     key = key_of({**about, "parts": parts, "graph": model.graph.fingerprint})
     inner = None if checkpoint is None else checkpoint.with_suffix(".part-checkpoint")
 
@@ -549,7 +549,7 @@ def score_in_parts(
     return PartScores(whole, kept, n_pairs)
 
 
-def _score(method: Method, objective: ObjectiveLike, model: Model, part: Batch) -> Scores:
+def _score(method: AnyMethod, objective: ObjectiveLike, model: Model, part: Batch) -> Scores:
     return method.score(model, part, objective, progress=SILENT)
 
 
@@ -561,7 +561,7 @@ def resampled_rows(batch: Batch, number: int, seed: int = 0) -> list[int]:
 
 
 def resampled(
-    method: Method,
+    method: AnyMethod,
     model: Model,
     pairs: PairsLike,
     objective: ObjectiveLike = "logit_diff",
