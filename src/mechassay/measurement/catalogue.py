@@ -1,14 +1,14 @@
-"""Metrics of measurement as data: what is published of them, and what is said of their numbers.
+"""Metrics of measurement as data: published definitions, and descriptions of their numbers.
 
 Each metric has a file, `data/metrics/ID.yaml`, which is checked when it is read:
 
-    title, establishes, does_not   what it is called; what a pass shows and does not show
+    title, establishes, does_not   name of the metric; what a pass shows and does not show
     criterion, needs               criterion of the rubric `RUBRIC`; inputs
-    script, labels, keys, defaults, pass, scales    what the published page says, if there is one
+    script, labels, keys, defaults, pass, scales    content of the published page, if there is one
     page, repaired                 by quantity: meaning, better (up or down), undefined (why)
     flags                          by flag: its sentence
 
-Code gives numbers and names (`quantity(x, n=n)`, `flag("few_texts", n=3)`), and the file the words.
+Code gives numbers and names (`quantity(x, n=n)`, `flag("few_texts", n=3)`), the file the words.
 Braces in a sentence are filled with the values that the code gives. `undefined` is a sentence, or
 sentences by case: code names a case (`quantity(x, reason="few")`), or the case is `otherwise`.
 
@@ -264,7 +264,7 @@ def quantity(
 
 @dataclass(frozen=True)
 class QuantityText:
-    """What a metric's data file says of a quantity.
+    """Description of a quantity in the data file of a metric.
 
     Attributes:
         undefined: why the quantity has no value: a sentence, or one for each case.
@@ -411,10 +411,10 @@ _CONDITION = re.compile(r"(?P<key>\w+)\s*(?P<sign>[<>=])\s*(?P<threshold>-?[\d.]
 
 @dataclass(frozen=True)
 class PageMetric:
-    """What the page says of a metric.
+    """Description of a metric: its data file.
 
     Attributes:
-        id, script: its names.
+        id, script: names of the metric and of its published script.
         establishes, does_not: what a pass shows, and what it does not, each a clause.
         needs: inputs; "a|b" is either.
         labels: the criteria that the page names, in its own words.
@@ -422,7 +422,7 @@ class PageMetric:
         keys: names of its output.
         defaults: of its usage lines.
         conditions: all of them have to hold for it to pass; none: it only reports.
-        texts: what is said of the quantities of each variant.
+        texts: descriptions of the quantities of each variant.
         flags: sentences of flags.
     """
 
@@ -444,7 +444,7 @@ class PageMetric:
     def described(
         self, name: VariantName, quantities: Mapping[str, Quantity], words: Mapping[str, Any]
     ) -> dict[str, Quantity]:
-        """Return the quantities of a variant with what the data file says of them.
+        """Return the quantities of a variant with their descriptions.
 
         Args:
             words: values for the braces of sentences.
@@ -457,7 +457,7 @@ class PageMetric:
         kinds = {key: key.partition(" ")[0] for key in quantities}
         if unknown := [key for key, kind in kinds.items() if kind not in texts]:
             raise BadUsage(
-                f"The data file of {self.id} says nothing of {', '.join(unknown)} under {name!r};"
+                f"The data file of {self.id} does not describe {', '.join(unknown)} under {name!r};"
                 f" it has {', '.join(texts) or 'no quantity'}."
             )
         return {key: texts[kinds[key]].of(own, words) for key, own in quantities.items()}

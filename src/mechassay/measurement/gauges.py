@@ -74,7 +74,7 @@ def gauge_id(name: str) -> str:
 
 
 def metric_of(id: str) -> PageMetric | None:
-    """Return what is said of a metric, or None if no package of this machine has the metric."""
+    """Return the description of a metric, or None if no installed package has the metric."""
     if id not in catalogue() and id in GAUGES:
         return GAUGES.load(id).about
     return catalogue().get(id)

@@ -425,23 +425,23 @@ class MeasureStudy:
     # What stands in records
 
     def corpus_spec(self) -> dict[str, Spec]:
-        """The texts whose activations are read."""
+        """Return the texts whose activations are read."""
         args = dataclasses.asdict(self.store.settings)
         return {"corpus": Spec(name=self.store.corpus, args=args)}
 
     def trainer_spec(self) -> dict[str, Spec]:
-        """How dictionaries are trained."""
+        """Return the settings by which dictionaries are trained."""
         args = dataclasses.asdict(self.job.dictionaries(self.site).training())
         return {"trainer": Spec(name=self.job.architecture, args=args)}
 
     def sae_spec(self) -> dict[str, Spec]:
-        """The dictionary in question, and how it was trained if it was trained here."""
+        """Return the dictionary in question, and its training if it was trained in this run."""
         if self.job.sae:
             return {"sae": _of_file(self.job.sae)}
         return {"sae": Spec(name=TRAINED), **self.trainer_spec()}
 
     def other_sae_spec(self) -> dict[str, Spec]:
-        """The other dictionaries."""
+        """Return the other dictionaries and their hashes."""
         files = {file: path_hash(Path(file)) for file in self.job.other_saes}
         return {"other sae": Spec(name=", ".join(files), args={"sha256": list(files.values())})}
 

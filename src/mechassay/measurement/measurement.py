@@ -225,12 +225,12 @@ class Measurement(Result, kind="measure"):
             page: quantities of the published definition, by the keys of its output.
             repaired: quantities of the repaired definition.
             conditions: conditions of the repaired definition.
-            words: values for the braces of what the file says of quantities.
+            words: values for the braces of the descriptions.
 
         Raises:
             UnknownName: this package has no such metric.
-            BadUsage: the data file says nothing of a quantity or a flag; or a condition is on a
-                quantity that is not there.
+            BadUsage: the data file does not describe a quantity or a flag; or a condition is on a
+                quantity that is missing.
         """
         about = page_metric(metric) if isinstance(metric, str) else metric
         published = variant("page", about.described("page", page, words or {}), about.conditions)

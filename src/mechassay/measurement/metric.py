@@ -315,7 +315,7 @@ class Gauge(ABC):
     not the one of the first condition; `tried_as`, settings with which it looks at a circuit.
 
     Attributes:
-        about: what is said of the metric: `page_metric(ID)`, or `read_metric(FILE)` in a package
+        about: description of the metric: `page_metric(ID)`, or `read_metric(FILE)` in a package
             of your own. It gives the gauge its `id` and its `needs` ("a|b" is either, see `NEEDS`).
         version: rises when a definition changes.
         default_n: size of the simulated inputs of `null`, such as prompts.

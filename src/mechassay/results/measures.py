@@ -1,12 +1,12 @@
-"""Numbers of records in words: titles, directions, units and meanings are data.
+"""Descriptions of the numbers of records: title, better direction, unit and meaning are data.
 
-`data/measures.yaml` has them by kind of run and name. Code gives the number, and the words for the
-braces of a text:
+`data/measures.yaml` describes each number by kind of run and name. Code gives the number, and the
+words for the braces of the description:
 
     texts = measure_texts("gym")
     texts.measure("odds_{method}", estimate, n=100, method="das", title="das")
 
-A package of its own reads its own file, of the same form, with `read_measure_texts`.
+Another package reads its own file, which has the same form, with `read_measure_texts`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True)
 class MeasureText:
-    """What is said of a measure; see `Measure`.
+    """Description of a measure; `Measure` has the same fields.
 
     Attributes:
-        name: name of the measure, if the file has several texts for one name.
+        name: name of the measure, if the file has several descriptions for one name.
     """
 
     title: str = ""
@@ -45,7 +45,7 @@ class MeasureText:
 
 @dataclass(frozen=True)
 class MeasureTexts:
-    """What is said of the measures of one kind of run."""
+    """Descriptions of the measures of one kind of run."""
 
     kind: str
     by_name: Mapping[str, MeasureText]
@@ -62,7 +62,7 @@ class MeasureTexts:
         level: float = LEVEL,
         **words: Any,
     ) -> Measure:
-        """Return a measure with its number and its words.
+        """Return a measure: a number with its description.
 
         Args:
             name: name in the file, with its braces: "odds_{method}".
@@ -103,7 +103,7 @@ class MeasureTexts:
 
 
 def read_measure_texts(file: Traversable | Path) -> dict[str, MeasureTexts]:
-    """Read what is said of measures from a YAML file, by kind of run.
+    """Read descriptions of measures from a YAML file, and return them by kind of run.
 
     Raises:
         BadUsage: a measure has a field that is none of title, better, unit, meaning and name.
@@ -124,12 +124,12 @@ def read_measure_texts(file: Traversable | Path) -> dict[str, MeasureTexts]:
 
 @cache
 def all_measure_texts() -> Mapping[str, MeasureTexts]:
-    """Return what is said of the measures of this package's kinds of run."""
+    """Return the descriptions of all measures of this package, by kind of run."""
     return read_measure_texts(files("mechassay.results").joinpath("data", "measures.yaml"))
 
 
 def measure_texts(kind: str) -> MeasureTexts:
-    """Return what is said of the measures of one kind of run.
+    """Return the descriptions of the measures of one kind of run.
 
     Raises:
         UnknownName: this package has no such kind.
