@@ -175,7 +175,7 @@ def test_a_quantity_that_the_file_does_not_have_is_refused(tmp_path: Path) -> No
     metric = luck(tmp_path)
     with pytest.raises(BadUsage, match="LUCK does not describe tails under 'repaired'; it has heads"):
         described(metric, heads=quantity(1.0), tails=quantity(1.0))
-    with pytest.raises(BadUsage, match="nothing of gap under 'page'"):
+    with pytest.raises(BadUsage, match="not describe gap under 'page'"):
         metric.described("page", {"gap": quantity(1.0)}, {})
 
 
