@@ -4,12 +4,13 @@ are found.
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
-from helpers.plugins import ROOT, install, python
+from helpers.plugins import ROOT, install, mechassay, python
 
 PAGES = ROOT / "docs" / "your-own"
 EXAMPLES = sorted(path.parent for path in ROOT.glob("examples/*/pyproject.toml"))
@@ -62,3 +63,23 @@ print(load_task("agreement:attractor=other"))
     names = ("eap-corrupted", "late-edges", "SIGN", "phi", "agreement")
     assert all(f"'{name}'" in said for name in names)
     assert "Agreement(attractor='other')" in said
+
+
+@pytest.mark.slow
+def test_a_gauge_of_another_package_is_listed_and_run(folder: Path) -> None:
+    rows = json.loads(mechassay(folder, "measure", "list", "--json"))
+    assert rows[-1]["metric"] == "SIGN" and rows[-1]["title"] == "sign agreement"
+    words = ("-m", "truth-ioi", "--circuit", "truth", "--n-prompts", "12", "-o", "sign")
+    mechassay(folder, "measure", "run", "SIGN", *words)
+    tables = (folder / "sign" / "tables.md").read_text("utf-8")
+    assert "SIGN (sign agreement)" in tables and "agreement_low > 0.7" in tables
+    page = (folder / "sign" / "report.html").read_text("utf-8")
+    assert "Establishes that the circuit prefers the answer" in page
+    assert "By the published definition" not in page
+
+
+@pytest.mark.slow
+def test_a_size_in_edges_may_be_typed_for_a_metric_of_another_package(folder: Path) -> None:
+    words = ("-m", "truth-ioi", "-M", "random", "--train-limit", "4", "--limit", "4", "-o", "late")
+    said = mechassay(folder, "circuits", "run", *words, "--metric", "late-edges:size=50")
+    assert "late edges" in said

@@ -236,6 +236,7 @@ class Quantity:
             raise BadUsage(f"A quantity is finite, or None with a reason; got {self.value}.")
 
 
+BETTER = ("up", "down", "")
 OTHERWISE = "otherwise"
 """Case of `undefined` that counts where code names none."""
 NOT_FINITE = "it is not a finite number"
@@ -262,6 +263,13 @@ def quantity(
     return Quantity(float(value), float(low), float(high), n)
 
 
+def _filled(text: str, words: Mapping[str, Any]) -> str:
+    try:
+        return text.format(**words)
+    except KeyError as error:
+        raise BadUsage(f"The sentence {text!r} needs the word {error}, which is missing.") from None
+
+
 @dataclass(frozen=True)
 class QuantityText:
     """Description of a quantity in the data file of a metric.
@@ -274,11 +282,14 @@ class QuantityText:
     better: Literal["up", "down", ""] = ""
     undefined: str | Mapping[str, str] = NOT_FINITE
 
+    def __post_init__(self) -> None:
+        one_of("better direction of a quantity", self.better, BETTER)
+
     def of(self, own: Quantity, words: Mapping[str, Any]) -> Quantity:
         """Return the quantity with its meaning, its better direction, and its reason in words.
 
         Raises:
-            BadUsage: code names a case that the data file does not have.
+            BadUsage: code names a case that the data file does not have, or a brace has no value.
         """
         reason = own.reason
         if own.value is None:
@@ -286,14 +297,13 @@ class QuantityText:
             cases = {OTHERWISE: cases} if isinstance(cases, str) else cases
             case = OTHERWISE if reason == NOT_FINITE else reason
             if case in cases:
-                reason = cases[case].format(**words)
+                reason = _filled(cases[case], words)
             elif re.fullmatch(r"\w+", case) and case != OTHERWISE:
                 raise BadUsage(
                     f"A data file has no case {case!r} of an undefined quantity; it has"
                     f" {', '.join(cases)}."
                 )
-        meaning = self.meaning.format(**words)
-        return replace(own, meaning=meaning, better=self.better, reason=reason)
+        return replace(own, meaning=_filled(self.meaning, words), better=self.better, reason=reason)
 
 
 @dataclass(frozen=True)
@@ -475,7 +485,7 @@ class PageMetric:
                 f"The data file of {self.id} has no sentence for the flag {own.name!r}; it has"
                 f" {', '.join(self.flags) or 'no flag'}."
             )
-        return Flag(own.name, self.flags[own.name].format(**own.values))
+        return Flag(own.name, _filled(self.flags[own.name], own.values))
 
 
 def parse_condition(text: str) -> Condition:
@@ -573,6 +583,9 @@ def page_metric(name: str) -> PageMetric:
     return names[plain]
 
 
-def thresholds(id: str, repaired: Sequence[Condition]) -> Mapping[VariantName, Sequence[Condition]]:
-    """The conditions of both variants: those of the page, and the repaired ones that are given."""
-    return {"page": page_metric(id).conditions, "repaired": tuple(repaired)}
+def thresholds(
+    metric: str | PageMetric, repaired: Sequence[Condition]
+) -> Mapping[VariantName, Sequence[Condition]]:
+    """Return the conditions of both variants: the published ones, and the given repaired ones."""
+    about = page_metric(metric) if isinstance(metric, str) else metric
+    return {"page": about.conditions, "repaired": tuple(repaired)}

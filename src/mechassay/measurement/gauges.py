@@ -8,10 +8,12 @@ entry point group `mechassay.measurements`.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from mechassay.errors import BadUsage, UnknownName
-from mechassay.measurement.catalogue import PageMetric, catalogue, page_metric
+from mechassay.measurement.catalogue import PageMetric, catalogue, page_metric, read_metric
 from mechassay.utils.display import Tabular, html_facts, html_table
 from mechassay.utils.registry import Registry
 
@@ -76,8 +78,20 @@ def gauge_id(name: str) -> str:
 def metric_of(id: str) -> PageMetric | None:
     """Return the description of a metric, or None if no installed package has the metric."""
     if id not in catalogue() and id in GAUGES:
-        return GAUGES.load(id).about
+        return getattr(GAUGES.load(id), "about", None)
     return catalogue().get(id)
+
+
+def _files_of_others() -> list[PageMetric]:
+    """Return metrics of other packages whose file ID.yaml is next to the gauge's module."""
+    found: list[PageMetric] = []
+    for id, target in GAUGES.targets().items():
+        if id not in GAUGES.built_in:
+            spec = find_spec(target.partition(":")[0])
+            if spec is not None and spec.origin is not None:
+                file = Path(spec.origin).with_name(f"{id}.yaml")
+                found += [read_metric(file)] if file.is_file() else []
+    return found
 
 
 def gauge_name(text: str) -> str:
@@ -94,7 +108,7 @@ def all_gauges() -> list[str]:
 
 
 class GaugeList(Tabular, tuple[PageMetric, ...]):
-    """Metrics of the page; a row of the table for each."""
+    """Metrics; a row of the table for each."""
 
     def columns(self) -> dict[str, list[Any]]:
         """The metrics by column; `here` says whether there is a gauge for it."""
@@ -123,5 +137,8 @@ class GaugeList(Tabular, tuple[PageMetric, ...]):
 
 
 def list_gauges() -> GaugeList:
-    """All metrics of the page, in its order."""
-    return GaugeList(catalogue().values())
+    """Return all metrics: those of this package in its order, then those of other packages.
+
+    Metrics of other packages are listed if their data file is next to the module of the gauge.
+    """
+    return GaugeList([*catalogue().values(), *_files_of_others()])

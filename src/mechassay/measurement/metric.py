@@ -330,6 +330,7 @@ class Gauge(ABC):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if "about" in vars(cls):
+            missing_inputs(cls.about.needs, ())  # Refuses needs that are no inputs.
             cls.id, cls.needs = cls.about.id, cls.about.needs
 
     @abstractmethod

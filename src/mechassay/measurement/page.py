@@ -178,8 +178,11 @@ def _verdict(record: Record) -> str:
     subject = ", ".join(dict.fromkeys(record.specs[role].name for role in roles))
     passes = _of(record, "verdict")
     verdict, published = passes.get("repaired", UNDEFINED), passes.get("page", UNDEFINED)
+    has_published = any(measure.of == VARIANTS["page"] for measure in record.measures)
     rates = _Rates.of(record, "repaired")
     text = f"{record.method.name} ({title}) {IN_WORDS.get(verdict, verdict)} on {subject}"
+    if not has_published:
+        return f"{text}{_trust(verdict, rates)}"
     beside = f"By the published definition it {IN_WORDS.get(published, published)}"
     false = _Rates.of(record, "page").worthless
     if false.value > 0:

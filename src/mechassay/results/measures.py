@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import yaml
 
-from mechassay.errors import BadUsage, UnknownName
+from mechassay.errors import BadUsage, UnknownName, one_of
 from mechassay.results.records import Measure
 from mechassay.stats.intervals import LEVEL, Estimate, Interval
 
@@ -41,6 +41,9 @@ class MeasureText:
     unit: str = ""
     meaning: str = ""
     name: str = ""
+
+    def __post_init__(self) -> None:
+        one_of("better direction of a measure", self.better, ("up", "down", ""))
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,7 @@ def read_measure_texts(file: Traversable | Path) -> dict[str, MeasureTexts]:
 
     Raises:
         BadUsage: a measure has a field that is none of title, better, unit, meaning and name.
+        UnknownName: a better direction is none of up, down and "".
     """
     rows: Mapping[str, Mapping[str, Mapping[str, Any]]] = yaml.load(
         file.read_text("utf-8"), SafeLoader

@@ -1,6 +1,7 @@
 """Late edges: the fraction of a circuit's edges whose writer is in the upper half of the layers.
 
-The control is the same fraction in a circuit of random paths that has as many edges.
+The control is the same fraction in a circuit of random paths. The control has `size` edges, and the
+circuit has fewer if some of its edges are on no path, so only fractions are compared.
 """
 
 from __future__ import annotations

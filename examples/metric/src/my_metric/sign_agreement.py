@@ -6,6 +6,7 @@ tosses a coin passes, and how often a circuit passes that errs on one prompt of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,29 +17,36 @@ import numpy as np
 
 from mechassay.circuits import Circuit, evaluate
 from mechassay.measurement import Condition, Gauge, Inputs, Measurement, NullTable, Scenario
-from mechassay.measurement.catalogue import PageMetric, flag, quantity, read_metric
+from mechassay.measurement.catalogue import (
+    PageMetric,
+    flag,
+    quantity,
+    read_metric,
+    thresholds,
+)
 from mechassay.measurement.measurement import Drawn, simulate
 from mechassay.stats.intervals import proportion_interval
 
 METRIC = read_metric(Path(__file__).with_name("SIGN.yaml"))
+FEW = 10
 CONDITIONS = (Condition("agreement_low", ">", 0.7),)
 
 
 def sign_agreement(full: np.ndarray, circuit: np.ndarray, groups: Sequence[str]) -> Measurement:
     """Return the agreement of the logit differences [n] of the model and of a circuit."""
-    agrees, n = (full > 0) == (circuit > 0), len(full)
+    agrees, n, n_groups = (full > 0) == (circuit > 0), len(full), len(set(groups))
     interval = proportion_interval(agrees.astype(float), groups)
-    one_sided = len(set(full > 0)) == 1
-    what = "the answer" if full[0] > 0 else "the foil"
+    # If the model always prefers one answer, a circuit with a constant answer agrees.
+    low = interval.low if 0 < (full > 0).sum() < n else math.nan
     return Measurement.of(
         METRIC,
         page={},
         repaired={
             "agreement": quantity(float(agrees.mean()), interval=interval, n=n),
-            "agreement_low": quantity(interval.low, n=n),
+            "agreement_low": quantity(low, n=n),
         },
         conditions=CONDITIONS,
-        flags=[flag("one_sided", what=what, n=n)] if one_sided else [],
+        flags=[flag("few_groups", n=n, groups=n_groups)] if n_groups < FEW else [],
         null=rates(n),
     )
 
@@ -54,10 +62,12 @@ def rates(n: int, n_simulations: int = 400, seed: int = 0) -> NullTable:
         return {"page": {}, "repaired": {"agreement_low": low}}
 
     scenarios = (
-        Scenario("a coin", True, lambda rng, size: draw(rng, size, 0.5)),
-        Scenario("one error in twenty", False, lambda rng, size: draw(rng, size, 0.95)),
+        Scenario("a coin", worthless=True, draw=lambda rng, size: draw(rng, size, 0.5)),
+        Scenario(
+            "one error in twenty", worthless=False, draw=lambda rng, size: draw(rng, size, 0.95)
+        ),
     )
-    conditions = {"page": (), "repaired": CONDITIONS}
+    conditions = thresholds(METRIC, CONDITIONS)
     return simulate(scenarios, conditions, n, n_simulations=n_simulations, seed=seed)
 
 
@@ -66,6 +76,7 @@ class SignAgreement(Gauge):
     """Do circuit and model prefer the same answers?"""
 
     about: ClassVar[PageMetric] = METRIC
+    version: ClassVar[int] = 1
 
     def measure(self, inputs: Inputs) -> Measurement:
         full = Circuit.full(inputs.model.graph)

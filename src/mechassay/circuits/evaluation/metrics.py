@@ -270,18 +270,21 @@ class Scored(OneLine):
     progress: Progress = BAR
 
     def circuits(self, size: int | float | None) -> dict[str, Circuit]:
-        """What is measured at one size, by what it is of: the circuit of the scores, pruned, and
-        the control, as many edges on random paths. Scores of neurons are summed to nodes; of
-        circuits the largest counts that has no more edges.
+        """Return the circuit of one size (`result`) and its control (`control:random-paths`).
+
+        The circuit has the best `size` edges of the scores, pruned: it may have fewer edges. The
+        control has `size` edges on random paths. Scores of neurons are summed to nodes. If the
+        scores are circuits, the largest circuit that has no more edges is returned.
 
         Args:
-            size: edges, or a share of them; as many as the known circuit has if None, and then
-                nothing is measured where none is known.
+            size: number of edges, or their fraction of all edges up to 1; as many as the known
+                circuit has if None. There are no circuits if None and no circuit is known.
         """
         if size is None:
             if self.truth is None:
                 return {}
             size = len(self.truth)
+        size = _counted(size)
         random = RandomPaths(seed=self.seed).circuit(self.model.graph, size)
         if isinstance(self.scores, CircuitSeries):
             return {"result": self.scores.within(size), "control:random-paths": random}
@@ -295,6 +298,7 @@ class Scored(OneLine):
         """
         if size is None:
             size = 0 if self.truth is None else len(self.truth)
+        size = _counted(size)
         graph, seeds = self.model.graph, range(self.seed, self.seed + FEW_DRAWS)
         return {
             "control:random": [Random(seed=s).draw(graph).top(size).pruned() for s in seeds],
@@ -306,6 +310,7 @@ class Scored(OneLine):
         if isinstance(self.scores, CircuitSeries):
             return 0
         size = len(self.truth) if size is None and self.truth is not None else size
+        size = None if size is None else _counted(size)
         scores = self.scores.nodes() if isinstance(self.scores, NeuronScores) else self.scores
         whole = CircuitSpec("", "method", "", size).unpruned(scores)
         return len(whole) - len(whole.pruned())
@@ -668,6 +673,11 @@ def _drops(name: str, minimal: Minimality) -> Table:
         )
     ]
     return Table.of(name, ("edge",), rows)
+
+
+def _counted(size: int | float) -> int | float:
+    """Return a whole number above 1 as a number of edges: a typed setting may be a float."""
+    return int(size) if size > 1 and size == int(size) else size
 
 
 def _at(size: int | float | None) -> str:
