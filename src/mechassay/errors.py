@@ -6,7 +6,7 @@ else with 1.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import ClassVar, TypeVar
 
@@ -25,22 +25,51 @@ class BadUsage(MechassayError):
 
 class UnknownName(BadUsage):
     """A name nobody registered. The message carries the nearest valid one, and all, each once; of
-    more than `MANY` the nearest few, and how many others there are. `note` is put at its end.
+    more than `MANY` the nearest few, and how many others there are. `note` is put at its end, and
+    `meant` has aliases of known names.
     """
 
     MANY: ClassVar[int] = 60
     FEW: ClassVar[int] = 10
 
-    def __init__(self, kind: str, name: str, allowed: Iterable[str], note: str = "") -> None:
+    def __init__(
+        self,
+        kind: str,
+        name: str,
+        allowed: Iterable[str],
+        note: str = "",
+        meant: Mapping[str, str] | None = None,
+    ) -> None:
         known = sorted(set(allowed))
-        close = get_close_matches(name, known, n=1, cutoff=0.5)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
+        close = nearest(name, known, meant or {})
+        hint = f" Did you mean {close!r}?" if close else ""
         names = ", ".join(known) or "none"
         if len(known) > self.MANY:
             near = get_close_matches(name, known, n=self.FEW, cutoff=0.0)
             names = f"{', '.join(near)}, and {len(known) - len(near):,} others"
         more = f" {note}" if note else ""
         super().__init__(f"Unknown {kind} {name!r}.{hint} Known: {names}.{more}")
+
+
+def nearest(name: str, known: Sequence[str], meant: Mapping[str, str]) -> str:
+    """Return the known name that a mistyped name stands for most likely; "" if there is none.
+
+    A name that begins with what was typed comes first, the shortest of several; then the name of
+    the nearest alias; then the nearest name by edit distance.
+
+    Args:
+        meant: aliases, each with its known name.
+    """
+    plain = name.lower().replace("_", "-")
+    if len(plain) > 1:
+        begins = [each for each in known if each.lower().startswith(plain)]
+        if begins:
+            return min(begins, key=len)
+        begins = [meant[alias] for alias in meant if alias.startswith(plain)]
+        if begins:
+            return begins[0]
+    close = get_close_matches(plain, [*known, *meant], n=1, cutoff=0.5)
+    return meant.get(close[0], close[0]) if close else ""
 
 
 def first_line(error: object) -> str:

@@ -373,3 +373,10 @@ def test_a_penalty_is_searched_on_validation_pairs(
         ma.circuits.UniformGradientSampling(search=True).score(
             model, task.pairs("train", model, limit=2), progress=SILENT
         )
+
+
+def test_results_are_kept_under_full_names() -> None:
+    job = CircuitsJob(("gpt2",), ("Greater_Than",), methods=("EAP-IG", "eactp"), metrics=("AUROC",))
+    assert job.methods == ("eap-ig-inputs", "exact")
+    assert job.tasks == ("greater-than",) and job.metrics == ("recovery",)
+    assert [cell.of["method"] for cell in job.cells()] == ["eap-ig-inputs", "exact"]

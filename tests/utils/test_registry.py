@@ -6,13 +6,15 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
+from mechassay.circuits.evaluation import METRICS
 from mechassay.circuits.methods import METHODS
 from mechassay.errors import UnknownName
+from mechassay.gym.names import FINDERS
 from mechassay.models.families import FAMILIES
 from mechassay.models.objectives import OBJECTIVES
 from mechassay.tasks import TASKS
 from mechassay.utils import registry
-from mechassay.utils.registry import Registry
+from mechassay.utils.registry import Registry, aliases
 
 BUILT_IN = [
     (kind, name) for kind in (METHODS, OBJECTIVES, FAMILIES, TASKS) for name in kind.built_in
@@ -85,3 +87,44 @@ def test_an_irregular_plural(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, "mechassay.families", mine="decimal:Decimal")
     assert "mine" in FAMILIES.names()
     assert "mine" not in METHODS.names()
+
+
+def test_names_of_the_field_stand_for_registered_ones() -> None:
+    assert METHODS.full_name("EAP-IG") == "eap-ig-inputs"
+    assert METHODS.full_name("eap_ig:steps=3") == "eap-ig-inputs:steps=3"
+    assert METHODS.full_name("EActP") == "exact"
+    assert METHODS.load("eactp") is METHODS.load("exact")
+    assert METHODS.make("EAP-IG-inputs:steps=3") == METHODS.make("eap-ig-inputs:steps=3")
+    assert METHODS.full_name("nap-ig") == "nap-ig", "a registered name is never an alias"
+    assert METHODS.full_name("folder/eap.safetensors") == "folder/eap.safetensors"
+    assert OBJECTIVES.full_name("KL-divergence") == "kl"
+    assert METHODS.other_names("exact") == ["eactp", "edge-activation-patching"]
+    METHODS.check("eap-ig")
+
+
+@pytest.mark.parametrize("kind", [METHODS, METRICS, TASKS, FINDERS, OBJECTIVES])
+def test_an_alias_stands_for_a_registered_name_and_hides_none(kind: Registry) -> None:
+    table = aliases(kind.kind)
+    assert table and set(table.values()) <= set(kind.built_in)
+    assert not set(table) & set(kind.built_in)
+    assert all(alias == alias.lower() and "_" not in alias for alias in table)
+
+
+def test_a_plug_in_may_have_the_name_of_an_alias(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, "mechassay.methods", atp="decimal:Decimal")
+    assert METHODS.full_name("atp") == "atp" and METHODS.load("atp").__name__ == "Decimal"
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("eap-i", "eap-ig-inputs"),
+        ("information", "ifr"),
+        ("edge-attribution-patchin", "eap"),
+        ("exat", "exact"),
+        ("eepp", "eap"),
+    ],
+)
+def test_a_mistyped_name_is_completed_before_it_is_corrected(typed: str, meant: str) -> None:
+    with pytest.raises(UnknownName, match=f"Did you mean '{meant}'"):
+        METHODS.load(typed)

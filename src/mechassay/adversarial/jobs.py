@@ -62,6 +62,7 @@ from mechassay.runs.job import (
     shown_model,
 )
 from mechassay.stats import DESIGN_KINDS
+from mechassay.tasks import TASKS
 from mechassay.tasks.task import Task, settings_of
 from mechassay.truth.ground_truth import truth_circuit
 from mechassay.utils.files import write_text
@@ -77,6 +78,8 @@ class AdversarialJob(AdversarialPlan, Job):
     def __post_init__(self) -> None:
         fields = tuple(name for text in self.same for name in parse_same(text))
         filled = {
+            "task": TASKS.full_name(self.task),
+            "circuits": tuple(map(CircuitSpec.full_text, self.circuits)),
             "design": self.design or ("matched" if self.enumerate_all else "grid"),
             "n_corrupted": self.n_clean if self.n_corrupted is None else self.n_corrupted,
             "same": fields,

@@ -19,7 +19,12 @@ def list_methods(json: JsonOption = False) -> None:
 
     outlines = {name: METHODS.outline(name) for name in METHODS.names()}
     rows = [
-        {"name": name, "about": first_sentence(about), "settings": settings}
+        {
+            "name": name,
+            "about": first_sentence(about),
+            "settings": settings,
+            "other names": METHODS.other_names(name),
+        }
         for name, (about, settings) in outlines.items()
     ]
     show(rows, json)
@@ -36,6 +41,7 @@ def show_method(
     from mechassay.circuits.methods import METHODS
 
     module = inspect.getdoc(sys.modules[METHODS.load(name).__module__]) or ""
+    name = METHODS.full_name(name)
     settings = METHODS.settings(name)
     typer.echo(f"{name}\n\n{METHODS.about(name)}")
     if module and module != METHODS.about(name):

@@ -63,6 +63,7 @@ def list_tasks(json: JsonOption = False) -> None:
             "pairs": {split: task.sizes[split] for split in SPLITS if split in task.sizes},
             "larger in the paper": dict(task.published_sizes),
             "settings": settings_of(task),
+            "other names": TASKS.other_names(task.name),
         }
         for task in tasks
     ]

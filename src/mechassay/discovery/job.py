@@ -79,7 +79,7 @@ from mechassay.runs.job import (
     default_folder,
     shown_model,
 )
-from mechassay.tasks import Keep
+from mechassay.tasks import TASKS, Keep
 from mechassay.truth.ground_truth import check_tasks, is_truth, own_task_notes, tasks_of
 from mechassay.utils.files import path_hash, write_text
 
@@ -95,6 +95,9 @@ class CircuitsJob(CircuitsPlan, Job):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "models", with_truths(self.models))
+        object.__setattr__(self, "tasks", TASKS.full_names(self.tasks))
+        object.__setattr__(self, "methods", METHODS.full_names(self.methods))
+        object.__setattr__(self, "metrics", METRICS.full_names(self.metrics))
 
     def words(self) -> tuple[Sequence[str], Sequence[str]]:
         asked_about = ("scores", "stage")

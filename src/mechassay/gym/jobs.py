@@ -39,7 +39,7 @@ from mechassay.gym.evaluation import evaluate
 from mechassay.gym.gym_task import GymTask
 from mechassay.gym.interchanges import COMPATS, control_labels
 from mechassay.gym.methods import gym_method, spelled_methods, with_training
-from mechassay.gym.names import ALL_TASKS, task_names, with_shuffled
+from mechassay.gym.names import ALL_TASKS, FINDERS, task_names, with_shuffled
 from mechassay.gym.pairs import GymPairs
 from mechassay.gym.plan import GYM_CONTROLS, PAPER_STEPS, DirectionsPlan, GymCheckPlan, GymPlan
 from mechassay.gym.sources import RowsTask, source_tasks
@@ -134,7 +134,9 @@ class GymJob(_OnTasks, GymPlan, Job):
         object.__setattr__(self, "revisions", ())
         training = {"steps": self.steps, "epochs": self.epochs, "lr": self.lr}
         settings = {name: value for name, value in training.items() if value is not None}
-        object.__setattr__(self, "methods", with_training(self.methods, settings))
+        object.__setattr__(
+            self, "methods", with_training(FINDERS.full_names(self.methods), settings)
+        )
         for name in training:
             object.__setattr__(self, name, None)
 

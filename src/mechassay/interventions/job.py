@@ -44,7 +44,7 @@ from mechassay.results.records import Record, Selection, Spec, Values
 from mechassay.results.report import print_report
 from mechassay.results.sections import checks_section, framed, measures_table
 from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, made_by, shown_model
-from mechassay.tasks import Keep
+from mechassay.tasks import TASKS, Keep
 from mechassay.tasks.task import PRIVATE, settings_of
 from mechassay.utils.display import counted
 
@@ -54,6 +54,9 @@ class PatchJob(PatchPlan, Job):
     """A cell is one model, task and part; see `PatchPlan` for the fields."""
 
     grows: ClassVar[tuple[str, ...]] = ("models", "tasks", "parts")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tasks", TASKS.full_names(self.tasks))
 
     def check(self, bench: Bench) -> None:
         one_of("direction of patching", self.direction, DIRECTIONS)

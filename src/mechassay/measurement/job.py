@@ -40,7 +40,7 @@ from mechassay.prompts.pairs import Pair, Pairs
 from mechassay.results.reading import read_record
 from mechassay.results.records import Record, Selection, Spec
 from mechassay.runs.job import Bench, Cell, Job, cell_name, made_by, shown_model
-from mechassay.tasks import Keep
+from mechassay.tasks import TASKS, Keep
 from mechassay.tasks.task import Task, settings_of
 from mechassay.truth.ground_truth import (
     check_tasks,
@@ -75,6 +75,9 @@ class MeasureJob(MeasurePlan, Job):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "models", with_truths(self.models))
+        object.__setattr__(self, "tasks", TASKS.full_names(self.tasks))
+        object.__setattr__(self, "methods", METHODS.full_names(self.methods))
+        object.__setattr__(self, "circuit", CircuitSpec.full_text(self.circuit))
 
     def words(self) -> tuple[Sequence[str], Sequence[str]]:
         return ("measure", "run", *self.metrics), ("metrics",)

@@ -317,6 +317,7 @@ class AccuracyJob(AccuracyPlan, Job):
     def __post_init__(self) -> None:
         if not self.tasks:
             object.__setattr__(self, "tasks", tuple(TASKS.names()))
+        object.__setattr__(self, "tasks", TASKS.full_names(self.tasks))
 
     def check(self, bench: Bench) -> None:
         one_of("scoring", self.scoring, get_args(AccuracyScoring))

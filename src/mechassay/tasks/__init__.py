@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from mechassay.errors import UnknownName
 from mechassay.prompts.rows import FILES
-from mechassay.utils.registry import Registry
+from mechassay.utils.registry import Registry, aliases
 from mechassay.utils.registry import lazy_exports as _lazy_exports
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def registry_of(name: str) -> Registry:
     Raises:
         UnknownName: neither has it.
     """
-    plain = name.partition(":")[0]
+    plain = TASKS.full_name(name).partition(":")[0]
     # Built-in names first: others are in files of all installed packages, read at every call.
     for registry in (TASKS, TRUTHS):
         if plain in registry.built_in:
@@ -77,7 +77,8 @@ def registry_of(name: str) -> Registry:
         if plain in registry:
             return registry
     note = f"A file of pairs ends in {', '.join(FILES)}."
-    raise UnknownName("task", name, [*TASKS.names(), *TRUTHS.names()], note)
+    known = [*TASKS.names(), *TRUTHS.names()]
+    raise UnknownName("task", name, known, note, meant=aliases("task"))
 
 
 __all__, __getattr__, __dir__ = _lazy_exports(__name__, __file__, "Keep", "MOST_PAIRS", "TASKS")

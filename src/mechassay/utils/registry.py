@@ -20,10 +20,12 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -56,15 +58,39 @@ class Registry:
         """All known names, sorted."""
         return sorted(self.targets())
 
+    def full_name(self, text: str) -> str:
+        """Return a name, with its settings, as it is registered; an unknown name as it is.
+
+        Other names of the field are in `aliases.yaml`; case and underscores do not count.
+        """
+        name, colon, rest = text.strip().partition(":")
+        if name in self.built_in or name in self.targets():
+            return text
+        plain = _plain(name)
+        full = aliases(self.kind).get(plain) or {_plain(x): x for x in self.built_in}.get(plain)
+        return text if full is None else f"{full}{colon}{rest}"
+
+    def full_names(self, texts: Iterable[str]) -> tuple[str, ...]:
+        """Return `full_name` of each text."""
+        return tuple(map(self.full_name, texts))
+
+    def other_names(self, name: str) -> list[str]:
+        """Return the other names of the field for a registered name."""
+        return sorted(alias for alias, full in aliases(self.kind).items() if full == name)
+
+    def _unknown(self, name: str) -> UnknownName:
+        return UnknownName(self.kind, name, self.targets(), meant=aliases(self.kind))
+
     def load(self, name: str) -> Any:
         """The object that `name` stands for.
 
         Raises:
             UnknownName: nobody registered `name`; the message has the nearest valid one.
         """
+        name = self.full_name(name)
         target = self.built_in.get(name) or self.targets().get(name)
         if target is None:
-            raise UnknownName(self.kind, name, self.targets())
+            raise self._unknown(name)
         module, _, attribute = target.partition(":")
         return getattr(import_module(module), attribute)
 
@@ -74,10 +100,10 @@ class Registry:
         Raises:
             UnknownName: nobody registered the name; the message has the nearest valid one.
         """
-        match = _SPELLING.fullmatch(text.strip())
+        match = _SPELLING.fullmatch(self.full_name(text).strip())
         name = text if match is None else match["name"]
         if match is None or name not in self:
-            raise UnknownName(self.kind, name, self.targets())
+            raise self._unknown(name)
 
     def about(self, name: str) -> str:
         """What the plug-in's docstring says. See `load` for errors."""
@@ -93,6 +119,7 @@ class Registry:
         Its class has all its fields in its own body, or in that of a base in the same file, with
         defaults that are plain values, or one divided by another. See `load` for errors.
         """
+        name = self.full_name(name)
         target = self.built_in.get(name)
         if target is None:
             return self.about(name), self.settings(name)
@@ -119,9 +146,9 @@ class Registry:
             UnknownName: no such plug-in or setting.
             BadUsage: a setting without a value, or of another type than its default.
         """
-        match = _SPELLING.fullmatch(text.strip())
+        match = _SPELLING.fullmatch(self.full_name(text).strip())
         if match is None:
-            raise UnknownName(self.kind, text, self.names())
+            raise self._unknown(text)
         name = match["name"]
         plugin: Any = self.load(name)
         defaults = _defaults(plugin)
@@ -140,6 +167,19 @@ class Registry:
                 # 100 and 100.0 are one setting, and one name in a table.
                 chosen[key] = float(value)
         return plugin(**chosen)
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "-")
+
+
+@cache
+def aliases(kind: str) -> Mapping[str, str]:
+    """Return other names of the field for plug-ins of a kind, each with the registered name."""
+    import yaml
+
+    text = files("mechassay.utils").joinpath("aliases.yaml").read_text("utf-8")
+    return yaml.safe_load(text).get(kind, {})
 
 
 def _defaults(plugin: Any) -> dict[str, Any]:

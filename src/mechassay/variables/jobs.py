@@ -38,6 +38,7 @@ from mechassay.models.sources import find_source, with_truths
 from mechassay.prompts.part_rules import PartRule
 from mechassay.results.records import Record, Spec
 from mechassay.runs.job import MANY, Bench, Cell, Job, cell_name, layers_of, made_by, shown_model
+from mechassay.tasks import TASKS
 from mechassay.tasks.task import PRIVATE, settings_of
 from mechassay.truth.ground_truth import check_tasks, own_task_notes, tasks_of
 from mechassay.utils.files import read_json
@@ -66,6 +67,7 @@ class VariablesJob(VariablesPlan, Job):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "models", with_truths(self.models))
+        object.__setattr__(self, "tasks", TASKS.full_names(self.tasks))
 
     def check(self, bench: Bench) -> None:
         check_dtype(self.dtype)

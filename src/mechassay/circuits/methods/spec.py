@@ -107,6 +107,7 @@ class CircuitSpec:
             name = text.removeprefix("canonical:")
             CANONICAL.load(name)
             return CircuitSpec(text, "canonical", name)
+        text = CircuitSpec.full_text(text)
         name, at, rest = text.rpartition("@")
         # An "@" may belong to a path.
         if not at or Path(text).suffix in ENDINGS or (not sized and Path(text).suffix == OURS):
@@ -124,6 +125,12 @@ class CircuitSpec:
             return CircuitSpec._series(text, name, size, greedy)
         METHODS.make(name)
         return CircuitSpec(text, "method", name, size, greedy)
+
+    @staticmethod
+    def full_text(text: str) -> str:
+        """Return a circuit's text with the full name of its method: "eap-ig-inputs@500"."""
+        name, at, size = text.rpartition("@")
+        return f"{METHODS.full_name(name)}@{size}" if at else text
 
     @staticmethod
     def may_be_file(text: str) -> bool:
