@@ -19,6 +19,7 @@ from helpers.tiny_models import quiet_model
 from mechassay.circuits import EAP, EdgeScores, Random
 from mechassay.circuits.graph_files import write_graph_file
 from mechassay.circuits.methods import METHODS
+from mechassay.cli.main import COMMANDS, FIRST, GROUPS, PANELS
 from mechassay.errors import BadPairs, BadUsage
 from mechassay.models.graph import Graph
 from mechassay.prompts.batch import Batch
@@ -43,6 +44,26 @@ def words(model: object, out: Path, *more: str, task: str = "ioi") -> list[str]:
         str(out),
         *more,
     ]
+
+
+def test_commands_are_listed_in_groups_and_three_come_first(run: Run) -> None:
+    text = run("--help").out
+    places = [text.index(panel) for panel in PANELS]
+    assert places == sorted(places)
+    listed = [name for names in PANELS.values() for name in names]
+    assert sorted(listed) == sorted([*GROUPS, *COMMANDS])
+    assert "Three commands to start with" in text and "circuits run -m truth-ioi" in text
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_the_help_of_a_group_names_a_command_that_works(group: str, run: Run) -> None:
+    assert "Start with: mechassay" in run(group, "--help").out
+    first = FIRST[group].split()
+    assert first[0] == group
+    planned = ("run" in first and group != "measure") and ["plan"]
+    if group in ("leaderboard", "measure"):
+        first = [*first[:2], "--help"]
+    assert run(*(planned or []), *first).code == 0
 
 
 @pytest.mark.few(2)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from mechassay.cli import report
 from mechassay.errors import MechassayError
@@ -20,32 +22,86 @@ from mechassay.version import __version__
 INTERRUPTED = 130
 
 GROUPS = {
+    "circuits": "Find circuits, and test how much of a behaviour they explain.",
+    "patch": "Patch activations between prompts: which layers and tokens carry the answer?",
+    "variables": "Find where a model stores a causal variable, and in which directions.",
+    "gym": "Find linear features for grammatical contrasts, as CausalGym does.",
+    "saes": "Train sparse autoencoders, and measure their quality.",
+    "adversarial": "Measure how badly a circuit fails on its worst prompts.",
+    "measure": "Test whether a metric can be trusted: reliability, d-prime, DIF, error rates.",
+    "truth": "Test a method on models whose circuit is known.",
+    "claims": "Judge claims of papers by a validity rubric, with human or model judges.",
+    "leaderboard": "Rank methods on boards, and check submissions.",
     "models": "List, fetch and check models.",
-    "tasks": "List tasks, show and check their pairs, and score models on them.",
-    "methods": "List discovery methods and show what each does.",
-    "circuits": "Find circuits, measure how faithful they are, and compare methods.",
-    "truth": "Models whose circuit is known: list, verify and train them.",
-    "patch": "Patch activations between prompts: what single sites carry, as heat maps.",
-    "variables": "Look for causal variables in models, and check files that say where they are.",
-    "gym": "Linear features on tasks of minimal pairs: list tasks, show pairs, run methods.",
-    "saes": "Sparse autoencoders: train them, say how good they are, read those of others.",
-    "adversarial": "How badly circuits fail in the worst case.",
-    "claims": "Judge claims about mechanisms: forms, language models, scores, comparison, records.",
-    "leaderboard": "Boards of runs as pages, and any cell of them recomputed.",
-    "hub": "Push results to the Hugging Face hub, and pull them.",
-    "measure": "Whether measurements can be trusted: reliability, d-prime, DIF, error rates.",
+    "tasks": "List tasks, show their prompts, and score models on them.",
+    "methods": "List methods that find circuits, and explain each of them.",
+    "hub": "Share results on the Hugging Face hub.",
 }
-"""Command groups and what they are for. Their modules are large and are imported when named."""
-REPRODUCE = "The tables of papers beside ours: published, ours, difference, status."
-ASSAY = "From claims to a verdict: run what their criteria ask for, judge them by the records."
+"""Command groups and their help. Their modules are large and are imported when named."""
+COMMANDS = {
+    "assay": "Test a claim: run the experiments that its criteria need, and judge the results.",
+    "reproduce": "Run the tables of the five papers, and compare them with the published numbers.",
+    "plan": "Estimate the memory and the time of another command before anything is loaded.",
+    "report": "Show the results of a run again, or index several runs.",
+    "run-cells": "Run some cells of a run, for example in one task of an array job.",
+}
+"""Commands without a group, and their help."""
+FIRST = {
+    "circuits": "circuits run -m truth-ioi --method eap-ig",
+    "patch": "patch run -m truth-ioi -t truth-ioi",
+    "variables": "variables run -m truth-mcqa-trained",
+    "gym": "gym run -m gym-neox -t cleft",
+    "saes": "saes train --help",
+    "adversarial": "adversarial run -m truth-ioi -t truth-ioi --circuit truth",
+    "measure": "measure run EX25 -m truth-ioi",
+    "truth": "truth list",
+    "claims": "claims form --help",
+    "leaderboard": "leaderboard build runs",
+    "models": "models check truth-ioi",
+    "tasks": "tasks show ioi --limit 3",
+    "methods": "methods list",
+    "hub": "hub push --help",
+}
+"""The command of each group to start with."""
+PANELS = {
+    "Find and test mechanisms": ("circuits", "patch", "variables", "gym", "saes", "adversarial"),
+    "Test the instrument": ("measure", "truth"),
+    "Judge and compare": ("assay", "claims", "leaderboard", "reproduce"),
+    "Models, tasks and files": (
+        *("models", "tasks", "methods", "plan", "report", "run-cells", "hub"),
+    ),
+}
+"""Commands as `mechassay --help` lists them."""
+OTHERS = "Of other packages"
+START = """Three commands to start with:
 
-PLAN = "What another command would take here, GB and minutes, before anything is loaded."
+mechassay circuits run -m truth-ioi --method eap-ig   (find a circuit that is known)
+
+mechassay models check NAME_OR_FOLDER   (does mechassay read my model?)
+
+mechassay tasks list   (your own pairs of prompts are a CSV file)
+"""
+
+
+def _panel(name: str) -> str:
+    return next((panel for panel, names in PANELS.items() if name in names), OTHERS)
+
+
+class _InOrder(TyperGroup):
+    """Commands in the order of `PANELS`, then those of other packages."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        order = [name for names in PANELS.values() for name in names]
+        others = [name for name in super().list_commands(ctx) if name not in order]
+        return [name for name in order if name in self.commands] + others
 
 
 def app_for(words: list[str]) -> typer.Typer:
     """The command line, with the commands of the groups that are among the words."""
     app = typer.Typer(
-        help="Assay claims about how language models work inside.",
+        cls=_InOrder,
+        help="Find out whether a claim about how a language model works is true.",
+        epilog=START,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
     )
@@ -53,26 +109,31 @@ def app_for(words: list[str]) -> typer.Typer:
     for name, about in GROUPS.items():
         named = name in words
         group = import_module(f"mechassay.cli.{name}").app if named else _unnamed()
-        app.add_typer(group, name=name, help=about)
+        first = f"Start with: mechassay {FIRST[name]}"
+        app.add_typer(group, name=name, help=about, epilog=first, rich_help_panel=_panel(name))
     # Kinds of run that other packages registered; each is a group with the command `run`.
     added = {point.name for point in entry_points(group="mechassay.jobs")}
     for name in added - set(GROUPS):
         group = _group_of(name) if name in words else _unnamed()
-        app.add_typer(group, name=name, help="Of another package.")
+        app.add_typer(group, name=name, help="Of another package.", rich_help_panel=OTHERS)
     assayed = import_module("mechassay.cli.claims").assay if "assay" in words else _nothing
-    app.command("assay", help=ASSAY)(assayed)
+    _add(app, "assay", assayed)
     reproduced = (
         import_module("mechassay.cli.reproduce").reproduce if "reproduce" in words else _nothing
     )
-    app.command("reproduce", help=REPRODUCE)(reproduced)
+    _add(app, "reproduce", reproduced)
     planned = _nothing
     if "plan" in words:
         planned = import_module("mechassay.cli.plan").plan_command(app_for)
     verbatim = {"allow_extra_args": True, "allow_interspersed_args": False}
-    app.command("plan", help=PLAN, context_settings=verbatim)(planned)
-    app.command("report")(report.report)
-    app.command("run-cells")(report.run_cells)
+    _add(app, "plan", planned, help=COMMANDS["plan"], context_settings=verbatim)
+    _add(app, "report", report.report)
+    _add(app, "run-cells", report.run_cells)
     return app
+
+
+def _add(app: typer.Typer, name: str, function: Callable[..., None], **more: Any) -> None:
+    app.command(name, short_help=COMMANDS[name], rich_help_panel=_panel(name), **more)(function)
 
 
 def _group_of(kind: str) -> typer.Typer:
