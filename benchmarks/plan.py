@@ -1,7 +1,7 @@
 """How right `mechassay plan` is: planned and measured memory and time, for docs/plan.md.
 
     python benchmarks/plan.py [--others] [--shape gpt2 ...]     single steps on random weights
-    python benchmarks/plan.py --commands small | readme         whole commands
+    python benchmarks/plan.py --commands small | documented     whole commands
     python benchmarks/plan.py --commands circuits run ...       one command
 
 Each step is a process of its own, which plans first, from the config alone, then loads a model with
@@ -179,9 +179,9 @@ SMALL = (
 PLANNED = ("circuits", "adversarial", "patch", "variables", "gym", "tasks score")
 
 
-def readme_commands() -> list[str]:
-    """The commands of README.md that can be planned, without their folders."""
-    text = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
+def documented_commands() -> list[str]:
+    """Return the commands of docs/commands.md that can be planned, without their folders."""
+    text = (Path(__file__).parents[1] / "docs" / "commands.md").read_text("utf-8")
     lines = re.findall(r"^mechassay (.*?)(?: -o \S+)?$", text, flags=re.MULTILINE)
     return [line for line in lines if line.startswith(PLANNED)]
 
@@ -252,14 +252,14 @@ def main() -> None:
     parser.add_argument("--others", action="store_true")
     parser.add_argument("--shape", nargs="+", default=[])
     parser.add_argument("--one", nargs=5, help="in a process of its own: one setting")
-    parser.add_argument("--commands", nargs=argparse.REMAINDER, help="small, readme, or a command")
+    parser.add_argument("--commands", nargs=argparse.REMAINDER, help="small, documented, or a command")
     args = parser.parse_args()
     if args.one:
         folder, step, n_pairs, n_tokens, dtype = args.one
         sys.stdout.write(json.dumps(one(folder, step, int(n_pairs), int(n_tokens), dtype)) + "\n")
         return
     if args.commands:
-        known = {"small": lambda: list(SMALL), "readme": readme_commands}
+        known = {"small": lambda: list(SMALL), "documented": documented_commands}
         words = " ".join(args.commands)
         lines = known[words]() if words in known else [words]
         print_rows((f"`{line}`", command(line)) for line in lines)

@@ -70,7 +70,9 @@ MEAN_SIZE = 0.19
 
 MASKED = 1.4
 """Passes that a mask step takes for each pass that the method counts, as its batches are small."""
-STEP, FIT = 0.03, 0.2
+SCORED = 0.5
+"""Part of the products of prompts that scoring runs: equal prompts run once, without padding."""
+STEP, FIT = 0.002, 0.01
 """Seconds of a training step at one site besides its products, and of a finder that looks at the
 values of one site, such as a probe or k-means.
 """
@@ -389,7 +391,7 @@ def _accuracy(job: AccuracyJob, cells: Sequence[Cell], model: Model, memory: Fre
         columns = columns_of(model, [prompt.text for prompt in prompts])
         n_more = sum(len(prompt.choices) for prompt in prompts) / len(examples)
         n_each = len(prompts) / len(examples)
-        operations += n * (n_each * size.plain(columns) + n_more * size.plain(1))
+        operations += SCORED * n * (n_each * size.plain(columns) + n_more * size.plain(1))
         longest = max(longest, columns)
     return Work(model.name, size, operations, memory.working_set(size, model.decoder, longest))
 

@@ -36,7 +36,7 @@ from mechassay.models.weight_files import is_fetched
 
 ROOT = Path(__file__).parents[2]
 # Pages made from code have no blocks of their own; see tests/docs/test_site.py.
-PAGES = [ROOT / "README.md"] + [
+PAGES = [ROOT / "README.md", ROOT / "AGENTS.md"] + [
     page for page in sorted((ROOT / "docs").rglob("*.md")) if "generated" not in page.parts
 ]
 COSTLY = [
