@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import shutil
@@ -11,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.jobs import DATA
-from helpers.suites import number_suite
+from helpers.jobs import COVERAGE
 from mechassay.cli.main import main
 from mechassay.models.weight_files import is_fetched
 
@@ -50,13 +48,10 @@ def test_every_command_that_needs_no_hub_ends_well(
 ) -> None:
     """The commands of a paper run one after another in one folder, because some read what earlier
     ones wrote. They run in this process, because imports take most of the time of a small command.
-    The folder also has the files that the page names: two papers, the script of a judge and a
-    suite. `pytest -m guard -rP` prints the CPU seconds of each command.
+    The folder is a copy of examples/coverage, which has the files that the page names: two papers,
+    the script of a judge and a suite. `pytest -m guard -rP` prints the CPU seconds of each command.
     """
-    for name, source in {"paper.md": "names_paper.md", "judged.yaml": "names_judged.yaml"}.items():
-        shutil.copyfile(DATA / source, tmp_path / name)
-    (tmp_path / "other.md").write_text(f"{(DATA / 'names_paper.md').read_text('utf-8')}\nMore.\n")
-    (tmp_path / "suite.json").write_text(json.dumps(number_suite()))
+    shutil.copytree(COVERAGE, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     seconds: dict[str, float] = {}
     failed: dict[str, str] = {}

@@ -25,6 +25,8 @@ SMALL_GYM_TASK = str(Path(__file__).parents[1] / "data" / "gym_small.yaml")
 """A task of the words of truth-ioi."""
 
 DATA = Path(__file__).parents[1] / "data"
+COVERAGE = Path(__file__).parents[2] / "examples" / "coverage"
+"""The files that docs/coverage.md names."""
 
 SMALL_JOBS: dict[str, Any] = {
     "circuits": CircuitsJob(
@@ -59,8 +61,8 @@ SMALL_JOBS: dict[str, Any] = {
         "truth-ioi", ("truth",), "truth-ioi", ("truth-ioi",), n_prompts=8
     ),
     "assess": AssessJob(
-        str(DATA / "names_paper.md"),
-        f"scripted:{DATA / 'names_judged.yaml'}",
+        str(COVERAGE / "paper.md"),
+        f"scripted:{COVERAGE / 'judged.yaml'}",
         runs=2,
         steps="per-criterion",
         criteria=("I1", "I2", "E4"),

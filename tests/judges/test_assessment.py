@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from helpers.jobs import COVERAGE
 from helpers.judges import made_judgments, quoted
 from helpers.quotes import ONE_TRUE, SENTENCES
 from mechassay.claims.claim import Claim, claims_of
@@ -41,9 +42,8 @@ from mechassay.judges.assessment import (
 from mechassay.judges.judge import ReplayJudge, ScriptedJudge
 from mechassay.judges.requests import JudgeAnswer, JudgeRequest, answer_form, claims_in, read_answer
 
-DATA = Path(__file__).parents[1] / "data"
-PAPER = read_document(DATA / "names_paper.md")
-CAREFUL = read_judgments(DATA / "names_judged.yaml")
+PAPER = read_document(COVERAGE / "paper.md")
+CAREFUL = read_judgments(COVERAGE / "judged.yaml")
 CODES = load_rubric().codes
 CLAIM = {
     "id": "names",
@@ -292,7 +292,7 @@ def test_what_is_kept_is_a_recording(tmp_path: Path) -> None:
 
 
 def test_no_claims_is_said_not_scored() -> None:
-    with pytest.raises(NoAnswer, match=r"finds no mechanism claim in names_paper\.md"):
+    with pytest.raises(NoAnswer, match=r"finds no mechanism claim in paper\.md"):
         assess(PAPER, ScriptedJudge(lambda request: {"claims": []}))
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import mechassay
-from helpers.jobs import DATA, SMALL_JOBS
+from helpers.jobs import COVERAGE, SMALL_JOBS
 from helpers.judge_server import FaultProxy, JudgeServer, form_of, port_of, served, smallest
 from mechassay.claims.document import PagedDocument
 from mechassay.claims.judgments import read_judgments
@@ -40,7 +40,7 @@ from mechassay.runs.job import command_line
 from mechassay.utils.display import SILENT
 
 JOB: AssessJob = SMALL_JOBS["assess"]
-PAPER, SCRIPT = DATA / "names_paper.md", DATA / "names_judged.yaml"
+PAPER, SCRIPT = COVERAGE / "paper.md", COVERAGE / "judged.yaml"
 
 
 def test_every_run_of_the_judge_is_a_file_of_judgments_with_scores(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_runs_with_other_numbers_of_claims_are_one_vote() -> None:
 def test_a_document_without_claims_is_one_line(tmp_path: Path) -> None:
     nothing = {"claims": []}
     judge = ScriptedJudge(lambda request: nothing, "honest")
-    with pytest.raises(NoAnswer, match="finds no mechanism claim in names_paper.md") as error:
+    with pytest.raises(NoAnswer, match="finds no mechanism claim in paper.md") as error:
         assess(read_document(str(PAPER)), judge, kept=tmp_path)
     assert "\n" not in str(error.value) and len(list(tmp_path.glob("*.json"))) == 1
 
@@ -327,3 +327,13 @@ def test_a_judge_that_only_talks_is_a_failure_with_a_page(
     said = capsys.readouterr().err
     assert "Traceback" not in said and "no answer to this request was recorded" in said
     assert "Nothing was judged." in (tmp_path / "run" / "report.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", ["heads", "probe", "proof"])
+def test_the_examples_can_be_judged_by_their_scripts(name: str, tmp_path: Path) -> None:
+    folder = Path(__file__).parents[2] / "examples" / "judge"
+    job = AssessJob(
+        str(folder / f"{name}.md"), f"scripted:{folder / f'{name}-judged.yaml'}", steps="one"
+    )
+    results = run(job, tmp_path)
+    assert results.done and results.records

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.jobs import DATA, SMALL_JOBS
+from helpers.jobs import COVERAGE, SMALL_JOBS
 from mechassay.claims.judgments import read_judgments
 from mechassay.cli.main import main
 from mechassay.errors import BadUsage, UnknownName
@@ -33,7 +33,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     one that answers nothing.
     """
     folder = tmp_path_factory.mktemp("judges")
-    careful = read_judgments(DATA / "names_judged.yaml")
+    careful = read_judgments(COVERAGE / "judged.yaml")
     generous = careful.model_copy(
         update={
             "rater": careful.rater.model_copy(update={"id": "generous"}),

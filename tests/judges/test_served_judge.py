@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from helpers.jobs import COVERAGE
 from helpers.judge_server import (
     FAULTS,
     FaultProxy,
@@ -27,7 +28,7 @@ from mechassay.judges.requests import JudgeRequest
 
 pytest.importorskip("pydantic_ai", reason="needs pip install 'mechassay[judge]'")
 pytest.importorskip("openai", reason="needs pip install 'mechassay[judge]'")
-PAPER = read_document(Path(__file__).parents[1] / "data" / "names_paper.md")
+PAPER = read_document(COVERAGE / "paper.md")
 FORM = {
     "type": "object",
     "properties": {"word": {"type": "string", "maxLength": 9}},

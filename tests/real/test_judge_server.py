@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.jobs import COVERAGE
 from helpers.judge_server import FaultProxy, port_of, served
 from helpers.llama_server import CONTEXT, running
 from mechassay.claims.judgments import read_judgments
@@ -25,7 +26,7 @@ from mechassay.utils.display import SILENT
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 MODEL = "smollm2-135m"
-PAPER = Path(__file__).parents[1] / "data" / "names_paper.md"
+PAPER = COVERAGE / "paper.md"
 
 
 @pytest.fixture(scope="module")

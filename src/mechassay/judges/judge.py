@@ -135,16 +135,22 @@ def _as_answer(judgments: Judgments, request: JudgeRequest) -> dict[str, Any]:
     }
 
 
+ANSWERS = ("YES", "PARTIAL", "NO")
+"""Statuses that a judge may answer."""
+
+
 def _criteria(judged: JudgedClaim, request: JudgeRequest) -> dict[str, Any]:
-    return {
-        code: {
-            "reason": own.reason or "No reason was given.",
+    """Return what the script answers; NO for a criterion that the script does not judge."""
+    answers: dict[str, Any] = {}
+    for code in request.codes:
+        own = judged.criteria[code]
+        nothing = "No reason was given." if own.status in ANSWERS else f"The script: {own.status}."
+        answers[code] = {
+            "reason": own.reason or nothing,
             "quotes": [quote.quote.exact for quote in own.evidence if quote.quote],
-            "status": own.status,
+            "status": own.status if own.status in ANSWERS else "NO",
         }
-        for code in request.codes
-        for own in [judged.criteria[code]]
-    }
+    return answers
 
 
 def _objections(judged: JudgedClaim, request: JudgeRequest) -> dict[str, Any]:
