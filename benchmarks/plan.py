@@ -252,7 +252,9 @@ def main() -> None:
     parser.add_argument("--others", action="store_true")
     parser.add_argument("--shape", nargs="+", default=[])
     parser.add_argument("--one", nargs=5, help="in a process of its own: one setting")
-    parser.add_argument("--commands", nargs=argparse.REMAINDER, help="small, documented, or a command")
+    parser.add_argument(
+        "--commands", nargs=argparse.REMAINDER, help="small, documented, or a command"
+    )
     args = parser.parse_args()
     if args.one:
         folder, step, n_pairs, n_tokens, dtype = args.one

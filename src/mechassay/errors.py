@@ -62,13 +62,13 @@ def nearest(name: str, known: Sequence[str], meant: Mapping[str, str]) -> str:
     """
     plain = name.lower().replace("_", "-")
     if len(plain) > 1:
-        begins = [each for each in known if each.lower().startswith(plain)]
+        begins = [candidate for candidate in known if candidate.lower().startswith(plain)]
         if begins:
             return min(begins, key=len)
         begins = [meant[alias] for alias in meant if alias.startswith(plain)]
         if begins:
             return begins[0]
-    close = get_close_matches(plain, [*known, *meant], n=1, cutoff=0.5)
+    close = get_close_matches(name, [*known, *meant], n=1, cutoff=0.5)
     return meant.get(close[0], close[0]) if close else ""
 
 

@@ -85,7 +85,7 @@ def test_sweeps_are_those_of_table_2() -> None:
 
 def test_wrong_names() -> None:
     with pytest.raises(UnknownName, match="Did you mean 'k-means'"):
-        gym_method("kmeans", 64)
+        gym_method("kmean", 64)
     with pytest.raises(BadUsage, match="Name a method"):
         spelled_methods(())
     with pytest.raises(UnknownName, match="penalty of a probe"):

@@ -84,14 +84,14 @@ def metric_of(id: str) -> PageMetric | None:
 
 def _files_of_others() -> list[PageMetric]:
     """Return metrics of other packages whose file ID.yaml is next to the gauge's module."""
-    found: list[PageMetric] = []
+    metrics: list[PageMetric] = []
     for id, target in GAUGES.targets().items():
         if id not in GAUGES.built_in:
             spec = find_spec(target.partition(":")[0])
             if spec is not None and spec.origin is not None:
                 file = Path(spec.origin).with_name(f"{id}.yaml")
-                found += [read_metric(file)] if file.is_file() else []
-    return found
+                metrics += [read_metric(file)] if file.is_file() else []
+    return metrics
 
 
 def gauge_name(text: str) -> str:
