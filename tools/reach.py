@@ -27,8 +27,10 @@ PACKAGE = ROOT / "src/mechassay"
 EXCEPTIONS: dict[str, str] = {}
 """Definitions that are kept, as printed, with the reason."""
 WORD = re.compile(r"[A-Za-z_]\w*")
-BY_PROTOCOL = re.compile(r"__\w+__|_repr_\w+|visit_\w+|handle_\w+|_save_to_state_dict")
-"""Methods that Python, IPython, `ast` and `html.parser` call."""
+BY_PROTOCOL = re.compile(
+    r"__\w+__|_repr_\w+|visit_\w+|handle_\w+|_save_to_state_dict|list_commands"
+)
+"""Methods that Python, IPython, `ast`, `html.parser`, torch and typer call."""
 CALLED_BY_DECORATOR = re.compile(r"validator|serializer|implements|command|callback")
 LONGEST_NAME = 200
 """Longer strings are prose, not names for registries or getattr."""
